@@ -1,0 +1,59 @@
+"""Builds and wires the curator."""
+
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+
+from fastapi import FastAPI
+
+from curator_service import store
+from curator_service.routes import datasets, exchange, meta, studies
+from curator_service.service import Curator
+from curator_service.settings import Settings
+from curator_service.vault import Vault
+from shared.serving import app as serving
+from shared.serving.desk import Desk
+from shared.serving.seal import Seal
+from shared.serving.store.database import Database
+from shared.serving.store.tables import APPEND_ONLY, METADATA, Clock
+
+DESCRIPTION = """\
+Holds a data owner's records and lets a modeler optimize over them without seeing them.
+
+Send a token as `Authorization: Bearer blindopt_...`, and an `Idempotency-Key` with every POST that creates or
+spends: the same key with the same body gets the stored reply. Errors are RFC 9457 problem documents.
+"""
+
+
+def open_desk(settings: Settings, clock: Clock = lambda: datetime.now(UTC)) -> Desk:
+    """The curator's database, tokens and log."""
+    folder = settings.data_dir
+    tables, append_only = (METADATA, store.METADATA), (*APPEND_ONLY, *store.APPEND_ONLY)
+    database = Database(folder / "curator.sqlite", tables, append_only=append_only)
+    return Desk(database, Seal(folder / "secrets" / "seal.key"), clock)
+
+
+def build(settings: Settings) -> FastAPI:
+    """The curator as an ASGI application. Only one process may serve a data folder."""
+    desk = open_desk(settings)
+    vault = Vault(settings.data_dir / "files")
+    tempfile.tempdir = str(vault.scratch)  # an upload that does not fit in memory stays in the private folder
+    curator = Curator(desk, vault, settings)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        desk.database.close()
+
+    app = serving.build(
+        title="blindopt curator",
+        description=DESCRIPTION,
+        desk=desk,
+        routers=[meta.router, datasets.router, studies.router, exchange.router],
+        limit_of=lambda path: settings.upload_limit_bytes if path == "/v1/datasets" else settings.body_limit_bytes,
+        auditors=("owner", "auditor"),
+        lifespan=lifespan,
+    )
+    app.state.curator = curator
+    return app

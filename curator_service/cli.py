@@ -1,0 +1,21 @@
+"""`blindopt-curator`: serve, token, audit."""
+
+from typing import cast
+
+from curator_service.app import build, open_desk
+from curator_service.settings import Settings
+from shared.serving import cli
+
+app = cli.build(
+    service="blindopt-curator",
+    main_role="owner",
+    roles=("owner", "measurer", "auditor"),
+    settings=Settings,
+    desk=lambda settings: open_desk(cast(Settings, settings)),
+    app=lambda settings: build(cast(Settings, settings)),
+)
+
+
+def main() -> None:
+    """The console script."""
+    app()

@@ -1,0 +1,213 @@
+"""Reading and checking a file of records, whole, before anything is stored."""
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from shared.errors import DatasetInvalid
+from shared.kernels import Matrix, Vector
+
+ERRORS_SHOWN = 50
+_CHUNK_ROWS = 10_000
+_LINE_MAX = 1 << 22
+_NAME_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large a dataset may be."""
+
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Table:
+    """Numeric columns of a dataset. Its repr shows a shape: the values are private."""
+
+    names: list[str]
+    values: Matrix
+    dropped: list[str]
+
+    def __repr__(self) -> str:
+        return f"Table({self.values.shape[0]} rows x {self.values.shape[1]} columns)"
+
+
+@dataclass(slots=True)
+class _Findings:
+    """Errors with row, line and column; only the first are kept, all are counted."""
+
+    kept: list[dict[str, object]] = field(default_factory=list)
+    total: int = 0
+
+    def add(self, message: str, **where: object) -> None:
+        self.total += 1
+        if len(self.kept) < ERRORS_SHOWN:
+            self.kept.append({"message": message, **where})
+
+    def raise_any(self) -> None:
+        if self.total:
+            shown = f" (the first {len(self.kept)} are listed)" if self.total > len(self.kept) else ""
+            noun = "error" if self.total == 1 else "errors"
+            raise DatasetInvalid(f"{self.total} {noun} in the file{shown}; nothing was stored", self.kept, self.total)
+
+
+def refuse(message: str, **where: object) -> DatasetInvalid:
+    """The error for a file with one fault that stops the reading."""
+    return DatasetInvalid(f"{message}; nothing was stored", [{"message": message, **where}], 1)
+
+
+def read_csv(file: BinaryIO, limits: Limits, columns: Sequence[str] | None = None) -> Table:
+    """The numeric table of a UTF-8 CSV file with a header; only ``columns``, if given, are looked at.
+
+    Every cell must be a finite number. Raises DatasetInvalid with row (1 after the header), line and
+    column of each fault, never with the value.
+    """
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
+    try:
+        reader = csv.reader(_short_lines(text), strict=True)
+        header = next(reader, None)
+        names, chosen, dropped = _header(header, limits, columns)
+        found = _Findings()
+        chunks = list(_chunks(reader, header or [], names, chosen, limits, found))
+    except UnicodeDecodeError:
+        raise refuse("the file is not UTF-8 text: save it as CSV in UTF-8") from None
+    except csv.Error as error:
+        raise refuse(f"the file is not well-formed CSV ({error})", line=reader.line_num) from None
+    finally:
+        text.detach()
+    found.raise_any()
+    if not chunks:
+        raise refuse("the file has a header but no rows")
+    return Table(names, np.concatenate(chunks), dropped)
+
+
+def _short_lines(text: Iterable[str]) -> Iterator[str]:
+    for number, line in enumerate(text, start=1):
+        if len(line) > _LINE_MAX:
+            raise refuse(f"a line is longer than {_LINE_MAX} characters", line=number)
+        if "\x00" in line:
+            raise refuse("the file is not text: it holds a zero byte", line=number)
+        yield line
+
+
+def _header(
+    header: list[str] | None, limits: Limits, columns: Sequence[str] | None
+) -> tuple[list[str], list[int], list[str]]:
+    """Names and positions of the columns to read, and the names that are dropped."""
+    if not header:
+        raise refuse("the file is empty: it needs a header line and one line per row")
+    if len(header) > limits.columns:
+        raise refuse(f"{len(header)} columns: at most {limits.columns} are allowed", line=1)
+    header = [name.strip() for name in header]
+    for place, name in enumerate(header, start=1):
+        if not name or len(name) > _NAME_MAX or not name.isprintable():
+            raise refuse(f"column {place} has no usable name (1 to {_NAME_MAX} printable characters)", line=1)
+        if header.index(name) != place - 1:
+            raise refuse(f"columns {header.index(name) + 1} and {place} have the same name", line=1, column=name)
+    return _chosen(header, columns)
+
+
+def _chosen(header: list[str], columns: Sequence[str] | None) -> tuple[list[str], list[int], list[str]]:
+    names = list(header if columns is None else columns)
+    if not names or len(set(names)) != len(names):
+        raise refuse("columns must name at least one column, and none twice")
+    for name in names:
+        if name not in header:
+            raise refuse("columns names a column that the file does not have", column=name[:_NAME_MAX])
+    return names, [header.index(name) for name in names], [name for name in header if name not in names]
+
+
+def _chunks(
+    reader: Any, header: list[str], names: list[str], chosen: list[int], limits: Limits, found: _Findings
+) -> Iterator[Matrix]:
+    row = 0
+    while lines := [(reader.line_num, cells) for cells in islice(reader, _CHUNK_ROWS)]:
+        whole = []
+        for line, cells in lines:
+            row += 1
+            if row > limits.rows:
+                raise refuse(f"more than {limits.rows} rows", row=row, line=line)
+            if len(cells) != len(header):
+                found.add(f"{len(cells)} cells where the header has {len(header)}", row=row, line=line)
+            else:
+                whole.append((row, line, cells))
+        chunk = np.empty((len(whole), len(names)))
+        for j, (name, place) in enumerate(zip(names, chosen, strict=True)):
+            chunk[:, j] = _numbers([cells[place] for _, _, cells in whole], name, whole, found)
+        yield chunk
+
+
+def _numbers(cells: list[str], name: str, whole: list[tuple[int, int, list[str]]], found: _Findings) -> Vector:
+    """A column as floats; at any doubt, cell by cell, so that each fault has its place."""
+    joined = "".join(cells)
+    if joined.isascii() and "_" not in joined:  # Python reads 1_000 and other scripts' digits as numbers
+        try:
+            values = np.array([float(cell) for cell in cells])
+        except ValueError:
+            pass
+        else:
+            if np.isfinite(values).all():
+                return values
+    for (row, line, _), cell in zip(whole, cells, strict=True):
+        if (fault := _fault(cell)) is not None:
+            found.add(fault, row=row, line=line, column=name)
+    return np.zeros(len(cells))
+
+
+def _fault(cell: str) -> str | None:
+    if not cell.strip():
+        return "missing value: fill it, or leave the row or the column out"
+    if not cell.isascii() or "_" in cell:
+        return "not a number"
+    try:
+        value = float(cell)
+    except ValueError:
+        return "not a number: correct it, or leave the column out (columns)"
+    return None if np.isfinite(value) else "not finite (NaN or infinity)"
+
+
+def read_parquet(file: BinaryIO, limits: Limits, columns: Sequence[str] | None = None) -> Table:
+    """The same for a Parquet file; needs the `parquet` extra."""
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError:
+        raise refuse("this curator reads CSV only: install blindopt[parquet] for Parquet") from None
+    try:
+        source = pq.ParquetFile(file)
+        header = list(source.schema_arrow.names)
+        if source.metadata.num_rows > limits.rows:
+            raise refuse(f"more than {limits.rows} rows")
+        names, _, dropped = _header(header, limits, columns)
+        if source.metadata.num_rows == 0:
+            raise refuse("the file has columns but no rows")
+        found = _Findings()
+        arrow = source.read(columns=names)
+        values = np.empty((arrow.num_rows, len(names)))
+        for j, name in enumerate(names):
+            values[:, j] = _arrow_numbers(arrow.column(name), name, found)
+    except pa.ArrowException:
+        raise refuse("the file is not a readable Parquet file") from None
+    found.raise_any()
+    return Table(names, values, dropped)
+
+
+def _arrow_numbers(column: Any, name: str, found: _Findings) -> Vector:
+    import pyarrow as pa
+
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)):
+        found.add(f"the column's type is {column.type}, not a number: leave it out (columns)", column=name)
+        return np.zeros(len(column))
+    missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
+    for row in missing:
+        found.add("missing value: fill it, or leave the row or the column out", row=int(row) + 1, column=name)
+    values: Vector = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
+    for row in np.setdiff1d(np.flatnonzero(~np.isfinite(values)), missing):
+        found.add("not finite (NaN or infinity)", row=int(row) + 1, column=name)
+    return values

@@ -1,0 +1,1 @@
+"""Where y comes from, and what is done to it before it leaves."""

@@ -1,0 +1,1 @@
+"""Noise, calibration, secret randomness, and what is promised in words."""

@@ -1,0 +1,35 @@
+"""Secrets that are not noise: the projection and the row order, from the operating system's entropy.
+
+Stateless, so safe across forks; a failing source raises, there is no fallback.
+"""
+
+import os
+import random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.kernels import Matrix
+
+
+def gaussian_matrix(d: int, r: int) -> Matrix:
+    """A d x r matrix of independent N(0, 1) entries: a random sign times a half-normal quantile.
+
+    The magnitude is the quantile at 1/2 + u/2 for 63 random bits, so that both tails are alike.
+    Never for privacy noise: that is ``noise``'s.
+    """
+    from scipy.special import ndtri
+
+    words = np.frombuffer(os.urandom(8 * d * r), dtype=np.uint64)
+    sign = np.where(words >> np.uint64(63), 1.0, -1.0)
+    # The lower tail keeps full precision: -ndtri of (0, 1/2] instead of ndtri of [1/2, 1).
+    half = ((words & np.uint64((1 << 63) - 1)).astype(np.float64) + 0.5) * 2.0**-64
+    matrix: Matrix = (sign * -ndtri(half)).reshape(d, r)
+    return matrix
+
+
+def permutation(n: int) -> NDArray[np.int64]:
+    """A uniform random order of n rows."""
+    order = list(range(n))
+    random.SystemRandom().shuffle(order)  # reads os.urandom and has no seed
+    return np.array(order, dtype=np.int64)

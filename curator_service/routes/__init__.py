@@ -1,0 +1,1 @@
+"""Translations between HTTP and the service: parse, one call, reply."""

@@ -1,0 +1,28 @@
+"""What every route of the curator needs."""
+
+from typing import Annotated
+
+from fastapi import Depends, Path, Request
+
+from curator_service.service import Curator
+from shared.errors import NotFound
+from shared.serving.tokens import Principal
+
+
+def _curator(request: Request) -> Curator:
+    curator: Curator = request.app.state.curator
+    return curator
+
+
+def of_own_study(request: Request, study_id: str) -> None:
+    """NotFound for a modeler's token on any study but its own: the two are not told apart."""
+    principal: Principal = request.state.principal
+    if principal.study_id is not None and principal.study_id != study_id:
+        raise NotFound("there is no such study")
+
+
+CuratorDep = Annotated[Curator, Depends(_curator)]
+DatasetId = Annotated[str, Path(pattern=r"^ds_[0-9a-f]{16}$")]
+StudyId = Annotated[str, Path(pattern=r"^std_[0-9a-f]{16}$")]
+QueryId = Annotated[str, Path(pattern=r"^qry_[0-9a-f]{16}$")]
+GrantId = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$")]

@@ -1,0 +1,81 @@
+"""/v1/datasets: the owner's tables."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Request, UploadFile
+from pydantic import TypeAdapter, ValidationError
+from starlette.responses import Response
+
+from curator_service.routes.common import CuratorDep, DatasetId
+from curator_service.service import Upload
+from shared import wire
+from shared.errors import Invalid
+from shared.serving.app import AskedDep, PageSize, PageToken, allowed, answer, page_of
+from shared.serving.problems import documented
+
+router = APIRouter(prefix="/v1/datasets", tags=["datasets"], dependencies=[allowed("owner")])
+_COLUMNS = TypeAdapter(list[wire.Name])
+
+
+@router.post(
+    "", status_code=201, response_model=wire.DatasetView, responses=documented(409), operation_id="register_dataset"
+)
+def register(
+    request: Request,
+    asked: AskedDep,
+    curator: CuratorDep,
+    name: Annotated[str, Form(min_length=1, max_length=200)],
+    public: Annotated[bool, Form(description="Nobody in it needs protection.")] = False,
+    columns: Annotated[
+        str | None,
+        Form(description="JSON list of the columns to read and store; all others are left out. Default: all."),
+    ] = None,
+    file: UploadFile | None = None,
+    import_name: Annotated[
+        str | None, Form(description="Instead of file: one in the configured import folder.")
+    ] = None,
+) -> Response:
+    """Register a CSV or Parquet file. It is checked whole; on any error nothing is stored."""
+    chosen = _columns(columns)
+    if (file is None) == (import_name is None):
+        raise Invalid("send either file or import_name", [{"field": "file", "message": "one of the two is needed"}])
+    if file is not None:
+        upload = Upload(name=name, public=public, columns=chosen, filename=file.filename or "")
+        return answer(request, curator.register(asked, upload, file.file))
+    assert import_name is not None
+    path = curator.import_path(import_name)
+    with path.open("rb") as opened:
+        upload = Upload(name=name, public=public, columns=chosen, filename=path.name)
+        return answer(request, curator.register(asked, upload, opened))
+
+
+def _columns(text: str | None) -> list[str] | None:
+    if text is None:
+        return None
+    try:
+        return _COLUMNS.validate_json(text)
+    except ValidationError:
+        raise Invalid(
+            "columns must be a JSON list of names", [{"field": "columns", "message": 'for example ["age", "stay"]'}]
+        ) from None
+
+
+@router.get("", response_model=wire.DatasetPage, responses=documented(), operation_id="list_datasets")
+def listed(curator: CuratorDep, page_size: PageSize = 50, page_token: PageToken = None) -> wire.DatasetPage:
+    """Datasets in the order of their registration."""
+    found, token = page_of(curator.datasets(int(page_token or 0), page_size + 1), page_size, lambda item: item[0])
+    return wire.DatasetPage(datasets=[view for _, view in found], next_page_token=token)
+
+
+@router.get("/{dataset_id}", response_model=wire.DatasetView, responses=documented(), operation_id="get_dataset")
+def one(dataset_id: DatasetId, curator: CuratorDep) -> wire.DatasetView:
+    """One dataset with its columns."""
+    return curator.dataset(dataset_id)
+
+
+@router.post(
+    "/{dataset_id}:archive", response_model=wire.DatasetView, responses=documented(409), operation_id="archive_dataset"
+)
+def archive(request: Request, dataset_id: DatasetId, asked: AskedDep, curator: CuratorDep) -> Response:
+    """Allow no new study on it."""
+    return answer(request, curator.archive(asked, dataset_id))

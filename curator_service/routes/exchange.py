@@ -1,0 +1,101 @@
+"""What a modeler with a grant may ask: the study, its candidates, and measurements by row."""
+
+import re
+
+from fastapi import APIRouter, Depends, Request
+from starlette.responses import FileResponse, Response
+
+from curator_service.routes.common import CuratorDep, QueryId, StudyId, of_own_study
+from shared import wire
+from shared.errors import BlindoptError
+from shared.matrix import MEDIA_TYPE
+from shared.serving.app import AskedDep, allowed, answer
+from shared.serving.problems import documented
+
+router = APIRouter(prefix="/v1/studies/{study_id}", tags=["exchange"], dependencies=[Depends(of_own_study)])
+_RANGE = re.compile(r"bytes=(?:(\d+)-(\d*)|-(\d+))")
+
+
+class RangeNotSatisfiable(BlindoptError):
+    """A range outside the file, or a form that is not offered (several ranges)."""
+
+    code, status, title = "range_not_satisfiable", 416, "Range not satisfiable"
+
+
+@router.get(
+    "",
+    response_model=wire.StudyView | wire.StudyOwnerView,
+    responses=documented(),
+    dependencies=[allowed("owner", "modeler")],
+    operation_id="get_study",
+)
+def study(request: Request, study_id: StudyId, curator: CuratorDep) -> wire.StudyView | wire.StudyOwnerView:
+    """The study: to a modeler what it may know, to the owner all of it."""
+    if request.state.principal.role == "owner":
+        return curator.study(study_id)
+    return curator.study_for_modeler(study_id)
+
+
+@router.get(
+    "/candidates",
+    response_class=FileResponse,
+    responses={
+        200: {"content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}},
+        206: {"content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}, "description": "A range."},
+        304: {"description": "The ETag in If-None-Match is that of the candidates."},
+        **documented(416),
+    },
+    dependencies=[allowed("modeler")],
+    operation_id="get_candidates",
+)
+def candidates(request: Request, study_id: StudyId, curator: CuratorDep) -> Response:
+    """Z as a float64 npy file in a secret row order. ETag is its SHA-256; one Range at a time."""
+    path, digest = curator.candidates(study_id)
+    headers = {"ETag": f'"sha256-{digest}"', "Cache-Control": "private, no-cache", "Accept-Ranges": "bytes"}
+    if _matches(request.headers.get("if-none-match", ""), headers["ETag"]):
+        return Response(status_code=304, headers=headers)
+    _check_range(request.headers.get("range"), path.stat().st_size)
+    return FileResponse(path, headers=headers, media_type=MEDIA_TYPE)
+
+
+def _matches(wanted: str, etag: str) -> bool:
+    tags = [tag.strip().removeprefix("W/") for tag in wanted.split(",")]
+    return "*" in tags or etag in tags
+
+
+def _check_range(wanted: str | None, size: int) -> None:
+    if wanted is None:
+        return
+    match = _RANGE.fullmatch(wanted.replace(" ", ""))
+    start = int(match[1]) if match and match[1] else 0
+    end = int(match[2]) if match and match[2] else size
+    if match is None or start >= size or end < start or match[3] == "0":
+        raise RangeNotSatisfiable(f"ask for one range within the file's {size} bytes: bytes=first-last")
+
+
+@router.post(
+    "/queries",
+    status_code=201,
+    response_model=wire.QueryReply,
+    responses=documented(409),
+    dependencies=[allowed("modeler")],
+    operation_id="ask",
+)
+def ask(
+    request: Request, study_id: StudyId, query: wire.QueryRequest, asked: AskedDep, curator: CuratorDep
+) -> Response:
+    """Measure rows of Z and release what was measured."""
+    return answer(request, curator.ask(asked, study_id, query))
+
+
+@router.get(
+    "/queries/{query_id}",
+    response_model=wire.QueryReply,
+    responses=documented(),
+    dependencies=[allowed("modeler")],
+    operation_id="get_query",
+)
+def query(study_id: StudyId, query_id: QueryId, curator: CuratorDep) -> Response:
+    """An answered query, as it was answered."""
+    stored = curator.query(study_id, query_id)
+    return Response(stored.body, stored.status, media_type="application/json")

@@ -1,0 +1,23 @@
+"""/v1/meta: what this curator offers."""
+
+from fastapi import APIRouter
+
+from curator_service.release.registry import MECHANISMS
+from curator_service.routes.common import CuratorDep
+from shared import wire
+from shared.serving.app import VERSION
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/v1/meta", response_model=wire.CuratorMeta, operation_id="meta")
+def meta(curator: CuratorDep) -> wire.CuratorMeta:
+    """Version, release mechanisms with their status, limits."""
+    return wire.CuratorMeta(
+        service="blindopt-curator",
+        version=VERSION,
+        mechanisms=[
+            wire.MechanismView(name=m.name, version=m.version, status=m.status, claim=m.claim) for m in MECHANISMS
+        ],
+        limits=curator.limits,
+    )

@@ -1,0 +1,85 @@
+"""/v1/studies for the owner: drafts, previews, releases, grants."""
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from curator_service.routes.common import CuratorDep, GrantId, StudyId
+from shared import wire
+from shared.serving.app import AskedDep, PageSize, PageToken, allowed, answer, page_of
+from shared.serving.problems import documented
+
+router = APIRouter(prefix="/v1/studies", tags=["studies"], dependencies=[allowed("owner")])
+
+
+@router.post(
+    "", status_code=201, response_model=wire.StudyOwnerView, responses=documented(409), operation_id="create_study"
+)
+def create(request: Request, study: wire.StudyCreate, asked: AskedDep, curator: CuratorDep) -> Response:
+    """Make a draft: nothing is drawn and nothing leaves."""
+    return answer(request, curator.create_study(asked, study))
+
+
+@router.get("", response_model=wire.StudyPage, responses=documented(), operation_id="list_studies")
+def listed(curator: CuratorDep, page_size: PageSize = 50, page_token: PageToken = None) -> wire.StudyPage:
+    """Studies in the order of their creation."""
+    found, token = page_of(curator.studies(int(page_token or 0), page_size + 1), page_size, lambda item: item[0])
+    return wire.StudyPage(studies=[view for _, view in found], next_page_token=token)
+
+
+@router.post(
+    "/{study_id}:preview", response_model=wire.ReleaseReport, responses=documented(), operation_id="preview_release"
+)
+def preview(study_id: StudyId, curator: CuratorDep) -> wire.ReleaseReport:
+    """What a release would be, computed from the data and shown to the owner alone. Nothing is drawn."""
+    return curator.preview(study_id)
+
+
+@router.post(
+    "/{study_id}:release", response_model=wire.StudyOwnerView, responses=documented(409), operation_id="release_study"
+)
+def release(request: Request, study_id: StudyId, asked: AskedDep, curator: CuratorDep) -> Response:
+    """Draw the candidates in a secret row order and open the study. Once."""
+    return answer(request, curator.release(asked, study_id))
+
+
+@router.post(
+    "/{study_id}:close", response_model=wire.StudyOwnerView, responses=documented(409), operation_id="close_study"
+)
+def close(request: Request, study_id: StudyId, asked: AskedDep, curator: CuratorDep) -> Response:
+    """Refuse further queries."""
+    return answer(request, curator.close_study(asked, study_id))
+
+
+@router.post(
+    "/{study_id}/grants",
+    status_code=201,
+    response_model=wire.GrantReply,
+    responses=documented(409),
+    operation_id="create_grant",
+)
+def grant(
+    request: Request, study_id: StudyId, grant: wire.GrantCreate, asked: AskedDep, curator: CuratorDep
+) -> Response:
+    """A token for one modeler, shown once."""
+    return answer(request, curator.grant(asked, study_id, grant))
+
+
+@router.get("/{study_id}/grants", response_model=wire.GrantPage, responses=documented(), operation_id="list_grants")
+def grants(
+    study_id: StudyId, curator: CuratorDep, page_size: PageSize = 50, page_token: PageToken = None
+) -> wire.GrantPage:
+    """The grants of a study, without their tokens."""
+    found = curator.grants(study_id, int(page_token or 0), page_size + 1)
+    shown, token = page_of(found, page_size, lambda item: item[0])
+    return wire.GrantPage(grants=[view for _, view in shown], next_page_token=token)
+
+
+@router.post(
+    "/{study_id}/grants/{grant_id}:revoke",
+    response_model=wire.GrantView,
+    responses=documented(409),
+    operation_id="revoke_grant",
+)
+def revoke(request: Request, study_id: StudyId, grant_id: GrantId, asked: AskedDep, curator: CuratorDep) -> Response:
+    """Refuse its token from now on."""
+    return answer(request, curator.revoke(asked, study_id, grant_id))

@@ -1,0 +1,94 @@
+"""The curator's tables: datasets, studies, releases, queries. The only room of the curator with SQL."""
+
+from typing import Any
+
+from sqlalchemy import Column, ForeignKey, Integer, LargeBinary, MetaData, Row, Table, Text, select, update
+
+from shared.errors import NotFound
+from shared.serving.store.database import Connection
+
+METADATA = MetaData()
+APPEND_ONLY = ("releases", "queries")
+
+datasets = Table(
+    "datasets",
+    METADATA,
+    Column("seq", Integer, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("name", Text, nullable=False),
+    Column("public", Integer, nullable=False),
+    Column("rows", Integer, nullable=False),
+    Column("columns", Text, nullable=False),
+    Column("dropped", Text, nullable=False),
+    Column("sha256", Text, nullable=False),
+    Column("created_at", Text, nullable=False),
+    Column("archived_at", Text),
+)
+studies = Table(
+    "studies",
+    METADATA,
+    Column("seq", Integer, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("dataset_id", Text, ForeignKey("datasets.id"), nullable=False),
+    Column("state", Text, nullable=False),
+    Column("spec", Text, nullable=False),
+    Column("releasing_key", Text),
+    Column("created_at", Text, nullable=False),
+    Column("opened_at", Text),
+)
+releases = Table(
+    "releases",
+    METADATA,
+    Column("seq", Integer, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("study_id", Text, ForeignKey("studies.id"), nullable=False, unique=True),
+    Column("sha256", Text, nullable=False),
+    Column("n", Integer, nullable=False),
+    Column("r", Integer, nullable=False),
+    Column("report", Text, nullable=False),
+    Column("created_at", Text, nullable=False),
+)
+queries = Table(
+    "queries",
+    METADATA,
+    Column("seq", Integer, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("study_id", Text, ForeignKey("studies.id"), nullable=False),
+    Column("kid", Text, nullable=False),
+    Column("request", Text, nullable=False),
+    Column("reply", LargeBinary, nullable=False),
+    Column("created_at", Text, nullable=False),
+)
+
+
+def insert(db: Connection, table: Table, **values: Any) -> None:
+    """Add one row."""
+    db.execute(table.insert().values(**values))
+
+
+def change(db: Connection, table: Table, identity: str, **values: Any) -> None:
+    """Change the row with this id."""
+    db.execute(update(table).where(table.c.id == identity).values(**values))
+
+
+def find(db: Connection, table: Table, identity: str) -> Row[Any]:
+    """The row with this id. Raises NotFound."""
+    row = db.execute(select(table).where(table.c.id == identity)).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no such {table.name.removesuffix('s').replace('ie', 'y')}")
+    return row
+
+
+def page(db: Connection, table: Table, *, after: int, limit: int) -> list[Row[Any]]:
+    """Rows in order of sequence number."""
+    return list(db.execute(select(table).where(table.c.seq > after).order_by(table.c.seq).limit(limit)))
+
+
+def release_of(db: Connection, study_id: str) -> Row[Any] | None:
+    """The one release of a study, or None before it."""
+    return db.execute(select(releases).where(releases.c.study_id == study_id)).one_or_none()
+
+
+def releasing(db: Connection) -> list[Row[Any]]:
+    """Studies whose release was begun and not finished."""
+    return list(db.execute(select(studies).where(studies.c.state == "releasing")))

@@ -1,0 +1,77 @@
+"""The curator's files: datasets, releases and their secret row orders, as npy in a private folder."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared import matrix
+from shared.kernels import Matrix
+
+
+class Vault:
+    """Whole files or none: each is written beside its place, made durable, then renamed.
+
+    The folder has mode 0700. Files are never changed after.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.scratch = folder / "tmp"
+        for path in (folder, self.scratch):
+            path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for leftover in self.scratch.iterdir():
+            leftover.unlink()
+
+    def keep_dataset(self, identity: str, values: Matrix) -> None:
+        """Store the values (n, columns) of a dataset."""
+        partial = self.scratch / f"{identity}.npy"
+        np.save(partial, values, allow_pickle=False)
+        self._settle(partial, identity)
+
+    def dataset(self, identity: str) -> Matrix:
+        """The values of a dataset, memory-mapped and read-only."""
+        return matrix.load(self._path(identity))
+
+    def begin_release(self, identity: str, n: int, r: int) -> Matrix:
+        """An empty Z to fill in the scratch folder."""
+        return matrix.create(self.scratch / f"{identity}.npy", n, r)
+
+    def keep_release(self, identity: str, order: NDArray[np.int64]) -> str:
+        """Settle the filled Z and its row order; the digest of Z."""
+        partial = self.scratch / f"{identity}.order.npy"
+        np.save(partial, order, allow_pickle=False)
+        self._settle(partial, f"{identity}.order")
+        filled = self.scratch / f"{identity}.npy"
+        digest = matrix.digest(filled)
+        self._settle(filled, identity)
+        return digest
+
+    def candidates(self, identity: str) -> Path:
+        """The npy file of a release."""
+        return self._path(identity)
+
+    def order(self, identity: str) -> NDArray[np.int64]:
+        """Which row of the dataset each candidate is, memory-mapped: never leaves the curator."""
+        order: NDArray[np.int64] = np.load(self._path(f"{identity}.order"), mmap_mode="r", allow_pickle=False)
+        return order
+
+    def drop(self, identity: str) -> None:
+        """Forget what was not recorded."""
+        for path in (self._path(identity), self._path(f"{identity}.order"), self.scratch / f"{identity}.npy"):
+            path.unlink(missing_ok=True)
+
+    def _path(self, identity: str) -> Path:
+        return self._folder / f"{identity}.npy"
+
+    def _settle(self, partial: Path, identity: str) -> None:
+        with partial.open("rb+") as file:
+            os.fsync(file.fileno())
+        partial.chmod(0o600)
+        partial.replace(self._path(identity))
+        descriptor = os.open(self._folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

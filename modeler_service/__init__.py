@@ -1,0 +1,1 @@
+"""The optimization vendor's side: sees candidates and answers, never a record."""

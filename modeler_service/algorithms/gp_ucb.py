@@ -1,0 +1,39 @@
+"""GP-UCB over finite candidates: Algorithm 2 of Kharkovskii et al. (2020)."""
+
+import numpy as np
+
+from shared import wire
+from shared.acquisition import Choice, beta, choose_maximum, upper_confidence_bound
+from shared.kernels import Matrix, SquaredExponential
+from shared.posterior import Posterior
+
+
+class GpUcb:
+    """Asks the row of largest mean + sqrt(beta_t) sd, with delta' = delta_ucb / 2 (Theorem 3).
+
+    ``candidates`` (n, r), ``capacity`` the most outcomes it will be shown. A row may be asked again.
+    Ties are broken by a draw that depends on the seed and the step alone.
+    """
+
+    def __init__(
+        self, candidates: Matrix, kernel: wire.Kernel, delta_ucb: float, *, sign: int, seed: int, capacity: int
+    ) -> None:
+        self._delta_prime = delta_ucb / 2
+        self._seed = seed
+        self._posterior = Posterior(
+            np.asarray(candidates),
+            SquaredExponential(kernel.lengthscale, kernel.signal_variance),
+            noise_variance=kernel.noise_variance,
+            prior_mean=sign * kernel.mean,
+            capacity=capacity,
+        )
+
+    def choose(self, step: int) -> Choice:
+        """The row of the largest upper confidence bound."""
+        mean, variance = self._posterior.mean, self._posterior.variance
+        bound = upper_confidence_bound(mean, variance, beta(len(mean), step, self._delta_prime))
+        return choose_maximum(bound, mean, variance, np.random.default_rng([self._seed, step]))
+
+    def observe(self, row: int, outcome: float) -> None:
+        """Update the posterior."""
+        self._posterior.observe(row, outcome)

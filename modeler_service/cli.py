@@ -1,0 +1,21 @@
+"""`blindopt-modeler`: serve, token, audit."""
+
+from typing import cast
+
+from modeler_service.app import build, open_desk
+from modeler_service.settings import Settings
+from shared.serving import cli
+
+app = cli.build(
+    service="blindopt-modeler",
+    main_role="vendor",
+    roles=("vendor", "viewer"),
+    settings=Settings,
+    desk=lambda settings: open_desk(cast(Settings, settings)),
+    app=lambda settings: build(cast(Settings, settings)),
+)
+
+
+def main() -> None:
+    """The console script."""
+    app()

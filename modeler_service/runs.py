@@ -1,0 +1,234 @@
+"""The life of a run: fetch the candidates, choose, ask, store, until it ends."""
+
+import json
+import logging
+import random
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from modeler_service import store
+from modeler_service.algorithms.algorithm import Algorithm, algorithm_of
+from modeler_service.settings import Settings
+from shared import matrix, wire
+from shared.acquisition import Choice
+from shared.client import StudyClient
+from shared.errors import BlindoptError, NumericalFailure, Remote, Unreachable
+from shared.kernels import Matrix
+from shared.serving.desk import Desk
+from shared.serving.store.database import Connection
+from shared.serving.store.tables import Log, stamp
+
+log = logging.getLogger("blindopt.runs")
+T = TypeVar("T")
+_ENDS_A_RUN = ("study_not_open", "privacy_budget_exhausted")
+
+
+class Interrupted(Exception):
+    """The run was told to stop, or the service is going down."""
+
+
+class Runs:
+    """Works on runs in threads, several at once.
+
+    What is under way at a shutdown or a crash goes on at the next start from the stored trials, and asks
+    again under the same idempotency keys.
+    """
+
+    def __init__(self, desk: Desk, settings: Settings) -> None:
+        self._desk = desk
+        self._settings = settings
+        self._folder = settings.data_dir / "candidates"
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._closing = threading.Event()
+        self._stops: dict[str, threading.Event] = {}
+        self._pool = ThreadPoolExecutor(settings.concurrent_runs, thread_name_prefix="run")
+        with desk.database.read() as db:
+            unfinished = store.unfinished(db)
+        for identity in unfinished:
+            self.submit(identity)
+
+    def submit(self, identity: str) -> None:
+        """Queue a stored run."""
+        self._stops[identity] = threading.Event()
+        self._pool.submit(self._work, identity)
+
+    def stop(self, identity: str) -> None:
+        """Tell a run to end after the query under way."""
+        if (event := self._stops.get(identity)) is not None:
+            event.set()
+
+    def close(self) -> None:
+        """Leave runs where they are; the next start takes them up."""
+        self._closing.set()
+        for event in list(self._stops.values()):
+            event.set()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _work(self, identity: str) -> None:
+        stop = self._stops[identity]
+        try:
+            self._end(identity, **_Run(self._desk, self._settings, self._folder, identity, stop).work())
+        except Interrupted:
+            if not self._closing.is_set():
+                self._end(identity, state="stopped", ended_because="stopped")
+        except Remote as error:
+            refused = error.remote_code in _ENDS_A_RUN
+            problem = {"code": error.remote_code, "detail": str(error)}
+            state, because = ("completed", "refused") if refused else ("failed", "failed")
+            self._end(identity, state=state, ended_because=because, problem=json.dumps(problem))
+        except (BlindoptError, ValueError) as error:
+            code = error.code if isinstance(error, BlindoptError) else "invalid"
+            problem = {"code": code, "detail": str(error)}
+            self._end(identity, state="failed", ended_because="failed", problem=json.dumps(problem))
+        except Exception as error:
+            log.exception("a run failed", extra={"run": identity})
+            problem = {"code": "internal", "detail": f"a fault on our side ({type(error).__name__})"}
+            self._end(identity, state="failed", ended_because="failed", problem=json.dumps(problem))
+        finally:
+            self._stops.pop(identity, None)
+
+    def _end(self, identity: str, *, state: str, ended_because: str, problem: str | None = None) -> None:
+        now = self._desk.clock()
+
+        def work(db: Connection) -> None:
+            values = {"state": state, "ended_because": ended_because, "problem": problem, "ended_at": stamp(now)}
+            store.change_run(db, identity, **values)
+            details = {"run_id": identity, "state": state, "because": ended_because}
+            Log.append(db, "run.ended", actor="modeler", now=now, details=details)
+
+        self._desk.database.write(work)
+
+
+class _Run:
+    """One run, in its own thread, with one connection to its curator."""
+
+    def __init__(self, desk: Desk, settings: Settings, folder: Path, identity: str, stop: threading.Event) -> None:
+        self._desk, self._settings, self._folder = desk, settings, folder
+        self._identity, self._stop = identity, stop
+        with desk.database.read() as db:
+            row = store.run(db, identity)
+            self._trials = store.trial_page(db, identity)
+        self._spec = wire.RunCreate.model_validate_json(row.spec)
+        self._token = desk.unseal(row.sealed_token).decode()
+
+    def work(self) -> dict[str, str]:
+        """Run to its end; how it ended."""
+        if self._stop.is_set():
+            raise Interrupted
+        self._change(state="running", started_at=stamp(self._desk.clock()))
+        with StudyClient(
+            self._spec.curator_url,
+            self._token,
+            self._spec.study_id,
+            timeout_s=self._settings.curator_timeout_seconds,
+            verify=str(self._settings.curator_ca) if self._settings.curator_ca else True,
+            observe=lambda exchange: self._desk.tell(exchange, self._identity),
+        ) as curator:
+            study = self._retry(curator.study)
+            self._change(study=study.model_dump_json())
+            candidates = self._candidates(curator, study)
+            return self._loop(curator, study, candidates)
+
+    def _candidates(self, curator: StudyClient, study: wire.StudyView) -> Matrix:
+        path = self._folder / f"{study.release_sha256}.npy"
+        if not path.exists() or matrix.digest(path) != study.release_sha256:
+            self._retry(lambda: curator.download(path, study.release_sha256))
+        candidates = matrix.load(path)
+        if candidates.shape != (study.n, study.r):
+            raise NumericalFailure(f"the candidates are {candidates.shape}, the study says {(study.n, study.r)}")
+        return candidates
+
+    def _loop(self, curator: StudyClient, study: wire.StudyView, candidates: Matrix) -> dict[str, str]:
+        spec, sign = self._spec, 1 if study.direction == "maximize" else -1
+        initial = np.random.default_rng([spec.seed, 0]).permutation(study.n)[: spec.initial_rows]
+        last = len(initial) + spec.iterations
+        algorithm = algorithm_of(
+            spec.algorithm, candidates, spec.kernel or study.kernel, sign=sign, seed=spec.seed, capacity=last
+        )
+        for number in range(1, last + 1):
+            if (outcome := self._stored(number)) is None:
+                if self._stop.is_set():
+                    raise Interrupted
+                row = self._choose(number, initial, algorithm, sign)
+                if row is None:
+                    return {"state": "completed", "ended_because": "exhausted"}
+                outcome = row, self._ask(curator, number, row)
+            algorithm.observe(outcome[0], sign * outcome[1])
+        return {"state": "completed", "ended_because": "budget"}
+
+    def _stored(self, number: int) -> tuple[int, float] | None:
+        """Row and y of a trial that was answered before the service last started."""
+        if number > len(self._trials) or self._trials[number - 1].y is None:
+            return None
+        trial = self._trials[number - 1]
+        return trial.row, trial.y
+
+    def _choose(self, number: int, initial: Any, algorithm: Algorithm, sign: int) -> int | None:
+        if number <= len(self._trials):  # chosen before a crash, not yet answered
+            return int(self._trials[number - 1].row)
+        phase, choice = "initial", None
+        if number <= len(initial):
+            choice = Choice(row=int(initial[number - 1]), mean=None, sd=None, acquisition=None, ties=1)
+        else:
+            phase, choice = "algorithm", algorithm.choose(number - len(initial))
+        if choice is None:
+            return None
+        values = {
+            "row": choice.row,
+            "mean": None if choice.mean is None else sign * choice.mean,
+            "sd": choice.sd,
+            "acquisition": choice.acquisition,
+            "ties": choice.ties,
+        }
+        now = stamp(self._desk.clock())
+        self._desk.database.write(
+            lambda db: store.add_trial(db, run_id=self._identity, number=number, phase=phase, chosen_at=now, **values)
+        )
+        return choice.row
+
+    def _ask(self, curator: StudyClient, number: int, row: int) -> float:
+        """Ask for one measurement; answer and exchange are stored in one transaction."""
+        query = wire.QueryRequest(rows=[wire.RowPlays(row=row, plays=1)])
+        reply, exchange = self._retry(lambda: curator.ask(query, key=f"{self._identity}:{number}"))
+        answer = next((a for a in reply.answers if a.row == row), None)
+        if answer is None or len(reply.answers) != 1:
+            raise Unreachable("the curator answered another row than was asked")
+        now = self._desk.clock()
+
+        def work(db: Connection) -> None:
+            store.answer_trial(
+                db,
+                self._identity,
+                number,
+                answered_at=stamp(now),
+                query_id=reply.id,
+                y=answer.y,
+                passport=answer.passport.model_dump_json(),
+            )
+            Log.append(db, "exchange", actor=self._identity, now=now, exchange=exchange)
+
+        self._desk.database.write(work)
+        return answer.y
+
+    def _retry(self, call: Callable[[], T]) -> T:
+        """Call again, ever slower, while a retry may help. Interrupted when told to stop meanwhile."""
+        wait = 0.1
+        for left in reversed(range(self._settings.retry_attempts)):
+            try:
+                return call()
+            except (Remote, Unreachable) as error:
+                if not left or not (error.retryable or getattr(error, "remote_retryable", False)):
+                    raise
+            # Jitter keeps many runs from knocking in step; it is no secret and decides nothing.
+            if self._stop.wait(wait * random.uniform(0.5, 1.0)):  # noqa: S311
+                raise Interrupted
+            wait = min(2 * wait, self._settings.retry_seconds_max)
+        raise AssertionError("unreachable")
+
+    def _change(self, **values: Any) -> None:
+        self._desk.database.write(lambda db: store.change_run(db, self._identity, **values))

@@ -1,0 +1,163 @@
+"""The modeler's use cases, without HTTP."""
+
+import csv
+import io
+import ipaddress
+import json
+import secrets
+from typing import Any
+from urllib.parse import urlsplit
+
+from modeler_service import store
+from modeler_service.runs import Runs
+from modeler_service.settings import Settings
+from shared import wire
+from shared.errors import Invalid, StateConflict
+from shared.serving.desk import Asked, Desk, Effect
+from shared.serving.store.database import Connection
+from shared.serving.store.tables import StoredReply, moment, stamp
+
+CSV_COLUMNS = (
+    "number", "phase", "row", "y", "mean", "sd", "acquisition", "ties", "measurement_variance", "query_id",
+    "chosen_at", "answered_at",
+)  # fmt: skip
+
+
+class Modeler:
+    """Runs and their trials. Safe to call from several threads."""
+
+    def __init__(self, desk: Desk, settings: Settings) -> None:
+        self.desk = desk
+        self._settings = settings
+        self._runs = Runs(desk, settings)
+
+    def close(self) -> None:
+        """Leave the runs; the next start takes them up."""
+        self._runs.close()
+
+    def start(self, asked: Asked, spec: wire.RunCreate) -> StoredReply:
+        """Store a run and queue it. Its token is sealed and never shown again."""
+        self._check_url(spec.curator_url)
+        identity = f"run_{secrets.token_hex(8)}"
+
+        def effect(db: Connection) -> Effect:
+            store.add_run(
+                db,
+                id=identity,
+                state="queued",
+                spec=spec.model_copy(update={"token": ""}).model_dump_json(),
+                sealed_token=self.desk.seal(spec.token.encode()),
+                created_at=stamp(self.desk.clock()),
+            )
+            details = {"run_id": identity, "study_id": spec.study_id, "algorithm": spec.algorithm.name}
+            return Effect(self._view(db, identity), "run.created", details)
+
+        reply = self.desk.once(asked, effect)
+        if not reply.replayed:
+            self._runs.submit(identity)
+        return reply
+
+    def _check_url(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme == "http" and not self._settings.allow_plain_http and not _is_loopback(parts.hostname or ""):
+            raise Invalid(
+                "a grant token is not sent over plain http to another machine",
+                [{"field": "curator_url", "message": "use https, or set BLINDOPT_MODELER_ALLOW_PLAIN_HTTP"}],
+            )
+
+    def stop(self, asked: Asked, identity: str) -> StoredReply:
+        """Tell a run to end after the query under way. StateConflict if it ended by itself."""
+
+        def effect(db: Connection) -> Effect:
+            if store.run(db, identity).state not in ("queued", "running", "stopped"):
+                raise StateConflict("the run has ended already")
+            return Effect(self._view(db, identity), "run.stop_asked", {"run_id": identity}, 200)
+
+        reply = self.desk.once(asked, effect)
+        self._runs.stop(identity)
+        return reply
+
+    def run(self, identity: str) -> wire.RunView:
+        """One run."""
+        with self.desk.database.read() as db:
+            return self._view(db, identity)
+
+    def runs(self, after: int, limit: int) -> list[tuple[int, wire.RunView]]:
+        """Runs with their sequence numbers."""
+        with self.desk.database.read() as db:
+            found = store.run_page(db, after=after, limit=limit)
+            return [(row.seq, self._view(db, row.id)) for row in found]
+
+    def trials(self, identity: str, after: int, limit: int) -> list[wire.TrialView]:
+        """Trials of a run in order."""
+        with self.desk.database.read() as db:
+            store.run(db, identity)
+            return [_trial_view(row) for row in store.trial_page(db, identity, after=after, limit=limit)]
+
+    def export(self, identity: str) -> wire.RunExport:
+        """Everything needed to redo a run, given the release."""
+        with self.desk.database.read() as db:
+            trials = [_trial_view(row) for row in store.trial_page(db, identity)]
+            return wire.RunExport(run=self._view(db, identity), trials=trials)
+
+    def export_csv(self, identity: str) -> str:
+        """The trials as CSV, one line each."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, CSV_COLUMNS, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        for trial in self.export(identity).trials:
+            line = trial.model_dump(mode="json")
+            if trial.passport is not None:
+                line["measurement_variance"] = trial.passport.measurement_variance
+            writer.writerow(line)
+        return text.getvalue()
+
+    def _view(self, db: Connection, identity: str) -> wire.RunView:
+        row = store.run(db, identity)
+        spec = wire.RunCreate.model_validate_json(row.spec)
+        study = wire.StudyView.model_validate_json(row.study) if row.study else None
+        best = store.best(db, identity, largest=study.direction == "maximize") if study else None
+        return wire.RunView(
+            id=row.id,
+            state=row.state,
+            study=study,
+            trials=store.answered(db, identity),
+            best=wire.Best(trial=best.number, row=best.row, y=best.y) if best else None,
+            created_at=moment(row.created_at),
+            started_at=moment(row.started_at) if row.started_at else None,
+            ended_at=moment(row.ended_at) if row.ended_at else None,
+            ended_because=row.ended_because,
+            problem=wire.RunProblem(**json.loads(row.problem)) if row.problem else None,
+            name=spec.name,
+            curator_url=spec.curator_url,
+            study_id=spec.study_id,
+            algorithm=spec.algorithm,
+            iterations=spec.iterations,
+            initial_rows=spec.initial_rows,
+            seed=spec.seed,
+            kernel=spec.kernel,
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _trial_view(row: Any) -> wire.TrialView:
+    return wire.TrialView(
+        number=row.number,
+        phase=row.phase,
+        row=row.row,
+        mean=row.mean,
+        sd=row.sd,
+        acquisition=row.acquisition,
+        ties=row.ties,
+        chosen_at=moment(row.chosen_at),
+        answered_at=moment(row.answered_at) if row.answered_at else None,
+        query_id=row.query_id,
+        y=row.y,
+        passport=wire.NoisePassport.model_validate_json(row.passport) if row.passport else None,
+    )

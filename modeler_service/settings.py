@@ -1,0 +1,24 @@
+"""Settings of the modeler, from variables BLINDOPT_MODELER_<NAME>."""
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from shared.serving.settings import ServiceSettings
+
+
+class Settings(ServiceSettings):
+    """One table: name, unit, default, one line of help."""
+
+    model_config = SettingsConfigDict(env_prefix="BLINDOPT_MODELER_", frozen=True, extra="ignore")
+
+    port: int = Field(8420, ge=0, le=65_535, description="Port to listen on.")
+    concurrent_runs: int = Field(4, ge=1, le=64, description="Runs worked on at once; more wait in the queue.")
+    curator_timeout_seconds: float = Field(30.0, gt=0, description="How long a curator may take to answer.")
+    retry_attempts: int = Field(8, ge=1, description="Tries of one request before its run fails.")
+    retry_seconds_max: float = Field(10.0, gt=0, description="Longest wait between two tries.")
+    curator_ca: Path | None = Field(
+        None, description="CA in PEM that signs curators' certificates; default: the system's."
+    )
+    allow_plain_http: bool = Field(False, description="Send grant tokens over http to hosts other than loopback.")

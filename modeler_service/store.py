@@ -1,0 +1,117 @@
+"""The modeler's tables: runs and trials. The only room of the modeler with SQL."""
+
+from typing import Any
+
+from sqlalchemy import (
+    Column,
+    Float,
+    ForeignKey,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    Row,
+    Table,
+    Text,
+    func,
+    select,
+    update,
+)
+
+from shared.errors import NotFound
+from shared.serving.store.database import Connection
+
+METADATA = MetaData()
+
+runs = Table(
+    "runs",
+    METADATA,
+    Column("seq", Integer, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("state", Text, nullable=False),
+    Column("spec", Text, nullable=False),
+    Column("sealed_token", LargeBinary, nullable=False),
+    Column("study", Text),
+    Column("created_at", Text, nullable=False),
+    Column("started_at", Text),
+    Column("ended_at", Text),
+    Column("ended_because", Text),
+    Column("problem", Text),
+)
+trials = Table(
+    "trials",
+    METADATA,
+    Column("run_id", Text, ForeignKey("runs.id"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("phase", Text, nullable=False),
+    Column("row", Integer, nullable=False),
+    Column("mean", Float),
+    Column("sd", Float),
+    Column("acquisition", Float),
+    Column("ties", Integer, nullable=False),
+    Column("chosen_at", Text, nullable=False),
+    Column("answered_at", Text),
+    Column("query_id", Text),
+    Column("y", Float),
+    Column("passport", Text),
+    PrimaryKeyConstraint("run_id", "number"),
+)
+
+
+def add_run(db: Connection, **values: Any) -> None:
+    """Add one run."""
+    db.execute(runs.insert().values(**values))
+
+
+def change_run(db: Connection, identity: str, **values: Any) -> None:
+    """Change the run with this id."""
+    db.execute(update(runs).where(runs.c.id == identity).values(**values))
+
+
+def run(db: Connection, identity: str) -> Row[Any]:
+    """The run with this id. Raises NotFound."""
+    row = db.execute(select(runs).where(runs.c.id == identity)).one_or_none()
+    if row is None:
+        raise NotFound("there is no such run")
+    return row
+
+
+def run_page(db: Connection, *, after: int, limit: int) -> list[Row[Any]]:
+    """Runs in order of sequence number."""
+    return list(db.execute(select(runs).where(runs.c.seq > after).order_by(runs.c.seq).limit(limit)))
+
+
+def unfinished(db: Connection) -> list[str]:
+    """Ids of the runs that were queued or under way, oldest first."""
+    query = select(runs.c.id).where(runs.c.state.in_(("queued", "running"))).order_by(runs.c.seq)
+    return list(db.execute(query).scalars())
+
+
+def add_trial(db: Connection, **values: Any) -> None:
+    """Add one trial, not yet answered."""
+    db.execute(trials.insert().values(**values))
+
+
+def answer_trial(db: Connection, run_id: str, number: int, **values: Any) -> None:
+    """Store the answer of a trial."""
+    where = (trials.c.run_id == run_id) & (trials.c.number == number)
+    db.execute(update(trials).where(where).values(**values))
+
+
+def trial_page(db: Connection, run_id: str, *, after: int = 0, limit: int = -1) -> list[Row[Any]]:
+    """Trials in order of number."""
+    where = (trials.c.run_id == run_id) & (trials.c.number > after)
+    return list(db.execute(select(trials).where(where).order_by(trials.c.number).limit(limit)))
+
+
+def answered(db: Connection, run_id: str) -> int:
+    """How many trials of a run have an answer."""
+    where = (trials.c.run_id == run_id) & trials.c.y.is_not(None)
+    return int(db.execute(select(func.count()).select_from(trials).where(where)).scalar_one())
+
+
+def best(db: Connection, run_id: str, *, largest: bool) -> Row[Any] | None:
+    """The answered trial of largest or smallest y; the earliest of equals."""
+    where = (trials.c.run_id == run_id) & trials.c.y.is_not(None)
+    order = trials.c.y.desc() if largest else trials.c.y.asc()
+    return db.execute(select(trials).where(where).order_by(order, trials.c.number).limit(1)).one_or_none()

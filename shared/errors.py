@@ -1,0 +1,145 @@
+"""Every error that one party tells the other: its code, its HTTP status, whether a retry can help.
+
+The message of a BlindoptError is written for the other party and leaves the house as it is: it never
+holds a value from a dataset, a secret, a path or a query string.
+"""
+
+from typing import ClassVar
+
+
+class BlindoptError(Exception):
+    """The root. ``code`` is stable and for machines, the message is for people."""
+
+    code: ClassVar[str] = "internal"
+    status: ClassVar[int] = 500
+    title: ClassVar[str] = "Internal error"
+    retryable: ClassVar[bool] = False
+
+    def extra(self) -> dict[str, object]:
+        """Further members of the problem document."""
+        return {}
+
+
+class Unauthenticated(BlindoptError):
+    """No token, or one that is unknown, expired or revoked. The three are not told apart."""
+
+    code, status, title = "unauthenticated", 401, "A valid token is needed"
+
+
+class Forbidden(BlindoptError):
+    """The token is good, but its role may not do this."""
+
+    code, status, title = "forbidden", 403, "Not allowed for this role"
+
+
+class StudyNotOpen(BlindoptError):
+    """Queries need a study that has released its candidates and is not closed."""
+
+    code, status, title = "study_not_open", 403, "The study is not open"
+
+
+class NotFound(BlindoptError):
+    """Not there, or not yours: the two are not told apart."""
+
+    code, status, title = "not_found", 404, "Not found"
+
+
+class UnknownRow(BlindoptError):
+    """A row number outside the release."""
+
+    code, status, title = "unknown_row", 404, "No such row"
+
+
+class StateConflict(BlindoptError):
+    """The resource is in a state that does not allow this."""
+
+    code, status, title = "state_conflict", 409, "Not possible in this state"
+
+
+class StillRunning(BlindoptError):
+    """The same request, under the same idempotency key, is being worked on."""
+
+    code, status, title, retryable = "still_running", 409, "Still running", True
+
+
+class BodyTooLarge(BlindoptError):
+    """The request is larger than this service takes."""
+
+    code, status, title = "too_large", 413, "Request too large"
+
+
+class Invalid(BlindoptError):
+    """The request is well-formed but cannot be right; ``errors`` says where, never the value."""
+
+    code, status, title = "invalid", 422, "Invalid request"
+
+    def __init__(self, detail: str, errors: list[dict[str, object]] | None = None) -> None:
+        super().__init__(detail)
+        self.errors = errors or []
+
+    def extra(self) -> dict[str, object]:
+        return {"errors": self.errors} if self.errors else {}
+
+
+class DatasetInvalid(Invalid):
+    """A file that is refused whole; ``errors`` lists row, line and column of what to mend."""
+
+    code, title = "dataset_invalid", "The file cannot be registered"
+
+    def __init__(self, detail: str, errors: list[dict[str, object]], total: int) -> None:
+        super().__init__(detail, errors)
+        self.total = total
+
+    def extra(self) -> dict[str, object]:
+        return {"errors": self.errors, "errors_total": self.total}
+
+
+class ReleaseImpossible(Invalid):
+    """The mechanism cannot be run on this study; the text says what to change."""
+
+    code, title = "release_impossible", "This release cannot be made"
+
+
+class IdempotencyKeyMissing(BlindoptError):
+    """A request that creates or spends needs a key, so that a retry does it once."""
+
+    code, status, title = "idempotency_key_missing", 400, "Idempotency-Key is needed"
+
+
+class IdempotencyKeyReused(BlindoptError):
+    """The key was used for another request; take a new one."""
+
+    code, status, title = "idempotency_key_reused", 422, "Idempotency-Key was used before"
+
+
+class AuditUnavailable(BlindoptError):
+    """The record of an exchange could not be written, so the exchange did not happen."""
+
+    code, status, title, retryable = "audit_unavailable", 503, "The audit log cannot be written", True
+
+
+class NumericalFailure(BlindoptError):
+    """A computation lost its meaning: a non-finite number or a failed factorization."""
+
+    code, title = "numerical_failure", "A computation failed"
+
+
+class Unreachable(BlindoptError):
+    """The other party did not answer; whether it handled the request is not known."""
+
+    code, status, title, retryable = "unreachable", 502, "The other party did not answer", True
+
+
+class Remote(BlindoptError):
+    """A problem document that the other party sent, kept as it was."""
+
+    title = "The other party refused"
+
+    def __init__(self, *, code: str, status: int, detail: str, retryable: bool) -> None:
+        super().__init__(detail)
+        self.remote_code = code
+        self.remote_status = status
+        self.remote_retryable = retryable
+
+    def __str__(self) -> str:
+        return f"{self.remote_code} ({self.remote_status}): {super().__str__()}"

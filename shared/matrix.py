@@ -1,0 +1,41 @@
+"""An n x r float matrix as an npy file, and the digest that identifies it."""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+
+from shared.errors import NumericalFailure
+from shared.kernels import Matrix
+
+MEDIA_TYPE = "application/x-npy"
+_CHUNK = 1 << 20
+
+
+def create(path: Path, n: int, r: int) -> Matrix:
+    """An empty n x r float64 npy file, memory-mapped for writing."""
+    mapped: Matrix = np.lib.format.open_memmap(path, mode="w+", dtype=np.float64, shape=(n, r))
+    return mapped
+
+
+def load(path: Path) -> Matrix:
+    """The matrix of ``path``, memory-mapped and read-only. Never unpickles.
+
+    Raises NumericalFailure for anything that is not a two-dimensional float64 matrix.
+    """
+    try:
+        matrix = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise NumericalFailure("the candidates are not a readable npy matrix") from error
+    if not isinstance(matrix, np.ndarray) or matrix.dtype != np.float64 or matrix.ndim != 2:
+        raise NumericalFailure("the candidates are not a two-dimensional float64 matrix")
+    return matrix
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of the file's bytes, in hex: the identity of a release."""
+    sha = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            sha.update(chunk)
+    return sha.hexdigest()

@@ -1,0 +1,164 @@
+"""Builds the FastAPI application of a service, and what its routes need."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Depends, FastAPI, Query, Request
+from starlette.responses import Response
+
+from shared import wire
+from shared.errors import AuditUnavailable, Forbidden
+from shared.serving import problems
+from shared.serving.desk import Asked, Desk
+from shared.serving.middleware import Authenticate, BodyLimit, RecordExchanges, RequestContext
+from shared.serving.store.tables import StoredReply
+from shared.serving.tokens import Principal, Role
+
+VERSION = "0.1.0"
+T = TypeVar("T")
+
+
+def build(
+    *,
+    title: str,
+    description: str,
+    desk: Desk,
+    routers: list[APIRouter],
+    limit_of: Callable[[str], int],
+    auditors: tuple[Role, ...],
+    lifespan: Any = None,
+) -> FastAPI:
+    """The application: middleware, problem documents, health, the log, the service's own routes.
+
+    FastAPI's documentation pages load outside resources, so only /openapi.json is served.
+    """
+    app = FastAPI(
+        title=title,
+        description=description,
+        version=VERSION,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        separate_input_output_schemas=False,
+    )
+    app.state.desk = desk
+    problems.install(app)
+    # The last one added is the outermost.
+    app.add_middleware(BodyLimit, limit_of=limit_of)
+    app.add_middleware(RecordExchanges, desk=desk)
+    app.add_middleware(Authenticate, desk=desk)
+    app.add_middleware(RequestContext)
+    for router in [_health(), _audit(auditors), *routers]:
+        app.include_router(router)
+    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    return app
+
+
+def _openapi(app: FastAPI) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        document = FastAPI.openapi(app)
+        problems.add_schema(document, (wire.Problem,))
+        for name in ("HTTPValidationError", "ValidationError"):
+            document["components"]["schemas"].pop(name, None)
+        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        for path, operations in document["paths"].items():
+            for operation in operations.values():
+                operation["security"] = [{"token": []}] if path.startswith("/v1/") and path != "/v1/meta" else []
+        app.openapi_schema = document
+    return app.openapi_schema
+
+
+def allowed(*roles: Role) -> Any:
+    """A dependency: the principal, if it has one of ``roles``; else Forbidden."""
+
+    def check(request: Request) -> Principal:
+        principal: Principal = request.state.principal
+        if principal.role not in roles:
+            raise Forbidden(f"this needs the role {' or '.join(roles)}")
+        return principal
+
+    check.__dict__["roles"] = roles  # a test walks every route and reads this
+    return Depends(check)
+
+
+async def asked(request: Request) -> Asked:
+    """The request as far as idempotency and the log care; reads the body to its end."""
+    return Asked(
+        principal=request.state.principal,
+        request_id=request.state.request_id,
+        method=request.method,
+        path=request.url.path,
+        key=request.headers.get("idempotency-key"),
+        body_sha256=await request.state.body_sha256(),
+    )
+
+
+AskedDep = Annotated[Asked, Depends(asked)]
+PageSize = Annotated[int, Query(ge=1, le=1_000)]
+PageToken = Annotated[str | None, Query(pattern=r"^[0-9]{1,15}$", description="next_page_token of the page before.")]
+
+
+def answer(request: Request, reply: StoredReply) -> Response:
+    """The exact bytes of a reply that ``Desk.once`` made or found."""
+    headers = {}
+    if reply.replayed:
+        headers["Idempotency-Replayed"] = "true"
+    else:
+        request.state.recorded = True  # in the transaction of its effect
+    return Response(reply.body, reply.status, headers, media_type="application/json")
+
+
+def page_of(items: list[T], size: int, seq_of: Callable[[T], int]) -> tuple[list[T], str | None]:
+    """The first ``size`` of ``items`` (asked one more), and the token of the next page."""
+    more = len(items) > size
+    return items[:size], str(seq_of(items[size - 1])) if more else None
+
+
+def _health() -> APIRouter:
+    router = APIRouter(tags=["health"])
+    unready: dict[int | str, dict[str, Any]] = {503: {"description": "The database cannot be written.", **problems.documented()[503]}}
+
+    @router.get("/healthz", response_model=wire.Health, operation_id="healthz")
+    def healthz() -> wire.Health:
+        """The process is up."""
+        return wire.Health(status="ok")
+
+    @router.get("/readyz", response_model=wire.Health, operation_id="readyz", responses=unready)
+    def readyz(request: Request) -> wire.Health:
+        """The database can be written and the log's head loads."""
+        desk: Desk = request.app.state.desk
+        try:
+            desk.ready()
+        except Exception:
+            raise AuditUnavailable("the database cannot be written") from None
+        return wire.Health(status="ok")
+
+    return router
+
+
+def _audit(auditors: tuple[Role, ...]) -> APIRouter:
+    router = APIRouter(prefix="/v1/audit", tags=["audit"], dependencies=[allowed(*auditors)])
+
+    @router.get(
+        "/entries", response_model=wire.AuditPage, responses=problems.documented(), operation_id="list_audit_entries"
+    )
+    def entries(request: Request, page_size: PageSize = 50, page_token: PageToken = None) -> wire.AuditPage:
+        """The audit log, from its first record."""
+        desk: Desk = request.app.state.desk
+        found = desk.entries(-1 if page_token is None else int(page_token), page_size + 1)
+        listed, token = page_of(found, page_size, lambda entry: entry.seq)
+        return wire.AuditPage(entries=listed, next_page_token=token)
+
+    @router.get(
+        "/checkpoint",
+        response_model=wire.Checkpoint,
+        responses=problems.documented(),
+        operation_id="get_audit_checkpoint",
+    )
+    def checkpoint(request: Request) -> wire.Checkpoint:
+        """Size and root of the log."""
+        desk: Desk = request.app.state.desk
+        head = desk.head()
+        return wire.Checkpoint(size=head.size, root=head.root)
+
+    return router

@@ -1,0 +1,39 @@
+"""One JSON object a line on standard error: time, level, logger, message and the given fields."""
+
+import json
+import logging
+import logging.config
+from datetime import UTC, datetime
+
+_STANDARD = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "color_message"}
+
+
+class JsonLines(logging.Formatter):
+    """Formats a record; a traceback is reduced to its type, because its text may quote a record."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {k: v for k, v in record.__dict__.items() if k not in _STANDARD}
+        if record.exc_info and record.exc_info[0]:
+            line["error"] = record.exc_info[0].__name__
+        return json.dumps(line, default=str)
+
+
+def configure(level: str) -> None:
+    """Send every logger of the process through ``JsonLines``."""
+    logging.config.dictConfig(
+        {
+            "version": 1,
+            "disable_existing_loggers": False,
+            "formatters": {"json": {"()": JsonLines}},
+            "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "json"}},
+            "root": {"handlers": ["stderr"], "level": level.upper()},
+            # the access log is ours: uvicorn's would hold paths and query strings
+            "loggers": {"uvicorn.access": {"handlers": [], "propagate": False}, "httpx": {"level": "WARNING"}},
+        }
+    )

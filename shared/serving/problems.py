@@ -1,0 +1,115 @@
+"""Errors as RFC 9457 problem documents: the one place where an error becomes HTTP."""
+
+import http
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from shared import wire
+from shared.errors import BlindoptError, Invalid
+
+MEDIA_TYPE = "application/problem+json"
+_CODES = {
+    400: "bad_request",
+    404: "not_found",
+    405: "method_not_allowed",
+    406: "not_acceptable",
+    415: "unsupported_media_type",
+}
+_PROBLEM = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+_WHEN = {
+    400: "The request cannot be read, or Idempotency-Key is missing.",
+    401: "No valid token.",
+    403: "The role may not do this, or the study is not open.",
+    404: "Not there, or not yours.",
+    405: "The path does not know this method.",
+    409: "Not possible in this state.",
+    413: "The request is too large.",
+    416: "The range lies outside the file.",
+    422: "Invalid: errors says where.",
+    500: "A fault of ours; nothing of it is shown.",
+    503: "The record of the exchange cannot be written, so nothing happened.",
+}
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Entries for a route's ``responses``: what every route may answer, and ``statuses``."""
+    return {
+        s: {"description": _WHEN[s], **_PROBLEM}
+        for s in sorted({400, 401, 403, 404, 405, 413, 422, 500, 503, *statuses})
+    }
+
+
+def document(error: BlindoptError, *, path: str, request_id: str) -> bytes:
+    """The problem document of an error."""
+    problem = wire.Problem.model_validate(
+        {
+            "type": f"urn:blindopt:problem:{error.code}",
+            "title": error.title,
+            "status": error.status,
+            "detail": str(error),
+            "instance": path[:200],
+            "code": error.code,
+            "retryable": error.retryable,
+            "request_id": request_id,
+            **error.extra(),
+        }
+    )
+    return problem.model_dump_json(exclude_none=True).encode()
+
+
+def response(error: BlindoptError, *, path: str, request_id: str) -> Response:
+    """The HTTP response of an error."""
+    headers = {}
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if error.retryable:
+        headers["Retry-After"] = "1"
+    body = document(error, path=path, request_id=request_id)
+    return Response(body, error.status, headers, media_type=MEDIA_TYPE)
+
+
+class _HttpError(BlindoptError):
+    def __init__(self, status: int) -> None:
+        self.title = http.HTTPStatus(status).phrase  # type: ignore[misc]
+        self.status = status  # type: ignore[misc]
+        self.code = _CODES.get(status, f"http_{status}")  # type: ignore[misc]
+        super().__init__(self.title)
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of the routes with a problem document that echoes nothing."""
+
+    def answer(request: Request, error: Exception) -> Response:
+        return response(_as_ours(error), path=request.url.path, request_id=request.state.request_id)
+
+    for kind in (BlindoptError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, answer)
+
+
+def _as_ours(error: Exception) -> BlindoptError:
+    if isinstance(error, BlindoptError):
+        return error
+    if isinstance(error, HTTPException):
+        return _HttpError(error.status_code)
+    assert isinstance(error, RequestValidationError)
+    # Only location and message: never `input` or `ctx`, which hold what was sent.
+    found = [{"field": _field(e["loc"]), "message": e["msg"][:300]} for e in error.errors()[:50]]
+    return Invalid("the request does not fit the schema: errors says where", found)
+
+
+def _field(location: tuple[int | str, ...]) -> str:
+    return ".".join(str(part)[:60] for part in location if part != "body")[:300]
+
+
+def add_schema(document: dict[str, Any], models: tuple[type[BaseModel], ...]) -> None:
+    """Put the schemas of ``models`` among the components of an OpenAPI document."""
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    for model in models:
+        schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas |= schema.pop("$defs", {})
+        schemas[model.__name__] = schema

@@ -1,0 +1,1 @@
+"""The only rooms with SQL, apart from each service's own ``store``."""

@@ -1,0 +1,62 @@
+"""Bearer tokens: `blindopt_<key id>.<secret>`, shown once, stored as a hash."""
+
+import hashlib
+import hmac
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Literal
+
+Role = Literal["owner", "measurer", "auditor", "modeler", "vendor", "viewer"]
+_FORM = re.compile(r"blindopt_([0-9a-f]{16})\.([A-Za-z0-9_-]{43})")
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Who asks: the key id, the role, a name for people, and the study of a modeler's grant."""
+
+    kid: str
+    role: Role
+    name: str
+    study_id: str | None = None
+
+    @property
+    def actor(self) -> str:
+        """How the log names it."""
+        return f"{self.role}:{self.kid}"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token in clear. Its repr shows the key id alone."""
+
+    kid: str
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"Token({self.kid}.***)"
+
+    @property
+    def text(self) -> str:
+        """What the bearer sends."""
+        return f"blindopt_{self.kid}.{self.secret}"
+
+    @property
+    def secret_sha256(self) -> bytes:
+        """32 random bytes need no slow hash."""
+        return hashlib.sha256(self.secret.encode()).digest()
+
+    def matches(self, secret_sha256: bytes) -> bool:
+        """Constant-time comparison with a stored hash."""
+        return hmac.compare_digest(self.secret_sha256, secret_sha256)
+
+
+def mint() -> Token:
+    """A new token from the operating system's entropy."""
+    return Token(kid=secrets.token_hex(8), secret=secrets.token_urlsafe(32))
+
+
+def parse(text: str) -> Token | None:
+    """The token of a header value, or None if it has not the form."""
+    match = _FORM.fullmatch(text)
+    return Token(*match.groups()) if match else None
