@@ -454,7 +454,11 @@ def _dataset_view(row: Any) -> wire.DatasetView:
 
 def _grant_view(row: Any) -> wire.GrantView:
     return wire.GrantView(
-        id=row.kid, name=row.name, study_id=row.study_id, state="revoked" if row.revoked_at else "live", expires_at=moment(row.expires_at)
+        id=row.kid,
+        name=row.name,
+        study_id=row.study_id,
+        state="revoked" if row.revoked_at else "live",
+        expires_at=moment(row.expires_at),
     )
 
 

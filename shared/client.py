@@ -122,6 +122,14 @@ class Client:
         return reply.check().read(model)
 
 
+def is_ready(base_url: str) -> bool:
+    """Whether a service at this address can take requests."""
+    try:
+        return httpx.get(f"{base_url}/readyz", timeout=5.0).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
 def new_key() -> str:
     """A fresh idempotency key."""
     return secrets.token_hex(16)

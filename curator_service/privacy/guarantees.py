@@ -20,7 +20,7 @@ def guarantee(spec: ReleaseSpec, d: int) -> str:
             )
         case GaussianRelease():
             return (
-                f"({spec.epsilon}, {spec.delta:g})-differential privacy of each row's features: datasets that differ in "
-                f"one row, moved by at most {spec.sensitivity:g} in scaled units, give candidates that an attacker "
+                f"({spec.epsilon}, {spec.delta:g})-differential privacy of each row's features: datasets that differ "
+                f"in one row, moved by at most {spec.sensitivity:g} in scaled units, give candidates that an attacker "
                 f"can hardly tell apart, whatever else it knows. {EXACT_ANSWERS}"
             )

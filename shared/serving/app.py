@@ -116,7 +116,9 @@ def page_of(items: list[T], size: int, seq_of: Callable[[T], int]) -> tuple[list
 
 def _health() -> APIRouter:
     router = APIRouter(tags=["health"])
-    unready: dict[int | str, dict[str, Any]] = {503: {"description": "The database cannot be written.", **problems.documented()[503]}}
+    unready: dict[int | str, dict[str, Any]] = {
+        503: {"description": "The database cannot be written.", **problems.documented()[503]}
+    }
 
     @router.get("/healthz", response_model=wire.Health, operation_id="healthz")
     def healthz() -> wire.Health:

@@ -1,0 +1,103 @@
+"""`python -m demo`: both parties, one outsourced optimization, a table and a plot."""
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from demo import report, story
+from demo.parties import Party, StartFailed, found, started
+from shared.errors import BlindoptError
+
+
+def main() -> int:
+    """Run the demo; 0 when the table was printed."""
+    options = _options()
+    console = report.console()
+    folder = options.out or Path(tempfile.mkdtemp(prefix="blindopt-demo-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with ExitStack() as stack:
+            if options.curator:
+                curator = found("curator", options.curator, options.curator_token_file, "the curator's data volume")
+                modeler = found("modeler", options.modeler, options.modeler_token_file, "the modeler's data volume")
+            else:
+                console.print(f"Starting curator and modeler in {folder} ...")
+                curator, modeler = stack.enter_context(started(folder))
+            outcomes = _play(console, curator, modeler, options)
+            console.print(report.table(outcomes))
+            report.plot(outcomes, folder / "regret.svg")
+            console.print(f"plot       {folder / 'regret.svg'}", soft_wrap=True)
+            if options.json:
+                report.write_json(outcomes, options.json)
+                console.print(f"table      {options.json}", soft_wrap=True)
+            for party in (curator, modeler):
+                console.print(f"audit log  {party.folder}/{party.name}.sqlite", soft_wrap=True)
+            if options.keep:
+                _keep(console, curator, modeler)
+    except (BlindoptError, StartFailed, RuntimeError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
+    parser.add_argument("--keep", action="store_true", help="leave the services up; print addresses and tokens")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table to FILE")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for everything; default: a temporary one")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the first run (default 0)")
+    parser.add_argument("--runs", type=int, default=5, help="runs per method, each of its own seed (default 5)")
+    services = parser.add_argument_group("services that run already (as in docker-compose)")
+    services.add_argument("--curator", metavar="URL", default=os.environ.get("DEMO_CURATOR"))
+    services.add_argument("--modeler", metavar="URL", default=os.environ.get("DEMO_MODELER"))
+    services.add_argument("--curator-token-file", type=Path, default=os.environ.get("DEMO_CURATOR_TOKEN_FILE"))
+    services.add_argument("--modeler-token-file", type=Path, default=os.environ.get("DEMO_MODELER_TOKEN_FILE"))
+    services.add_argument("--curator-seen-by-modeler", metavar="URL", help="default: the same as --curator")
+    options = parser.parse_args()
+    if options.runs < 1:
+        parser.error("--runs must be at least 1")
+    needed = (options.modeler, options.curator_token_file, options.modeler_token_file)
+    if options.curator and not all(needed):
+        parser.error("--curator needs --modeler, --curator-token-file and --modeler-token-file")
+    for name in ("curator_token_file", "modeler_token_file"):
+        if getattr(options, name):
+            setattr(options, name, Path(getattr(options, name)))
+    return options
+
+
+def _play(console: report.Console, curator: Party, modeler: Party, options: argparse.Namespace) -> report.Outcomes:
+    columns = TextColumn("{task.description:24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=not console.is_terminal) as progress:
+        preparing = progress.add_task("owner: releasing", total=1)
+        tasks = {}
+
+        def watch(name: str, answered: int) -> None:
+            if name not in tasks:
+                progress.update(preparing, completed=1)
+                tasks[name] = progress.add_task(name, total=story.QUERIES * options.runs)
+            progress.update(tasks[name], completed=answered)
+
+        seen = options.curator_seen_by_modeler or curator.url
+        seeds = range(options.seed, options.seed + options.runs)
+        return story.play(curator, modeler, seen, seeds, watch)
+
+
+def _keep(console: report.Console, curator: Party, modeler: Party) -> None:
+    for party, person in ((curator, "owner"), (modeler, "vendor")):
+        console.print(f"{party.name:8} {party.url}  ({person}'s token {party.token})", soft_wrap=True)
+    console.print("The services stay up until Ctrl-C.")
+    ended = threading.Event()
+    for kind in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(kind, lambda *_: ended.set())
+    ended.wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""The two services, either started here as processes on loopback or found at given addresses."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from shared.client import is_ready
+
+START_SECONDS = 60.0
+
+
+class StartFailed(Exception):
+    """A service did not come up; the text says where its log is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Party:
+    """A service as its people reach it."""
+
+    name: str
+    url: str
+    token: str
+    folder: str
+
+    def __repr__(self) -> str:
+        return f"Party({self.name}, {self.url})"
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[tuple[Party, Party]]:
+    """Curator and modeler as two processes with folders of their own; ended when this ends."""
+    with ExitStack() as stack:
+        processes = [stack.enter_context(_process(name, folder / name)) for name in ("curator", "modeler")]
+        yield _party("curator", *processes[0]), _party("modeler", *processes[1])
+
+
+@contextmanager
+def _process(name: str, folder: Path) -> Iterator[tuple[str, Path, subprocess.Popen[bytes]]]:
+    folder.mkdir(parents=True, mode=0o700)
+    port = _free_port()
+    prefix = f"BLINDOPT_{name.upper()}_"
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("BLINDOPT_")} | {
+        f"{prefix}DATA_DIR": str(folder / "data"),
+        f"{prefix}PORT": str(port),
+        f"{prefix}FIRST_TOKEN_FILE": str(folder / "first-token"),
+    }
+    with (folder / "service.log").open("wb") as log:
+        command = [sys.executable, "-m", f"{name}_service", "serve"]
+        process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        try:
+            yield f"http://127.0.0.1:{port}", folder, process
+        finally:
+            process.terminate()
+            try:
+                process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _party(name: str, url: str, folder: Path, process: subprocess.Popen[bytes]) -> Party:
+    deadline = time.monotonic() + START_SECONDS
+    while not is_ready(url):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise StartFailed(f"the {name} did not start: see {folder / 'service.log'}")
+        time.sleep(0.05)
+    return Party(name, url, (folder / "first-token").read_text(), str(folder / "data"))
+
+
+def found(name: str, url: str, token_file: Path, folder: str) -> Party:
+    """A service that runs already; waits until it is ready and its first token is written."""
+    deadline = time.monotonic() + START_SECONDS
+    while not (is_ready(url) and token_file.exists()):
+        if time.monotonic() > deadline:
+            raise StartFailed(f"no {name} is ready at {url}, or {token_file} is missing")
+        time.sleep(0.2)
+    return Party(name, url, token_file.read_text().strip(), folder)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,86 @@
+"""What a person sees: the table, the plot, the JSON file."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from rich.console import Console as Console
+from rich.table import Table
+
+from demo.story import Method, Outcome
+
+Outcomes = dict[Method, list[Outcome]]
+
+
+def table(outcomes: Outcomes) -> Table:
+    """Method, epsilon, what is guaranteed, best value, regret, queries, seconds: means over the runs."""
+    runs = max(len(found) for found in outcomes.values())
+    shown = Table(
+        title="The cheapest house per square metre (log10 of US dollars per m2)",
+        caption=f"best, regret, queries and seconds: mean of {runs} runs per method, +- its standard error",
+    )
+    for column in ("method", "epsilon", "guaranteed for the records"):
+        shown.add_column(column)
+    for column in ("best found", "regret", "queries", "seconds"):
+        shown.add_column(column, justify="right")
+    for method, found in outcomes.items():
+        best, queries, seconds = (fmean(values) for values in zip(*((o.best, o.queries, o.seconds) for o in found)))
+        regret, error = _mean_and_error([o.regrets[-1] for o in found])
+        numbers = f"{best:.3f}", f"{regret:.3f} +- {error:.3f}", f"{queries:.0f}", f"{seconds:.1f}"
+        shown.add_row(method.name, method.epsilon or "-", method.guarantee, *numbers)
+    return shown
+
+
+def _mean_and_error(values: list[float]) -> tuple[float, float]:
+    return fmean(values), stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
+
+
+def as_json(outcomes: Outcomes) -> dict[str, Any]:
+    """The table with every run's regret after every query."""
+    return {
+        "methods": [
+            {
+                "method": method.name,
+                "study_id": method.study_id,
+                "epsilon": method.epsilon,
+                "guarantee": method.guarantee,
+                "best": fmean(o.best for o in found),
+                "regret": fmean(o.regrets[-1] for o in found),
+                "runs": [asdict(o) for o in found],
+            }
+            for method, found in outcomes.items()
+        ],
+    }
+
+
+def plot(outcomes: Outcomes, path: Path) -> None:
+    """Mean simple regret against queries, as an SVG file."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    from matplotlib import pyplot as plt
+
+    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
+    for (method, found), style in zip(outcomes.items(), ("-", "--", "-.", ":"), strict=True):
+        mean = [fmean(at) for at in zip(*(o.regrets for o in found), strict=True)]
+        axes.step(range(1, len(mean) + 1), mean, style, where="post", label=method.name, linewidth=1.8)
+    runs = max(len(found) for found in outcomes.values())
+    axes.set(xlabel="queries", ylabel="simple regret (log10 US dollars per m2)", ylim=(0, None))
+    axes.set_title(f"21,613 house sales: mean of {runs} runs per method")
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def write_json(outcomes: Outcomes, path: Path) -> None:
+    """The JSON file of ``--json``."""
+    path.write_text(json.dumps(as_json(outcomes), indent=2) + "\n")
+
+
+def console() -> Console:
+    """Standard output; a wide table where there is no terminal."""
+    plain = Console()
+    return plain if plain.is_terminal else Console(width=130)

@@ -1,0 +1,146 @@
+"""What the data owner and the vendor do, through REST alone."""
+
+import csv
+import io
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from demo.parties import Party
+from demo.property_data import FEATURES, KERNEL, OUTCOME, csv_bytes
+from shared import wire
+from shared.client import OwnerClient, VendorClient
+
+EPSILON = "2"
+DELTA = 1e-5  # smaller than 1 / 21,613
+QUERIES = 60
+INITIAL_ROWS = 5
+RUN_SECONDS = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """One line of the table: a study and how the vendor optimizes over it."""
+
+    name: str
+    study_id: str
+    guarantee: str
+    epsilon: str | None
+    algorithm: wire.AlgorithmSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one run of a method went: its simple regret after each query, in units of the measurement."""
+
+    run_id: str
+    seed: int
+    queries: int
+    seconds: float
+    best: float
+    regrets: list[float]
+
+
+def prepare(owner: OwnerClient) -> list[Method]:
+    """The owner's part: register the data, release it three ways."""
+    columns = [*(feature.column for feature in FEATURES), OUTCOME]
+    dataset = owner.register("King County house sales", csv_bytes(), public=True, columns=columns)
+
+    def study(name: str, release: wire.ReleaseSpec) -> wire.StudyOwnerView:
+        spec = wire.StudyCreate(
+            name=name,
+            dataset_id=dataset.id,
+            features=FEATURES,
+            measurement=wire.Measurement(column=OUTCOME, direction="minimize"),
+            release=release,
+            kernel=KERNEL,
+        )
+        return owner.create_study(spec)
+
+    def po_gp_ucb(r: int) -> wire.ReleaseSpec:
+        return wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon=EPSILON, delta=DELTA, r=r, acknowledge_refuted=True)
+
+    # The paper's rule (section 3.4): the largest r whose threshold the data reach, told to the owner alone.
+    rule = owner.preview(study("po_gp_ucb: which r?", po_gp_ucb(1)).id).largest_r or 1
+    identity = owner.release(study("identity", wire.IdentityRelease(mechanism="identity")).id)
+    published = owner.release(study("po_gp_ucb", po_gp_ucb(rule)).id)
+    gaussian = owner.release(
+        study("gaussian", wire.GaussianRelease(mechanism="gaussian", epsilon=EPSILON, delta=DELTA)).id
+    )
+    gp_ucb, random = wire.GpUcb(name="gp_ucb"), wire.RandomRows(name="random")
+    return [
+        Method("non-private GP-UCB", identity.id, "nothing: the records themselves", None, gp_ucb),
+        Method(f"po_gp_ucb, r = {rule}", published.id, "no DP: as published, refuted", EPSILON, gp_ucb),
+        Method("gaussian", gaussian.id, f"({EPSILON}, {DELTA:g})-DP for a move of 1 km", EPSILON, gp_ucb),
+        Method("uniform random rows", identity.id, "(does not look at Z)", None, random),
+    ]
+
+
+def start(owner: OwnerClient, vendor: VendorClient, curator_url: str, method: Method, seed: int) -> wire.RunView:
+    """The owner grants, the vendor starts a run."""
+    grant = owner.grant(method.study_id, wire.GrantCreate(name=f"vendor: {method.name}"))
+    return vendor.start(
+        wire.RunCreate(
+            name=method.name,
+            curator_url=curator_url,
+            study_id=method.study_id,
+            token=grant.token,
+            algorithm=method.algorithm,
+            iterations=QUERIES - INITIAL_ROWS,
+            initial_rows=INITIAL_ROWS,
+            seed=seed,
+        )
+    )
+
+
+def play(
+    curator: Party, modeler: Party, curator_url: str, seeds: range, watch: Callable[[str, int], None]
+) -> dict[Method, list[Outcome]]:
+    """Both parts, to the end, once per seed. ``watch`` hears of progress: method and answered queries."""
+    with (
+        OwnerClient(curator.url, curator.token, timeout_s=300) as owner,
+        VendorClient(modeler.url, modeler.token) as vendor,
+    ):
+        methods = prepare(owner)
+        for method in methods:
+            watch(method.name, 0)
+        runs = {method: [start(owner, vendor, curator_url, method, seed).id for seed in seeds] for method in methods}
+        _wait(vendor, runs, watch)
+        return {method: [_outcome(vendor, identity) for identity in runs[method]] for method in methods}
+
+
+def _wait(vendor: VendorClient, runs: dict[Method, list[str]], watch: Callable[[str, int], None]) -> None:
+    deadline = time.monotonic() + RUN_SECONDS
+    ended = False
+    while not ended and time.monotonic() < deadline:
+        now = {run.id: run for run in vendor.runs()}
+        for method, identities in runs.items():
+            watch(method.name, sum(now[identity].trials for identity in identities))
+        ended = all(now[identity].ended_at for identities in runs.values() for identity in identities)
+        time.sleep(0.1)
+
+
+def _outcome(vendor: VendorClient, run_id: str) -> Outcome:
+    export = vendor.export(run_id)
+    run = export.run
+    if run.state != "completed" or run.started_at is None or run.ended_at is None:
+        raise RuntimeError(f"run {run.id} ({run.name}) is {run.state}: {run.problem}")
+    outcomes = [trial.y for trial in export.trials if trial.y is not None]
+    best_so_far = np.minimum.accumulate(outcomes)
+    return Outcome(
+        run_id=run.id,
+        seed=run.seed,
+        queries=len(outcomes),
+        seconds=(run.ended_at - run.started_at).total_seconds(),
+        best=float(best_so_far[-1]),
+        regrets=[float(b) for b in best_so_far - optimum()],
+    )
+
+
+@cache
+def optimum() -> float:
+    """The smallest outcome of all records: the demo knows it because its data are public."""
+    return min(float(row[OUTCOME]) for row in csv.DictReader(io.StringIO(csv_bytes().decode())))
