@@ -17,7 +17,7 @@ def main() -> None:
     y = np.array([float(row[OUTCOME]) for row in table])
     chosen = np.random.default_rng(0).permutation(len(y))[:1_500]
     mean = y[chosen].mean()
-    kernel = ConstantKernel(0.02) * RBF(4.0) + WhiteKernel(0.01)
+    kernel = ConstantKernel(0.1) * RBF(10.0) + WhiteKernel(0.01)
     model = GaussianProcessRegressor(kernel, n_restarts_optimizer=2, random_state=0).fit(x[chosen], y[chosen] - mean)
     fitted = model.kernel_
     print(f"lengthscale {fitted.k1.k2.length_scale:.3g} km")

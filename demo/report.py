@@ -18,7 +18,7 @@ def table(outcomes: Outcomes) -> Table:
     """Method, epsilon, what is guaranteed, best value, regret, queries, seconds: means over the runs."""
     runs = max(len(found) for found in outcomes.values())
     shown = Table(
-        title="The cheapest house per square metre (log10 of US dollars per m2)",
+        title="The cheapest of 21,613 houses (log10 of US dollars)",
         caption=f"best, regret, queries and seconds: mean of {runs} runs per method, +- its standard error",
     )
     for column in ("method", "epsilon", "guaranteed for the records"):
@@ -26,7 +26,8 @@ def table(outcomes: Outcomes) -> Table:
     for column in ("best found", "regret", "queries", "seconds"):
         shown.add_column(column, justify="right")
     for method, found in outcomes.items():
-        best, queries, seconds = (fmean(values) for values in zip(*((o.best, o.queries, o.seconds) for o in found)))
+        figures = zip(*((o.best, o.queries, o.seconds) for o in found), strict=True)
+        best, queries, seconds = (fmean(values) for values in figures)
         regret, error = _mean_and_error([o.regrets[-1] for o in found])
         numbers = f"{best:.3f}", f"{regret:.3f} +- {error:.3f}", f"{queries:.0f}", f"{seconds:.1f}"
         shown.add_row(method.name, method.epsilon or "-", method.guarantee, *numbers)
@@ -67,7 +68,7 @@ def plot(outcomes: Outcomes, path: Path) -> None:
         mean = [fmean(at) for at in zip(*(o.regrets for o in found), strict=True)]
         axes.step(range(1, len(mean) + 1), mean, style, where="post", label=method.name, linewidth=1.8)
     runs = max(len(found) for found in outcomes.values())
-    axes.set(xlabel="queries", ylabel="simple regret (log10 US dollars per m2)", ylim=(0, None))
+    axes.set(xlabel="queries", ylabel="simple regret (log10 US dollars)", ylim=(0, None))
     axes.set_title(f"21,613 house sales: mean of {runs} runs per method")
     axes.grid(alpha=0.25)
     axes.legend(frameon=False)

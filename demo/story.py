@@ -14,7 +14,7 @@ from demo.property_data import FEATURES, KERNEL, OUTCOME, csv_bytes
 from shared import wire
 from shared.client import OwnerClient, VendorClient
 
-EPSILON = "2"
+EPSILON = "4"
 DELTA = 1e-5  # smaller than 1 / 21,613
 QUERIES = 60
 INITIAL_ROWS = 5
@@ -74,7 +74,9 @@ def prepare(owner: OwnerClient) -> list[Method]:
     return [
         Method("non-private GP-UCB", identity.id, "nothing: the records themselves", None, gp_ucb),
         Method(f"po_gp_ucb, r = {rule}", published.id, "no DP: as published, refuted", EPSILON, gp_ucb),
-        Method("gaussian", gaussian.id, f"({EPSILON}, {DELTA:g})-DP for a move of 1 km", EPSILON, gp_ucb),
+        Method(
+            "gaussian", gaussian.id, f"({EPSILON}, {DELTA:g})-DP for a move of 1 km or 15 % of area", EPSILON, gp_ucb
+        ),
         Method("uniform random rows", identity.id, "(does not look at Z)", None, random),
     ]
 
