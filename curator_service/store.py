@@ -89,6 +89,14 @@ def release_of(db: Connection, study_id: str) -> Row[Any] | None:
     return db.execute(select(releases).where(releases.c.study_id == study_id)).one_or_none()
 
 
+def state_of(db: Connection, study_id: str) -> str:
+    """draft, releasing, open or closed; NotFound if there is no such study."""
+    state = db.execute(select(studies.c.state).where(studies.c.id == study_id)).scalar_one_or_none()
+    if state is None:
+        raise NotFound("there is no such study")
+    return str(state)
+
+
 def releasing(db: Connection) -> list[Row[Any]]:
     """Studies whose release was begun and not finished."""
     return list(db.execute(select(studies).where(studies.c.state == "releasing")))

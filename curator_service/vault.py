@@ -1,6 +1,7 @@
 """The curator's files: datasets, releases and their secret row orders, as npy in a private folder."""
 
 import os
+import secrets
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,11 @@ from numpy.typing import NDArray
 
 from shared import matrix
 from shared.kernels import Matrix
+
+
+def new_id(prefix: str) -> str:
+    """A fresh opaque id."""
+    return f"{prefix}_{secrets.token_hex(8)}"
 
 
 class Vault:

@@ -7,7 +7,7 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response
 
 from curator_service.routes.common import CuratorDep, DatasetId
-from curator_service.service import Upload
+from curator_service.service.datasets import Upload
 from shared import wire
 from shared.errors import Invalid
 from shared.serving.app import AskedDep, PageSize, PageToken, allowed, answer, page_of
@@ -41,12 +41,12 @@ def register(
         raise Invalid("send either file or import_name", [{"field": "file", "message": "one of the two is needed"}])
     if file is not None:
         upload = Upload(name=name, public=public, columns=chosen, filename=file.filename or "")
-        return answer(request, curator.register(asked, upload, file.file))
+        return answer(request, curator.datasets.register(asked, upload, file.file))
     assert import_name is not None
-    path = curator.import_path(import_name)
+    path = curator.datasets.import_path(import_name)
     with path.open("rb") as opened:
         upload = Upload(name=name, public=public, columns=chosen, filename=path.name)
-        return answer(request, curator.register(asked, upload, opened))
+        return answer(request, curator.datasets.register(asked, upload, opened))
 
 
 def _columns(text: str | None) -> list[str] | None:
@@ -63,14 +63,14 @@ def _columns(text: str | None) -> list[str] | None:
 @router.get("", response_model=wire.DatasetPage, responses=documented(), operation_id="list_datasets")
 def listed(curator: CuratorDep, page_size: PageSize = 50, page_token: PageToken = None) -> wire.DatasetPage:
     """Datasets in the order of their registration."""
-    found, token = page_of(curator.datasets(int(page_token or 0), page_size + 1), page_size, lambda item: item[0])
+    found, token = page_of(curator.datasets.page(int(page_token or 0), page_size + 1), page_size, lambda item: item[0])
     return wire.DatasetPage(datasets=[view for _, view in found], next_page_token=token)
 
 
 @router.get("/{dataset_id}", response_model=wire.DatasetView, responses=documented(), operation_id="get_dataset")
 def one(dataset_id: DatasetId, curator: CuratorDep) -> wire.DatasetView:
     """One dataset with its columns."""
-    return curator.dataset(dataset_id)
+    return curator.datasets.one(dataset_id)
 
 
 @router.post(
@@ -78,4 +78,4 @@ def one(dataset_id: DatasetId, curator: CuratorDep) -> wire.DatasetView:
 )
 def archive(request: Request, dataset_id: DatasetId, asked: AskedDep, curator: CuratorDep) -> Response:
     """Allow no new study on it."""
-    return answer(request, curator.archive(asked, dataset_id))
+    return answer(request, curator.datasets.archive(asked, dataset_id))

@@ -32,8 +32,8 @@ class RangeNotSatisfiable(BlindoptError):
 def study(request: Request, study_id: StudyId, curator: CuratorDep) -> wire.StudyView | wire.StudyOwnerView:
     """The study: to a modeler what it may know, to the owner all of it."""
     if request.state.principal.role == "owner":
-        return curator.study(study_id)
-    return curator.study_for_modeler(study_id)
+        return curator.studies.one(study_id)
+    return curator.exchange.study(study_id)
 
 
 @router.get(
@@ -50,7 +50,7 @@ def study(request: Request, study_id: StudyId, curator: CuratorDep) -> wire.Stud
 )
 def candidates(request: Request, study_id: StudyId, curator: CuratorDep) -> Response:
     """Z as a float64 npy file in a secret row order. ETag is its SHA-256; one Range at a time."""
-    path, digest = curator.candidates(study_id)
+    path, digest = curator.exchange.candidates(study_id)
     headers = {"ETag": f'"sha256-{digest}"', "Cache-Control": "private, no-cache", "Accept-Ranges": "bytes"}
     if _matches(request.headers.get("if-none-match", ""), headers["ETag"]):
         return Response(status_code=304, headers=headers)
@@ -85,7 +85,7 @@ def ask(
     request: Request, study_id: StudyId, query: wire.QueryRequest, asked: AskedDep, curator: CuratorDep
 ) -> Response:
     """Measure rows of Z and release what was measured."""
-    return answer(request, curator.ask(asked, study_id, query))
+    return answer(request, curator.exchange.ask(asked, study_id, query))
 
 
 @router.get(
@@ -97,5 +97,5 @@ def ask(
 )
 def query(study_id: StudyId, query_id: QueryId, curator: CuratorDep) -> Response:
     """An answered query, as it was answered."""
-    stored = curator.query(study_id, query_id)
+    stored = curator.exchange.query(study_id, query_id)
     return Response(stored.body, stored.status, media_type="application/json")

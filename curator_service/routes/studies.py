@@ -16,13 +16,13 @@ router = APIRouter(prefix="/v1/studies", tags=["studies"], dependencies=[allowed
 )
 def create(request: Request, study: wire.StudyCreate, asked: AskedDep, curator: CuratorDep) -> Response:
     """Make a draft: nothing is drawn and nothing leaves."""
-    return answer(request, curator.create_study(asked, study))
+    return answer(request, curator.studies.create(asked, study))
 
 
 @router.get("", response_model=wire.StudyPage, responses=documented(), operation_id="list_studies")
 def listed(curator: CuratorDep, page_size: PageSize = 50, page_token: PageToken = None) -> wire.StudyPage:
     """Studies in the order of their creation."""
-    found, token = page_of(curator.studies(int(page_token or 0), page_size + 1), page_size, lambda item: item[0])
+    found, token = page_of(curator.studies.page(int(page_token or 0), page_size + 1), page_size, lambda item: item[0])
     return wire.StudyPage(studies=[view for _, view in found], next_page_token=token)
 
 
@@ -31,7 +31,7 @@ def listed(curator: CuratorDep, page_size: PageSize = 50, page_token: PageToken 
 )
 def preview(study_id: StudyId, curator: CuratorDep) -> wire.ReleaseReport:
     """What a release would be, computed from the data and shown to the owner alone. Nothing is drawn."""
-    return curator.preview(study_id)
+    return curator.studies.preview(study_id)
 
 
 @router.post(
@@ -39,7 +39,7 @@ def preview(study_id: StudyId, curator: CuratorDep) -> wire.ReleaseReport:
 )
 def release(request: Request, study_id: StudyId, asked: AskedDep, curator: CuratorDep) -> Response:
     """Draw the candidates in a secret row order and open the study. Once."""
-    return answer(request, curator.release(asked, study_id))
+    return answer(request, curator.studies.release(asked, study_id))
 
 
 @router.post(
@@ -47,7 +47,7 @@ def release(request: Request, study_id: StudyId, asked: AskedDep, curator: Curat
 )
 def close(request: Request, study_id: StudyId, asked: AskedDep, curator: CuratorDep) -> Response:
     """Refuse further queries."""
-    return answer(request, curator.close_study(asked, study_id))
+    return answer(request, curator.studies.close(asked, study_id))
 
 
 @router.post(
@@ -61,7 +61,7 @@ def grant(
     request: Request, study_id: StudyId, grant: wire.GrantCreate, asked: AskedDep, curator: CuratorDep
 ) -> Response:
     """A token for one modeler, shown once."""
-    return answer(request, curator.grant(asked, study_id, grant))
+    return answer(request, curator.studies.grant(asked, study_id, grant))
 
 
 @router.get("/{study_id}/grants", response_model=wire.GrantPage, responses=documented(), operation_id="list_grants")
@@ -69,7 +69,7 @@ def grants(
     study_id: StudyId, curator: CuratorDep, page_size: PageSize = 50, page_token: PageToken = None
 ) -> wire.GrantPage:
     """The grants of a study, without their tokens."""
-    found = curator.grants(study_id, int(page_token or 0), page_size + 1)
+    found = curator.studies.grants(study_id, int(page_token or 0), page_size + 1)
     shown, token = page_of(found, page_size, lambda item: item[0])
     return wire.GrantPage(grants=[view for _, view in shown], next_page_token=token)
 
@@ -82,4 +82,4 @@ def grants(
 )
 def revoke(request: Request, study_id: StudyId, grant_id: GrantId, asked: AskedDep, curator: CuratorDep) -> Response:
     """Refuse its token from now on."""
-    return answer(request, curator.revoke(asked, study_id, grant_id))
+    return answer(request, curator.studies.revoke(asked, study_id, grant_id))

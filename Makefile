@@ -1,0 +1,49 @@
+# Every verb sets up what it needs: a virtual environment in .venv with pinned, hashed requirements.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/ready
+
+.PHONY: demo test check bench docker-check lock clean
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo     both parties on this machine, over real HTTP: a table and a plot (ARGS='--keep')"
+	@echo "make test     every test"
+	@echo "make check    ruff, mypy --strict, import contracts"
+	@echo "make bench    speed side by side with what one would use instead"
+	@echo "make docker-check   build and run docker-compose.yml (needs a Docker engine)"
+	@echo "make lock     write requirements/*.txt again (needs uv)"
+
+$(READY): requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "blindopt needs Python 3.11 or later; set PYTHON=...")'
+	@echo "setting up .venv (about a minute, and 1 GB) ..."
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	@$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+demo: $(READY)
+	@$(BIN)/python -m demo $(ARGS)
+
+test: $(READY)
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks $(ARGS)
+
+docker-check:
+	tests/docker/compose-check
+
+LOCK := uv pip compile --universal --generate-hashes --no-header --no-annotate --python-version 3.11 -q
+lock:
+	$(LOCK) --extra test pyproject.toml -o requirements/dev.txt
+	for s in curator modeler demo; do $(LOCK) requirements/$$s.in -c requirements/dev.txt -o requirements/$$s.txt; done
+
+clean:
+	rm -rf .venv build dist out

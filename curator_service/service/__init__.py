@@ -1,0 +1,23 @@
+"""The curator's use cases, without HTTP: the owner's datasets and studies, the modeler's exchange."""
+
+from curator_service.service.datasets import Datasets
+from curator_service.service.exchange import Exchanges
+from curator_service.service.studies import Studies
+from curator_service.settings import Settings
+from curator_service.vault import Vault
+from shared import wire
+from shared.serving.desk import Desk
+
+
+class Curator:
+    """Everything that may see a raw row. Safe to call from several threads."""
+
+    def __init__(self, desk: Desk, vault: Vault, settings: Settings) -> None:
+        self.desk = desk
+        self.limits = wire.Limits(rows_per_query=settings.query_rows_max, plays_per_row=settings.query_plays_max)
+        self.datasets = Datasets(desk, vault, settings)
+        self.studies = Studies(desk, vault)
+        self.exchange = Exchanges(desk, vault, self.limits)
+
+
+__all__ = ["Curator"]
