@@ -14,6 +14,7 @@ class Settings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="BLINDOPT_CURATOR_", frozen=True, extra="ignore")
 
+    data_dir: Path = Field(Path("curator-data"), description="Folder of the database and all files; mode 0700.")
     port: int = Field(8410, ge=0, le=65_535, description="Port to listen on.")
     upload_limit_bytes: int = Field(1 << 30, ge=1 << 10, description="Largest dataset file.")
     dataset_rows_max: int = Field(10_000_000, ge=1, description="Most rows of a dataset.")

@@ -13,6 +13,7 @@ class Settings(ServiceSettings):
 
     model_config = SettingsConfigDict(env_prefix="BLINDOPT_MODELER_", frozen=True, extra="ignore")
 
+    data_dir: Path = Field(Path("modeler-data"), description="Folder of the database and all files; mode 0700.")
     port: int = Field(8420, ge=0, le=65_535, description="Port to listen on.")
     concurrent_runs: int = Field(4, ge=1, le=64, description="Runs worked on at once; more wait in the queue.")
     curator_timeout_seconds: float = Field(30.0, gt=0, description="How long a curator may take to answer.")

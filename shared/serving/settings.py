@@ -11,7 +11,7 @@ class ServiceSettings(BaseSettings):
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore")
 
-    data_dir: Path = Field(Path("data"), description="Folder of the database and all files; made with mode 0700.")
+    data_dir: Path
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(0, ge=0, le=65_535, description="Port to listen on.")
     log_level: str = Field("info", description="debug, info, warning or error.")

@@ -1,0 +1,52 @@
+"""What the documents tell a newcomer to run, run as it stands."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from curator_service.settings import Settings as CuratorSettings
+from demo.parties import started
+from modeler_service.settings import Settings as ModelerSettings
+from shared.serving.settings import ServiceSettings
+
+ROOT = Path(__file__).parents[2]
+
+
+def blocks(document: str) -> str:
+    return "\n".join(re.findall(r"```bash\n(.*?)```", (ROOT / "docs" / document).read_text(), re.DOTALL))
+
+
+def test_the_first_hours_of_owner_and_vendor_run_as_they_are_written(tmp_path):
+    script = "set -euo pipefail\n" + blocks("owner.md") + blocks("vendor.md")
+    with started(tmp_path / "services") as (curator, modeler):
+        environment = os.environ | {
+            "CURATOR": curator.url,
+            "OWNER_TOKEN": curator.token,
+            "MODELER": modeler.url,
+            "VENDOR_TOKEN": modeler.token,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        }
+        done = subprocess.run(
+            ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "(3, 1e-05)-differential privacy" in done.stdout
+    assert len((tmp_path / "trials.csv").read_text().splitlines()) == 1 + 23
+
+
+def test_the_refutation_in_the_documents_rebuilds_every_row():
+    done = subprocess.run([sys.executable, ROOT / "docs" / "refutation.py"], capture_output=True, text=True, check=True)
+    published, lifted, sound = (float(line.split()[-1]) for line in done.stdout.splitlines())
+    assert max(published, lifted) < 1e-9
+    assert sound > 0.1
+
+
+def test_every_setting_is_in_the_operations_table():
+    told = (ROOT / "docs" / "operations.md").read_text()
+    for settings in (CuratorSettings, ModelerSettings):
+        assert issubclass(settings, ServiceSettings)
+        for name, field in settings.model_fields.items():
+            default = "" if field.default is None else f"`{field.default}`"
+            assert f"| `{name.upper()}` | {default} | {field.description} |" in told
