@@ -51,7 +51,11 @@ def build(settings: Settings) -> FastAPI:
         description=DESCRIPTION,
         desk=desk,
         routers=[meta.router, datasets.router, studies.router, exchange.router],
-        limit_of=lambda path: settings.upload_limit_bytes if path == "/v1/datasets" else settings.body_limit_bytes,
+        limit_of=lambda path, principal: (
+            settings.upload_limit_bytes
+            if path == "/v1/datasets" and principal is not None and principal.role == "owner"
+            else settings.body_limit_bytes
+        ),
         auditors=("owner", "auditor"),
         lifespan=lifespan,
     )

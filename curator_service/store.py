@@ -97,6 +97,11 @@ def state_of(db: Connection, study_id: str) -> str:
     return str(state)
 
 
+def with_files(db: Connection) -> set[str]:
+    """Ids of everything that has files."""
+    return {*db.execute(select(datasets.c.id)).scalars(), *db.execute(select(releases.c.id)).scalars()}
+
+
 def releasing(db: Connection) -> list[Row[Any]]:
     """Studies whose release was begun and not finished."""
     return list(db.execute(select(studies).where(studies.c.state == "releasing")))

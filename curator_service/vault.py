@@ -63,6 +63,12 @@ class Vault:
         order: NDArray[np.int64] = np.load(self._path(f"{identity}.order"), mmap_mode="r", allow_pickle=False)
         return order
 
+    def keep_only(self, known: set[str]) -> None:
+        """Forget files of a dataset or release that a crash left unrecorded."""
+        for path in self._folder.glob("*.npy"):
+            if path.name.partition(".")[0] not in known:
+                path.unlink()
+
     def drop(self, identity: str) -> None:
         """Forget what was not recorded."""
         for path in (self._path(identity), self._path(f"{identity}.order"), self.scratch / f"{identity}.npy"):

@@ -41,6 +41,8 @@ def main() -> int:
                 console.print(f"audit log  {party.folder}/{party.name}.sqlite", soft_wrap=True)
             if options.keep:
                 _keep(console, curator, modeler)
+    except KeyboardInterrupt:
+        return 130
     except (BlindoptError, StartFailed, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -109,7 +109,10 @@ def play(
         methods = prepare(owner)
         for method in methods:
             watch(method.name, 0)
-        runs = {method: [start(owner, vendor, curator_url, method, seed).id for seed in seeds] for method in methods}
+        runs: dict[Method, list[str]] = {method: [] for method in methods}
+        for seed in seeds:
+            for method in methods:  # so that the methods go side by side
+                runs[method].append(start(owner, vendor, curator_url, method, seed).id)
         _wait(vendor, runs, watch)
         return {method: [_outcome(vendor, identity) for identity in runs[method]] for method in methods}
 

@@ -48,7 +48,7 @@ def build(settings: Settings) -> FastAPI:
         description=DESCRIPTION,
         desk=desk,
         routers=[meta.router, runs.router],
-        limit_of=lambda path: settings.body_limit_bytes,
+        limit_of=lambda path, principal: settings.body_limit_bytes,
         auditors=("vendor", "viewer"),
         lifespan=lifespan,
     )

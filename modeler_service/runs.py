@@ -25,6 +25,7 @@ from shared.serving.store.tables import Log, stamp
 
 log = logging.getLogger("blindopt.runs")
 T = TypeVar("T")
+NPY_HEADER_MAX = 4_096
 _ENDS_A_RUN = ("study_not_open", "privacy_budget_exhausted")
 
 
@@ -135,9 +136,14 @@ class _Run:
             return self._loop(curator, study, candidates)
 
     def _candidates(self, curator: StudyClient, study: wire.StudyView) -> Matrix:
+        size = 8 * study.n * study.r + NPY_HEADER_MAX
+        if size > self._settings.candidates_max_bytes:
+            raise NumericalFailure(
+                f"the release has {study.n} x {study.r} numbers: more than CANDIDATES_MAX_BYTES allows"
+            )
         path = self._folder / f"{study.release_sha256}.npy"
         if not path.exists() or matrix.digest(path) != study.release_sha256:
-            self._retry(lambda: curator.download(path, study.release_sha256))
+            self._retry(lambda: curator.download(path, study.release_sha256, max_bytes=size))
         candidates = matrix.load(path)
         if candidates.shape != (study.n, study.r):
             raise NumericalFailure(f"the candidates are {candidates.shape}, the study says {(study.n, study.r)}")

@@ -22,4 +22,5 @@ class Settings(ServiceSettings):
     curator_ca: Path | None = Field(
         None, description="CA in PEM that signs curators' certificates; default: the system's."
     )
+    candidates_max_bytes: int = Field(8 << 30, ge=1 << 10, description="Largest release that is fetched.")
     allow_plain_http: bool = Field(False, description="Send grant tokens over http to hosts other than loopback.")

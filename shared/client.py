@@ -178,16 +178,17 @@ class StudyClient(Client):
         reply = self._send("POST", f"{self._path}/queries", body=body, key=key, study_id=self._study_id, tell=False)
         return reply.check().read(wire.QueryReply), reply.exchange
 
-    def download(self, target: Path, expected_sha256: str) -> None:
+    def download(self, target: Path, expected_sha256: str, *, max_bytes: int) -> None:
         """Stream the candidates to ``target``, which then holds exactly what the digest says.
 
-        A broken transfer is resumed by Range. Raises Unreachable if the bytes do not match.
+        A broken transfer is resumed by Range. Raises Unreachable if the bytes do not match, or are more
+        than ``max_bytes``.
         """
         partial = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
         try:
             for remaining in reversed(range(DOWNLOAD_ATTEMPTS)):
                 try:
-                    self._fetch(partial, expected_sha256)
+                    self._fetch(partial, expected_sha256, max_bytes)
                     break
                 except Unreachable:
                     if not remaining:
@@ -198,7 +199,7 @@ class StudyClient(Client):
         finally:
             partial.unlink(missing_ok=True)
 
-    def _fetch(self, partial: Path, expected_sha256: str) -> None:
+    def _fetch(self, partial: Path, expected_sha256: str, max_bytes: int) -> None:
         """Bring what is missing of ``partial``; a broken connection leaves what came."""
         have = partial.stat().st_size if partial.exists() else 0
         headers = {"X-Request-ID": secrets.token_hex(16), "Accept": MEDIA_TYPE}
@@ -212,6 +213,8 @@ class StudyClient(Client):
                 Reply(response.status_code, response.headers, body, exchange).check()
             with partial.open("ab" if response.status_code == 206 else "wb") as file:
                 for chunk in response.iter_bytes(1 << 20):
+                    if file.tell() + len(chunk) > max_bytes:
+                        raise Unreachable("the candidates are larger than their study says")
                     file.write(chunk)
             told = response.headers.get("ETag", "").strip('"').removeprefix("sha256-")
             self._observe(_exchange(response, self._study_id, None, EMPTY_SHA256, told))

@@ -1,5 +1,6 @@
 """The curator's use cases, without HTTP: the owner's datasets and studies, the modeler's exchange."""
 
+from curator_service import store
 from curator_service.service.datasets import Datasets
 from curator_service.service.exchange import Exchanges
 from curator_service.service.studies import Studies
@@ -14,6 +15,8 @@ class Curator:
 
     def __init__(self, desk: Desk, vault: Vault, settings: Settings) -> None:
         self.desk = desk
+        with desk.database.read() as db:
+            vault.keep_only(store.with_files(db))
         self.limits = wire.Limits(rows_per_query=settings.query_rows_max, plays_per_row=settings.query_plays_max)
         self.datasets = Datasets(desk, vault, settings)
         self.studies = Studies(desk, vault)

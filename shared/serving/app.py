@@ -10,7 +10,7 @@ from shared import wire
 from shared.errors import AuditUnavailable, Forbidden
 from shared.serving import problems
 from shared.serving.desk import Asked, Desk
-from shared.serving.middleware import Authenticate, BodyLimit, RecordExchanges, RequestContext
+from shared.serving.middleware import Admit, BodyLimit, Identify, RecordExchanges, RequestContext
 from shared.serving.store.tables import StoredReply
 from shared.serving.tokens import Principal, Role
 
@@ -24,7 +24,7 @@ def build(
     description: str,
     desk: Desk,
     routers: list[APIRouter],
-    limit_of: Callable[[str], int],
+    limit_of: Callable[[str, Principal | None], int],
     auditors: tuple[Role, ...],
     lifespan: Any = None,
 ) -> FastAPI:
@@ -45,8 +45,9 @@ def build(
     problems.install(app)
     # The last one added is the outermost.
     app.add_middleware(BodyLimit, limit_of=limit_of)
+    app.add_middleware(Admit)
     app.add_middleware(RecordExchanges, desk=desk)
-    app.add_middleware(Authenticate, desk=desk)
+    app.add_middleware(Identify, desk=desk)
     app.add_middleware(RequestContext)
     for router in [_health(), _audit(auditors), *routers]:
         app.include_router(router)

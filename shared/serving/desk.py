@@ -16,6 +16,9 @@ from shared.serving.store.tables import Clock, Log, Replies, StoredReply, Tokens
 from shared.serving.tokens import Principal, Role, Token, mint, parse
 
 
+_SEND_A_TOKEN = "send a valid token: Authorization: Bearer blindopt_..."
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """A request as far as idempotency and the log care."""
@@ -52,6 +55,14 @@ class Effect:
     status: int = 201
 
 
+class Expired(Unauthenticated):
+    """The secret is right, but the token has expired or was revoked. Told like any other 401."""
+
+    def __init__(self, principal: Principal) -> None:
+        super().__init__(_SEND_A_TOKEN)
+        self.principal = principal
+
+
 class Desk:
     """Authentication, idempotent effects and the log, over one database."""
 
@@ -61,16 +72,19 @@ class Desk:
         self._seal = seal
 
     def authenticate(self, authorization: str) -> Principal:
-        """The bearer of an Authorization header. Raises Unauthenticated, and does not say why."""
+        """The bearer of an Authorization header. Raises Unauthenticated; Expired if the secret is right."""
         scheme, _, text = authorization.partition(" ")
         token = parse(text) if scheme.lower() == "bearer" else None
         if token is not None:
             with self.database.read() as db:
                 row = Tokens.find(db, token.kid)
             # Unknown and wrong take the same path: a key id is not a secret, its secret is.
-            if row is not None and token.matches(row.secret_sha256) and self._live(row):
-                return Principal(kid=row.kid, role=row.role, name=row.name, study_id=row.study_id)
-        raise Unauthenticated("send a valid token: Authorization: Bearer blindopt_...")
+            if row is not None and token.matches(row.secret_sha256):
+                principal = Principal(kid=row.kid, role=row.role, name=row.name, study_id=row.study_id)
+                if not self._live(row):
+                    raise Expired(principal)
+                return principal
+        raise Unauthenticated(_SEND_A_TOKEN)
 
     def _live(self, row: Any) -> bool:
         return row.revoked_at is None and self.clock() < moment(row.expires_at)

@@ -14,7 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared.errors import BlindoptError, BodyTooLarge
 from shared.serving import problems
-from shared.serving.desk import Asked, Desk
+from shared.serving.desk import Asked, Desk, Expired
+from shared.serving.tokens import Principal
 
 log = logging.getLogger("blindopt.access")
 _REQUEST_ID = re.compile(r"[0-9a-f-]{8,64}")
@@ -42,7 +43,7 @@ class RequestContext:
             return
         asked = Headers(scope=scope).get("x-request-id", "")
         request_id = asked if _REQUEST_ID.fullmatch(asked) else secrets.token_hex(16)
-        scope.setdefault("state", {})["request_id"] = request_id
+        scope.setdefault("state", {}).update(request_id=request_id, body_sha256=_unread)
         started, status = time.perf_counter(), 0
 
         async def dressed(message: Message) -> None:
@@ -89,8 +90,11 @@ async def _refuse(error: BlindoptError, scope: Scope, receive: Receive, send: Se
     await problems.response(error, path=scope["path"], request_id=request_id)(scope, receive, send)
 
 
-class Authenticate:
-    """Sets ``state.principal`` before anything reads the body; 401 for every path but the open ones."""
+class Identify:
+    """Sets ``state.principal`` before anything reads the body; 401 for every path but the open ones.
+
+    The bearer of an expired or revoked token is known: ``Admit`` refuses it, inside the log's reach.
+    """
 
     def __init__(self, app: ASGIApp, desk: Desk) -> None:
         self._app = app
@@ -101,10 +105,26 @@ class Authenticate:
             header = Headers(scope=scope).get("authorization", "")
             try:
                 scope["state"]["principal"] = self._desk.authenticate(header)
+            except Expired as error:
+                scope["state"]["principal"], scope["state"]["expired"] = error.principal, error
             except BlindoptError as error:
                 await _refuse(error, scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+
+class Admit:
+    """Refuses a principal whose token has expired or was revoked."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        error = scope.get("state", {}).get("expired")
+        if error is None:
+            await self._app(scope, receive, send)
+        else:
+            await _refuse(error, scope, receive, send)
 
 
 async def _unread() -> str:
@@ -117,7 +137,7 @@ class BodyLimit:
     Leaves in ``state.body_sha256`` a coroutine function that reads what is left and tells the digest.
     """
 
-    def __init__(self, app: ASGIApp, limit_of: Callable[[str], int]) -> None:
+    def __init__(self, app: ASGIApp, limit_of: Callable[[str, Principal | None], int]) -> None:
         self._app = app
         self._limit_of = limit_of
 
@@ -125,8 +145,7 @@ class BodyLimit:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        limit = self._limit_of(scope["path"])
-        scope["state"]["body_sha256"] = _unread
+        limit = self._limit_of(scope["path"], scope["state"].get("principal"))
         error = BodyTooLarge(f"this path takes at most {limit} bytes")
         announced = Headers(scope=scope).get("content-length", "0")
         if not announced.isdecimal() or int(announced) > limit:
