@@ -5,7 +5,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,7 +56,7 @@ class Runs:
     def submit(self, identity: str) -> None:
         """Queue a stored run."""
         self._stops[identity] = threading.Event()
-        self._pool.submit(self._work, identity)
+        self._pool.submit(self._work, identity).add_done_callback(_log_fault)
 
     def stop(self, identity: str) -> None:
         """Tell a run to end after the query under way."""
@@ -103,6 +103,12 @@ class Runs:
             Log.append(db, "run.ended", actor="modeler", now=now, details=details)
 
         self._desk.database.write(work)
+
+
+def _log_fault(done: "Future[None]") -> None:
+    """A run whose end could not be stored stays as it is; the next start takes it up."""
+    if not done.cancelled() and (error := done.exception()) is not None:
+        log.error("the end of a run could not be stored", extra={"kind": type(error).__name__})
 
 
 class _Run:

@@ -4,16 +4,14 @@ The message of a BlindoptError is written for the other party and leaves the hou
 holds a value from a dataset, a secret, a path or a query string.
 """
 
-from typing import ClassVar
-
 
 class BlindoptError(Exception):
     """The root. ``code`` is stable and for machines, the message is for people."""
 
-    code: ClassVar[str] = "internal"
-    status: ClassVar[int] = 500
-    title: ClassVar[str] = "Internal error"
-    retryable: ClassVar[bool] = False
+    code: str = "internal"
+    status: int = 500
+    title: str = "Internal error"
+    retryable: bool = False
 
     def extra(self) -> dict[str, object]:
         """Further members of the problem document."""

@@ -22,7 +22,8 @@ def of_own_study(request: Request, study_id: str) -> None:
 
 
 CuratorDep = Annotated[Curator, Depends(_curator)]
-DatasetId = Annotated[str, Path(pattern=r"^ds_[0-9a-f]{16}$")]
-StudyId = Annotated[str, Path(pattern=r"^std_[0-9a-f]{16}$")]
-QueryId = Annotated[str, Path(pattern=r"^qry_[0-9a-f]{16}$")]
-GrantId = Annotated[str, Path(pattern=r"^[0-9a-f]{16}$")]
+# Ids are opaque: one of another form is simply not there.
+DatasetId = Annotated[str, Path(description="ds_...")]
+StudyId = Annotated[str, Path(description="std_...")]
+QueryId = Annotated[str, Path(description="qry_...")]
+GrantId = Annotated[str, Path(description="The grant's key id.")]

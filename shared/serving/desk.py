@@ -15,8 +15,7 @@ from shared.serving.store.database import Connection, Database
 from shared.serving.store.tables import Clock, Log, Replies, StoredReply, Tokens, moment
 from shared.serving.tokens import Principal, Role, Token, mint, parse
 
-
-_SEND_A_TOKEN = "send a valid token: Authorization: Bearer blindopt_..."
+_HOW_TO_ASK = "send a valid token: Authorization: Bearer blindopt_..."
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ class Expired(Unauthenticated):
     """The secret is right, but the token has expired or was revoked. Told like any other 401."""
 
     def __init__(self, principal: Principal) -> None:
-        super().__init__(_SEND_A_TOKEN)
+        super().__init__(_HOW_TO_ASK)
         self.principal = principal
 
 
@@ -84,7 +83,7 @@ class Desk:
                 if not self._live(row):
                     raise Expired(principal)
                 return principal
-        raise Unauthenticated(_SEND_A_TOKEN)
+        raise Unauthenticated(_HOW_TO_ASK)
 
     def _live(self, row: Any) -> bool:
         return row.revoked_at is None and self.clock() < moment(row.expires_at)

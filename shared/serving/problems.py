@@ -75,9 +75,9 @@ def response(error: BlindoptError, *, path: str, request_id: str) -> Response:
 
 class _HttpError(BlindoptError):
     def __init__(self, status: int) -> None:
-        self.title = http.HTTPStatus(status).phrase  # type: ignore[misc]
-        self.status = status  # type: ignore[misc]
-        self.code = _CODES.get(status, f"http_{status}")  # type: ignore[misc]
+        self.title = http.HTTPStatus(status).phrase
+        self.status = status
+        self.code = _CODES.get(status, f"http_{status}")
         super().__init__(self.title)
 
 
