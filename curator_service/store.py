@@ -63,7 +63,7 @@ queries = Table(
 
 def insert(db: Connection, table: Table, **values: Any) -> None:
     """Add one row."""
-    db.execute(table.insert().values(**values))
+    db.execute(table.insert(), values)
 
 
 def change(db: Connection, table: Table, identity: str, **values: Any) -> None:

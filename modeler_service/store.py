@@ -60,7 +60,7 @@ trials = Table(
 
 def add_run(db: Connection, **values: Any) -> None:
     """Add one run."""
-    db.execute(runs.insert().values(**values))
+    db.execute(runs.insert(), values)
 
 
 def change_run(db: Connection, identity: str, **values: Any) -> None:
@@ -89,7 +89,7 @@ def unfinished(db: Connection) -> list[str]:
 
 def add_trial(db: Connection, **values: Any) -> None:
     """Add one trial, not yet answered."""
-    db.execute(trials.insert().values(**values))
+    db.execute(trials.insert(), values)
 
 
 def answer_trial(db: Connection, run_id: str, number: int, **values: Any) -> None:

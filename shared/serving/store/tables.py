@@ -15,6 +15,7 @@ from sqlalchemy import (
     PrimaryKeyConstraint,
     Table,
     Text,
+    bindparam,
     select,
     update,
 )
@@ -62,6 +63,13 @@ _log = Table(
     Column("peaks", LargeBinary, nullable=False),
 )
 
+# Made once: building a statement costs more than running it.
+_FIND_TOKEN = select(_tokens).where(_tokens.c.kid == bindparam("kid"))
+_FIND_REPLY = select(_replies).where(_replies.c.kid == bindparam("kid"), _replies.c.idempotency_key == bindparam("key"))
+_ADD_REPLY = _replies.insert()
+_LAST_RECORD = select(_log).order_by(_log.c.seq.desc()).limit(1)
+_ADD_RECORD = _log.insert()
+
 
 def stamp(moment: datetime) -> str:
     """RFC 3339 UTC with microseconds: sorts as text."""
@@ -94,7 +102,7 @@ class Tokens:
     @staticmethod
     def find(db: Connection, kid: str) -> Any:
         """The row of a key id, or None."""
-        return db.execute(select(_tokens).where(_tokens.c.kid == kid)).one_or_none()
+        return db.execute(_FIND_TOKEN, {"kid": kid}).one_or_none()
 
     @staticmethod
     def listed(db: Connection, *, study_id: str | None = None, after: int = 0, limit: int = 1_000) -> list[Any]:
@@ -130,8 +138,7 @@ class Replies:
     @staticmethod
     def find(db: Connection, kid: str, key: str, request_sha256: str) -> tuple[StoredReply, bool] | None:
         """The stored reply and whether it is sealed; IdempotencyKeyReused for another request."""
-        where = (_replies.c.kid == kid) & (_replies.c.idempotency_key == key)
-        row = db.execute(select(_replies).where(where)).one_or_none()
+        row = db.execute(_FIND_REPLY, {"kid": kid, "key": key}).one_or_none()
         if row is None:
             return None
         if row.request_sha256 != request_sha256:
@@ -143,17 +150,16 @@ class Replies:
         db: Connection, kid: str, key: str, request_sha256: str, reply: StoredReply, *, sealed: bool, now: datetime
     ) -> None:
         """Store a reply, in the transaction of its effect."""
-        db.execute(
-            _replies.insert().values(
-                kid=kid,
-                idempotency_key=key,
-                request_sha256=request_sha256,
-                status=reply.status,
-                body=reply.body,
-                sealed=int(sealed),
-                created_at=stamp(now),
-            )
-        )
+        values = {
+            "kid": kid,
+            "idempotency_key": key,
+            "request_sha256": request_sha256,
+            "status": reply.status,
+            "body": reply.body,
+            "sealed": int(sealed),
+            "created_at": stamp(now),
+        }
+        db.execute(_ADD_REPLY, values)
 
 
 class Log:
@@ -170,7 +176,7 @@ class Log:
         exchange: Exchange | None = None,
     ) -> Entry:
         """Add one record. ``details`` must hold no private value: auditors read the log."""
-        last = db.execute(select(_log).order_by(_log.c.seq.desc()).limit(1)).one_or_none()
+        last = db.execute(_LAST_RECORD).one_or_none()
         seq = 0 if last is None else last.seq + 1
         peaks = [] if last is None else [last.peaks[i : i + 32] for i in range(0, len(last.peaks), 32)]
         record: dict[str, Any] = {"v": 1, "seq": seq, "time": stamp(now), "kind": kind, "actor": actor}
@@ -181,7 +187,7 @@ class Log:
         body = audit.canonical(record)
         leaf = audit.leaf_hash(body)
         entry = Entry(seq=seq, body=body, leaf=leaf, peaks=b"".join(audit.grow(peaks, seq, leaf)))
-        db.execute(_log.insert().values(seq=entry.seq, body=entry.body, leaf=entry.leaf, peaks=entry.peaks))
+        db.execute(_ADD_RECORD, {"seq": seq, "body": body, "leaf": leaf, "peaks": entry.peaks})
         return entry
 
     @staticmethod
@@ -194,7 +200,7 @@ class Log:
     @staticmethod
     def head(db: Connection) -> Head:
         """Size and root, from the last stored frontier."""
-        last = db.execute(select(_log).order_by(_log.c.seq.desc()).limit(1)).one_or_none()
+        last = db.execute(_LAST_RECORD).one_or_none()
         if last is None:
             return Head(size=0, root=audit.root([]).hex())
         peaks = [last.peaks[i : i + 32] for i in range(0, len(last.peaks), 32)]
