@@ -1,0 +1,52 @@
+"""What every type on the wire shares: strict, frozen, finite."""
+
+from decimal import Decimal
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+PLAYS_MAX = 1_000
+ROWS_MAX = 1_000
+FEATURES_MAX = 1_000
+
+
+class Request(BaseModel):
+    """A body that a client sends."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Reply(BaseModel):
+    """A body that a service answers with."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Seed = Annotated[int, Field(ge=0, lt=2**53)]
+PositiveFloat = Annotated[float, Field(gt=0, le=1e100)]
+DecimalString = Annotated[
+    str,
+    Field(pattern=r"^[0-9]{1,6}(\.[0-9]{1,12})?$", description="A decimal number as a string.", examples=["1.5"]),
+]
+
+
+def _privacy_parameter(text: str) -> str:
+    if not 0 < Decimal(text) <= 1_000:
+        raise ValueError("epsilon must be above 0 and at most 1000")
+    return text
+
+
+Epsilon = Annotated[DecimalString, AfterValidator(_privacy_parameter)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Page(Reply):
+    """One page of a listing, ordered by sequence number."""
+
+    next_page_token: str | None = Field(None, description="Ask again with it as page_token; null at the end.")
+
+
+def amount(text: str) -> Decimal:
+    """The exact decimal behind a DecimalString."""
+    return Decimal(text)

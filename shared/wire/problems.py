@@ -1,0 +1,32 @@
+"""Errors as documents."""
+
+from pydantic import ConfigDict, Field
+
+from shared.wire.base import Reply
+
+
+class FieldProblem(Reply):
+    """Where a request or a file is wrong. Never holds the value that was sent."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    message: str
+    field: str | None = Field(None, description="Path of the field in the request.")
+    row: int | None = Field(None, description="Data row of a file, counted from 1 after the header.")
+    line: int | None = Field(None, description="Line of a file, counted from 1.")
+    column: str | None = Field(None, description="Column of a file.")
+
+
+class Problem(Reply):
+    """RFC 9457 problem document: every error of both services has this form."""
+
+    type: str = Field(description="A URI reference that names the kind of problem.")
+    title: str
+    status: int
+    detail: str
+    instance: str = Field(description="The path that was asked.")
+    code: str = Field(description="Stable name of the problem, for programs.")
+    retryable: bool = Field(description="Whether the same request may succeed later.")
+    request_id: str
+    errors: list[FieldProblem] | None = None
+    errors_total: int | None = Field(None, description="How many there are, where only the first are listed.")
