@@ -10,7 +10,8 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 
 from shared.acquisition import beta, choose_maximum, upper_confidence_bound
-from shared.kernels import Matrix, SquaredExponential, Vector
+from shared.kernels import SquaredExponential
+from shared.matrix import Matrix, Vector
 from shared.posterior import Posterior
 
 STEPS = 50

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from shared.errors import DatasetInvalid
-from shared.kernels import Matrix, Vector
+from shared.matrix import Matrix, Vector
 
 ERRORS_SHOWN = 50
 _CHUNK_ROWS = 10_000

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.kernels import Matrix
+from shared.matrix import Matrix
 from shared.wire import Feature
 
 BLOCK_ROWS = 16_384

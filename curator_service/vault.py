@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared import matrix
-from shared.kernels import Matrix
+from shared.matrix import Matrix
 
 
 def new_id(prefix: str) -> str:

@@ -25,8 +25,8 @@ def main() -> int:
     try:
         with ExitStack() as stack:
             if options.curator:
-                curator = found("curator", options.curator, options.curator_token_file, "the curator's data volume")
-                modeler = found("modeler", options.modeler, options.modeler_token_file, "the modeler's data volume")
+                curator = found("curator", options.curator, options.curator_token_file, "volume curator-data")
+                modeler = found("modeler", options.modeler, options.modeler_token_file, "volume modeler-data")
             else:
                 console.print(f"Starting curator and modeler in {folder} ...")
                 curator, modeler = stack.enter_context(started(folder))

@@ -74,9 +74,7 @@ def prepare(owner: OwnerClient) -> list[Method]:
     return [
         Method("non-private GP-UCB", identity.id, "nothing: the records themselves", None, gp_ucb),
         Method(f"po_gp_ucb, r = {rule}", published.id, "no DP: as published, refuted", EPSILON, gp_ucb),
-        Method(
-            "gaussian", gaussian.id, f"({EPSILON}, {DELTA:g})-DP: moves of 1 km, 15 % of area", EPSILON, gp_ucb
-        ),
+        Method("gaussian", gaussian.id, f"({EPSILON}, {DELTA:g})-DP: moves of 1 km, 15 % of area", EPSILON, gp_ucb),
         Method("uniform random rows", identity.id, "(does not look at Z)", None, random),
     ]
 

@@ -8,7 +8,7 @@ from curator_service.release.gaussian import GaussianMechanism
 from curator_service.release.mechanism import Mechanism
 from curator_service.release.po_gp_ucb import PoGpUcb
 from curator_service.scaling import ScaledRows
-from shared.kernels import Matrix
+from shared.matrix import Matrix
 from shared.wire import Feature
 
 

@@ -18,7 +18,7 @@ from shared import matrix, wire
 from shared.acquisition import Choice
 from shared.client import StudyClient
 from shared.errors import BlindoptError, NumericalFailure, Remote, Unreachable
-from shared.kernels import Matrix
+from shared.matrix import Matrix
 from shared.serving.desk import Desk
 from shared.serving.store.database import Connection
 from shared.serving.store.tables import Log, stamp

@@ -5,7 +5,7 @@ from math import log, pi
 
 import numpy as np
 
-from shared.kernels import Vector
+from shared.matrix import Vector
 
 
 def beta(n: int, t: int, delta_prime: float) -> float:

@@ -4,11 +4,9 @@ from dataclasses import dataclass
 from math import inf
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
-Matrix = NDArray[np.float64]
-Vector = NDArray[np.float64]
+from shared.matrix import Matrix
 
 
 @dataclass(frozen=True, slots=True)

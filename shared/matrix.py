@@ -1,13 +1,15 @@
-"""An n x r float matrix as an npy file, and the digest that identifies it."""
+"""Float matrices: their type, an n x r one as an npy file, and the digest that identifies it."""
 
 import hashlib
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shared.errors import NumericalFailure
-from shared.kernels import Matrix
 
+Matrix = NDArray[np.float64]
+Vector = NDArray[np.float64]
 MEDIA_TYPE = "application/x-npy"
 _CHUNK = 1 << 20
 

@@ -3,7 +3,8 @@
 import numpy as np
 
 from shared.errors import NumericalFailure
-from shared.kernels import Matrix, SquaredExponential, Vector
+from shared.kernels import SquaredExponential
+from shared.matrix import Matrix, Vector
 
 
 class Posterior:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from curator_service.privacy import noise
-from shared.kernels import Vector
+from shared.matrix import Vector
 from shared.wire import Answer, Measurement, NoisePassport, RowPlays
 
 

@@ -9,7 +9,7 @@ import random
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.kernels import Matrix
+from shared.matrix import Matrix
 
 
 def gaussian_matrix(d: int, r: int) -> Matrix:

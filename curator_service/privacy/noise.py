@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from shared.errors import NumericalFailure
-from shared.kernels import Vector
+from shared.matrix import Vector
 
 LATTICE_BITS = 40
 

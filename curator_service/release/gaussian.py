@@ -8,7 +8,7 @@ from curator_service.privacy import noise
 from curator_service.privacy.calibration import gaussian_sd
 from curator_service.release.mechanism import Assessment
 from curator_service.scaling import ScaledRows
-from shared.kernels import Matrix
+from shared.matrix import Matrix
 from shared.wire import NoiseLaw, Status
 
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from curator_service.release.mechanism import Assessment
 from curator_service.scaling import ScaledRows
-from shared.kernels import Matrix
+from shared.matrix import Matrix
 from shared.wire import NoiseLaw, Status
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
 from curator_service.scaling import ScaledRows
-from shared.kernels import Matrix
+from shared.matrix import Matrix
 from shared.wire import NoiseLaw, Status
 
 

@@ -11,7 +11,7 @@ from curator_service.privacy import entropy
 from curator_service.release.mechanism import Assessment
 from curator_service.scaling import ScaledRows
 from shared.errors import ReleaseImpossible
-from shared.kernels import Matrix, Vector
+from shared.matrix import Matrix, Vector
 from shared.wire import NoiseLaw, Status
 
 # Below this share of the largest, a singular value read from the Gram matrix is rounding error.

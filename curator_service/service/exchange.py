@@ -15,7 +15,7 @@ from curator_service.release.registry import mechanism_of
 from curator_service.vault import Vault, new_id
 from shared import wire
 from shared.errors import Invalid, NotFound, StudyNotOpen, UnknownRow
-from shared.kernels import Vector
+from shared.matrix import Vector
 from shared.serving.desk import Asked, Desk, Effect
 from shared.serving.store.database import Connection
 from shared.serving.store.tables import StoredReply, stamp

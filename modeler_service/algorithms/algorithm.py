@@ -6,7 +6,7 @@ from modeler_service.algorithms.gp_ucb import GpUcb
 from modeler_service.algorithms.random_rows import RandomRows
 from shared import wire
 from shared.acquisition import Choice
-from shared.kernels import Matrix
+from shared.matrix import Matrix
 
 NAMES = ("gp_ucb", "random")
 

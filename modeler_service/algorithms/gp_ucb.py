@@ -4,7 +4,8 @@ import numpy as np
 
 from shared import wire
 from shared.acquisition import Choice, beta, choose_maximum, upper_confidence_bound
-from shared.kernels import Matrix, SquaredExponential
+from shared.kernels import SquaredExponential
+from shared.matrix import Matrix
 from shared.posterior import Posterior
 
 

@@ -1,6 +1,7 @@
 """The command line that both services have: serve, token, audit."""
 
 import json
+import signal
 import ssl
 import sys
 from collections.abc import Callable, Iterator
@@ -49,6 +50,8 @@ def build(
         """Serve the REST API until SIGTERM. Settings come from the environment (docs/operations.md)."""
         chosen = settings()
         logs.configure(chosen.log_level)
+        # uvicorn drains, then raises the signal again: an orderly end is exit code 0.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         with _plain_errors(), only_process(chosen.data_dir):
             application = app(chosen)
             if chosen.first_token_file is not None:
