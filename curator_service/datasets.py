@@ -109,7 +109,9 @@ def _header(
         if not name or len(name) > _NAME_MAX or not name.isprintable():
             raise refuse(f"column {place} has no usable name (1 to {_NAME_MAX} printable characters)", line=1)
         if header.index(name) != place - 1:
-            raise refuse(f"columns {header.index(name) + 1} and {place} have the same name", line=1, column=name)
+            raise refuse(f"columns {header.index(name) + 1} and {place} have the same name", line=1)
+        if _fault(name) is None:
+            raise refuse(f"the name of column {place} is a number: the first line must be a header", line=1)
     return _chosen(header, columns)
 
 
@@ -117,9 +119,9 @@ def _chosen(header: list[str], columns: Sequence[str] | None) -> tuple[list[str]
     names = list(header if columns is None else columns)
     if not names or len(set(names)) != len(names):
         raise refuse("columns must name at least one column, and none twice")
-    for name in names:
+    for place, name in enumerate(names):
         if name not in header:
-            raise refuse("columns names a column that the file does not have", column=name[:_NAME_MAX])
+            raise refuse(f"columns.{place} names a column that the file does not have")
     return names, [header.index(name) for name in names], [name for name in header if name not in names]
 
 

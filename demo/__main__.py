@@ -20,9 +20,9 @@ def main() -> int:
     """Run the demo; 0 when the table was printed."""
     options = _options()
     console = report.console()
-    folder = options.out or Path(tempfile.mkdtemp(prefix="blindopt-demo-"))
-    folder.mkdir(parents=True, exist_ok=True)
     try:
+        folder = options.out or Path(tempfile.mkdtemp(prefix="blindopt-demo-"))
+        folder.mkdir(parents=True, exist_ok=True)
         with ExitStack() as stack:
             if options.curator:
                 curator = found("curator", options.curator, options.curator_token_file, "volume curator-data")
@@ -43,7 +43,7 @@ def main() -> int:
                 _keep(console, curator, modeler)
     except KeyboardInterrupt:
         return 130
-    except (BlindoptError, StartFailed, RuntimeError) as error:
+    except (BlindoptError, StartFailed, RuntimeError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     return 0

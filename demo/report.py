@@ -19,7 +19,7 @@ def table(outcomes: Outcomes) -> Table:
     runs = max(len(found) for found in outcomes.values())
     shown = Table(
         title="The cheapest of 21,613 houses (log10 of US dollars)",
-        caption=f"best, regret, queries and seconds: mean of {runs} runs per method, +- its standard error",
+        caption=None if runs == 1 else f"best, regret and the rest: mean of {runs} runs, +- its standard error",
     )
     for column in ("method", "epsilon", "guaranteed for the records"):
         shown.add_column(column)
@@ -28,14 +28,16 @@ def table(outcomes: Outcomes) -> Table:
     for method, found in outcomes.items():
         figures = zip(*((o.best, o.queries, o.seconds) for o in found), strict=True)
         best, queries, seconds = (fmean(values) for values in figures)
-        regret, error = _mean_and_error([o.regrets[-1] for o in found])
-        numbers = f"{best:.3f}", f"{regret:.3f} +- {error:.3f}", f"{queries:.0f}", f"{seconds:.1f}"
+        regret = _mean_and_error([o.regrets[-1] for o in found])
+        numbers = f"{best:.3f}", regret, f"{queries:.0f}", f"{seconds:.1f}"
         shown.add_row(method.name, method.epsilon or "-", method.guarantee, *numbers)
     return shown
 
 
-def _mean_and_error(values: list[float]) -> tuple[float, float]:
-    return fmean(values), stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
+def _mean_and_error(values: list[float]) -> str:
+    if len(values) == 1:
+        return f"{values[0]:.3f}"
+    return f"{fmean(values):.3f} +- {stdev(values) / len(values) ** 0.5:.3f}"
 
 
 def as_json(outcomes: Outcomes) -> dict[str, Any]:
@@ -69,7 +71,7 @@ def plot(outcomes: Outcomes, path: Path) -> None:
         axes.step(range(1, len(mean) + 1), mean, style, where="post", label=method.name, linewidth=1.8)
     runs = max(len(found) for found in outcomes.values())
     axes.set(xlabel="queries", ylabel="simple regret (log10 US dollars)", ylim=(0, None))
-    axes.set_title(f"21,613 house sales: mean of {runs} runs per method")
+    axes.set_title(f"21,613 house sales: {f'mean of {runs} runs per method' if runs > 1 else 'one run per method'}")
     axes.grid(alpha=0.25)
     axes.legend(frameon=False)
     figure.savefig(path, metadata={"Date": None})

@@ -120,7 +120,7 @@ class _Run:
         with desk.database.read() as db:
             row = store.run(db, identity)
             self._trials = store.trial_page(db, identity)
-        self._spec = wire.RunCreate.model_validate_json(row.spec)
+        self._spec = wire.RunSpec.model_validate_json(row.spec)
         self._token = desk.unseal(row.sealed_token).decode()
 
     def work(self) -> dict[str, str]:

@@ -45,7 +45,7 @@ class Modeler:
                 db,
                 id=identity,
                 state="queued",
-                spec=spec.model_copy(update={"token": ""}).model_dump_json(),
+                spec=spec.model_dump_json(exclude={"token"}),
                 sealed_token=self.desk.seal(spec.token.encode()),
                 created_at=stamp(self.desk.clock()),
             )
@@ -114,7 +114,7 @@ class Modeler:
 
     def _view(self, db: Connection, identity: str) -> wire.RunView:
         row = store.run(db, identity)
-        spec = wire.RunCreate.model_validate_json(row.spec)
+        spec = wire.RunSpec.model_validate_json(row.spec)
         study = wire.StudyView.model_validate_json(row.study) if row.study else None
         best = store.best(db, identity, largest=study.direction == "maximize") if study else None
         return wire.RunView(

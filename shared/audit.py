@@ -98,7 +98,13 @@ class Entry:
 
     @property
     def record(self) -> Json:
-        record: Json = json.loads(self.body)
+        """The parsed body. Raises LogBroken if it is no record."""
+        try:
+            record: Json = json.loads(self.body)
+        except ValueError:
+            record = {}
+        if not isinstance(record, dict) or "seq" not in record:
+            raise LogBroken(f"record {self.seq} is none: its body is not a JSON object with a seq")
         return record
 
 

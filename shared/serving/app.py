@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
-from fastapi import APIRouter, Depends, FastAPI, Query, Request
+from fastapi import APIRouter, Depends, FastAPI, Header, Query, Request
 from starlette.responses import Response
 
 from shared import wire
 from shared.errors import AuditUnavailable, Forbidden
 from shared.serving import problems
 from shared.serving.desk import Asked, Desk
-from shared.serving.middleware import Admit, BodyLimit, Identify, RecordExchanges, RequestContext
+from shared.serving.middleware import Admit, BodyLimit, Faults, Identify, RecordExchanges, RequestContext
 from shared.serving.store.tables import StoredReply
 from shared.serving.tokens import Principal, Role
 
@@ -40,14 +40,17 @@ def build(
         redoc_url=None,
         lifespan=lifespan,
         separate_input_output_schemas=False,
+        redirect_slashes=False,  # a redirect would repeat the Host header
     )
     app.state.desk = desk
     problems.install(app)
     # The last one added is the outermost.
     app.add_middleware(BodyLimit, limit_of=limit_of)
     app.add_middleware(Admit)
+    app.add_middleware(Faults)  # within the log's reach
     app.add_middleware(RecordExchanges, desk=desk)
     app.add_middleware(Identify, desk=desk)
+    app.add_middleware(Faults)
     app.add_middleware(RequestContext)
     for router in [_health(), _audit(auditors), *routers]:
         app.include_router(router)
@@ -64,6 +67,9 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         for path, operations in document["paths"].items():
             for operation in operations.values():
+                for parameter in operation.get("parameters", []):
+                    if parameter["name"] == "idempotency-key":
+                        parameter["required"] = True  # 400, not 422, where it is missing
                 operation["security"] = [{"token": []}] if path.startswith("/v1/") and path != "/v1/meta" else []
         app.openapi_schema = document
     return app.openapi_schema
@@ -82,14 +88,20 @@ def allowed(*roles: Role) -> Any:
     return Depends(check)
 
 
-async def asked(request: Request) -> Asked:
+IdempotencyKey = Annotated[
+    str | None,
+    Header(description="Required, 1 to 200 characters: the same key with the same body gets the stored reply."),
+]
+
+
+async def asked(request: Request, idempotency_key: IdempotencyKey = None) -> Asked:
     """The request as far as idempotency and the log care; reads the body to its end."""
     return Asked(
         principal=request.state.principal,
         request_id=request.state.request_id,
         method=request.method,
         path=request.url.path,
-        key=request.headers.get("idempotency-key"),
+        key=idempotency_key,
         body_sha256=await request.state.body_sha256(),
     )
 

@@ -1,6 +1,7 @@
 """The command line that both services have: serve, token, audit."""
 
 import json
+import os
 import signal
 import ssl
 import sys
@@ -12,6 +13,7 @@ from typing import Annotated, get_args
 import typer
 import uvicorn
 from fastapi import FastAPI
+from pydantic import ValidationError
 
 from shared.audit import Entry, exchanges, reconcile, verify
 from shared.errors import BlindoptError
@@ -26,6 +28,10 @@ from shared.serving.tokens import Role
 def _plain_errors() -> Iterator[None]:
     try:
         yield
+    except ValidationError as error:
+        for found in error.errors():
+            typer.echo(f"error: setting {found['loc'][0]}: {found['msg']}", err=True)
+        raise typer.Exit(1) from None
     except (BlindoptError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
@@ -45,10 +51,15 @@ def build(
     cli.add_typer(_tokens(service, main_role, roles, settings, desk), name="token")
     cli.add_typer(_audit(settings, desk), name="audit")
 
+    @cli.callback()
+    def private() -> None:
+        os.umask(0o077)  # whatever is written is for this user alone
+
     @cli.command()
     def serve() -> None:
         """Serve the REST API until SIGTERM. Settings come from the environment (docs/operations.md)."""
-        chosen = settings()
+        with _plain_errors():
+            chosen = settings()
         logs.configure(chosen.log_level)
         # uvicorn drains, then raises the signal again: an orderly end is exit code 0.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

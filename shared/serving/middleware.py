@@ -28,10 +28,9 @@ _HEADERS = {
 
 
 class RequestContext:
-    """Names the request, adds the security headers, logs one line, and turns a fault into a 500.
+    """Names the request, adds the security headers, logs one line.
 
-    The line holds the route's template, never the path, the query string or a value; a fault is logged
-    by type and place, because its text may quote a record.
+    The line holds the route's template, never the path, the query string or a value.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -59,17 +58,6 @@ class RequestContext:
 
         try:
             await self._app(scope, receive, dressed)
-        except Exception as error:
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            log.error(
-                "fault",
-                extra={"request_id": request_id, "kind": type(error).__name__, "at": f"{frame.name}:{frame.lineno}"},
-            )
-            if status:
-                raise ConnectionAbortedError("the reply was cut after its start") from None
-            await _refuse(
-                BlindoptError("a fault on our side; the log has it under this request_id"), scope, receive, dressed
-            )
         finally:
             route = getattr(scope.get("route"), "path", "unmatched")
             took = round((time.perf_counter() - started) * 1000, 2)
@@ -83,6 +71,35 @@ class RequestContext:
                     "ms": took,
                 },
             )
+
+
+class Faults:
+    """Turns a fault of ours into a 500 that shows nothing of it.
+
+    It is logged by type and place, because its text may quote a record.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, watched)
+        except Exception as error:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            found = {"kind": type(error).__name__, "at": f"{frame.name}:{frame.lineno}"}
+            log.error("fault", extra={"request_id": scope.get("state", {}).get("request_id"), **found})
+            if started or scope["type"] != "http":
+                raise ConnectionAbortedError("the reply was cut after its start") from None
+            told = BlindoptError("a fault on our side; the log has it under this request_id")
+            await _refuse(told, scope, receive, send)
 
 
 async def _refuse(error: BlindoptError, scope: Scope, receive: Receive, send: Send) -> None:

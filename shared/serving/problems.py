@@ -32,6 +32,7 @@ _WHEN = {
     416: "The range lies outside the file.",
     422: "Invalid: errors says where.",
     500: "A fault of ours; nothing of it is shown.",
+    502: "The other party did not answer.",
     503: "The record of the exchange cannot be written, so nothing happened.",
 }
 
@@ -98,8 +99,14 @@ def _as_ours(error: Exception) -> BlindoptError:
         return _HttpError(error.status_code)
     assert isinstance(error, RequestValidationError)
     # Only location and message: never `input` or `ctx`, which hold what was sent.
-    found = [{"field": _field(e["loc"]), "message": e["msg"][:300]} for e in error.errors()[:50]]
+    found = [{"field": _field(e["loc"]), "message": _message(e)} for e in error.errors()[:50]]
     return Invalid("the request does not fit the schema: errors says where", found)
+
+
+def _message(found: dict[str, Any]) -> str:
+    if found["type"] == "union_tag_invalid":  # its text quotes the tag that was sent
+        return f"{found['ctx']['discriminator']} must be one of {found['ctx']['expected_tags']}"
+    return str(found["msg"])[:300]
 
 
 def _field(location: tuple[int | str, ...]) -> str:

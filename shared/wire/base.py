@@ -13,7 +13,8 @@ FEATURES_MAX = 1_000
 class Request(BaseModel):
     """A body that a client sends."""
 
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False)
+    # An error must not quote what was sent: it may be a token.
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
 
 class Reply(BaseModel):
@@ -24,7 +25,7 @@ class Reply(BaseModel):
 
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Seed = Annotated[int, Field(ge=0, lt=2**53)]
-PositiveFloat = Annotated[float, Field(gt=0, le=1e100)]
+PositiveFloat = Annotated[float, Field(ge=1e-50, le=1e50)]
 DecimalString = Annotated[
     str,
     Field(pattern=r"^[0-9]{1,6}(\.[0-9]{1,12})?$", description="A decimal number as a string.", examples=["1.5"]),

@@ -2,8 +2,9 @@
 
 from datetime import datetime
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from shared.wire.base import Name, Page, Reply, Request, Seed
 from shared.wire.queries import NoisePassport
@@ -26,18 +27,44 @@ class RandomRows(Request):
 AlgorithmSpec = Annotated[GpUcb | RandomRows, Field(discriminator="name")]
 
 
-class RunCreate(Request):
-    """One optimization against one study of a curator."""
+def _address(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        plain = not (parts.username or parts.password or parts.query or parts.fragment)
+        good = plain and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        good = False
+    if not good:
+        raise ValueError("must be an address such as https://curator.example or http://127.0.0.1:8410")
+    return url
+
+
+CuratorUrl = Annotated[
+    str,
+    Field(max_length=2_000, pattern=r"^https?://[!-~]+$"),
+    AfterValidator(_address),
+]
+
+
+class RunSpec(Request):
+    """One optimization against one study of a curator, as it is stored: without its secret."""
 
     name: Name = "run"
-    curator_url: Annotated[str, Field(max_length=2_000, pattern=r"^https?://[^\s/?#@]+(/[^\s?#]*)?$")]
+    curator_url: CuratorUrl
     study_id: Annotated[str, Field(pattern=r"^std_[0-9a-f]{16}$")]
-    token: Annotated[str, Field(max_length=200, repr=False, description="The grant's token; never shown again.")]
     algorithm: AlgorithmSpec = GpUcb(name="gp_ucb")
     iterations: int = Field(50, ge=1, le=100_000, description="T: queries after the initial ones.")
     initial_rows: int = Field(1, ge=0, le=10_000, description="Uniform random rows asked first.")
     seed: Seed = 0
     kernel: Kernel | None = Field(None, description="Fixed hyper-parameters, or null: those of the study.")
+
+
+class RunCreate(RunSpec):
+    """One optimization against one study of a curator."""
+
+    token: Annotated[str, Field(max_length=200, pattern=r"^[\x21-\x7e]+$", repr=False)] = Field(
+        description="The grant's token: stored sealed, never shown again."
+    )
 
 
 RunState = Literal["queued", "running", "completed", "failed", "stopped"]

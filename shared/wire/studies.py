@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from shared.wire.base import FEATURES_MAX, DecimalString, Epsilon, Name, Page, PositiveFloat, Reply, Request, Sha256
 
@@ -16,8 +16,8 @@ class Feature(Request):
     """
 
     column: Name
-    lower: float = Field(ge=-1e100, le=1e100)
-    upper: float = Field(ge=-1e100, le=1e100)
+    lower: float = Field(ge=-1e50, le=1e50, description="Smallest value, in raw units: smaller ones are clipped.")
+    upper: float = Field(ge=-1e50, le=1e50, description="Largest value, in raw units: larger ones are clipped.")
     scale: PositiveFloat | None = Field(None, description="Raw units in one scaled unit; default upper - lower.")
 
     @model_validator(mode="after")
@@ -39,7 +39,7 @@ class Kernel(Request):
     lengthscale: PositiveFloat = Field(description="In scaled units of the features.")
     signal_variance: PositiveFloat = Field(description="In squared units of the measurement.")
     noise_variance: PositiveFloat = Field(description="Of one measurement, in its squared units.")
-    mean: float = Field(0.0, ge=-1e100, le=1e100, description="Prior mean, in units of the measurement.")
+    mean: float = Field(0.0, ge=-1e50, le=1e50, description="Prior mean, in units of the measurement.")
 
 
 class Measurement(Request):
@@ -49,7 +49,7 @@ class Measurement(Request):
     column: Name
     direction: Literal["maximize", "minimize"]
     noise_variance: float = Field(
-        0.0, ge=0, le=1e100, description="sigma_n^2 of Gaussian noise that the curator adds to each answer."
+        0.0, ge=0, le=1e50, description="sigma_n^2 of Gaussian noise that the curator adds to each answer."
     )
 
 
@@ -71,6 +71,12 @@ class IdentityRelease(Request):
     mechanism: Literal["identity"]
 
 
+def _acknowledged(said: bool) -> bool:
+    if not said:
+        raise ValueError("must be true: the owner has to know that this release is not private")
+    return said
+
+
 class PoGpUcbRelease(Request):
     """Algorithm 1 of Kharkovskii et al. (2020), as published. Its privacy theorem is refuted."""
 
@@ -79,8 +85,9 @@ class PoGpUcbRelease(Request):
     delta: FailureProbability
     sensitivity: Delta = 1.0
     r: int = Field(ge=1, le=1_000, description="Columns of Z.")
-    acknowledge_refuted: Literal[True] = Field(
-        description="The owner knows that this is not differentially private: d+1 known rows reconstruct the rest."
+    acknowledge_refuted: Annotated[bool, AfterValidator(_acknowledged)] = Field(
+        json_schema_extra={"const": True},
+        description="The owner knows that this is not differentially private: d+1 known rows reconstruct the rest.",
     )
 
 
@@ -188,16 +195,16 @@ class StudyView(Reply):
     release_sha256: Sha256
     mechanism: str
     status: Status
-    epsilon: DecimalString | None
-    delta: float | None
-    sensitivity: float | None
-    noise: NoiseLaw
+    epsilon: DecimalString | None = Field(description="Of the release; null where it claims nothing.")
+    delta: float | None = Field(description="Of the release: failure probability of (epsilon, delta).")
+    sensitivity: float | None = Field(description="Delta: how far one row may move, in scaled units.")
+    noise: NoiseLaw = Field(description="The public law of Z given X.")
     answers: Answers
     direction: Literal["maximize", "minimize"]
     measurement_noise_variance: float = Field(description="Added by the curator to each answer.")
     kernel: Kernel | None
     limits: Limits
-    guarantee: str
+    guarantee: str = Field(description="What is promised for the records, in words.")
 
 
 class GrantCreate(Request):

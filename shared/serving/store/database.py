@@ -33,13 +33,14 @@ class Database:
 
     def __init__(self, path: Path, metadata: tuple[MetaData, ...], *, append_only: tuple[str, ...] = ()) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.touch(mode=0o600)
+        path.chmod(0o600)  # the write-ahead log and its index inherit it
         self._writer = create_engine(
             f"sqlite:///{path}", poolclass=StaticPool, connect_args={"check_same_thread": False}
         )
         _configure(self._writer, "BEGIN IMMEDIATE")
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="writer")
         self.write(lambda db: _create(db, metadata, append_only))
-        path.chmod(0o600)
         self._reader = create_engine(f"sqlite:///file:{path}?mode=ro&uri=true", poolclass=QueuePool, pool_size=8)
         _configure(self._reader, "BEGIN DEFERRED")
 
