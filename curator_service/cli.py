@@ -8,6 +8,7 @@ from shared.serving import cli
 
 app = cli.build(
     service="blindopt-curator",
+    about="Hold a data owner's records: release candidates, answer queries by row.",
     main_role="owner",
     roles=("owner", "measurer", "auditor"),
     settings=Settings,

@@ -186,15 +186,15 @@ def read_parquet(file: BinaryIO, limits: Limits, columns: Sequence[str] | None =
         header = list(source.schema_arrow.names)
         if source.metadata.num_rows > limits.rows:
             raise refuse(f"more than {limits.rows} rows")
-        names, _, dropped = _header(header, limits, columns)
+        names, chosen, dropped = _header(header, limits, columns)
         if source.metadata.num_rows == 0:
             raise refuse("the file has columns but no rows")
         found = _Findings()
-        arrow = source.read(columns=names)
+        arrow = source.read(columns=[header[place] for place in chosen])
         values = np.empty((arrow.num_rows, len(names)))
         for j, name in enumerate(names):
-            values[:, j] = _arrow_numbers(arrow.column(name), name, found)
-    except pa.ArrowException:
+            values[:, j] = _arrow_numbers(arrow.column(j), name, found)
+    except (pa.ArrowException, OSError):
         raise refuse("the file is not a readable Parquet file") from None
     found.raise_any()
     return Table(names, values, dropped)

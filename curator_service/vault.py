@@ -71,8 +71,9 @@ class Vault:
 
     def drop(self, identity: str) -> None:
         """Forget what was not recorded."""
-        for path in (self._path(identity), self._path(f"{identity}.order"), self.scratch / f"{identity}.npy"):
-            path.unlink(missing_ok=True)
+        for name in (identity, f"{identity}.order"):
+            self._path(name).unlink(missing_ok=True)
+            (self.scratch / f"{name}.npy").unlink(missing_ok=True)
 
     def _path(self, identity: str) -> Path:
         return self._folder / f"{identity}.npy"

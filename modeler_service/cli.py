@@ -8,6 +8,7 @@ from shared.serving import cli
 
 app = cli.build(
     service="blindopt-modeler",
+    about="Optimize over a curator's records without seeing them.",
     main_role="vendor",
     roles=("vendor", "viewer"),
     settings=Settings,

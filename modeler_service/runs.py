@@ -17,7 +17,7 @@ from modeler_service.settings import Settings
 from shared import matrix, wire
 from shared.acquisition import Choice
 from shared.client import StudyClient
-from shared.errors import BlindoptError, NumericalFailure, Remote, Unreachable
+from shared.errors import BlindoptError, NumericalFailure, ProtocolViolated, Remote, Unreachable
 from shared.matrix import Matrix
 from shared.serving.desk import Desk
 from shared.serving.store.database import Connection
@@ -25,7 +25,6 @@ from shared.serving.store.tables import Log, stamp
 
 log = logging.getLogger("blindopt.runs")
 T = TypeVar("T")
-NPY_HEADER_MAX = 4_096
 _ENDS_A_RUN = ("study_not_open", "privacy_budget_exhausted")
 
 
@@ -50,8 +49,10 @@ class Runs:
         self._pool = ThreadPoolExecutor(settings.concurrent_runs, thread_name_prefix="run")
         with desk.database.read() as db:
             unfinished = store.unfinished(db)
-        for identity in unfinished:
+        for identity, stop_asked in unfinished:
             self.submit(identity)
+            if stop_asked:
+                self.stop(identity)
 
     def submit(self, identity: str) -> None:
         """Queue a stored run."""
@@ -73,6 +74,8 @@ class Runs:
     def _work(self, identity: str) -> None:
         stop = self._stops[identity]
         try:
+            if self._ended(identity):
+                return
             self._end(identity, **_Run(self._desk, self._settings, self._folder, identity, stop).work())
         except Interrupted:
             if not self._closing.is_set():
@@ -86,6 +89,10 @@ class Runs:
             code = error.code if isinstance(error, BlindoptError) else "invalid"
             problem = {"code": code, "detail": str(error)}
             self._end(identity, state="failed", ended_because="failed", problem=json.dumps(problem))
+        except MemoryError:
+            detail = "rows times queries need more memory than there is: ask for fewer iterations"
+            problem = {"code": "out_of_memory", "detail": detail}
+            self._end(identity, state="failed", ended_because="failed", problem=json.dumps(problem))
         except Exception as error:
             log.exception("a run failed", extra={"run": identity})
             problem = {"code": "internal", "detail": f"a fault on our side ({type(error).__name__})"}
@@ -93,10 +100,16 @@ class Runs:
         finally:
             self._stops.pop(identity, None)
 
+    def _ended(self, identity: str) -> bool:
+        with self._desk.database.read() as db:
+            return store.run(db, identity).ended_at is not None
+
     def _end(self, identity: str, *, state: str, ended_because: str, problem: str | None = None) -> None:
         now = self._desk.clock()
 
         def work(db: Connection) -> None:
+            if store.run(db, identity).ended_at is not None:
+                return
             values = {"state": state, "ended_because": ended_because, "problem": problem, "ended_at": stamp(now)}
             store.change_run(db, identity, **values)
             details = {"run_id": identity, "state": state, "because": ended_because}
@@ -121,13 +134,14 @@ class _Run:
             row = store.run(db, identity)
             self._trials = store.trial_page(db, identity)
         self._spec = wire.RunSpec.model_validate_json(row.spec)
+        self._started_at = row.started_at
         self._token = desk.unseal(row.sealed_token).decode()
 
     def work(self) -> dict[str, str]:
         """Run to its end; how it ended."""
         if self._stop.is_set():
             raise Interrupted
-        self._change(state="running", started_at=stamp(self._desk.clock()))
+        self._change(state="running", started_at=self._started_at or stamp(self._desk.clock()))
         with StudyClient(
             self._spec.curator_url,
             self._token,
@@ -135,6 +149,7 @@ class _Run:
             timeout_s=self._settings.curator_timeout_seconds,
             verify=str(self._settings.curator_ca) if self._settings.curator_ca else True,
             observe=lambda exchange: self._desk.tell(exchange, self._identity),
+            cancelled=self._stop.is_set,
         ) as curator:
             study = self._retry(curator.study)
             self._change(study=study.model_dump_json())
@@ -142,7 +157,7 @@ class _Run:
             return self._loop(curator, study, candidates)
 
     def _candidates(self, curator: StudyClient, study: wire.StudyView) -> Matrix:
-        size = 8 * study.n * study.r + NPY_HEADER_MAX
+        size = 8 * study.n * study.r + matrix.HEADER_MAX
         if size > self._settings.candidates_max_bytes:
             raise NumericalFailure(
                 f"the release has {study.n} x {study.r} numbers: more than CANDIDATES_MAX_BYTES allows"
@@ -209,7 +224,8 @@ class _Run:
         reply, exchange = self._retry(lambda: curator.ask(query, key=f"{self._identity}:{number}"))
         answer = next((a for a in reply.answers if a.row == row), None)
         if answer is None or len(reply.answers) != 1:
-            raise Unreachable("the curator answered another row than was asked")
+            self._desk.tell(exchange, self._identity)
+            raise ProtocolViolated("the curator answered another row than was asked")
         now = self._desk.clock()
 
         def work(db: Connection) -> None:

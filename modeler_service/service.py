@@ -66,11 +66,19 @@ class Modeler:
             )
 
     def stop(self, asked: Asked, identity: str) -> StoredReply:
-        """Tell a run to end after the query under way. StateConflict if it ended by itself."""
+        """Tell a run to end after the query under way; a queued one ends at once. Durable.
+
+        Raises StateConflict if it ended by itself.
+        """
 
         def effect(db: Connection) -> Effect:
-            if store.run(db, identity).state not in ("queued", "running", "stopped"):
+            state, now = store.run(db, identity).state, stamp(self.desk.clock())
+            if state not in ("queued", "running", "stopped"):
                 raise StateConflict("the run has ended already")
+            if state != "stopped":
+                store.change_run(db, identity, stop_asked_at=now)
+            if state == "queued":
+                store.change_run(db, identity, state="stopped", ended_because="stopped", ended_at=now)
             return Effect(self._view(db, identity), "run.stop_asked", {"run_id": identity}, 200)
 
         reply = self.desk.once(asked, effect)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, FilePath
 from pydantic_settings import SettingsConfigDict
 
 from shared.serving.settings import ServiceSettings
@@ -19,7 +19,7 @@ class Settings(ServiceSettings):
     curator_timeout_seconds: float = Field(30.0, gt=0, description="How long a curator may take to answer.")
     retry_attempts: int = Field(8, ge=1, description="Tries of one request before its run fails.")
     retry_seconds_max: float = Field(10.0, gt=0, description="Longest wait between two tries.")
-    curator_ca: Path | None = Field(
+    curator_ca: FilePath | None = Field(
         None, description="CA in PEM that signs curators' certificates; default: the system's."
     )
     candidates_max_bytes: int = Field(8 << 30, ge=1 << 10, description="Largest release that is fetched.")

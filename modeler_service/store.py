@@ -34,6 +34,7 @@ runs = Table(
     Column("study", Text),
     Column("created_at", Text, nullable=False),
     Column("started_at", Text),
+    Column("stop_asked_at", Text),
     Column("ended_at", Text),
     Column("ended_because", Text),
     Column("problem", Text),
@@ -81,10 +82,10 @@ def run_page(db: Connection, *, after: int, limit: int) -> list[Row[Any]]:
     return list(db.execute(select(runs).where(runs.c.seq > after).order_by(runs.c.seq).limit(limit)))
 
 
-def unfinished(db: Connection) -> list[str]:
-    """Ids of the runs that were queued or under way, oldest first."""
-    query = select(runs.c.id).where(runs.c.state.in_(("queued", "running"))).order_by(runs.c.seq)
-    return list(db.execute(query).scalars())
+def unfinished(db: Connection) -> list[tuple[str, bool]]:
+    """Runs that were queued or under way, oldest first, and whether they were told to stop."""
+    query = select(runs.c.id, runs.c.stop_asked_at).where(runs.c.state.in_(("queued", "running"))).order_by(runs.c.seq)
+    return [(row.id, row.stop_asked_at is not None) for row in db.execute(query)]
 
 
 def add_trial(db: Connection, **values: Any) -> None:

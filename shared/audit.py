@@ -8,6 +8,7 @@ between them.
 
 import hashlib
 import json
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -15,15 +16,9 @@ from typing import Any
 
 import rfc8785
 
-from shared.errors import BlindoptError
+from shared.errors import LogBroken
 
 Json = dict[str, Any]
-
-
-class LogBroken(BlindoptError):
-    """A log that does not verify; the text names the first record that is wrong, and how."""
-
-    code, title = "log_broken", "The audit log does not verify"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,47 +141,55 @@ class Difference:
 
 
 def exchanges(records: Iterable[Json], study_id: str) -> list[Exchange]:
-    """The exchanges of one study, in the order of the log."""
+    """The exchanges of one study, in the order of the log. LogBroken for one that is not whole."""
     told = (record["exchange"] for record in records if record.get("exchange"))
-    return [Exchange(**item) for item in told if item["study_id"] == study_id]
+    try:
+        return [Exchange(**item) for item in told if item["study_id"] == study_id]
+    except (TypeError, KeyError):
+        raise LogBroken("a record tells an exchange that is not whole") from None
 
 
 def reconcile(curator: Sequence[Exchange], modeler: Sequence[Exchange]) -> list[Difference]:
     """Compare two parties' tellings of one study; empty when they tell the same.
 
-    An exchange is told alike when every field is equal. A reply lost on the way is told by the
-    curator alone. Repeats under one request id are compared as a multiset.
+    An exchange is told alike when every field is equal; repeats are counted. A reply lost on the way is
+    told by the curator alone. What is left under one request id on both sides is told differently.
     """
-    differences: list[Difference] = []
-    theirs: dict[str, list[Exchange]] = {}
-    for exchange in modeler:
-        theirs.setdefault(exchange.request_id, []).append(exchange)
+    unmatched = Counter(modeler)
+    left: list[Exchange] = []
     for exchange in curator:
-        candidates = theirs.get(exchange.request_id, [])
-        if exchange in candidates:
-            candidates.remove(exchange)
-        elif candidates:
-            other = candidates.pop(0)
-            fields = [k for k, v in asdict(exchange).items() if asdict(other)[k] != v]
-            differences.append(Difference(exchange.request_id, f"differs in {', '.join(fields)}"))
+        if unmatched[exchange]:
+            unmatched[exchange] -= 1
+        else:
+            left.append(exchange)
+    others: dict[str, list[Exchange]] = {}
+    for exchange in unmatched.elements():
+        others.setdefault(exchange.request_id, []).append(exchange)
+    differences = []
+    for exchange in left:
+        if same := others.get(exchange.request_id):
+            told, other = asdict(exchange), asdict(same.pop(0))
+            fields = ", ".join(name for name in told if told[name] != other[name])
+            differences.append(Difference(exchange.request_id, f"differs in {fields}"))
         else:
             differences.append(Difference(exchange.request_id, "only the curator has it"))
-    differences.extend(
-        Difference(left.request_id, "only the modeler has it") for rest in theirs.values() for left in rest
-    )
+    differences += [Difference(e.request_id, "only the modeler has it") for same in others.values() for e in same]
     return differences + _out_of_order(curator, modeler)
 
 
 def _out_of_order(curator: Sequence[Exchange], modeler: Sequence[Exchange]) -> list[Difference]:
-    """Queries of one run that the two logs tell in different order."""
-    place = {exchange: i for i, exchange in enumerate(modeler)}
-    common = [e for e in curator if e in place and (e.idempotency_key or "").startswith("run_")]
-    by_run: dict[str, list[Exchange]] = {}
-    for exchange in common:
-        by_run.setdefault((exchange.idempotency_key or "").partition(":")[0], []).append(exchange)
+    """Answers of one run that the two logs tell in different order."""
+    places: dict[Exchange, deque[int]] = {}
+    for place, exchange in enumerate(modeler):
+        places.setdefault(exchange, deque()).append(place)
+    by_run: dict[str, list[tuple[int, Exchange]]] = {}
+    for exchange in curator:
+        run = (exchange.idempotency_key or "").partition(":")[0]
+        if run and (found := places.get(exchange)):
+            by_run.setdefault(run, []).append((found.popleft(), exchange))
     return [
-        Difference(second.request_id, "the logs disagree on its order")
+        Difference(exchange.request_id, "the logs disagree on its order")
         for told in by_run.values()
-        for first, second in pairwise(told)
-        if place[first] > place[second]
+        for (before, _), (place, exchange) in pairwise(told)
+        if before > place
     ]

@@ -20,12 +20,13 @@ from pydantic import BaseModel, ValidationError
 
 from shared import wire
 from shared.audit import Exchange, sha256
-from shared.errors import Remote, Unreachable
+from shared.errors import ProtocolViolated, Remote, Unreachable
 from shared.matrix import MEDIA_TYPE, digest
 
 R = TypeVar("R", bound=BaseModel)
 EMPTY_SHA256 = sha256(b"")
 DOWNLOAD_ATTEMPTS = 5
+REPLY_MAX_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +39,11 @@ class Reply:
     exchange: Exchange
 
     def read(self, model: type[R]) -> R:
-        """The body as ``model``; Unreachable if it is something else (a proxy's page, say)."""
+        """The body as ``model``; ProtocolViolated if it is something else."""
         try:
             return model.model_validate_json(self.body)
         except ValidationError as error:
-            raise Unreachable("the reply is not what this version of the protocol says") from error
+            raise ProtocolViolated("the reply is not what this version of the protocol says") from error
 
     def check(self) -> Self:
         """Itself, or Remote for a problem document."""
@@ -66,13 +67,20 @@ class Client:
         timeout_s: float = 30.0,
         verify: str | bool = True,
         observe: Callable[[Exchange], None] | None = None,
+        cancelled: Callable[[], bool] = lambda: False,
     ) -> None:
         context: ssl.SSLContext | bool = (
             ssl.create_default_context(cafile=verify) if isinstance(verify, str) else verify
         )
         self._http = httpx.Client(
-            base_url=base_url, headers={"Authorization": f"Bearer {token}"}, timeout=timeout_s, verify=context
+            base_url=base_url,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout=timeout_s,
+            verify=context,
+            trust_env=False,  # a proxy of the environment would read the token
         )
+        self._timeout_s = timeout_s
+        self._cancelled = cancelled
         self._observe = observe or (lambda exchange: None)
 
     def __enter__(self) -> Self:
@@ -103,14 +111,24 @@ class Client:
             headers["Idempotency-Key"] = key
         if body is not None:
             headers["Content-Type"] = "application/json"
-        with _transport_errors():
-            response = self._http.request(
+        deadline = time.monotonic() + self._timeout_s
+        with (
+            _transport_errors(),
+            self._http.stream(
                 method, path, content=body, headers=headers, params=params, files=multipart, data=data
-            )
-        exchange = _exchange(response, study_id, key, sha256(body or b""), sha256(response.content))
+            ) as response,
+        ):
+            received = bytearray()
+            for chunk in response.iter_bytes():
+                received += chunk
+                if len(received) > REPLY_MAX_BYTES:
+                    raise ProtocolViolated(f"the reply is larger than {REPLY_MAX_BYTES} bytes")
+                if time.monotonic() > deadline:  # httpx bounds each read alone
+                    raise Unreachable("the other party did not answer in time")
+        exchange = _exchange(response, path, study_id, key, sha256(body or b""), sha256(bytes(received)))
         if tell or response.status_code >= 400:
             self._observe(exchange)
-        return Reply(response.status_code, response.headers, response.content, exchange)
+        return Reply(response.status_code, response.headers, bytes(received), exchange)
 
     def _get(self, path: str, model: type[R], **params: Any) -> R:
         chosen = {k: v for k, v in params.items() if v is not None}
@@ -125,7 +143,7 @@ class Client:
 def is_ready(base_url: str) -> bool:
     """Whether a service at this address can take requests."""
     try:
-        return httpx.get(f"{base_url}/readyz", timeout=5.0).status_code == 200
+        return httpx.get(f"{base_url}/readyz", timeout=5.0, trust_env=False).status_code == 200
     except httpx.TransportError:
         return False
 
@@ -135,13 +153,15 @@ def new_key() -> str:
     return secrets.token_hex(16)
 
 
-def _exchange(response: httpx.Response, study_id: str, key: str | None, sent: str, received: str) -> Exchange:
+def _exchange(
+    response: httpx.Response, path: str, study_id: str, key: str | None, sent: str, received: str
+) -> Exchange:
     request = response.request
     return Exchange(
         study_id=study_id,
         request_id=request.headers["X-Request-ID"],
         method=request.method,
-        path=request.url.path,
+        path=path,  # without what a proxy in front of the other party adds
         idempotency_key=key,
         request_sha256=sent,
         status=response.status_code,
@@ -156,7 +176,7 @@ def _transport_errors() -> Iterator[None]:
         yield
     except httpx.TimeoutException as error:
         raise Unreachable("the other party did not answer in time") from error
-    except httpx.TransportError as error:
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise Unreachable(f"the connection to the other party failed ({type(error).__name__})") from error
 
 
@@ -176,13 +196,17 @@ class StudyClient(Client):
         """Measure rows. The caller records the exchange of an answer, together with the answer."""
         body = query.model_dump_json().encode()
         reply = self._send("POST", f"{self._path}/queries", body=body, key=key, study_id=self._study_id, tell=False)
-        return reply.check().read(wire.QueryReply), reply.exchange
+        try:
+            return reply.check().read(wire.QueryReply), reply.exchange
+        except ProtocolViolated:
+            self._observe(reply.exchange)
+            raise
 
     def download(self, target: Path, expected_sha256: str, *, max_bytes: int) -> None:
         """Stream the candidates to ``target``, which then holds exactly what the digest says.
 
-        A broken transfer is resumed by Range. Raises Unreachable if the bytes do not match, or are more
-        than ``max_bytes``.
+        A broken transfer is resumed by Range. Raises ProtocolViolated if the bytes do not match, or are
+        more than ``max_bytes``.
         """
         partial = target.with_name(f"{target.name}.{secrets.token_hex(4)}.part")
         try:
@@ -194,7 +218,7 @@ class StudyClient(Client):
                     if not remaining:
                         raise
             if digest(partial) != expected_sha256:
-                raise Unreachable("the candidates do not match the digest of their release")
+                raise ProtocolViolated("the candidates do not match the digest of their release")
             partial.replace(target)
         finally:
             partial.unlink(missing_ok=True)
@@ -205,19 +229,22 @@ class StudyClient(Client):
         headers = {"X-Request-ID": secrets.token_hex(16), "Accept": MEDIA_TYPE}
         if have:
             headers |= {"Range": f"bytes={have}-", "If-Range": f'"sha256-{expected_sha256}"'}
-        with _transport_errors(), self._http.stream("GET", f"{self._path}/candidates", headers=headers) as response:
+        path = f"{self._path}/candidates"
+        with _transport_errors(), self._http.stream("GET", path, headers=headers) as response:
             if response.status_code >= 400:
                 body = response.read()
-                exchange = _exchange(response, self._study_id, None, EMPTY_SHA256, sha256(body))
+                exchange = _exchange(response, path, self._study_id, None, EMPTY_SHA256, sha256(body))
                 self._observe(exchange)
                 Reply(response.status_code, response.headers, body, exchange).check()
             with partial.open("ab" if response.status_code == 206 else "wb") as file:
                 for chunk in response.iter_bytes(1 << 20):
+                    if self._cancelled():
+                        raise Unreachable("told to stop while fetching the candidates")
                     if file.tell() + len(chunk) > max_bytes:
-                        raise Unreachable("the candidates are larger than their study says")
+                        raise ProtocolViolated("the candidates are larger than their study says")
                     file.write(chunk)
             told = response.headers.get("ETag", "").strip('"').removeprefix("sha256-")
-            self._observe(_exchange(response, self._study_id, None, EMPTY_SHA256, told))
+            self._observe(_exchange(response, path, self._study_id, None, EMPTY_SHA256, told))
 
 
 class OwnerClient(Client):

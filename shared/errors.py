@@ -4,6 +4,9 @@ The message of a BlindoptError is written for the other party and leaves the hou
 holds a value from a dataset, a secret, a path or a query string.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 
 class BlindoptError(Exception):
     """The root. ``code`` is stable and for machines, the message is for people."""
@@ -12,6 +15,8 @@ class BlindoptError(Exception):
     status: int = 500
     title: str = "Internal error"
     retryable: bool = False
+    headers: Mapping[str, str] = MappingProxyType({})
+    """Further headers of the reply."""
 
     def extra(self) -> dict[str, object]:
         """Further members of the problem document."""
@@ -116,6 +121,28 @@ class AuditUnavailable(BlindoptError):
     code, status, title, retryable = "audit_unavailable", 503, "The audit log cannot be written", True
 
 
+class StorageUnavailable(BlindoptError):
+    """A file could not be written, so nothing happened: the disk is full, most likely."""
+
+    code, status, title, retryable = "storage_unavailable", 503, "A file cannot be written", True
+
+
+class RangeNotSatisfiable(BlindoptError):
+    """A range outside the file, or several at once."""
+
+    code, status, title = "range_not_satisfiable", 416, "Range not satisfiable"
+
+    def __init__(self, detail: str, size: int) -> None:
+        super().__init__(detail)
+        self.headers = {"Content-Range": f"bytes */{size}"}
+
+
+class LogBroken(BlindoptError):
+    """A log that does not verify; the text names the first record that is wrong, and how."""
+
+    code, title = "log_broken", "The audit log does not verify"
+
+
 class NumericalFailure(BlindoptError):
     """A computation lost its meaning: a non-finite number or a failed factorization."""
 
@@ -126,6 +153,12 @@ class Unreachable(BlindoptError):
     """The other party did not answer; whether it handled the request is not known."""
 
     code, status, title, retryable = "unreachable", 502, "The other party did not answer", True
+
+
+class ProtocolViolated(BlindoptError):
+    """The other party's reply is not what the protocol says: asking again would not mend it."""
+
+    code, status, title = "protocol_violated", 502, "The other party broke the protocol"
 
 
 class Remote(BlindoptError):

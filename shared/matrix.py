@@ -1,6 +1,7 @@
 """Float matrices: their type, an n x r one as an npy file, and the digest that identifies it."""
 
 import hashlib
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,17 @@ from shared.errors import NumericalFailure
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
 MEDIA_TYPE = "application/x-npy"
+HEADER_MAX = 4_096
 _CHUNK = 1 << 20
 
 
 def create(path: Path, n: int, r: int) -> Matrix:
-    """An empty n x r float64 npy file, memory-mapped for writing."""
+    """An empty n x r float64 npy file, memory-mapped for writing.
+
+    The space is reserved first: a full disk is an OSError here, not a killed process at the first write.
+    """
+    with path.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 8 * n * r + HEADER_MAX)
     mapped: Matrix = np.lib.format.open_memmap(path, mode="w+", dtype=np.float64, shape=(n, r))
     return mapped
 

@@ -6,6 +6,8 @@ from shared.errors import NumericalFailure
 from shared.kernels import SquaredExponential
 from shared.matrix import Matrix, Vector
 
+OUTCOME_MAX = 1e150  # its square is still a number
+
 
 class Posterior:
     """Posterior mean and variance of f at all n candidates, after each outcome.
@@ -54,7 +56,7 @@ class Posterior:
         if self.count == len(self._whitened):
             raise IndexError(f"the posterior was built for {self.count} outcomes")
         pivot = self.variance[row] + self._noise_variance
-        if not (np.isfinite(outcome) and np.isfinite(pivot) and pivot > 0):
+        if not (abs(outcome) <= OUTCOME_MAX and np.isfinite(pivot) and pivot > 0):  # refuses NaN too
             raise NumericalFailure(f"outcome {self.count + 1} cannot be absorbed: check its value")
         seen = self._whitened[: self.count]
         column = self._kernel(self._candidates, self._candidates[row : row + 1])[:, 0]

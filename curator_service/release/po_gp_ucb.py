@@ -14,8 +14,8 @@ from shared.errors import ReleaseImpossible
 from shared.matrix import Matrix, Vector
 from shared.wire import NoiseLaw, Status
 
-# Below this share of the largest, a singular value read from the Gram matrix is rounding error.
-_RANK_TOLERANCE = 1e-7
+# Below this share of the largest, a singular value is rounding error of the sums, not data.
+_RANK_TOLERANCE = 1e-12
 _LARGEST_R = 1_000_000
 
 
@@ -54,18 +54,24 @@ class Spectrum:
 
 
 def spectrum(rows: ScaledRows) -> Spectrum:
-    """One pass over the rows: means and d x d Gram matrix, merged block by block (Chan et al. 1979)."""
-    mean, gram, seen = np.zeros(rows.d), np.zeros((rows.d, rows.d)), 0
+    """One pass over the rows: means, and the d x d triangular factor R of the centred Gram matrix.
+
+    X_c^T X_c = R^T R, merged block by block (means as in Chan et al. 1979) through QR, never through the
+    Gram matrix itself: squaring would lose half of the digits of a small singular value.
+    """
+    mean, factor, seen = np.zeros(rows.d), np.zeros((0, rows.d)), 0
     for _, block in rows.blocks():
         m = len(block)
         centre = block.mean(axis=0)
         block -= centre
         shift = centre - mean
-        gram += block.T @ block + np.outer(shift, shift) * (seen * m / (seen + m))
+        step = shift * np.sqrt(seen * m / (seen + m))
+        factor = np.asarray(np.linalg.qr(np.vstack([factor, block, step]), mode="r"))
         mean += shift * (m / (seen + m))
         seen += m
-    squares, vectors = np.linalg.eigh(gram)
-    return Spectrum(mean, vectors, np.sqrt(np.maximum(squares, 0.0)))
+    _, values, vectors = np.linalg.svd(factor)
+    # With fewer rows than features the factor has fewer rows: what is missing varies along nothing.
+    return Spectrum(mean, vectors.T, np.pad(values, (0, rows.d - len(values))))
 
 
 def transform(of: Spectrum, projection: Matrix, threshold: float) -> Matrix:

@@ -7,19 +7,13 @@ from starlette.responses import FileResponse, Response
 
 from curator_service.routes.common import CuratorDep, QueryId, StudyId, of_own_study
 from shared import wire
-from shared.errors import BlindoptError
+from shared.errors import RangeNotSatisfiable
 from shared.matrix import MEDIA_TYPE
 from shared.serving.app import AskedDep, allowed, answer
 from shared.serving.problems import documented
 
 router = APIRouter(prefix="/v1/studies/{study_id}", tags=["exchange"], dependencies=[Depends(of_own_study)])
-_RANGE = re.compile(r"bytes=(?:(\d+)-(\d*)|-(\d+))")
-
-
-class RangeNotSatisfiable(BlindoptError):
-    """A range outside the file, or a form that is not offered (several ranges)."""
-
-    code, status, title = "range_not_satisfiable", 416, "Range not satisfiable"
+_RANGE = re.compile(r"bytes=(?:(\d{1,18})-(\d{0,18})|-(\d{1,18}))")
 
 
 @router.get(
@@ -54,7 +48,7 @@ def candidates(request: Request, study_id: StudyId, curator: CuratorDep) -> Resp
     headers = {"ETag": f'"sha256-{digest}"', "Cache-Control": "private, no-cache", "Accept-Ranges": "bytes"}
     if _matches(request.headers.get("if-none-match", ""), headers["ETag"]):
         return Response(status_code=304, headers=headers)
-    _check_range(request.headers.get("range"), path.stat().st_size)
+    _check_range(request, headers["ETag"], path.stat().st_size)
     return FileResponse(path, headers=headers, media_type=MEDIA_TYPE)
 
 
@@ -63,14 +57,17 @@ def _matches(wanted: str, etag: str) -> bool:
     return "*" in tags or etag in tags
 
 
-def _check_range(wanted: str | None, size: int) -> None:
-    if wanted is None:
+def _check_range(request: Request, etag: str, size: int) -> None:
+    """Leave a range only where it is one of bytes within the file (RFC 9110, section 14.2)."""
+    wanted = request.headers.get("range", "").replace(" ", "")
+    if not wanted.startswith("bytes=") or request.headers.get("if-range", etag) != etag:
+        request.scope["headers"] = [(k, v) for k, v in request.scope["headers"] if k not in (b"range", b"if-range")]
         return
-    match = _RANGE.fullmatch(wanted.replace(" ", ""))
+    match = _RANGE.fullmatch(wanted)
     start = int(match[1]) if match and match[1] else 0
     end = int(match[2]) if match and match[2] else size
     if match is None or start >= size or end < start or match[3] == "0":
-        raise RangeNotSatisfiable(f"ask for one range within the file's {size} bytes: bytes=first-last")
+        raise RangeNotSatisfiable(f"ask for one range within the file's {size} bytes: bytes=first-last", size)
 
 
 @router.post(
@@ -95,7 +92,7 @@ def ask(
     dependencies=[allowed("modeler")],
     operation_id="get_query",
 )
-def query(study_id: StudyId, query_id: QueryId, curator: CuratorDep) -> Response:
+def query(request: Request, study_id: StudyId, query_id: QueryId, curator: CuratorDep) -> Response:
     """An answered query, as it was answered."""
-    stored = curator.exchange.query(study_id, query_id)
+    stored = curator.exchange.query(request.state.principal, study_id, query_id)
     return Response(stored.body, stored.status, media_type="application/json")

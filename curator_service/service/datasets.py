@@ -48,8 +48,8 @@ class Datasets:
         read = read_parquet if upload.filename.lower().endswith(".parquet") else read_csv
         table = read(file, self._limits, upload.columns)
         identity = new_id("ds")
-        self._vault.keep_dataset(identity, table.values)
         try:
+            self._vault.keep_dataset(identity, table.values)
             reply = self._desk.once(asked, lambda db: self._add(db, identity, upload, table, digest))
         except BaseException:
             self._vault.drop(identity)

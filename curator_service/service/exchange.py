@@ -19,6 +19,7 @@ from shared.matrix import Vector
 from shared.serving.desk import Asked, Desk, Effect
 from shared.serving.store.database import Connection
 from shared.serving.store.tables import StoredReply, stamp
+from shared.serving.tokens import Principal
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -78,42 +79,51 @@ class Exchanges:
         return self._vault.candidates(released.id), released.sha256
 
     def ask(self, asked: Asked, identity: str, request: wire.QueryRequest) -> StoredReply:
-        """Measure rows: effect, reply and record are one transaction. Answers never change after."""
+        """Measure rows: effect, reply and record are one transaction. Answers never change after.
 
-        def effect(db: Connection) -> Effect:
+        The noise is drawn before it, so that nobody waits for a draw; what was drawn for a request that
+        turns out to be a repeat, or comes to a closed study, is dropped unseen.
+        """
+        if (found := self._desk.earlier(asked)) is not None:
+            return found
+        with self._desk.database.read() as db:
             released = self._released(db, identity)
-            if store.state_of(db, identity) != "open":
-                raise StudyNotOpen("the study is closed: it answers no more queries")
-            self._check(request, released.n)
-            now = self._desk.clock()
-            outcomes = released.outcomes[released.order[[item.row for item in request.rows]]]
-            reply = wire.QueryReply(
-                id=new_id("qry"),
-                study_id=identity,
-                state="answered",
-                created_at=now,
-                answers=measure(outcomes, request.rows, released.spec.measurement),
-                salt=secrets.token_hex(16),
-            )
-            store.insert(
-                db,
-                store.queries,
-                id=reply.id,
-                study_id=identity,
-                kid=asked.principal.kid,
-                request=request.model_dump_json(),
-                reply=reply.model_dump_json().encode(),
-                created_at=stamp(now),
-            )
-            return Effect(reply, "exchange", {"query_id": reply.id})
+        self._check(request, released.n)
+        outcomes = released.outcomes[released.order[[item.row for item in request.rows]]]
+        answers = measure(outcomes, request.rows, released.spec.measurement)
+        return self._desk.once(asked, lambda db: self._answer(db, asked, identity, request, answers))
 
-        return self._desk.once(asked, effect)
+    def _answer(
+        self, db: Connection, asked: Asked, identity: str, request: wire.QueryRequest, answers: list[wire.Answer]
+    ) -> Effect:
+        if store.state_of(db, identity) != "open":
+            raise StudyNotOpen("the study is closed: it answers no more queries")
+        now = self._desk.clock()
+        reply = wire.QueryReply(
+            id=new_id("qry"),
+            study_id=identity,
+            state="answered",
+            created_at=now,
+            answers=answers,
+            salt=secrets.token_hex(16),
+        )
+        store.insert(
+            db,
+            store.queries,
+            id=reply.id,
+            study_id=identity,
+            kid=asked.principal.kid,
+            request=request.model_dump_json(),
+            reply=reply.model_dump_json().encode(),
+            created_at=stamp(now),
+        )
+        return Effect(reply, "exchange", {"query_id": reply.id})
 
-    def query(self, study_id: str, identity: str) -> StoredReply:
-        """The stored reply of a query."""
+    def query(self, principal: Principal, study_id: str, identity: str) -> StoredReply:
+        """The stored reply of a query of one's own. NotFound for another's."""
         with self._desk.database.read() as db:
             row = store.find(db, store.queries, identity)
-        if row.study_id != study_id:
+        if (row.study_id, row.kid) != (study_id, principal.kid):
             raise NotFound("there is no such query")
         return StoredReply(200, row.reply)
 

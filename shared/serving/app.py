@@ -45,8 +45,8 @@ def build(
     app.state.desk = desk
     problems.install(app)
     # The last one added is the outermost.
-    app.add_middleware(BodyLimit, limit_of=limit_of)
     app.add_middleware(Admit)
+    app.add_middleware(BodyLimit, limit_of=limit_of)
     app.add_middleware(Faults)  # within the log's reach
     app.add_middleware(RecordExchanges, desk=desk)
     app.add_middleware(Identify, desk=desk)

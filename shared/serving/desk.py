@@ -1,7 +1,7 @@
 """The front desk of a service: who comes in, what was answered before, what the log says."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -130,8 +130,7 @@ class Desk:
             found = Replies.find(db, asked.principal.kid, key, digest)
             if found is not None:
                 stored, sealed = found
-                body = self._seal.open(stored.body) if sealed else stored.body
-                return StoredReply(stored.status, body, replayed=True)
+                return replace(stored, body=self._seal.open(stored.body)) if sealed else stored
             done = effect(db)
             body = done.reply.model_dump_json().encode()
             now = self.clock()
@@ -155,7 +154,10 @@ class Desk:
         key, digest = self.key_of(asked)
         with self.database.read() as db:
             found = Replies.find(db, asked.principal.kid, key, digest)
-        return found[0] if found else None
+        if found is None:
+            return None
+        stored, sealed = found
+        return replace(stored, body=self._seal.open(stored.body)) if sealed else stored
 
     def tell(self, exchange: Exchange, actor: str) -> None:
         """Record an exchange that has no effect of its own: a read, a refusal, a replay."""
@@ -171,7 +173,8 @@ class Desk:
 
     def ready(self) -> None:
         """Raise if the database cannot be written or the log's head does not load."""
-        self.database.write(Log.head)
+        self.database.check_writable()
+        self.head()
 
     def entries(self, after: int, limit: int) -> list[wire.AuditEntry]:
         """A page of the log."""

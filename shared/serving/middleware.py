@@ -1,5 +1,6 @@
 """What every request passes, outermost first: its name and headers, its bearer, its size."""
 
+import errno
 import hashlib
 import logging
 import re
@@ -12,7 +13,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from shared.errors import BlindoptError, BodyTooLarge
+from shared.errors import BlindoptError, BodyTooLarge, StorageUnavailable
 from shared.serving import problems
 from shared.serving.desk import Asked, Desk, Expired
 from shared.serving.tokens import Principal
@@ -92,14 +93,22 @@ class Faults:
 
         try:
             await self._app(scope, receive, watched)
+        except OSError as error:
+            if started or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+                await self._fault(error, started, scope, receive, send)
+            else:
+                await _refuse(StorageUnavailable("a file cannot be written: the disk is full"), scope, receive, send)
         except Exception as error:
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            found = {"kind": type(error).__name__, "at": f"{frame.name}:{frame.lineno}"}
-            log.error("fault", extra={"request_id": scope.get("state", {}).get("request_id"), **found})
-            if started or scope["type"] != "http":
-                raise ConnectionAbortedError("the reply was cut after its start") from None
-            told = BlindoptError("a fault on our side; the log has it under this request_id")
-            await _refuse(told, scope, receive, send)
+            await self._fault(error, started, scope, receive, send)
+
+    async def _fault(self, error: Exception, started: bool, scope: Scope, receive: Receive, send: Send) -> None:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        found = {"kind": type(error).__name__, "at": f"{frame.name}:{frame.lineno}"}
+        log.error("fault", extra={"request_id": scope.get("state", {}).get("request_id"), **found})
+        if started or scope["type"] != "http":
+            raise ConnectionAbortedError("the reply was cut after its start") from None
+        told = BlindoptError("a fault on our side; the log has it under this request_id")
+        await _refuse(told, scope, receive, send)
 
 
 async def _refuse(error: BlindoptError, scope: Scope, receive: Receive, send: Send) -> None:

@@ -1,6 +1,7 @@
 """Errors as RFC 9457 problem documents: the one place where an error becomes HTTP."""
 
 import http
+from collections.abc import Mapping
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -65,7 +66,7 @@ def document(error: BlindoptError, *, path: str, request_id: str) -> bytes:
 
 def response(error: BlindoptError, *, path: str, request_id: str) -> Response:
     """The HTTP response of an error."""
-    headers = {}
+    headers = dict(error.headers)
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if error.retryable:
@@ -75,7 +76,8 @@ def response(error: BlindoptError, *, path: str, request_id: str) -> Response:
 
 
 class _HttpError(BlindoptError):
-    def __init__(self, status: int) -> None:
+    def __init__(self, status: int, headers: Mapping[str, str]) -> None:
+        self.headers = {k: v for k, v in headers.items() if k.lower() == "allow"}
         self.title = http.HTTPStatus(status).phrase
         self.status = status
         self.code = _CODES.get(status, f"http_{status}")
@@ -96,10 +98,10 @@ def _as_ours(error: Exception) -> BlindoptError:
     if isinstance(error, BlindoptError):
         return error
     if isinstance(error, HTTPException):
-        return _HttpError(error.status_code)
+        return _HttpError(error.status_code, error.headers or {})
     assert isinstance(error, RequestValidationError)
     # Only location and message: never `input` or `ctx`, which hold what was sent.
-    found = [{"field": _field(e["loc"]), "message": _message(e)} for e in error.errors()[:50]]
+    found: list[dict[str, object]] = [{"field": _field(e), "message": _message(e)} for e in error.errors()[:50]]
     return Invalid("the request does not fit the schema: errors says where", found)
 
 
@@ -109,8 +111,10 @@ def _message(found: dict[str, Any]) -> str:
     return str(found["msg"])[:300]
 
 
-def _field(location: tuple[int | str, ...]) -> str:
-    return ".".join(str(part)[:60] for part in location if part != "body")[:300]
+def _field(found: dict[str, Any]) -> str:
+    if found["type"] == "json_invalid":  # its place is that of a character
+        return "body"
+    return ".".join(str(part)[:60] for part in found["loc"] if part != "body")[:300]
 
 
 def add_schema(document: dict[str, Any], models: tuple[type[BaseModel], ...]) -> None:

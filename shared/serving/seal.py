@@ -20,7 +20,10 @@ class Seal:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not path.exists():
             _make_key(path)
-        self._fernet = Fernet(path.read_bytes())
+        try:
+            self._fernet = Fernet(path.read_bytes())
+        except ValueError:
+            raise StateConflict(f"{path} is not a key: put back the one that was there") from None
 
     def close(self, clear: bytes) -> bytes:
         """Encrypt."""

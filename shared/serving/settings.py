@@ -1,25 +1,44 @@
 """Settings that both services have. One table: name, unit, default, one line of help."""
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, FilePath, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
 class ServiceSettings(BaseSettings):
-    """Read from the environment once, in ``app``; the prefix is the service's own."""
+    """Read from the environment once, by the command line; the prefix is the service's own."""
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore")
 
     data_dir: Path
     host: str = Field("127.0.0.1", description="Address to listen on.")
     port: int = Field(0, ge=0, le=65_535, description="Port to listen on.")
-    log_level: str = Field("info", description="debug, info, warning or error.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="debug, info, warning or error."
+    )
     body_limit_bytes: int = Field(1 << 20, ge=1 << 10, description="Largest request body, except uploads.")
     drain_seconds: int = Field(20, ge=1, description="How long a shutdown waits for requests under way.")
     first_token_file: Path | None = Field(
         None, description="At first start, write a token of the main role here (mode 0600); kept if it exists."
     )
-    tls_cert: Path | None = Field(None, description="Certificate chain in PEM; TLS is on when set.")
-    tls_key: Path | None = Field(None, description="Private key in PEM.")
-    tls_client_ca: Path | None = Field(None, description="CA in PEM: clients must then show a certificate of it.")
+    tls_cert: FilePath | None = Field(None, description="Certificate chain in PEM; TLS is on when set.")
+    tls_key: FilePath | None = Field(None, description="Private key in PEM.")
+    tls_client_ca: FilePath | None = Field(None, description="CA in PEM: clients must then show a certificate of it.")
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("TLS_CERT and TLS_KEY belong together")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ValueError("TLS_CLIENT_CA needs TLS_CERT and TLS_KEY: without them there is no TLS")
+        return self
+
+    @classmethod
+    def unknown(cls, names: Iterable[str]) -> list[str]:
+        """Those of ``names`` (of environment variables) that look like a setting and are none."""
+        prefix = cls.model_config.get("env_prefix", "")
+        known = {prefix + name.upper() for name in cls.model_fields}
+        return sorted(name for name in names if name.startswith(prefix) and name not in known)

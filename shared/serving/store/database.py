@@ -3,12 +3,12 @@
 import fcntl
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
-from sqlalchemy import Connection, Engine, MetaData, create_engine, event, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event, text
+from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
 
 from shared.errors import AuditUnavailable, StateConflict
@@ -32,16 +32,20 @@ class Database:
     """
 
     def __init__(self, path: Path, metadata: tuple[MetaData, ...], *, append_only: tuple[str, ...] = ()) -> None:
+        path = path.absolute()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with suppress(PermissionError):  # a folder of another user, made so on purpose
+            path.parent.chmod(0o700)
         path.touch(mode=0o600)
         path.chmod(0o600)  # the write-ahead log and its index inherit it
         self._writer = create_engine(
-            f"sqlite:///{path}", poolclass=StaticPool, connect_args={"check_same_thread": False}
+            URL.create("sqlite", database=str(path)), poolclass=StaticPool, connect_args={"check_same_thread": False}
         )
         _configure(self._writer, "BEGIN IMMEDIATE")
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="writer")
         self.write(lambda db: _create(db, metadata, append_only))
-        self._reader = create_engine(f"sqlite:///file:{path}?mode=ro&uri=true", poolclass=QueuePool, pool_size=8)
+        read_only = URL.create("sqlite", database=path.as_uri(), query={"mode": "ro", "uri": "true"})
+        self._reader = create_engine(read_only, poolclass=QueuePool, pool_size=8)
         _configure(self._reader, "BEGIN DEFERRED")
 
     def write(self, work: Callable[[Connection], T]) -> T:
@@ -55,9 +59,13 @@ class Database:
         try:
             with self._writer.begin() as db:
                 return work(db)
-        except DBAPIError as error:
+        except OperationalError as error:  # full disk, locked, read-only
             # The text of a driver's error may quote values: it goes no further than its type.
             raise AuditUnavailable(f"the database cannot be written ({type(error.orig).__name__})") from error
+
+    def check_writable(self) -> None:
+        """Write one page, as any transaction would; raises what ``write`` raises."""
+        self.write(lambda db: db.execute(text(f"PRAGMA user_version={SCHEMA_VERSION}")))
 
     @contextmanager
     def read(self) -> Iterator[Connection]:

@@ -114,9 +114,9 @@ class Tokens:
 
     @staticmethod
     def revoke(db: Connection, kid: str, *, study_id: str | None, now: datetime) -> Any:
-        """Refuse the token from now on; revoking again changes nothing. NotFound if there is none."""
+        """Refuse the token from now on; again changes nothing. NotFound if there is none (of that study)."""
         row = Tokens.find(db, kid)
-        if row is None or row.study_id != study_id:
+        if row is None or study_id not in (None, row.study_id):
             raise NotFound("there is no such token")
         if row.revoked_at is None:
             db.execute(update(_tokens).where(_tokens.c.kid == kid).values(revoked_at=stamp(now)))
@@ -178,7 +178,7 @@ class Log:
         """Add one record. ``details`` must hold no private value: auditors read the log."""
         last = db.execute(_LAST_RECORD).one_or_none()
         seq = 0 if last is None else last.seq + 1
-        peaks = [] if last is None else [last.peaks[i : i + 32] for i in range(0, len(last.peaks), 32)]
+        peaks = [] if last is None else _frontier(last.peaks)
         record: dict[str, Any] = {"v": 1, "seq": seq, "time": stamp(now), "kind": kind, "actor": actor}
         if details:
             record["details"] = details
@@ -203,5 +203,8 @@ class Log:
         last = db.execute(_LAST_RECORD).one_or_none()
         if last is None:
             return Head(size=0, root=audit.root([]).hex())
-        peaks = [last.peaks[i : i + 32] for i in range(0, len(last.peaks), 32)]
-        return Head(size=last.seq + 1, root=audit.root(peaks).hex())
+        return Head(size=last.seq + 1, root=audit.root(_frontier(last.peaks)).hex())
+
+
+def _frontier(peaks: bytes) -> list[bytes]:
+    return [peaks[i : i + 32] for i in range(0, len(peaks), 32)]
