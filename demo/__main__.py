@@ -20,9 +20,12 @@ def main() -> int:
     """Run the demo; 0 when the table was printed."""
     options = _options()
     console = report.console()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the services are ended too
     try:
         folder = options.out or Path(tempfile.mkdtemp(prefix="blindopt-demo-"))
         folder.mkdir(parents=True, exist_ok=True)
+        if options.json:
+            options.json.touch()  # a place that cannot be written is told now, not at the end
         with ExitStack() as stack:
             if options.curator:
                 curator = found("curator", options.curator, options.curator_token_file, "volume curator-data")

@@ -42,7 +42,10 @@ def started(folder: Path) -> Iterator[tuple[Party, Party]]:
 
 @contextmanager
 def _process(name: str, folder: Path) -> Iterator[tuple[str, Path, subprocess.Popen[bytes]]]:
-    folder.mkdir(parents=True, mode=0o700)
+    try:
+        folder.mkdir(parents=True, mode=0o700)
+    except FileExistsError:
+        raise StartFailed(f"{folder} is there already: take another folder") from None
     port = _free_port()
     prefix = f"BLINDOPT_{name.upper()}_"
     environment = {k: v for k, v in os.environ.items() if not k.startswith("BLINDOPT_")} | {

@@ -35,9 +35,12 @@ def table(outcomes: Outcomes) -> Table:
 
 
 def _mean_and_error(values: list[float]) -> str:
-    if len(values) == 1:
-        return f"{values[0]:.3f}"
-    return f"{fmean(values):.3f} +- {stdev(values) / len(values) ** 0.5:.3f}"
+    error = _standard_error(values)
+    return f"{fmean(values):.3f}" + (f" +- {error:.3f}" if error is not None else "")
+
+
+def _standard_error(values: list[float]) -> float | None:
+    return stdev(values) / len(values) ** 0.5 if len(values) > 1 else None
 
 
 def as_json(outcomes: Outcomes) -> dict[str, Any]:
@@ -51,6 +54,9 @@ def as_json(outcomes: Outcomes) -> dict[str, Any]:
                 "guarantee": method.guarantee,
                 "best": fmean(o.best for o in found),
                 "regret": fmean(o.regrets[-1] for o in found),
+                "standard_error": _standard_error([o.regrets[-1] for o in found]),
+                "queries": fmean(o.queries for o in found),
+                "seconds": fmean(o.seconds for o in found),
                 "runs": [asdict(o) for o in found],
             }
             for method, found in outcomes.items()

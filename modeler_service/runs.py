@@ -2,10 +2,11 @@
 
 import json
 import logging
+import queue
 import random
 import threading
+import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ from shared.serving.store.tables import Log, stamp
 
 log = logging.getLogger("blindopt.runs")
 T = TypeVar("T")
+CLOSE_SECONDS = 5.0
 _ENDS_A_RUN = ("study_not_open", "privacy_budget_exhausted")
 
 
@@ -46,18 +48,22 @@ class Runs:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._closing = threading.Event()
         self._stops: dict[str, threading.Event] = {}
-        self._pool = ThreadPoolExecutor(settings.concurrent_runs, thread_name_prefix="run")
+        self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
+        # Daemons: a curator that does not answer must not keep this process from ending.
+        self._threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(settings.concurrent_runs)]
         with desk.database.read() as db:
             unfinished = store.unfinished(db)
         for identity, stop_asked in unfinished:
             self.submit(identity)
             if stop_asked:
                 self.stop(identity)
+        for thread in self._threads:
+            thread.start()
 
     def submit(self, identity: str) -> None:
         """Queue a stored run."""
         self._stops[identity] = threading.Event()
-        self._pool.submit(self._work, identity).add_done_callback(_log_fault)
+        self._queue.put(identity)
 
     def stop(self, identity: str) -> None:
         """Tell a run to end after the query under way."""
@@ -65,11 +71,23 @@ class Runs:
             event.set()
 
     def close(self) -> None:
-        """Leave runs where they are; the next start takes them up."""
+        """Leave runs where they are; the next start takes them up. Waits a little for queries under way."""
         self._closing.set()
         for event in list(self._stops.values()):
             event.set()
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for _ in self._threads:
+            self._queue.put("")
+        deadline = time.monotonic() + CLOSE_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _serve(self) -> None:
+        while (identity := self._queue.get()) and not self._closing.is_set():
+            try:
+                self._work(identity)
+            except Exception as error:
+                # A run whose end could not be stored stays as it is; the next start takes it up.
+                log.error("the end of a run could not be stored", extra={"kind": type(error).__name__})
 
     def _work(self, identity: str) -> None:
         stop = self._stops[identity]
@@ -116,12 +134,6 @@ class Runs:
             Log.append(db, "run.ended", actor="modeler", now=now, details=details)
 
         self._desk.database.write(work)
-
-
-def _log_fault(done: "Future[None]") -> None:
-    """A run whose end could not be stored stays as it is; the next start takes it up."""
-    if not done.cancelled() and (error := done.exception()) is not None:
-        log.error("the end of a run could not be stored", extra={"kind": type(error).__name__})
 
 
 class _Run:

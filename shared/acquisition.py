@@ -15,7 +15,7 @@ def beta(n: int, t: int, delta_prime: float) -> float:
     Srinivas et al. (2010), Theorem 1 has the same form.
 
     >>> round(beta(10_000, 1, 0.025), 6)
-    26.794205
+    26.79384
     """
     return 2.0 * log(n * t**2 * pi**2 / (6.0 * delta_prime))
 

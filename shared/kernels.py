@@ -1,12 +1,13 @@
 """Covariance functions over candidates."""
 
 from dataclasses import dataclass
-from math import inf
 
 import numpy as np
 from scipy.spatial.distance import cdist
 
 from shared.matrix import Matrix
+
+SMALLEST, LARGEST = 1e-50, 1e50
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,16 +17,17 @@ class SquaredExponential:
     ``lengthscale`` is in the units of the candidates, ``variance`` in squared units of the outcome.
     Source: Rasmussen & Williams (2006), eq. 4.9; Kharkovskii et al. (2020), section 2.
 
-    >>> float(SquaredExponential(lengthscale=2.0)(np.array([[0.0]]), np.array([[1.0]]))[0, 0])
-    0.8824969025845955
+    >>> round(float(SquaredExponential(lengthscale=2.0)(np.array([[0.0]]), np.array([[1.0]]))[0, 0]), 7)
+    0.8824969
     """
 
     lengthscale: float
     variance: float = 1.0
 
     def __post_init__(self) -> None:
-        if not (0 < self.lengthscale < inf and 0 < self.variance < inf):  # refuses NaN too
-            raise ValueError(f"{self} needs a positive, finite lengthscale and variance")
+        # Squares and their inverses must be numbers; this refuses NaN too.
+        if not (SMALLEST <= self.lengthscale <= LARGEST and SMALLEST <= self.variance <= LARGEST):
+            raise ValueError(f"{self} needs lengthscale and variance between {SMALLEST:g} and {LARGEST:g}")
 
     def __call__(self, a: Matrix, b: Matrix) -> Matrix:
         """Rows of ``a`` (n, r) against rows of ``b`` (m, r), as an (n, m) matrix."""

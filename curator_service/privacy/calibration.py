@@ -3,6 +3,8 @@
 import math
 from decimal import Decimal
 
+import numpy as np
+
 from curator_service.privacy.noise import LATTICE_BITS
 
 
@@ -21,7 +23,8 @@ def gaussian_sd(epsilon: Decimal, delta: float, sensitivity: float, dimension: i
 
     if not (0 < epsilon < 10_000 and 0 < delta < 1 and 0 < sensitivity < math.inf):
         raise ValueError("epsilon, delta and sensitivity must be positive and finite")
-    per_unit = dp_accounting.get_sigma_gaussian(float(epsilon) * (1 - 1e-12), delta * (1 - 1e-6)) * (1 + 1e-9)
+    with np.errstate(divide="ignore"):  # the root finder passes through infinity for a large epsilon
+        per_unit = dp_accounting.get_sigma_gaussian(float(epsilon) * (1 - 1e-12), delta * (1 - 1e-6)) * (1 + 1e-9)
     # The lattice step is at most per_unit * sensitivity * 2^-40, and rounding moves a row by step * sqrt(d).
     rounding = per_unit * 2.0**-LATTICE_BITS * math.sqrt(dimension)
     return float(per_unit * sensitivity * (1 + 2 * rounding))

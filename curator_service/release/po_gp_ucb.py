@@ -23,7 +23,7 @@ def omega(r: int, epsilon: float, delta: float) -> float:
     """Threshold of Algorithm 1, line 5: 16 sqrt(r ln(2/delta)) / epsilon * ln(16 r / delta).
 
     >>> round(omega(10, 1.0, 1e-5), 1)
-    2932.4
+    2932.3
     """
     return 16.0 * sqrt(r * log(2.0 / delta)) / epsilon * log(16.0 * r / delta)
 

@@ -88,6 +88,7 @@ class Exchanges:
             return found
         with self._desk.database.read() as db:
             released = self._released(db, identity)
+            _check_open(db, identity)
         self._check(request, released.n)
         outcomes = released.outcomes[released.order[[item.row for item in request.rows]]]
         answers = measure(outcomes, request.rows, released.spec.measurement)
@@ -96,8 +97,7 @@ class Exchanges:
     def _answer(
         self, db: Connection, asked: Asked, identity: str, request: wire.QueryRequest, answers: list[wire.Answer]
     ) -> Effect:
-        if store.state_of(db, identity) != "open":
-            raise StudyNotOpen("the study is closed: it answers no more queries")
+        _check_open(db, identity)
         now = self._desk.clock()
         reply = wire.QueryReply(
             id=new_id("qry"),
@@ -156,3 +156,8 @@ class Exchanges:
                 raise Invalid(f"a row may be played {most_plays} times at most", [fault])
             if item.row >= n:
                 raise UnknownRow(f"rows.{place}.row: the release has rows 0 to {n - 1}")
+
+
+def _check_open(db: Connection, identity: str) -> None:
+    if store.state_of(db, identity) != "open":
+        raise StudyNotOpen("the study is closed: it answers no more queries")

@@ -111,7 +111,8 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        raise StateConflict(f"cannot listen on {host} port {port}: {error.strerror or 'no such address'}") from None
+        why = os.strerror(error.errno).lower() if error.errno and error.errno > 0 else "no such address"
+        raise StateConflict(f"cannot listen on {host} port {port}: {why}") from None
 
 
 def first_token(desk: Desk, role: Role, path: Path) -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
 
 from shared.errors import AuditUnavailable, StateConflict
 
-__all__ = ["Connection", "Database", "only_process"]
+__all__ = ["Connection", "Database", "StoreFault", "only_process"]
 
 T = TypeVar("T")
 SCHEMA_VERSION = 1
@@ -21,6 +21,10 @@ APPEND_ONLY = """
 CREATE TRIGGER IF NOT EXISTS {table}_{verb} BEFORE {verb} ON {table}
 BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END
 """
+
+
+class StoreFault(Exception):
+    """The database refused a statement: a fault of ours. Its text is the kind alone, never a value."""
 
 
 class Database:
@@ -51,7 +55,8 @@ class Database:
     def write(self, work: Callable[[Connection], T]) -> T:
         """Run ``work`` in one transaction; durable once this returns, undone if it raises.
 
-        Raises AuditUnavailable where the database cannot be written (a full disk).
+        Raises AuditUnavailable where the database cannot be written (a full disk), StoreFault where it
+        refuses what ``work`` does.
         """
         return self._thread.submit(self._transact, work).result()
 
@@ -61,7 +66,9 @@ class Database:
                 return work(db)
         except OperationalError as error:  # full disk, locked, read-only
             # The text of a driver's error may quote values: it goes no further than its type.
-            raise AuditUnavailable(f"the database cannot be written ({type(error.orig).__name__})") from error
+            raise AuditUnavailable(f"the database cannot be written ({type(error.orig).__name__})") from None
+        except DBAPIError as error:  # an append-only table, a constraint
+            raise StoreFault(type(error).__name__) from None
 
     def check_writable(self) -> None:
         """Write one page, as any transaction would; raises what ``write`` raises."""
