@@ -13,7 +13,7 @@ def gaussian_sd(epsilon: Decimal, delta: float, sensitivity: float, dimension: i
 
     For (epsilon, delta)-DP when the ``dimension`` coordinates move together by at most ``sensitivity``
     in Euclidean norm, rounding to the noise's lattice included. The root finder does not round up, so
-    delta is shrunk and the result grown by more than its error (privacy.md section 1).
+    delta is shrunk and the result grown by more than its error (docs/privacy.md).
 
     >>> from decimal import Decimal
     >>> round(gaussian_sd(Decimal(1), 1e-5, 1.0, 2), 4)

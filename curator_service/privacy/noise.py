@@ -1,7 +1,7 @@
 """Every noise draw of the curator, through OpenDP's exact lattice samplers, with our guards.
 
 OpenDP by itself reads NaN as 0, builds a mechanism of scale 0 that releases the exact value, and trusts
-any sensitivity that it is told (privacy.md section 1): what is checked here is checked for that reason.
+any sensitivity that it is told: what is checked here is checked for that reason.
 """
 
 import math
