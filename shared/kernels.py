@@ -27,7 +27,7 @@ class SquaredExponential:
     def __post_init__(self) -> None:
         # Squares and their inverses must be numbers; this refuses NaN too.
         if not (SMALLEST <= self.lengthscale <= LARGEST and SMALLEST <= self.variance <= LARGEST):
-            raise ValueError(f"{self} needs lengthscale and variance between {SMALLEST:g} and {LARGEST:g}")
+            raise ValueError(f"{self} needs a positive, finite lengthscale and variance (1e-50 to 1e50)")
 
     def __call__(self, a: Matrix, b: Matrix) -> Matrix:
         """Rows of ``a`` (n, r) against rows of ``b`` (m, r), as an (n, m) matrix."""

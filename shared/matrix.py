@@ -19,11 +19,11 @@ _CHUNK = 1 << 20
 def create(path: Path, n: int, r: int) -> Matrix:
     """An empty n x r float64 npy file, memory-mapped for writing.
 
-    The space is reserved first: a full disk is an OSError here, not a killed process at the first write.
+    The space is reserved: a full disk is an OSError here, not a killed process at the first write.
     """
-    with path.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, 8 * n * r + HEADER_MAX)
     mapped: Matrix = np.lib.format.open_memmap(path, mode="w+", dtype=np.float64, shape=(n, r))
+    with path.open("rb+") as file:
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     return mapped
 
 

@@ -7,6 +7,8 @@ import numpy as np
 
 from curator_service.privacy.noise import LATTICE_BITS
 
+EPSILON_MIN = Decimal("0.000001")  # below, the root finder's error is not small against delta
+
 
 def gaussian_sd(epsilon: Decimal, delta: float, sensitivity: float, dimension: int) -> float:
     """Standard deviation per coordinate of the analytic Gaussian mechanism (Balle & Wang 2018).
@@ -21,8 +23,8 @@ def gaussian_sd(epsilon: Decimal, delta: float, sensitivity: float, dimension: i
     """
     import dp_accounting
 
-    if not (0 < epsilon < 10_000 and 0 < delta < 1 and 0 < sensitivity < math.inf):
-        raise ValueError("epsilon, delta and sensitivity must be positive and finite")
+    if not (EPSILON_MIN <= epsilon <= 1_000 and 0 < delta < 1 and 0 < sensitivity < math.inf):
+        raise ValueError("epsilon must be between 0.000001 and 1000, delta and sensitivity positive and finite")
     with np.errstate(divide="ignore"):  # the root finder passes through infinity for a large epsilon
         per_unit = dp_accounting.get_sigma_gaussian(float(epsilon) * (1 - 1e-12), delta * (1 - 1e-6)) * (1 + 1e-9)
     # The lattice step is at most per_unit * sensitivity * 2^-40, and rounding moves a row by step * sqrt(d).

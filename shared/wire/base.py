@@ -33,8 +33,8 @@ DecimalString = Annotated[
 
 
 def _privacy_parameter(text: str) -> str:
-    if not 0 < Decimal(text) <= 1_000:
-        raise ValueError("epsilon must be above 0 and at most 1000")
+    if not Decimal("0.000001") <= Decimal(text) <= 1_000:
+        raise ValueError("epsilon must be between 0.000001 and 1000")
     return text
 
 

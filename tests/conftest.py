@@ -1,0 +1,393 @@
+"""What the tests share: the services as real processes, small data whose answers are known, a bad network."""
+
+import math
+import os
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import httpx
+import numpy as np
+import pytest
+
+from shared import audit, wire
+from shared.client import OwnerClient, StudyClient, VendorClient, is_ready
+
+START_SECONDS = 60.0
+WAIT_SECONDS = 60.0
+ROOT = Path(__file__).parent.parent
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Service:
+    """A service as a process; its folder and its port outlive it, so that it can be killed and started again."""
+
+    name: str
+    folder: Path
+    settings: dict[str, str] = field(default_factory=dict)
+    port: int = field(default_factory=_free_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "data"
+
+    @property
+    def database(self) -> Path:
+        return self.data / f"{self.name}.sqlite"
+
+    @property
+    def token(self) -> str:
+        return (self.folder / "first-token").read_text()
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "service.log").read_text()
+
+    @property
+    def environment(self) -> dict[str, str]:
+        prefix = f"BLINDOPT_{self.name.upper()}_"
+        chosen = {
+            "DATA_DIR": str(self.data),
+            "PORT": str(self.port),
+            "FIRST_TOKEN_FILE": str(self.folder / "first-token"),
+        }
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("BLINDOPT_")}
+        return kept | {prefix + k: v for k, v in (chosen | self.settings).items()}
+
+    def spawn(self) -> subprocess.Popen[bytes]:
+        """A serving process, not waited for."""
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (self.folder / "service.log").open("ab") as log:
+            command = [sys.executable, "-m", f"{self.name}_service", "serve"]
+            return subprocess.Popen(
+                command, env=self.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=ROOT
+            )
+
+    def start(self) -> Self:
+        """Serve until ready."""
+        self.process = self.spawn()
+        deadline = time.monotonic() + START_SECONDS
+        while not is_ready(self.url):
+            assert self.process.poll() is None, f"the {self.name} ended at its start: {self.log[-2000:]}"
+            assert time.monotonic() < deadline, f"the {self.name} did not start: {self.log[-2000:]}"
+            time.sleep(0.03)
+        return self
+
+    def stop(self, within: float = 10.0) -> int:
+        """SIGTERM; the exit status."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=within)
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is finished, nothing is flushed."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """The command line beside the service."""
+        command = [sys.executable, "-m", f"{self.name}_service", *arguments]
+        return subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
+        )
+
+    def http(self, token: str | None = None, **headers: str) -> httpx.Client:
+        """A bare client; ``token`` is the owner's or vendor's own unless told, "" is none."""
+        known = {"Authorization": f"Bearer {self.token if token is None else token}"} if token != "" else {}
+        return httpx.Client(base_url=self.url, headers=known | headers, timeout=30, trust_env=False, verify=False)
+
+    def rows(self, query: str, *values: object) -> list[Any]:
+        """Read the database beside the service."""
+        with closing(sqlite3.connect(f"file:{self.database}?mode=ro", uri=True, timeout=10)) as db:
+            return db.execute(query, values).fetchall()
+
+    def records(self) -> list[dict[str, Any]]:
+        """The audit log over REST, verified."""
+        client = OwnerClient if self.name == "curator" else VendorClient
+        with client(self.url, self.token) as reader:
+            entries = [as_entry(entry) for entry in reader.audit()]
+        audit.verify(entries)
+        return [entry.record for entry in entries]
+
+
+def as_entry(entry: wire.AuditEntry) -> audit.Entry:
+    """An entry as it travels, as it is verified."""
+    return audit.Entry(entry.seq, entry.body.encode(), bytes.fromhex(entry.leaf), bytes.fromhex(entry.peaks))
+
+
+@dataclass(frozen=True)
+class Small:
+    """400 rows with two features, all distinct, and a smooth outcome."""
+
+    x: np.ndarray
+    y: np.ndarray
+    names: tuple[str, str, str] = ("zq_left", "zq_right", "zq_yield")
+    bounds: tuple[float, float] = (-3.21875, 3.46875)
+    scale: float = 0.65625
+
+    @property
+    def csv(self) -> bytes:
+        lines = [",".join(self.names)]
+        lines += [f"{a!r},{b!r},{y!r}" for (a, b), y in zip(self.x.tolist(), self.y.tolist(), strict=True)]
+        return ("\n".join(lines) + "\n").encode()
+
+    @property
+    def features(self) -> list[wire.Feature]:
+        lower, upper = self.bounds
+        return [wire.Feature(column=c, lower=lower, upper=upper, scale=self.scale) for c in self.names[:2]]
+
+    @property
+    def kernel(self) -> wire.Kernel:
+        """Smooth and nearly free of noise, like the outcome: GP-UCB finds the best row within 30 queries."""
+        return wire.Kernel(lengthscale=3.0, signal_variance=1.0, noise_variance=1e-4)
+
+    @property
+    def scaled(self) -> np.ndarray:
+        """The rows in scaled units, in the order of the file."""
+        return (self.x - sum(self.bounds) / 2) / self.scale
+
+    def place_of(self, z: np.ndarray) -> np.ndarray:
+        """For each row of an identity release, which row of the file it is."""
+        distance = np.linalg.norm(z[:, None, :] - self.scaled[None, :, :], axis=2)
+        place = distance.argmin(axis=1)
+        assert distance[np.arange(len(z)), place].max() < 1e-9, "a candidate that is no row of the file"
+        return place
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A released study with a modeler's grant."""
+
+    id: str
+    token: str
+    sha256: str
+    view: wire.StudyOwnerView
+
+
+GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="4", delta=1e-5)
+IDENTITY = wire.IdentityRelease(mechanism="identity")
+PO_GP_UCB = wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="4", delta=1e-5, r=2, acknowledge_refuted=True)
+
+
+@pytest.fixture(scope="session")
+def releases() -> dict[str, wire.ReleaseSpec]:
+    """A release by each mechanism."""
+    return {"identity": IDENTITY, "gaussian": GAUSSIAN, "po_gp_ucb": PO_GP_UCB}
+
+
+@pytest.fixture(scope="session")
+def small() -> Small:
+    rng = np.random.default_rng(5)
+    x = np.round(rng.uniform(-3, 3, size=(400, 2)), 6)
+    y = np.round(np.exp(-0.3 * ((x - [1.1, -0.7]) ** 2).sum(axis=1)), 9)
+    assert len(np.unique(x, axis=0)) == len(np.unique(y)) == 400
+    return Small(x, y)
+
+
+@pytest.fixture(scope="session")
+def make_service() -> Iterator[Callable[..., Service]]:
+    """Makes services; every process that they start is ended with the session."""
+    made: list[Service] = []
+
+    def make(name: str, folder: Path, **settings: str) -> Service:
+        made.append(Service(name, folder / name, {k.upper(): v for k, v in settings.items()}))
+        return made[-1]
+
+    yield make
+    for service in made:
+        if service.process is not None and service.process.poll() is None:
+            service.kill()
+
+
+@pytest.fixture(scope="session")
+def curator(make_service: Callable[..., Service], tmp_path_factory: pytest.TempPathFactory) -> Service:
+    """One curator for all tests that leave it running."""
+    return make_service("curator", tmp_path_factory.mktemp("services")).start()
+
+
+@pytest.fixture(scope="session")
+def modeler(make_service: Callable[..., Service], tmp_path_factory: pytest.TempPathFactory) -> Service:
+    """One modeler for all tests that leave it running."""
+    # Quick to give up, so that a run against nobody fails within a test.
+    return make_service("modeler", tmp_path_factory.mktemp("services"), retry_attempts="5").start()
+
+
+@pytest.fixture(scope="session")
+def owner(curator: Service) -> Iterator[OwnerClient]:
+    with OwnerClient(curator.url, curator.token, timeout_s=60) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def vendor(modeler: Service) -> Iterator[VendorClient]:
+    with VendorClient(modeler.url, modeler.token, timeout_s=60) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def dataset(owner: OwnerClient, small: Small) -> wire.DatasetView:
+    """The small data, declared public."""
+    return owner.register("small", small.csv, public=True)
+
+
+@pytest.fixture(scope="session")
+def open_study(small: Small) -> Callable[..., Opened]:
+    """Creates a study on the small data, releases it and grants it to a modeler."""
+
+    def make(
+        owner: OwnerClient,
+        dataset: wire.DatasetView,
+        release: wire.ReleaseSpec = IDENTITY,
+        kernel: wire.Kernel | None = small.kernel,
+        noise_variance: float = 0.0,
+        direction: Literal["maximize", "minimize"] = "maximize",
+    ) -> Opened:
+        measurement = wire.Measurement(column=small.names[2], direction=direction, noise_variance=noise_variance)
+        draft = owner.create_study(
+            wire.StudyCreate(
+                name="study",
+                dataset_id=dataset.id,
+                features=small.features,
+                measurement=measurement,
+                release=release,
+                kernel=kernel,
+            )
+        )
+        view = owner.release(draft.id)
+        assert view.release_sha256 is not None
+        grant = owner.grant(draft.id, wire.GrantCreate(name="modeler"))
+        return Opened(draft.id, grant.token, view.release_sha256, view)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def opened(owner: OwnerClient, dataset: wire.DatasetView, open_study: Callable[..., Opened]) -> Opened:
+    """An open identity study with a kernel."""
+    return open_study(owner, dataset)
+
+
+@pytest.fixture
+def study_client(curator: Service, opened: Opened) -> Iterator[StudyClient]:
+    with StudyClient(curator.url, opened.token, opened.id) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def run_of() -> Callable[..., wire.RunCreate]:
+    """The settings of a run against an opened study."""
+
+    def make(curator_url: str, opened: Opened, **chosen: Any) -> wire.RunCreate:
+        algorithm = wire.RandomRows(name="random") if chosen.pop("random", False) else wire.GpUcb(name="gp_ucb")
+        return wire.RunCreate(
+            curator_url=curator_url, study_id=opened.id, token=opened.token, algorithm=algorithm, **chosen
+        )
+
+    return make
+
+
+def _until(what: Callable[[], Any], within: float = WAIT_SECONDS) -> Any:
+    deadline = time.monotonic() + within
+    while not (found := what()):
+        assert time.monotonic() < deadline, "what was waited for did not come"
+        time.sleep(0.01)
+    return found
+
+
+@pytest.fixture(scope="session")
+def until() -> Callable[..., Any]:
+    """Polls until something is true."""
+    return _until
+
+
+class Proxy:
+    """A TCP proxy to ``port``: the k-th connection carries at most ``cuts[k]`` bytes back, then it breaks.
+
+    Connections past the list are whole. ``broken`` counts those that were cut, ``carried`` the bytes that
+    went back on all of them.
+    """
+
+    def __init__(self, port: int, cuts: Sequence[int | None]) -> None:
+        self._port = port
+        self._cuts = list(cuts)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.connections = 0
+        self.broken = 0
+        self.carried = 0
+        self._open: list[socket.socket] = []
+        self._clients: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                cut = self._cuts[self.connections] if self.connections < len(self._cuts) else None
+                self.connections += 1
+                server = socket.create_connection(("127.0.0.1", self._port))
+                self._open += [client, server]
+                self._clients.append(client)
+                left = math.inf if cut is None else cut
+                threading.Thread(target=self._carry, args=(client, server, math.inf), daemon=True).start()
+                threading.Thread(target=self._carry, args=(server, client, left), daemon=True).start()
+
+    def _carry(self, source: socket.socket, target: socket.socket, left: float) -> None:
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                if len(data) > left:
+                    self.broken += 1
+                    target.sendall(data[: int(left)])
+                    break
+                left -= len(data)
+                target.sendall(data)
+                if target in self._clients:
+                    self.carried += len(data)
+        for end in (source, target):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+    def close(self) -> None:
+        for end in (self._listener, *self._open):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+
+@pytest.fixture(scope="session")
+def bad_network() -> Callable[..., Any]:
+    """``with bad_network(port, cuts) as proxy``."""
+
+    @contextmanager
+    def between(port: int, cuts: Sequence[int | None]) -> Iterator[Proxy]:
+        with ExitStack() as stack:
+            proxy = Proxy(port, cuts)
+            stack.callback(proxy.close)
+            yield proxy
+
+    return between

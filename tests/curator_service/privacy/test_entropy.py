@@ -1,0 +1,108 @@
+"""Secrets that are not noise: the projection's law and the row order's, from the operating system and nothing else."""
+
+import os
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from curator_service.privacy import entropy
+from curator_service.privacy.entropy import gaussian_matrix, permutation
+
+N = 100_000
+MISTAKEN = 1e-6
+
+
+@pytest.fixture(scope="module")
+def entries() -> np.ndarray:
+    return gaussian_matrix(1_000, 100)
+
+
+def test_entries_are_standard_normal(entries):
+    assert entries.shape == (1_000, 100)
+    assert stats.kstest(entries.ravel(), stats.norm.cdf).pvalue > MISTAKEN
+    for wrong in (0.9, 1.1):
+        assert stats.kstest(wrong * entries.ravel(), stats.norm.cdf).pvalue < MISTAKEN
+
+
+def test_both_tails_are_alike(entries):
+    """Beyond 3: 135 expected on each side; and the magnitudes of each sign follow the half-normal law."""
+    flat = entries.ravel()
+    for tail in (flat, -flat):
+        assert 75 < (tail > 3).sum() < 205
+        assert stats.kstest(tail[tail > 0], stats.halfnorm.cdf).pvalue > MISTAKEN
+    assert stats.binomtest(int((flat > 0).sum()), N).pvalue > MISTAKEN
+
+
+def test_entries_are_independent(entries):
+    for a, b in [(entries[:, :-1], entries[:, 1:]), (entries[:-1], entries[1:])]:
+        assert stats.pearsonr(a.ravel(), b.ravel()).pvalue > MISTAKEN
+        assert stats.pearsonr(np.abs(a).ravel(), np.abs(b).ravel()).pvalue > MISTAKEN
+    assert len(np.unique(entries)) == N
+
+
+@pytest.mark.parametrize(
+    ("word", "quantile"),
+    [
+        (0x0000000000000000, stats.norm.ppf(2.0**-65)),  # the far end of the lower tail
+        (0x8000000000000000, -stats.norm.ppf(2.0**-65)),
+        (0x7FFFFFFFFFFFFFFF, 0.0),  # the middle, from both sides
+        (0xFFFFFFFFFFFFFFFF, 0.0),
+        (0x4000000000000000, stats.norm.ppf(0.25)),
+        (0xC000000000000000, stats.norm.ppf(0.75)),
+        (0x2000000000000000, stats.norm.ppf(0.125)),
+    ],
+)
+def test_a_word_of_entropy_becomes_its_quantile(monkeypatch, word, quantile):
+    monkeypatch.setattr(entropy.os, "urandom", lambda size: int(word).to_bytes(8, "little") * (size // 8))
+    got = gaussian_matrix(2, 3)
+    assert got.shape == (2, 3)
+    np.testing.assert_allclose(got, quantile, rtol=1e-14, atol=1e-15)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 1_000])
+def test_a_permutation_holds_every_row_once(n):
+    order = permutation(n)
+    assert order.dtype == np.int64
+    np.testing.assert_array_equal(np.sort(order), np.arange(n))
+
+
+def test_every_order_of_four_rows_is_as_likely():
+    """24,000 draws over 24 orders; an order half as often again would fail."""
+    drawn = np.array([permutation(4) for _ in range(24_000)])
+    counts = np.unique(drawn @ [64, 16, 4, 1], return_counts=True)[1]
+    assert len(counts) == 24
+    assert stats.chisquare(counts).pvalue > MISTAKEN
+    counts[0], counts[1] = counts[0] * 3 // 2, counts[1] // 2  # the control
+    assert stats.chisquare(counts, counts.sum() / 24 * np.ones(24)).pvalue < MISTAKEN
+
+
+def test_every_row_is_as_likely_in_every_place():
+    """3,000 orders of 10 rows: where each row lands."""
+    places = np.zeros((10, 10))
+    for _ in range(3_000):
+        places[permutation(10), np.arange(10)] += 1
+    statistic = ((places - 300) ** 2 / 300).sum() * 9 / 10  # each row and each column sums to 3,000: 81 degrees
+    assert stats.chi2(81).sf(statistic) > MISTAKEN
+
+
+def test_no_seed_reaches_the_secrets():
+    """Seeding every generator a test could seed changes nothing."""
+    drawn = []
+    for _ in range(2):
+        np.random.seed(0)  # noqa: NPY002
+        __import__("random").seed(0)
+        drawn.append((gaussian_matrix(3, 3), permutation(50)))
+    assert (drawn[0][0] != drawn[1][0]).all()
+    assert (drawn[0][1] != drawn[1][1]).any()
+
+
+@pytest.mark.parametrize("draw", [lambda: gaussian_matrix(2, 2), lambda: permutation(5)])
+def test_without_entropy_nothing_is_drawn(monkeypatch, draw):
+    def fail(size: int) -> bytes:
+        raise OSError("no entropy")
+
+    monkeypatch.setattr(os, "urandom", fail)
+    monkeypatch.setattr("random._urandom", fail)
+    with pytest.raises(OSError, match="no entropy"):
+        draw()

@@ -1,0 +1,171 @@
+"""The noise itself: its law with controls that must fail, its lattice, what is refused, and the library's traps."""
+
+import math
+
+import numpy as np
+import opendp.prelude as dp
+import pytest
+from scipy import stats
+
+from curator_service.privacy import noise
+from curator_service.privacy.noise import add_gaussian, lattice
+from shared.errors import NumericalFailure
+
+N = 100_000
+MISTAKEN = 1e-6  # a correct mechanism fails a decision about as often
+SD = 0.7
+VALUE = 1 / 3
+
+
+@pytest.fixture(scope="module")
+def drawn() -> np.ndarray:
+    """100,000 noisy copies of one value, less the value."""
+    return add_gaussian(np.full(N, VALUE), SD) - VALUE
+
+
+def fits(sample: np.ndarray, sd: float) -> float:
+    return stats.kstest(sample, stats.norm(scale=sd).cdf).pvalue
+
+
+def chi_square(sample: np.ndarray, sd: float) -> float:
+    """Two-sided, of the sum of squares: sharper than Kolmogorov-Smirnov for a wrong scale."""
+    law, total = stats.chi2(len(sample)), float(((sample / sd) ** 2).sum())
+    return 2 * min(law.cdf(total), law.sf(total))
+
+
+def test_the_noise_is_gaussian_of_the_scale_asked_for(drawn):
+    assert fits(drawn, SD) > MISTAKEN
+    assert chi_square(drawn, SD) > MISTAKEN
+    assert abs(drawn.mean()) < 5 * SD / math.sqrt(N)
+
+
+@pytest.mark.parametrize("wrong", [0.9, 1.1])
+def test_noise_a_tenth_off_would_be_caught(drawn, wrong):
+    assert fits(wrong * drawn, SD) < 1e-20
+    assert chi_square(wrong * drawn, SD) < 1e-20
+
+
+@pytest.mark.parametrize("wrong", [0.97, 1.03])
+def test_noise_three_hundredths_off_would_be_caught_by_its_squares(drawn, wrong):
+    assert chi_square(wrong * drawn, SD) < MISTAKEN
+
+
+def test_both_tails_are_there(drawn):
+    """Beyond 3 sd: 135 expected on each side, 75 to 205 at five sigma."""
+    for tail in (drawn, -drawn):
+        assert 75 < (tail > 3 * SD).sum() < 205
+    assert np.abs(drawn).max() < 7.5 * SD
+
+
+def test_coordinates_are_independent(drawn):
+    """Neighbours are not correlated, nor are their sizes; half of them repeated would be."""
+    for lag in (1, 2, 50):
+        assert stats.pearsonr(drawn[:-lag], drawn[lag:]).pvalue > MISTAKEN
+        assert stats.pearsonr(np.abs(drawn[:-lag]), np.abs(drawn[lag:])).pvalue > MISTAKEN
+    repeated = np.repeat(drawn[: N // 2], 2)
+    assert stats.pearsonr(repeated[:-1], repeated[1:]).pvalue < 1e-20
+
+
+@pytest.mark.parametrize("values", [[0.0, 5.0, -5.0, 1e6], [1e-9, math.pi, 1e12, -1e-300]])
+def test_the_noise_does_not_depend_on_the_value(values):
+    repeats = 5_000
+    out = add_gaussian(np.repeat(values, repeats), 2.0).reshape(len(values), repeats)
+    for row, value in zip(out, values, strict=True):
+        assert fits(row - value, 2.0) > MISTAKEN
+
+
+@pytest.mark.parametrize(("sd", "k"), [(1.0, -40), (0.7, -41), (4.5, -38), (2.0**-30, -70), (1e6, -21), (0.9999, -41)])
+def test_the_lattice_is_sd_over_2_to_the_40th(sd, k):
+    assert lattice(sd) == k
+    assert 2.0**-40 / 2 < 2.0**k / sd <= 2.0**-40
+
+
+@pytest.mark.parametrize("sd", [0.7, 1.0, 3.7306, 1e-6, 1e6])
+def test_every_output_lies_on_the_lattice(sd):
+    """Nothing of the low bits of a value may survive: they are what floating-point attacks read."""
+    values = np.random.default_rng(0).normal(size=3_000) * sd
+    steps = np.ldexp(add_gaussian(values, sd), -lattice(sd))
+    np.testing.assert_array_equal(steps, np.round(steps))
+    assert np.ldexp(values, -lattice(sd))[0] % 1 != 0  # the values themselves do not
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_not_finite_is_refused(bad):
+    with pytest.raises(NumericalFailure):
+        add_gaussian(np.array([0.0, bad, 1.0]), 1.0)
+
+
+@pytest.mark.parametrize("sd", [0.0, -0.0, -1.0, math.nan, math.inf, -math.inf])
+def test_a_scale_that_would_not_protect_is_refused(sd):
+    with pytest.raises(ValueError, match="positive, finite"):
+        lattice(sd)
+    with pytest.raises(ValueError, match="positive, finite"):
+        add_gaussian(np.array([1.0]), sd)
+
+
+def test_nothing_in_is_nothing_out():
+    empty = np.empty(0)
+    out = add_gaussian(empty, 1.0)
+    assert out.shape == (0,)
+    assert out is not empty
+
+
+def test_the_values_are_left_as_they_were():
+    values = np.arange(5.0)
+    out = add_gaussian(values, 1.0)
+    np.testing.assert_array_equal(values, np.arange(5.0))
+    assert (out != values).all()
+
+
+def test_an_accounting_that_is_off_draws_nothing(monkeypatch):
+    """The tripwire inside: a library that charged less than it should is not used."""
+
+    class Lenient:
+        def map(self, distance: float) -> float:
+            return 0.25
+
+        def __call__(self, values: list[float]) -> list[float]:
+            pytest.fail("drawn from")
+
+    noise._gaussian.cache_clear()
+    monkeypatch.setattr(dp.m, "make_gaussian", lambda *args, **kwargs: Lenient())
+    with pytest.raises(NumericalFailure, match="account"):
+        add_gaussian(np.zeros(3), 1.25)
+    monkeypatch.undo()
+    assert add_gaussian(np.zeros(3), 1.25).shape == (3,)
+
+
+# --- traps of OpenDP 0.16 against which the guards stand: an upgrade that changes one is noticed here --------
+
+
+def opendp_gaussian(sd: float, size: int, **domain):
+    dp.enable_features("contrib")
+    atoms = dp.atom_domain(T=float, nan=False, **domain)
+    return dp.m.make_gaussian(dp.vector_domain(atoms, size=size), dp.l2_distance(T=float), scale=sd, k=-60)
+
+
+def test_trap_opendp_reads_nan_as_zero():
+    assert np.abs(opendp_gaussian(1e-3, 3)([math.nan] * 3)).max() < 0.1
+
+
+def test_trap_opendp_reads_infinity_as_the_largest_double():
+    assert opendp_gaussian(1e-3, 2)([math.inf, math.inf]) == [np.finfo(float).max] * 2
+
+
+def test_trap_opendp_neither_clamps_nor_refuses_beyond_its_bounds():
+    out = opendp_gaussian(1e-3, 3, bounds=(-1.0, 1.0))([5.0, 5.0, -5.0])
+    np.testing.assert_allclose(out, [5.0, 5.0, -5.0], atol=0.1)
+
+
+def test_trap_opendp_makes_a_mechanism_of_scale_zero_that_tells_the_value():
+    domain = dp.vector_domain(dp.atom_domain(T=float, nan=False), size=2)
+    exact = dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=0.0)
+    assert exact([1.5, -2.5]) == [1.5, -2.5]
+    assert exact.map(1.0) == math.inf
+
+
+def test_opendp_accounts_for_a_gaussian_as_the_theory_says():
+    """rho = (Delta / sd)^2 / 2, a little more for the lattice, never less."""
+    for distance in (0.1, 1.0, 7.0):
+        rho = opendp_gaussian(2.0, 4).map(distance)
+        assert (distance / 2.0) ** 2 / 2 <= rho < (distance / 2.0) ** 2 / 2 * (1 + 1e-6)

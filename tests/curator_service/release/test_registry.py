@@ -1,0 +1,77 @@
+"""Every mechanism: found by its request, honest about its claim, filling the matrix it promises."""
+
+import dataclasses
+from decimal import Decimal
+
+import numpy as np
+import pytest
+from pydantic import TypeAdapter
+
+from curator_service.release.gaussian import GaussianMechanism
+from curator_service.release.identity import Identity
+from curator_service.release.po_gp_ucb import PoGpUcb
+from curator_service.release.registry import MECHANISMS, mechanism_of
+from curator_service.scaling import BLOCK_ROWS, ScaledRows
+from shared import wire
+from shared.wire import Feature
+
+SPECS = {
+    "gaussian": ('{"mechanism": "gaussian", "epsilon": "1.5", "delta": 1e-6, "sensitivity": 0.5}', "sound"),
+    "po_gp_ucb": (
+        '{"mechanism": "po_gp_ucb", "epsilon": "1.5", "delta": 1e-6, "r": 7, "acknowledge_refuted": true}',
+        "refuted",
+    ),
+    "identity": ('{"mechanism": "identity"}', "unprotected"),
+}
+EXPECTED = {
+    "gaussian": GaussianMechanism(Decimal("1.5"), 1e-6, 0.5),
+    "po_gp_ucb": PoGpUcb(Decimal("1.5"), 1e-6, 1.0, 7),
+    "identity": Identity(),
+}
+
+
+def test_every_mechanism_has_a_name_of_its_own_and_is_in_this_battery():
+    assert sorted(m.name for m in MECHANISMS) == sorted(SPECS)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_request_finds_its_mechanism_with_its_parameters(name):
+    text, status = SPECS[name]
+    mechanism = mechanism_of(TypeAdapter(wire.ReleaseSpec).validate_json(text))
+    assert mechanism == EXPECTED[name]
+    assert (mechanism.name, mechanism.status) == (name, status)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_only_a_sound_mechanism_claims_differential_privacy(name):
+    claim = EXPECTED[name].claim
+    promises = "differential privacy" in claim and "no differential privacy" not in claim
+    assert promises == (SPECS[name][1] == "sound")
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_mechanism_cannot_be_changed_after_it_was_made(name):
+    with pytest.raises((dataclasses.FrozenInstanceError, AttributeError, TypeError)):
+        EXPECTED[name].epsilon = Decimal(1_000)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_draw_fills_every_number_of_the_matrix_it_promises(name):
+    n, d = BLOCK_ROWS + 10, 2
+    x = np.random.default_rng(0).uniform(0, 1, size=(n, d))
+    before = x.copy()
+    features = [Feature(column=f"c{j}", lower=0.0, upper=1.0) for j in range(d)]
+    rows = ScaledRows(x, [0, 1], features, np.arange(n))
+    out = np.full((n, EXPECTED[name].columns(d)), np.nan)
+    EXPECTED[name].draw(rows, out)
+    assert np.isfinite(out).all()
+    np.testing.assert_array_equal(x, before)
+
+
+def test_identity_is_the_scaled_rows_in_their_order():
+    x = np.array([[1.0, 10.0], [2.0, 20.0], [3.0, 99.0]])
+    features = [Feature(column="a", lower=0.0, upper=4.0), Feature(column="b", lower=0.0, upper=40.0, scale=10.0)]
+    out = np.empty((3, 2))
+    Identity().draw(ScaledRows(x, [0, 1], features, np.array([2, 0, 1])), out)
+    np.testing.assert_allclose(out, [[0.25, 2.0], [-0.25, -1.0], [0.0, 0.0]])
+    assert Identity().noise(2) == wire.NoiseLaw(family="none")

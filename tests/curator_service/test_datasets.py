@@ -1,0 +1,416 @@
+"""Reading a file of records: what comes in is what was sent, and every fault has its place but never its value."""
+
+import csv
+import decimal
+import io
+import math
+import re
+import traceback
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from curator_service.datasets import ERRORS_SHOWN, Limits, Table, read_csv, read_parquet
+from shared.errors import DatasetInvalid
+
+LIMITS = Limits(rows=1_000, columns=50)
+CANARY = "483927.5517e3"  # what stands in a cell must stand in no error
+
+
+def csv_of(content: str | bytes, columns=None, limits=LIMITS) -> Table:
+    return read_csv(io.BytesIO(content if isinstance(content, bytes) else content.encode()), limits, columns)
+
+
+def parquet_of(table: pa.Table | bytes, columns=None, limits=LIMITS) -> Table:
+    buffer = io.BytesIO()
+    if isinstance(table, bytes):
+        buffer.write(table)
+    else:
+        pq.write_table(table, buffer)
+    buffer.seek(0)
+    return read_parquet(buffer, limits, columns)
+
+
+def refusal(read, *args, **kwargs) -> DatasetInvalid:
+    with pytest.raises(DatasetInvalid) as refused:
+        read(*args, **kwargs)
+    return refused.value
+
+
+def only_fault(error: DatasetInvalid) -> dict[str, object]:
+    assert error.total == len(error.errors) == 1
+    return {key: value for key, value in error.errors[0].items() if key != "message"}
+
+
+# --- what comes in is what was sent ----------------------------------------------------------------
+
+
+def is_number(name: str) -> bool:
+    """A header made of numbers is a row of records, and is refused."""
+    return re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", name, re.ASCII) is not None
+
+
+NAMES = st.lists(
+    st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_size=12).filter(
+        lambda name: not is_number(name)
+    ),
+    min_size=1,
+    max_size=6,
+    unique=True,
+)
+
+
+@st.composite
+def tables(draw):
+    names = draw(NAMES)
+    rows = draw(st.integers(1, 20))
+    finite = st.floats(allow_nan=False, allow_infinity=False)
+    return names, draw(hnp.arrays(np.float64, (rows, len(names)), elements=finite))
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(tables(), st.sampled_from(["\n", "\r\n", "\r"]), st.booleans(), st.booleans(), st.booleans())
+def test_a_table_comes_back_from_csv_bit_for_bit(table, newline, bom, quoted, ends_with_newline):
+    names, values = table
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator=newline, quoting=csv.QUOTE_ALL if quoted else csv.QUOTE_MINIMAL)
+    writer.writerow(names)
+    writer.writerows([[repr(float(cell)) for cell in row] for row in values])
+    content = text.getvalue() if ends_with_newline else text.getvalue().removesuffix(newline)
+    read = csv_of(content.encode("utf-8-sig" if bom else "utf-8"))
+    assert (read.names, read.dropped) == (names, [])
+    assert read.values.tobytes() == values.tobytes()
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(tables())
+def test_a_table_comes_back_from_parquet_bit_for_bit(table):
+    names, values = table
+    read = parquet_of(pa.table(dict(zip(names, values.T, strict=True))))
+    assert (read.names, read.dropped) == (names, [])
+    assert read.values.tobytes() == np.ascontiguousarray(values).tobytes()
+
+
+def test_more_rows_than_one_chunk_keep_their_order():
+    content = "a,b\n" + "".join(f"{i},{-i}\n" for i in range(25_003))
+    read = csv_of(content, limits=Limits(rows=30_000, columns=2))
+    np.testing.assert_array_equal(read.values[:, 0], np.arange(25_003.0))
+    np.testing.assert_array_equal(read.values[:, 1], -np.arange(25_003.0))
+
+
+@pytest.mark.parametrize("text", ["1", " 1 ", "+1", "1.", "01", "1e0", "1E+0", "\t1", '" 1"'])
+def test_a_number_may_be_written_in_any_plain_way(text):
+    assert csv_of(f"a\n{text}\n").values.tolist() == [[1.0]]
+
+
+def test_only_the_chosen_columns_are_looked_at():
+    """In the order in which they were named; what is dropped may hold anything that is CSV."""
+    content = f'id,a,note,b\nx,1,"{CANARY}\n, and more",2\n,3,nan,4\n'
+    read = csv_of(content, ["b", "a"])
+    assert (read.names, read.dropped) == (["b", "a"], ["id", "note"])
+    assert read.values.tolist() == [[2.0, 1.0], [4.0, 3.0]]
+
+
+def test_only_the_chosen_columns_of_parquet_are_looked_at():
+    table = pa.table({"id": ["x", None], "a": [1.0, 3.0], "n": pa.array([None, math.nan]), "b": [2, 4]})
+    read = parquet_of(table, ["b", "a"])
+    assert (read.names, read.dropped) == (["b", "a"], ["id", "n"])
+    assert read.values.tolist() == [[2.0, 1.0], [4.0, 3.0]]
+
+
+def test_names_lose_the_blanks_around_them():
+    assert csv_of(" a , b\n1,2\n", ["b"]).names == ["b"]
+    assert parquet_of(pa.table({" a ": [1.0], "b": [2.0]}), ["a"]).values.tolist() == [[1.0]]
+
+
+def test_a_dot_in_a_parquet_name_is_no_path():
+    table = pa.table({"a": [1.0, 2.0], "a.b": ["x", "y"], "c.d": [5.0, 6.0]})
+    assert parquet_of(table, ["a", "c.d"]).values.tolist() == [[1.0, 5.0], [2.0, 6.0]]
+
+
+ARROW_NUMBERS = [
+    *(pa.array([1, 2], kind) for kind in (pa.int8(), pa.int64(), pa.uint64(), pa.float32(), pa.float64())),
+    pa.array(np.array([1.0, 2.0], np.float16)),
+    *(
+        pa.array([decimal.Decimal(1), decimal.Decimal(2)], kind)
+        for kind in (pa.decimal128(10, 2), pa.decimal256(60, 3))
+    ),
+    pa.chunked_array([pa.array([1.0]), pa.array([2.0])]),
+]
+
+
+@pytest.mark.parametrize("column", ARROW_NUMBERS, ids=lambda column: str(column.type))
+def test_every_kind_of_number_in_parquet_is_read(column):
+    assert parquet_of(pa.table({"a": column})).values.tolist() == [[1.0], [2.0]]
+
+
+def test_the_repr_of_a_table_shows_its_shape_alone():
+    assert repr(csv_of(f"a,b\n{CANARY},2\n")) == "Table(1 rows x 2 columns)"
+
+
+def test_the_file_stays_open_for_its_digest():
+    file = io.BytesIO(b"a\n1\n")
+    read_csv(file, LIMITS)
+    assert file.seek(0) == 0
+    broken = io.BytesIO(b"a\nx\n")
+    refusal(read_csv, broken, LIMITS)
+    assert broken.seek(0) == 0
+
+
+# --- one fault, in its place -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "bad", ["x", "1,5", "1_000", "0x10", "1e", "--1", "\u0661", "\uff11", "1\u00a0", "\u221e", "True"]
+)
+def test_what_is_no_number_is_refused_in_its_place(bad):
+    error = refusal(csv_of, f'a,b\n1,2\n3,"{bad}"\n5,6\n')
+    assert only_fault(error) == {"row": 2, "line": 3, "column": "b"}
+    assert "not a number" in error.errors[0]["message"]
+
+
+@pytest.mark.parametrize("bad", ["nan", "NaN", "-nan", "inf", "-Infinity", "1e999", "-1e999"])
+def test_what_is_not_finite_is_refused_in_its_place(bad):
+    error = refusal(csv_of, f"a,b\n{bad},2\n3,4\n")
+    assert only_fault(error) == {"row": 1, "line": 2, "column": "a"}
+    assert "not finite" in error.errors[0]["message"]
+
+
+@pytest.mark.parametrize("blank", ["", " ", '""', '" "', "\t", "\u00a0"])
+def test_a_missing_value_is_refused_in_its_place(blank):
+    error = refusal(csv_of, f"a,b\n1,2\n1,{blank}\n")
+    assert only_fault(error) == {"row": 2, "line": 3, "column": "b"}
+    assert "missing" in error.errors[0]["message"]
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"])
+def test_lines_are_counted_through_quoted_newlines(newline):
+    """Rows 1 and 2 spread over three and two lines: row 3 stands on line 7."""
+    lines = ["note,a", '"one', "two", 'three",1', '"one', 'two",2', "four,x", "five,4"]
+    error = refusal(csv_of, newline.join(lines), ["a"])
+    assert only_fault(error) == {"row": 3, "line": 7, "column": "a"}
+
+
+@pytest.mark.parametrize(("row", "cells"), [("1", 1), ("1,2,3", 3), ("", 0), ('"1,2"', 1)])
+def test_a_row_of_another_width_is_refused_in_its_place(row, cells):
+    error = refusal(csv_of, f"a,b\n1,2\n{row}\n3,4\n")
+    assert only_fault(error) == {"row": 2, "line": 3}
+    assert error.errors[0]["message"] == f"{cells} cells where the header has 2"
+
+
+def test_a_dropped_column_does_not_excuse_a_ragged_row():
+    assert only_fault(refusal(csv_of, "id,a\nx,1\ny\n", ["a"])) == {"row": 2, "line": 3}
+
+
+def test_faults_beyond_the_first_chunk_have_their_place():
+    content = "a\n" + "1\n" * 10_500 + "x\n"
+    error = refusal(csv_of, content, limits=Limits(rows=20_000, columns=2))
+    assert only_fault(error) == {"row": 10_501, "line": 10_502, "column": "a"}
+
+
+@pytest.mark.parametrize("faults", [1, ERRORS_SHOWN - 1, ERRORS_SHOWN, ERRORS_SHOWN + 1, 400])
+def test_the_first_faults_are_listed_and_all_are_counted(faults):
+    error = refusal(csv_of, "a,b\n" + "1,x\n" * faults + "1,2\n" * 10)
+    assert error.total == faults
+    assert error.extra()["errors_total"] == faults
+    assert [e["row"] for e in error.errors] == list(range(1, min(faults, ERRORS_SHOWN) + 1))
+    assert str(error).startswith(f"{faults} error")
+
+
+def test_faults_of_every_kind_are_counted_together():
+    error = refusal(csv_of, "a,b,c\nx,1,nan\n1,2\n,,\n1,2,3\n")
+    assert error.total == 6
+    assert sorted((e["row"], e.get("column", "")) for e in error.errors) == [
+        *((1, "a"), (1, "c"), (2, "")),
+        *((3, "a"), (3, "b"), (3, "c")),
+    ]
+
+
+PARQUET_FAULTS = [
+    (pa.array([1.0, None]), {"row": 2, "column": "a"}, "missing"),
+    (pa.array([1, None]), {"row": 2, "column": "a"}, "missing"),
+    (pa.array([math.nan, 1.0]), {"row": 1, "column": "a"}, "not finite"),
+    (pa.array([1.0, -math.inf]), {"row": 2, "column": "a"}, "not finite"),
+    (pa.array(["1", "2"]), {"column": "a"}, "string"),
+    (pa.array([True, False]), {"column": "a"}, "bool"),
+    (pa.array([0, 1], pa.timestamp("s")), {"column": "a"}, "timestamp"),
+    (pa.nulls(2), {"column": "a"}, "null"),
+    (pa.array([{"x": 1.0}, {"x": 2.0}]), {"column": "a"}, "struct"),
+    (pa.array([[1.0], [2.0]]), {"column": "a"}, "list"),
+    (pa.array(["u", "v"]).dictionary_encode(), {"column": "a"}, "dictionary"),
+]
+
+
+@pytest.mark.parametrize(("column", "place", "why"), PARQUET_FAULTS, ids=lambda p: str(getattr(p, "type", "")))
+def test_a_fault_in_parquet_is_refused_in_its_place(column, place, why):
+    error = refusal(parquet_of, pa.table({"b": [1.0, 2.0], "a": column}))
+    assert only_fault(error) == place
+    assert why in error.errors[0]["message"]
+
+
+# --- files that are refused whole ------------------------------------------------------------------
+
+WHOLE = {
+    "empty": (b"", "empty"),
+    "a mark of byte order alone": (b"\xef\xbb\xbf", "empty"),
+    "a header alone": (b"a,b\n", "no rows"),
+    "a header alone, unended": (b"a,b", "no rows"),
+    "two columns of one name": (b"a,b,a\n1,2,3\n", "columns 1 and 3 have the same name"),
+    "names alike but for blanks": (b"a, a\n1,2\n", "same name"),
+    "a column without a name": (b"a,,c\n1,2,3\n", "column 2 has no usable name"),
+    "a name that cannot be printed": (b"a,b\x07\n1,2\n", "column 2 has no usable name"),
+    "a name too long": (b"a," + b"n" * 201 + b"\n1,2\n", "column 2 has no usable name"),
+    "no header": (b"1.5,2\n3,4\n", "column 1 is a number"),
+    "a number among the names": (b"a,1e3\n1,2\n", "column 2 is a number"),
+    "latin-1": ("a,b\n1,\u00e9\n".encode("latin-1"), "not UTF-8"),
+    "latin-1 far down": (b"a\n" + b"1\n" * 900 + b"\xe9\n", "not UTF-8"),
+    "utf-16": ("a,b\n1,2\n".encode("utf-16"), "UTF-8"),
+    "a zero byte": (b"a,b\n1,\x002\n", "zero byte"),
+    "an open quote": (b'a,b\n1,"2\n3,4\n', "well-formed"),
+    "a quote inside a cell": (b'a,b\n1,"2"3\n', "well-formed"),
+    "a line without end": (b"a,b\n1," + b" " * (1 << 22) + b"2\n", "longer than"),
+    "a huge cell": (b'a,b\n1,"' + b" " * 200_000 + b'2"\n', "field limit"),
+    "100,000 columns": (b",".join(b"c%d" % i for i in range(100_000)) + b"\n", "100000 columns: at most 50"),
+    "a column too many": (b",".join(b"c%d" % i for i in range(51)) + b"\n", "51 columns: at most 50"),
+    "a row too many": (b"a\n" + b"1\n" * 1_001, "more than 1000 rows"),
+}
+
+
+@pytest.mark.parametrize(("content", "why"), list(WHOLE.values()), ids=list(WHOLE))
+def test_a_file_that_cannot_be_read_is_refused_whole(content, why):
+    error = refusal(csv_of, content)
+    assert why in str(error)
+    assert error.total == len(error.errors) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [(b"a\n1\n\x00\n", 3), (b'a\n1\n2\n"3', 4), (b"a,a\n1,2\n", 1), (b"a\n" + b"1\n" * 1_001, 1_002)],
+    ids=["a zero byte", "an open quote", "the header", "a row too many"],
+)
+def test_a_refused_file_tells_the_line(content, line):
+    assert refusal(csv_of, content).errors[0]["line"] == line
+
+
+def test_as_many_rows_and_columns_as_allowed_are_read():
+    assert csv_of("a\n" + "1\n" * 1_000).values.shape == (1_000, 1)
+    header = ",".join(f"c{i}" for i in range(50))
+    assert csv_of(f"{header}\n{','.join('1' * 50)}\n").values.shape == (1, 50)
+
+
+@pytest.mark.parametrize("read", [csv_of, parquet_of])
+@pytest.mark.parametrize(
+    ("columns", "why"), [([], "at least one"), (["a", "a"], "none twice"), (["a", "z"], "does not have")]
+)
+def test_a_choice_of_columns_that_does_not_fit_is_refused(read, columns, why):
+    content = "a,b\n1,2\n" if read is csv_of else pa.table({"a": [1.0], "b": [2.0]})
+    assert why in str(refusal(read, content, columns))
+
+
+@pytest.mark.parametrize(
+    ("table", "why"),
+    [
+        (pa.table({"a": pa.array([], pa.float64())}), "no rows"),
+        (pa.table({}), "empty"),
+        (pa.table({"a": np.zeros(1_001)}), "more than 1000 rows"),
+        (pa.table({f"c{i}": [1.0] for i in range(51)}), "51 columns"),
+        (pa.Table.from_arrays([pa.array([1.0])] * 2, ["a", "a"]), "same name"),
+        (pa.table({"": [1.0]}), "no usable name"),
+        (b"", "not a readable Parquet"),
+        (b"a,b\n1,2\n", "not a readable Parquet"),
+        (b"PAR1" + b"\0" * 100 + b"PAR1", "not a readable Parquet"),
+    ],
+    ids=["no rows", "no columns", "rows", "columns", "names", "no name", "empty", "csv", "zeros"],
+)
+def test_a_parquet_file_that_cannot_be_read_is_refused_whole(table, why):
+    assert why in str(refusal(parquet_of, table))
+
+
+def test_a_damaged_parquet_file_is_refused_or_read_but_never_a_surprise():
+    """600 files with a few random bytes changed or the tail cut."""
+    rng = np.random.default_rng(0)
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"a": rng.normal(size=200), "b": rng.normal(size=200)}), buffer)
+    good = buffer.getvalue()
+    refused = 0
+    for i in range(600):
+        damaged = bytearray(good)
+        for place in rng.integers(len(good) - 900 if i % 2 else 0, len(good), size=rng.integers(1, 4)):
+            damaged[place] = rng.integers(256)
+        if i % 3 == 0:
+            damaged = damaged[: rng.integers(len(damaged))]
+        try:
+            assert parquet_of(bytes(damaged)).values.dtype == np.float64
+        except DatasetInvalid:
+            refused += 1
+    assert 200 < refused < 600
+
+
+# --- never with the value --------------------------------------------------------------------------
+
+LEAKS = {
+    "not a number": f"a,b\n1,{CANARY}x\n",
+    "an underscore": f"a,b\n1,{CANARY}_1\n",
+    "other digits": f"a,b\n1,{CANARY}\u0661\n",
+    "not finite": f"a,b\n1,{CANARY}99999\n",
+    "a ragged row": f"a,b\n1,2,{CANARY}\n",
+    "no header": f"a,{CANARY}\n1,2\n",
+    "a header twice": f"{CANARY}x,{CANARY}x\n1,2\n",
+    "an open quote": f'a,b\n1,"{CANARY}\n',
+    "a broken quote": f'a,b\n1,"{CANARY}"{CANARY}\n',
+    "a zero byte": f"a,b\n1,{CANARY}\x00\n",
+    "not UTF-8": f"a,b\n1,{CANARY}".encode() + b"\xff\n",
+    "a huge cell": f'a,b\n1,"{CANARY}' + " " * 200_000 + '"\n',
+    "rows": "a\n" + f"{CANARY}\n" * 1_001,
+}
+
+
+def everything_told(error: DatasetInvalid) -> str:
+    told = [str(error), repr(error), repr(error.errors), repr(error.extra()), repr(error.args)]
+    return "".join([*told, *traceback.format_exception(error)])
+
+
+@pytest.mark.parametrize("content", list(LEAKS.values()), ids=list(LEAKS))
+def test_no_error_tells_the_value(content):
+    assert CANARY not in everything_told(refusal(csv_of, content))
+
+
+@pytest.mark.parametrize("column", [[CANARY, "x"], [CANARY.encode(), b"x"]])
+def test_no_error_of_parquet_tells_the_value(column):
+    assert CANARY not in everything_told(refusal(parquet_of, pa.table({"a": column})))
+    assert "483927" not in everything_told(refusal(parquet_of, pa.table({"a": [float(CANARY), math.inf]})))
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=30),
+    st.sampled_from(["", '"', ",", "\n", "\x00", "\ufeff"]),
+)
+def test_whatever_stands_in_a_cell_is_read_or_refused_without_telling_it(noise, sign):
+    content = f"a,b\n1,{CANARY}{sign}{noise}\n3,4\n"
+    try:
+        read = csv_of(content)
+    except DatasetInvalid as refused:
+        error = refused
+    else:
+        assert np.isfinite(read.values).all()
+        return
+    assert CANARY not in everything_told(error)
+    assert error.total >= len(error.errors) >= 1
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.binary(max_size=200))
+def test_whatever_bytes_come_they_are_a_table_or_refused(content):
+    for read in (csv_of, parquet_of):
+        try:
+            table = read(content)
+        except DatasetInvalid:
+            continue
+        assert np.isfinite(table.values).all()
+        assert len(table.names) == table.values.shape[1]

@@ -1,0 +1,134 @@
+"""`python -m demo`, as a newcomer runs it."""
+
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from contextlib import closing
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from shared import audit
+from shared.serving.store.database import only_process
+
+ROOT = Path(__file__).parents[2]
+METHODS = ("non-private GP-UCB", "po_gp_ucb, r = ", "gaussian", "uniform random rows")
+
+
+def _demo(*arguments, start_seconds=None):
+    """The command; ``start_seconds`` shortens how long it waits for services that run already."""
+    program = "import sys, demo.parties, demo.__main__ as m; "
+    if start_seconds is not None:
+        program += f"demo.parties.START_SECONDS = {start_seconds}; "
+    program += "sys.exit(m.main())"
+    command = [sys.executable, "-m", "demo"] if start_seconds is None else [sys.executable, "-c", program]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("DEMO_", "BLINDOPT_"))}
+    return subprocess.run(
+        [*command, *map(str, arguments)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100
+    )
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("demo")
+    done = _demo("--runs", "1", "--json", folder / "table.json", "--out", folder / "out")
+    assert (done.returncode, done.stderr) == (0, "")
+    return SimpleNamespace(
+        text=done.stdout, folder=folder / "out", table=json.loads((folder / "table.json").read_text())
+    )
+
+
+def test_the_demo_prints_the_four_methods_with_what_each_guarantees(played):
+    lines = played.text.splitlines()
+    for method in METHODS:
+        assert [line for line in lines if line.startswith(f"│ {method}")], method
+    assert any("4" in line and "no DP: as published, refuted" in line for line in lines)
+    numbers = [line.split("│")[-3].strip() for line in lines if line.startswith("│ uniform")]
+    assert numbers == ["60"]
+    assert "nan" not in played.text  # the spread of a single run
+
+
+def test_the_table_in_json_has_a_regret_for_every_query_of_every_method(played):
+    assert [re.sub(r"= \d+", "= ", m["method"]) for m in played.table["methods"]] == list(METHODS)
+    for method in played.table["methods"]:
+        assert method.keys() >= {"method", "study_id", "epsilon", "guarantee", "best", "regret", "runs"}
+        (run,) = method["runs"]
+        assert (run["seed"], run["queries"], len(run["regrets"])) == (0, 60, 60)
+        assert all(a >= b >= 0 for a, b in zip(run["regrets"], run["regrets"][1:], strict=False))
+        assert method["regret"] == run["regrets"][-1]
+        assert run["seconds"] > 0
+        assert re.fullmatch(r"std_[0-9a-f]{16}", method["study_id"])
+
+
+def test_learning_beats_random_rows_in_the_demo(played):
+    """On the seed of the demo: without privacy the cheapest house is found, at random it is not."""
+    regret = {m["method"].partition(",")[0]: m["regret"] for m in played.table["methods"]}
+    assert regret["non-private GP-UCB"] < regret["uniform random rows"]
+    assert regret["gaussian"] < regret["uniform random rows"]
+
+
+def test_the_plot_is_an_image_with_a_line_for_every_method(played):
+    svg = ET.parse(played.folder / "regret.svg").getroot()  # refuses what is not well-formed
+    assert svg.tag == "{http://www.w3.org/2000/svg}svg"
+    text = (played.folder / "regret.svg").read_text()
+    for method in METHODS:
+        assert method.strip("= ") in text
+    assert len(text) > 5_000
+
+
+def test_the_demo_leaves_two_logs_that_agree_and_no_process(played):
+    study, told = played.table["methods"][0]["study_id"], []
+    for name in ("curator", "modeler"):
+        database = played.folder / name / "data" / f"{name}.sqlite"
+        assert str(database) in played.text
+        with only_process(database.parent), closing(sqlite3.connect(database)) as db:  # its service has ended
+            rows = db.execute("SELECT seq, body, leaf, peaks FROM log ORDER BY seq").fetchall()
+        entries = [audit.Entry(*row) for row in rows]
+        audit.verify(entries)
+        told.append(audit.exchanges((entry.record for entry in entries), study))
+    assert audit.reconcile(*told) == []
+    assert sum(exchange.path.endswith("/queries") for exchange in told[0]) == 120  # gp_ucb and random share the study
+
+
+def _check_one_line(done):
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr + done.stdout
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_curator_that_cannot_be_reached_ends_the_demo_in_one_line(tmp_path, modeler):
+    (tmp_path / "token").write_text("x")
+    tokens = ("--curator-token-file", tmp_path / "token", "--modeler-token-file", modeler.folder / "first-token")
+    services = ("--curator", "http://127.0.0.1:9", "--modeler", modeler.url)
+    done = _demo(*services, *tokens, "--out", tmp_path / "out", start_seconds=0.5)
+    _check_one_line(done)
+    assert "http://127.0.0.1:9" in done.stderr
+
+
+def test_a_token_that_is_not_one_ends_the_demo_in_one_line(tmp_path, curator, modeler):
+    (tmp_path / "token").write_text("blindopt_nonsense")
+    tokens = ("--curator-token-file", tmp_path / "token", "--modeler-token-file", modeler.folder / "first-token")
+    done = _demo("--curator", curator.url, "--modeler", modeler.url, *tokens, "--out", tmp_path / "out")
+    _check_one_line(done)
+    assert "unauthenticated (401)" in done.stderr
+
+
+def test_a_folder_that_cannot_be_used_ends_the_demo_in_one_line(tmp_path):
+    (tmp_path / "curator").mkdir()  # as an earlier demo left it
+    _check_one_line(_demo("--out", tmp_path))
+    (tmp_path / "file").write_text("")
+    _check_one_line(_demo("--out", tmp_path / "file" / "out"))
+
+
+@pytest.mark.parametrize("arguments", [("--runs", "0"), ("--curator", "http://127.0.0.1:9"), ("--nothing",)])
+def test_arguments_that_do_not_fit_are_a_usage_error(arguments):
+    done = _demo(*arguments)
+    assert done.returncode == 2
+    assert "usage: python -m demo" in done.stderr
+    assert "Traceback" not in done.stderr

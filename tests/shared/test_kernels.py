@@ -1,0 +1,70 @@
+"""The covariance, against its formula and the laws of a covariance."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shared.kernels import SquaredExponential
+
+KERNELS = [SquaredExponential(0.5), SquaredExponential(2.0, 9.0), SquaredExponential(30.0, 1e-3)]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "lengthscale", "variance", "by_hand"),
+    [
+        ([0.0], [2.0], 2.0, 1.0, math.exp(-0.5)),
+        ([1.0, 2.0], [4.0, 6.0], 5.0, 3.0, 3.0 * math.exp(-0.5)),
+        ([0.0, 0.0, 0.0], [1.0, 1.0, 1.0], 1.0, 2.0, 2.0 * math.exp(-1.5)),
+        ([7.0], [7.0], 0.1, 4.0, 4.0),
+    ],
+)
+def test_the_kernel_is_the_formula_worked_by_hand(a, b, lengthscale, variance, by_hand):
+    got = SquaredExponential(lengthscale, variance)(np.array([a]), np.array([b]))
+    assert got.shape == (1, 1)
+    assert got[0, 0] == pytest.approx(by_hand, rel=1e-15)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=repr)
+def test_every_kernel_matrix_is_a_covariance(kernel):
+    x = np.random.default_rng(0).normal(size=(40, 4))
+    gram = kernel(x, x)
+    np.testing.assert_array_equal(gram, gram.T)
+    np.testing.assert_array_equal(np.diag(gram), kernel.variance)
+    assert np.linalg.eigvalsh(gram).min() > -1e-12 * kernel.variance
+
+
+def test_rows_of_a_stand_against_rows_of_b():
+    a, b = np.arange(6.0).reshape(3, 2), np.arange(8.0).reshape(4, 2) / 3
+    got = SquaredExponential(1.5, 2.0)(a, b)
+    expected = [[2.0 * math.exp(-((x - y) ** 2).sum() / (2 * 1.5**2)) for y in b] for x in a]
+    np.testing.assert_allclose(got, expected, rtol=1e-14)
+
+
+def test_rows_far_from_the_origin_keep_their_distance():
+    """|a|^2 + |b|^2 - 2ab would lose every digit of it."""
+    got = SquaredExponential(1.0)(np.array([[1e8]]), np.array([[1e8 + 1.0]]))
+    assert got[0, 0] == pytest.approx(math.exp(-0.5), rel=1e-15)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, -math.inf])
+def test_a_kernel_with_a_senseless_parameter_cannot_be_made(bad):
+    with pytest.raises(ValueError, match="positive, finite"):
+        SquaredExponential(bad)
+    with pytest.raises(ValueError, match="positive, finite"):
+        SquaredExponential(1.0, bad)
+
+
+@settings(derandomize=True)
+@given(st.floats(min_value=0, exclude_min=True, allow_infinity=False))
+def test_whatever_lengthscale_is_accepted_gives_variance_at_distance_zero(lengthscale):
+    """Never NaN, never an arithmetic error: what cannot be computed with is refused when it is built."""
+    try:
+        kernel = SquaredExponential(lengthscale, 3.0)
+    except ValueError:
+        return
+    got = kernel(np.array([[0.0], [1.0]]), np.array([[0.0]]))[:, 0]
+    assert got[0] == 3.0
+    assert 0.0 <= got[1] <= 3.0

@@ -1,0 +1,131 @@
+"""A release as a file: what comes back, what is refused, what it is called."""
+
+import hashlib
+import io
+import pickle
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis.extra import numpy as hnp
+
+from shared import matrix
+from shared.errors import NumericalFailure
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(values=hnp.arrays(np.float64, hnp.array_shapes(min_dims=2, max_dims=2, max_side=8)))
+def test_a_matrix_comes_back_bit_for_bit(tmp_path_factory, values):
+    path = tmp_path_factory.mktemp("matrix") / "z.npy"
+    written = matrix.create(path, *values.shape)
+    written[:] = values
+    written.flush()
+    assert matrix.load(path).tobytes() == values.tobytes()
+    assert np.load(io.BytesIO(path.read_bytes()), allow_pickle=False).tobytes() == values.tobytes()
+
+
+def test_the_space_of_a_new_matrix_is_reserved(tmp_path):
+    """On a full disk, a page that is first written through the mapping would kill the process."""
+    matrix.create(tmp_path / "z.npy", 100_000, 3)
+    assert (tmp_path / "z.npy").stat().st_blocks * 512 >= 8 * 300_000
+
+
+def test_a_loaded_matrix_cannot_be_written_to(tmp_path):
+    matrix.create(tmp_path / "z.npy", 2, 2)[:] = 1.0
+    with pytest.raises(ValueError, match="read-only"):
+        matrix.load(tmp_path / "z.npy")[0, 0] = 2.0
+
+
+@pytest.mark.parametrize("size", [0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, 3_000_000])
+def test_the_digest_is_the_sha256_of_the_whole_file(tmp_path, size):
+    content = np.random.default_rng(size).bytes(size)
+    (tmp_path / "file").write_bytes(content)
+    assert matrix.digest(tmp_path / "file") == hashlib.sha256(content).hexdigest()
+
+
+def npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, allow_pickle=True)
+    return buffer.getvalue()
+
+
+def npz() -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, a=np.zeros((2, 2)))
+    return buffer.getvalue()
+
+
+GOOD = npy(np.arange(12.0).reshape(4, 3))
+REFUSED = {
+    "an empty file": b"",
+    "text": b"1.0,2.0\n",
+    "half a magic number": GOOD[:4],
+    "half a header": GOOD[:40],
+    "a cut tail": GOOD[:-1],
+    "one dimension": npy(np.zeros(3)),
+    "three dimensions": npy(np.zeros((2, 2, 2))),
+    "single precision": npy(np.zeros((2, 2), np.float32)),
+    "integers": npy(np.zeros((2, 2), np.int64)),
+    "complex": npy(np.zeros((2, 2), np.complex128)),
+    "another byte order": npy(np.zeros((2, 2), ">f8")),
+    "an archive": npz(),
+    "a header that is no literal": GOOD.replace(b"{'descr'", b"{f('des'"),
+    "a header of open brackets": GOOD[:10] + b"(" * 118 + GOOD[128:],
+    "a header that never ends": GOOD[:10] + b"{'descr': '<f8', " + b" " * 100 + b"\n" + GOOD[128:],
+    "more rows than bytes": GOOD.replace(b"(4, 3)", b"(9, 3)"),
+    "a shape beyond memory": GOOD.replace(b"(4, 3), ", b"(4," + b"9" * 4 + b")"),
+}
+
+
+@pytest.mark.parametrize("content", list(REFUSED.values()), ids=list(REFUSED))
+def test_what_is_not_a_matrix_of_doubles_is_refused(tmp_path, content):
+    (tmp_path / "z.npy").write_bytes(content)
+    with pytest.raises(NumericalFailure):
+        matrix.load(tmp_path / "z.npy")
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(NumericalFailure):
+        matrix.load(tmp_path / "none.npy")
+
+
+class Bomb:
+    """Leaves a mark when it is unpickled."""
+
+    def __init__(self, mark: str) -> None:
+        self.mark = mark
+
+    def __reduce__(self):
+        return Path.touch, (Path(self.mark),)
+
+
+@pytest.mark.parametrize("wrap", [False, True], ids=["a bare pickle", "an array of objects"])
+def test_loading_never_runs_what_the_file_holds(tmp_path, wrap):
+    mark, path = tmp_path / "mark", tmp_path / "z.npy"
+    bomb = Bomb(str(mark))
+    content = npy(np.array([[bomb]], dtype=object)) if wrap else pickle.dumps(bomb)
+    path.write_bytes(content)
+    with pytest.raises(NumericalFailure):
+        matrix.load(path)
+    assert not mark.exists()
+
+
+def test_a_damaged_header_is_refused_or_read_but_never_a_surprise(tmp_path):
+    """2,000 files with up to three random bytes of the header changed: a hostile curator may send any."""
+    rng = np.random.default_rng(0)
+    path = tmp_path / "z.npy"
+    for _ in range(2_000):
+        damaged = bytearray(GOOD)
+        for place in rng.integers(0, 128, size=rng.integers(1, 4)):
+            damaged[place] = rng.integers(256)
+        path.write_bytes(damaged)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # numpy evaluates the header as a literal, which may warn
+            try:
+                loaded = matrix.load(path)
+            except NumericalFailure:
+                continue
+        assert loaded.dtype == np.float64
+        assert loaded.ndim == 2

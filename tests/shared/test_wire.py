@@ -1,0 +1,235 @@
+"""What crosses between the parties is strict: one form, finite, nothing unknown, no secret in a repr."""
+
+import json
+from decimal import Decimal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from shared import wire
+
+SECRET = "blindopt_0123456789abcdef.K3yWhichNobodyMayEverSeeInAnyTextAtAll1234567"
+FEATURE = {"column": "age", "lower": 0.0, "upper": 120.0}
+KERNEL = {"lengthscale": 1.0, "signal_variance": 1.0, "noise_variance": 0.01}
+GAUSSIAN = {"mechanism": "gaussian", "epsilon": "1", "delta": 1e-5}
+PUBLISHED = {**GAUSSIAN, "mechanism": "po_gp_ucb", "r": 2, "acknowledge_refuted": True}
+STUDY = {
+    "name": "s",
+    "dataset_id": "dst_1",
+    "features": [FEATURE],
+    "measurement": {"column": "y", "direction": "maximize"},
+    "release": GAUSSIAN,
+    "kernel": KERNEL,
+}
+RUN = {"curator_url": "http://curator:8000", "study_id": "std_0123456789abcdef", "token": SECRET}
+REQUESTS = [
+    (wire.Feature, FEATURE),
+    (wire.Kernel, KERNEL),
+    (wire.Measurement, STUDY["measurement"]),
+    (wire.IdentityRelease, {"mechanism": "identity"}),
+    (wire.GaussianRelease, GAUSSIAN),
+    (wire.PoGpUcbRelease, PUBLISHED),
+    (wire.StudyCreate, STUDY),
+    (wire.GrantCreate, {"name": "g"}),
+    (wire.QueryRequest, {"rows": [{"row": 0}]}),
+    (wire.RowPlays, {"row": 0, "plays": 1}),
+    (wire.RunSpec, {k: v for k, v in RUN.items() if k != "token"}),
+    (wire.RunCreate, RUN),
+]
+
+
+def read(kind: type[BaseModel], body: object) -> BaseModel:
+    return TypeAdapter(kind).validate_json(body if isinstance(body, str) else json.dumps(body))
+
+
+def refused(kind: type[BaseModel], body: object) -> str:
+    with pytest.raises(ValidationError) as refusal:
+        read(kind, body)
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize(("kind", "body"), REQUESTS, ids=lambda p: getattr(p, "__name__", ""))
+def test_every_request_reads_back_what_it_writes_and_takes_no_unknown_field(kind, body):
+    model = read(kind, body)
+    assert read(kind, model.model_dump_json()) == model
+    refused(kind, {**body, "module": "os"})
+    with pytest.raises(ValidationError, match="frozen"):
+        setattr(model, next(iter(kind.model_fields)), "other")
+
+
+def test_every_kind_of_request_is_in_this_list():
+    def leaves(kind: type[BaseModel]) -> set[type[BaseModel]]:
+        return {kind, *(d for child in kind.__subclasses__() for d in leaves(child))} - {wire.Request}
+
+    mine = {kind for kind in leaves(wire.Request) if kind.__module__.startswith("shared.wire")}
+    assert mine - {kind for kind, _ in REQUESTS} == {wire.Answers, wire.GpUcb, wire.RandomRows}
+
+
+# --- numbers ---------------------------------------------------------------------------------------
+
+NUMBERS = [
+    (wire.Feature, FEATURE, "lower"),
+    (wire.Feature, FEATURE, "upper"),
+    (wire.Feature, FEATURE, "scale"),
+    (wire.Kernel, KERNEL, "lengthscale"),
+    (wire.Kernel, KERNEL, "signal_variance"),
+    (wire.Kernel, KERNEL, "noise_variance"),
+    (wire.Kernel, KERNEL, "mean"),
+    (wire.Measurement, STUDY["measurement"], "noise_variance"),
+    (wire.GaussianRelease, GAUSSIAN, "delta"),
+    (wire.GaussianRelease, GAUSSIAN, "sensitivity"),
+    (wire.PoGpUcbRelease, PUBLISHED, "delta"),
+    (wire.PoGpUcbRelease, PUBLISHED, "sensitivity"),
+    (wire.GpUcb, {"name": "gp_ucb"}, "delta_ucb"),
+]
+NOT_NUMBERS = ["true", "false", '"1"', "1e400", "-1e400", "NaN", "Infinity", "-Infinity", "[1]", "{}", "1" + "0" * 400]
+
+
+@pytest.mark.parametrize("literal", NOT_NUMBERS)
+@pytest.mark.parametrize(("kind", "body", "field"), NUMBERS)
+def test_a_number_is_a_finite_json_number(kind, body, field, literal):
+    text = json.dumps({**body, field: "HERE"}).replace('"HERE"', literal)
+    refused(kind, text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "field", "outside"),
+    [
+        (wire.Feature, FEATURE, "scale", [0, -1, 1e-51, 1e51]),
+        (wire.Feature, FEATURE, "lower", [120.0, 121.0, -1e51]),
+        (wire.Kernel, KERNEL, "lengthscale", [0, -1e-300, 1e51]),
+        (wire.Kernel, KERNEL, "signal_variance", [0, -1]),
+        (wire.Kernel, KERNEL, "noise_variance", [0, -1]),
+        (wire.Kernel, KERNEL, "kind", ["matern", "shared.kernels.SquaredExponential"]),
+        (wire.Measurement, STUDY["measurement"], "noise_variance", [-1e-12]),
+        (wire.Measurement, STUDY["measurement"], "direction", ["up", "MAXIMIZE", 1]),
+        (wire.GaussianRelease, GAUSSIAN, "delta", [0, -1e-5, 1e-19, 0.11, 1]),
+        (wire.GaussianRelease, GAUSSIAN, "sensitivity", [0, -1, 1e-51]),
+        (wire.GaussianRelease, GAUSSIAN, "mechanism", ["Gaussian", "identity", "curator_service.release"]),
+        (wire.PoGpUcbRelease, PUBLISHED, "r", [0, -1, 1_001, 2.0, "2", True]),
+        (wire.PoGpUcbRelease, PUBLISHED, "acknowledge_refuted", [False, None, "true", "yes", 1, 1.0]),
+        (wire.RowPlays, {"row": 0, "plays": 1}, "row", [-1, 2**53, 0.0, "0", True, None]),
+        (wire.RowPlays, {"row": 0, "plays": 1}, "plays", [0, -1, 1_001, 1.0, True, None]),
+        (wire.QueryRequest, {"rows": []}, "rows", [[], None, {}, [{"row": i} for i in range(1_001)]]),
+        (wire.StudyCreate, STUDY, "features", [[], None]),
+        (wire.GrantCreate, {"name": "g"}, "expires_in_days", [0, -1, 3_661, 1.0, True]),
+        (wire.GrantCreate, {"name": "g"}, "name", ["", "a\n", "a\x00", "\x1f", "\x7f", "x" * 201, 1]),
+        (wire.RunCreate, RUN, "iterations", [0, -1, 100_001, 1.0, True]),
+        (wire.RunCreate, RUN, "initial_rows", [-1, 10_001, True]),
+        (wire.RunCreate, RUN, "seed", [-1, 2**53, 0.5, True]),
+        (wire.RunCreate, RUN, "study_id", ["std_1", "std_0123456789ABCDEF", "std_0123456789abcdef\n", "../std"]),
+        (wire.GpUcb, {"name": "gp_ucb"}, "delta_ucb", [0, 1, -0.1]),
+    ],
+)
+def test_what_lies_outside_its_range_is_refused(kind, body, field, outside):
+    for value in outside:
+        refused(kind, {**body, field: value})
+
+
+def test_a_refuted_mechanism_needs_its_acknowledgement():
+    body = dict(PUBLISHED)
+    del body["acknowledge_refuted"]
+    assert "acknowledge_refuted" in refused(wire.PoGpUcbRelease, body)
+
+
+NOT_AMOUNTS = "0 0.0 -0 -1 +1 nan NaN inf Infinity 1e5 1E-3 .5 1. 1_0 0x1 1,5 1000.1 1001 9999999 0.0000000000001"
+
+
+@pytest.mark.parametrize("text", [*NOT_AMOUNTS.split(), "", " 1", "1 ", "1\n", "\u0661", "\uff11", 1, 1.5, True, None])
+def test_an_epsilon_is_a_plain_decimal_string_above_0(text):
+    refused(wire.GaussianRelease, {**GAUSSIAN, "epsilon": text})
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.decimals(min_value="0.000000000001", max_value=1_000, places=12))
+def test_an_epsilon_is_kept_to_its_last_digit(epsilon):
+    text = f"{epsilon:f}"
+    spec = read(wire.GaussianRelease, {**GAUSSIAN, "epsilon": text})
+    assert spec.epsilon == text
+    assert wire.amount(spec.epsilon) == epsilon
+    assert wire.amount("0.1") * 10 == Decimal(1)
+
+
+# --- scaling ---------------------------------------------------------------------------------------
+
+
+def test_the_unit_of_a_feature_is_its_scale_or_its_range():
+    assert read(wire.Feature, FEATURE).unit == 120.0
+    assert read(wire.Feature, {**FEATURE, "scale": 3.2}).unit == 3.2
+
+
+# --- addresses -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("url", ["http://h", "https://h:8443/", "http://10.0.0.1:8000/curator", "http://[::1]:80/x"])
+def test_a_plain_address_is_taken(url):
+    assert read(wire.RunCreate, {**RUN, "curator_url": url}).curator_url == url
+
+
+NOT_ADDRESSES = "h ftp://h file:///etc/passwd http:// http:///x http://user:pass@h http://h?q=1 http://h/x#f"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *NOT_ADDRESSES.split(),
+        "http://h/a b",
+        "http://h\n",
+        "http://h/\n",
+        " http://h",
+        "javascript:x()",
+        "http://h/" + "x" * 2_000,
+    ],
+)
+def test_an_address_with_secrets_queries_or_another_scheme_is_refused(url):
+    refused(wire.RunCreate, {**RUN, "curator_url": url})
+
+
+# --- secrets ---------------------------------------------------------------------------------------
+
+
+def test_a_token_is_not_in_the_repr_of_what_carries_it():
+    run = read(wire.RunCreate, RUN)
+    assert run.token == SECRET
+    reply = wire.GrantReply.model_validate_json(
+        json.dumps({"id": "g", "name": "n", "study_id": "s", "token": SECRET, "expires_at": "2030-01-01T00:00:00Z"})
+    )
+    assert reply.token == SECRET
+    for text in (repr(run), str(run), f"{run!s:>9}", repr([run]), repr(reply), str(reply), repr({"reply": reply})):
+        assert SECRET[:30] not in text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {**RUN, "token": SECRET * 9},
+        {**RUN, "token": [SECRET]},
+        {k: v for k, v in RUN.items() if k != "curator_url"},
+        {"token": SECRET},
+    ],
+    ids=["too long", "not a string", "another field missing", "the token alone"],
+)
+def test_a_refused_request_does_not_echo_its_token(body):
+    """Exception text is treated as public, and a traceback in a log prints it."""
+    assert SECRET[:20] not in refused(wire.RunCreate, body)
+
+
+# --- replies ---------------------------------------------------------------------------------------
+
+
+def test_a_reply_may_hold_fields_that_this_version_does_not_know():
+    answer = {"row": 1, "play": 1, "y": 2.5, "passport": {"measurement_variance": 0.0, "later": 1}, "later": {}}
+    assert read(wire.Answer, answer).y == 2.5
+
+
+@pytest.mark.parametrize("literal", ["NaN", "Infinity", "1e400", "true", '"2.5"', "null", "1" + "0" * 400])
+def test_an_answer_is_a_finite_number(literal):
+    refused(wire.Answer, f'{{"row": 1, "play": 1, "y": {literal}, "passport": {{"measurement_variance": 0}}}}')
+
+
+@pytest.mark.parametrize("digest", ["", "0" * 63, "0" * 65, "A" * 64, "g" * 64, "0" * 64 + "\n"])
+def test_a_digest_is_64_lower_hexadecimal_digits(digest):
+    refused(wire.Checkpoint, {"size": 1, "root": digest})
+    assert read(wire.Checkpoint, {"size": 1, "root": "0" * 64}).size == 1

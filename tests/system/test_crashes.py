@@ -1,0 +1,292 @@
+"""What a kill, a shutdown and a cut connection leave: the same run, the same answers, two logs that verify."""
+
+import signal
+import threading
+from collections import Counter
+from contextlib import suppress
+
+import pytest
+
+from shared import audit, wire
+from shared.client import OwnerClient, StudyClient, VendorClient
+from shared.errors import Unreachable
+
+LONG = 250
+
+
+@pytest.fixture(scope="module")
+def parties(make_service, tmp_path_factory):
+    """A curator and a modeler that these tests may kill."""
+    folder = tmp_path_factory.mktemp("crashes")
+    # One run at a time, so that a second one waits in the queue.
+    return make_service("curator", folder).start(), make_service("modeler", folder, concurrent_runs="1").start()
+
+
+@pytest.fixture
+def own(parties):
+    """Owner and vendor; either may have been killed by the test before."""
+    for service in parties:
+        if service.process.poll() is not None:
+            service.start()
+    curator, modeler = parties
+    with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
+        yield owner, vendor
+
+
+@pytest.fixture(scope="module")
+def data(parties, small):
+    with OwnerClient(parties[0].url, parties[0].token) as owner:
+        return owner.register("small", small.csv, public=True)
+
+
+@pytest.fixture(scope="module")
+def exact(parties, data, open_study):
+    """A study without noise: the rows of a run depend on the answers, and these on nothing else."""
+    with OwnerClient(parties[0].url, parties[0].token) as owner:
+        return open_study(owner, data)
+
+
+@pytest.fixture(scope="module")
+def noisy(parties, data, open_study):
+    """A study with noise: a row that is measured again has another y."""
+    with OwnerClient(parties[0].url, parties[0].token) as owner:
+        return open_study(owner, data, noise_variance=1.0)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(parties, exact, run_of):
+    """The rows of a run that nobody kills."""
+    with VendorClient(parties[1].url, parties[1].token) as vendor:
+        run = vendor.wait(vendor.start(run_of(parties[0].url, exact, iterations=LONG, seed=3)).id, timeout_s=60)
+        assert run.state == "completed"
+        return [trial.row for trial in vendor.export(run.id).trials]
+
+
+def _answered(service, run_id):
+    """From the database, so that it can be told of a killed service too."""
+    return service.rows("SELECT count(*) FROM trials WHERE run_id = ? AND y IS NOT NULL", run_id)[0][0]
+
+
+def _check_story(parties, vendor, run, length):
+    """A completed run: each trial answered once, no query answered in two ways, both logs right."""
+    curator, modeler = parties
+    assert (run.state, run.ended_because, run.trials, run.problem) == ("completed", "budget", length, None)
+    trials = vendor.export(run.id).trials
+    assert [trial.number for trial in trials] == list(range(1, length + 1))
+    told = [audit.exchanges(side.records(), run.study_id) for side in (curator, modeler)]
+    keys = {f"{run.id}:{n}" for n in range(1, length + 1)}
+    for side in told:
+        answers = {}
+        for exchange in side:
+            if exchange.idempotency_key in keys and exchange.status == 201:
+                answers.setdefault(exchange.idempotency_key, set()).add(exchange.reply_sha256)
+        assert answers.keys() == keys
+        assert {len(digests) for digests in answers.values()} == {1}
+    queries = dict(curator.rows("SELECT id, reply FROM queries WHERE study_id = ?", run.study_id))
+    for trial in trials:
+        answer = wire.QueryReply.model_validate_json(queries[trial.query_id]).answers[0]
+        assert (answer.row, answer.y) == (trial.row, trial.y)
+    assert len({trial.query_id for trial in trials}) == length
+    # A reply that was lost on the way is told by the curator alone; nothing else may differ.
+    assert {d.what for d in audit.reconcile(*told)} <= {"only the curator has it"}
+    return told
+
+
+def test_a_modeler_killed_twice_in_a_run_ends_it_with_the_rows_of_one_that_lived(
+    parties, own, exact, undisturbed, run_of, until
+):
+    curator, modeler = parties
+    _, vendor = own
+    run = vendor.start(run_of(curator.url, exact, iterations=LONG, seed=3))
+    for moment in (30, 120):
+        until(lambda at=moment: _answered(modeler, run.id) >= at)
+        modeler.kill()
+        assert moment <= _answered(modeler, run.id) < LONG
+        modeler.start()
+    ended = vendor.wait(run.id, timeout_s=60)
+    _check_story(parties, vendor, ended, LONG + 1)
+    assert [trial.row for trial in vendor.export(run.id).trials] == undisturbed
+    assert ended.started_at < ended.ended_at
+
+
+def test_a_run_survives_a_curator_killed_and_started_again(parties, own, noisy, run_of, until):
+    curator, modeler = parties
+    _, vendor = own
+    run = vendor.start(run_of(curator.url, noisy, iterations=LONG, seed=3, random=True))
+    until(lambda: _answered(modeler, run.id) >= 60)
+    curator.kill()
+    assert _answered(modeler, run.id) < LONG
+    assert vendor.run(run.id).state == "running"
+    curator.start()
+    _check_story(parties, vendor, vendor.wait(run.id, timeout_s=60), LONG + 1)
+
+
+def test_both_killed_at_once_still_end_the_run_with_one_answer_a_trial(parties, own, noisy, run_of, until):
+    curator, modeler = parties
+    _, vendor = own
+    run = vendor.start(run_of(curator.url, noisy, iterations=LONG, seed=5, random=True))
+    until(lambda: _answered(modeler, run.id) >= 60)
+    for service in parties:
+        service.process.kill()
+    for service in parties:
+        service.process.wait()
+        service.start()
+    _check_story(parties, vendor, vendor.wait(run.id, timeout_s=60), LONG + 1)
+
+
+def test_sigterm_ends_each_service_with_0_and_the_next_start_goes_on(parties, own, exact, undisturbed, run_of, until):
+    curator, modeler = parties
+    _, vendor = own
+    run = vendor.start(run_of(curator.url, exact, iterations=LONG, seed=3))
+    statuses = []
+    for moment, service in ((30, modeler), (80, curator)):
+        until(lambda at=moment: _answered(modeler, run.id) >= at)
+        statuses.append(service.stop(within=10))
+        assert moment <= _answered(modeler, run.id) < LONG
+        service.start()
+    ended = vendor.wait(run.id, timeout_s=60)
+    _check_story(parties, vendor, ended, LONG + 1)
+    assert [trial.row for trial in vendor.export(run.id).trials] == undisturbed
+    assert statuses == [0, 0]
+
+
+def test_a_restart_does_not_move_the_moment_a_run_started(parties, own, exact, run_of, until):
+    curator, modeler = parties
+    _, vendor = own
+    run = vendor.start(run_of(curator.url, exact, iterations=LONG))
+    until(lambda: _answered(modeler, run.id) >= 10)
+    started = vendor.run(run.id).started_at
+    modeler.stop()
+    modeler.start()
+    until(lambda: _answered(modeler, run.id) >= 50)
+    vendor.stop(run.id)
+    assert vendor.wait(run.id, timeout_s=20).started_at == started
+
+
+def test_a_stop_that_was_accepted_survives_a_restart(parties, own, exact, run_of, until):
+    """The second run waits behind the first when it is told to stop: no restart may set it going."""
+    curator, modeler = parties
+    _, vendor = own
+    first, second = (vendor.start(run_of(curator.url, exact, iterations=20_000)).id for _ in range(2))
+    until(lambda: _answered(modeler, first) >= 5)
+    vendor.stop(second)
+    modeler.kill()
+    modeler.start()
+    vendor.stop(first)
+    vendor.wait(first, timeout_s=20)
+    until(lambda: vendor.run(second).ended_at or _answered(modeler, second) >= 3)
+    found = vendor.run(second)
+    if found.ended_at is None:
+        vendor.stop(second)
+        vendor.wait(second, timeout_s=20)
+    assert (found.state, found.trials) == ("stopped", 0)
+
+
+def test_sigterm_ends_a_modeler_whose_curator_is_silent(parties, own, exact, run_of, until):
+    """A curator that takes the request and never answers holds up a run, not the shutdown."""
+    curator, modeler = parties
+    _, vendor = own
+    curator.process.send_signal(signal.SIGSTOP)
+    try:
+        run = vendor.start(run_of(curator.url, exact, iterations=5))
+        until(lambda: vendor.run(run.id).state == "running")
+        assert modeler.stop(within=10) == 0
+    finally:
+        curator.process.send_signal(signal.SIGCONT)
+        if modeler.process.poll() is None:
+            modeler.kill()
+    modeler.start()
+    assert vendor.wait(run.id, timeout_s=60).state == "completed"
+
+
+def test_an_answer_lost_on_the_way_is_answered_again_with_the_same_bytes(parties, own, noisy, bad_network):
+    """The connection breaks after the curator has answered: asked again, it measures nothing anew."""
+    curator, _ = parties
+    query = wire.QueryRequest(rows=[wire.RowPlays(row=9, plays=3)])
+    count = "SELECT count(*) FROM queries WHERE study_id = ?"
+    before, size = curator.rows(count, noisy.id)[0][0], len(curator.records())
+    told = []
+    with bad_network(curator.port, [0, 100]) as proxy:
+        with StudyClient(proxy.url, noisy.token, noisy.id, observe=told.append) as client:
+            for _ in range(2):
+                with pytest.raises(Unreachable):
+                    client.ask(query, key="lost-1")
+            reply, exchange = client.ask(query, key="lost-1")
+        assert proxy.broken == 2
+    assert curator.rows(count, noisy.id)[0][0] == before + 1
+    stored = curator.rows("SELECT reply FROM queries WHERE id = ?", reply.id)[0][0]
+    assert exchange.reply_sha256 == audit.sha256(stored)
+    assert exchange.replayed
+    recorded = audit.exchanges(curator.records()[size:], noisy.id)
+    assert [e.replayed for e in recorded] == [False, True, True]
+    assert {e.reply_sha256 for e in recorded} == {exchange.reply_sha256}
+    differences = audit.reconcile(recorded, [exchange])
+    assert [d.what for d in differences] == ["only the curator has it"] * 2
+
+
+def test_one_query_asked_by_many_at_once_is_answered_once(parties, own, noisy):
+    curator, _ = parties
+    query = wire.QueryRequest(rows=[wire.RowPlays(row=11)])
+    count = "SELECT count(*) FROM queries WHERE study_id = ?"
+    before = curator.rows(count, noisy.id)[0][0]
+    found, together = [], threading.Barrier(8)
+
+    def ask():
+        with StudyClient(curator.url, noisy.token, noisy.id) as client:
+            together.wait()
+            found.append(client.ask(query, key="at-once")[1])
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({exchange.reply_sha256 for exchange in found}) == 1
+    assert Counter(exchange.replayed for exchange in found) == {True: 7, False: 1}
+    assert curator.rows(count, noisy.id)[0][0] == before + 1
+
+
+def test_a_release_that_a_kill_interrupts_leaves_a_draft_and_none_of_its_files(parties, own, small, until):
+    curator, _ = parties
+    owner, _ = own
+    lines = [",".join(small.names), *(f"{n % 977},{n % 991},{n}" for n in range(80_000))]
+    dataset = owner.register("large", "\n".join(lines).encode())
+    features = [wire.Feature(column=c, lower=0.0, upper=1000.0, scale=1.0) for c in small.names[:2]]
+    draft = owner.create_study(
+        wire.StudyCreate(
+            name="large",
+            dataset_id=dataset.id,
+            features=features,
+            measurement=wire.Measurement(column=small.names[2], direction="maximize"),
+            release=wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-6),
+        )
+    )
+
+    def release():
+        with suppress(Unreachable), OwnerClient(curator.url, curator.token, timeout_s=60) as another:
+            another.release(draft.id, key="interrupted")
+
+    files = curator.data / "files"
+    known = set(files.rglob("*"))
+    asking = threading.Thread(target=release)
+    asking.start()
+    until(lambda: set(files.rglob("*")) - known)  # Z is being drawn
+    curator.kill()
+    asking.join()
+    state = curator.rows("SELECT state FROM studies WHERE id = ?", draft.id)
+    assert state == [("releasing",)], "the kill came too late to be a test"
+    curator.start()
+    assert set(files.rglob("*")) == known
+    assert owner.study(draft.id).state == "draft"
+    released = owner.release(draft.id, key="interrupted")  # the same key: nothing was answered under it
+    assert (released.state, released.report.n) == ("open", 80_000)
+    kinds = [r["kind"] for r in curator.records() if r.get("details", {}).get("study_id") == draft.id]
+    assert kinds == ["study.created", "release.begun", "release.abandoned", "release.begun", "study.released"]
+
+
+def test_the_logs_of_both_verify_after_all_of_this(parties, own):
+    for service in parties:
+        done = service.run("audit", "verify")
+        assert (done.returncode, done.stderr) == (0, "")
+        size = len(service.records())
+        assert done.stdout.startswith(f"{size} records, root ")

@@ -1,0 +1,338 @@
+"""Both services over REST: what a run leaves on both sides, and what the modeler gets to see."""
+
+import hashlib
+import io
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from curator_service.cli import app as curator_cli
+from shared import audit, wire
+from shared.client import StudyClient
+from shared.errors import Remote
+
+
+@pytest.fixture(scope="module")
+def run(vendor, curator, owner, dataset, open_study, run_of):
+    """A finished run of 20 queries against a study of its own."""
+    opened = open_study(owner, dataset)
+    started = vendor.start(run_of(curator.url, opened, iterations=17, initial_rows=3, seed=4))
+    ended = vendor.wait(started.id, timeout_s=60)
+    assert (ended.state, ended.ended_because, ended.trials, ended.problem) == ("completed", "budget", 20, None)
+    return ended
+
+
+@pytest.fixture(scope="module")
+def exports(run, curator, modeler, tmp_path_factory):
+    """Both logs, exported by each command line beside the running service."""
+    folder = tmp_path_factory.mktemp("exports")
+    paths = []
+    for service in (curator, modeler):
+        done = service.run("audit", "export")
+        assert (done.returncode, done.stderr) == (0, "")
+        paths.append(folder / f"{service.name}.jsonl")
+        paths[-1].write_text(done.stdout)
+    return paths
+
+
+def _entries(text):
+    return [
+        audit.Entry(e["seq"], e["body"].encode(), bytes.fromhex(e["leaf"]), bytes.fromhex(e["peaks"]))
+        for e in map(json.loads, text.splitlines())
+    ]
+
+
+def _candidates(curator, opened):
+    with curator.http(opened.token) as modeler:
+        reply = modeler.get(f"/v1/studies/{opened.id}/candidates")
+    return np.load(io.BytesIO(reply.content), allow_pickle=False)
+
+
+def test_both_logs_verify_and_tell_the_same_exchanges_of_a_run(run, exports):
+    told = []
+    for path in exports:
+        entries = _entries(path.read_text())
+        assert audit.verify(entries).size == len(entries)
+        told.append(audit.exchanges((entry.record for entry in entries), run.study_id))
+    assert audit.reconcile(*told) == []
+    path = f"/v1/studies/{run.study_id}"
+    for side in told:
+        assert [(e.method, e.path, e.status) for e in side] == [
+            ("GET", path, 200),
+            ("GET", f"{path}/candidates", 200),
+            *[("POST", f"{path}/queries", 201)] * 20,
+        ]
+        assert side[1].reply_sha256 == run.study.release_sha256
+        assert [e.idempotency_key for e in side[2:]] == [f"{run.id}:{n}" for n in range(1, 21)]
+        assert len({e.request_id for e in side}) == 22
+
+
+def test_a_digest_in_the_logs_is_that_of_the_bytes_that_travelled(run, curator, exports):
+    queries = dict(curator.rows("SELECT id, reply FROM queries WHERE study_id = ?", run.study_id))
+    assert len(queries) == 20
+    records = [entry.record for entry in _entries(exports[0].read_text())]
+    told = {
+        r["details"]["query_id"]: r["exchange"]["reply_sha256"]
+        for r in records
+        if (r.get("exchange") or {}).get("study_id") == run.study_id and "details" in r
+    }
+    assert told == {identity: hashlib.sha256(reply).hexdigest() for identity, reply in queries.items()}
+
+
+def test_the_log_over_rest_is_the_log_of_the_command_line(exports, owner, vendor):
+    for client, path in ((owner, exports[0]), (vendor, exports[1])):
+        exported = path.read_text().splitlines()
+        over_rest = [entry.model_dump_json() for entry in client.audit()]
+        assert over_rest[: len(exported)] == exported
+
+
+def test_the_checkpoint_is_the_head_of_the_log(exports, curator, modeler):
+    for service, path in zip((curator, modeler), exports, strict=True):
+        with service.http() as client:
+            size = client.get("/v1/audit/checkpoint").json()["size"]
+            listed = client.get("/v1/audit/entries", params={"page_size": 2, "page_token": str(size - 3)}).json()
+            head = client.get("/v1/audit/checkpoint").json()
+        assert [entry["seq"] for entry in listed["entries"]] == [size - 2, size - 1]
+        assert listed["next_page_token"] is None
+        peaks = bytes.fromhex(listed["entries"][-1]["peaks"])
+        assert head == {"size": size, "root": audit.root([peaks[i : i + 32] for i in range(0, len(peaks), 32)]).hex()}
+        assert size >= len(_entries(path.read_text()))
+
+
+def test_reconcile_finds_nothing_between_honest_parties(run, curator, modeler, exports):
+    for service in (curator, modeler):
+        done = service.run("audit", "reconcile", run.study_id, *map(str, exports))
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.strip() == "22 exchanges at the curator, 22 at the modeler, 0 differences"
+
+
+def _reconcile(study_id, *exports):
+    """The command, in this process."""
+    return CliRunner().invoke(curator_cli, ["audit", "reconcile", study_id, *map(str, exports)])
+
+
+def _of_run(entries, run):
+    return [
+        i for i, entry in enumerate(entries) if (entry.record.get("exchange") or {}).get("study_id") == run.study_id
+    ]
+
+
+def _write(path, entries):
+    lines = [
+        json.dumps({"seq": e.seq, "body": e.body.decode(), "leaf": e.leaf.hex(), "peaks": e.peaks.hex()})
+        for e in entries
+    ]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_a_changed_body_in_an_export_is_found(run, exports, tmp_path):
+    lines = [json.loads(line) for line in exports[1].read_text().splitlines()]
+    place = _of_run(_entries(exports[1].read_text()), run)[7]
+    lines[place]["body"] = lines[place]["body"].replace('"status":201', '"status":200')
+    changed = tmp_path / "modeler.jsonl"
+    changed.write_text("\n".join(map(json.dumps, lines)) + "\n")
+    done = _reconcile(run.study_id, exports[0], changed)
+    assert done.exit_code == 1
+    assert done.stderr.strip() == f"error: record {place} was changed: its bytes do not match its hash"
+
+
+@pytest.mark.parametrize("field", ["reply_sha256", "request_sha256", "idempotency_key", "status", "replayed", "path"])
+def test_a_log_that_was_forged_whole_is_found_by_the_other_side(field, run, exports, tmp_path):
+    """Every hash of the forged log is right: only the other party's log shows the lie."""
+    entries = _entries(exports[1].read_text())
+    place = _of_run(entries, run)[7]
+    forged, peaks = [], []
+    for entry in entries:
+        record = entry.record
+        if entry.seq == place:
+            old = record["exchange"][field]
+            lies = {"status": 200, "replayed": True, "reply_sha256": "0" * 64, "request_sha256": "0" * 64}
+            record["exchange"][field] = lies.get(field, f"{old}x")
+        body = audit.canonical(record)
+        peaks = audit.grow(peaks, entry.seq, audit.leaf_hash(body))
+        forged.append(audit.Entry(entry.seq, body, audit.leaf_hash(body), b"".join(peaks)))
+    audit.verify(forged)
+    _write(tmp_path / "modeler.jsonl", forged)
+    done = _reconcile(run.study_id, exports[0], tmp_path / "modeler.jsonl")
+    assert done.exit_code == 1
+    identity = entries[place].record["exchange"]["request_id"]
+    assert done.stdout.splitlines() == [
+        f"exchange {identity}: differs in {field}",
+        "22 exchanges at the curator, 22 at the modeler, 1 differences",
+    ]
+
+
+@pytest.mark.parametrize(
+    "content", ["not json\n", '{"seq": 0}\n', '{"seq":0,"body":"{}","leaf":"zz","peaks":""}\n', "[]\n"]
+)
+def test_a_file_that_is_no_export_is_refused_in_one_line(content, run, exports, tmp_path):
+    (tmp_path / "broken.jsonl").write_text(content)
+    done = _reconcile(run.study_id, exports[0], tmp_path / "broken.jsonl")
+    assert (done.exit_code, type(done.exception)) == (1, SystemExit)
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_study_that_no_log_knows_is_no_agreement(exports):
+    done = _reconcile("std_0000000000000000", *exports)
+    assert done.exit_code == 1
+    assert "std_0000000000000000" in done.output
+
+
+def test_candidates_of_identity_are_the_scaled_rows_in_a_secret_order(small, curator, opened):
+    z = _candidates(curator, opened)
+    place = small.place_of(z)
+    assert sorted(place) == list(range(400))
+    np.testing.assert_array_equal(z, small.scaled[place])
+    # A random order leaves one row in its place on average; 20 or more, once in 10^18 releases.
+    assert (place == np.arange(400)).sum() < 20
+
+
+def test_two_releases_of_the_same_data_have_orders_of_their_own(small, curator, owner, dataset, open_study, opened):
+    other = open_study(owner, dataset)
+    first, second = (small.place_of(_candidates(curator, of)) for of in (opened, other))
+    assert (first == second).sum() < 20
+
+
+def test_the_answer_for_a_row_is_the_outcome_of_that_row_exactly(small, curator, opened):
+    z = _candidates(curator, opened)
+    place = small.place_of(z)
+    with curator.http(opened.token) as modeler:
+        answers = []
+        for start in range(0, 400, 100):
+            rows = [{"row": row, "plays": 1} for row in range(start, start + 100)]
+            key = {"Idempotency-Key": f"all-{start}"}
+            answers += modeler.post(f"/v1/studies/{opened.id}/queries", json={"rows": rows}, headers=key).json()[
+                "answers"
+            ]
+    assert [answer["row"] for answer in answers] == list(range(400))
+    assert [answer["y"] for answer in answers] == small.y[place].tolist()
+    assert {answer["passport"]["measurement_variance"] for answer in answers} == {0.0}
+
+
+def test_the_trials_of_a_run_hold_the_outcomes_of_the_rows_it_chose(run, small, curator, vendor):
+    path = curator.data / "files" / f"{run.study.release_id}.npy"
+    place = small.place_of(np.load(path, allow_pickle=False))
+    trials = vendor.export(run.id).trials
+    assert [t.y for t in trials] == [small.y[place[t.row]] for t in trials]
+    assert run.best.y == max(t.y for t in trials)
+    assert [t.phase for t in trials] == ["initial"] * 3 + ["algorithm"] * 17
+
+
+def test_measurement_noise_is_drawn_anew_for_every_play_and_named_in_the_passport(
+    small, curator, owner, dataset, open_study
+):
+    noisy = open_study(owner, dataset, noise_variance=4.0)
+    place = small.place_of(_candidates(curator, noisy))
+    with curator.http(noisy.token) as modeler:
+        rows = [{"row": row, "plays": 10} for row in range(40)]
+        reply = modeler.post(
+            f"/v1/studies/{noisy.id}/queries", json={"rows": rows}, headers={"Idempotency-Key": "k"}
+        ).json()
+    assert [(a["row"], a["play"]) for a in reply["answers"]] == [(r, p) for r in range(40) for p in range(1, 11)]
+    noise = np.array([a["y"] - small.y[place[a["row"]]] for a in reply["answers"]])
+    assert len(set(noise)) == 400
+    assert 1.5 < noise.std() < 2.5  # 400 draws of sd 2: seven standard errors either way
+    assert {a["passport"]["measurement_variance"] for a in reply["answers"]} == {4.0}
+
+
+# Words that name what depends on the data, or what the owner alone knows.
+FORBIDDEN = ("sigma_min", "omega", "branch", "largest_r", "lower", "upper", "bounds", "dataset_id", "column")
+
+
+@pytest.mark.parametrize("mechanism", ["identity", "gaussian", "po_gp_ucb"])
+def test_no_reply_to_a_modeler_names_what_the_owner_alone_may_know(
+    mechanism, releases, small, curator, owner, dataset, open_study, tmp_path
+):
+    """Every reply of a whole run, and of every refusal that a modeler can provoke, headers too."""
+    study = open_study(owner, dataset, releases[mechanism])
+    path, seen = f"/v1/studies/{study.id}", []
+    with curator.http(study.token) as modeler:
+        key = iter(range(100))
+
+        def ask(body):
+            return modeler.post(f"{path}/queries", json=body, headers={"Idempotency-Key": str(next(key))})
+
+        seen += [modeler.get(path), modeler.get(f"{path}/candidates")]
+        answered = ask({"rows": [{"row": 3, "plays": 2}, {"row": 5}]})
+        seen += [answered, modeler.get(f"{path}/queries/{answered.json()['id']}")]
+        seen += [ask({"rows": [{"row": 400}]}), ask({"rows": [{"row": -1}]}), ask({"rows": []}), ask({"x": 1})]
+        seen += [ask({"rows": [{"row": r} for r in range(101)]}), ask({"rows": [{"row": 1, "plays": 101}]})]
+        seen += [modeler.post(f"{path}/queries", json={"rows": [{"row": 1}]})]
+        seen += [modeler.get(f"{path}/queries/qry_0000000000000000"), modeler.get("/v1/studies/std_0000000000000000")]
+        seen += [modeler.get(f"{path}/candidates", headers={"Range": "bytes=999999999-"})]
+        seen += [modeler.get(p) for p in ("/v1/studies", "/v1/datasets", "/v1/audit/entries", f"{path}/grants")]
+        seen += [modeler.get(f"/v1/datasets/{dataset.id}"), modeler.post(f"{path}:preview")]
+        owner.close_study(study.id)
+        seen += [modeler.get(path), ask({"rows": [{"row": 1}]})]
+    assert [reply.status_code for reply in seen].count(500) == 0
+    private = [*small.names, dataset.id, "3.21875", "3.46875", "0.65625"]  # bounds and scale of the features
+    private += [f"{value:.6g}" for value in (study.view.report.sigma_min, study.view.report.omega) if value]
+    for reply in seen:
+        text = (reply.content + repr(reply.headers.items()).encode()).decode("latin-1").lower()
+        asked = reply.request.url.path.lower()  # a problem document names the path that was asked
+        for word in FORBIDDEN + tuple(private):
+            assert word.lower() not in text.replace(asked, ""), (word, reply.request.method, asked, text)
+
+
+# All that a modeler can see of a study. A new field needs a decision: may it depend on the data?
+VISIBLE = {
+    "id", "state", "n", "r", "release_id", "release_sha256", "mechanism", "status", "epsilon", "delta", "sensitivity",
+    "noise", "noise.family", "noise.sd", "answers", "answers.mechanism", "direction", "measurement_noise_variance",
+    "kernel", "kernel.kind", "kernel.lengthscale", "kernel.signal_variance", "kernel.noise_variance", "kernel.mean",
+    "limits", "limits.rows_per_query", "limits.plays_per_row", "guarantee",
+}  # fmt: skip
+
+
+def _paths(value, prefix=""):
+    for key, inner in value.items():
+        yield prefix + key
+        if isinstance(inner, dict):
+            yield from _paths(inner, f"{prefix}{key}.")
+
+
+@pytest.mark.parametrize("mechanism", ["identity", "gaussian", "po_gp_ucb"])
+def test_a_modeler_sees_of_a_study_what_is_listed_here_and_nothing_else(
+    mechanism, releases, curator, owner, dataset, open_study
+):
+    study = open_study(owner, dataset, releases[mechanism])
+    with curator.http(study.token) as modeler:
+        assert set(_paths(modeler.get(f"/v1/studies/{study.id}").json())) == VISIBLE
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "po_gp_ucb"])
+def test_what_a_modeler_is_told_does_not_depend_on_the_values(mechanism, releases, small, curator, owner, open_study):
+    """Two data sets with the same number of rows: but for ids and digests, the two studies read alike."""
+    told = []
+    for stretch in (1.0, 0.01):
+        lines = small.csv.decode().splitlines()
+        values = [[repr(float(cell) * stretch) for cell in line.split(",")] for line in lines[1:]]
+        file = "\n".join([lines[0], *map(",".join, values)]).encode()
+        study = open_study(owner, owner.register("stretched", file), releases[mechanism])
+        with curator.http(study.token) as modeler:
+            view = modeler.get(f"/v1/studies/{study.id}").json()
+        told.append({k: v for k, v in view.items() if k not in ("id", "release_id", "release_sha256")})
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("reason", ["unknown_row", "study_not_open", "unauthenticated"])
+def test_a_refused_query_is_told_alike_by_both_parties(reason, curator, owner, dataset, open_study):
+    """Refusals are records too: the same fields on both sides, one each. So is that of a revoked grant."""
+    study, told = open_study(owner, dataset), []
+    if reason == "study_not_open":
+        owner.close_study(study.id)
+    if reason == "unauthenticated":
+        owner.revoke(study.id, study.token.removeprefix("blindopt_")[:16])
+    before = len(curator.records())
+    query = wire.QueryRequest(rows=[wire.RowPlays(row=400)])
+    with (
+        StudyClient(curator.url, study.token, study.id, observe=told.append) as client,
+        pytest.raises(Remote) as refused,
+    ):
+        client.ask(query, key="refused-1")
+    assert refused.value.remote_code == reason
+    recorded = [record["exchange"] for record in curator.records()[before:]]
+    assert recorded == [told[0].as_json()]
+    assert told[0].status == refused.value.remote_status

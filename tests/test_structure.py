@@ -1,0 +1,168 @@
+"""What may import what, read from the source: the promises that no type checker sees."""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from curator_service.settings import Settings as CuratorSettings
+from modeler_service.settings import Settings as ModelerSettings
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("shared", "curator_service", "modeler_service", "demo")
+FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def _name(path):
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+@cache
+def _tree(path):
+    return ast.parse(path.read_text())
+
+
+@cache
+def _imports(path):
+    """Every imported module, at any depth of the file; ``from a import b`` counts as a and as a.b."""
+    found = set()
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: a relative import"
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def _importers(package):
+    """The modules that import a package or anything inside it."""
+    return {
+        _name(path)
+        for path in FILES
+        if any(name == package or name.startswith(f"{package}.") for name in _imports(path))
+    }
+
+
+def _attributes(path):
+    """Dotted names that are read, such as ``np.random.default_rng``."""
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.Attribute):
+            yield ast.unparse(node)
+
+
+def _in(package, names):
+    return {name for name in names if name == package or name.startswith(f"{package}.")}
+
+
+def test_there_is_source_to_read():
+    assert len(FILES) > 50
+    assert {_name(path) for path in FILES} >= {"shared.client", "curator_service.privacy.noise", "modeler_service.runs"}
+    assert "shared.errors" in _imports(ROOT / "shared/client.py")
+
+
+def test_the_services_never_import_each_other():
+    assert _in("curator_service", _importers("modeler_service")) == set()
+    assert _in("modeler_service", _importers("curator_service")) == set()
+
+
+def test_shared_imports_neither_service_nor_the_demo():
+    for package in ("curator_service", "modeler_service", "demo"):
+        assert _in("shared", _importers(package)) == set()
+
+
+def test_the_demo_knows_the_services_through_http_alone():
+    assert _in("demo", _importers("curator_service") | _importers("modeler_service")) == set()
+
+
+def test_the_pure_part_of_shared_knows_no_server_no_database_and_no_http():
+    for package in ("shared.serving", "shared.client", "fastapi", "starlette", "uvicorn", "sqlalchemy", "httpx"):
+        pure = {
+            n for n in _in("shared", _importers(package)) if n != "shared.client" and not n.startswith("shared.serving")
+        }
+        assert pure == set(), package
+
+
+def test_only_the_store_rooms_know_sqlalchemy_or_sqlite():
+    rooms = {"curator_service.store", "modeler_service.store"}
+    found = _importers("sqlalchemy") | _importers("sqlite3")
+    assert found - rooms == _in("shared.serving.store", found)
+    assert rooms <= found
+
+
+def test_only_the_client_knows_httpx():
+    assert _importers("httpx") == {"shared.client"}
+    for package in ("requests", "urllib3", "urllib.request", "http.client", "aiohttp"):
+        assert _importers(package) == set()
+
+
+@pytest.mark.parametrize("package", ["pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"])
+def test_nothing_unpickles(package):
+    assert _importers(package) == set()
+
+
+def test_no_array_is_loaded_or_saved_with_pickle():
+    calls = 0
+    for path in FILES:
+        for node in ast.walk(_tree(path)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in (
+                "np.load",
+                "np.save",
+                "numpy.load",
+                "numpy.save",
+            ):
+                calls += 1
+                said = {keyword.arg: ast.unparse(keyword.value) for keyword in node.keywords}
+                assert said.get("allow_pickle") == "False", (path, ast.unparse(node))
+    assert calls >= 3
+
+
+def test_nothing_evaluates_text():
+    for path in FILES:
+        for node in ast.walk(_tree(path)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                assert node.func.id not in ("eval", "exec", "compile", "__import__"), path
+        assert _in("yaml", _imports(path)) == set()
+
+
+def test_the_curator_draws_from_no_generator_that_has_a_seed():
+    curator = [path for path in FILES if path.is_relative_to(ROOT / "curator_service")]
+    for path in curator:
+        for name in (*_imports(path), *_attributes(path)):
+            assert not name.startswith(("numpy.random", "np.random", "scipy.stats")), (path, name)
+            assert ".random." not in name, (path, name)
+    assert _in("curator_service", _importers("random")) == {"curator_service.privacy.entropy"}
+    entropy = ROOT / "curator_service/privacy/entropy.py"
+    used = {name.partition("(")[0] for name in _attributes(entropy) if name.startswith("random.")}
+    assert used - {"random.SystemRandom"} == set()
+    assert "random.SystemRandom" in used
+
+
+def test_only_privacy_draws_noise():
+    for package in ("opendp", "dp_accounting"):
+        assert _importers(package)
+        assert all(name.startswith("curator_service.privacy") for name in _importers(package))
+
+
+def test_only_app_and_command_line_read_the_environment():
+    """The demo is a program of its own; a library that reads settings by itself cannot be tested."""
+    for path in FILES:
+        if path.is_relative_to(ROOT / "demo") or path == ROOT / "shared/serving/cli.py":
+            continue
+        for name in _attributes(path):
+            assert name not in ("os.environ", "os.getenv", "os.environ.get"), path
+
+
+@pytest.mark.parametrize(
+    ("settings", "field"),
+    [(s, f) for s in (CuratorSettings, ModelerSettings) for f in s.model_fields],
+    ids=lambda v: v if isinstance(v, str) else v.__module__.partition("_")[0],
+)
+def test_every_setting_is_described(settings, field):
+    assert (settings.model_fields[field].description or "").endswith(".")
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.name != "__main__.py"], ids=_name)
+def test_every_module_says_what_it_is(path):
+    assert ast.get_docstring(_tree(path))
