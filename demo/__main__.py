@@ -35,6 +35,9 @@ def main() -> int:
                 curator, modeler = stack.enter_context(started(folder))
             outcomes = _play(console, curator, modeler, options)
             console.print(report.table(outcomes))
+            console.print(
+                "Row order, projection and noise are drawn anew each time: figures differ, --runs 20 tells more."
+            )
             report.plot(outcomes, folder / "regret.svg")
             console.print(f"plot       {folder / 'regret.svg'}", soft_wrap=True)
             if options.json:
