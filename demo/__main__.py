@@ -36,7 +36,7 @@ def main() -> int:
             outcomes = _play(console, curator, modeler, options)
             console.print(report.table(outcomes))
             console.print(
-                "Row order, projection and noise are drawn anew each time: figures differ, --runs 20 tells more."
+                "Noise, projection and row order are drawn anew each time: figures differ; see --runs."
             )
             report.plot(outcomes, folder / "regret.svg")
             console.print(f"plot       {folder / 'regret.svg'}", soft_wrap=True)
