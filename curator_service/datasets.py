@@ -194,7 +194,7 @@ def read_parquet(file: BinaryIO, limits: Limits, columns: Sequence[str] | None =
         values = np.empty((arrow.num_rows, len(names)))
         for j, name in enumerate(names):
             values[:, j] = _arrow_numbers(arrow.column(j), name, found)
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
         raise refuse("the file is not a readable Parquet file") from None
     found.raise_any()
     return Table(names, values, dropped)

@@ -103,9 +103,8 @@ class Runs:
             problem = {"code": error.remote_code, "detail": str(error)}
             state, because = ("completed", "refused") if refused else ("failed", "failed")
             self._end(identity, state=state, ended_because=because, problem=json.dumps(problem))
-        except (BlindoptError, ValueError) as error:
-            code = error.code if isinstance(error, BlindoptError) else "invalid"
-            problem = {"code": code, "detail": str(error)}
+        except BlindoptError as error:
+            problem = {"code": error.code, "detail": str(error)}
             self._end(identity, state="failed", ended_because="failed", problem=json.dumps(problem))
         except MemoryError:
             detail = "rows times queries need more memory than there is: ask for fewer iterations"
@@ -146,14 +145,13 @@ class _Run:
             row = store.run(db, identity)
             self._trials = store.trial_page(db, identity)
         self._spec = wire.RunSpec.model_validate_json(row.spec)
-        self._started_at = row.started_at
         self._token = desk.unseal(row.sealed_token).decode()
 
     def work(self) -> dict[str, str]:
         """Run to its end; how it ended."""
         if self._stop.is_set():
             raise Interrupted
-        self._change(state="running", started_at=self._started_at or stamp(self._desk.clock()))
+        self._desk.database.write(self._begin)
         with StudyClient(
             self._spec.curator_url,
             self._token,
@@ -167,6 +165,13 @@ class _Run:
             self._change(study=study.model_dump_json())
             candidates = self._candidates(curator, study)
             return self._loop(curator, study, candidates)
+
+    def _begin(self, db: Connection) -> None:
+        row = store.run(db, self._identity)
+        if row.stop_asked_at is not None:  # it may have come since this thread took the run
+            raise Interrupted
+        started_at = row.started_at or stamp(self._desk.clock())
+        store.change_run(db, self._identity, state="running", started_at=started_at)
 
     def _candidates(self, curator: StudyClient, study: wire.StudyView) -> Matrix:
         size = 8 * study.n * study.r + matrix.HEADER_MAX

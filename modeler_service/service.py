@@ -15,7 +15,7 @@ from shared import wire
 from shared.errors import Invalid, StateConflict
 from shared.serving.desk import Asked, Desk, Effect
 from shared.serving.store.database import Connection
-from shared.serving.store.tables import StoredReply, moment, stamp
+from shared.serving.store.tables import Log, StoredReply, moment, stamp
 
 CSV_COLUMNS = (
     "number", "phase", "row", "y", "mean", "sd", "acquisition", "ties", "measurement_variance", "query_id",
@@ -79,6 +79,8 @@ class Modeler:
                 store.change_run(db, identity, stop_asked_at=now)
             if state == "queued":
                 store.change_run(db, identity, state="stopped", ended_because="stopped", ended_at=now)
+                details = {"run_id": identity, "state": "stopped", "because": "stopped"}
+                Log.append(db, "run.ended", actor="modeler", now=self.desk.clock(), details=details)
             return Effect(self._view(db, identity), "run.stop_asked", {"run_id": identity}, 200)
 
         reply = self.desk.once(asked, effect)

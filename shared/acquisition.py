@@ -5,6 +5,7 @@ from math import log, pi
 
 import numpy as np
 
+from shared.errors import NumericalFailure
 from shared.matrix import Vector
 
 
@@ -43,6 +44,8 @@ def choose_maximum(acquisition: Vector, mean: Vector, variance: Vector, rng: np.
     Ties are real: before the first outcome every row is equal, and grids have symmetric rows.
     """
     best = np.flatnonzero(acquisition == acquisition.max())
+    if not len(best):  # NaN equals nothing
+        raise NumericalFailure("the acquisition of a candidate is not a number")
     row = int(best[rng.integers(len(best))]) if len(best) > 1 else int(best[0])
     return Choice(
         row=row,

@@ -8,7 +8,7 @@ between them.
 
 import hashlib
 import json
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -179,14 +179,13 @@ def reconcile(curator: Sequence[Exchange], modeler: Sequence[Exchange]) -> list[
 
 def _out_of_order(curator: Sequence[Exchange], modeler: Sequence[Exchange]) -> list[Difference]:
     """Answers of one run that the two logs tell in different order."""
-    places: dict[Exchange, deque[int]] = {}
-    for place, exchange in enumerate(modeler):
-        places.setdefault(exchange, deque()).append(place)
+    places = {exchange: place for place, exchange in enumerate(modeler)}
+    once = {e for e, n in Counter(curator).items() if n == 1} & {e for e, n in Counter(modeler).items() if n == 1}
     by_run: dict[str, list[tuple[int, Exchange]]] = {}
     for exchange in curator:
         run = (exchange.idempotency_key or "").partition(":")[0]
-        if run and (found := places.get(exchange)):
-            by_run.setdefault(run, []).append((found.popleft(), exchange))
+        if run and exchange in once:
+            by_run.setdefault(run, []).append((places[exchange], exchange))
     return [
         Difference(exchange.request_id, "the logs disagree on its order")
         for told in by_run.values()

@@ -237,7 +237,7 @@ class StudyClient(Client):
                 self._observe(exchange)
                 Reply(response.status_code, response.headers, body, exchange).check()
             with partial.open("ab" if response.status_code == 206 else "wb") as file:
-                for chunk in response.iter_bytes(1 << 20):
+                for chunk in response.iter_bytes():
                     if self._cancelled():
                         raise Unreachable("told to stop while fetching the candidates")
                     if file.tell() + len(chunk) > max_bytes:

@@ -42,7 +42,7 @@ class Posterior:
         # One contiguous row per outcome: the update below then reads memory in order.
         self._whitened: Matrix = np.empty((capacity, n))
         self.count = 0
-        self.mean: Vector = np.full(n, prior_mean)
+        self.mean: Vector = np.full(n, float(prior_mean))
         self.variance: Vector = np.full(n, kernel.variance)
 
     def observe(self, row: int, outcome: float) -> None:

@@ -26,8 +26,7 @@ def lattice(sd: float) -> int:
 def add_gaussian(values: Vector, sd: float) -> Vector:
     """``values`` (m,) rounded to the lattice 2^k plus discrete Gaussian noise on it.
 
-    k = floor(log2 sd) - 40. The law is within total variation 0.0202 m 2^-80 of the continuous one on
-    rounded values (docs/privacy.md). Raises NumericalFailure for a value that is not finite.
+    k = floor(log2 sd) - 40. How close its law is to the continuous one on rounded values: docs/privacy.md. Raises NumericalFailure for a value that is not finite.
     """
     if not np.isfinite(values).all():
         raise NumericalFailure("noise was asked for a number that is not finite")

@@ -19,8 +19,8 @@ class GaussianMechanism:
     Claims (epsilon, delta)-DP for datasets that differ in one row, moved by Euclidean norm at most
     ``sensitivity`` in scaled units. Argument: only that row's d coordinates change, by at most
     ``sensitivity`` together; the analytic Gaussian mechanism (Balle & Wang 2018, Theorem 8) gives the
-    noise; rounding to the lattice is inside the sensitivity, and the discrete Gaussian is within total
-    variation 2^-80 d of the continuous one. No centring and no scaling by the data. Claims nothing about
+    noise; rounding to the lattice is inside the sensitivity, and the discrete Gaussian is so close to
+    the continuous one that delta holds all the same (docs/privacy.md). No centring and no scaling by the data. Claims nothing about
     y, nor about how many rows there are.
     """
 

@@ -6,6 +6,7 @@ from modeler_service.algorithms.gp_ucb import GpUcb
 from modeler_service.algorithms.random_rows import RandomRows
 from shared import wire
 from shared.acquisition import Choice
+from shared.errors import Invalid
 from shared.matrix import Matrix
 
 NAMES = ("gp_ucb", "random")
@@ -28,12 +29,12 @@ def algorithm_of(
 ) -> Algorithm:
     """The algorithm that a run asks for; ``sign`` is -1 for minimization.
 
-    Raises ValueError if it needs a kernel and there is none.
+    Raises Invalid if it needs a kernel and there is none.
     """
     match spec:
         case wire.RandomRows():
             return RandomRows(len(candidates), seed)
         case wire.GpUcb():
             if kernel is None:
-                raise ValueError("gp_ucb needs a kernel: the study has none, so give one with the run")
+                raise Invalid("gp_ucb needs a kernel: the study has none, so give one with the run")
             return GpUcb(candidates, kernel, spec.delta_ucb, sign=sign, seed=seed, capacity=capacity)

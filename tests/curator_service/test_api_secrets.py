@@ -159,7 +159,7 @@ def test_a_refused_query_is_not_echoed(body, curator, opened):
 )
 def test_a_header_or_query_string_of_a_refused_request_is_not_echoed(path, headers, params, curator):
     with curator.http() as http:
-        _check_silent(curator, http.get(path, headers=headers, params=params), at_least=300)
+        _check_silent(curator, http.get(path, headers=headers, params=params))
 
 
 @pytest.mark.parametrize("header", ["Range", "If-Range", "If-None-Match", "Idempotency-Key", "Content-Type"])
@@ -172,8 +172,8 @@ def test_headers_of_an_exchange_are_not_echoed(header, curator, opened):
             modeler.post(f"/v1/studies/{opened.id}/queries", content=b"{}", headers=JSON | long),
         ]
     for reply in replies:
-        _check_silent(curator, reply, at_least=200)
-    assert replies[1].status_code >= 400
+        _check_silent(curator, reply, at_least=200)  # a range in no known unit is ignored, as HTTP wants it
+    assert [reply.status_code for reply in replies[1:]] in ([416, 422], [416, 400], [416, 415])
 
 
 def test_the_log_of_the_process_names_routes_and_never_paths(curator):

@@ -351,6 +351,13 @@ def test_a_damaged_parquet_file_is_refused_or_read_but_never_a_surprise():
     assert 200 < refused < 600
 
 
+@pytest.mark.parametrize("columns", [None, ["b"]])
+def test_a_parquet_name_that_is_no_text_is_refused(columns):
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"aaaa": [1.0], "b": [2.0]}), buffer, store_schema=False)
+    refusal(parquet_of, buffer.getvalue().replace(b"aaaa", b"\xff\xfe\xfd\xfc"), columns)
+
+
 # --- never with the value --------------------------------------------------------------------------
 
 LEAKS = {

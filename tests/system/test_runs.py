@@ -3,6 +3,8 @@
 import csv
 import io
 import json
+import time
+from collections import Counter
 from dataclasses import replace
 from datetime import datetime
 from itertools import pairwise
@@ -99,6 +101,22 @@ def test_a_stopped_run_ends_soon_and_keeps_its_answers(vendor, curator, opened, 
     assert 10 <= ended.trials < 20_000
     assert len([t for t in vendor.export(run.id).trials if t.y is not None]) == ended.trials
     assert vendor.run(run.id) == ended
+
+
+def test_a_run_that_is_stopped_as_it_starts_ends_once_and_stays_ended(vendor, curator, modeler, opened, run_of):
+    """Twenty runs, each stopped at some moment between its queue and its first query."""
+    spec, ended = run_of(curator.url, opened, iterations=20_000), []
+    for number in range(20):
+        run = vendor.start(spec)
+        time.sleep(number * 4e-4)
+        vendor.stop(run.id)
+        ended.append(vendor.wait(run.id, timeout_s=20).id)
+    records = [record for record in modeler.records() if record["kind"] == "run.ended"]
+    told = Counter(record["details"]["run_id"] for record in records)
+    for run in map(vendor.run, ended):
+        assert (run.state, run.ended_because, run.problem) == ("stopped", "stopped", None)
+        assert told[run.id] <= 1
+        assert run.started_at is None or run.started_at <= run.ended_at
 
 
 def test_logs_that_are_exported_in_the_middle_of_a_run_verify(vendor, curator, modeler, opened, run_of, until):

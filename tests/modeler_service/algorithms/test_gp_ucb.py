@@ -9,7 +9,7 @@ from modeler_service.algorithms.algorithm import NAMES, algorithm_of
 from modeler_service.algorithms.gp_ucb import GpUcb
 from modeler_service.algorithms.random_rows import RandomRows
 from shared import wire
-from shared.errors import NumericalFailure
+from shared.errors import Invalid, NumericalFailure
 
 KERNEL = wire.Kernel(lengthscale=0.8, signal_variance=2.0, noise_variance=1e-3, mean=0.5)
 
@@ -198,5 +198,5 @@ def test_an_algorithm_made_by_name_has_the_settings_of_the_request():
 
 
 def test_gp_ucb_without_a_kernel_is_refused():
-    with pytest.raises(ValueError, match="kernel"):
+    with pytest.raises(Invalid, match="kernel"):
         algorithm_of(wire.GpUcb(name="gp_ucb"), candidates(), None, sign=1, seed=0, capacity=5)
