@@ -24,9 +24,10 @@ def lattice(sd: float) -> int:
 
 
 def add_gaussian(values: Vector, sd: float) -> Vector:
-    """``values`` (m,) rounded to the lattice 2^k plus discrete Gaussian noise on it.
+    """``values`` (m,) rounded to the lattice 2^k plus discrete Gaussian noise on it, k = floor(log2 sd) - 40.
 
-    k = floor(log2 sd) - 40. How close its law is to the continuous one on rounded values: docs/privacy.md. Raises NumericalFailure for a value that is not finite.
+    How close its law is to the continuous one on rounded values: docs/privacy.md. Raises
+    NumericalFailure for a value that is not finite.
     """
     if not np.isfinite(values).all():
         raise NumericalFailure("noise was asked for a number that is not finite")

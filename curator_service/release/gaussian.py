@@ -20,8 +20,8 @@ class GaussianMechanism:
     ``sensitivity`` in scaled units. Argument: only that row's d coordinates change, by at most
     ``sensitivity`` together; the analytic Gaussian mechanism (Balle & Wang 2018, Theorem 8) gives the
     noise; rounding to the lattice is inside the sensitivity, and the discrete Gaussian is so close to
-    the continuous one that delta holds all the same (docs/privacy.md). No centring and no scaling by the data. Claims nothing about
-    y, nor about how many rows there are.
+    the continuous one that delta holds all the same (docs/privacy.md). No centring and no scaling by the
+    data. Claims nothing about y, nor about how many rows there are.
     """
 
     epsilon: Decimal
