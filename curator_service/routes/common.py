@@ -8,13 +8,19 @@ from curator_service.service import Curator
 from shared.errors import NotFound
 from shared.serving.tokens import Principal
 
+# Ids are opaque: one of another form is simply not there.
+DatasetId = Annotated[str, Path(description="ds_...")]
+StudyId = Annotated[str, Path(description="std_...")]
+QueryId = Annotated[str, Path(description="qry_...")]
+GrantId = Annotated[str, Path(description="The grant's key id.")]
+
 
 def _curator(request: Request) -> Curator:
     curator: Curator = request.app.state.curator
     return curator
 
 
-def of_own_study(request: Request, study_id: str) -> None:
+def of_own_study(request: Request, study_id: StudyId) -> None:
     """NotFound for a modeler's token on any study but its own: the two are not told apart."""
     principal: Principal = request.state.principal
     if principal.study_id is not None and principal.study_id != study_id:
@@ -22,8 +28,3 @@ def of_own_study(request: Request, study_id: str) -> None:
 
 
 CuratorDep = Annotated[Curator, Depends(_curator)]
-# Ids are opaque: one of another form is simply not there.
-DatasetId = Annotated[str, Path(description="ds_...")]
-StudyId = Annotated[str, Path(description="std_...")]
-QueryId = Annotated[str, Path(description="qry_...")]
-GrantId = Annotated[str, Path(description="The grant's key id.")]

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Form, Request, UploadFile
+from fastapi import APIRouter, File, Form, Request, UploadFile
 from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response
 
@@ -24,13 +24,13 @@ def register(
     request: Request,
     asked: AskedDep,
     curator: CuratorDep,
-    name: Annotated[str, Form(min_length=1, max_length=200)],
+    name: Annotated[str, Form(min_length=1, max_length=200, description="For people.")],
     public: Annotated[bool, Form(description="Nobody in it needs protection.")] = False,
     columns: Annotated[
         str | None,
         Form(description="JSON list of the columns to read and store; all others are left out. Default: all."),
     ] = None,
-    file: UploadFile | None = None,
+    file: Annotated[UploadFile | None, File(description="CSV in UTF-8 with a header, or *.parquet.")] = None,
     import_name: Annotated[
         str | None, Form(description="Instead of file: one in the configured import folder.")
     ] = None,

@@ -1,8 +1,9 @@
 """What a modeler with a grant may ask: the study, its candidates, and measurements by row."""
 
 import re
+from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request
+from fastapi import APIRouter, Depends, Header, Request
 from starlette.responses import FileResponse, Response
 
 from curator_service.routes.common import CuratorDep, QueryId, StudyId, of_own_study
@@ -42,13 +43,23 @@ def study(request: Request, study_id: StudyId, curator: CuratorDep) -> wire.Stud
     dependencies=[allowed("modeler")],
     operation_id="get_candidates",
 )
-def candidates(request: Request, study_id: StudyId, curator: CuratorDep) -> Response:
+def candidates(
+    request: Request,
+    study_id: StudyId,
+    curator: CuratorDep,
+    range_: Annotated[str | None, Header(alias="Range", description="One range of bytes: bytes=first-last.")] = None,
+    if_range: Annotated[str | None, Header(description="ETag: the range counts only while it is this.")] = None,
+    if_none_match: Annotated[str | None, Header(description="ETags that the client has: 304 if it is one.")] = None,
+) -> Response:
     """Z as a float64 npy file in a secret row order. ETag is its SHA-256; one Range at a time."""
     path, digest = curator.exchange.candidates(study_id)
     headers = {"ETag": f'"sha256-{digest}"', "Cache-Control": "private, no-cache", "Accept-Ranges": "bytes"}
-    if _matches(request.headers.get("if-none-match", ""), headers["ETag"]):
+    if _matches(if_none_match or "", headers["ETag"]):
         return Response(status_code=304, headers=headers)
-    _check_range(request, headers["ETag"], path.stat().st_size)
+    if (range_ or "").startswith("bytes=") and if_range in (None, headers["ETag"]):
+        _check_range(range_ or "", path.stat().st_size)
+    else:  # not ours to serve (RFC 9110, section 14.2)
+        request.scope["headers"] = [pair for pair in request.scope["headers"] if pair[0] not in (b"range", b"if-range")]
     return FileResponse(path, headers=headers, media_type=MEDIA_TYPE)
 
 
@@ -57,13 +68,9 @@ def _matches(wanted: str, etag: str) -> bool:
     return "*" in tags or etag in tags
 
 
-def _check_range(request: Request, etag: str, size: int) -> None:
-    """Leave a range only where it is one of bytes within the file (RFC 9110, section 14.2)."""
-    wanted = request.headers.get("range", "").replace(" ", "")
-    if not wanted.startswith("bytes=") or request.headers.get("if-range", etag) != etag:
-        request.scope["headers"] = [(k, v) for k, v in request.scope["headers"] if k not in (b"range", b"if-range")]
-        return
-    match = _RANGE.fullmatch(wanted)
+def _check_range(wanted: str, size: int) -> None:
+    """RangeNotSatisfiable for anything but one range within the file."""
+    match = _RANGE.fullmatch(wanted.replace(" ", ""))
     start = int(match[1]) if match and match[1] else 0
     end = int(match[2]) if match and match[2] else size
     if match is None or start >= size or end < start or match[3] == "0":

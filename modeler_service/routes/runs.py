@@ -88,9 +88,15 @@ def trials(
     dependencies=_READ,
     operation_id="export_run",
 )
-def export(run_id: RunId, modeler: ModelerDep, format: Annotated[Literal["json", "csv"], Query()] = "json") -> Response:  # noqa: A002
+def export(
+    run_id: RunId,
+    modeler: ModelerDep,
+    form: Annotated[
+        Literal["json", "csv"], Query(alias="format", description="json: the run and its trials; csv: the trials.")
+    ] = "json",
+) -> Response:
     """Everything needed to redo the run (json), or its trials alone (csv)."""
-    if format == "csv":
+    if form == "csv":
         headers = {"Content-Disposition": f'attachment; filename="{run_id}.csv"'}
         return Response(modeler.export_csv(run_id), headers=headers, media_type="text/csv")
     return Response(modeler.export(run_id).model_dump_json(), media_type="application/json")

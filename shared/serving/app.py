@@ -107,7 +107,7 @@ async def asked(request: Request, idempotency_key: IdempotencyKey = None) -> Ask
 
 
 AskedDep = Annotated[Asked, Depends(asked)]
-PageSize = Annotated[int, Query(ge=1, le=1_000)]
+PageSize = Annotated[int, Query(ge=1, le=1_000, description="Most items of one page.")]
 PageToken = Annotated[str | None, Query(pattern=r"^[0-9]{1,15}$", description="next_page_token of the page before.")]
 
 

@@ -10,7 +10,7 @@ class FieldProblem(Reply):
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    message: str
+    message: str = Field(description="What is wrong.")
     field: str | None = Field(None, description="Path of the field in the request.")
     row: int | None = Field(None, description="Data row of a file, counted from 1 after the header.")
     line: int | None = Field(None, description="Line of a file, counted from 1.")
@@ -21,12 +21,12 @@ class Problem(Reply):
     """RFC 9457 problem document: every error of both services has this form."""
 
     type: str = Field(description="A URI reference that names the kind of problem.")
-    title: str
-    status: int
-    detail: str
+    title: str = Field(description="The kind of problem, for people.")
+    status: int = Field(description="The HTTP status.")
+    detail: str = Field(description="What happened, and what to do.")
     instance: str = Field(description="The path that was asked.")
     code: str = Field(description="Stable name of the problem, for programs.")
     retryable: bool = Field(description="Whether the same request may succeed later.")
-    request_id: str
-    errors: list[FieldProblem] | None = None
+    request_id: str = Field(description="Names this request in the logs of the service.")
+    errors: list[FieldProblem] | None = Field(None, description="Where the request or the file is wrong.")
     errors_total: int | None = Field(None, description="How many there are, where only the first are listed.")

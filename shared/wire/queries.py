@@ -11,48 +11,48 @@ from shared.wire.base import PLAYS_MAX, ROWS_MAX, Reply, Request
 class RowPlays(Request):
     """One row and how often to measure it."""
 
-    row: int = Field(ge=0, lt=2**53)
-    plays: int = Field(1, ge=1, le=PLAYS_MAX)
+    row: int = Field(ge=0, lt=2**53, description="Row of Z, from 0.")
+    plays: int = Field(1, ge=1, le=PLAYS_MAX, description="How often to measure it.")
 
 
 class QueryRequest(Request):
     """Rows of Z that the modeler wants measured."""
 
-    rows: list[RowPlays] = Field(min_length=1, max_length=ROWS_MAX)
+    rows: list[RowPlays] = Field(min_length=1, max_length=ROWS_MAX, description="What to measure, in this order.")
 
 
 class PrivacyNoise(Reply):
     """Noise that protects an answer."""
 
-    family: Literal["none"] = "none"
-    scale: float | None = None
-    bound: float | None = None
+    family: Literal["none"] = Field("none", description="none: y has no privacy noise.")
+    scale: float | None = Field(None, description="Of the noise, in units of the measurement.")
+    bound: float | None = Field(None, description="Bound of the clipped y, in its units.")
 
 
 class NoisePassport(Reply):
     """What was done to y before it left: the modeler's algorithm reads its likelihood from it."""
 
-    privacy: PrivacyNoise = PrivacyNoise()
-    clip: tuple[float, float] | None = None
+    privacy: PrivacyNoise = Field(PrivacyNoise(), description="Noise that protects y.")
+    clip: tuple[float, float] | None = Field(None, description="Bounds that y was clipped to; null: not clipped.")
     measurement_variance: float = Field(description="Of the noise that the curator added as measurement noise.")
-    measurement_variance_known: bool = True
+    measurement_variance_known: bool = Field(True, description="False where the variance is an estimate.")
 
 
 class Answer(Reply):
     """One released measurement of one row."""
 
-    row: int
+    row: int = Field(description="Row of Z, from 0.")
     play: int = Field(description="1 for the first of this query's plays of the row.")
-    y: float
-    passport: NoisePassport
+    y: float = Field(description="What was released, in units of the measurement.")
+    passport: NoisePassport = Field(description="What was done to y before it left.")
 
 
 class QueryReply(Reply):
     """An answered query."""
 
-    id: str
-    study_id: str
-    state: Literal["answered"]
-    created_at: datetime
-    answers: list[Answer]
+    id: str = Field(description="qry_...")
+    study_id: str = Field(description="The study that was asked.")
+    state: Literal["answered"] = Field(description="Answers are all there.")
+    created_at: datetime = Field(description="When it was answered.")
+    answers: list[Answer] = Field(description="One per play, in the order of the request.")
     salt: str = Field(description="Random: the digest of this reply in the logs then reveals nothing of y.")

@@ -14,14 +14,14 @@ from shared.wire.studies import Kernel, StudyView
 class GpUcb(Request):
     """GP-UCB, Algorithm 2 of Kharkovskii et al. (2020)."""
 
-    name: Literal["gp_ucb"]
+    name: Literal["gp_ucb"] = Field(description="Names the algorithm.")
     delta_ucb: float = Field(0.05, gt=0, lt=1, description="Theorem 3; delta' is half of it.")
 
 
 class RandomRows(Request):
     """Uniform random rows without repetition: the yardstick that learns nothing."""
 
-    name: Literal["random"]
+    name: Literal["random"] = Field(description="Names the algorithm.")
 
 
 AlgorithmSpec = Annotated[GpUcb | RandomRows, Field(discriminator="name")]
@@ -49,13 +49,13 @@ CuratorUrl = Annotated[
 class RunSpec(Request):
     """One optimization against one study of a curator, as it is stored: without its secret."""
 
-    name: Name = "run"
-    curator_url: CuratorUrl
-    study_id: Annotated[str, Field(pattern=r"^std_[0-9a-f]{16}$")]
-    algorithm: AlgorithmSpec = GpUcb(name="gp_ucb")
+    name: Name = Field("run", description="For people.")
+    curator_url: CuratorUrl = Field(description="Address of the curator; https, except on loopback.")
+    study_id: Annotated[str, Field(pattern=r"^std_[0-9a-f]{16}$")] = Field(description="The study to optimize.")
+    algorithm: AlgorithmSpec = Field(GpUcb(name="gp_ucb"), description="How rows are chosen.")
     iterations: int = Field(50, ge=1, le=100_000, description="T: queries after the initial ones.")
     initial_rows: int = Field(1, ge=0, le=10_000, description="Uniform random rows asked first.")
-    seed: Seed = 0
+    seed: Seed = Field(0, description="Decides initial rows and ties: the same seed makes the same choices.")
     kernel: Kernel | None = Field(None, description="Fixed hyper-parameters, or null: those of the study.")
 
 
@@ -73,72 +73,74 @@ RunState = Literal["queued", "running", "completed", "failed", "stopped"]
 class Best(Reply):
     """The best outcome that a run has seen."""
 
-    trial: int
-    row: int
-    y: float
+    trial: int = Field(description="Number of the trial, from 1.")
+    row: int = Field(description="Row of Z.")
+    y: float = Field(description="Its outcome, in units of the measurement.")
 
 
 class RunProblem(Reply):
     """Why a run failed."""
 
-    code: str
-    detail: str
+    code: str = Field(description="Stable name, for programs.")
+    detail: str = Field(description="For people.")
 
 
 class RunView(Reply):
     """A run and how far it is."""
 
-    id: str
-    name: str
-    state: RunState
-    curator_url: str
-    study_id: str
-    algorithm: AlgorithmSpec
-    iterations: int
-    initial_rows: int
-    seed: int
-    kernel: Kernel | None
+    id: str = Field(description="run_...")
+    name: str = Field(description="For people.")
+    state: RunState = Field(description="queued, running, and then one of the others for ever.")
+    curator_url: str = Field(description="Address of the curator.")
+    study_id: str = Field(description="The study at the curator.")
+    algorithm: AlgorithmSpec = Field(description="How rows are chosen.")
+    iterations: int = Field(description="T: queries after the initial ones.")
+    initial_rows: int = Field(description="Uniform random rows asked first.")
+    seed: int = Field(description="Decides initial rows and ties.")
+    kernel: Kernel | None = Field(description="Given with the run; null: that of the study.")
     study: StudyView | None = Field(description="What the curator told of the study; null until it was asked.")
     trials: int = Field(description="Answered so far.")
-    best: Best | None
-    created_at: datetime
-    started_at: datetime | None
-    ended_at: datetime | None
-    ended_because: Literal["budget", "exhausted", "refused", "stopped", "failed"] | None
-    problem: RunProblem | None
+    best: Best | None = Field(description="Null before the first answer.")
+    created_at: datetime = Field(description="When it was queued.")
+    started_at: datetime | None = Field(description="When work on it first began.")
+    ended_at: datetime | None = Field(description="Null until it has ended.")
+    ended_because: Literal["budget", "exhausted", "refused", "stopped", "failed"] | None = Field(
+        description="budget: all queries were answered; exhausted: no row is left."
+    )
+    problem: RunProblem | None = Field(description="Null unless it failed or was refused.")
 
 
 class RunPage(Page):
     """A page of runs."""
 
-    runs: list[RunView]
+    runs: list[RunView] = Field(description="In the order of their creation.")
 
 
 class TrialView(Reply):
     """One chosen row with its answer. Moments are in units of the measurement, at the time of the choice."""
 
-    number: int
-    phase: Literal["initial", "algorithm"]
-    row: int
-    mean: float | None
-    sd: float | None
+    number: int = Field(description="From 1.")
+    phase: Literal["initial", "algorithm"] = Field(description="Whether the row was drawn at random or chosen.")
+    row: int = Field(description="Row of Z.")
+    mean: float | None = Field(description="Posterior mean of the row; null for a random one.")
+    sd: float | None = Field(description="Posterior standard deviation; null for a random row.")
     acquisition: float | None = Field(description="In the direction of maximization.")
     ties: int = Field(description="Rows that shared the maximum; one was drawn with the run's seed.")
-    chosen_at: datetime
-    answered_at: datetime | None
-    query_id: str | None
-    y: float | None
-    passport: NoisePassport | None
+    chosen_at: datetime = Field(description="When the row was chosen.")
+    answered_at: datetime | None = Field(description="Null until the curator answered.")
+    query_id: str | None = Field(description="The query at the curator; null until it was answered.")
+    y: float | None = Field(description="The outcome; null until it was answered.")
+    passport: NoisePassport | None = Field(description="What was done to y; null until it was answered.")
 
 
 class TrialPage(Page):
     """A page of trials."""
 
-    trials: list[TrialView]
+    trials: list[TrialView] = Field(description="In the order of their numbers.")
 
 
 class RunExport(Reply):
     """Everything needed to redo a run, given the release."""
 
-    run: RunView
-    trials: list[TrialView]
+    run: RunView = Field(description="The run.")
+    trials: list[TrialView] = Field(description="All of them, in order.")

@@ -15,7 +15,7 @@ class Feature(Request):
     units. Bounds and scale must not be computed from the private data.
     """
 
-    column: Name
+    column: Name = Field(description="A column of the dataset.")
     lower: float = Field(ge=-1e50, le=1e50, description="Smallest value, in raw units: smaller ones are clipped.")
     upper: float = Field(ge=-1e50, le=1e50, description="Largest value, in raw units: larger ones are clipped.")
     scale: PositiveFloat | None = Field(None, description="Raw units in one scaled unit; default upper - lower.")
@@ -35,7 +35,7 @@ class Feature(Request):
 class Kernel(Request):
     """Squared-exponential kernel and Gaussian likelihood with hyper-parameters that are public values."""
 
-    kind: Literal["squared_exponential"] = "squared_exponential"
+    kind: Literal["squared_exponential"] = Field("squared_exponential", description="The covariance function.")
     lengthscale: PositiveFloat = Field(description="In scaled units of the features.")
     signal_variance: PositiveFloat = Field(description="In squared units of the measurement.")
     noise_variance: PositiveFloat = Field(description="Of one measurement, in its squared units.")
@@ -45,9 +45,9 @@ class Kernel(Request):
 class Measurement(Request):
     """Where y comes from."""
 
-    source: Literal["column"] = "column"
-    column: Name
-    direction: Literal["maximize", "minimize"]
+    source: Literal["column"] = Field("column", description="Where y comes from: a column of the dataset.")
+    column: Name = Field(description="The column of y; it cannot be a feature too.")
+    direction: Literal["maximize", "minimize"] = Field(description="Which outcomes the owner looks for.")
     noise_variance: float = Field(
         0.0, ge=0, le=1e50, description="sigma_n^2 of Gaussian noise that the curator adds to each answer."
     )
@@ -68,7 +68,7 @@ FailureProbability = Annotated[float, Field(ge=1e-18, le=0.1, description="delta
 class IdentityRelease(Request):
     """Z = X, unprotected. Only for a dataset that its owner declares public."""
 
-    mechanism: Literal["identity"]
+    mechanism: Literal["identity"] = Field(description="Names the kind of release.")
 
 
 def _acknowledged(said: bool) -> bool:
@@ -80,7 +80,7 @@ def _acknowledged(said: bool) -> bool:
 class PoGpUcbRelease(Request):
     """Algorithm 1 of Kharkovskii et al. (2020), as published. Its privacy theorem is refuted."""
 
-    mechanism: Literal["po_gp_ucb"]
+    mechanism: Literal["po_gp_ucb"] = Field(description="Names the kind of release.")
     epsilon: Epsilon
     delta: FailureProbability
     sensitivity: Delta = 1.0
@@ -94,7 +94,7 @@ class PoGpUcbRelease(Request):
 class GaussianRelease(Request):
     """Z = X plus Gaussian noise calibrated by the analytic Gaussian mechanism."""
 
-    mechanism: Literal["gaussian"]
+    mechanism: Literal["gaussian"] = Field(description="Names the kind of release.")
     epsilon: Epsilon
     delta: FailureProbability
     sensitivity: Delta = 1.0
@@ -106,18 +106,22 @@ ReleaseSpec = Annotated[IdentityRelease | PoGpUcbRelease | GaussianRelease, Fiel
 class Answers(Request):
     """What is done to y before it leaves."""
 
-    mechanism: Literal["none"] = "none"
+    mechanism: Literal["none"] = Field("none", description="Noise on each answer; none: y leaves as it was measured.")
 
 
 class StudyCreate(Request):
     """A draft of one outsourced optimization."""
 
-    name: Name
-    dataset_id: Name
-    features: list[Feature] = Field(min_length=1, max_length=FEATURES_MAX)
-    measurement: Measurement
-    release: ReleaseSpec
-    answers: Answers = Answers()
+    name: Name = Field(description="For people; a modeler does not see it.")
+    dataset_id: Name = Field(description="The dataset; a modeler does not see it.")
+    features: list[Feature] = Field(
+        min_length=1,
+        max_length=FEATURES_MAX,
+        description="What Z is made from. A modeler does not see names and bounds.",
+    )
+    measurement: Measurement = Field(description="The outcome to optimize.")
+    release: ReleaseSpec = Field(description="How Z is made, and what it costs.")
+    answers: Answers = Field(Answers(), description="What is done to each y.")
     kernel: Kernel | None = Field(None, description="Public hyper-parameters, or null: the modeler brings its own.")
 
 
@@ -127,7 +131,7 @@ Status = Literal["sound", "refuted", "unprotected"]
 class FeatureMeaning(Reply):
     """What Delta and the noise are in the unit of one feature."""
 
-    column: str
+    column: str = Field(description="The feature.")
     sensitivity: float | None = Field(description="A change of this size, in this feature alone, is protected.")
     noise_sd: float | None = Field(description="Standard deviation of the noise, in this feature's unit.")
 
@@ -135,12 +139,12 @@ class FeatureMeaning(Reply):
 class ReleaseReport(Reply):
     """What the owner may know of a release. It depends on the data: never shown to a modeler."""
 
-    guarantee: str
-    status: Status
-    n: int
-    r: int
+    guarantee: str = Field(description="What is promised for the records, in words.")
+    status: Status = Field(description="Whether that promise is proved, refuted, or none.")
+    n: int = Field(description="Rows of Z.")
+    r: int = Field(description="Columns of Z.")
     noise_sd: float | None = Field(None, description="Per coordinate of Z, in scaled units.")
-    features: list[FeatureMeaning]
+    features: list[FeatureMeaning] = Field(description="What Delta and noise mean in the unit of each feature.")
     sigma_min: float | None = Field(None, description="Smallest singular value of the centred, scaled X.")
     omega: float | None = Field(None, description="Threshold of Algorithm 1 for the chosen r, times Delta.")
     branch: Literal["project", "lift"] | None = Field(None, description="The branch that Algorithm 1 takes.")
@@ -150,35 +154,39 @@ class ReleaseReport(Reply):
 class StudyOwnerView(Reply):
     """A study as its owner sees it."""
 
-    id: str
-    state: Literal["draft", "releasing", "open", "closed"]
-    created_at: datetime
-    opened_at: datetime | None
-    spec: StudyCreate
-    guarantee: str
-    release_id: str | None
-    release_sha256: Sha256 | None
-    report: ReleaseReport | None
+    id: str = Field(description="std_...")
+    state: Literal["draft", "releasing", "open", "closed"] = Field(
+        description="A draft is released once and is then open; a closed one answers no queries."
+    )
+    created_at: datetime = Field(description="When the draft was made.")
+    opened_at: datetime | None = Field(description="When Z was released; null before.")
+    spec: StudyCreate = Field(description="As it was created.")
+    guarantee: str = Field(description="What is promised for the records, in words.")
+    release_id: str | None = Field(description="rel_...; null before the release.")
+    release_sha256: Sha256 | None = Field(description="Of the npy file of Z; null before the release.")
+    report: ReleaseReport | None = Field(description="What the data made of the release: for the owner alone.")
 
 
 class StudyPage(Page):
     """A page of studies."""
 
-    studies: list[StudyOwnerView]
+    studies: list[StudyOwnerView] = Field(description="In the order of their creation.")
 
 
 class NoiseLaw(Reply):
     """The public law of Z given X."""
 
-    family: Literal["none", "gaussian", "random_projection"]
+    family: Literal["none", "gaussian", "random_projection"] = Field(
+        description="gaussian: independent noise in each coordinate; random_projection: a secret linear map."
+    )
     sd: float | None = Field(None, description="Standard deviation per coordinate, in scaled units.")
 
 
 class Limits(Reply):
     """What one request may ask."""
 
-    rows_per_query: int
-    plays_per_row: int
+    rows_per_query: int = Field(description="Most rows in one query.")
+    plays_per_row: int = Field(description="Most plays of one row in one query.")
 
 
 class StudyView(Reply):
@@ -187,54 +195,54 @@ class StudyView(Reply):
     Nothing here depends on the data except the number of rows.
     """
 
-    id: str
-    state: Literal["open", "closed"]
-    n: int
-    r: int
-    release_id: str
-    release_sha256: Sha256
-    mechanism: str
-    status: Status
+    id: str = Field(description="std_...")
+    state: Literal["open", "closed"] = Field(description="A closed study answers no queries.")
+    n: int = Field(description="Rows of Z.")
+    r: int = Field(description="Columns of Z.")
+    release_id: str = Field(description="rel_...")
+    release_sha256: Sha256 = Field(description="Of the npy file of Z: its ETag.")
+    mechanism: str = Field(description="Name of the release mechanism.")
+    status: Status = Field(description="Whether the guarantee is proved, refuted, or none.")
     epsilon: DecimalString | None = Field(description="Of the release; null where it claims nothing.")
     delta: float | None = Field(description="Of the release: failure probability of (epsilon, delta).")
     sensitivity: float | None = Field(description="Delta: how far one row may move, in scaled units.")
-    noise: NoiseLaw = Field(description="The public law of Z given X.")
-    answers: Answers
-    direction: Literal["maximize", "minimize"]
+    noise: NoiseLaw = Field(description="How Z was made from X: public.")
+    answers: Answers = Field(description="What is done to each y.")
+    direction: Literal["maximize", "minimize"] = Field(description="Which outcomes the owner looks for.")
     measurement_noise_variance: float = Field(description="Added by the curator to each answer.")
-    kernel: Kernel | None
-    limits: Limits
+    kernel: Kernel | None = Field(description="Public hyper-parameters; null: bring your own.")
+    limits: Limits = Field(description="What one query may ask.")
     guarantee: str = Field(description="What is promised for the records, in words.")
 
 
 class GrantCreate(Request):
     """A credential for one modeler and one study."""
 
-    name: Name
-    expires_in_days: int = Field(90, ge=1, le=3_660)
+    name: Name = Field(description="For whom: shown in listings.")
+    expires_in_days: int = Field(90, ge=1, le=3_660, description="Days until the token expires.")
 
 
 class GrantReply(Reply):
     """The token is shown here and never again."""
 
-    id: str
-    name: str
-    study_id: str
+    id: str = Field(description="Key id of the token: not a secret.")
+    name: str = Field(description="For whom.")
+    study_id: str = Field(description="The one study that the token opens.")
     token: str = Field(description="A secret: give it to the modeler over a private channel.", repr=False)
-    expires_at: datetime
+    expires_at: datetime = Field(description="From then on the token is refused.")
 
 
 class GrantView(Reply):
     """A grant without its secret."""
 
-    id: str
-    name: str
-    study_id: str
-    state: Literal["live", "revoked"]
-    expires_at: datetime
+    id: str = Field(description="Key id of the token: not a secret.")
+    name: str = Field(description="For whom.")
+    study_id: str = Field(description="The one study that the token opens.")
+    state: Literal["live", "revoked"] = Field(description="A revoked token is refused; so is an expired one.")
+    expires_at: datetime = Field(description="From then on the token is refused.")
 
 
 class GrantPage(Page):
     """A page of grants."""
 
-    grants: list[GrantView]
+    grants: list[GrantView] = Field(description="In the order of their creation.")
