@@ -128,21 +128,22 @@ def _chosen(header: list[str], columns: Sequence[str] | None) -> tuple[list[str]
 def _chunks(
     reader: Any, header: list[str], names: list[str], chosen: list[int], limits: Limits, found: _Findings
 ) -> Iterator[Matrix]:
-    row = 0
-    while lines := [(reader.line_num, cells) for cells in islice(reader, _CHUNK_ROWS)]:
-        whole = []
-        for line, cells in lines:
-            row += 1
+    row, more = 0, True
+    while more:
+        whole, more = [], False
+        for cells in islice(reader, _CHUNK_ROWS):
+            row, more = row + 1, True
             if row > limits.rows:
-                raise refuse(f"more than {limits.rows} rows", row=row, line=line)
+                raise refuse(f"more than {limits.rows} rows", row=row, line=reader.line_num)
             if len(cells) != len(header):
-                found.add(f"{len(cells)} cells where the header has {len(header)}", row=row, line=line)
+                found.add(f"{len(cells)} cells where the header has {len(header)}", row=row, line=reader.line_num)
             else:
-                whole.append((row, line, cells))
+                whole.append((row, reader.line_num, [cells[place] for place in chosen]))
         chunk = np.empty((len(whole), len(names)))
-        for j, (name, place) in enumerate(zip(names, chosen, strict=True)):
-            chunk[:, j] = _numbers([cells[place] for _, _, cells in whole], name, whole, found)
-        yield chunk
+        for j, name in enumerate(names):
+            chunk[:, j] = _numbers([cells[j] for _, _, cells in whole], name, whole, found)
+        if more:
+            yield chunk
 
 
 def _numbers(cells: list[str], name: str, whole: list[tuple[int, int, list[str]]], found: _Findings) -> Vector:

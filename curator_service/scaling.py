@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,16 @@ from shared.matrix import Matrix
 from shared.wire import Feature
 
 BLOCK_ROWS = 16_384
+
+
+def rounding_of(features: list[Feature]) -> float:
+    """How much further apart than in real numbers two scaled rows may lie, in scaled units.
+
+    Subtraction and division each err by at most 2^-53 of a result that is at most half a range over its
+    scale, for each of the two rows.
+    """
+    halves = [(f.upper - f.lower) / (2 * f.unit) for f in features]
+    return 2.0**-51 * sqrt(sum(half**2 for half in halves))
 
 
 @dataclass(frozen=True, slots=True, repr=False)

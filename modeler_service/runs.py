@@ -162,6 +162,7 @@ class _Run:
             cancelled=self._stop.is_set,
         ) as curator:
             study = self._retry(curator.study)
+            self._check_same(study)
             self._change(study=study.model_dump_json())
             candidates = self._candidates(curator, study)
             return self._loop(curator, study, candidates)
@@ -173,8 +174,21 @@ class _Run:
         started_at = row.started_at or stamp(self._desk.clock())
         store.change_run(db, self._identity, state="running", started_at=started_at)
 
+    def _check_same(self, study: wire.StudyView) -> None:
+        """ProtocolViolated if a run that goes on meets another study than it began with."""
+        with self._desk.database.read() as db:
+            before = store.run(db, self._identity).study
+        if before is not None:
+            begun = wire.StudyView.model_validate_json(before)
+            for name in ("release_sha256", "n", "r", "direction", "kernel", "measurement_noise_variance"):
+                if getattr(begun, name) != getattr(study, name):
+                    raise ProtocolViolated(f"the study's {name} is not what it was when the run began")
+
     def _candidates(self, curator: StudyClient, study: wire.StudyView) -> Matrix:
         size = 8 * study.n * study.r + matrix.HEADER_MAX
+        capacity = self._spec.iterations + self._spec.initial_rows
+        if 8 * study.n * (capacity + study.r + 8) > self._settings.run_memory_max_bytes:
+            raise MemoryError
         if size > self._settings.candidates_max_bytes:
             raise NumericalFailure(
                 f"the release has {study.n} x {study.r} numbers: more than CANDIDATES_MAX_BYTES allows"

@@ -23,4 +23,5 @@ class Settings(ServiceSettings):
         None, description="CA in PEM that signs curators' certificates; default: the system's."
     )
     candidates_max_bytes: int = Field(8 << 30, ge=1 << 10, description="Largest release that is fetched.")
+    run_memory_max_bytes: int = Field(8 << 30, ge=1 << 20, description="Most memory that one run may need.")
     allow_plain_http: bool = Field(False, description="Send grant tokens over http to hosts other than loopback.")

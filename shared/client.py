@@ -5,6 +5,7 @@ One synchronous httpx.Client is kept open per client: it is faster than the asyn
 """
 
 import json
+import re
 import secrets
 import ssl
 import time
@@ -27,6 +28,7 @@ R = TypeVar("R", bound=BaseModel)
 EMPTY_SHA256 = sha256(b"")
 DOWNLOAD_ATTEMPTS = 5
 REPLY_MAX_BYTES = 64 << 20
+STUDY_REPLY_MAX_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,19 +70,21 @@ class Client:
         verify: str | bool = True,
         observe: Callable[[Exchange], None] | None = None,
         cancelled: Callable[[], bool] = lambda: False,
+        reply_max_bytes: int = REPLY_MAX_BYTES,
     ) -> None:
         context: ssl.SSLContext | bool = (
             ssl.create_default_context(cafile=verify) if isinstance(verify, str) else verify
         )
         self._http = httpx.Client(
             base_url=base_url,
-            headers={"Authorization": f"Bearer {token}"},
+            headers={"Authorization": f"Bearer {token}", "Accept-Encoding": "identity"},
             timeout=timeout_s,
             verify=context,
             trust_env=False,  # a proxy of the environment would read the token
         )
         self._timeout_s = timeout_s
         self._cancelled = cancelled
+        self._reply_max_bytes = reply_max_bytes
         self._observe = observe or (lambda exchange: None)
 
     def __enter__(self) -> Self:
@@ -119,10 +123,11 @@ class Client:
             ) as response,
         ):
             received = bytearray()
-            for chunk in response.iter_bytes():
+            _not_encoded(response)
+            for chunk in response.iter_raw():
                 received += chunk
-                if len(received) > REPLY_MAX_BYTES:
-                    raise ProtocolViolated(f"the reply is larger than {REPLY_MAX_BYTES} bytes")
+                if len(received) > self._reply_max_bytes:
+                    raise ProtocolViolated(f"the reply is larger than {self._reply_max_bytes} bytes")
                 if time.monotonic() > deadline:  # httpx bounds each read alone
                     raise Unreachable("the other party did not answer in time")
         exchange = _exchange(response, path, study_id, key, sha256(body or b""), sha256(bytes(received)))
@@ -146,6 +151,22 @@ def is_ready(base_url: str) -> bool:
         return httpx.get(f"{base_url}/readyz", timeout=5.0, trust_env=False).status_code == 200
     except httpx.TransportError:
         return False
+
+
+def _not_encoded(response: httpx.Response) -> None:
+    # A few bytes of gzip inside gzip unfold to gigabytes; and digests are of the bytes as sent.
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        raise ProtocolViolated("the reply is encoded, though identity was asked for")
+
+
+def _at_most(response: httpx.Response, most: int) -> Iterator[bytes]:
+    _not_encoded(response)
+    got = 0
+    for chunk in response.iter_raw():
+        got += len(chunk)
+        if got > most:
+            raise ProtocolViolated(f"the reply is larger than {most} bytes")
+        yield chunk
 
 
 def new_key() -> str:
@@ -184,7 +205,7 @@ class StudyClient(Client):
     """A modeler's view of one study at a curator. ``observe`` gets every exchange, refusals too."""
 
     def __init__(self, base_url: str, token: str, study_id: str, **options: Any) -> None:
-        super().__init__(base_url, token, **options)
+        super().__init__(base_url, token, reply_max_bytes=STUDY_REPLY_MAX_BYTES, **options)
         self._study_id = study_id
         self._path = f"/v1/studies/{study_id}"
 
@@ -232,18 +253,21 @@ class StudyClient(Client):
         path = f"{self._path}/candidates"
         with _transport_errors(), self._http.stream("GET", path, headers=headers) as response:
             if response.status_code >= 400:
-                body = response.read()
+                body = b"".join(_at_most(response, self._reply_max_bytes))
                 exchange = _exchange(response, path, self._study_id, None, EMPTY_SHA256, sha256(body))
                 self._observe(exchange)
                 Reply(response.status_code, response.headers, body, exchange).check()
+            _not_encoded(response)
             with partial.open("ab" if response.status_code == 206 else "wb") as file:
-                for chunk in response.iter_bytes():
+                for chunk in response.iter_raw():
                     if self._cancelled():
                         raise Unreachable("told to stop while fetching the candidates")
                     if file.tell() + len(chunk) > max_bytes:
                         raise ProtocolViolated("the candidates are larger than their study says")
                     file.write(chunk)
             told = response.headers.get("ETag", "").strip('"').removeprefix("sha256-")
+            if not re.fullmatch("[0-9a-f]{64}", told):
+                raise ProtocolViolated("the candidates come without a digest")
             self._observe(_exchange(response, path, self._study_id, None, EMPTY_SHA256, told))
 
 

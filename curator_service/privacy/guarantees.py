@@ -20,7 +20,8 @@ def guarantee(spec: ReleaseSpec, d: int) -> str:
             )
         case GaussianRelease():
             return (
-                f"({spec.epsilon}, {spec.delta:g})-differential privacy of each row's features: datasets that differ "
-                f"in one row, moved by at most {spec.sensitivity:g} in scaled units, give candidates that an attacker "
-                f"can hardly tell apart, whatever else it knows. {EXACT_ANSWERS}"
+                f"({spec.epsilon}, {spec.delta!r})-differential privacy of each row's features: for two datasets that "
+                f"differ in one row, moved by at most {spec.sensitivity!r} in scaled units, no event is more than "
+                f"e^{spec.epsilon} times likelier under one than under the other, but for {spec.delta!r}, whatever an "
+                f"attacker knows. {EXACT_ANSWERS}"
             )

@@ -27,6 +27,8 @@ class GaussianMechanism:
     epsilon: Decimal
     delta: float
     sensitivity: float
+    rounding: float = 0.0
+    """How much further than ``sensitivity`` scaling in doubles may move a row."""
 
     name: ClassVar[str] = "gaussian"
     version: ClassVar[int] = 1
@@ -39,7 +41,7 @@ class GaussianMechanism:
 
     def sd(self, d: int) -> float:
         """Noise per coordinate, in scaled units."""
-        return gaussian_sd(self.epsilon, self.delta, self.sensitivity, d)
+        return gaussian_sd(self.epsilon, self.delta, self.sensitivity + self.rounding, d)
 
     def noise(self, d: int) -> NoiseLaw:
         """The noise is public: the modeler needs it to read distances."""

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, File, Form, Request, UploadFile
+from fastapi import APIRouter, Depends, File, Form, Request, UploadFile
 from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response
 
@@ -14,17 +14,33 @@ from shared.serving.app import AskedDep, PageSize, PageToken, allowed, answer, p
 from shared.serving.problems import documented
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], dependencies=[allowed("owner")])
+FIELDS = ("name", "public", "columns", "file", "import_name")
 _COLUMNS = TypeAdapter(list[wire.Name])
 
 
+async def only_known_fields(request: Request) -> None:
+    """Invalid for a form field that is unknown or sent twice: a typing error must not widen what is stored."""
+    sent = [name for name, _ in (await request.form()).multi_items()]
+    for name in sent:
+        if name not in FIELDS or sent.count(name) > 1:
+            raise Invalid(
+                f"the form takes {', '.join(FIELDS)}, each once", [{"field": name[:60], "message": "not taken"}]
+            )
+
+
 @router.post(
-    "", status_code=201, response_model=wire.DatasetView, responses=documented(409), operation_id="register_dataset"
+    "",
+    dependencies=[Depends(only_known_fields)],
+    status_code=201,
+    response_model=wire.DatasetView,
+    responses=documented(409),
+    operation_id="register_dataset",
 )
 def register(
     request: Request,
     asked: AskedDep,
     curator: CuratorDep,
-    name: Annotated[str, Form(min_length=1, max_length=200, description="For people.")],
+    name: Annotated[wire.Name, Form(description="For people.")],
     public: Annotated[bool, Form(description="Nobody in it needs protection.")] = False,
     columns: Annotated[
         str | None,

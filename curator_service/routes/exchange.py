@@ -70,10 +70,10 @@ def _matches(wanted: str, etag: str) -> bool:
 
 def _check_range(wanted: str, size: int) -> None:
     """RangeNotSatisfiable for anything but one range within the file."""
-    match = _RANGE.fullmatch(wanted.replace(" ", ""))
+    match = _RANGE.fullmatch(wanted)
     start = int(match[1]) if match and match[1] else 0
     end = int(match[2]) if match and match[2] else size
-    if match is None or start >= size or end < start or match[3] == "0":
+    if match is None or start >= size or end < start or (match[3] and int(match[3]) == 0):
         raise RangeNotSatisfiable(f"ask for one range within the file's {size} bytes: bytes=first-last", size)
 
 

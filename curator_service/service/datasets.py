@@ -77,7 +77,11 @@ class Datasets:
     def import_path(self, name: str) -> Path:
         """A file of the import folder by its bare name. Raises NotFound."""
         path = self._import_dir / name if self._import_dir is not None else None
-        if path is None or Path(name).name != name or path.is_symlink() or not path.is_file():
+        try:
+            usable = path is not None and Path(name).name == name and not path.is_symlink() and path.is_file()
+        except (OSError, ValueError):  # a name that no file can have
+            usable = False
+        if path is None or not usable:
             raise NotFound("the import folder holds no such file, or none is configured")
         return path
 

@@ -49,7 +49,7 @@ class Exchanges:
         """All that a modeler may know of a study. StudyNotOpen before the release."""
         with self._desk.database.read() as db:
             released, state = self._released(db, identity), store.state_of(db, identity)
-        spec, mechanism = released.spec, mechanism_of(released.spec.release)
+        spec, mechanism = released.spec, mechanism_of(released.spec)
         private = None if isinstance(spec.release, wire.IdentityRelease) else spec.release
         return wire.StudyView(
             id=identity,

@@ -47,6 +47,7 @@ class Studies:
 
         def effect(db: Connection) -> Effect:
             _check_fit(spec, dataset_view(store.find(db, store.datasets, spec.dataset_id)))
+            mechanism_of(spec)
             identity = new_id("std")
             store.insert(
                 db,
@@ -91,7 +92,7 @@ class Studies:
         """What a release would be; draws and changes nothing. For the owner alone."""
         spec = self.one(identity).spec
         rows = self._rows(spec, in_secret_order=False)
-        mechanism = mechanism_of(spec.release)
+        mechanism = mechanism_of(spec)
         return _report(spec, rows, mechanism, mechanism.assess(rows))
 
     def release(self, asked: Asked, identity: str) -> StoredReply:
@@ -107,7 +108,7 @@ class Studies:
         release_id = new_id("rel")
         try:
             rows = self._rows(spec, in_secret_order=True)
-            mechanism = mechanism_of(spec.release)
+            mechanism = mechanism_of(spec)
             drawn = self._vault.begin_release(release_id, rows.n, mechanism.columns(rows.d))
             report = _report(spec, rows, mechanism, mechanism.draw(rows, drawn))
             del drawn  # closes the memory map before it is read back

@@ -102,7 +102,7 @@ async def asked(request: Request, idempotency_key: IdempotencyKey = None) -> Ask
         method=request.method,
         path=request.url.path,
         key=idempotency_key,
-        body_sha256=await request.state.body_sha256(),
+        body_sha256=await request.state.body_sha256(strict=True),
     )
 
 

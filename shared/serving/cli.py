@@ -123,7 +123,8 @@ def first_token(desk: Desk, role: Role, path: Path) -> None:
     if any(row.role == role for row in desk.tokens()):
         return
     partial = path.with_suffix(".part")
-    partial.touch(mode=0o600)
+    partial.unlink(missing_ok=True)
+    os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     token, _ = desk.issue(role, "first start", days=365)
     partial.write_text(token.text)
     partial.replace(path)
@@ -215,7 +216,7 @@ def _audit(settings: Callable[[], ServiceSettings], desk: Callable[[ServiceSetti
 
 def _read_export(path: Path) -> list[Entry]:
     entries = []
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
+    for number, line in enumerate(path.read_bytes().decode(errors="replace").removesuffix("\n").split("\n"), start=1):
         try:
             told = AuditEntry.model_validate_json(line)
         except ValidationError:

@@ -1,5 +1,6 @@
 """The front desk of a service: who comes in, what was answered before, what the log says."""
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -15,6 +16,7 @@ from shared.serving.store.database import Connection, Database
 from shared.serving.store.tables import Clock, Log, Replies, StoredReply, Tokens, moment
 from shared.serving.tokens import Principal, Role, Token, mint, parse
 
+KEY = re.compile(r"[ -~]{1,200}")
 _HOW_TO_ASK = "send a valid token: Authorization: Bearer blindopt_..."
 
 
@@ -145,8 +147,8 @@ class Desk:
 
     def key_of(self, asked: Asked) -> tuple[str, str]:
         """The idempotency key and the digest of what was asked under it."""
-        if not asked.key or len(asked.key) > 200:
-            raise IdempotencyKeyMissing("send an Idempotency-Key header of 1 to 200 characters")
+        if not asked.key or not KEY.fullmatch(asked.key):
+            raise IdempotencyKeyMissing("send an Idempotency-Key header of 1 to 200 printable ASCII characters")
         return asked.key, sha256(f"{asked.method} {asked.path} {asked.body_sha256}".encode())
 
     def earlier(self, asked: Asked) -> StoredReply | None:

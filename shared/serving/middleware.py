@@ -13,9 +13,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from shared.errors import BlindoptError, BodyTooLarge, StorageUnavailable
+from shared.errors import BlindoptError, BodyTooLarge, Invalid, StorageUnavailable
 from shared.serving import problems
-from shared.serving.desk import Asked, Desk, Expired
+from shared.serving.desk import KEY, Asked, Desk, Expired
 from shared.serving.tokens import Principal
 
 log = logging.getLogger("blindopt.access")
@@ -153,14 +153,15 @@ class Admit:
             await _refuse(error, scope, receive, send)
 
 
-async def _unread() -> str:
+async def _unread(*, strict: bool = False) -> str:
     return hashlib.sha256().hexdigest()
 
 
 class BodyLimit:
     """413 for a body over the limit of its path, announced or not, before it is held in memory.
 
-    Leaves in ``state.body_sha256`` a coroutine function that reads what is left and tells the digest.
+    Leaves in ``state.body_sha256`` a coroutine function that reads what is left and tells the digest;
+    ``strict`` raises for a body that is too large or was cut.
     """
 
     def __init__(self, app: ASGIApp, limit_of: Callable[[str, Principal | None], int]) -> None:
@@ -179,22 +180,33 @@ class BodyLimit:
             return
         got, over, whole, sha = 0, False, False, hashlib.sha256()
 
-        async def counted() -> Message:
-            nonlocal got, over, whole
+        async def take() -> Message:
+            nonlocal got, whole
             message = await receive()
             whole = not message.get("more_body")
             if message["type"] == "http.request":
                 body = message.get("body", b"")
                 got += len(body)
                 sha.update(body)
-                if got > limit:
-                    over = True
-                    raise error
             return message
 
-        async def digest() -> str:
-            while not (whole or over):  # a reply may come before the body was read
-                await counted()
+        async def counted() -> Message:
+            nonlocal over
+            message = await take()
+            if got > limit:
+                over = True
+                raise error
+            return message
+
+        async def digest(*, strict: bool = False) -> str:
+            nonlocal over
+            while not (whole or over) and got <= limit:  # a reply may come before the body was read
+                gone = (await take())["type"] == "http.disconnect"
+                if gone and strict:
+                    raise Invalid("the request ended before its body did: nothing happened")
+            if got > limit and strict:
+                over = True
+                raise error
             return sha.hexdigest()
 
         scope["state"]["body_sha256"] = digest
@@ -267,7 +279,7 @@ class _Recorder:
             request_id=state["request_id"],
             method=self._scope["method"],
             path=self._scope["path"],
-            key=headers.get("idempotency-key"),
+            key=headers.get("idempotency-key") if KEY.fullmatch(headers.get("idempotency-key", "")) else None,
             body_sha256=await state["body_sha256"](),
         )
         replayed = Headers(raw=start["headers"]).get("idempotency-replayed") == "true"

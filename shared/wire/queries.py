@@ -50,7 +50,7 @@ class Answer(Reply):
 class QueryReply(Reply):
     """An answered query."""
 
-    id: str = Field(description="qry_...")
+    id: str = Field(pattern=r"^qry_[0-9a-f]{16}$", description="qry_...")
     study_id: str = Field(description="The study that was asked.")
     state: Literal["answered"] = Field(description="Answers are all there.")
     created_at: datetime = Field(description="When it was answered.")

@@ -197,11 +197,11 @@ class StudyView(Reply):
 
     id: str = Field(description="std_...")
     state: Literal["open", "closed"] = Field(description="A closed study answers no queries.")
-    n: int = Field(description="Rows of Z.")
-    r: int = Field(description="Columns of Z.")
+    n: int = Field(ge=1, le=10**9, description="Rows of Z.")
+    r: int = Field(ge=1, le=1_000, description="Columns of Z.")
     release_id: str = Field(description="rel_...")
     release_sha256: Sha256 = Field(description="Of the npy file of Z: its ETag.")
-    mechanism: str = Field(description="Name of the release mechanism.")
+    mechanism: str = Field(max_length=100, description="Name of the release mechanism.")
     status: Status = Field(description="Whether the guarantee is proved, refuted, or none.")
     epsilon: DecimalString | None = Field(description="Of the release; null where it claims nothing.")
     delta: float | None = Field(description="Of the release: failure probability of (epsilon, delta).")
@@ -212,7 +212,7 @@ class StudyView(Reply):
     measurement_noise_variance: float = Field(description="Added by the curator to each answer.")
     kernel: Kernel | None = Field(description="Public hyper-parameters; null: bring your own.")
     limits: Limits = Field(description="What one query may ask.")
-    guarantee: str = Field(description="What is promised for the records, in words.")
+    guarantee: str = Field(max_length=4_000, description="What is promised for the records, in words.")
 
 
 class GrantCreate(Request):

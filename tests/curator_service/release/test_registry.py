@@ -13,6 +13,7 @@ from curator_service.release.po_gp_ucb import PoGpUcb
 from curator_service.release.registry import MECHANISMS, mechanism_of
 from curator_service.scaling import BLOCK_ROWS, ScaledRows
 from shared import wire
+from shared.errors import Invalid
 from shared.wire import Feature
 
 SPECS = {
@@ -34,11 +35,29 @@ def test_every_mechanism_has_a_name_of_its_own_and_is_in_this_battery():
     assert sorted(m.name for m in MECHANISMS) == sorted(SPECS)
 
 
+def study_of(release, **bounds):
+    features = [wire.Feature(column=c, **({"lower": 0.0, "upper": 8.0} | bounds)) for c in "ab"]
+    measurement = wire.Measurement(column="y", direction="maximize")
+    return wire.StudyCreate(name="n", dataset_id="ds", features=features, measurement=measurement, release=release)
+
+
+def test_a_delta_that_doubles_cannot_tell_apart_is_refused():
+    """At Delta 1e-12 against a range of a million, scaling in doubles moves a row by many Delta."""
+    release = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5, sensitivity=1e-12)
+    with pytest.raises(Invalid, match="double precision"):
+        mechanism_of(study_of(release, lower=0.0, upper=1e6, scale=1.0))
+    assert mechanism_of(study_of(release.model_copy(update={"sensitivity": 1e-3}), lower=0.0, upper=1e6, scale=1.0))
+
+
 @pytest.mark.parametrize("name", SPECS)
 def test_a_request_finds_its_mechanism_with_its_parameters(name):
     text, status = SPECS[name]
-    mechanism = mechanism_of(TypeAdapter(wire.ReleaseSpec).validate_json(text))
-    assert mechanism == EXPECTED[name]
+    mechanism = mechanism_of(study_of(TypeAdapter(wire.ReleaseSpec).validate_json(text)))
+    expected = EXPECTED[name]
+    if isinstance(expected, GaussianMechanism):
+        # two features of half a scaled unit to each side: 2^-51 sqrt(1/4 + 1/4)
+        expected = dataclasses.replace(expected, rounding=2.0**-51 * 0.5**0.5)
+    assert mechanism == expected
     assert (mechanism.name, mechanism.status) == (name, status)
 
 
