@@ -1,0 +1,43 @@
+"""Requests that no client of ours makes: they are told like any other, and change nothing."""
+
+import socket
+import uuid
+
+
+def test_a_body_without_end_where_none_is_read_is_answered_and_told(curator, opened):
+    before = curator.rows("SELECT count(*) FROM log")
+    name = uuid.uuid4().hex
+    with socket.create_connection(("127.0.0.1", curator.port), timeout=10) as wire:
+        head = f"GET /v1/studies/{opened.id} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {opened.token}\r\n"
+        wire.sendall(f"{head}X-Request-ID: {name}\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
+        chunk = b"10000\r\n" + bytes(0x10000) + b"\r\n"
+        for _ in range(40):  # 2.5 MiB
+            wire.sendall(chunk)
+        wire.sendall(b"0\r\n\r\n")
+        assert wire.recv(12) == b"HTTP/1.1 200"
+    assert curator.rows("SELECT count(*) FROM log") == [(before[0][0] + 1,)]
+    assert name in curator.rows("SELECT CAST(body AS TEXT) FROM log ORDER BY seq DESC LIMIT 1")[0][0]
+
+
+def test_a_path_with_odd_line_ends_does_not_break_the_comparison_of_logs(curator, modeler, opened, tmp_path):
+    with curator.http(opened.token) as http:
+        assert http.get("/v1/x%E2%80%A8y%C2%85z").status_code == 404
+    for service in (curator, modeler):
+        (tmp_path / service.name).write_text(service.run("audit", "export").stdout)
+    told = curator.run("audit", "reconcile", opened.id, str(tmp_path / "curator"), str(tmp_path / "modeler"))
+    assert "is not an entry" not in told.stderr
+    assert "exchanges at the curator" in told.stdout
+
+
+def test_a_form_field_with_a_typing_error_is_refused_and_nothing_is_stored(curator):
+    before = curator.rows("SELECT count(*) FROM datasets")
+    with curator.http() as http:
+        for fields in ({"column": '["a"]'}, {"public": ["false", "true"]}):
+            reply = http.post(
+                "/v1/datasets",
+                data={"name": "n"} | fields,
+                files={"file": ("a.csv", b"a,b\n1,2\n3,4\n")},
+                headers={"Idempotency-Key": uuid.uuid4().hex},
+            )
+            assert (reply.status_code, reply.json()["code"]) == (422, "invalid")
+    assert curator.rows("SELECT count(*) FROM datasets") == before
