@@ -1,5 +1,6 @@
 """The command line that both services have: serve, token, audit."""
 
+import json
 import os
 import signal
 import socket
@@ -186,7 +187,8 @@ def _audit(settings: Callable[[], ServiceSettings], desk: Callable[[ServiceSetti
         """Write the log to standard output, one JSON object a line."""
         with _plain_errors():
             for entry in desk(_existing(settings)).entries(-1, -1):
-                sys.stdout.write(entry.model_dump_json() + "\n")
+                # ASCII: other texts hold line ends that some readers split at
+                sys.stdout.write(json.dumps(entry.model_dump()) + "\n")
 
     @cli.command("reconcile")
     def reconcile_logs(
