@@ -83,8 +83,8 @@ def test_a_digest_in_the_logs_is_that_of_the_bytes_that_travelled(run, curator, 
 
 def test_the_log_over_rest_is_the_log_of_the_command_line(exports, owner, vendor):
     for client, path in ((owner, exports[0]), (vendor, exports[1])):
-        exported = path.read_text().splitlines()
-        over_rest = [entry.model_dump_json() for entry in client.audit()]
+        exported = [json.loads(line) for line in path.read_text().splitlines()]
+        over_rest = [entry.model_dump() for entry in client.audit()]
         assert over_rest[: len(exported)] == exported
 
 
