@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from shared.acquisition import beta, choose_maximum, upper_confidence_bound
+from shared.errors import NumericalFailure
 
 
 @pytest.mark.parametrize(
@@ -60,5 +61,5 @@ def test_a_row_that_is_better_by_one_bit_is_no_tie():
 
 def test_a_bound_that_is_not_a_number_chooses_nothing():
     bound = np.array([1.0, math.nan, 2.0])
-    with pytest.raises(Exception):  # noqa: B017, PT011 - any, as long as no row is chosen
+    with pytest.raises(NumericalFailure):
         choose_maximum(bound, bound, bound, np.random.default_rng(0))
