@@ -7,16 +7,16 @@ from datetime import UTC, datetime
 
 from fastapi import FastAPI
 
-from curator_service import store
-from curator_service.routes import datasets, exchange, meta, studies
+from curator_service.routes import accounts, datasets, exchange, meta, studies
 from curator_service.service import Curator
 from curator_service.settings import Settings
+from curator_service.store import base as schema
 from curator_service.vault import Vault
 from shared.serving import app as serving
 from shared.serving.desk import Desk
-from shared.serving.seal import Seal
+from shared.serving.seal import Seal, signer
+from shared.serving.store.base import APPEND_ONLY, METADATA, Clock
 from shared.serving.store.database import Database
-from shared.serving.store.tables import APPEND_ONLY, METADATA, Clock
 
 DESCRIPTION = """\
 Holds a data owner's records and lets a modeler optimize over them without seeing them.
@@ -29,14 +29,17 @@ spends: the same key with the same body gets the stored reply. Errors are RFC 94
 def open_desk(settings: Settings, clock: Clock = lambda: datetime.now(UTC)) -> Desk:
     """The curator's database, tokens and log."""
     folder = settings.data_dir
-    tables, append_only = (METADATA, store.METADATA), (*APPEND_ONLY, *store.APPEND_ONLY)
+    tables, append_only = (METADATA, schema.METADATA), (*APPEND_ONLY, *schema.APPEND_ONLY)
     database = Database(folder / "curator.sqlite", tables, append_only=append_only)
-    return Desk(database, Seal(folder / "secrets" / "seal.key"), clock)
+    keys = folder / "secrets"
+    log_key = signer(keys / "log.key", "curator")
+    return Desk(database, Seal(keys / "seal.key"), log_key, clock, kept=folder / "checkpoint")
 
 
 def build(settings: Settings) -> FastAPI:
     """The curator as an ASGI application. Only one process may serve a data folder."""
     desk = open_desk(settings)
+    desk.guard()
     vault = Vault(settings.data_dir / "files")
     tempfile.tempdir = str(vault.scratch)  # an upload that does not fit in memory stays in the private folder
     curator = Curator(desk, vault, settings)
@@ -44,19 +47,20 @@ def build(settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
-        desk.database.close()
+        desk.close()
 
     app = serving.build(
         title="blindopt curator",
         description=DESCRIPTION,
         desk=desk,
-        routers=[meta.router, datasets.router, studies.router, exchange.router],
+        settings=settings,
+        routers=[meta.router, datasets.router, studies.router, exchange.router, accounts.router],
         limit_of=lambda path, principal: (
             settings.upload_limit_bytes
             if path == "/v1/datasets" and principal is not None and principal.role == "owner"
             else settings.body_limit_bytes
         ),
-        auditors=("owner", "auditor"),
+        auditors=("owner", "auditor", "modeler"),
         lifespan=lifespan,
     )
     app.state.curator = curator

@@ -1,8 +1,11 @@
-"""`blindopt-curator`: serve, token, audit."""
+"""`blindopt-curator`: serve, token, audit, backup, restore."""
 
 from typing import cast
 
+from curator_service import store
 from curator_service.app import build, open_desk
+from curator_service.service import invariants
+from curator_service.service.studies import restored
 from curator_service.settings import Settings
 from shared.serving import cli
 
@@ -14,6 +17,9 @@ app = cli.build(
     settings=Settings,
     desk=lambda settings: open_desk(cast(Settings, settings)),
     app=lambda settings: build(cast(Settings, settings)),
+    check=invariants.check,
+    files=lambda db: [f"files/{name}" for name in store.file_names(db)],
+    restored=restored,
 )
 
 

@@ -13,9 +13,9 @@ from modeler_service.service import Modeler
 from modeler_service.settings import Settings
 from shared.serving import app as serving
 from shared.serving.desk import Desk
-from shared.serving.seal import Seal
+from shared.serving.seal import Seal, signer
+from shared.serving.store.base import APPEND_ONLY, METADATA, Clock
 from shared.serving.store.database import Database
-from shared.serving.store.tables import APPEND_ONLY, METADATA, Clock
 
 DESCRIPTION = """\
 Optimizes over a curator's records without seeing them: fetches transformed candidates, chooses rows, asks.
@@ -29,24 +29,28 @@ def open_desk(settings: Settings, clock: Clock = lambda: datetime.now(UTC)) -> D
     """The modeler's database, tokens and log."""
     folder = settings.data_dir
     database = Database(folder / "modeler.sqlite", (METADATA, store.METADATA), append_only=APPEND_ONLY)
-    return Desk(database, Seal(folder / "secrets" / "seal.key"), clock)
+    keys = folder / "secrets"
+    log_key = signer(keys / "log.key", "modeler")
+    return Desk(database, Seal(keys / "seal.key"), log_key, clock, kept=folder / "checkpoint")
 
 
 def build(settings: Settings) -> FastAPI:
     """The modeler as an ASGI application. Only one process may serve a data folder."""
     desk = open_desk(settings)
+    desk.guard()
     modeler = Modeler(desk, settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
         await run_in_threadpool(modeler.close)
-        desk.database.close()
+        desk.close()
 
     app = serving.build(
         title="blindopt modeler",
         description=DESCRIPTION,
         desk=desk,
+        settings=settings,
         routers=[meta.router, runs.router],
         limit_of=lambda path, principal: settings.body_limit_bytes,
         auditors=("vendor", "viewer"),

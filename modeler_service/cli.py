@@ -1,7 +1,8 @@
-"""`blindopt-modeler`: serve, token, audit."""
+"""`blindopt-modeler`: serve, token, audit, backup, restore."""
 
 from typing import cast
 
+from modeler_service import invariants
 from modeler_service.app import build, open_desk
 from modeler_service.settings import Settings
 from shared.serving import cli
@@ -14,6 +15,9 @@ app = cli.build(
     settings=Settings,
     desk=lambda settings: open_desk(cast(Settings, settings)),
     app=lambda settings: build(cast(Settings, settings)),
+    check=invariants.check,
+    files=lambda db: [],  # candidates are fetched again, and checked against their digest
+    restored=lambda db, desk: desk.note_restored(db, {}),  # runs ask again under the same keys: nothing is lost
 )
 
 

@@ -9,13 +9,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from modeler_service import store
-from modeler_service.runs import Runs
+from modeler_service.runs import Runs, end, halted_state
 from modeler_service.settings import Settings
 from shared import wire
 from shared.errors import Invalid, StateConflict
 from shared.serving.desk import Asked, Desk, Effect
+from shared.serving.store.base import moment, stamp
 from shared.serving.store.database import Connection
-from shared.serving.store.tables import Log, StoredReply, moment, stamp
+from shared.serving.store.replies import StoredReply
 
 CSV_COLUMNS = (
     "number", "phase", "row", "y", "mean", "sd", "acquisition", "ties", "measurement_variance", "query_id",
@@ -66,25 +67,62 @@ class Modeler:
             )
 
     def stop(self, asked: Asked, identity: str) -> StoredReply:
-        """Tell a run to end after the query under way; a queued one ends at once. Durable.
+        """Tell a run to end after the query under way; at once where none is. Durable.
 
         Raises StateConflict if it ended by itself.
         """
+        return self._halt(asked, identity, "stop", ended=("stopped",))
 
+    def pause(self, asked: Asked, identity: str) -> StoredReply:
+        """Tell a run to halt after the query under way; at once where none is. Durable.
+
+        Raises StateConflict if it has ended.
+        """
+        return self._halt(asked, identity, "pause", ended=())
+
+    def _halt(self, asked: Asked, identity: str, what: str, *, ended: tuple[str, ...]) -> StoredReply:
         def effect(db: Connection) -> Effect:
-            state, now = store.run(db, identity).state, stamp(self.desk.clock())
-            if state not in ("queued", "running", "stopped"):
+            row, now = store.run(db, identity), self.desk.clock()
+            if row.ended_at is not None and row.state not in ended:
                 raise StateConflict("the run has ended already")
-            if state != "stopped":
-                store.change_run(db, identity, stop_asked_at=now)
-            if state == "queued":
-                store.change_run(db, identity, state="stopped", ended_because="stopped", ended_at=now)
-                details = {"run_id": identity, "state": "stopped", "because": "stopped"}
-                Log.append(db, "run.ended", actor="modeler", now=self.desk.clock(), details=details)
-            return Effect(self._view(db, identity), "run.stop_asked", {"run_id": identity}, 200)
+            if row.ended_at is None:
+                store.change_run(db, identity, **{f"{what}_asked_at": stamp(now)})
+                told = halted_state(store.run(db, identity))
+                if row.state != "running" and told is not None and row.state != told["state"]:
+                    end(db, identity, told, now)
+            return Effect(self._view(db, identity), f"run.{what}_asked", {"run_id": identity}, 200)
 
         reply = self.desk.once(asked, effect)
-        self._runs.stop(identity)
+        self._runs.halt(identity)
+        return reply
+
+    def resume(self, asked: Asked, identity: str) -> StoredReply:
+        """Let a paused run go on, and one that waits try now. Raises StateConflict if it has ended."""
+
+        def effect(db: Connection) -> Effect:
+            row = store.run(db, identity)
+            if row.ended_at is not None or row.stop_asked_at is not None:
+                raise StateConflict("the run has ended, or was told to: it cannot be resumed")
+            state = row.state if row.state == "running" else "queued"
+            store.change_run(db, identity, state=state, pause_asked_at=None, waits_until=None)
+            return Effect(self._view(db, identity), "run.resumed", {"run_id": identity}, 200)
+
+        reply = self.desk.once(asked, effect)
+        if not reply.replayed:
+            self._runs.submit(identity)
+        return reply
+
+    def replace_token(self, asked: Asked, identity: str, told: wire.TokenReplacement) -> StoredReply:
+        """Seal another token of the grant for a run. Raises StateConflict if it has ended."""
+
+        def effect(db: Connection) -> Effect:
+            if store.run(db, identity).ended_at is not None:
+                raise StateConflict("the run has ended: start another")
+            store.change_run(db, identity, sealed_token=self.desk.seal(told.token.encode()))
+            return Effect(self._view(db, identity), "run.token_replaced", {"run_id": identity}, 200)
+
+        reply = self.desk.once(asked, effect)
+        self._runs.halt(identity)  # its worker takes it up again, with the new token
         return reply
 
     def run(self, identity: str) -> wire.RunView:
@@ -135,6 +173,8 @@ class Modeler:
             best=wire.Best(trial=best.number, row=best.row, y=best.y) if best else None,
             created_at=moment(row.created_at),
             started_at=moment(row.started_at) if row.started_at else None,
+            heartbeat_at=moment(row.heartbeat_at) if row.heartbeat_at else None,
+            waits_until=moment(row.waits_until) if row.waits_until else None,
             ended_at=moment(row.ended_at) if row.ended_at else None,
             ended_because=row.ended_because,
             problem=wire.RunProblem(**json.loads(row.problem)) if row.problem else None,

@@ -17,8 +17,15 @@ class Settings(ServiceSettings):
     port: int = Field(8420, ge=0, le=65_535, description="Port to listen on.")
     concurrent_runs: int = Field(4, ge=1, le=64, description="Runs worked on at once; more wait in the queue.")
     curator_timeout_seconds: float = Field(30.0, gt=0, description="How long a curator may take to answer.")
-    retry_attempts: int = Field(8, ge=1, description="Tries of one request before its run fails.")
-    retry_seconds_max: float = Field(10.0, gt=0, description="Longest wait between two tries.")
+    retry_attempts: int = Field(8, ge=1, description="Tries of one request before its run waits (at its start: fails).")
+    retry_seconds_max: float = Field(10.0, gt=0, description="Longest pause between two tries.")
+    wait_seconds_first: float = Field(5.0, gt=0, description="How long a run first waits before it tries again.")
+    wait_seconds_max: float = Field(300.0, gt=0, description="How long it waits at most; each wait is twice the last.")
+    wait_hours: float = Field(72.0, gt=0, description="How long a run waits for its curator in all before it fails.")
+    lease_seconds: float = Field(
+        300.0, gt=0, description="A run that made no step for so long is taken from its worker, and waits."
+    )
+    countersign_every: int = Field(50, ge=1, description="Answers between two countersignatures; one at each end too.")
     curator_ca: FilePath | None = Field(
         None, description="CA in PEM that signs curators' certificates; default: the system's."
     )

@@ -1,5 +1,6 @@
 """The modeler's tables: runs and trials. The only room of the modeler with SQL."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from sqlalchemy import (
@@ -34,7 +35,13 @@ runs = Table(
     Column("study", Text),
     Column("created_at", Text, nullable=False),
     Column("started_at", Text),
+    Column("lease", Integer, nullable=False, default=0),
+    Column("heartbeat_at", Text),
     Column("stop_asked_at", Text),
+    Column("pause_asked_at", Text),
+    Column("waiting_since", Text),
+    Column("waits", Integer, nullable=False, default=0),
+    Column("waits_until", Text),
     Column("ended_at", Text),
     Column("ended_because", Text),
     Column("problem", Text),
@@ -82,10 +89,23 @@ def run_page(db: Connection, *, after: int, limit: int) -> list[Row[Any]]:
     return list(db.execute(select(runs).where(runs.c.seq > after).order_by(runs.c.seq).limit(limit)))
 
 
-def unfinished(db: Connection) -> list[tuple[str, bool]]:
-    """Runs that were queued or under way, oldest first, and whether they were told to stop."""
-    query = select(runs.c.id, runs.c.stop_asked_at).where(runs.c.state.in_(("queued", "running"))).order_by(runs.c.seq)
-    return [(row.id, row.stop_asked_at is not None) for row in db.execute(query)]
+def unfinished(db: Connection) -> list[Row[Any]]:
+    """Runs that are queued, under way or waiting, oldest first."""
+    states = ("queued", "running", "waiting")
+    return list(db.execute(select(runs).where(runs.c.state.in_(states)).order_by(runs.c.seq)))
+
+
+def take(db: Connection, identity: str, now: str) -> int:
+    """Give the run to a new holder; the number of its lease. Who held it before can write no more."""
+    lease = int(run(db, identity).lease) + 1
+    change_run(db, identity, lease=lease, heartbeat_at=now)
+    return lease
+
+
+def beat(db: Connection, identity: str, lease: int, now: str) -> bool:
+    """Note that the holder of ``lease`` made a step; False if the run was given to another."""
+    where = (runs.c.id == identity) & (runs.c.lease == lease)
+    return bool(db.execute(update(runs).where(where).values(heartbeat_at=now)).rowcount == 1)
 
 
 def add_trial(db: Connection, **values: Any) -> None:
@@ -97,6 +117,12 @@ def answer_trial(db: Connection, run_id: str, number: int, **values: Any) -> Non
     """Store the answer of a trial."""
     where = (trials.c.run_id == run_id) & (trials.c.number == number)
     db.execute(update(trials).where(where).values(**values))
+
+
+def trial(db: Connection, run_id: str, number: int) -> Row[Any] | None:
+    """One trial, or None."""
+    where = (trials.c.run_id == run_id) & (trials.c.number == number)
+    return db.execute(select(trials).where(where)).one_or_none()
 
 
 def trial_page(db: Connection, run_id: str, *, after: int = 0, limit: int = -1) -> list[Row[Any]]:
@@ -116,3 +142,8 @@ def best(db: Connection, run_id: str, *, largest: bool) -> Row[Any] | None:
     where = (trials.c.run_id == run_id) & trials.c.y.is_not(None)
     order = trials.c.y.desc() if largest else trials.c.y.asc()
     return db.execute(select(trials).where(where).order_by(order, trials.c.number).limit(1)).one_or_none()
+
+
+def answered_trials(db: Connection) -> Iterable[Row[Any]]:
+    """Every answered trial of every run; streamed."""
+    return db.execute(select(trials.c.run_id, trials.c.number).where(trials.c.y.is_not(None)))

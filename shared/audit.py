@@ -1,17 +1,15 @@
-"""The audit log as pure functions: canonical records, a Merkle tree, verification, reconciliation.
+"""The audit log as pure functions: canonical records, a Merkle tree, verification.
 
 A log is a sequence of records. Each record is stored as the RFC 8785 bytes that were hashed; each is
 a leaf of an RFC 6962 Merkle tree, whose frontier (the roots of its full subtrees, largest first) is
-stored beside it. Two parties keep a log each; ``reconcile`` compares what both tell of the exchanges
-between them.
+stored beside it. Each party keeps a log of its own; the exchanges under one grant are also a log that
+both share, equal byte for byte (``shared.reconciliation`` compares them).
 """
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
-from itertools import pairwise
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import rfc8785
@@ -19,6 +17,7 @@ import rfc8785
 from shared.errors import LogBroken
 
 Json = dict[str, Any]
+RECEIPT_HEADER = "Blindopt-Receipt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +26,13 @@ class Exchange:
 
     Digests are SHA-256 in hex over the exact bytes of the bodies (for candidates: the whole file, the
     value of its ETag). Replies that hold outcomes carry a random salt, so a digest reveals nothing.
+    ``position`` is its place in the log that both share, one for each grant; None for a reply that came
+    without a receipt.
     """
 
     study_id: str
+    grant_id: str | None
+    position: int | None
     request_id: str
     method: str
     path: str
@@ -40,7 +43,12 @@ class Exchange:
     replayed: bool = False
 
     def as_json(self) -> Json:
-        return asdict(self)
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    @property
+    def body(self) -> bytes:
+        """Its canonical bytes: a leaf of the shared log, equal on both sides."""
+        return canonical(self.as_json())
 
 
 def sha256(data: bytes) -> str:
@@ -96,10 +104,10 @@ class Entry:
         """The parsed body. Raises LogBroken if it is no record."""
         try:
             record: Json = json.loads(self.body)
-        except ValueError:
+        except (ValueError, RecursionError):
             record = {}
-        if not isinstance(record, dict) or "seq" not in record:
-            raise LogBroken(f"record {self.seq} is none: its body is not a JSON object with a seq")
+        if not isinstance(record, dict) or not record:
+            raise LogBroken(f"record {self.seq} is none: its body is not a JSON object")
         return record
 
 
@@ -111,84 +119,91 @@ class Head:
     root: str
 
 
-def verify(entries: Iterable[Entry]) -> Head:
-    """Walk a whole log from its first record. Raises LogBroken at the first that is wrong.
+EMPTY = Head(0, root([]).hex())
 
-    A cut tail cannot show here: compare the head with one that the other party has seen.
+
+def verify(entries: Iterable[Entry], *, place: str = "seq", signed: Mapping[int, str] | None = None) -> Head:
+    """Walk a whole log from its first record. Raises LogBroken at the first that is wrong, and says how.
+
+    ``place`` is the member of a record that tells its place. ``signed`` holds roots by size that somebody
+    signed: without it a cut tail, or a whole history written anew, cannot show.
     """
+    signed = signed or {}
     peaks: list[bytes] = []
     size = 0
     for entry in entries:
-        if entry.seq != size:
-            raise LogBroken(f"record {size} is missing: the log continues at {entry.seq}")
-        if leaf_hash(entry.body) != entry.leaf:
-            raise LogBroken(f"record {size} was changed: its bytes do not match its hash")
-        if entry.record.get("seq") != size:
-            raise LogBroken(f"record {size} was moved: it says it is {entry.record.get('seq')}")
+        _check_entry(entry, size, place)
         peaks = grow(peaks, size, entry.leaf)
         if b"".join(peaks) != entry.peaks:
-            raise LogBroken(f"record {size} was replaced: the tree before or at it differs")
+            raise LogBroken(f"record {size} was inserted or replaced: the tree before or at it differs")
         size += 1
+        if size in signed and signed[size] != root(peaks).hex():
+            raise LogBroken(
+                f"a fork at or before record {size - 1}: a signed checkpoint of size {size} tells another history"
+            )
+    if (longest := max(signed, default=0)) > size:
+        raise LogBroken(f"the tail was cut: the log ends after {size} records, a signed checkpoint has {longest}")
     return Head(size=size, root=root(peaks).hex())
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """One exchange that the two logs do not tell alike."""
-
-    request_id: str
-    what: str
-
-
-def exchanges(records: Iterable[Json], study_id: str) -> list[Exchange]:
-    """The exchanges of one study, in the order of the log. LogBroken for one that is not whole."""
-    told = (record["exchange"] for record in records if record.get("exchange"))
-    try:
-        return [Exchange(**item) for item in told if item["study_id"] == study_id]
-    except (TypeError, KeyError):
-        raise LogBroken("a record tells an exchange that is not whole") from None
+def _check_entry(entry: Entry, size: int, place: str) -> None:
+    if entry.seq > size:
+        raise LogBroken(f"record {size} is missing: the log continues at {entry.seq}")
+    if leaf_hash(entry.body) != entry.leaf:
+        raise LogBroken(f"record {size} was changed: its bytes do not match its hash")
+    told = entry.record.get(place)
+    if entry.seq < size or (type(told) is int and told < size):
+        raise LogBroken(f"record {size} was repeated: it is record {told} again")
+    if told != size:
+        raise LogBroken(f"record {size} was moved: it says it is {told}")
 
 
-def reconcile(curator: Sequence[Exchange], modeler: Sequence[Exchange]) -> list[Difference]:
-    """Compare two parties' tellings of one study; empty when they tell the same.
+def consistency(leaves: Sequence[bytes], first: int) -> list[bytes]:
+    """Proof that the tree of the ``first`` leaves is where the tree of all ``leaves`` began.
 
-    An exchange is told alike when every field is equal; repeats are counted. A reply lost on the way is
-    told by the curator alone. What is left under one request id on both sides is told differently.
+    RFC 6962, section 2.1.2. 0 < first <= len(leaves).
     """
-    unmatched = Counter(modeler)
-    left: list[Exchange] = []
-    for exchange in curator:
-        if unmatched[exchange]:
-            unmatched[exchange] -= 1
-        else:
-            left.append(exchange)
-    others: dict[str, list[Exchange]] = {}
-    for exchange in unmatched.elements():
-        others.setdefault(exchange.request_id, []).append(exchange)
-    differences = []
-    for exchange in left:
-        if same := others.get(exchange.request_id):
-            told, other = asdict(exchange), asdict(same.pop(0))
-            fields = ", ".join(name for name in told if told[name] != other[name])
-            differences.append(Difference(exchange.request_id, f"differs in {fields}"))
-        else:
-            differences.append(Difference(exchange.request_id, "only the curator has it"))
-    differences += [Difference(e.request_id, "only the modeler has it") for same in others.values() for e in same]
-    return differences + _out_of_order(curator, modeler)
+
+    def tree(part: Sequence[bytes]) -> bytes:
+        peaks: list[bytes] = []
+        for size, leaf in enumerate(part):
+            peaks = grow(peaks, size, leaf)
+        return root(peaks)
+
+    def sub(part: Sequence[bytes], m: int, whole: bool) -> list[bytes]:
+        if m == len(part):
+            return [] if whole else [tree(part)]
+        k = 1 << (len(part) - 1).bit_length() - 1  # largest power of two below the size
+        if m <= k:
+            return [*sub(part[:k], m, whole), tree(part[k:])]
+        return [*sub(part[k:], m - k, False), tree(part[:k])]
+
+    return sub(leaves, first, True)
 
 
-def _out_of_order(curator: Sequence[Exchange], modeler: Sequence[Exchange]) -> list[Difference]:
-    """Answers of one run that the two logs tell in different order."""
-    places = {exchange: place for place, exchange in enumerate(modeler)}
-    once = {e for e, n in Counter(curator).items() if n == 1} & {e for e, n in Counter(modeler).items() if n == 1}
-    by_run: dict[str, list[tuple[int, Exchange]]] = {}
-    for exchange in curator:
-        run = (exchange.idempotency_key or "").partition(":")[0]
-        if run and exchange in once:
-            by_run.setdefault(run, []).append((places[exchange], exchange))
-    return [
-        Difference(exchange.request_id, "the logs disagree on its order")
-        for told in by_run.values()
-        for (before, _), (place, exchange) in pairwise(told)
-        if before > place
-    ]
+def is_consistent(first: Head, second: Head, proof: Sequence[bytes]) -> bool:
+    """Whether ``proof`` shows that the log of ``second`` begins with that of ``first`` (RFC 9162, 2.1.4.2)."""
+    if first.size == 0:
+        return not proof
+    if first.size >= second.size:
+        return first == second and not proof
+    path = list(proof)
+    if first.size & (first.size - 1) == 0:
+        path.insert(0, bytes.fromhex(first.root))
+    if not path:
+        return False
+    fn, sn = first.size - 1, second.size - 1
+    while fn & 1:
+        fn, sn = fn >> 1, sn >> 1
+    fr = sr = path[0]
+    for node in path[1:]:
+        if sn == 0:
+            return False
+        if fn & 1 or fn == sn:
+            fr, sr = _node_hash(node, fr), _node_hash(node, sr)
+            while not fn & 1 and fn:
+                fn, sn = fn >> 1, sn >> 1
+        else:
+            sr = _node_hash(sr, node)
+        fn, sn = fn >> 1, sn >> 1
+    return sn == 0 and (fr.hex(), sr.hex()) == (first.root, second.root)

@@ -4,6 +4,7 @@ One synchronous httpx.Client is kept open per client: it is faster than the asyn
 26 ms to create. Every call tells the exchange that took place, for the caller's audit log.
 """
 
+import base64
 import json
 import re
 import secrets
@@ -20,25 +21,31 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from shared import wire
-from shared.audit import Exchange, sha256
-from shared.errors import ProtocolViolated, Remote, Unreachable
+from shared.audit import RECEIPT_HEADER, Exchange, sha256
+from shared.errors import LogBroken, ProtocolViolated, Remote, Unreachable
 from shared.matrix import MEDIA_TYPE, digest
+from shared.notes import unverified
 
 R = TypeVar("R", bound=BaseModel)
 EMPTY_SHA256 = sha256(b"")
 DOWNLOAD_ATTEMPTS = 5
 REPLY_MAX_BYTES = 64 << 20
 STUDY_REPLY_MAX_BYTES = 8 << 20
+PROGRESS_BYTES = 1 << 20
+
+
+Observe = Callable[[Exchange, str | None], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Status, headers and exact bytes of a reply, and the exchange that it ended."""
+    """Status, headers and exact bytes of a reply, the exchange that it ended, and its receipt: a signed note."""
 
     status: int
     headers: httpx.Headers
     body: bytes
     exchange: Exchange
+    receipt: str | None
 
     def read(self, model: type[R]) -> R:
         """The body as ``model``; ProtocolViolated if it is something else."""
@@ -55,7 +62,13 @@ class Reply:
             problem = wire.Problem.model_validate_json(self.body)
         except ValidationError:
             raise Unreachable(f"the other side answered {self.status} without a problem document") from None
-        raise Remote(code=problem.code, status=self.status, detail=problem.detail, retryable=problem.retryable)
+        raise Remote(
+            code=problem.code,
+            status=self.status,
+            detail=problem.detail,
+            retryable=problem.retryable,
+            retry_after_s=_seconds(self.headers.get("Retry-After", "")),
+        )
 
 
 class Client:
@@ -68,8 +81,9 @@ class Client:
         *,
         timeout_s: float = 30.0,
         verify: str | bool = True,
-        observe: Callable[[Exchange], None] | None = None,
+        observe: Observe | None = None,
         cancelled: Callable[[], bool] = lambda: False,
+        progress: Callable[[], None] = lambda: None,
         reply_max_bytes: int = REPLY_MAX_BYTES,
     ) -> None:
         context: ssl.SSLContext | bool = (
@@ -84,8 +98,9 @@ class Client:
         )
         self._timeout_s = timeout_s
         self._cancelled = cancelled
+        self._progress = progress
         self._reply_max_bytes = reply_max_bytes
-        self._observe = observe or (lambda exchange: None)
+        self._observe = observe or (lambda exchange, receipt: None)
 
     def __enter__(self) -> Self:
         return self
@@ -130,10 +145,10 @@ class Client:
                     raise ProtocolViolated(f"the reply is larger than {self._reply_max_bytes} bytes")
                 if time.monotonic() > deadline:  # httpx bounds each read alone
                     raise Unreachable("the other party did not answer in time")
-        exchange = _exchange(response, path, study_id, key, sha256(body or b""), sha256(bytes(received)))
-        if tell or response.status_code >= 400:
-            self._observe(exchange)
-        return Reply(response.status_code, response.headers, bytes(received), exchange)
+        exchange, receipt = _exchange(response, path, study_id, key, sha256(body or b""), sha256(bytes(received)))
+        if tell or (response.status_code >= 400 and not path.startswith("/v1/audit/")):
+            self._observe(exchange, receipt)
+        return Reply(response.status_code, response.headers, bytes(received), exchange, receipt)
 
     def _get(self, path: str, model: type[R], **params: Any) -> R:
         chosen = {k: v for k, v in params.items() if v is not None}
@@ -169,6 +184,11 @@ def _at_most(response: httpx.Response, most: int) -> Iterator[bytes]:
         yield chunk
 
 
+def query_body(query: wire.QueryRequest) -> bytes:
+    """The exact bytes of a query as it is sent."""
+    return query.model_dump_json().encode()
+
+
 def new_key() -> str:
     """A fresh idempotency key."""
     return secrets.token_hex(16)
@@ -176,10 +196,14 @@ def new_key() -> str:
 
 def _exchange(
     response: httpx.Response, path: str, study_id: str, key: str | None, sent: str, received: str
-) -> Exchange:
+) -> tuple[Exchange, str | None]:
+    """The exchange as this side tells it, and the other side's signed note about its place."""
     request = response.request
-    return Exchange(
+    grant_id, position, note = _receipt(response.headers.get(RECEIPT_HEADER, ""))
+    exchange = Exchange(
         study_id=study_id,
+        grant_id=grant_id,
+        position=position,
         request_id=request.headers["X-Request-ID"],
         method=request.method,
         path=path,  # without what a proxy in front of the other party adds
@@ -189,6 +213,24 @@ def _exchange(
         reply_sha256=received,
         replayed=response.headers.get("Idempotency-Replayed") == "true",
     )
+    return exchange, note
+
+
+def _receipt(told: str) -> tuple[str | None, int | None, str | None]:
+    """Grant, position and note of a receipt; nothing of what is none. Whether it is true is the witness's."""
+    position, _, encoded = told.partition(" ")
+    try:
+        note = base64.b64decode(encoded, validate=True).decode()
+        checkpoint = unverified(note)
+        if checkpoint.head.size != int(position) + 1:
+            return None, None, None
+    except (ValueError, LogBroken):
+        return None, None, None
+    return checkpoint.origin.rpartition("/")[2], int(position), note
+
+
+def _seconds(told: str) -> float | None:
+    return float(told) if re.fullmatch("[0-9]{1,6}", told) else None
 
 
 @contextmanager
@@ -213,15 +255,33 @@ class StudyClient(Client):
         """What the curator tells of the study."""
         return self._send("GET", self._path, study_id=self._study_id).check().read(wire.StudyView)
 
-    def ask(self, query: wire.QueryRequest, *, key: str) -> tuple[wire.QueryReply, Exchange]:
+    def ask(self, query: wire.QueryRequest, *, key: str) -> tuple[wire.QueryReply, Reply]:
         """Measure rows. The caller records the exchange of an answer, together with the answer."""
-        body = query.model_dump_json().encode()
+        body = query_body(query)
         reply = self._send("POST", f"{self._path}/queries", body=body, key=key, study_id=self._study_id, tell=False)
         try:
-            return reply.check().read(wire.QueryReply), reply.exchange
+            return reply.check().read(wire.QueryReply), reply
         except ProtocolViolated:
-            self._observe(reply.exchange)
+            self._observe(reply.exchange, reply.receipt)
             raise
+
+    def checkpoint(self) -> wire.Checkpoint:
+        """The curator's signed head of the log that both share."""
+        return self._quiet("GET", "/v1/audit/checkpoint").read(wire.Checkpoint)
+
+    def shared_entries(self, after: int) -> list[wire.AuditEntry]:
+        """Up to 1,000 entries of the shared log that follow place ``after`` (-1: from the first)."""
+        params: dict[str, Any] = {"page_size": 1_000} | ({"page_token": str(after)} if after >= 0 else {})
+        return self._quiet("GET", "/v1/audit/entries", params=params).read(wire.AuditPage).entries
+
+    def countersign(self, told: wire.Countersigning, *, key: str) -> wire.Countersigned:
+        """Give the curator a countersigned checkpoint."""
+        body = told.model_dump_json().encode()
+        return self._quiet("POST", "/v1/audit/countersignatures", body=body, key=key).read(wire.Countersigned)
+
+    def _quiet(self, method: str, path: str, **options: Any) -> Reply:
+        """What is about the log is not told in it."""
+        return self._send(method, path, study_id=self._study_id, tell=False, **options).check()
 
     def download(self, target: Path, expected_sha256: str, *, max_bytes: int) -> None:
         """Stream the candidates to ``target``, which then holds exactly what the digest says.
@@ -254,10 +314,11 @@ class StudyClient(Client):
         with _transport_errors(), self._http.stream("GET", path, headers=headers) as response:
             if response.status_code >= 400:
                 body = b"".join(_at_most(response, self._reply_max_bytes))
-                exchange = _exchange(response, path, self._study_id, None, EMPTY_SHA256, sha256(body))
-                self._observe(exchange)
-                Reply(response.status_code, response.headers, body, exchange).check()
+                exchange, receipt = _exchange(response, path, self._study_id, None, EMPTY_SHA256, sha256(body))
+                self._observe(exchange, receipt)
+                Reply(response.status_code, response.headers, body, exchange, receipt).check()
             _not_encoded(response)
+            came = 0
             with partial.open("ab" if response.status_code == 206 else "wb") as file:
                 for chunk in response.iter_raw():
                     if self._cancelled():
@@ -265,10 +326,13 @@ class StudyClient(Client):
                     if file.tell() + len(chunk) > max_bytes:
                         raise ProtocolViolated("the candidates are larger than their study says")
                     file.write(chunk)
+                    if (came := came + len(chunk)) >= PROGRESS_BYTES:
+                        came = 0
+                        self._progress()
             told = response.headers.get("ETag", "").strip('"').removeprefix("sha256-")
             if not re.fullmatch("[0-9a-f]{64}", told):
                 raise ProtocolViolated("the candidates come without a digest")
-            self._observe(_exchange(response, path, self._study_id, None, EMPTY_SHA256, told))
+            self._observe(*_exchange(response, path, self._study_id, None, EMPTY_SHA256, told))
 
 
 class OwnerClient(Client):
@@ -316,13 +380,51 @@ class OwnerClient(Client):
         """A token for one modeler."""
         return self._post(f"/v1/studies/{study_id}/grants", wire.GrantReply, grant, key)
 
+    def rotate(
+        self, study_id: str, grant_id: str, rotation: wire.Rotation, *, key: str | None = None
+    ) -> wire.GrantReply:
+        """A further token for a grant."""
+        return self._post(f"/v1/studies/{study_id}/grants/{grant_id}:rotate", wire.GrantReply, rotation, key)
+
+    def grants(self, study_id: str) -> list[wire.GrantView]:
+        """The first thousand grants of a study, with their tokens' state."""
+        return self._get(f"/v1/studies/{study_id}/grants", wire.GrantPage, page_size=1_000).grants
+
     def revoke(self, study_id: str, grant_id: str) -> wire.GrantView:
-        """Refuse a token from now on."""
+        """Refuse all tokens of a grant from now on."""
         return self._post(f"/v1/studies/{study_id}/grants/{grant_id}:revoke", wire.GrantView)
 
-    def audit(self) -> Iterator[wire.AuditEntry]:
-        """The whole log."""
-        yield from _audit(self._get)
+    def revoke_token(self, study_id: str, grant_id: str, kid: str) -> wire.GrantView:
+        """Refuse one token of a grant from now on."""
+        return self._post(f"/v1/studies/{study_id}/grants/{grant_id}/tokens/{kid}:revoke", wire.GrantView)
+
+    def ledger(self, study_id: str) -> Iterator[wire.LedgerEntry]:
+        """Every charge and refusal of a study."""
+        path = f"/v1/studies/{study_id}/ledger"
+        for page in _pages(lambda token: self._get(path, wire.LedgerPage, page_token=token, page_size=1_000)):
+            yield from page.entries
+
+    def balance(self, study_id: str) -> wire.LedgerPage:
+        """What a study has spent, without the lines."""
+        return self._get(f"/v1/studies/{study_id}/ledger", wire.LedgerPage, page_size=1)
+
+    def exposure(self, study_id: str) -> Iterator[wire.RowExposure]:
+        """Every row that was asked, and what it cost."""
+        path = f"/v1/studies/{study_id}/exposure"
+        for page in _pages(lambda token: self._get(path, wire.ExposurePage, page_token=token, page_size=1_000)):
+            yield from page.rows
+
+    def audit(self, grant_id: str | None = None) -> Iterator[wire.AuditEntry]:
+        """The whole log, or the shared one of a grant."""
+        yield from _audit(self._get, grant_id)
+
+    def checkpoint(self, grant_id: str | None = None) -> wire.Checkpoint:
+        """The signed head of the log, or of the shared one of a grant."""
+        return self._get("/v1/audit/checkpoint", wire.Checkpoint, grant_id=grant_id)
+
+    def consistency(self, first: int, second: int, grant_id: str | None = None) -> wire.Consistency:
+        """Proof that the log has only grown between two sizes."""
+        return self._get("/v1/audit/consistency", wire.Consistency, first=first, second=second, grant_id=grant_id)
 
 
 class VendorClient(Client):
@@ -338,17 +440,24 @@ class VendorClient(Client):
 
     def runs(self) -> list[wire.RunView]:
         """All runs, oldest first."""
-        found: list[wire.RunView] = []
-        token: str | None = None
-        while True:
-            page = self._get("/v1/runs", wire.RunPage, page_token=token, page_size=1_000)
-            found += page.runs
-            if (token := page.next_page_token) is None:
-                return found
+        pages = _pages(lambda token: self._get("/v1/runs", wire.RunPage, page_token=token, page_size=1_000))
+        return [run for page in pages for run in page.runs]
 
     def stop(self, run_id: str) -> wire.RunView:
         """End a run after the query under way."""
         return self._post(f"/v1/runs/{run_id}:stop", wire.RunView)
+
+    def pause(self, run_id: str) -> wire.RunView:
+        """Halt a run after the query under way, until it is resumed."""
+        return self._post(f"/v1/runs/{run_id}:pause", wire.RunView)
+
+    def resume(self, run_id: str) -> wire.RunView:
+        """Let a paused run go on, and one that waits try at once."""
+        return self._post(f"/v1/runs/{run_id}:resume", wire.RunView)
+
+    def replace_token(self, run_id: str, token: str) -> wire.RunView:
+        """Let a run go on under another token of its grant."""
+        return self._post(f"/v1/runs/{run_id}:replace_token", wire.RunView, wire.TokenReplacement(token=token))
 
     def wait(self, run_id: str, *, timeout_s: float, poll_s: float = 0.05) -> wire.RunView:
         """Ask until the run has ended; Unreachable after ``timeout_s``."""
@@ -367,15 +476,24 @@ class VendorClient(Client):
         """The trials as CSV."""
         return self._send("GET", f"/v1/runs/{run_id}/export", params={"format": "csv"}).check().body.decode()
 
-    def audit(self) -> Iterator[wire.AuditEntry]:
-        """The whole log."""
-        yield from _audit(self._get)
+    def audit(self, grant_id: str | None = None) -> Iterator[wire.AuditEntry]:
+        """The whole log, or the modeler's copy of the shared one of a grant."""
+        yield from _audit(self._get, grant_id)
 
 
-def _audit(get: Callable[..., wire.AuditPage]) -> Iterator[wire.AuditEntry]:
+P = TypeVar("P", bound=wire.Page)
+
+
+def _pages(get: Callable[[str | None], P]) -> Iterator[P]:
     token: str | None = None
     while True:
-        page = get("/v1/audit/entries", wire.AuditPage, page_token=token, page_size=1_000)
-        yield from page.entries
+        page = get(token)
+        yield page
         if (token := page.next_page_token) is None:
             return
+
+
+def _audit(get: Callable[..., wire.AuditPage], grant_id: str | None) -> Iterator[wire.AuditEntry]:
+    path = "/v1/audit/entries"
+    for page in _pages(lambda t: get(path, wire.AuditPage, page_token=t, page_size=1_000, grant_id=grant_id)):
+        yield from page.entries

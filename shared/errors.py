@@ -35,6 +35,24 @@ class Forbidden(BlindoptError):
     code, status, title = "forbidden", 403, "Not allowed for this role"
 
 
+class BudgetExhausted(BlindoptError):
+    """A cap of the study would be passed. Final: what was spent never comes back, so a retry cannot help.
+
+    Depends on the history of requests alone, never on the data.
+    """
+
+    code, status, title = "privacy_budget_exhausted", 403, "The study's budget does not allow this"
+
+    def __init__(self, cap: str, *, requested: str, spent: str, limit: str, row: int | None = None) -> None:
+        where = "" if row is None else f" of row {row}"
+        super().__init__(f"{cap}{where}: {requested} requested with {spent} of {limit} spent")
+        self.row = row
+        self.budget = {"cap": cap, "row": row, "requested": requested, "spent": spent, "limit": limit}
+
+    def extra(self) -> dict[str, object]:
+        return {"budget": self.budget}
+
+
 class StudyNotOpen(BlindoptError):
     """Queries need a study that has released its candidates and is not closed."""
 
@@ -115,6 +133,16 @@ class IdempotencyKeyReused(BlindoptError):
     code, status, title = "idempotency_key_reused", 422, "Idempotency-Key was used before"
 
 
+class RateLimited(BlindoptError):
+    """Too many requests of one principal, or too many bad tokens from one address."""
+
+    code, status, title, retryable = "rate_limited", 429, "Too many requests", True
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__(f"too many requests: try again in {seconds} s")
+        self.headers = {"Retry-After": str(seconds)}
+
+
 class AuditUnavailable(BlindoptError):
     """The record of an exchange could not be written, so the exchange did not happen."""
 
@@ -166,8 +194,11 @@ class Remote(BlindoptError):
 
     title = "The other party refused"
 
-    def __init__(self, *, code: str, status: int, detail: str, retryable: bool) -> None:
+    def __init__(
+        self, *, code: str, status: int, detail: str, retryable: bool, retry_after_s: float | None = None
+    ) -> None:
         super().__init__(detail)
+        self.retry_after_s = retry_after_s
         self.remote_code = code
         self.remote_status = status
         self.remote_retryable = retryable

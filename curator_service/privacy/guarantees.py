@@ -1,27 +1,46 @@
 """What is promised, in words. Every guarantee text of the product is made here, from a study's state."""
 
-from shared.wire import GaussianRelease, IdentityRelease, PoGpUcbRelease, ReleaseSpec
+from shared.wire import GaussianRelease, IdentityRelease, LaplaceAnswers, PoGpUcbRelease, ReleaseSpec, StudyCreate
 
 EXACT_ANSWERS = (
     "The measurement y of each queried row is released without privacy noise, and the number of rows is public."
 )
 
 
-def guarantee(spec: ReleaseSpec, d: int) -> str:
-    """The guarantee of a study's release over d features, in words for every party."""
-    match spec:
+def guarantee(spec: StudyCreate) -> str:
+    """The guarantee of a study, in words for every party."""
+    return f"{_release(spec.release, len(spec.features))} {_answers(spec)}"
+
+
+def _release(release: ReleaseSpec, d: int) -> str:
+    match release:
         case IdentityRelease():
-            return f"None: the candidates are the records themselves, declared public by their owner. {EXACT_ANSWERS}"
+            return "None: the candidates are the records themselves, declared public by their owner."
         case PoGpUcbRelease():
             return (
                 "As published, refuted: no differential privacy; "
                 f"{d + 1} known rows reconstruct the rest where r >= {d}, and r exact linear functionals of every "
-                f"other row where r < {d}. {EXACT_ANSWERS}"
+                f"other row where r < {d}."
             )
         case GaussianRelease():
             return (
-                f"({spec.epsilon}, {spec.delta!r})-differential privacy of each row's features: for two datasets that "
-                f"differ in one row, moved by at most {spec.sensitivity!r} in scaled units, no event is more than "
-                f"e^{spec.epsilon} times likelier under one than under the other, but for {spec.delta!r}, whatever an "
-                f"attacker knows. {EXACT_ANSWERS}"
+                f"({release.epsilon}, {release.delta!r})-differential privacy of each row's features: for two datasets "
+                f"that differ in one row, moved by at most {release.sensitivity!r} in scaled units, no event is more "
+                f"than e^{release.epsilon} times likelier under one than under the other, but for {release.delta!r}, "
+                "whatever an attacker knows."
             )
+
+
+def _answers(spec: StudyCreate) -> str:
+    if not isinstance(spec.answers, LaplaceAnswers):
+        return EXACT_ANSWERS
+    one = (
+        f"Each released y is {spec.answers.epsilon}-differentially private: no other value of y would make it more "
+        f"than e^{spec.answers.epsilon} times likelier. The number of rows is public, and which rows are asked is "
+        "chosen by the modeler."
+    )
+    if spec.privacy_unit == "answer":
+        return f"{one} Each answer is counted as another person's."
+    cap = spec.budget.epsilon_per_row
+    added = "Answers about one row add up, with the release"
+    return f"{one} {added}, to {cap} at most." if cap else f"{one} {added}: the study sets no cap on the sum."

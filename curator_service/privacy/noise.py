@@ -5,6 +5,7 @@ any sensitivity that it is told: what is checked here is checked for that reason
 """
 
 import math
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
 
@@ -47,5 +48,42 @@ def _gaussian(size: int, sd: float) -> Any:
     # A sensitivity of one sd must cost rho = 1/2 and a little for the lattice: a tripwire for upgrades.
     rho = measurement.map(sd)
     if not 0.5 <= rho < 0.5 * (1 + 1e-6 * math.sqrt(size)):
+        raise NumericalFailure("the noise library does not account as it should: nothing was drawn")
+    return measurement
+
+
+def laplace_scale(bound: float, epsilon: Decimal) -> float:
+    """Scale of the noise of an answer in [-bound, bound] that is epsilon-DP: 2 bound / epsilon and a little.
+
+    The little pays for rounding answers to the lattice (docs/privacy.md).
+    """
+    if not (0 < bound < math.inf and 0 < epsilon < math.inf):
+        raise ValueError("noise needs a positive, finite bound and epsilon")
+    return 2 * bound / float(epsilon) * (1 + 2.0**-38 * max(1.0, 1 / float(epsilon)))
+
+
+def add_laplace(values: Vector, bound: float, epsilon: Decimal) -> Vector:
+    """``values`` (m,) clipped to [-bound, bound], each with Laplace noise of ``laplace_scale`` of its own.
+
+    Each is epsilon-DP by itself, whatever the value. Raises NumericalFailure for one that is not finite.
+    """
+    if not np.isfinite(values).all():
+        raise NumericalFailure("noise was asked for a number that is not finite")
+    draw = _laplace(bound, epsilon)
+    # OpenDP neither clamps nor refuses what lies outside the bounds that it is told.
+    noisy: Vector = np.array([draw(value) for value in np.clip(values, -bound, bound).tolist()])
+    return noisy
+
+
+@lru_cache(maxsize=64)
+def _laplace(bound: float, epsilon: Decimal) -> Any:
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib")
+    scale = laplace_scale(bound, epsilon)
+    space = dp.atom_domain(T=float, nan=False), dp.absolute_distance(T=float)
+    measurement: Any = dp.m.make_laplace(*space, scale=scale, k=lattice(scale))
+    # A tripwire for upgrades, and for a scale of 0, which would release the exact value.
+    if not 0.5 * float(epsilon) < measurement.map(2 * bound) <= epsilon:
         raise NumericalFailure("the noise library does not account as it should: nothing was drawn")
     return measurement

@@ -12,15 +12,16 @@ from shared.serving.tokens import Principal
 DatasetId = Annotated[str, Path(description="ds_...")]
 StudyId = Annotated[str, Path(description="std_...")]
 QueryId = Annotated[str, Path(description="qry_...")]
-GrantId = Annotated[str, Path(description="The grant's key id.")]
+GrantId = Annotated[str, Path(description="grt_...")]
+TokenId = Annotated[str, Path(description="The token's key id.")]
 
 
-def _curator(request: Request) -> Curator:
+async def _curator(request: Request) -> Curator:
     curator: Curator = request.app.state.curator
     return curator
 
 
-def of_own_study(request: Request, study_id: StudyId) -> None:
+async def of_own_study(request: Request, study_id: StudyId) -> None:
     """NotFound for a modeler's token on any study but its own: the two are not told apart."""
     principal: Principal = request.state.principal
     if principal.study_id is not None and principal.study_id != study_id:

@@ -10,8 +10,8 @@ from curator_service.routes.common import CuratorDep, DatasetId
 from curator_service.service.datasets import Upload
 from shared import wire
 from shared.errors import Invalid
-from shared.serving.app import AskedDep, PageSize, PageToken, allowed, answer, page_of
 from shared.serving.problems import documented
+from shared.serving.routing import AskedDep, PageSize, PageToken, allowed, answer, page_of
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], dependencies=[allowed("owner")])
 FIELDS = ("name", "public", "columns", "file", "import_name")

@@ -10,8 +10,8 @@ from curator_service.routes.common import CuratorDep, QueryId, StudyId, of_own_s
 from shared import wire
 from shared.errors import RangeNotSatisfiable
 from shared.matrix import MEDIA_TYPE
-from shared.serving.app import AskedDep, allowed, answer
 from shared.serving.problems import documented
+from shared.serving.routing import AskedDep, allowed, answer
 
 router = APIRouter(prefix="/v1/studies/{study_id}", tags=["exchange"], dependencies=[Depends(of_own_study)])
 _RANGE = re.compile(r"bytes=(?:(\d{1,18})-(\d{0,18})|-(\d{1,18}))")
@@ -28,7 +28,7 @@ def study(request: Request, study_id: StudyId, curator: CuratorDep) -> wire.Stud
     """The study: to a modeler what it may know, to the owner all of it."""
     if request.state.principal.role == "owner":
         return curator.studies.one(study_id)
-    return curator.exchange.study(study_id)
+    return curator.exchange.study(request.state.principal, study_id)
 
 
 @router.get(
@@ -85,17 +85,17 @@ def _check_range(wanted: str, size: int) -> None:
     dependencies=[allowed("modeler")],
     operation_id="ask",
 )
-def ask(
+async def ask(
     request: Request, study_id: StudyId, query: wire.QueryRequest, asked: AskedDep, curator: CuratorDep
 ) -> Response:
     """Measure rows of Z and release what was measured."""
-    return answer(request, curator.exchange.ask(asked, study_id, query))
+    return answer(request, await curator.exchange.ask(asked, study_id, query))
 
 
 @router.get(
     "/queries/{query_id}",
     response_model=wire.QueryReply,
-    responses=documented(),
+    responses=documented(409),
     dependencies=[allowed("modeler")],
     operation_id="get_query",
 )

@@ -5,7 +5,7 @@ from fastapi import APIRouter
 from curator_service.release.registry import MECHANISMS
 from curator_service.routes.common import CuratorDep
 from shared import wire
-from shared.serving.app import VERSION
+from shared.serving.version import VERSION
 
 router = APIRouter(tags=["health"])
 
@@ -16,6 +16,7 @@ def meta(curator: CuratorDep) -> wire.CuratorMeta:
     return wire.CuratorMeta(
         service="blindopt-curator",
         version=VERSION,
+        log_key=curator.desk.signer.verifier.vkey,
         mechanisms=[
             wire.MechanismView(name=m.name, version=m.version, status=m.status, claim=m.claim) for m in MECHANISMS
         ],

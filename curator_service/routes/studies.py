@@ -3,10 +3,10 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from curator_service.routes.common import CuratorDep, GrantId, StudyId
+from curator_service.routes.common import CuratorDep, GrantId, StudyId, TokenId
 from shared import wire
-from shared.serving.app import AskedDep, PageSize, PageToken, allowed, answer, page_of
 from shared.serving.problems import documented
+from shared.serving.routing import AskedDep, PageSize, PageToken, allowed, answer, page_of
 
 router = APIRouter(prefix="/v1/studies", tags=["studies"], dependencies=[allowed("owner")])
 
@@ -81,5 +81,37 @@ def grants(
     operation_id="revoke_grant",
 )
 def revoke(request: Request, study_id: StudyId, grant_id: GrantId, asked: AskedDep, curator: CuratorDep) -> Response:
-    """Refuse its token from now on."""
+    """Refuse all of its tokens from now on."""
     return answer(request, curator.studies.revoke(asked, study_id, grant_id))
+
+
+@router.post(
+    "/{study_id}/grants/{grant_id}:rotate",
+    status_code=201,
+    response_model=wire.GrantReply,
+    responses=documented(409),
+    operation_id="rotate_grant",
+)
+def rotate(
+    request: Request,
+    study_id: StudyId,
+    grant_id: GrantId,
+    rotation: wire.Rotation,
+    asked: AskedDep,
+    curator: CuratorDep,
+) -> Response:
+    """A further token, shown once; the older one stays good until it is revoked. At most two are live."""
+    return answer(request, curator.studies.rotate(asked, study_id, grant_id, rotation))
+
+
+@router.post(
+    "/{study_id}/grants/{grant_id}/tokens/{kid}:revoke",
+    response_model=wire.GrantView,
+    responses=documented(409),
+    operation_id="revoke_grant_token",
+)
+def revoke_token(
+    request: Request, study_id: StudyId, grant_id: GrantId, kid: TokenId, asked: AskedDep, curator: CuratorDep
+) -> Response:
+    """Refuse one token of a grant from now on."""
+    return answer(request, curator.studies.revoke(asked, study_id, grant_id, kid))

@@ -1,9 +1,11 @@
 """The curator's use cases, without HTTP: the owner's datasets and studies, the modeler's exchange."""
 
 from curator_service import store
+from curator_service.service.accounts import Accounts
 from curator_service.service.datasets import Datasets
 from curator_service.service.exchange import Exchanges
 from curator_service.service.studies import Studies
+from curator_service.service.witnesses import Witnesses
 from curator_service.settings import Settings
 from curator_service.vault import Vault
 from shared import wire
@@ -21,6 +23,8 @@ class Curator:
         self.datasets = Datasets(desk, vault, settings)
         self.studies = Studies(desk, vault)
         self.exchange = Exchanges(desk, vault, self.limits)
+        self.accounts = Accounts(desk, vault)
+        self.witnesses = Witnesses(desk)
 
 
 __all__ = ["Curator"]

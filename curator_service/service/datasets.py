@@ -14,8 +14,9 @@ from shared import wire
 from shared.audit import sha256
 from shared.errors import NotFound
 from shared.serving.desk import Asked, Desk, Effect
+from shared.serving.store.base import moment, stamp
 from shared.serving.store.database import Connection
-from shared.serving.store.tables import StoredReply, moment, stamp
+from shared.serving.store.replies import StoredReply
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """What a modeler may do with a study: look at it, fetch its candidates, ask for measurements."""
 
+import asyncio
 import json
 import secrets
 from dataclasses import dataclass
@@ -9,16 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator_service import store
-from curator_service.measurement.column import measure
+from curator_service.measurement.column import is_exact, measure
+from curator_service.privacy import ledger
 from curator_service.privacy.guarantees import guarantee
 from curator_service.release.registry import mechanism_of
+from curator_service.store import ledger as lines
 from curator_service.vault import Vault, new_id
 from shared import wire
-from shared.errors import Invalid, NotFound, StudyNotOpen, UnknownRow
+from shared.errors import BudgetExhausted, Invalid, NotFound, StillRunning, StudyNotOpen, UnknownRow
 from shared.matrix import Vector
 from shared.serving.desk import Asked, Desk, Effect
+from shared.serving.store import logs, replies
+from shared.serving.store.base import stamp
 from shared.serving.store.database import Connection
-from shared.serving.store.tables import StoredReply, stamp
+from shared.serving.store.replies import StoredReply
 from shared.serving.tokens import Principal
 
 
@@ -44,8 +49,9 @@ class Exchanges:
         self._vault = vault
         self._limits = limits
         self._known: dict[str, _Released] = {}
+        self._under_way: set[tuple[str, str]] = set()
 
-    def study(self, identity: str) -> wire.StudyView:
+    def study(self, principal: Principal, identity: str) -> wire.StudyView:
         """All that a modeler may know of a study. StudyNotOpen before the release."""
         with self._desk.database.read() as db:
             released, state = self._released(db, identity), store.state_of(db, identity)
@@ -65,11 +71,15 @@ class Exchanges:
             sensitivity=private.sensitivity if private else None,
             noise=mechanism.noise(len(spec.features)),
             answers=spec.answers,
+            privacy_unit=spec.privacy_unit,
+            budget=spec.budget,
+            grant_id=principal.id,
+            log_key=self._desk.signer.verifier.vkey,
             direction=spec.measurement.direction,
             measurement_noise_variance=spec.measurement.noise_variance,
             kernel=spec.kernel,
             limits=self._limits,
-            guarantee=guarantee(spec.release, len(spec.features)),
+            guarantee=guarantee(spec),
         )
 
     def candidates(self, identity: str) -> tuple[Path, str]:
@@ -78,54 +88,116 @@ class Exchanges:
             released = self._released(db, identity)
         return self._vault.candidates(released.id), released.sha256
 
-    def ask(self, asked: Asked, identity: str, request: wire.QueryRequest) -> StoredReply:
-        """Measure rows: effect, reply and record are one transaction. Answers never change after.
+    async def ask(self, asked: Asked, identity: str, request: wire.QueryRequest) -> StoredReply:
+        """Measure rows: charge and commit, then draw, then store answer and record, then reply.
 
-        The noise is drawn before it, so that nobody waits for a draw; what was drawn for a request that
-        turns out to be a repeat, or comes to a closed study, is dropped unseen.
+        What a crash leaves after the charge is taken up by the retry under the same key: one charge, one
+        answer, the same bytes ever after. Raises BudgetExhausted, which is recorded and costs nothing.
         """
-        if (found := self._desk.earlier(asked)) is not None:
-            return found
-        with self._desk.database.read() as db:
-            released = self._released(db, identity)
-            _check_open(db, identity)
-        self._check(request, released.n)
-        outcomes = released.outcomes[released.order[[item.row for item in request.rows]]]
-        answers = measure(outcomes, request.rows, released.spec.measurement)
-        return self._desk.once(asked, lambda db: self._answer(db, asked, identity, request, answers))
+        released = self._check(asked, identity, request)
+        name = asked.principal.id, self._desk.key_of(asked)[0]
+        if name in self._under_way:
+            raise StillRunning("the same request is being answered")
+        self._under_way.add(name)
+        try:
+            begun = await self._desk.database.write_soon(lambda db: self._begin(db, asked, identity, released, request))
+            if isinstance(begun, BudgetExhausted):
+                raise begun
+            if isinstance(begun, StoredReply):
+                return begun
+            reply = await self._measured(begun, identity, released, request)
+            return await self._desk.database.write_soon(lambda db: self._settle(db, asked, identity, reply))
+        finally:
+            self._under_way.discard(name)
 
-    def _answer(
-        self, db: Connection, asked: Asked, identity: str, request: wire.QueryRequest, answers: list[wire.Answer]
-    ) -> Effect:
+    def _begin(
+        self, db: Connection, asked: Asked, identity: str, released: _Released, request: wire.QueryRequest
+    ) -> StoredReply | BudgetExhausted | str:
+        """Charge a query and record it as begun; its id. Or what was answered or refused."""
+        if (found := self._desk.stored(db, asked)) is not None:
+            return found
+        self._desk.check_sound()
+        self._desk.check_live(db, asked.principal)
         _check_open(db, identity)
+        key, digest = self._desk.key_of(asked)
+        if (begun := store.begun(db, asked.principal.id, key)) is not None:  # a crash came between
+            replies.same_request(begun.request_sha256, digest)
+            return str(begun.id)
+        rows = [(item.row, item.plays) for item in request.rows]
         now = self._desk.clock()
-        reply = wire.QueryReply(
-            id=new_id("qry"),
+        try:
+            charges = ledger.charge_answers(
+                released.spec, lines.balance(db, identity), rows, lines.row_balances(db, identity, [r for r, _ in rows])
+            )
+        except BudgetExhausted as refusal:
+            self._refuse(db, asked, identity, released.spec, rows, refusal)
+            return refusal
+        query_id = new_id("qry")
+        lines.add(db, identity, "answers", charges, query_id=query_id, at=stamp(now))
+        store.begin_query(
+            db,
+            id=query_id,
+            study_id=identity,
+            grant_id=asked.principal.id,
+            idempotency_key=key,
+            request_sha256=digest,
+            request=request.model_dump_json(),
+            created_at=stamp(now),
+        )
+        cost = ledger.text(sum(charge.cost for charge in charges))
+        details = {"study_id": identity, "query_id": query_id, "epsilon": cost, "rows": [list(row) for row in rows]}
+        logs.append(db, "charge", actor=asked.principal.actor, now=now, details=details)
+        return query_id
+
+    def _refuse(
+        self,
+        db: Connection,
+        asked: Asked,
+        identity: str,
+        spec: wire.StudyCreate,
+        rows: list[tuple[int, int]],
+        refusal: BudgetExhausted,
+    ) -> None:
+        now = self._desk.clock()
+        row = refusal.row
+        plays = sum(n for r, n in rows if row in (None, r))
+        cost = plays * ledger.Prices.of(spec).answer
+        cap = str(refusal.budget["cap"])
+        lines.refuse(db, identity, cap=cap, row=row, plays=plays, cost=cost, at=stamp(now))
+        details = {"study_id": identity, **refusal.budget}
+        logs.append(db, "charge.refused", actor=asked.principal.actor, now=now, details=details)
+
+    async def _measured(
+        self, query_id: str, identity: str, released: _Released, request: wire.QueryRequest
+    ) -> wire.QueryReply:
+        outcomes = released.outcomes[released.order[[item.row for item in request.rows]]]
+        if is_exact(released.spec):
+            answers = measure(outcomes, request.rows, released.spec)
+        else:  # a draw takes its time: others are not kept waiting
+            answers = await asyncio.to_thread(measure, outcomes, request.rows, released.spec)
+        return wire.QueryReply(
+            id=query_id,
             study_id=identity,
             state="answered",
-            created_at=now,
+            created_at=self._desk.clock(),
             answers=answers,
             salt=secrets.token_hex(16),
         )
-        store.insert(
-            db,
-            store.queries,
-            id=reply.id,
-            study_id=identity,
-            kid=asked.principal.kid,
-            request=request.model_dump_json(),
-            reply=reply.model_dump_json().encode(),
-            created_at=stamp(now),
-        )
-        return Effect(reply, "exchange", {"query_id": reply.id})
+
+    def _settle(self, db: Connection, asked: Asked, identity: str, reply: wire.QueryReply) -> StoredReply:
+        _check_open(db, identity)
+        return self._desk.settle(db, asked, Effect(reply, "exchange", {"query_id": reply.id}))
 
     def query(self, principal: Principal, study_id: str, identity: str) -> StoredReply:
-        """The stored reply of a query of one's own. NotFound for another's."""
+        """The stored reply of a query of one's own. NotFound for another's, StillRunning before its answer."""
         with self._desk.database.read() as db:
             row = store.find(db, store.queries, identity)
-        if (row.study_id, row.kid) != (study_id, principal.kid):
-            raise NotFound("there is no such query")
-        return StoredReply(200, row.reply)
+            if (row.study_id, row.grant_id) != (study_id, principal.id):
+                raise NotFound("there is no such query")
+            found = replies.find(db, row.grant_id, row.idempotency_key, None)
+        if found is None:
+            raise StillRunning("the query was charged and not answered: send it again under its key")
+        return StoredReply(200, found[0].body)
 
     def _released(self, db: Connection, identity: str) -> _Released:
         if (known := self._known.get(identity)) is None:
@@ -146,7 +218,12 @@ class Exchanges:
             )
         return known
 
-    def _check(self, request: wire.QueryRequest, n: int) -> None:
+    def _check(self, asked: Asked, identity: str, request: wire.QueryRequest) -> _Released:
+        """The study that is asked, if the request fits it: public limits alone, before anything is written."""
+        self._desk.key_of(asked)
+        if (released := self._known.get(identity)) is None:
+            with self._desk.database.read() as db:
+                released = self._released(db, identity)
         most_rows, most_plays = self._limits.rows_per_query, self._limits.plays_per_row
         if len(request.rows) > most_rows:
             raise Invalid(f"a query may ask {most_rows} rows at most", [{"field": "rows", "message": "too many"}])
@@ -154,8 +231,9 @@ class Exchanges:
             if item.plays > most_plays:
                 fault: dict[str, object] = {"field": f"rows.{place}.plays", "message": "too many"}
                 raise Invalid(f"a row may be played {most_plays} times at most", [fault])
-            if item.row >= n:
-                raise UnknownRow(f"rows.{place}.row: the release has rows 0 to {n - 1}")
+            if item.row >= released.n:
+                raise UnknownRow(f"rows.{place}.row: the release has rows 0 to {released.n - 1}")
+        return released
 
 
 def _check_open(db: Connection, identity: str) -> None:

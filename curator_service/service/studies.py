@@ -7,18 +7,22 @@ from typing import Any
 import numpy as np
 
 from curator_service import store
-from curator_service.privacy import entropy
+from curator_service.privacy import entropy, ledger
 from curator_service.privacy.guarantees import guarantee
 from curator_service.release.mechanism import Assessment, Mechanism
 from curator_service.release.registry import mechanism_of
 from curator_service.scaling import ScaledRows
 from curator_service.service.datasets import dataset_view
+from curator_service.store import ledger as lines
 from curator_service.vault import Vault, new_id
 from shared import wire
-from shared.errors import Invalid, StateConflict, StillRunning
+from shared.errors import Invalid, NotFound, StateConflict, StillRunning
 from shared.serving.desk import Asked, Desk, Effect
+from shared.serving.store import logs, notes, tokens
+from shared.serving.store.base import moment, stamp
 from shared.serving.store.database import Connection
-from shared.serving.store.tables import Log, StoredReply, Tokens, moment, stamp
+from shared.serving.store.replies import StoredReply
+from shared.serving.tokens import Principal, Token
 
 
 class Studies:
@@ -38,7 +42,7 @@ class Studies:
             self._abandon(db, row.id, "curator")
 
     def _log(self, db: Connection, kind: str, actor: str, **details: Any) -> None:
-        Log.append(db, kind, actor=actor, now=self._desk.clock(), details=details)
+        logs.append(db, kind, actor=actor, now=self._desk.clock(), details=details)
 
     # --- drafts -----------------------------------------------------------------------------------
 
@@ -120,7 +124,7 @@ class Studies:
             raise
 
     def _begin_release(self, asked: Asked, identity: str) -> wire.StudyCreate:
-        key = f"{asked.principal.kid} {self._desk.key_of(asked)[0]}"
+        key = f"{asked.principal.id} {self._desk.key_of(asked)[0]}"
 
         def work(db: Connection) -> wire.StudyCreate:
             row = store.find(db, store.studies, identity)
@@ -128,11 +132,22 @@ class Studies:
                 raise StillRunning("this release is being drawn")
             if row.state != "draft":
                 raise StateConflict(f"the study is {row.state}: a study is released once, from its draft")
+            spec = wire.StudyCreate.model_validate_json(row.spec)
+            self._charge(db, asked, identity, spec)
             store.change(db, store.studies, identity, state="releasing", releasing_key=key)
             self._log(db, "release.begun", asked.principal.actor, study_id=identity)
-            return wire.StudyCreate.model_validate_json(row.spec)
+            return spec
 
         return self._desk.database.write(work)
+
+    def _charge(self, db: Connection, asked: Asked, identity: str, spec: wire.StudyCreate) -> None:
+        """Charge the release to every row, once: what a crash left half drawn was never seen."""
+        if lines.is_released(db, identity):
+            return
+        charge = ledger.charge_release(spec, lines.balance(db, identity))
+        lines.add(db, identity, "release", [charge], query_id=None, at=stamp(self._desk.clock()))
+        cost = ledger.text(charge.cost)
+        self._log(db, "charge", asked.principal.actor, study_id=identity, epsilon=cost, rows="all")
 
     def _publish(
         self, db: Connection, identity: str, release_id: str, digest: str, report: wire.ReleaseReport
@@ -184,28 +199,91 @@ class Studies:
 
         def effect(db: Connection) -> Effect:
             store.find(db, store.studies, study_id)
-            token, principal = self._desk.issue_in(
-                db, "modeler", grant.name, days=grant.expires_in_days, actor=asked.principal.actor, study_id=study_id
-            )
-            view = _grant_view(Tokens.find(db, principal.kid))
-            reply = wire.GrantReply(token=token.text, **view.model_dump(exclude={"state"}))
-            return Effect(reply, "grant.created", {"study_id": study_id, "kid": principal.kid})
+            actor = asked.principal.actor
+            token, who = self._desk.grant(db, grant.name, study_id, days=grant.expires_in_days, actor=actor)
+            return Effect(_grant_reply(db, token, who), "grant.created", {"study_id": study_id, "grant_id": who.id})
+
+        return self._desk.once(asked, effect, secret=True)
+
+    def rotate(self, asked: Asked, study_id: str, grant_id: str, rotation: wire.Rotation) -> StoredReply:
+        """A further token for a grant; the older one stays until it is revoked or expires."""
+
+        def effect(db: Connection) -> Effect:
+            actor = asked.principal.actor
+            days = rotation.expires_in_days
+            token, who = self._desk.rotate(db, grant_id, days=days, actor=actor, study_id=study_id)
+            return Effect(_grant_reply(db, token, who), "grant.rotated", {"study_id": study_id, "grant_id": who.id})
 
         return self._desk.once(asked, effect, secret=True)
 
     def grants(self, study_id: str, after: int, limit: int) -> list[tuple[int, wire.GrantView]]:
         """The grants of a study with their sequence numbers."""
-        self.one(study_id)
-        return [(r.seq, _grant_view(r)) for r in self._desk.tokens(study_id=study_id, after=after, limit=limit)]
+        with self._desk.database.read() as db:
+            store.find(db, store.studies, study_id)
+            by_grant: dict[str, list[Any]] = {}
+            for row in tokens.of_study(db, study_id):
+                by_grant.setdefault(row.principal, []).append(row)
+            found = [rows for rows in by_grant.values() if rows[0].seq > after][:limit]
+            return [(rows[0].seq, self._grant_view(db, rows)) for rows in found]
 
-    def revoke(self, asked: Asked, study_id: str, kid: str) -> StoredReply:
-        """Refuse a grant's token from now on."""
+    def revoke(self, asked: Asked, study_id: str, grant_id: str, kid: str | None = None) -> StoredReply:
+        """Refuse the tokens of a grant from now on, or one of them."""
 
         def effect(db: Connection) -> Effect:
-            row = self._desk.withdraw_in(db, kid, study_id=study_id, actor=asked.principal.actor)
-            return Effect(_grant_view(row), "grant.revoked", {"study_id": study_id, "kid": kid}, 200)
+            rows = tokens.of_principal(db, grant_id, study_id=study_id)
+            chosen = [row.kid for row in rows if kid in (None, row.kid)]
+            if not chosen:
+                raise NotFound("the grant has no such token")
+            for one in chosen:
+                self._desk.withdraw(db, one, actor=asked.principal.actor)
+            view = self._grant_view(db, tokens.of_principal(db, grant_id))
+            return Effect(view, "grant.revoked", {"study_id": study_id, "grant_id": grant_id, "kids": chosen}, 200)
 
         return self._desk.once(asked, effect)
+
+    def _grant_view(self, db: Connection, rows: list[Any]) -> wire.GrantView:
+        shown = [self._token_view(row) for row in rows]
+        states = {token.state for token in shown}
+        return wire.GrantView(
+            id=rows[0].principal,
+            name=rows[0].name,
+            study_id=rows[0].study_id,
+            state="live" if "live" in states else "expired" if "expired" in states else "revoked",
+            tokens=shown,
+            key=notes.key_of(db, rows[0].principal),
+        )
+
+    def _token_view(self, row: Any) -> wire.TokenView:
+        live = tokens.is_live(row, self._desk.clock())
+        return wire.TokenView(
+            kid=row.kid,
+            state="revoked" if row.revoked_at else "live" if live else "expired",
+            created_at=moment(row.created_at),
+            expires_at=moment(row.expires_at),
+            last_used_at=moment(row.last_used_at) if row.last_used_at else None,
+        )
+
+
+def restored(db: Connection, desk: Desk) -> None:
+    """After a restore: charges and answers that came after the backup are lost, and could be spent again.
+
+    So every open study is closed; its owner may open a new one.
+    """
+    closed = store.open_studies(db)
+    for identity in closed:
+        store.change(db, store.studies, identity, state="closed")
+    desk.note_restored(db, {"closed_studies": closed})
+
+
+def _grant_reply(db: Connection, token: Token, who: Principal) -> wire.GrantReply:
+    return wire.GrantReply(
+        id=who.id,
+        kid=token.kid,
+        name=who.name,
+        study_id=who.study_id or "",
+        token=token.text,
+        expires_at=moment(tokens.find(db, token.kid).expires_at),
+    )
 
 
 def _owner_view(db: Connection, identity: str) -> wire.StudyOwnerView:
@@ -218,17 +296,11 @@ def _owner_view(db: Connection, identity: str) -> wire.StudyOwnerView:
         created_at=moment(row.created_at),
         opened_at=moment(row.opened_at) if row.opened_at else None,
         spec=spec,
-        guarantee=guarantee(spec.release, len(spec.features)),
+        guarantee=guarantee(spec),
         release_id=release.id if release else None,
         release_sha256=release.sha256 if release else None,
         report=wire.ReleaseReport.model_validate_json(release.report) if release else None,
     )
-
-
-def _grant_view(row: Any) -> wire.GrantView:
-    state: Any = "revoked" if row.revoked_at else "live"
-    expires = moment(row.expires_at)
-    return wire.GrantView(id=row.kid, name=row.name, study_id=row.study_id, state=state, expires_at=expires)
 
 
 def _check_fit(spec: wire.StudyCreate, dataset: wire.DatasetView) -> None:
@@ -249,8 +321,9 @@ def _check_fit(spec: wire.StudyCreate, dataset: wire.DatasetView) -> None:
         faults.append({"field": "measurement.column", "message": "a feature cannot be the measurement too"})
     if isinstance(spec.release, wire.IdentityRelease) and not dataset.public:
         faults.append({"field": "release.mechanism", "message": "identity needs a dataset that was declared public"})
+    faults += ledger.faults(spec)
     if faults:
-        raise Invalid("the study does not fit its dataset: errors says where", faults)
+        raise Invalid("the study cannot be made as it is: errors says where", faults)
     if dataset.state == "archived":
         raise StateConflict("the dataset is archived: it takes no new study")
 
@@ -259,7 +332,7 @@ def _report(spec: wire.StudyCreate, rows: ScaledRows, mechanism: Mechanism, foun
     sensitivity = None if isinstance(spec.release, wire.IdentityRelease) else spec.release.sensitivity
     sd = mechanism.noise(rows.d).sd
     return wire.ReleaseReport(
-        guarantee=guarantee(spec.release, rows.d),
+        guarantee=guarantee(spec),
         status=mechanism.status,
         n=rows.n,
         r=mechanism.columns(rows.d),

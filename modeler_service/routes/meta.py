@@ -3,13 +3,15 @@
 from fastapi import APIRouter
 
 from modeler_service.algorithms.algorithm import NAMES
+from modeler_service.routes.runs import ModelerDep
 from shared import wire
-from shared.serving.app import VERSION
+from shared.serving.version import VERSION
 
 router = APIRouter(tags=["health"])
 
 
 @router.get("/v1/meta", response_model=wire.ModelerMeta, operation_id="meta")
-def meta() -> wire.ModelerMeta:
+def meta(modeler: ModelerDep) -> wire.ModelerMeta:
     """Version and algorithms."""
-    return wire.ModelerMeta(service="blindopt-modeler", version=VERSION, algorithms=list(NAMES))
+    key = modeler.desk.signer.verifier.vkey
+    return wire.ModelerMeta(service="blindopt-modeler", version=VERSION, log_key=key, algorithms=list(NAMES))

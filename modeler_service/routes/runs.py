@@ -7,15 +7,15 @@ from starlette.responses import Response
 
 from modeler_service.service import Modeler
 from shared import wire
-from shared.serving.app import AskedDep, PageSize, PageToken, allowed, answer, page_of
 from shared.serving.problems import documented
+from shared.serving.routing import AskedDep, PageSize, PageToken, allowed, answer, page_of
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 _READ = [allowed("vendor", "viewer")]
 _WRITE = [allowed("vendor")]
 
 
-def modeler_of(request: Request) -> Modeler:
+async def modeler_of(request: Request) -> Modeler:
     """The service behind a request."""
     modeler: Modeler = request.app.state.modeler
     return modeler
@@ -63,6 +63,44 @@ def one(run_id: RunId, modeler: ModelerDep) -> wire.RunView:
 def stop(request: Request, run_id: RunId, asked: AskedDep, modeler: ModelerDep) -> Response:
     """End it after the query under way; what was answered is kept."""
     return answer(request, modeler.stop(asked, run_id))
+
+
+@router.post(
+    "/{run_id}:pause",
+    response_model=wire.RunView,
+    responses=documented(409),
+    dependencies=_WRITE,
+    operation_id="pause_run",
+)
+def pause(request: Request, run_id: RunId, asked: AskedDep, modeler: ModelerDep) -> Response:
+    """Halt it after the query under way, until it is resumed."""
+    return answer(request, modeler.pause(asked, run_id))
+
+
+@router.post(
+    "/{run_id}:resume",
+    response_model=wire.RunView,
+    responses=documented(409),
+    dependencies=_WRITE,
+    operation_id="resume_run",
+)
+def resume(request: Request, run_id: RunId, asked: AskedDep, modeler: ModelerDep) -> Response:
+    """Let a paused run go on; one that waits for its curator tries at once."""
+    return answer(request, modeler.resume(asked, run_id))
+
+
+@router.post(
+    "/{run_id}:replace_token",
+    response_model=wire.RunView,
+    responses=documented(409),
+    dependencies=_WRITE,
+    operation_id="replace_token",
+)
+def replace_token(
+    request: Request, run_id: RunId, token: wire.TokenReplacement, asked: AskedDep, modeler: ModelerDep
+) -> Response:
+    """Go on under another token of the same grant."""
+    return answer(request, modeler.replace_token(asked, run_id, token))
 
 
 @router.get(

@@ -1,32 +1,30 @@
 """The command line that both services have: serve, token, audit."""
 
-import json
 import os
 import signal
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Any, get_args
 
 import typer
 import uvicorn
 from fastapi import FastAPI
 from pydantic import ValidationError
 
-from shared.audit import Entry, exchanges, reconcile, verify
+from shared import reconciliation
 from shared.errors import BlindoptError, LogBroken, StateConflict
-from shared.serving import logs
-from shared.serving.app import VERSION
+from shared.serving import archive, logs
 from shared.serving.desk import Desk
 from shared.serving.settings import ServiceSettings
-from shared.serving.store.database import only_process
-from shared.serving.store.tables import stamp
+from shared.serving.store.database import Connection, only_process
+from shared.serving.store.tokens import is_live
 from shared.serving.tokens import Role
-from shared.wire import AuditEntry
+from shared.serving.version import VERSION
 
 
 @contextmanager
@@ -52,11 +50,18 @@ def build(
     settings: Callable[[], ServiceSettings],
     desk: Callable[[ServiceSettings], Desk],
     app: Callable[[ServiceSettings], FastAPI],
+    check: Callable[[Connection, Iterable[dict[str, Any]]], None],
+    files: Callable[[Connection], Iterable[str]],
+    restored: Callable[[Connection, Desk], None],
 ) -> typer.Typer:
-    """The command line of one service."""
+    """The command line of one service.
+
+    ``check`` verifies its tables against its log, ``files`` names the files that its database needs,
+    ``restored`` does what a service must after it was put back to an older state.
+    """
     cli = typer.Typer(help=about, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
     cli.add_typer(_tokens(service, main_role, roles, settings, desk), name="token")
-    cli.add_typer(_audit(settings, desk), name="audit")
+    cli.add_typer(_audit(settings, desk, check), name="audit")
 
     @cli.callback(invoke_without_command=True)
     def start(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
@@ -64,6 +69,30 @@ def build(
         if version:
             typer.echo(f"{service} {VERSION}")
             raise typer.Exit
+
+    @cli.command()
+    def backup(target: Annotated[Path, typer.Argument(help="A new folder for the copy.")]) -> None:
+        """Copy the database and its files, consistent while the service runs. The keys are not in it."""
+        with _plain_errors():
+            chosen = _existing(settings)
+            with desk(chosen) as opened:
+                count = archive.backup(opened, chosen.data_dir, target, files)
+        typer.echo(f"{count} files in {target}; copy {chosen.data_dir.absolute() / 'secrets'} by another way")
+
+    @cli.command()
+    def restore(
+        source: Annotated[Path, typer.Argument(help="A folder that backup made.")],
+        secrets: Annotated[Path, typer.Option(help="The folder with the keys of this service.")],
+    ) -> None:
+        """Put a backup into an empty DATA_DIR, verify it, and record that what came after it is lost."""
+        with _plain_errors():
+            chosen = _checked(settings)
+            archive.restore(source, chosen.data_dir, secrets)
+            with desk(chosen) as opened:
+                with opened.database.read() as db:
+                    head = reconciliation.verify_export(opened.export(db))
+                opened.database.write(lambda db: restored(db, opened))
+        typer.echo(f"restored {head.size} records, root {head.root}")
 
     @cli.command()
     def serve() -> None:
@@ -149,46 +178,68 @@ def _tokens(
         """Print a new token, once."""
         if role not in roles or role not in get_args(Role):
             raise typer.BadParameter(f"{service} knows {', '.join(roles)}", param_hint="--role")
-        with _plain_errors():
-            token, _ = desk(_checked(settings)).issue(role, name, days=days)
+        with _plain_errors(), desk(_checked(settings)) as opened:
+            token, _ = opened.issue(role, name, days=days)
+        typer.echo(token.text)
+
+    @cli.command()
+    def rotate(
+        principal: Annotated[str, typer.Argument(help="usr_..., as in `token list`.")],
+        days: Annotated[int, typer.Option(min=1, max=3_660, help="Days until the new token expires.")] = 90,
+    ) -> None:
+        """Print a further token of a person or program; the older one stays until it is revoked."""
+        with _plain_errors(), desk(_existing(settings)) as opened:
+            token, _ = opened.database.write(lambda db: opened.rotate(db, principal, days=days, actor="cli"))
         typer.echo(token.text)
 
     @cli.command()
     def revoke(kid: Annotated[str, typer.Argument(help="Key id: the 16 hex digits after blindopt_.")]) -> None:
         """Refuse a token from now on."""
-        with _plain_errors():
-            desk(_existing(settings)).withdraw(kid)
+        with _plain_errors(), desk(_existing(settings)) as opened:
+            opened.database.write(lambda db: opened.withdraw(db, kid, actor="cli"))
         typer.echo(f"revoked {kid}")
 
     @cli.command("list")
     def listed() -> None:
-        """Key ids, roles, names, expiry; never a secret."""
-        with _plain_errors():
-            for row in desk(_existing(settings)).tokens():
-                expired = row.expires_at <= stamp(datetime.now(UTC))
-                state = "revoked" if row.revoked_at else "expired" if expired else "live"
-                typer.echo(f"{row.kid}  {row.role:8}  {state:7}  until {row.expires_at[:10]}  {row.name}")
+        """Key ids, principals, roles, expiry, last use, names; never a secret."""
+        with _plain_errors(), desk(_existing(settings)) as opened:
+            for row in opened.tokens():
+                state = "revoked" if row.revoked_at else "live" if is_live(row, datetime.now(UTC)) else "expired"
+                used = f"used {row.last_used_at[:16]}" if row.last_used_at else "never used"
+                until = row.expires_at[:10]
+                typer.echo(f"{row.kid}  {row.principal}  {row.role:8}  {state:7}  until {until}  {used:21}  {row.name}")
 
     return cli
 
 
-def _audit(settings: Callable[[], ServiceSettings], desk: Callable[[ServiceSettings], Desk]) -> typer.Typer:
-    cli = typer.Typer(no_args_is_help=True, help="The audit log.")
+def _audit(
+    settings: Callable[[], ServiceSettings],
+    desk: Callable[[ServiceSettings], Desk],
+    check: Callable[[Connection, Iterable[dict[str, Any]]], None],
+) -> typer.Typer:
+    cli = typer.Typer(no_args_is_help=True, help="The audit log. Everything here works offline.")
 
     @cli.command("verify")
-    def verify_log() -> None:
-        """Walk the whole log; exit 1 and name the first record that is wrong."""
+    def verify_log(
+        export: Annotated[Path | None, typer.Argument(help="An export; default: the service's own database.")] = None,
+        key: Annotated[str | None, typer.Option(help="The party's verifier key, learnt another way.")] = None,
+    ) -> None:
+        """Verify every log, signature and ledger line; exit 1 and name the first thing that is wrong."""
         with _plain_errors():
-            head = desk(_existing(settings)).verify()
+            if export is not None:
+                head = reconciliation.verify_export(reconciliation.read(export), key=key)
+            else:
+                with desk(_existing(settings)) as opened, opened.database.read() as db:
+                    told = opened.export(db)
+                    head = reconciliation.verify_export(told, key=key)
+                    check(db, (entry.record for entry in told.own))
         typer.echo(f"{head.size} records, root {head.root}")
 
     @cli.command()
     def export() -> None:
-        """Write the log to standard output, one JSON object a line."""
-        with _plain_errors():
-            for entry in desk(_existing(settings)).entries(-1, -1):
-                # ASCII: other texts hold line ends that some readers split at
-                sys.stdout.write(json.dumps(entry.model_dump()) + "\n")
+        """Write logs and signatures to standard output, one JSON object a line."""
+        with _plain_errors(), desk(_existing(settings)) as opened, opened.database.read() as db:
+            sys.stdout.writelines(reconciliation.write(opened.export(db)))
 
     @cli.command("reconcile")
     def reconcile_logs(
@@ -198,31 +249,26 @@ def _audit(settings: Callable[[], ServiceSettings], desk: Callable[[ServiceSetti
     ) -> None:
         """Verify two exports and compare what they tell of a study; exit 1 on any difference."""
         with _plain_errors():
-            told = [_read_export(path) for path in (curator, modeler)]
-            for entries in told:
-                verify(entries)
-            sides = [exchanges((entry.record for entry in entries), study) for entries in told]
-            if not any(sides):
-                raise LogBroken(f"neither log tells an exchange of {study}: is that the study's id?")
-            differences = reconcile(*sides)
+            sides = []
+            for name, path in (("curator", curator), ("modeler", modeler)):
+                try:
+                    sides.append(reconciliation.read(path))
+                    reconciliation.verify_export(sides[-1])
+                except LogBroken as error:
+                    raise LogBroken(f"the {name}'s export: {error}") from None
+                if sides[-1].service != f"blindopt-{name}":
+                    raise LogBroken(f"{path} is an export of {sides[-1].service}, not of the {name}")
+            compared, differences = reconciliation.reconcile(sides[0], sides[1], study)
         for difference in differences:
-            typer.echo(f"exchange {difference.request_id}: {difference.what}")
-        typer.echo(
-            f"{len(sides[0])} exchanges at the curator, {len(sides[1])} at the modeler, {len(differences)} differences"
-        )
+            typer.echo(f"{difference.where}: {difference.what}")
+        typer.echo(f"{compared} exchanges compared, {len(differences)} differences")
         if differences:
             raise typer.Exit(1)
 
+    @cli.command()
+    def key() -> None:
+        """Print the service's verifier key: tell it to the other party over another channel."""
+        with _plain_errors(), desk(_existing(settings)) as opened:
+            typer.echo(opened.signer.verifier.vkey)
+
     return cli
-
-
-def _read_export(path: Path) -> list[Entry]:
-    entries = []
-    for number, line in enumerate(path.read_bytes().decode(errors="replace").removesuffix("\n").split("\n"), start=1):
-        try:
-            told = AuditEntry.model_validate_json(line)
-        except ValidationError:
-            raise LogBroken(f"{path} line {number} is not an entry of an export") from None
-        leaf, peaks = bytes.fromhex(told.leaf), bytes.fromhex(told.peaks)
-        entries.append(Entry(seq=told.seq, body=told.body.encode(), leaf=leaf, peaks=peaks))
-    return entries

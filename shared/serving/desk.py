@@ -1,22 +1,33 @@
 """The front desk of a service: who comes in, what was answered before, what the log says."""
 
+import base64
 import re
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
 
 from pydantic import BaseModel
 
-from shared import wire
-from shared.audit import Exchange, Head, sha256, verify
-from shared.errors import IdempotencyKeyMissing, Unauthenticated
+from shared.audit import Exchange, Head, sha256
+from shared.errors import AuditUnavailable, IdempotencyKeyMissing, LogBroken, StateConflict, Unauthenticated
+from shared.notes import Checkpoint, Signer
+from shared.reconciliation import Export
 from shared.serving.seal import Seal
+from shared.serving.store import logs, notes, replies, tokens
+from shared.serving.store.base import Clock
 from shared.serving.store.database import Connection, Database
-from shared.serving.store.tables import Clock, Log, Replies, StoredReply, Tokens, moment
-from shared.serving.tokens import Principal, Role, Token, mint, parse
+from shared.serving.store.replies import StoredReply
+from shared.serving.tokens import Principal, Role, Token, mint, new_principal, parse
 
 KEY = re.compile(r"[ -~]{1,200}")
+LIVE_TOKENS_MAX = 2
+_USED_SECONDS = 60.0
+_KEPT_SECONDS = 1.0
 _HOW_TO_ASK = "send a valid token: Authorization: Bearer blindopt_..."
 
 
@@ -31,10 +42,17 @@ class Asked:
     key: str | None
     body_sha256: str
 
-    def exchange(self, study_id: str, status: int, reply_sha256: str, *, replayed: bool) -> Exchange:
-        """The request with its reply, as the log tells it."""
+    @property
+    def is_shared(self) -> bool:
+        """Whether both parties tell this exchange. What is about the log is not in it."""
+        return self.principal.study_id is not None and not self.path.startswith("/v1/audit/")
+
+    def exchange(self, position: int | None, status: int, reply_sha256: str, *, replayed: bool) -> Exchange:
+        """The request with its reply, as the logs tell it."""
         return Exchange(
-            study_id=study_id,
+            study_id=self.principal.study_id or "",
+            grant_id=self.principal.id,
+            position=position,
             request_id=self.request_id,
             method=self.method,
             path=self.path,
@@ -65,12 +83,23 @@ class Expired(Unauthenticated):
 
 
 class Desk:
-    """Authentication, idempotent effects and the log, over one database."""
+    """Authentication, idempotent effects and the log, over one database.
 
-    def __init__(self, database: Database, seal: Seal, clock: Clock) -> None:
+    ``kept`` is a file outside the database that holds a checkpoint of the log, at most a second old: a
+    log that was cut or put back to an older state is found at the next start.
+    """
+
+    def __init__(self, database: Database, seal: Seal, signer: Signer, clock: Clock, *, kept: Path) -> None:
         self.database = database
         self.clock = clock
+        self.signer = signer
         self._seal = seal
+        self._kept = kept
+        self._kept_at = 0.0
+        self._fault: str | None = None
+        self._used: dict[str, float] = {}
+
+    # --- who comes in -----------------------------------------------------------------------------
 
     def authenticate(self, authorization: str) -> Principal:
         """The bearer of an Authorization header. Raises Unauthenticated; Expired if the secret is right."""
@@ -78,47 +107,76 @@ class Desk:
         token = parse(text) if scheme.lower() == "bearer" else None
         if token is not None:
             with self.database.read() as db:
-                row = Tokens.find(db, token.kid)
+                row = tokens.find(db, token.kid)
             # Unknown and wrong take the same path: a key id is not a secret, its secret is.
             if row is not None and token.matches(row.secret_sha256):
-                principal = Principal(kid=row.kid, role=row.role, name=row.name, study_id=row.study_id)
-                if not self._live(row):
+                principal = _principal(row)
+                if not tokens.is_live(row, self.clock()):
                     raise Expired(principal)
+                self._note_use(row.kid)
                 return principal
         raise Unauthenticated(_HOW_TO_ASK)
 
-    def _live(self, row: Any) -> bool:
-        return row.revoked_at is None and self.clock() < moment(row.expires_at)
+    def _note_use(self, kid: str) -> None:
+        """Store when a token was used, to the minute; nobody waits for it."""
+        now = time.monotonic()
+        if now - self._used.get(kid, -_USED_SECONDS) >= _USED_SECONDS:
+            self._used[kid] = now
+            at = self.clock()
+            with suppress(AuditUnavailable):
+                self.database.submit(lambda db: tokens.used(db, kid, at))
+
+    def check_live(self, db: Connection, principal: Principal) -> None:
+        """Unauthenticated if the token was revoked or has expired since it was shown."""
+        if not tokens.is_live(tokens.find(db, principal.kid), self.clock()):
+            raise Unauthenticated(_HOW_TO_ASK)
 
     def issue(self, role: Role, name: str, *, days: int) -> tuple[Token, Principal]:
-        """A new token for a person or a program, recorded in the log."""
-        return self.database.write(lambda db: self.issue_in(db, role, name, days=days, actor="cli"))
+        """A token for a new person or program, recorded in the log."""
+        who = (new_principal("usr"), role, name, None)
+        return self.database.write(lambda db: self._issue(db, *who, days=days, actor="cli"))
 
-    def issue_in(
-        self, db: Connection, role: Role, name: str, *, days: int, actor: str, study_id: str | None = None
+    def grant(self, db: Connection, name: str, study_id: str, *, days: int, actor: str) -> tuple[Token, Principal]:
+        """A modeler's first token for a study, inside the caller's transaction."""
+        return self._issue(db, new_principal("grt"), "modeler", name, study_id, days=days, actor=actor)
+
+    def rotate(
+        self, db: Connection, principal: str, *, days: int, actor: str, study_id: str | None = None
     ) -> tuple[Token, Principal]:
-        """The same inside the caller's transaction."""
+        """A further token of a principal; the older one stays until it is revoked. At most two are live.
+
+        Raises NotFound, and StateConflict if there are two already or the principal was shut out.
+        """
+        rows = tokens.of_principal(db, principal, study_id=study_id)
+        live = [row for row in rows if tokens.is_live(row, self.clock())]
+        if len(live) >= LIVE_TOKENS_MAX:
+            raise StateConflict(f"two tokens are live: revoke one first ({', '.join(row.kid for row in live)})")
+        if all(row.revoked_at for row in rows):
+            raise StateConflict("all its tokens were revoked: make a new one instead")
+        row = rows[0]
+        return self._issue(db, row.principal, row.role, row.name, row.study_id, days=days, actor=actor)
+
+    def _issue(
+        self, db: Connection, identity: str, role: Role, name: str, study_id: str | None, *, days: int, actor: str
+    ) -> tuple[Token, Principal]:
         token, now = mint(), self.clock()
-        principal = Principal(kid=token.kid, role=role, name=name, study_id=study_id)
-        Tokens.add(db, token, principal, created=now, expires=now + timedelta(days=days))
-        details = {"kid": token.kid, "role": role, "study_id": study_id}
-        Log.append(db, "token.issued", actor=actor, now=now, details=details)
+        principal = Principal(id=identity, kid=token.kid, role=role, name=name, study_id=study_id)
+        tokens.add(db, token, principal, created=now, expires=now + timedelta(days=days))
+        details = {"principal": identity, "kid": token.kid, "role": role, "study_id": study_id}
+        logs.append(db, "token.issued", actor=actor, now=now, details=details)
         return token, principal
 
-    def withdraw(self, kid: str, *, study_id: str | None = None, actor: str = "cli") -> Any:
+    def withdraw(self, db: Connection, kid: str, *, actor: str) -> None:
         """Refuse a token from now on, recorded in the log. NotFound if there is none."""
-        return self.database.write(lambda db: self.withdraw_in(db, kid, study_id=study_id, actor=actor))
+        tokens.revoke(db, kid, self.clock())
+        logs.append(db, "token.revoked", actor=actor, now=self.clock(), details={"kid": kid})
 
-    def withdraw_in(self, db: Connection, kid: str, *, study_id: str | None, actor: str) -> Any:
-        """The same inside the caller's transaction."""
-        row = Tokens.revoke(db, kid, study_id=study_id, now=self.clock())
-        Log.append(db, "token.revoked", actor=actor, now=self.clock(), details={"kid": kid})
-        return row
-
-    def tokens(self, *, study_id: str | None = None, after: int = 0, limit: int = 1_000) -> list[Any]:
+    def tokens(self) -> list[Any]:
         """Tokens without their secrets, in order of creation."""
         with self.database.read() as db:
-            return Tokens.listed(db, study_id=study_id, after=after, limit=limit)
+            return tokens.listed(db)
+
+    # --- what was answered before -----------------------------------------------------------------
 
     def once(self, asked: Asked, effect: Callable[[Connection], Effect], *, secret: bool = False) -> StoredReply:
         """Run ``effect`` once for this principal and key; later requests get the stored bytes.
@@ -126,22 +184,10 @@ class Desk:
         Effect, stored reply and log record are one transaction. ``secret`` seals the stored reply.
         Raises IdempotencyKeyMissing, IdempotencyKeyReused, and whatever ``effect`` raises.
         """
-        key, digest = self.key_of(asked)
+        self.key_of(asked)
 
         def work(db: Connection) -> StoredReply:
-            found = Replies.find(db, asked.principal.kid, key, digest)
-            if found is not None:
-                stored, sealed = found
-                return replace(stored, body=self._seal.open(stored.body)) if sealed else stored
-            done = effect(db)
-            body = done.reply.model_dump_json().encode()
-            now = self.clock()
-            kept = StoredReply(done.status, self._seal.close(body) if secret else body)
-            Replies.add(db, asked.principal.kid, key, digest, kept, sealed=secret, now=now)
-            study = asked.principal.study_id
-            told = asked.exchange(study, done.status, sha256(body), replayed=False) if study else None
-            Log.append(db, done.kind, actor=asked.principal.actor, now=now, details=done.details, exchange=told)
-            return StoredReply(done.status, body)
+            return self.stored(db, asked) or self.settle(db, asked, effect(db), secret=secret)
 
         return self.database.write(work)
 
@@ -151,19 +197,148 @@ class Desk:
             raise IdempotencyKeyMissing("send an Idempotency-Key header of 1 to 200 printable ASCII characters")
         return asked.key, sha256(f"{asked.method} {asked.path} {asked.body_sha256}".encode())
 
-    def earlier(self, asked: Asked) -> StoredReply | None:
-        """The stored reply of this request, if there is one; for work too long for a transaction."""
-        key, digest = self.key_of(asked)
-        with self.database.read() as db:
-            found = Replies.find(db, asked.principal.kid, key, digest)
+    def stored(self, db: Connection, asked: Asked) -> StoredReply | None:
+        """The stored reply of this request, if there is one."""
+        found = replies.find(db, asked.principal.id, *self.key_of(asked))
         if found is None:
             return None
-        stored, sealed = found
-        return replace(stored, body=self._seal.open(stored.body)) if sealed else stored
+        reply, sealed = found
+        return replace(reply, body=self._seal.open(reply.body)) if sealed else reply
 
-    def tell(self, exchange: Exchange, actor: str) -> None:
-        """Record an exchange that has no effect of its own: a read, a refusal, a replay."""
-        self.database.write(lambda db: Log.append(db, "exchange", actor=actor, now=self.clock(), exchange=exchange))
+    def earlier(self, asked: Asked) -> StoredReply | None:
+        """``stored`` by itself, for work too long for a transaction."""
+        with self.database.read() as db:
+            return self.stored(db, asked)
+
+    def settle(self, db: Connection, asked: Asked, done: Effect, *, secret: bool = False) -> StoredReply:
+        """Store the reply of an effect and record the exchange, in the effect's transaction."""
+        key, digest = self.key_of(asked)
+        body = done.reply.model_dump_json().encode()
+        kept = StoredReply(done.status, self._seal.close(body) if secret else body)
+        replies.add(db, asked.principal.id, key, digest, kept, sealed=secret, now=self.clock())
+        receipt = self.record(db, asked, done.status, sha256(body), kind=done.kind, details=done.details)
+        return StoredReply(done.status, body, receipt=receipt)
+
+    # --- what the log says ------------------------------------------------------------------------
+
+    def record(
+        self,
+        db: Connection,
+        asked: Asked,
+        status: int,
+        reply_sha256: str,
+        *,
+        replayed: bool = False,
+        kind: str = "exchange",
+        details: dict[str, Any] | None = None,
+    ) -> str | None:
+        """Record a request and its reply; for an exchange between the parties, its receipt.
+
+        A receipt is the place in the shared log and a signed checkpoint of that log, up to this place.
+        """
+        self.check_sound()
+        exchange = receipt = None
+        if asked.is_shared:
+            grant = asked.principal.id
+            position = logs.shared_size(db, grant)
+            exchange = asked.exchange(position, status, reply_sha256, replayed=replayed)
+            note = self.sign(logs.share(db, grant, exchange.body), grant)
+            receipt = f"{position} {base64.b64encode(note.encode()).decode()}"
+        elif asked.principal.study_id is not None:
+            exchange = asked.exchange(None, status, reply_sha256, replayed=replayed)
+        actor, now = asked.principal.actor, self.clock()
+        logs.append(db, kind, actor=actor, now=now, details=details, exchange=exchange)
+        return receipt
+
+    def sign(self, head: Head, grant_id: str | None = None) -> str:
+        """A signed checkpoint of the service's own log, or of the shared one of a grant."""
+        return self.signer.sign(Checkpoint(f"{self.signer.name}/{grant_id or 'log'}", head))
+
+    def head(self, grant_id: str | None = None) -> Head:
+        """Size and root of a log."""
+        with self.database.read() as db:
+            return logs.head(db, grant_id)
+
+    def export(self, db: Connection) -> Export:
+        """All that this party tells, with a checkpoint of each log as it is now and every signature it holds."""
+        grants = logs.grants(db)
+        own = Export(
+            service=f"blindopt-{self.signer.name.partition('.')[0]}",
+            key=self.signer.verifier.vkey,
+            own=list(logs.walk(db)),
+            shared={grant: list(logs.walk(db, grant)) for grant in grants},
+            keys=dict(notes.keys(db)),
+            notes=[("checkpoint", None, self.sign(logs.head(db)))],
+        )
+        if self._kept.exists():
+            own.notes.append(("checkpoint", None, self._kept.read_text()))
+        for grant in grants:
+            if self.signer.name.startswith("curator"):  # who keeps the log signs it
+                own.notes.append(("checkpoint", grant, self.sign(logs.head(db, grant), grant)))
+            own.notes += [("receipt", grant, row.note) for row in notes.receipts(db, grant)]
+            own.notes += [("countersignature", grant, note) for note in notes.countersignatures(db, grant)]
+        return own
+
+    def guard(self) -> None:
+        """Verify the end of the log, now, and keep checkpoints of it outside the database from now on.
+
+        What is wrong makes the service refuse to serve (``check_sound``), not to start: its log can be
+        looked at.
+        """
+        try:
+            with self.database.read() as db:
+                logs.check_gaps(db)
+                self._check_kept(db, logs.check_end(db))
+        except LogBroken as error:
+            self._fault = str(error)
+        else:
+            self.database.after_commit(self._keep)
+
+    def _check_kept(self, db: Connection, head: Head) -> None:
+        if not self._kept.exists():
+            return
+        told = self.signer.verifier.signed(self._kept.read_text()).head
+        if told.size > head.size:
+            raise LogBroken(f"the tail was cut: the log ends after {head.size} records, it had {told.size}")
+        if logs.root_at(db, None, told.size) != told.root:
+            raise LogBroken(f"the first {told.size} records of the log are not those that were")
+
+    def _keep(self, *, now: bool = False) -> None:
+        if not now and time.monotonic() - self._kept_at < _KEPT_SECONDS:
+            return
+        self._kept_at = time.monotonic()
+        partial = self._kept.with_suffix(".part")
+        with suppress(OSError):  # a full disk: the next commit says so
+            partial.write_text(self.sign(self.head()))
+            partial.replace(self._kept)
+
+    def check_sound(self) -> None:
+        """AuditUnavailable if the log did not verify when the service started."""
+        if self._fault is not None:
+            raise AuditUnavailable(f"the audit log does not verify: {self._fault}")
+
+    def ready(self) -> None:
+        """Raise if the database cannot be written or the log's head does not verify."""
+        self.check_sound()
+        self.database.check_writable()
+        with self.database.read() as db:
+            logs.check_end(db, records=1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.database.close()
+
+    def close(self) -> None:
+        """Finish writes under way, keep a last checkpoint, release the files."""
+        if self._fault is None:
+            self._keep(now=True)
+        self.database.close()
+
+    def note_restored(self, db: Connection, details: dict[str, Any]) -> None:
+        """Record that this is a state from a backup: what came after it is lost."""
+        logs.append(db, "log.restored", actor="cli", now=self.clock(), details=details)
 
     def seal(self, clear: bytes) -> bytes:
         """Encrypt a secret for the database."""
@@ -173,31 +348,6 @@ class Desk:
         """Read a secret from the database."""
         return self._seal.open(sealed)
 
-    def ready(self) -> None:
-        """Raise if the database cannot be written or the log's head does not load."""
-        self.database.check_writable()
-        self.head()
 
-    def entries(self, after: int, limit: int) -> list[wire.AuditEntry]:
-        """A page of the log."""
-        with self.database.read() as db:
-            return [
-                wire.AuditEntry(seq=entry.seq, body=entry.body.decode(), leaf=entry.leaf.hex(), peaks=entry.peaks.hex())
-                for entry in Log.walk(db, after=after, limit=limit)
-            ]
-
-    def head(self) -> Head:
-        """Size and root of the log."""
-        with self.database.read() as db:
-            return Log.head(db)
-
-    def verify(self) -> Head:
-        """Walk the whole log; LogBroken names the first record that is wrong."""
-        with self.database.read() as db:
-            return verify(Log.walk(db))
-
-    def records(self) -> Iterator[dict[str, Any]]:
-        """Every record, parsed."""
-        with self.database.read() as db:
-            for entry in Log.walk(db):
-                yield entry.record
+def _principal(row: Any) -> Principal:
+    return Principal(id=row.principal, kid=row.kid, role=row.role, name=row.name, study_id=row.study_id)

@@ -1,4 +1,4 @@
-"""What every request passes, outermost first: its name and headers, its bearer, its size."""
+"""What every request passes, outermost first: its name and headers, its bearer and rate, its size."""
 
 import errno
 import hashlib
@@ -9,19 +9,21 @@ import time
 import traceback
 from collections.abc import Callable
 
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from shared.errors import BlindoptError, BodyTooLarge, Invalid, StorageUnavailable
+from shared.audit import RECEIPT_HEADER
+from shared.errors import BlindoptError, BodyTooLarge, Invalid, StorageUnavailable, Unauthenticated
 from shared.serving import problems
 from shared.serving.desk import KEY, Asked, Desk, Expired
+from shared.serving.rates import Buckets
 from shared.serving.tokens import Principal
 
 log = logging.getLogger("blindopt.access")
 _REQUEST_ID = re.compile(r"[0-9a-f-]{8,64}")
 _OPEN = ("/healthz", "/readyz", "/openapi.json", "/v1/meta")
 _HEADERS = {
+    "Cross-Origin-Resource-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
@@ -119,24 +121,38 @@ async def _refuse(error: BlindoptError, scope: Scope, receive: Receive, send: Se
 class Identify:
     """Sets ``state.principal`` before anything reads the body; 401 for every path but the open ones.
 
-    The bearer of an expired or revoked token is known: ``Admit`` refuses it, inside the log's reach.
+    The bearer of an expired or revoked token is known: ``Admit`` refuses it, inside the log's reach. 429
+    for a principal that asks too often, and for an address that keeps sending bad tokens: such requests
+    are not looked at, so the log does not tell of them.
     """
 
-    def __init__(self, app: ASGIApp, desk: Desk) -> None:
+    def __init__(self, app: ASGIApp, desk: Desk, asking: Buckets, failing: Buckets) -> None:
         self._app = app
         self._desk = desk
+        self._asking = asking
+        self._failing = failing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] not in _OPEN:
-            header = Headers(scope=scope).get("authorization", "")
             try:
-                scope["state"]["principal"] = self._desk.authenticate(header)
-            except Expired as error:
-                scope["state"]["principal"], scope["state"]["expired"] = error.principal, error
+                self._identify(scope)
             except BlindoptError as error:
                 await _refuse(error, scope, receive, send)
                 return
         await self._app(scope, receive, send)
+
+    def _identify(self, scope: Scope) -> None:
+        address = (scope.get("client") or ("",))[0]
+        self._failing.check(address)
+        try:
+            principal = self._desk.authenticate(Headers(scope=scope).get("authorization", ""))
+        except Expired as error:
+            principal, scope["state"]["expired"] = error.principal, error
+        except Unauthenticated:
+            self._failing.take(address)
+            raise
+        self._asking.take(principal.id)
+        scope["state"]["principal"] = principal
 
 
 class Admit:
@@ -258,7 +274,7 @@ class _Recorder:
             if self._scope["state"].get("recorded"):
                 self._passing = True
             elif etag.startswith('"sha256-'):
-                self._passing = await self._told(message, etag.strip('"').removeprefix("sha256-"))
+                self._passing = await self._record(message, etag.strip('"').removeprefix("sha256-"))
                 if not self._passing:
                     return
         if self._passing:
@@ -267,11 +283,11 @@ class _Recorder:
         self._held.append(message)
         if message["type"] == "http.response.body" and not message.get("more_body"):
             body = b"".join(m.get("body", b"") for m in self._held)
-            if await self._told(self._held[0], hashlib.sha256(body).hexdigest()):
+            if await self._record(self._held[0], hashlib.sha256(body).hexdigest()):
                 for held in self._held:
                     await self._send(held)
 
-    async def _told(self, start: Message, reply_sha256: str) -> bool:
+    async def _record(self, start: Message, reply_sha256: str) -> bool:
         state = self._scope["state"]
         headers = Headers(scope=self._scope)
         asked = Asked(
@@ -283,11 +299,15 @@ class _Recorder:
             body_sha256=await state["body_sha256"](),
         )
         replayed = Headers(raw=start["headers"]).get("idempotency-replayed") == "true"
-        exchange = asked.exchange(asked.principal.study_id or "", start["status"], reply_sha256, replayed=replayed)
+        desk, status = self._desk, start["status"]
         try:
-            await run_in_threadpool(self._desk.tell, exchange, asked.principal.actor)
+            receipt = await desk.database.write_soon(
+                lambda db: desk.record(db, asked, status, reply_sha256, replayed=replayed)
+            )
         except BlindoptError as error:
             self._refused = True
             await _refuse(error, self._scope, self._receive, self._send)
             return False
+        if receipt is not None:
+            MutableHeaders(scope=start)[RECEIPT_HEADER] = receipt
         return True

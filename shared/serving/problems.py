@@ -25,13 +25,14 @@ _PROBLEM = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Pr
 _WHEN = {
     400: "The request cannot be read, or Idempotency-Key is missing.",
     401: "No valid token.",
-    403: "The role may not do this, or the study is not open.",
+    403: "The role may not do this, the study is not open, or its budget does not allow it (then with budget).",
     404: "Not there, or not yours.",
     405: "The path does not know this method.",
     409: "Not possible in this state.",
     413: "The request is too large.",
     416: "The range lies outside the file.",
-    422: "Invalid: errors says where.",
+    422: "Invalid: errors says where; or the Idempotency-Key belongs to another request.",
+    429: "Too many requests; Retry-After says when.",
     500: "A fault of ours; nothing of it is shown.",
     502: "The other party did not answer.",
     503: "The record of the exchange cannot be written, so nothing happened.",
@@ -42,7 +43,7 @@ def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Entries for a route's ``responses``: what every route may answer, and ``statuses``."""
     return {
         s: {"description": _WHEN[s], **_PROBLEM}
-        for s in sorted({400, 401, 403, 404, 405, 413, 422, 500, 503, *statuses})
+        for s in sorted({400, 401, 403, 404, 405, 413, 422, 429, 500, 503, *statuses})
     }
 
 
@@ -70,7 +71,7 @@ def response(error: BlindoptError, *, path: str, request_id: str) -> Response:
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if error.retryable:
-        headers["Retry-After"] = "1"
+        headers.setdefault("Retry-After", "1")
     body = document(error, path=path, request_id=request_id)
     return Response(body, error.status, headers, media_type=MEDIA_TYPE)
 

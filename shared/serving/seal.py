@@ -1,13 +1,15 @@
-"""Secrets at rest: encrypted with a key that lives in a file outside the database."""
+"""Secrets at rest: keys that live in files outside the database."""
 
 import os
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 from cryptography.fernet import Fernet, InvalidToken
 
 from shared.errors import StateConflict
+from shared.notes import Signer
 
 
 class Seal:
@@ -17,11 +19,8 @@ class Seal:
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not path.exists():
-            _make_key(path)
         try:
-            self._fernet = Fernet(path.read_bytes())
+            self._fernet = Fernet(_key_file(path, Fernet.generate_key))
         except ValueError:
             raise StateConflict(f"{path} is not a key: put back the one that was there") from None
 
@@ -37,11 +36,22 @@ class Seal:
             raise StateConflict("a stored secret cannot be opened: the key file was replaced") from None
 
 
-def _make_key(path: Path) -> None:
-    """Write a key whole or not at all, and never over another one."""
-    with tempfile.NamedTemporaryFile(dir=path.parent) as file:  # created with mode 0600
-        file.write(Fernet.generate_key())
-        file.flush()
-        os.fsync(file.fileno())
-        with suppress(FileExistsError):  # another process was first: its key counts
-            os.link(file.name, path)
+def signer(path: Path, kind: str) -> Signer:
+    """The Ed25519 key in ``path`` (hex), made with mode 0600 at first use."""
+    try:
+        return Signer.of(kind, bytes.fromhex(_key_file(path, lambda: os.urandom(32).hex().encode()).decode()))
+    except ValueError:
+        raise StateConflict(f"{path} is not a key: put back the one that was there") from None
+
+
+def _key_file(path: Path, make: Callable[[], bytes]) -> bytes:
+    """Read a key; write it first, whole or not at all and never over another one, if there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not path.exists():
+        with tempfile.NamedTemporaryFile(dir=path.parent) as file:  # created with mode 0600
+            file.write(make())
+            file.flush()
+            os.fsync(file.fileno())
+            with suppress(FileExistsError):  # another process was first: its key counts
+                os.link(file.name, path)
+    return path.read_bytes()

@@ -20,6 +20,9 @@ class ServiceSettings(BaseSettings):
         "info", description="debug, info, warning or error."
     )
     body_limit_bytes: int = Field(1 << 20, ge=1 << 10, description="Largest request body, except uploads.")
+    rate_per_second: float = Field(200.0, gt=0, description="Requests of one principal a second, in the long run.")
+    rate_burst: int = Field(400, ge=1, description="Requests of one principal at once.")
+    bad_tokens_per_minute: int = Field(60, ge=1, description="Requests with a bad token from one address.")
     drain_seconds: int = Field(20, ge=1, description="How long a shutdown waits for requests under way.")
     first_token_file: Path | None = Field(
         None, description="At first start, write a token of the main role here (mode 0600); kept if it exists."

@@ -13,8 +13,12 @@ _FORM = re.compile(r"blindopt_([0-9a-f]{16})\.([A-Za-z0-9_-]{43})")
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks: the key id, the role, a name for people, and the study of a modeler's grant."""
+    """Who asks: a person or a program with up to two live tokens, and the one that it showed.
 
+    ``id`` is ``usr_...``, or ``grt_...`` for the grant of a modeler, which opens one study.
+    """
+
+    id: str
     kid: str
     role: Role
     name: str
@@ -54,6 +58,11 @@ class Token:
 def mint() -> Token:
     """A new token from the operating system's entropy."""
     return Token(kid=secrets.token_hex(8), secret=secrets.token_urlsafe(32))
+
+
+def new_principal(kind: Literal["usr", "grt"]) -> str:
+    """A fresh opaque id."""
+    return f"{kind}_{secrets.token_hex(8)}"
 
 
 def parse(text: str) -> Token | None:

@@ -20,7 +20,8 @@ from shared.wire.base import (
     amount,
 )
 from shared.wire.datasets import Column, DatasetPage, DatasetView
-from shared.wire.problems import FieldProblem, Problem
+from shared.wire.ledgers import ExposurePage, LedgerEntry, LedgerPage, RowExposure
+from shared.wire.problems import BudgetProblem, FieldProblem, Problem
 from shared.wire.queries import Answer, NoisePassport, PrivacyNoise, QueryReply, QueryRequest, RowPlays
 from shared.wire.runs import (
     AlgorithmSpec,
@@ -34,12 +35,25 @@ from shared.wire.runs import (
     RunSpec,
     RunState,
     RunView,
+    TokenReplacement,
     TrialPage,
     TrialView,
 )
-from shared.wire.services import AuditEntry, AuditPage, Checkpoint, CuratorMeta, Health, MechanismView, ModelerMeta
+from shared.wire.services import (
+    AuditEntry,
+    AuditPage,
+    Checkpoint,
+    Consistency,
+    Countersigned,
+    Countersigning,
+    CuratorMeta,
+    Health,
+    MechanismView,
+    ModelerMeta,
+)
 from shared.wire.studies import (
     Answers,
+    Budget,
     Delta,
     FailureProbability,
     Feature,
@@ -51,17 +65,21 @@ from shared.wire.studies import (
     GrantView,
     IdentityRelease,
     Kernel,
+    LaplaceAnswers,
     Limits,
     Measurement,
+    NoAnswerNoise,
     NoiseLaw,
     PoGpUcbRelease,
     ReleaseReport,
     ReleaseSpec,
+    Rotation,
     Status,
     StudyCreate,
     StudyOwnerView,
     StudyPage,
     StudyView,
+    TokenView,
 )
 
 __all__ = [
@@ -74,14 +92,20 @@ __all__ = [
     "AuditEntry",
     "AuditPage",
     "Best",
+    "Budget",
+    "BudgetProblem",
     "Checkpoint",
     "Column",
+    "Consistency",
+    "Countersigned",
+    "Countersigning",
     "CuratorMeta",
     "DatasetPage",
     "DatasetView",
     "DecimalString",
     "Delta",
     "Epsilon",
+    "ExposurePage",
     "FailureProbability",
     "Feature",
     "FeatureMeaning",
@@ -95,11 +119,15 @@ __all__ = [
     "Health",
     "IdentityRelease",
     "Kernel",
+    "LaplaceAnswers",
+    "LedgerEntry",
+    "LedgerPage",
     "Limits",
     "Measurement",
     "MechanismView",
     "ModelerMeta",
     "Name",
+    "NoAnswerNoise",
     "NoiseLaw",
     "NoisePassport",
     "Page",
@@ -114,6 +142,8 @@ __all__ = [
     "ReleaseSpec",
     "Reply",
     "Request",
+    "Rotation",
+    "RowExposure",
     "RowPlays",
     "RunCreate",
     "RunExport",
@@ -129,6 +159,8 @@ __all__ = [
     "StudyOwnerView",
     "StudyPage",
     "StudyView",
+    "TokenReplacement",
+    "TokenView",
     "TrialPage",
     "TrialView",
     "amount",

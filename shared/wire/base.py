@@ -39,6 +39,15 @@ def _privacy_parameter(text: str) -> str:
 
 
 Epsilon = Annotated[DecimalString, AfterValidator(_privacy_parameter)]
+
+
+def _cap(text: str) -> str:
+    if Decimal(text) <= 0:
+        raise ValueError("a cap must be larger than 0; null means no cap")
+    return text
+
+
+BudgetEpsilon = Annotated[DecimalString, AfterValidator(_cap)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 

@@ -17,6 +17,16 @@ class FieldProblem(Reply):
     column: str | None = Field(None, description="Column of a file.")
 
 
+class BudgetProblem(Reply):
+    """Which cap a request would pass. Known from the history of requests alone."""
+
+    cap: str = Field(description="The cap of the study's budget.")
+    row: int | None = Field(None, description="The row of Z, where the cap is one of each row.")
+    requested: str = Field(description="What the request would cost: epsilon, or a number of measurements.")
+    spent: str = Field(description="Of the cap, so far.")
+    limit: str = Field(description="The cap.")
+
+
 class Problem(Reply):
     """RFC 9457 problem document: every error of both services has this form."""
 
@@ -30,3 +40,4 @@ class Problem(Reply):
     request_id: str = Field(description="Names this request in the logs of the service.")
     errors: list[FieldProblem] | None = Field(None, description="Where the request or the file is wrong.")
     errors_total: int | None = Field(None, description="How many there are, where only the first are listed.")
+    budget: BudgetProblem | None = Field(None, description="On privacy_budget_exhausted: the cap.")

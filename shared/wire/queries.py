@@ -24,7 +24,7 @@ class QueryRequest(Request):
 class PrivacyNoise(Reply):
     """Noise that protects an answer."""
 
-    family: Literal["none"] = Field("none", description="none: y has no privacy noise.")
+    family: Literal["none", "laplace"] = Field("none", description="none: y has no privacy noise.")
     scale: float | None = Field(None, description="Of the noise, in units of the measurement.")
     bound: float | None = Field(None, description="Bound of the clipped y, in its units.")
 

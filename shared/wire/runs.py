@@ -57,6 +57,11 @@ class RunSpec(Request):
     initial_rows: int = Field(1, ge=0, le=10_000, description="Uniform random rows asked first.")
     seed: Seed = Field(0, description="Decides initial rows and ties: the same seed makes the same choices.")
     kernel: Kernel | None = Field(None, description="Fixed hyper-parameters, or null: those of the study.")
+    log_key: str | None = Field(
+        None,
+        max_length=400,
+        description="The curator's C2SP verifier key, learnt another way; null: the first that is seen is kept.",
+    )
 
 
 class RunCreate(RunSpec):
@@ -67,7 +72,15 @@ class RunCreate(RunSpec):
     )
 
 
-RunState = Literal["queued", "running", "completed", "failed", "stopped"]
+class TokenReplacement(Request):
+    """Another token of the same grant, for a run that outlives its first."""
+
+    token: Annotated[str, Field(max_length=200, pattern=r"^[\x21-\x7e]+$", repr=False)] = Field(
+        description="The grant's newer token: stored sealed, never shown again."
+    )
+
+
+RunState = Literal["queued", "running", "paused", "waiting", "completed", "failed", "stopped"]
 
 
 class Best(Reply):
@@ -90,7 +103,12 @@ class RunView(Reply):
 
     id: str = Field(description="run_...")
     name: str = Field(description="For people.")
-    state: RunState = Field(description="queued, running, and then one of the others for ever.")
+    state: RunState = Field(
+        description=(
+            "queued, running; paused until it is resumed; waiting for a curator that does not answer, and then going "
+            "on by itself; completed, failed or stopped for ever."
+        )
+    )
     curator_url: str = Field(description="Address of the curator.")
     study_id: str = Field(description="The study at the curator.")
     algorithm: AlgorithmSpec = Field(description="How rows are chosen.")
@@ -103,11 +121,13 @@ class RunView(Reply):
     best: Best | None = Field(description="Null before the first answer.")
     created_at: datetime = Field(description="When it was queued.")
     started_at: datetime | None = Field(description="When work on it first began.")
+    heartbeat_at: datetime | None = Field(description="When it last made a step; null before the first.")
+    waits_until: datetime | None = Field(description="When a waiting run tries again; null in other states.")
     ended_at: datetime | None = Field(description="Null until it has ended.")
     ended_because: Literal["budget", "exhausted", "refused", "stopped", "failed"] | None = Field(
         description="budget: all queries were answered; exhausted: no row is left."
     )
-    problem: RunProblem | None = Field(description="Null unless it failed or was refused.")
+    problem: RunProblem | None = Field(description="Why it failed, was refused, or waits; else null.")
 
 
 class RunPage(Page):

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from shared.wire.base import Page, Reply, Sha256
+from shared.wire.base import Page, Reply, Request, Sha256
 from shared.wire.studies import Limits, Status
 
 
@@ -15,6 +15,7 @@ class AuditEntry(Reply):
     body: str = Field(description="RFC 8785 text of the record, as it was hashed.")
     leaf: Sha256 = Field(description="SHA-256 of 0x00 and the body.")
     peaks: Annotated[str, Field(pattern=r"^([0-9a-f]{64})+$", description="Frontier of the Merkle tree, in hex.")]
+    grant_id: str | None = Field(None, description="The grant whose shared log it is in; null: the service's own log.")
 
 
 class AuditPage(Page):
@@ -24,10 +25,36 @@ class AuditPage(Page):
 
 
 class Checkpoint(Reply):
-    """Size and root of the log."""
+    """Size and root of a log, signed."""
 
     size: int = Field(description="Number of records.")
     root: Sha256 = Field(description="Root of the RFC 6962 tree over all of them.")
+    note: str = Field(description="A C2SP checkpoint: origin, size and root, signed (Ed25519).")
+
+
+class Consistency(Reply):
+    """Proof that a log has only grown between two sizes (RFC 6962, section 2.1.2)."""
+
+    first: int = Field(description="Records of the older log.")
+    second: int = Field(description="Records of the newer one.")
+    proof: list[Sha256] = Field(description="Hashes of subtrees, in the order of the RFC.")
+
+
+class Countersigning(Request):
+    """A modeler's word that it knows a shared log up to a checkpoint of the curator, and that it only grew."""
+
+    note: str = Field(min_length=1, max_length=4_000, description="The checkpoint with the countersignature added.")
+    key: str = Field(
+        min_length=1, max_length=400, description="The modeler's C2SP verifier key; the first one of a grant is kept."
+    )
+
+
+class Countersigned(Reply):
+    """A countersigned checkpoint was kept."""
+
+    grant_id: str = Field(description="The grant whose shared log it is about.")
+    size: int = Field(description="How many exchanges it covers.")
+    time: int = Field(description="When the modeler signed, in Unix seconds.")
 
 
 class Health(Reply):
@@ -50,6 +77,7 @@ class CuratorMeta(Reply):
 
     service: Literal["blindopt-curator"] = Field(description="Which of the two services this is.")
     version: str = Field(description="Version of the program.")
+    log_key: str = Field(description="C2SP verifier key of its checkpoints.")
     mechanisms: list[MechanismView] = Field(description="Release mechanisms, sound ones first.")
     limits: Limits = Field(description="What one query may ask.")
 
@@ -59,4 +87,5 @@ class ModelerMeta(Reply):
 
     service: Literal["blindopt-modeler"] = Field(description="Which of the two services this is.")
     version: str = Field(description="Version of the program.")
+    log_key: str = Field(description="C2SP verifier key of its checkpoints.")
     algorithms: list[str] = Field(description="Names that a run may choose.")

@@ -5,7 +5,18 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from shared.wire.base import FEATURES_MAX, DecimalString, Epsilon, Name, Page, PositiveFloat, Reply, Request, Sha256
+from shared.wire.base import (
+    FEATURES_MAX,
+    BudgetEpsilon,
+    DecimalString,
+    Epsilon,
+    Name,
+    Page,
+    PositiveFloat,
+    Reply,
+    Request,
+    Sha256,
+)
 
 
 class Feature(Request):
@@ -103,10 +114,50 @@ class GaussianRelease(Request):
 ReleaseSpec = Annotated[IdentityRelease | PoGpUcbRelease | GaussianRelease, Field(discriminator="mechanism")]
 
 
-class Answers(Request):
-    """What is done to y before it leaves."""
+class NoAnswerNoise(Request):
+    """y leaves as it was measured."""
 
-    mechanism: Literal["none"] = Field("none", description="Noise on each answer; none: y leaves as it was measured.")
+    mechanism: Literal["none"] = Field(description="Names what is done to y.")
+
+
+class LaplaceAnswers(Request):
+    """Each y is clipped to [-C, C], C = value_bound + noise_bound, and gets Laplace noise of scale 2C / epsilon.
+
+    Curator's part of CTL, Zhou & Tan (2021), with the clip that makes its claim unconditional.
+    """
+
+    mechanism: Literal["laplace"] = Field(description="Names what is done to y.")
+    epsilon: Epsilon
+    value_bound: PositiveFloat = Field(description="B: the mean outcome lies in [-B, B]; public, in units of y.")
+    noise_bound: float = Field(0.0, ge=0, le=1e50, description="R: the measurement noise lies in [-R, R]; public.")
+
+    @property
+    def bound(self) -> float:
+        """C: y is clipped to [-C, C]."""
+        return self.value_bound + self.noise_bound
+
+
+Answers = Annotated[NoAnswerNoise | LaplaceAnswers, Field(discriminator="mechanism")]
+NONE = NoAnswerNoise(mechanism="none")
+
+
+class Budget(Request):
+    """Caps. Each is checked before anything is drawn; what a cap refuses costs nothing."""
+
+    epsilon_per_row: BudgetEpsilon | None = Field(
+        None,
+        description=(
+            "On what one person spends: where rows are the people (privacy_unit row), the release and every answer "
+            "about the row together; where each answer is another person's (answer), the release and each answer "
+            "alone. Null: no cap."
+        ),
+    )
+    epsilon_total: BudgetEpsilon | None = Field(
+        None, description="On the sum of the release and all answers, as if all were about one person. Null: no cap."
+    )
+    queries: int | None = Field(
+        None, ge=1, lt=2**53, description="On measurements: each play of each row counts. Null: no cap."
+    )
 
 
 class StudyCreate(Request):
@@ -121,7 +172,11 @@ class StudyCreate(Request):
     )
     measurement: Measurement = Field(description="The outcome to optimize.")
     release: ReleaseSpec = Field(description="How Z is made, and what it costs.")
-    answers: Answers = Field(Answers(), description="What is done to each y.")
+    answers: Answers = Field(NONE, description="What is done to each y, and what it costs.")
+    privacy_unit: Literal["row", "answer"] = Field(
+        "row", description="row: rows are people, and answers about one row add up; answer: each is another person's."
+    )
+    budget: Budget = Field(Budget(), description="Caps on what the study may spend.")
     kernel: Kernel | None = Field(None, description="Public hyper-parameters, or null: the modeler brings its own.")
 
 
@@ -207,7 +262,11 @@ class StudyView(Reply):
     delta: float | None = Field(description="Of the release: failure probability of (epsilon, delta).")
     sensitivity: float | None = Field(description="Delta: how far one row may move, in scaled units.")
     noise: NoiseLaw = Field(description="How Z was made from X: public.")
-    answers: Answers = Field(description="What is done to each y.")
+    answers: Answers = Field(description="What is done to each y, and what it costs.")
+    privacy_unit: Literal["row", "answer"] = Field(description="Whether answers about one row add up.")
+    budget: Budget = Field(description="Caps on what the study may spend.")
+    grant_id: str = Field(pattern=r"^grt_[0-9a-f]{16}$", description="The grant that asks, and its shared log.")
+    log_key: str = Field(max_length=400, description="C2SP verifier key of the curator's checkpoints.")
     direction: Literal["maximize", "minimize"] = Field(description="Which outcomes the owner looks for.")
     measurement_noise_variance: float = Field(description="Added by the curator to each answer.")
     kernel: Kernel | None = Field(description="Public hyper-parameters; null: bring your own.")
@@ -222,10 +281,21 @@ class GrantCreate(Request):
     expires_in_days: int = Field(90, ge=1, le=3_660, description="Days until the token expires.")
 
 
+class TokenView(Reply):
+    """A token without its secret."""
+
+    kid: str = Field(description="Key id: the 16 hex digits after blindopt_.")
+    state: Literal["live", "expired", "revoked"] = Field(description="Only a live one is let in.")
+    created_at: datetime = Field(description="When it was made.")
+    expires_at: datetime = Field(description="From then on it is refused.")
+    last_used_at: datetime | None = Field(description="To the minute; null if never.")
+
+
 class GrantReply(Reply):
     """The token is shown here and never again."""
 
-    id: str = Field(description="Key id of the token: not a secret.")
+    id: str = Field(description="grt_...: the grant, through all of its tokens.")
+    kid: str = Field(description="Key id of this token: not a secret.")
     name: str = Field(description="For whom.")
     study_id: str = Field(description="The one study that the token opens.")
     token: str = Field(description="A secret: give it to the modeler over a private channel.", repr=False)
@@ -233,16 +303,23 @@ class GrantReply(Reply):
 
 
 class GrantView(Reply):
-    """A grant without its secret."""
+    """A grant without its secrets."""
 
-    id: str = Field(description="Key id of the token: not a secret.")
+    id: str = Field(description="grt_...")
     name: str = Field(description="For whom.")
-    study_id: str = Field(description="The one study that the token opens.")
-    state: Literal["live", "revoked"] = Field(description="A revoked token is refused; so is an expired one.")
-    expires_at: datetime = Field(description="From then on the token is refused.")
+    study_id: str = Field(description="The one study that it opens.")
+    state: Literal["live", "expired", "revoked"] = Field(description="live while one of its tokens is.")
+    tokens: list[TokenView] = Field(description="Oldest first; at most two are live, for rotation.")
+    key: str | None = Field(description="C2SP verifier key of the modeler, once it countersigned; compare it by phone.")
 
 
 class GrantPage(Page):
     """A page of grants."""
 
     grants: list[GrantView] = Field(description="In the order of their creation.")
+
+
+class Rotation(Request):
+    """A further token for a grant."""
+
+    expires_in_days: int = Field(90, ge=1, le=3_660, description="Days until the new token expires.")

@@ -1,14 +1,13 @@
-"""The curator's tables: datasets, studies, releases, queries. The only room of the curator with SQL."""
+"""The curator's tables: datasets, studies, releases, queries, the ledger. The only room of the curator with SQL."""
 
+from collections.abc import Iterable
 from typing import Any
 
-from sqlalchemy import Column, ForeignKey, Integer, LargeBinary, MetaData, Row, Table, Text, select, update
+from sqlalchemy import Column, ForeignKey, Integer, Row, Table, Text, UniqueConstraint, bindparam, select, update
 
+from curator_service.store.base import METADATA
 from shared.errors import NotFound
 from shared.serving.store.database import Connection
-
-METADATA = MetaData()
-APPEND_ONLY = ("releases", "queries")
 
 datasets = Table(
     "datasets",
@@ -54,11 +53,28 @@ queries = Table(
     Column("seq", Integer, primary_key=True),
     Column("id", Text, nullable=False, unique=True),
     Column("study_id", Text, ForeignKey("studies.id"), nullable=False),
-    Column("kid", Text, nullable=False),
+    Column("grant_id", Text, nullable=False),
+    Column("idempotency_key", Text, nullable=False),
+    Column("request_sha256", Text, nullable=False),
     Column("request", Text, nullable=False),
-    Column("reply", LargeBinary, nullable=False),
     Column("created_at", Text, nullable=False),
+    UniqueConstraint("grant_id", "idempotency_key"),
 )
+_BEGUN = select(queries.c.id, queries.c.request_sha256).where(
+    queries.c.grant_id == bindparam("grant"), queries.c.idempotency_key == bindparam("key")
+)
+_ADD_QUERY = queries.insert()
+_STATE = select(studies.c.state).where(studies.c.id == bindparam("id"))
+
+
+def begin_query(db: Connection, **values: Any) -> None:
+    """Record a query that was charged."""
+    db.execute(_ADD_QUERY, values)
+
+
+def begun(db: Connection, grant_id: str, key: str) -> Any:
+    """The query that was charged under this key: answered, or interrupted before its answer was stored."""
+    return db.execute(_BEGUN, {"grant": grant_id, "key": key}).one_or_none()
 
 
 def insert(db: Connection, table: Table, **values: Any) -> None:
@@ -91,7 +107,7 @@ def release_of(db: Connection, study_id: str) -> Row[Any] | None:
 
 def state_of(db: Connection, study_id: str) -> str:
     """draft, releasing, open or closed; NotFound if there is no such study."""
-    state = db.execute(select(studies.c.state).where(studies.c.id == study_id)).scalar_one_or_none()
+    state = db.execute(_STATE, {"id": study_id}).scalar_one_or_none()
     if state is None:
         raise NotFound("there is no such study")
     return str(state)
@@ -102,6 +118,22 @@ def with_files(db: Connection) -> set[str]:
     return {*db.execute(select(datasets.c.id)).scalars(), *db.execute(select(releases.c.id)).scalars()}
 
 
+def file_names(db: Connection) -> list[str]:
+    """The files that the database names, in the vault's folder."""
+    released = list(db.execute(select(releases.c.id)).scalars())
+    return [f"{name}.npy" for name in sorted(with_files(db))] + [f"{name}.order.npy" for name in released]
+
+
 def releasing(db: Connection) -> list[Row[Any]]:
     """Studies whose release was begun and not finished."""
     return list(db.execute(select(studies).where(studies.c.state == "releasing")))
+
+
+def open_studies(db: Connection) -> list[str]:
+    """Ids of open studies."""
+    return list(db.execute(select(studies.c.id).where(studies.c.state == "open")).scalars())
+
+
+def all_queries(db: Connection) -> Iterable[Row[Any]]:
+    """Every query in order; streamed."""
+    return db.execute(select(queries).order_by(queries.c.seq))

@@ -1,0 +1,147 @@
+"""The ledger's arithmetic: what a request costs, and whether a study's caps allow it.
+
+Pure composition in integers of 1e-12: with binary floats, ten charges of 0.1 do not fit under 1.0. A
+decision depends on the history of requests alone, never on the data.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from decimal import Decimal
+
+from shared.errors import BudgetExhausted
+from shared.wire import GaussianRelease, NoAnswerNoise, PoGpUcbRelease, StudyCreate
+
+UNITS = 10**12
+CEILING = "9000000"  # what the database's integers hold: a total that no cap bounds ends here
+
+
+def units(epsilon: str) -> int:
+    """The integer behind a decimal string.
+
+    >>> 10 * units("0.1") == units("1.0")
+    True
+    """
+    exact = Decimal(epsilon) * UNITS
+    if exact != int(exact):
+        raise ValueError("an amount has at most twelve decimals")
+    return int(exact)
+
+
+def text(amount: int) -> str:
+    """The decimal string of an amount, without an exponent.
+
+    >>> text(units("0.30")), text(0)
+    ('0.3', '0')
+    """
+    whole, part = divmod(amount, UNITS)
+    return f"{whole}.{part:012d}".rstrip("0").rstrip(".") if part else str(whole)
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """What a study has spent: by its release (on every row), in all, and how many measurements."""
+
+    release: int = 0
+    total: int = 0
+    plays: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RowBalance:
+    """What the answers about one row have spent."""
+
+    queries: int = 0
+    plays: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """One line to add to the ledger: what it costs, and the balances after it. No row: every row."""
+
+    row: int | None
+    plays: int
+    cost: int
+    after: Balance
+    row_after: RowBalance = RowBalance()
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """What a study charges, from its draft: fixed before anything is asked."""
+
+    release: int
+    answer: int
+    release_bounded: bool
+    answers_bounded: bool
+
+    @classmethod
+    def of(cls, spec: StudyCreate) -> "Prices":
+        """A release or an answer without noise has no finite price: it is counted, not priced."""
+        release = units(spec.release.epsilon) if isinstance(spec.release, GaussianRelease) else 0
+        answer = 0 if isinstance(spec.answers, NoAnswerNoise) else units(spec.answers.epsilon)
+        return cls(
+            release=release,
+            answer=answer,
+            release_bounded=not isinstance(spec.release, PoGpUcbRelease),
+            answers_bounded=not isinstance(spec.answers, NoAnswerNoise),
+        )
+
+
+def charge_release(spec: StudyCreate, before: Balance) -> Charge:
+    """What the release costs every row. Raises BudgetExhausted."""
+    cost = Prices.of(spec).release
+    _check("epsilon_per_row", spec.budget.epsilon_per_row, cost, before.release)
+    _check("epsilon_total", spec.budget.epsilon_total, cost, before.total)
+    return Charge(None, 0, cost, Balance(before.release + cost, before.total + cost, before.plays))
+
+
+def charge_answers(
+    spec: StudyCreate, before: Balance, rows: Sequence[tuple[int, int]], balances: Mapping[int, RowBalance]
+) -> list[Charge]:
+    """What measuring ``rows`` (row, plays) costs, a line for each. Raises BudgetExhausted, and costs nothing.
+
+    ``balances`` has every row that was asked before.
+    """
+    budget, price = spec.budget, Prices.of(spec).answer
+    plays = sum(n for _, n in rows)
+    if budget.queries is not None and before.plays + plays > budget.queries:
+        spent = str(before.plays)
+        raise BudgetExhausted("queries", requested=str(plays), spent=spent, limit=str(budget.queries))
+    _check("epsilon_total", budget.epsilon_total or CEILING, plays * price, before.total)
+    charges: list[Charge] = []
+    known = dict(balances)
+    after = before
+    for row, n in rows:
+        old, cost = known.get(row, RowBalance()), n * price
+        if spec.privacy_unit == "row":
+            _check("epsilon_per_row", budget.epsilon_per_row, cost, before.release + old.total, row)
+        else:  # each answer is about another person, who spends nothing else
+            _check("epsilon_per_row", budget.epsilon_per_row, price, 0, row)
+        known[row] = RowBalance(old.queries + 1, old.plays + n, old.total + cost)
+        after = replace(after, total=after.total + cost, plays=after.plays + n)
+        charges.append(Charge(row, n, cost, after, known[row]))
+    return charges
+
+
+def _check(cap: str, limit: str | None, cost: int, spent: int, row: int | None = None) -> None:
+    if limit is not None and spent + cost > units(limit):
+        raise BudgetExhausted(cap, requested=text(cost), spent=text(spent), limit=text(units(limit)), row=row)
+
+
+def faults(spec: StudyCreate) -> list[dict[str, object]]:
+    """Caps of a draft that cannot mean what they say."""
+    budget, prices = spec.budget, Prices.of(spec)
+    found: list[dict[str, object]] = []
+    for name in ("epsilon_per_row", "epsilon_total"):
+        cap, field = getattr(budget, name), f"budget.{name}"
+        if cap is None:
+            continue
+        if not prices.release_bounded:
+            found.append({"field": field, "message": "a refuted release has no finite epsilon: no cap on it can hold"})
+        elif not prices.answers_bounded:
+            message = "answers without noise have no finite epsilon: no cap on it can hold; cap queries instead"
+            found.append({"field": field, "message": message})
+        elif max(prices.release, prices.answer) > units(cap):
+            found.append({"field": field, "message": "the release, or a single answer, costs more than this cap"})
+    return found

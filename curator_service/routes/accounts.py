@@ -1,0 +1,65 @@
+"""What a study has spent, and what modelers countersigned."""
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from curator_service.routes.common import CuratorDep, StudyId
+from shared import wire
+from shared.serving.problems import documented
+from shared.serving.routing import AskedDep, PageSize, PageToken, allowed, answer, page_of
+
+router = APIRouter(tags=["accounts"])
+_READ = [allowed("owner", "auditor")]
+
+
+@router.get(
+    "/v1/studies/{study_id}/ledger",
+    response_model=wire.LedgerPage,
+    responses=documented(),
+    dependencies=_READ,
+    operation_id="get_ledger",
+)
+def ledger(
+    study_id: StudyId, curator: CuratorDep, page_size: PageSize = 50, page_token: PageToken = None
+) -> wire.LedgerPage:
+    """Every charge and every refusal of a study, and what it has spent."""
+    found, balance = curator.accounts.ledger(study_id, int(page_token or 0), page_size + 1)
+    shown, token = page_of(found, page_size, lambda entry: entry.seq)
+    return balance.model_copy(update={"entries": shown, "next_page_token": token})
+
+
+@router.get(
+    "/v1/studies/{study_id}/exposure",
+    response_model=wire.ExposurePage,
+    responses=documented(),
+    dependencies=_READ,
+    operation_id="get_exposure",
+)
+def exposure(
+    request: Request,
+    study_id: StudyId,
+    curator: CuratorDep,
+    page_size: PageSize = 50,
+    page_token: PageToken = None,
+) -> wire.ExposurePage:
+    """Rows that were asked: how often, and what it cost. The owner sees which records they are."""
+    after = -1 if page_token is None else int(page_token)
+    with_records = request.state.principal.role == "owner"
+    found, release = curator.accounts.exposure(study_id, after, page_size + 1, with_records=with_records)
+    shown, token = page_of(found, page_size, lambda row: row.row)
+    return wire.ExposurePage(rows=shown, release_epsilon=release, next_page_token=token)
+
+
+@router.post(
+    "/v1/audit/countersignatures",
+    status_code=201,
+    response_model=wire.Countersigned,
+    responses=documented(409),
+    dependencies=[allowed("modeler")],
+    operation_id="countersign",
+)
+def countersign(
+    request: Request, countersigning: wire.Countersigning, asked: AskedDep, curator: CuratorDep
+) -> Response:
+    """A modeler's word that the shared log of its grant has only grown up to a checkpoint."""
+    return answer(request, curator.witnesses.countersign(asked, countersigning))

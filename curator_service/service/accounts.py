@@ -1,0 +1,87 @@
+"""What a study has spent, for its owner and for auditors."""
+
+from typing import Any
+
+from curator_service import store
+from curator_service.privacy.ledger import Prices, text
+from curator_service.store import ledger as lines
+from curator_service.vault import Vault
+from shared import wire
+from shared.serving.desk import Desk
+from shared.serving.store.base import moment
+from shared.serving.store.database import Connection
+
+
+class Accounts:
+    """Ledger and exposure of a study."""
+
+    def __init__(self, desk: Desk, vault: Vault) -> None:
+        self._desk = desk
+        self._vault = vault
+
+    def ledger(self, study_id: str, after: int, limit: int) -> tuple[list[wire.LedgerEntry], wire.LedgerPage]:
+        """Lines of the ledger, and a page without lines that has the balances."""
+        with self._desk.database.read() as db:
+            prices = _prices(db, study_id)
+            entries = [_entry(row, prices) for row in lines.page(db, study_id, after=after, limit=limit)]
+            now = lines.balance(db, study_id)
+        total = text(now.total) if prices.release_bounded and prices.answers_bounded else None
+        release = text(now.release) if prices.release_bounded else None
+        return entries, wire.LedgerPage(
+            entries=[], release_epsilon=release, total_epsilon=total, total_plays=now.plays, next_page_token=None
+        )
+
+    def exposure(
+        self, study_id: str, after: int, limit: int, *, with_records: bool
+    ) -> tuple[list[wire.RowExposure], str | None]:
+        """Rows that were asked, and what the release charged every row.
+
+        ``with_records`` tells which record each row is: that undoes the secret order, so it is the owner's.
+        """
+        with self._desk.database.read() as db:
+            prices = _prices(db, study_id)
+            spec = wire.StudyCreate.model_validate_json(store.find(db, store.studies, study_id).spec)
+            found = lines.exposure(db, study_id, after=after, limit=limit)
+            now, release = lines.balance(db, study_id), store.release_of(db, study_id)
+        order = self._vault.order(release.id) if with_records and release is not None else None
+        bounded = prices.release_bounded and prices.answers_bounded
+
+        def spent(row: Any) -> str | None:
+            if not bounded:
+                return None
+            alone = spec.privacy_unit == "answer"
+            return text(max(now.release, prices.answer) if alone else now.release + row.row_total)
+
+        rows = [
+            wire.RowExposure(
+                row=row.row,
+                record=None if order is None else int(order[row.row]) + 1,
+                queries=row.row_queries,
+                plays=row.row_plays,
+                epsilon=text(row.row_total) if prices.answers_bounded else None,
+                spent=spent(row),
+            )
+            for row in found
+        ]
+        return rows, text(now.release) if prices.release_bounded else None
+
+
+def _prices(db: Connection, study_id: str) -> Prices:
+    return Prices.of(wire.StudyCreate.model_validate_json(store.find(db, store.studies, study_id).spec))
+
+
+def _entry(row: Any, prices: Prices) -> wire.LedgerEntry:
+    bounded = prices.release_bounded if row.kind == "release" else prices.answers_bounded
+    return wire.LedgerEntry(
+        seq=row.seq,
+        kind=row.kind,
+        query_id=row.query_id,
+        row=row.row,
+        plays=row.plays,
+        epsilon=text(row.cost) if bounded else None,
+        row_epsilon=text(row.row_total) if prices.answers_bounded else None,
+        total_epsilon=text(row.total) if prices.answers_bounded and prices.release_bounded else None,
+        total_plays=row.total_plays,
+        cap=row.cap,
+        created_at=moment(row.created_at),
+    )

@@ -1,0 +1,6 @@
+"""The curator's schema."""
+
+from sqlalchemy import MetaData
+
+METADATA = MetaData()
+APPEND_ONLY = ("releases", "queries", "ledger")

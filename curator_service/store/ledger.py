@@ -1,0 +1,130 @@
+"""The ledger's table: append-only, each line with the balances after it, so that a check reads two lines."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import Column, ForeignKey, Index, Integer, Table, Text, bindparam, func, select
+
+from curator_service.privacy.ledger import Balance, Charge, RowBalance
+from curator_service.store.base import METADATA
+from shared.serving.store.database import Connection
+
+_ledger = Table(
+    "ledger",
+    METADATA,
+    Column("seq", Integer, primary_key=True),
+    Column("study_id", Text, ForeignKey("studies.id"), nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("query_id", Text),
+    Column("row", Integer),
+    Column("plays", Integer, nullable=False),
+    Column("cost", Integer, nullable=False),
+    Column("cap", Text),
+    Column("row_queries", Integer, nullable=False),
+    Column("row_plays", Integer, nullable=False),
+    Column("row_total", Integer, nullable=False),
+    Column("release", Integer, nullable=False),
+    Column("total", Integer, nullable=False),
+    Column("total_plays", Integer, nullable=False),
+    Column("created_at", Text, nullable=False),
+    Index("ledger_by_study", "study_id", "seq"),
+    Index("ledger_by_row", "study_id", "row", "seq"),
+)
+_LAST = (
+    select(_ledger.c.release, _ledger.c.total, _ledger.c.total_plays)
+    .where(_ledger.c.study_id == bindparam("study"))
+    .order_by(_ledger.c.seq.desc())
+    .limit(1)
+)
+_LAST_OF_ROW = (
+    select(_ledger.c.row_queries, _ledger.c.row_plays, _ledger.c.row_total)
+    .where(_ledger.c.study_id == bindparam("study"), _ledger.c.row == bindparam("row"), _ledger.c.kind == "answers")
+    .order_by(_ledger.c.seq.desc())
+    .limit(1)
+)
+_ADD = _ledger.insert()
+
+
+def balance(db: Connection, study_id: str) -> Balance:
+    """What a study has spent."""
+    last = db.execute(_LAST, {"study": study_id}).one_or_none()
+    return Balance() if last is None else Balance(last.release, last.total, last.total_plays)
+
+
+def row_balances(db: Connection, study_id: str, rows: Iterable[int]) -> dict[int, RowBalance]:
+    """What the answers about each of ``rows`` have spent."""
+    found = {}
+    for row in set(rows):
+        last = db.execute(_LAST_OF_ROW, {"study": study_id, "row": row}).one_or_none()
+        if last is not None:
+            found[row] = RowBalance(last.row_queries, last.row_plays, last.row_total)
+    return found
+
+
+def add(db: Connection, study_id: str, kind: str, charges: Iterable[Charge], *, query_id: str | None, at: str) -> None:
+    """Record charges, in the transaction that checked them."""
+    for charge in charges:
+        values = {
+            "study_id": study_id,
+            "kind": kind,
+            "query_id": query_id,
+            "row": charge.row,
+            "plays": charge.plays,
+            "cost": charge.cost,
+            "cap": None,
+            "row_queries": charge.row_after.queries,
+            "row_plays": charge.row_after.plays,
+            "row_total": charge.row_after.total,
+            "release": charge.after.release,
+            "total": charge.after.total,
+            "total_plays": charge.after.plays,
+            "created_at": at,
+        }
+        db.execute(_ADD, values)
+
+
+def refuse(db: Connection, study_id: str, *, cap: str, row: int | None, plays: int, cost: int, at: str) -> None:
+    """Record a refusal: it costs nothing and changes no balance."""
+    now = balance(db, study_id)
+    told = row_balances(db, study_id, [] if row is None else [row])
+    of_row = RowBalance() if row is None else told.get(row, RowBalance())
+    values = {
+        "study_id": study_id,
+        "kind": "refused",
+        "row": row,
+        "plays": plays,
+        "cost": cost,
+        "cap": cap,
+        "row_queries": of_row.queries,
+        "row_plays": of_row.plays,
+        "row_total": of_row.total,
+        "release": now.release,
+        "total": now.total,
+        "total_plays": now.plays,
+        "created_at": at,
+    }
+    db.execute(_ledger.insert().values(values))
+
+
+def is_released(db: Connection, study_id: str) -> bool:
+    """Whether the release was charged: it is once, however often a crash interrupts the draw."""
+    where = (_ledger.c.study_id == study_id) & (_ledger.c.kind == "release")
+    return db.execute(select(_ledger.c.seq).where(where)).first() is not None
+
+
+def page(db: Connection, study_id: str, *, after: int, limit: int) -> list[Any]:
+    """Lines of a study in order."""
+    where = (_ledger.c.study_id == study_id) & (_ledger.c.seq > after)
+    return list(db.execute(select(_ledger).where(where).order_by(_ledger.c.seq).limit(limit)))
+
+
+def exposure(db: Connection, study_id: str, *, after: int, limit: int) -> list[Any]:
+    """The last line of every row that was asked, by row."""
+    where = (_ledger.c.study_id == study_id) & (_ledger.c.kind == "answers") & (_ledger.c.row > after)
+    latest = select(func.max(_ledger.c.seq)).where(where).group_by(_ledger.c.row).order_by(_ledger.c.row).limit(limit)
+    return list(db.execute(select(_ledger).where(_ledger.c.seq.in_(latest)).order_by(_ledger.c.row)))
+
+
+def every(db: Connection) -> Iterable[Any]:
+    """All lines of all studies in order; streamed."""
+    return db.execute(select(_ledger).order_by(_ledger.c.seq))

@@ -1,0 +1,69 @@
+"""What the routes of both services share: who may, what was asked, how to answer, how to page."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, Header, Query, Request
+from starlette.responses import Response
+
+from shared.audit import RECEIPT_HEADER
+from shared.errors import Forbidden
+from shared.serving.desk import Asked
+from shared.serving.store.replies import StoredReply
+from shared.serving.tokens import Principal, Role
+
+T = TypeVar("T")
+
+
+def allowed(*roles: Role) -> Any:
+    """A dependency: the principal, if it has one of ``roles``; else Forbidden."""
+
+    async def check(request: Request) -> Principal:  # a plain function would cost a thread each time
+        principal: Principal = request.state.principal
+        if principal.role not in roles:
+            raise Forbidden(f"this needs the role {' or '.join(roles)}")
+        return principal
+
+    check.__dict__["roles"] = roles  # a test walks every route and reads this
+    return Depends(check)
+
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(description="Required, 1 to 200 characters: the same key with the same body gets the stored reply."),
+]
+
+
+async def asked(request: Request, idempotency_key: IdempotencyKey = None) -> Asked:
+    """The request as far as idempotency and the log care; reads the body to its end."""
+    return Asked(
+        principal=request.state.principal,
+        request_id=request.state.request_id,
+        method=request.method,
+        path=request.url.path,
+        key=idempotency_key,
+        body_sha256=await request.state.body_sha256(strict=True),
+    )
+
+
+AskedDep = Annotated[Asked, Depends(asked)]
+PageSize = Annotated[int, Query(ge=1, le=1_000, description="Most items of one page.")]
+PageToken = Annotated[str | None, Query(pattern=r"^[0-9]{1,15}$", description="next_page_token of the page before.")]
+
+
+def answer(request: Request, reply: StoredReply) -> Response:
+    """The exact bytes of a reply that ``Desk.once`` made or found."""
+    headers = {}
+    if reply.replayed:
+        headers["Idempotency-Replayed"] = "true"
+    else:
+        request.state.recorded = True  # in the transaction of its effect
+        if reply.receipt is not None:
+            headers[RECEIPT_HEADER] = reply.receipt
+    return Response(reply.body, reply.status, headers, media_type="application/json")
+
+
+def page_of(items: list[T], size: int, seq_of: Callable[[T], int]) -> tuple[list[T], str | None]:
+    """The first ``size`` of ``items`` (asked one more), and the token of the next page."""
+    more = len(items) > size
+    return items[:size], str(seq_of(items[size - 1])) if more else None

@@ -1,0 +1,172 @@
+"""The audit log of one service, and the logs that it shares with the other party: one for each grant.
+
+Every function takes part in the caller's transaction.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    Integer,
+    LargeBinary,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    bindparam,
+    func,
+    select,
+)
+
+from shared import audit
+from shared.audit import EMPTY, Entry, Exchange, Head
+from shared.errors import LogBroken
+from shared.serving.store.base import METADATA, stamp
+
+_log = Table(
+    "log",
+    METADATA,
+    Column("seq", Integer, primary_key=True),
+    Column("body", LargeBinary, nullable=False),
+    Column("leaf", LargeBinary, nullable=False),
+    Column("peaks", LargeBinary, nullable=False),
+)
+_shared = Table(
+    "shared",
+    METADATA,
+    Column("grant_id", Text, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Column("leaf", LargeBinary, nullable=False),
+    Column("peaks", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("grant_id", "seq"),
+)
+_LAST = select(_log.c.seq, _log.c.peaks).order_by(_log.c.seq.desc()).limit(1)
+_ADD = _log.insert()
+_LAST_SHARED = (
+    select(_shared.c.seq, _shared.c.peaks)
+    .where(_shared.c.grant_id == bindparam("grant"))
+    .order_by(_shared.c.seq.desc())
+    .limit(1)
+)
+_ADD_SHARED = _shared.insert()
+
+
+def append(
+    db: Connection,
+    kind: str,
+    *,
+    actor: str,
+    now: datetime,
+    details: Mapping[str, Any] | None = None,
+    exchange: Exchange | None = None,
+) -> Entry:
+    """Add one record to the service's own log. ``details`` must hold no private value: auditors read it."""
+    seq, peaks = _next(db.execute(_LAST).one_or_none())
+    record: dict[str, Any] = {"v": 1, "seq": seq, "time": stamp(now), "kind": kind, "actor": actor}
+    if details:
+        record["details"] = dict(details)
+    if exchange is not None:
+        record["exchange"] = exchange.as_json()
+    entry = _entry(seq, peaks, audit.canonical(record))
+    db.execute(_ADD, {"seq": seq, "body": entry.body, "leaf": entry.leaf, "peaks": entry.peaks})
+    return entry
+
+
+def share(db: Connection, grant_id: str, body: bytes) -> Head:
+    """Add the canonical bytes of an exchange to the log that both parties keep; its head after."""
+    seq, peaks = _next(db.execute(_LAST_SHARED, {"grant": grant_id}).one_or_none())
+    entry = _entry(seq, peaks, body)
+    values = {"grant_id": grant_id, "seq": seq, "body": body, "leaf": entry.leaf, "peaks": entry.peaks}
+    db.execute(_ADD_SHARED, values)
+    return Head(seq + 1, audit.root(_frontier(entry.peaks)).hex())
+
+
+def shared_size(db: Connection, grant_id: str) -> int:
+    """How many exchanges the shared log of a grant holds."""
+    last = db.execute(_LAST_SHARED, {"grant": grant_id}).one_or_none()
+    return 0 if last is None else int(last.seq) + 1
+
+
+def walk(db: Connection, grant_id: str | None = None, *, after: int = -1, limit: int = -1) -> Iterator[Entry]:
+    """Entries in order, streamed: of the service's own log, or of the shared one of a grant."""
+    table = _log if grant_id is None else _shared
+    query = select(table).where(table.c.seq > after).order_by(table.c.seq).limit(limit)
+    if grant_id is not None:
+        query = query.where(_shared.c.grant_id == grant_id)
+    for row in db.execute(query):
+        yield Entry(seq=row.seq, body=row.body, leaf=row.leaf, peaks=row.peaks)
+
+
+def leaves(db: Connection, grant_id: str | None = None) -> list[bytes]:
+    """The leaf hashes of a whole log."""
+    table = _log if grant_id is None else _shared
+    query = select(table.c.leaf).order_by(table.c.seq)
+    if grant_id is not None:
+        query = query.where(_shared.c.grant_id == grant_id)
+    return list(db.execute(query).scalars())
+
+
+def grants(db: Connection) -> list[str]:
+    """The grants that have a shared log."""
+    return list(db.execute(select(_shared.c.grant_id).distinct().order_by(_shared.c.grant_id)).scalars())
+
+
+def head(db: Connection, grant_id: str | None = None) -> Head:
+    """Size and root, from the last stored frontier."""
+    last = db.execute(_LAST if grant_id is None else _LAST_SHARED, {"grant": grant_id} if grant_id else {})
+    row = last.one_or_none()
+    return EMPTY if row is None else Head(row.seq + 1, audit.root(_frontier(row.peaks)).hex())
+
+
+def root_at(db: Connection, grant_id: str | None, size: int) -> str | None:
+    """Root of a log when it held ``size`` records; None if it never did."""
+    if size == 0:
+        return EMPTY.root
+    peaks = _peaks_at(db, grant_id, size)
+    return None if peaks is None else audit.root(_frontier(peaks)).hex()
+
+
+def _peaks_at(db: Connection, grant_id: str | None, size: int) -> bytes | None:
+    table = _log if grant_id is None else _shared
+    query = select(table.c.peaks).where(table.c.seq == size - 1)
+    if grant_id is not None:
+        query = query.where(_shared.c.grant_id == grant_id)
+    found: bytes | None = db.execute(query).scalar_one_or_none()
+    return found
+
+
+def check_end(db: Connection, *, records: int = 100) -> Head:
+    """Verify the last ``records`` of the log. Raises LogBroken."""
+    told = head(db)
+    start = max(0, told.size - records)
+    peaks = [] if start == 0 else _frontier(_peaks_at(db, None, start) or b"")
+    size = start
+    for entry in walk(db, after=start - 1):
+        peaks = audit.grow(peaks, size, entry.leaf)
+        if entry.seq != size or audit.leaf_hash(entry.body) != entry.leaf or b"".join(peaks) != entry.peaks:
+            raise LogBroken(f"record {size} of the log is missing or was changed")
+        size += 1
+    return told
+
+
+def check_gaps(db: Connection) -> None:
+    """LogBroken if a record is missing anywhere."""
+    size, records = head(db).size, db.execute(select(func.count()).select_from(_log)).scalar_one()
+    if records != size:
+        raise LogBroken(f"the log ends at {size - 1} and has {records} records: one is missing")
+
+
+def _next(last: Any) -> tuple[int, list[bytes]]:
+    return (0, []) if last is None else (last.seq + 1, _frontier(last.peaks))
+
+
+def _entry(seq: int, peaks: list[bytes], body: bytes) -> Entry:
+    leaf = audit.leaf_hash(body)
+    return Entry(seq=seq, body=body, leaf=leaf, peaks=b"".join(audit.grow(peaks, seq, leaf)))
+
+
+def _frontier(peaks: bytes) -> list[bytes]:
+    return [peaks[i : i + 32] for i in range(0, len(peaks), 32)]

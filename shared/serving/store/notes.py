@@ -1,0 +1,85 @@
+"""What is kept of the other party's word: its key, its receipts, countersignatures of either."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Column, Connection, Integer, LargeBinary, PrimaryKeyConstraint, Table, Text, select
+
+from shared.serving.store.base import METADATA, stamp
+
+_keys = Table(
+    "keys",
+    METADATA,
+    Column("subject", Text, primary_key=True),
+    Column("vkey", Text, nullable=False),
+    Column("created_at", Text, nullable=False),
+)
+_receipts = Table(
+    "receipts",
+    METADATA,
+    Column("grant_id", Text, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Column("note", Text, nullable=False),
+    PrimaryKeyConstraint("grant_id", "seq"),
+)
+_countersignatures = Table(
+    "countersignatures",
+    METADATA,
+    Column("grant_id", Text, nullable=False),
+    Column("size", Integer, nullable=False),
+    Column("note", Text, nullable=False),
+    Column("created_at", Text, nullable=False),
+    PrimaryKeyConstraint("grant_id", "size"),
+)
+
+
+def key_of(db: Connection, subject: str) -> str | None:
+    """The verifier key that was pinned for a study or a grant, if one was."""
+    found = db.execute(select(_keys.c.vkey).where(_keys.c.subject == subject)).scalar_one_or_none()
+    return None if found is None else str(found)
+
+
+def pin(db: Connection, subject: str, vkey: str, now: datetime) -> None:
+    """Keep the first key that is seen; it never changes."""
+    db.execute(_keys.insert().values(subject=subject, vkey=vkey, created_at=stamp(now)))
+
+
+def keys(db: Connection) -> list[tuple[str, str]]:
+    """Every pinned key with its subject."""
+    return [(row.subject, row.vkey) for row in db.execute(select(_keys).order_by(_keys.c.subject))]
+
+
+def keep_receipt(db: Connection, grant_id: str, seq: int, body: bytes, note: str) -> None:
+    """Keep the curator's word that an exchange has this place."""
+    db.execute(_receipts.insert().values(grant_id=grant_id, seq=seq, body=body, note=note))
+
+
+def receipt(db: Connection, grant_id: str, seq: int) -> Any:
+    """The receipt of one place, or None."""
+    where = (_receipts.c.grant_id == grant_id) & (_receipts.c.seq == seq)
+    return db.execute(select(_receipts).where(where)).one_or_none()
+
+
+def receipts(db: Connection, grant_id: str, *, after: int = -1) -> Iterator[Any]:
+    """The receipts of a grant in the order of their places; streamed."""
+    where = (_receipts.c.grant_id == grant_id) & (_receipts.c.seq > after)
+    yield from db.execute(select(_receipts).where(where).order_by(_receipts.c.seq))
+
+
+def countersign(db: Connection, grant_id: str, size: int, note: str, now: datetime) -> None:
+    """Keep a countersigned checkpoint."""
+    db.execute(_countersignatures.insert().values(grant_id=grant_id, size=size, note=note, created_at=stamp(now)))
+
+
+def countersigned(db: Connection, grant_id: str, size: int) -> str | None:
+    """The countersigned checkpoint of this size, if there is one."""
+    where = (_countersignatures.c.grant_id == grant_id) & (_countersignatures.c.size == size)
+    return db.execute(select(_countersignatures.c.note).where(where)).scalar_one_or_none()
+
+
+def countersignatures(db: Connection, grant_id: str) -> list[str]:
+    """Every countersigned checkpoint of a grant, by size."""
+    query = select(_countersignatures.c.note).where(_countersignatures.c.grant_id == grant_id)
+    return list(db.execute(query.order_by(_countersignatures.c.size)).scalars())

@@ -1,0 +1,84 @@
+"""Stored replies by principal and idempotency key, kept for the life of the database."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    Integer,
+    LargeBinary,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    bindparam,
+    select,
+)
+
+from shared.errors import IdempotencyKeyReused
+from shared.serving.store.base import METADATA, stamp
+
+_replies = Table(
+    "replies",
+    METADATA,
+    Column("principal", Text, nullable=False),
+    Column("idempotency_key", Text, nullable=False),
+    Column("request_sha256", Text, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Column("sealed", Integer, nullable=False),
+    Column("created_at", Text, nullable=False),
+    PrimaryKeyConstraint("principal", "idempotency_key"),
+)
+_FIND = select(_replies).where(
+    _replies.c.principal == bindparam("principal"), _replies.c.idempotency_key == bindparam("key")
+)
+_ADD = _replies.insert()
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReply:
+    """The exact bytes of a reply, whether an earlier request stored them, and their receipt if it has one."""
+
+    status: int
+    body: bytes
+    replayed: bool = False
+    receipt: str | None = None
+
+
+def same_request(stored_sha256: str, request_sha256: str) -> None:
+    """IdempotencyKeyReused if a key meets another request than the one it came with first."""
+    if stored_sha256 != request_sha256:
+        raise IdempotencyKeyReused("this Idempotency-Key belongs to another request: take a new one")
+
+
+def find(db: Connection, principal: str, key: str, request_sha256: str | None) -> tuple[StoredReply, bool] | None:
+    """The stored reply and whether it is sealed; IdempotencyKeyReused for another request."""
+    row: Any = db.execute(_FIND, {"principal": principal, "key": key}).one_or_none()
+    if row is None:
+        return None
+    if request_sha256 is not None:
+        same_request(row.request_sha256, request_sha256)
+    return StoredReply(row.status, row.body, replayed=True), bool(row.sealed)
+
+
+def add(
+    db: Connection, principal: str, key: str, request_sha256: str, reply: StoredReply, *, sealed: bool, now: datetime
+) -> None:
+    """Store a reply, in the transaction of its effect."""
+    values = {
+        "principal": principal,
+        "idempotency_key": key,
+        "request_sha256": request_sha256,
+        "status": reply.status,
+        "body": reply.body,
+        "sealed": int(sealed),
+        "created_at": stamp(now),
+    }
+    db.execute(_ADD, values)
+
+
+def answers(db: Connection) -> Any:
+    """Status and body of every reply that is not sealed, by principal and key; streamed."""
+    return db.execute(select(_replies).where(_replies.c.sealed == 0))
