@@ -46,7 +46,9 @@ def build(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        desk.database.attach()
         yield
+        await desk.database.finish()
         desk.close()
 
     app = serving.build(
@@ -54,7 +56,7 @@ def build(settings: Settings) -> FastAPI:
         description=DESCRIPTION,
         desk=desk,
         settings=settings,
-        routers=[meta.router, datasets.router, studies.router, exchange.router, accounts.router],
+        routers=[exchange.router, accounts.router, meta.router, datasets.router, studies.router],  # the busiest first
         limit_of=lambda path, principal: (
             settings.upload_limit_bytes
             if path == "/v1/datasets" and principal is not None and principal.role == "owner"

@@ -42,8 +42,10 @@ def build(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        desk.database.attach()
         yield
         await run_in_threadpool(modeler.close)
+        await desk.database.finish()
         desk.close()
 
     app = serving.build(

@@ -14,6 +14,7 @@ from sqlalchemy import (
     Row,
     Table,
     Text,
+    bindparam,
     func,
     select,
     update,
@@ -21,6 +22,7 @@ from sqlalchemy import (
 
 from shared.errors import NotFound
 from shared.serving.store.database import Connection
+from shared.serving.store.prepared import Prepared
 
 METADATA = MetaData()
 
@@ -66,6 +68,12 @@ trials = Table(
 )
 
 
+_RUN = Prepared(select(runs).where(runs.c.id == bindparam("identity")))
+_ADD_TRIAL = Prepared(
+    trials.insert(), ["run_id", "number", "phase", "row", "mean", "sd", "acquisition", "ties", "chosen_at"]
+)
+
+
 def add_run(db: Connection, **values: Any) -> None:
     """Add one run."""
     db.execute(runs.insert(), values)
@@ -76,9 +84,9 @@ def change_run(db: Connection, identity: str, **values: Any) -> None:
     db.execute(update(runs).where(runs.c.id == identity).values(**values))
 
 
-def run(db: Connection, identity: str) -> Row[Any]:
+def run(db: Connection, identity: str) -> Any:
     """The run with this id. Raises NotFound."""
-    row = db.execute(select(runs).where(runs.c.id == identity)).one_or_none()
+    row = _RUN.one(db, identity=identity)
     if row is None:
         raise NotFound("there is no such run")
     return row
@@ -110,7 +118,7 @@ def beat(db: Connection, identity: str, lease: int, now: str) -> bool:
 
 def add_trial(db: Connection, **values: Any) -> None:
     """Add one trial, not yet answered."""
-    db.execute(trials.insert(), values)
+    _ADD_TRIAL.run(db, **values)
 
 
 def answer_trial(db: Connection, run_id: str, number: int, **values: Any) -> None:

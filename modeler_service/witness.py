@@ -60,12 +60,11 @@ class Witness:
         if note is None or exchange.position is None or exchange.grant_id is None:
             return
         grant, seq = exchange.grant_id, exchange.position
-        known = next(logs.walk(db, grant, after=seq - 1, limit=1), None) or notes.receipt(db, grant, seq)
-        if known is not None and known.body != exchange.body:
+        body, earlier = exchange.body, notes.receipt(db, grant, seq)
+        if (earlier is not None and earlier.body != body) or logs.shared_body(db, grant, seq) not in (None, body):
             raise ProtocolViolated(f"the curator gave place {seq} of the shared log twice")
-        if notes.receipt(db, grant, seq) is None:
-            notes.keep_receipt(db, grant, seq, exchange.body, note)
-        if known is None:
+        if earlier is None:
+            notes.keep_receipt(db, grant, seq, body, note)
             self._advance(db, grant)
 
     def _advance(self, db: Connection, grant: str) -> None:

@@ -88,7 +88,7 @@ def _check_range(wanted: str, size: int) -> None:
 async def ask(
     request: Request, study_id: StudyId, query: wire.QueryRequest, asked: AskedDep, curator: CuratorDep
 ) -> Response:
-    """Measure rows of Z and release what was measured."""
+    """Measure rows of Z and release what was measured: charged first, stored before it leaves."""
     return answer(request, await curator.exchange.ask(asked, study_id, query))
 
 

@@ -92,7 +92,8 @@ class Exchanges:
         """Measure rows: charge and commit, then draw, then store answer and record, then reply.
 
         What a crash leaves after the charge is taken up by the retry under the same key: one charge, one
-        answer, the same bytes ever after. Raises BudgetExhausted, which is recorded and costs nothing.
+        answer, the same bytes ever after. Where nothing is drawn, charge and answer are one transaction.
+        Raises BudgetExhausted, which is recorded and costs nothing.
         """
         released = self._check(asked, identity, request)
         name = asked.principal.id, self._desk.key_of(asked)[0]
@@ -100,13 +101,18 @@ class Exchanges:
             raise StillRunning("the same request is being answered")
         self._under_way.add(name)
         try:
-            begun = await self._desk.database.write_soon(lambda db: self._begin(db, asked, identity, released, request))
-            if isinstance(begun, BudgetExhausted):
-                raise begun
-            if isinstance(begun, StoredReply):
-                return begun
-            reply = await self._measured(begun, identity, released, request)
-            return await self._desk.database.write_soon(lambda db: self._settle(db, asked, identity, reply))
+            write = self._desk.database.write_soon
+            if is_exact(released.spec):
+                exact = self._measured(released, request)
+                return _or_raise(
+                    await write(lambda db: self._answer_at_once(db, asked, identity, released, request, exact))
+                )
+            begun = await write(lambda db: self._begin(db, asked, identity, released, request))
+            if not isinstance(begun, str):
+                return _or_raise(begun)
+            # A draw takes its time: others are not kept waiting.
+            answers = await asyncio.to_thread(self._measured, released, request)
+            return await write(lambda db: self._settle(db, asked, identity, begun, answers))
         finally:
             self._under_way.discard(name)
 
@@ -167,15 +173,27 @@ class Exchanges:
         details = {"study_id": identity, **refusal.budget}
         logs.append(db, "charge.refused", actor=asked.principal.actor, now=now, details=details)
 
-    async def _measured(
-        self, query_id: str, identity: str, released: _Released, request: wire.QueryRequest
-    ) -> wire.QueryReply:
+    def _answer_at_once(
+        self,
+        db: Connection,
+        asked: Asked,
+        identity: str,
+        released: _Released,
+        request: wire.QueryRequest,
+        answers: list[wire.Answer],
+    ) -> StoredReply | BudgetExhausted:
+        begun = self._begin(db, asked, identity, released, request)
+        return self._settle(db, asked, identity, begun, answers) if isinstance(begun, str) else begun
+
+    def _measured(self, released: _Released, request: wire.QueryRequest) -> list[wire.Answer]:
         outcomes = released.outcomes[released.order[[item.row for item in request.rows]]]
-        if is_exact(released.spec):
-            answers = measure(outcomes, request.rows, released.spec)
-        else:  # a draw takes its time: others are not kept waiting
-            answers = await asyncio.to_thread(measure, outcomes, request.rows, released.spec)
-        return wire.QueryReply(
+        return measure(outcomes, request.rows, released.spec)
+
+    def _settle(
+        self, db: Connection, asked: Asked, identity: str, query_id: str, answers: list[wire.Answer]
+    ) -> StoredReply:
+        _check_open(db, identity)
+        reply = wire.QueryReply(
             id=query_id,
             study_id=identity,
             state="answered",
@@ -183,9 +201,6 @@ class Exchanges:
             answers=answers,
             salt=secrets.token_hex(16),
         )
-
-    def _settle(self, db: Connection, asked: Asked, identity: str, reply: wire.QueryReply) -> StoredReply:
-        _check_open(db, identity)
         return self._desk.settle(db, asked, Effect(reply, "exchange", {"query_id": reply.id}))
 
     def query(self, principal: Principal, study_id: str, identity: str) -> StoredReply:
@@ -234,6 +249,12 @@ class Exchanges:
             if item.row >= released.n:
                 raise UnknownRow(f"rows.{place}.row: the release has rows 0 to {released.n - 1}")
         return released
+
+
+def _or_raise(outcome: StoredReply | BudgetExhausted) -> StoredReply:
+    if isinstance(outcome, BudgetExhausted):
+        raise outcome  # its record is committed by now
+    return outcome
 
 
 def _check_open(db: Connection, identity: str) -> None:

@@ -8,6 +8,7 @@ from sqlalchemy import Column, ForeignKey, Integer, Row, Table, Text, UniqueCons
 from curator_service.store.base import METADATA
 from shared.errors import NotFound
 from shared.serving.store.database import Connection
+from shared.serving.store.prepared import Prepared
 
 datasets = Table(
     "datasets",
@@ -60,21 +61,23 @@ queries = Table(
     Column("created_at", Text, nullable=False),
     UniqueConstraint("grant_id", "idempotency_key"),
 )
-_BEGUN = select(queries.c.id, queries.c.request_sha256).where(
-    queries.c.grant_id == bindparam("grant"), queries.c.idempotency_key == bindparam("key")
+_BEGUN = Prepared(
+    select(queries.c.id, queries.c.request_sha256).where(
+        queries.c.grant_id == bindparam("grant"), queries.c.idempotency_key == bindparam("key")
+    )
 )
-_ADD_QUERY = queries.insert()
-_STATE = select(studies.c.state).where(studies.c.id == bindparam("id"))
+_ADD_QUERY = Prepared(queries.insert(), [column.key for column in queries.c if column.key != "seq"])
+_STATE = Prepared(select(studies.c.state).where(studies.c.id == bindparam("identity")))
 
 
 def begin_query(db: Connection, **values: Any) -> None:
     """Record a query that was charged."""
-    db.execute(_ADD_QUERY, values)
+    _ADD_QUERY.run(db, **values)
 
 
 def begun(db: Connection, grant_id: str, key: str) -> Any:
     """The query that was charged under this key: answered, or interrupted before its answer was stored."""
-    return db.execute(_BEGUN, {"grant": grant_id, "key": key}).one_or_none()
+    return _BEGUN.one(db, grant=grant_id, key=key)
 
 
 def insert(db: Connection, table: Table, **values: Any) -> None:
@@ -107,10 +110,10 @@ def release_of(db: Connection, study_id: str) -> Row[Any] | None:
 
 def state_of(db: Connection, study_id: str) -> str:
     """draft, releasing, open or closed; NotFound if there is no such study."""
-    state = db.execute(_STATE, {"id": study_id}).scalar_one_or_none()
-    if state is None:
+    row = _STATE.one(db, identity=study_id)
+    if row is None:
         raise NotFound("there is no such study")
-    return str(state)
+    return str(row.state)
 
 
 def with_files(db: Connection) -> set[str]:

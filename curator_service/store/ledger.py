@@ -8,6 +8,7 @@ from sqlalchemy import Column, ForeignKey, Index, Integer, Table, Text, bindpara
 from curator_service.privacy.ledger import Balance, Charge, RowBalance
 from curator_service.store.base import METADATA
 from shared.serving.store.database import Connection
+from shared.serving.store.prepared import Prepared
 
 _ledger = Table(
     "ledger",
@@ -30,24 +31,24 @@ _ledger = Table(
     Index("ledger_by_study", "study_id", "seq"),
     Index("ledger_by_row", "study_id", "row", "seq"),
 )
-_LAST = (
+_LAST = Prepared(
     select(_ledger.c.release, _ledger.c.total, _ledger.c.total_plays)
     .where(_ledger.c.study_id == bindparam("study"))
     .order_by(_ledger.c.seq.desc())
     .limit(1)
 )
-_LAST_OF_ROW = (
+_LAST_OF_ROW = Prepared(
     select(_ledger.c.row_queries, _ledger.c.row_plays, _ledger.c.row_total)
     .where(_ledger.c.study_id == bindparam("study"), _ledger.c.row == bindparam("row"), _ledger.c.kind == "answers")
     .order_by(_ledger.c.seq.desc())
     .limit(1)
 )
-_ADD = _ledger.insert()
+_ADD = Prepared(_ledger.insert(), [column.key for column in _ledger.c if column.key != "seq"])
 
 
 def balance(db: Connection, study_id: str) -> Balance:
     """What a study has spent."""
-    last = db.execute(_LAST, {"study": study_id}).one_or_none()
+    last = _LAST.one(db, study=study_id)
     return Balance() if last is None else Balance(last.release, last.total, last.total_plays)
 
 
@@ -55,7 +56,7 @@ def row_balances(db: Connection, study_id: str, rows: Iterable[int]) -> dict[int
     """What the answers about each of ``rows`` have spent."""
     found = {}
     for row in set(rows):
-        last = db.execute(_LAST_OF_ROW, {"study": study_id, "row": row}).one_or_none()
+        last = _LAST_OF_ROW.one(db, study=study_id, row=row)
         if last is not None:
             found[row] = RowBalance(last.row_queries, last.row_plays, last.row_total)
     return found
@@ -64,23 +65,23 @@ def row_balances(db: Connection, study_id: str, rows: Iterable[int]) -> dict[int
 def add(db: Connection, study_id: str, kind: str, charges: Iterable[Charge], *, query_id: str | None, at: str) -> None:
     """Record charges, in the transaction that checked them."""
     for charge in charges:
-        values = {
-            "study_id": study_id,
-            "kind": kind,
-            "query_id": query_id,
-            "row": charge.row,
-            "plays": charge.plays,
-            "cost": charge.cost,
-            "cap": None,
-            "row_queries": charge.row_after.queries,
-            "row_plays": charge.row_after.plays,
-            "row_total": charge.row_after.total,
-            "release": charge.after.release,
-            "total": charge.after.total,
-            "total_plays": charge.after.plays,
-            "created_at": at,
-        }
-        db.execute(_ADD, values)
+        _ADD.run(
+            db,
+            study_id=study_id,
+            kind=kind,
+            query_id=query_id,
+            row=charge.row,
+            plays=charge.plays,
+            cost=charge.cost,
+            cap=None,
+            row_queries=charge.row_after.queries,
+            row_plays=charge.row_after.plays,
+            row_total=charge.row_after.total,
+            release=charge.after.release,
+            total=charge.after.total,
+            total_plays=charge.after.plays,
+            created_at=at,
+        )
 
 
 def refuse(db: Connection, study_id: str, *, cap: str, row: int | None, plays: int, cost: int, at: str) -> None:

@@ -56,7 +56,7 @@ def build(
     )
     app.add_middleware(Faults)
     app.add_middleware(RequestContext)
-    for router in [_health(), audit_routes.router(auditors), *routers]:
+    for router in [*routers, audit_routes.router(auditors), _health()]:
         app.include_router(router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app

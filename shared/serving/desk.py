@@ -106,8 +106,7 @@ class Desk:
         scheme, _, text = authorization.partition(" ")
         token = parse(text) if scheme.lower() == "bearer" else None
         if token is not None:
-            with self.database.read() as db:
-                row = tokens.find(db, token.kid)
+            row = self.database.look(tokens.FIND, kid=token.kid)
             # Unknown and wrong take the same path: a key id is not a secret, its secret is.
             if row is not None and token.matches(row.secret_sha256):
                 principal = _principal(row)

@@ -2,20 +2,20 @@
 
 import asyncio
 import fcntl
-import queue
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Union
 
 from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event, text
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
 
 from shared.errors import AuditUnavailable, StateConflict
+from shared.serving.store.prepared import Prepared, raw
 
 __all__ = ["Connection", "Database", "StoreFault", "only_process"]
 
@@ -36,9 +36,10 @@ class StoreFault(Exception):
 class Database:
     """A WAL database whose commits are durable (synchronous=FULL) before ``write`` returns.
 
-    Writes run one at a time on one thread with BEGIN IMMEDIATE, so that a transaction which reads and
-    then writes never loses to another; those that wait while the disk is busy share the next commit, each
-    in a savepoint of its own. Reads run beside them on read-only connections. Safe against kill -9 at any
+    One connection writes, one transaction at a time with BEGIN IMMEDIATE, so that a transaction which reads
+    and then writes never loses to another. In a service (``attach``) statements run on the event loop's
+    thread and commits on another: what comes while the disk is busy shares the next commit, each in a
+    savepoint of its own. Reads run beside them on read-only connections. Safe against kill -9 at any
     moment. The command line may write beside a running service.
     """
 
@@ -52,92 +53,148 @@ class Database:
         self.path = path
         self._append_only = append_only
         self._committed: Callable[[], None] = lambda: None
-        self._writer = create_engine(
-            URL.create("sqlite", database=str(path)), poolclass=StaticPool, connect_args={"check_same_thread": False}
-        )
-        _configure(self._writer, "BEGIN IMMEDIATE")
-        self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        url = URL.create("sqlite", database=str(path))
+        self._writer = create_engine(url, poolclass=StaticPool, connect_args={"check_same_thread": False})
+        _configure(self._writer, writes=True)
+        self._db = self._writer.connect()
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: list[_Item] = []
+        self._busy = False
         self._closed = False
-        self._thread = threading.Thread(target=self._serve, name="writer", daemon=True)
-        self._thread.start()
+        self._committer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
         self.write(lambda db: _create(db, metadata, append_only))
         read_only = URL.create("sqlite", database=path.as_uri(), query={"mode": "ro", "uri": "true"})
         self._reader = create_engine(read_only, poolclass=QueuePool, pool_size=8)
-        _configure(self._reader, "BEGIN DEFERRED")
+        _configure(self._reader, writes=False)
+        self._look_lock = threading.Lock()
+        self._looking = sqlite3.connect(
+            f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False, timeout=5
+        )
+
+    def attach(self) -> None:
+        """Let the running event loop's thread run all writes from now on."""
+        self._loop = asyncio.get_running_loop()
 
     def write(self, work: Callable[[Connection], T]) -> T:
         """Run ``work`` in one transaction; durable once this returns, undone if it raises.
 
-        Raises AuditUnavailable where the database cannot be written (a full disk), StoreFault where it
-        refuses what ``work`` does.
+        Not for the event loop's own thread, which it would stop: that has ``write_soon``. Raises
+        AuditUnavailable where the database cannot be written (a full disk), StoreFault where it refuses
+        what ``work`` does.
         """
         return self.submit(work).result()
 
     async def write_soon(self, work: Callable[[Connection], T]) -> T:
-        """``write`` without a thread that waits."""
-        return await asyncio.wrap_future(self.submit(work))
+        """``write`` for the event loop, which goes on meanwhile."""
+        if self._loop is None or self._closed:
+            return self.write(work)
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._arrived((work, future))
+        return await future
 
     def submit(self, work: Callable[[Connection], T]) -> "Future[T]":
-        """Queue ``work`` for the writer; its future is settled once it is durable."""
+        """Queue ``work``; its future is settled once it is durable."""
         if self._closed:
             raise AuditUnavailable("the service is going down")
         future: Future[T] = Future()
-        self._queue.put((work, future))
+        if self._loop is None:
+            with self._lock:
+                self._settle(self._commit(self._run_all([(work, future)])))
+        else:
+            self._loop.call_soon_threadsafe(self._arrived, (work, future))
         return future
 
     def after_commit(self, act: Callable[[], None]) -> None:
-        """Let the writer run ``act`` after each commit. It must be quick and raise nothing."""
+        """Run ``act`` after each commit, before the next transaction. It must be quick and raise nothing."""
         self._committed = act
 
-    def _serve(self) -> None:
-        with self._writer.connect() as db:
-            while (item := self._queue.get()) is not None:
-                self._commit_group(db, item)
+    def look(self, statement: Prepared, **values: Any) -> Any:
+        """The only row of one statement as of now, or None: a read without a transaction, for the hot path."""
+        with self._look_lock:
+            return statement.one_on(self._looking, **values)
 
-    def _commit_group(self, db: Connection, item: "_Item | None") -> None:
-        """Run ``item`` and those that have come meanwhile in one transaction, then settle all."""
-        settled: list[tuple[Future[Any], Any, BaseException | None]] = []
-        try:
-            with db.begin():
-                while item is not None:
-                    work, future = item
-                    if future.set_running_or_notify_cancel():
-                        settled.append((future, *self._run(db, work)))
-                    item = self._waiting() if len(settled) < GROUP_MAX else None
-        except Exception as error:  # the whole transaction is lost: a full disk, most likely
-            failure = _ours(error)
-            settled = [(future, None, earlier or failure) for future, _, earlier in settled]
-            if item is not None:
-                settled.append((item[1], None, failure))
-        for future, result, problem in settled:
-            with suppress(InvalidStateError):  # who asked has gone
-                if problem is None:
-                    future.set_result(result)
-                else:
-                    future.set_exception(problem)
-        self._committed()
+    # --- groups: on the loop's thread, but for the commit -------------------------------------------
 
-    def _run(self, db: Connection, work: Callable[[Connection], Any]) -> tuple[Any, BaseException | None]:
-        db.exec_driver_sql("SAVEPOINT one")
+    def _arrived(self, item: "_Item") -> None:
+        self._waiting.append(item)
+        if not self._busy:
+            self._busy = True
+            assert self._loop is not None
+            self._loop.call_soon(self._next_group)  # with what else this turn of the loop brings
+
+    def _next_group(self) -> None:
+        group, self._waiting = self._waiting[:GROUP_MAX], self._waiting[GROUP_MAX:]
+        self._lock.acquire()
+        done = self._run_all(group)
+        self._committer.submit(self._commit_group, done)
+
+    def _commit_group(self, done: "_Done") -> None:
+        done = self._commit(done)
+        self._lock.release()
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._group_ended, done)
+
+    def _group_ended(self, done: "_Done") -> None:
+        self._settle(done)
+        self._busy = bool(self._waiting)
+        if self._busy:
+            self._next_group()
+
+    # --- one transaction ----------------------------------------------------------------------------
+
+    def _run_all(self, group: list["_Item"]) -> "_Done":
+        """Begin, and run each work in a savepoint. What each came to, not yet durable."""
+        connection = raw(self._db)
+        done: _Done = []
         try:
-            result = work(db)
-        except BaseException as error:
-            if not db.connection.driver_connection.in_transaction:  # type: ignore[union-attr]
+            connection.execute("BEGIN IMMEDIATE")
+            for work, future in group:
+                done.append((future, *self._run(connection, work)))
+        except Exception as error:  # all is lost: a full disk, most likely
+            return self._lost(connection, [(future, None, None) for _, future in group], error)
+        return done
+
+    def _run(self, connection: sqlite3.Connection, work: Callable[[Connection], Any]) -> tuple[Any, Exception | None]:
+        connection.execute("SAVEPOINT one")
+        try:
+            result = work(self._db)
+        except Exception as error:
+            if not connection.in_transaction:
                 raise  # SQLite took back all of it
-            db.exec_driver_sql("ROLLBACK TO one")
-            db.exec_driver_sql("RELEASE one")
+            connection.execute("ROLLBACK TO one")
+            connection.execute("RELEASE one")
             return None, _ours(error)
-        db.exec_driver_sql("RELEASE one")
+        connection.execute("RELEASE one")
         return result, None
 
-    def _waiting(self) -> "_Item | None":
+    def _commit(self, done: "_Done") -> "_Done":
+        connection = raw(self._db)
+        if not connection.in_transaction:
+            return done
         try:
-            item = self._queue.get_nowait()
-        except queue.Empty:
-            return None
-        if item is None:
-            self._queue.put(None)  # the end is for ``_serve``
-        return item
+            connection.execute("COMMIT")
+        except Exception as error:
+            return self._lost(connection, done, error)
+        self._committed()
+        return done
+
+    @staticmethod
+    def _lost(connection: sqlite3.Connection, done: "_Done", error: Exception) -> "_Done":
+        failure = _ours(error)
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        return [(future, None, earlier or failure) for future, _, earlier in done]
+
+    @staticmethod
+    def _settle(done: "_Done") -> None:
+        for future, result, error in done:
+            if future.cancelled():  # who asked has gone
+                continue
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
 
     def check_writable(self) -> None:
         """Write one page, as any transaction would, and see that the append-only tables are held."""
@@ -175,43 +232,56 @@ class Database:
             with closing(sqlite3.connect(target)) as to:
                 source.backup(to)  # type: ignore[union-attr]
 
+    async def finish(self) -> None:
+        """Finish writes under way, and take the event loop out of it."""
+        while self._busy:
+            await asyncio.sleep(0.001)
+        self._loop = None
+
     def close(self) -> None:
-        """Finish writes under way and release the files."""
+        """Take no more writes and release the files. After ``finish`` where a loop is attached."""
         self._closed = True
-        self._queue.put(None)
-        self._thread.join()
-        self._reader.dispose()
-        self._writer.dispose()
+        self._committer.shutdown(wait=True)
+        with self._lock:
+            self._looking.close()
+            self._reader.dispose()
+            self._db.close()
+            self._writer.dispose()
 
 
-_Item = tuple[Callable[[Connection], Any], Future[Any]]
+_Future = Union[Future[Any], "asyncio.Future[Any]"]
+_Item = tuple[Callable[[Connection], Any], _Future]
+_Done = list[tuple[_Future, Any, Exception | None]]
 
 
-def _ours(error: BaseException) -> BaseException:
+def _ours(error: Exception) -> Exception:
     """An error of the driver without its text, which may quote values; any other as it is."""
-    if isinstance(error, OperationalError):  # full disk, locked, read-only
-        return AuditUnavailable(f"the database cannot be written ({type(error.orig).__name__})")
-    if isinstance(error, DBAPIError):  # an append-only table, a constraint
-        return StoreFault(type(error).__name__)
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    if isinstance(cause, sqlite3.OperationalError):  # full disk, locked, read-only
+        return AuditUnavailable(f"the database cannot be written ({type(cause).__name__})")
+    if isinstance(cause, sqlite3.Error):  # an append-only table, a constraint
+        return StoreFault(type(cause).__name__)
     return error
 
 
-def _configure(engine: Engine, begin: str) -> None:
+def _configure(engine: Engine, *, writes: bool) -> None:
     # Python's sqlite3 opens transactions late by itself; we say when, so that reads cannot upgrade.
     @event.listens_for(engine, "connect")
     def on_connect(connection: object, record: ConnectionPoolEntry) -> None:
         connection.isolation_level = None  # type: ignore[attr-defined]
         cursor = connection.cursor()  # type: ignore[attr-defined]
         pragmas = ["busy_timeout=5000", "foreign_keys=ON", "recursive_triggers=ON"]
-        if "IMMEDIATE" in begin:
+        if writes:
             pragmas += ["journal_mode=WAL", "synchronous=FULL"]
         for pragma in pragmas:
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 
-    @event.listens_for(engine, "begin")
-    def on_begin(connection: Connection) -> None:
-        connection.exec_driver_sql(begin)
+    if not writes:  # the writer begins and commits on the driver's connection
+
+        @event.listens_for(engine, "begin")
+        def on_begin(connection: Connection) -> None:
+            connection.exec_driver_sql("BEGIN DEFERRED")
 
 
 def _create(db: Connection, metadata: tuple[MetaData, ...], append_only: tuple[str, ...]) -> None:

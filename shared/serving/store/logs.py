@@ -24,6 +24,7 @@ from shared import audit
 from shared.audit import EMPTY, Entry, Exchange, Head
 from shared.errors import LogBroken
 from shared.serving.store.base import METADATA, stamp
+from shared.serving.store.prepared import Prepared
 
 _log = Table(
     "log",
@@ -43,15 +44,15 @@ _shared = Table(
     Column("peaks", LargeBinary, nullable=False),
     PrimaryKeyConstraint("grant_id", "seq"),
 )
-_LAST = select(_log.c.seq, _log.c.peaks).order_by(_log.c.seq.desc()).limit(1)
-_ADD = _log.insert()
-_LAST_SHARED = (
+_LAST = Prepared(select(_log.c.seq, _log.c.peaks).order_by(_log.c.seq.desc()).limit(1))
+_ADD = Prepared(_log.insert())
+_LAST_SHARED = Prepared(
     select(_shared.c.seq, _shared.c.peaks)
     .where(_shared.c.grant_id == bindparam("grant"))
     .order_by(_shared.c.seq.desc())
     .limit(1)
 )
-_ADD_SHARED = _shared.insert()
+_ADD_SHARED = Prepared(_shared.insert())
 
 
 def append(
@@ -64,30 +65,40 @@ def append(
     exchange: Exchange | None = None,
 ) -> Entry:
     """Add one record to the service's own log. ``details`` must hold no private value: auditors read it."""
-    seq, peaks = _next(db.execute(_LAST).one_or_none())
+    seq, peaks = _next(_LAST.one(db))
     record: dict[str, Any] = {"v": 1, "seq": seq, "time": stamp(now), "kind": kind, "actor": actor}
     if details:
         record["details"] = dict(details)
     if exchange is not None:
         record["exchange"] = exchange.as_json()
     entry = _entry(seq, peaks, audit.canonical(record))
-    db.execute(_ADD, {"seq": seq, "body": entry.body, "leaf": entry.leaf, "peaks": entry.peaks})
+    _ADD.run(db, seq=seq, body=entry.body, leaf=entry.leaf, peaks=entry.peaks)
     return entry
 
 
 def share(db: Connection, grant_id: str, body: bytes) -> Head:
     """Add the canonical bytes of an exchange to the log that both parties keep; its head after."""
-    seq, peaks = _next(db.execute(_LAST_SHARED, {"grant": grant_id}).one_or_none())
+    seq, peaks = _next(_LAST_SHARED.one(db, grant=grant_id))
     entry = _entry(seq, peaks, body)
-    values = {"grant_id": grant_id, "seq": seq, "body": body, "leaf": entry.leaf, "peaks": entry.peaks}
-    db.execute(_ADD_SHARED, values)
+    _ADD_SHARED.run(db, grant_id=grant_id, seq=seq, body=body, leaf=entry.leaf, peaks=entry.peaks)
     return Head(seq + 1, audit.root(_frontier(entry.peaks)).hex())
 
 
 def shared_size(db: Connection, grant_id: str) -> int:
     """How many exchanges the shared log of a grant holds."""
-    last = db.execute(_LAST_SHARED, {"grant": grant_id}).one_or_none()
+    last = _LAST_SHARED.one(db, grant=grant_id)
     return 0 if last is None else int(last.seq) + 1
+
+
+_SHARED_AT = Prepared(
+    select(_shared.c.body).where(_shared.c.grant_id == bindparam("grant"), _shared.c.seq == bindparam("place"))
+)
+
+
+def shared_body(db: Connection, grant_id: str, seq: int) -> bytes | None:
+    """The exchange at one place of a shared log, or None."""
+    row = _SHARED_AT.one(db, grant=grant_id, place=seq)
+    return None if row is None else row.body
 
 
 def walk(db: Connection, grant_id: str | None = None, *, after: int = -1, limit: int = -1) -> Iterator[Entry]:
@@ -116,8 +127,7 @@ def grants(db: Connection) -> list[str]:
 
 def head(db: Connection, grant_id: str | None = None) -> Head:
     """Size and root, from the last stored frontier."""
-    last = db.execute(_LAST if grant_id is None else _LAST_SHARED, {"grant": grant_id} if grant_id else {})
-    row = last.one_or_none()
+    row = _LAST.one(db) if grant_id is None else _LAST_SHARED.one(db, grant=grant_id)
     return EMPTY if row is None else Head(row.seq + 1, audit.root(_frontier(row.peaks)).hex())
 
 

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Column, Connection, Integer, LargeBinary, PrimaryKeyConstraint, Table, Text, select
+from sqlalchemy import Column, Connection, Integer, LargeBinary, PrimaryKeyConstraint, Table, Text, bindparam, select
 
 from shared.serving.store.base import METADATA, stamp
+from shared.serving.store.prepared import Prepared
 
 _keys = Table(
     "keys",
@@ -35,10 +36,17 @@ _countersignatures = Table(
 )
 
 
+_KEY = Prepared(select(_keys.c.vkey).where(_keys.c.subject == bindparam("named")))
+_RECEIPT = Prepared(
+    select(_receipts).where(_receipts.c.grant_id == bindparam("grant"), _receipts.c.seq == bindparam("place"))
+)
+_KEEP = Prepared(_receipts.insert())
+
+
 def key_of(db: Connection, subject: str) -> str | None:
     """The verifier key that was pinned for a study or a grant, if one was."""
-    found = db.execute(select(_keys.c.vkey).where(_keys.c.subject == subject)).scalar_one_or_none()
-    return None if found is None else str(found)
+    found = _KEY.one(db, named=subject)
+    return None if found is None else str(found.vkey)
 
 
 def pin(db: Connection, subject: str, vkey: str, now: datetime) -> None:
@@ -53,13 +61,12 @@ def keys(db: Connection) -> list[tuple[str, str]]:
 
 def keep_receipt(db: Connection, grant_id: str, seq: int, body: bytes, note: str) -> None:
     """Keep the curator's word that an exchange has this place."""
-    db.execute(_receipts.insert().values(grant_id=grant_id, seq=seq, body=body, note=note))
+    _KEEP.run(db, grant_id=grant_id, seq=seq, body=body, note=note)
 
 
 def receipt(db: Connection, grant_id: str, seq: int) -> Any:
     """The receipt of one place, or None."""
-    where = (_receipts.c.grant_id == grant_id) & (_receipts.c.seq == seq)
-    return db.execute(select(_receipts).where(where)).one_or_none()
+    return _RECEIPT.one(db, grant=grant_id, place=seq)
 
 
 def receipts(db: Connection, grant_id: str, *, after: int = -1) -> Iterator[Any]:

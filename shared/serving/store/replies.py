@@ -18,6 +18,7 @@ from sqlalchemy import (
 
 from shared.errors import IdempotencyKeyReused
 from shared.serving.store.base import METADATA, stamp
+from shared.serving.store.prepared import Prepared
 
 _replies = Table(
     "replies",
@@ -31,10 +32,12 @@ _replies = Table(
     Column("created_at", Text, nullable=False),
     PrimaryKeyConstraint("principal", "idempotency_key"),
 )
-_FIND = select(_replies).where(
-    _replies.c.principal == bindparam("principal"), _replies.c.idempotency_key == bindparam("key")
+_FIND = Prepared(
+    select(_replies).where(
+        _replies.c.principal == bindparam("principal"), _replies.c.idempotency_key == bindparam("key")
+    )
 )
-_ADD = _replies.insert()
+_ADD = Prepared(_replies.insert())
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ def same_request(stored_sha256: str, request_sha256: str) -> None:
 
 def find(db: Connection, principal: str, key: str, request_sha256: str | None) -> tuple[StoredReply, bool] | None:
     """The stored reply and whether it is sealed; IdempotencyKeyReused for another request."""
-    row: Any = db.execute(_FIND, {"principal": principal, "key": key}).one_or_none()
+    row = _FIND.one(db, principal=principal, key=key)
     if row is None:
         return None
     if request_sha256 is not None:
@@ -67,16 +70,16 @@ def add(
     db: Connection, principal: str, key: str, request_sha256: str, reply: StoredReply, *, sealed: bool, now: datetime
 ) -> None:
     """Store a reply, in the transaction of its effect."""
-    values = {
-        "principal": principal,
-        "idempotency_key": key,
-        "request_sha256": request_sha256,
-        "status": reply.status,
-        "body": reply.body,
-        "sealed": int(sealed),
-        "created_at": stamp(now),
-    }
-    db.execute(_ADD, values)
+    _ADD.run(
+        db,
+        principal=principal,
+        idempotency_key=key,
+        request_sha256=request_sha256,
+        status=reply.status,
+        body=reply.body,
+        sealed=int(sealed),
+        created_at=stamp(now),
+    )
 
 
 def answers(db: Connection) -> Any:

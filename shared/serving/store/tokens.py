@@ -7,6 +7,7 @@ from sqlalchemy import Column, Connection, Integer, LargeBinary, Table, Text, bi
 
 from shared.errors import NotFound
 from shared.serving.store.base import METADATA, stamp
+from shared.serving.store.prepared import Prepared
 from shared.serving.tokens import Principal, Token
 
 _tokens = Table(
@@ -24,7 +25,7 @@ _tokens = Table(
     Column("revoked_at", Text),
     Column("last_used_at", Text),
 )
-_FIND = select(_tokens).where(_tokens.c.kid == bindparam("kid"))
+FIND = Prepared(select(_tokens).where(_tokens.c.kid == bindparam("kid")))
 
 
 def add(db: Connection, token: Token, principal: Principal, *, created: datetime, expires: datetime) -> None:
@@ -45,7 +46,7 @@ def add(db: Connection, token: Token, principal: Principal, *, created: datetime
 
 def find(db: Connection, kid: str) -> Any:
     """The row of a key id, or None."""
-    return db.execute(_FIND, {"kid": kid}).one_or_none()
+    return FIND.one(db, kid=kid)
 
 
 def is_live(row: Any, now: datetime) -> bool:
