@@ -58,21 +58,39 @@ def build(
     return app
 
 
+# A space at an end is not part of a header's value.
+_KEY_SCHEMA = {"type": "string", "pattern": r"^[!-~]([ -~]{0,198}[!-~])?$", "minLength": 1, "maxLength": 200}
+
+
 def _openapi(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         document = FastAPI.openapi(app)
         problems.add_schema(document, (wire.Problem,))
         for name in ("HTTPValidationError", "ValidationError"):
             document["components"]["schemas"].pop(name, None)
+        for name, schema in document["components"]["schemas"].items():
+            if name.startswith("Body_"):  # a form
+                for field in schema["properties"].values():
+                    _drop_null(field)
         document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         for path, operations in document["paths"].items():
             for operation in operations.values():
                 for parameter in operation.get("parameters", []):
+                    _drop_null(parameter["schema"])
                     if parameter["name"] == "idempotency-key":
                         parameter["required"] = True  # 400, not 422, where it is missing
+                        parameter["schema"] = _KEY_SCHEMA
                 operation["security"] = [{"token": []}] if path.startswith("/v1/") and path != "/v1/meta" else []
         app.openapi_schema = document
     return app.openapi_schema
+
+
+def _drop_null(schema: dict[str, Any]) -> None:
+    """A parameter or a field of a form is sent or is left out: there is no null to send."""
+    kept = [option for option in schema.pop("anyOf", []) if option != {"type": "null"}]
+    if kept:
+        (only,) = kept
+        schema |= only
 
 
 def allowed(*roles: Role) -> Any:
