@@ -97,7 +97,7 @@ class Runs:
                 self._work(identity)
             except Exception as error:
                 # A run whose end could not be stored stays as it is; the next start takes it up.
-                log.error("the end of a run could not be stored", extra={"kind": type(error).__name__})
+                log.error("the end of a run could not be stored", extra={"fields": {"kind": type(error).__name__}})
             if threading.current_thread() not in self._threads:
                 return  # another took this worker's place while it was stuck
 
@@ -143,7 +143,7 @@ class Runs:
             detail = "rows times queries need more memory than there is: ask for fewer iterations"
             return _failed(_problem("out_of_memory", detail))
         except Exception as error:
-            log.exception("a run failed", extra={"run": identity})
+            log.exception("a run failed", extra={"fields": {"run": identity}})
             return _failed(_problem("internal", f"a fault on our side ({type(error).__name__})"))
 
     def _waits(self, identity: str, problem: str) -> Ending:
@@ -202,7 +202,7 @@ class Runs:
                 self._wake()
                 self._free()
             except Exception as error:  # the database cannot be written for now: look again
-                log.error("runs could not be watched", extra={"kind": type(error).__name__})
+                log.error("runs could not be watched", extra={"fields": {"kind": type(error).__name__}})
 
     def _wake(self) -> None:
         """Queue waiting runs whose time has come."""
