@@ -23,7 +23,10 @@ CONCURRENT_REQUESTS = 1_600
 QUERY = wire.QueryRequest(rows=[wire.RowPlays(row=7)])
 
 # Settings of the measured curator beyond its folder and port: the one place to lift limits that would refuse the load.
-SETTINGS: dict[str, str] = {}
+SETTINGS = {
+    "BLINDOPT_CURATOR_RATE_PER_SECOND": "1000000",
+    "BLINDOPT_CURATOR_RATE_BURST": "1000000",
+}
 
 
 @dataclass(slots=True)

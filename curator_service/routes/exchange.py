@@ -87,7 +87,7 @@ def _check_range(wanted: str, size: int) -> None:
     dependencies=[allowed("modeler")],
     operation_id="ask",
 )
-async def ask(study_id: StudyId, query: wire.QueryRequest, key: IdempotencyKey = None) -> Response:
+async def ask(study_id: StudyId, query: wire.QueryRequest, idempotency_key: IdempotencyKey = None) -> Response:
     """Measure rows of Z and release what was measured: charged first, stored before it leaves."""
     raise AssertionError("documented here, answered by `_ask`")
 

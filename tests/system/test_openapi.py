@@ -20,9 +20,11 @@ from starlette.responses import JSONResponse
 
 from shared import wire
 from shared.client import OwnerClient, StudyClient, VendorClient
+from shared.notes import Signer
 
 EXAMPLES = int(os.environ.get("BLINDOPT_SCHEMATHESIS_EXAMPLES", "8"))
 SEED = 20_231_117
+HALTED = ("pause", "resume", "replace_token")
 
 
 @dataclass
@@ -156,14 +158,15 @@ def _is_problem(reply: Any) -> bool:
 @pytest.fixture(scope="module")
 def curator(make_service, tmp_path_factory):
     """One of its own: odd requests would litter the logs of the others' curator."""
-    limits: dict[str, str] = {}  # settings that let many requests through
+    limits = {"rate_per_second": "100000", "rate_burst": "100000", "bad_tokens_per_minute": "100000"}
     return make_service("curator", tmp_path_factory.mktemp("openapi"), **limits).start()
 
 
 @pytest.fixture(scope="module")
 def modeler(make_service, tmp_path_factory):
     """One of its own, which works on one run at a time and gives up on a curator at once."""
-    limits = {"concurrent_runs": "1", "retry_attempts": "1"}
+    limits = {"rate_per_second": "100000", "rate_burst": "100000", "bad_tokens_per_minute": "100000"}
+    limits |= {"concurrent_runs": "1", "retry_attempts": "1"}
     return make_service("modeler", tmp_path_factory.mktemp("openapi"), **limits).start()
 
 
@@ -175,24 +178,38 @@ def opened(curator, small, open_study):
 
 @pytest.fixture(scope="module")
 def at_curator(curator, opened, small) -> World:
+    witness = Signer.of("modeler", bytes(range(32)))
     with OwnerClient(curator.url, curator.token) as owner, StudyClient(curator.url, opened.token, opened.id) as study:
         query, _ = study.ask(wire.QueryRequest(rows=[wire.RowPlays(row=3)]), key="first")
-        grants = [owner.grant(opened.id, wire.GrantCreate(name="other")).id for _ in range(2)]
+        granted = [owner.grant(opened.id, wire.GrantCreate(name="other")) for _ in range(4)]
+        grants = [grant.id for grant in granted[:2]]
+        signed = witness.countersign(study.checkpoint().note, 1_700_000_000)
         archived, (closed, *drafts) = owner.register("old", small.csv), _drafts(owner, opened, 9)
         owner.release(closed)
+        ends = [owner.grant(opened.id, wire.GrantCreate(name="rotates")).id for _ in range(9)]
     spec = opened.view.spec.model_dump(mode="json")
     real = {name: spec[name] for name in ("dataset_id", "features", "measurement")}
     return World(
-        ids={"dataset_id": spec["dataset_id"], "study_id": opened.id, "query_id": query.id, "grant_id": grants[0]},
+        ids={
+            "dataset_id": spec["dataset_id"],
+            "study_id": opened.id,
+            "query_id": query.id,
+            "grant_id": grants[0],
+            "kid": granted[2].kid,
+        },
         own={
             "POST /v1/datasets/{dataset_id}:archive": {"dataset_id": [archived.id]},
             "POST /v1/studies/{study_id}:release": {"study_id": drafts},
             "POST /v1/studies/{study_id}:close": {"study_id": [closed]},
             "POST /v1/studies/{study_id}/grants/{grant_id}:revoke": {"grant_id": grants},
+            "POST /v1/studies/{study_id}/grants/{grant_id}:rotate": {"grant_id": ends},
+            "POST /v1/studies/{study_id}/grants/{grant_id}/tokens/{kid}:revoke": {"grant_id": [granted[2].id]},
         },
         bodies={
             "POST /v1/datasets": lambda body: {"name": body["name"], "file": "a,b\n1,2\n3,4\n"},
-            "POST /v1/studies": lambda body: body | real,
+            "POST /v1/studies": lambda body: body | real | {"budget": {}},
+            "POST /v1/studies/{study_id}/queries": lambda body: {"rows": [{"row": 3, "plays": 1}]},
+            "POST /v1/audit/countersignatures": lambda body: {"note": signed, "key": witness.verifier.vkey},
         },
     )
 
@@ -208,10 +225,17 @@ def at_modeler(curator, opened, modeler, run_of) -> World:
         nowhere = f"http://127.0.0.1:{silent.getsockname()[1]}"  # where soon nobody listens
         vendor.start(run_of(nowhere, opened))  # keeps the next one in the queue
         stopped = vendor.stop(vendor.start(run_of(nowhere, opened)).id)
+        halted = [vendor.pause(vendor.start(run_of(nowhere, opened)).id).id for _ in range(3)]
         assert (run.state, stopped.state) == ("completed", "stopped")
     return World(
         ids={"run_id": run.id},
-        own={"POST /v1/runs/{run_id}:stop": {"run_id": [stopped.id]}},
+        own={
+            "POST /v1/runs/{run_id}:stop": {"run_id": [stopped.id]},
+            **{
+                f"POST /v1/runs/{{run_id}}:{verb}": {"run_id": [run_id]}
+                for verb, run_id in zip(HALTED, halted, strict=True)
+            },
+        },
         bodies={"POST /v1/runs": lambda body: body | {"curator_url": nowhere}},
     )
 
