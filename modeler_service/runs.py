@@ -46,6 +46,8 @@ class Runs:
         self._settings = settings
         self._folder = settings.data_dir / "candidates"
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for leftover in self._folder.glob("*.part"):  # a kill in the middle of a transfer
+            leftover.unlink()
         self._closing = threading.Event()
         self._held: dict[str, _Held] = {}
         self._waiting: dict[str, datetime] = {}
