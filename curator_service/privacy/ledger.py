@@ -4,6 +4,7 @@ Pure composition in integers of 1e-12: with binary floats, ten charges of 0.1 do
 decision depends on the history of requests alone, never on the data.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -109,15 +110,20 @@ def charge_answers(
         spent = str(before.plays)
         raise BudgetExhausted("queries", requested=str(plays), spent=spent, limit=str(budget.queries))
     _check("epsilon_total", budget.epsilon_total or CEILING, plays * price, before.total)
-    charges: list[Charge] = []
     known = dict(balances)
+    of_row: Counter[int] = Counter()
+    for row, n in rows:
+        of_row[row] += n
+    for row, n in of_row.items():
+        if spec.privacy_unit == "row":
+            already = before.release + known.get(row, RowBalance()).total
+            _check("epsilon_per_row", budget.epsilon_per_row, n * price, already, row)
+        else:  # each answer is about another person, who spends nothing else
+            _check("epsilon_per_row", budget.epsilon_per_row, price, 0, row)
+    charges: list[Charge] = []
     after = before
     for row, n in rows:
         old, cost = known.get(row, RowBalance()), n * price
-        if spec.privacy_unit == "row":
-            _check("epsilon_per_row", budget.epsilon_per_row, cost, before.release + old.total, row)
-        else:  # each answer is about another person, who spends nothing else
-            _check("epsilon_per_row", budget.epsilon_per_row, price, 0, row)
         known[row] = RowBalance(old.queries + 1, old.plays + n, old.total + cost)
         after = replace(after, total=after.total + cost, plays=after.plays + n)
         charges.append(Charge(row, n, cost, after, known[row]))

@@ -78,7 +78,7 @@ def _entry(row: Any, prices: Prices) -> wire.LedgerEntry:
         query_id=row.query_id,
         row=row.row,
         plays=row.plays,
-        epsilon=text(row.cost) if bounded else None,
+        epsilon=row.cost if bounded else None,
         row_epsilon=text(row.row_total) if prices.answers_bounded else None,
         total_epsilon=text(row.total) if prices.answers_bounded and prices.release_bounded else None,
         total_plays=row.total_plays,

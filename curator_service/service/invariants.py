@@ -1,83 +1,118 @@
 """What must hold between the curator's tables and its log, whatever happened: part of `audit verify`."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 from curator_service import store
-from curator_service.privacy.ledger import text, units
+from curator_service.privacy.ledger import Balance, Prices, RowBalance, text, units
 from curator_service.store import ledger as lines
+from shared import wire
 from shared.audit import Json, sha256
-from shared.errors import LogBroken
+from shared.errors import LogBroken, NotFound
 from shared.serving.store import replies
 from shared.serving.store.database import Connection
 
-Charges = dict[str, tuple[str, str, list[tuple[int, int]]]]
-
 
 def check(db: Connection, records: Iterable[Json]) -> None:
-    """No charge without a record, none twice, no answer without its charge, no answer changed. Raises LogBroken."""
-    charged: Charges = {}
+    """The ledger is what the log tells, line by line; no answer without its charge, none changed. Raises LogBroken."""
+    charged: set[str] = set()
     answered: dict[tuple[str, str], str] = {}
+    accounts: dict[str, _Account] = {}
     for record in records:
         details = record.get("details", {})
         exchange = record.get("exchange")
-        if record["kind"] == "charge" and "query_id" in details:
-            rows = [(row, plays) for row, plays in details["rows"]]
-            if details["query_id"] in charged:
-                raise LogBroken(f"query {details['query_id']} was charged twice")
-            charged[details["query_id"]] = (details["study_id"], details["epsilon"], rows)
+        if record["kind"] in ("charge", "charge.refused"):
+            if (study := details["study_id"]) not in accounts:
+                accounts[study] = _Account(_prices(db, study))
+            accounts[study].take(details, refused=record["kind"] == "charge.refused")
+            if (name := details.get("query_id")) in charged:
+                raise LogBroken(f"query {name} was charged twice")
+            charged |= {name} - {None}
         elif exchange and exchange["status"] == 201 and not exchange["replayed"] and "query_id" in details:
             if details["query_id"] not in charged:
                 raise LogBroken(f"query {details['query_id']} was answered before it was charged")
-            name = exchange["grant_id"], exchange["idempotency_key"]
-            if name in answered:
+            place = exchange["grant_id"], exchange["idempotency_key"]
+            if place in answered:
                 raise LogBroken(f"query {details['query_id']} was answered twice")
-            answered[name] = exchange["reply_sha256"]
-    _check_ledger(db, charged)
+            answered[place] = exchange["reply_sha256"]
+    _check_ledger(db, accounts)
     _check_queries(db, charged)
     _check_replies(db, answered)
 
 
-def _check_ledger(db: Connection, charged: Charges) -> None:
-    found: Charges = {}
-    totals: dict[str, int] = {}
-    rows: dict[tuple[str, int], tuple[int, int]] = {}
+@dataclass
+class _Account:
+    """The ledger of one study, line by line, as the log tells it."""
+
+    prices: Prices
+    balance: Balance = field(default_factory=Balance)
+    rows: dict[int, RowBalance] = field(default_factory=dict)
+    lines: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def take(self, details: Json, *, refused: bool) -> None:
+        """Add the lines that a record tells of."""
+        if refused:
+            self._refuse(details)
+        elif details["rows"] == "all":
+            cost, old = units(details["epsilon"]), self.balance
+            self.balance = Balance(old.release + cost, old.total + cost, old.plays)
+            self._add("release", None, None, 0, cost, None, RowBalance())
+        else:
+            for row, plays in details["rows"]:
+                self._answer(details["query_id"], row, plays)
+            told = text(sum(plays for _, plays in details["rows"]) * self.prices.answer)
+            if details["epsilon"] != told:
+                raise LogBroken(f"query {details['query_id']}: the log tells another epsilon than its study's price")
+
+    def _answer(self, query_id: str, row: int, plays: int) -> None:
+        cost, old, before = plays * self.prices.answer, self.rows.get(row, RowBalance()), self.balance
+        self.rows[row] = RowBalance(old.queries + 1, old.plays + plays, old.total + cost)
+        self.balance = Balance(before.release, before.total + cost, before.plays + plays)
+        self._add("answers", query_id, row, plays, cost, None, self.rows[row])
+
+    def _refuse(self, details: Json) -> None:
+        row, price = details["row"], self.prices.answer
+        plays = (
+            int(details["requested"]) if details["cap"] == "queries" else units(details["requested"]) // (price or 1)
+        )
+        of_row = self.rows.get(row, RowBalance()) if row is not None else RowBalance()
+        self._add("refused", None, row, plays, plays * price, details["cap"], of_row)
+
+    def _add(
+        self, kind: str, query: str | None, row: int | None, plays: int, cost: int, cap: str | None, of_row: RowBalance
+    ) -> None:
+        now = self.balance
+        balances = of_row.queries, of_row.plays, of_row.total, now.release, now.total, now.plays
+        self.lines.append((kind, query, row, plays, text(cost), cap, *balances))
+
+
+def _prices(db: Connection, study_id: str) -> Prices:
+    try:
+        return Prices.of(wire.StudyCreate.model_validate_json(store.find(db, store.studies, study_id).spec))
+    except NotFound:
+        raise LogBroken(f"study {study_id} was charged and is missing") from None
+
+
+def _check_ledger(db: Connection, accounts: dict[str, _Account]) -> None:
+    places = dict.fromkeys(accounts, 0)
     for line in lines.every(db):
-        cost = 0 if line.kind == "refused" else line.cost
-        total = totals[line.study_id] = totals.get(line.study_id, 0) + cost
-        if line.total != total:
-            raise LogBroken(f"ledger line {line.seq} does not add up: a line before it was changed or removed")
-        if line.kind != "answers":
-            continue
-        place = line.study_id, line.row
-        plays, spent = rows.get(place, (0, 0))
-        rows[place] = (plays + line.plays, spent + line.cost)
-        if rows[place] != (line.row_plays, line.row_total):
-            raise LogBroken(f"ledger line {line.seq} does not add up for its row")
-        study, epsilon, asked = found.get(line.query_id, (line.study_id, "0", []))
-        found[line.query_id] = (study, _plus(epsilon, cost), [*asked, (line.row, line.plays)])
-    _compare(charged, found, "ledger")
+        place = places.get(line.study_id, 0)
+        if line.study_id not in accounts or place >= len(accounts[line.study_id].lines):
+            raise LogBroken(f"ledger line {line.seq} is not in the log")
+        if accounts[line.study_id].lines[place] != lines.told(line):
+            raise LogBroken(f"ledger line {line.seq} is not what the log says: it was changed, or one is missing")
+        places[line.study_id] = place + 1
+    for study, account in accounts.items():
+        if places[study] != len(account.lines):
+            raise LogBroken(f"the ledger of {study} lacks the last of {len(account.lines)} lines that the log tells")
 
 
-def _plus(epsilon: str, cost: int) -> str:
-    return text(units(epsilon) + cost)
-
-
-def _check_queries(db: Connection, charged: Charges) -> None:
+def _check_queries(db: Connection, charged: set[str]) -> None:
     told = {row.id for row in store.all_queries(db)}
-    for name in told ^ charged.keys():
+    for name in told ^ charged:
         where = "the log" if name in told else "the table of queries"
         raise LogBroken(f"query {name} is missing in {where}")
-
-
-def _compare(told: dict[str, Any], found: dict[str, Any], where: str) -> None:
-    for name in told.keys() | found.keys():
-        if name not in found:
-            raise LogBroken(f"query {name} is in the log and not in the {where}")
-        if name not in told:
-            raise LogBroken(f"query {name} is in the {where} and not in the log")
-        if told[name] != found[name]:
-            raise LogBroken(f"query {name}: the {where} does not say what the log says")
 
 
 def _check_replies(db: Connection, answered: dict[tuple[str, str], str]) -> None:

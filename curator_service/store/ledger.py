@@ -5,7 +5,7 @@ from typing import Any
 
 from sqlalchemy import Column, ForeignKey, Index, Integer, Table, Text, bindparam, func, select
 
-from curator_service.privacy.ledger import Balance, Charge, RowBalance
+from curator_service.privacy.ledger import Balance, Charge, RowBalance, text
 from curator_service.store.base import METADATA
 from shared.serving.store.database import Connection
 from shared.serving.store.prepared import Prepared
@@ -19,7 +19,7 @@ _ledger = Table(
     Column("query_id", Text),
     Column("row", Integer),
     Column("plays", Integer, nullable=False),
-    Column("cost", Integer, nullable=False),
+    Column("cost", Text, nullable=False),  # a refused one may be more than an integer of SQLite holds
     Column("cap", Text),
     Column("row_queries", Integer, nullable=False),
     Column("row_plays", Integer, nullable=False),
@@ -72,7 +72,7 @@ def add(db: Connection, study_id: str, kind: str, charges: Iterable[Charge], *, 
             query_id=query_id,
             row=charge.row,
             plays=charge.plays,
-            cost=charge.cost,
+            cost=text(charge.cost),
             cap=None,
             row_queries=charge.row_after.queries,
             row_plays=charge.row_after.plays,
@@ -94,7 +94,7 @@ def refuse(db: Connection, study_id: str, *, cap: str, row: int | None, plays: i
         "kind": "refused",
         "row": row,
         "plays": plays,
-        "cost": cost,
+        "cost": text(cost),
         "cap": cap,
         "row_queries": of_row.queries,
         "row_plays": of_row.plays,
@@ -124,6 +124,13 @@ def exposure(db: Connection, study_id: str, *, after: int, limit: int) -> list[A
     where = (_ledger.c.study_id == study_id) & (_ledger.c.kind == "answers") & (_ledger.c.row > after)
     latest = select(func.max(_ledger.c.seq)).where(where).group_by(_ledger.c.row).order_by(_ledger.c.row).limit(limit)
     return list(db.execute(select(_ledger).where(_ledger.c.seq.in_(latest)).order_by(_ledger.c.row)))
+
+
+def told(line: Any) -> tuple[Any, ...]:
+    """A line without its place and time."""
+    of_row = line.row_queries, line.row_plays, line.row_total
+    of_study = line.release, line.total, line.total_plays
+    return line.kind, line.query_id, line.row, line.plays, line.cost, line.cap, *of_row, *of_study
 
 
 def every(db: Connection) -> Iterable[Any]:

@@ -33,7 +33,7 @@ def test_a_path_with_odd_line_ends_does_not_break_the_comparison_of_logs(curator
 def test_a_form_field_with_a_typing_error_is_refused_and_nothing_is_stored(curator):
     before = curator.rows("SELECT count(*) FROM datasets")
     with curator.http() as http:
-        for fields in ({"column": '["a"]'}, {"public": ["false", "true"]}):
+        for fields in ({"column": '["a"]'}, {"public": ["false", "true"]}, {"columns": ""}, {"name": ""}):
             reply = http.post(
                 "/v1/datasets",
                 data={"name": "n"} | fields,

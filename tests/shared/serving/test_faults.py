@@ -9,6 +9,7 @@ import tempfile
 
 import httpx
 import pytest
+from shared.serving.store.tables import Log, Replies
 
 from curator_service import app as curator_app
 from curator_service.service.datasets import Datasets
@@ -23,7 +24,6 @@ from shared import audit, wire
 from shared.errors import AuditUnavailable
 from shared.serving.desk import Desk
 from shared.serving.logs import JsonLines
-from shared.serving.store.tables import Log, Replies
 
 CANARY = "canary7f3a9c"
 

@@ -11,6 +11,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from shared.serving.store.tables import APPEND_ONLY, METADATA, Log, Replies, StoredReply, stamp
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
@@ -20,7 +21,6 @@ from shared.errors import AuditUnavailable, IdempotencyKeyReused, NotFound, Stat
 from shared.serving.desk import Asked, Desk, Effect
 from shared.serving.seal import Seal
 from shared.serving.store.database import Database, StoreFault, only_process
-from shared.serving.store.tables import APPEND_ONLY, METADATA, Log, Replies, StoredReply, stamp
 from shared.serving.tokens import mint
 from shared.wire import Health
 

@@ -1,0 +1,627 @@
+"""The ledger against an oracle in exact fractions, and as a state machine that crashes, retries and is refused."""
+
+import asyncio
+import io
+import secrets
+import shutil
+import tempfile
+from collections import Counter
+from contextlib import suppress
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+
+from curator_service import store
+from curator_service.app import open_desk
+from curator_service.privacy import ledger
+from curator_service.privacy.ledger import Balance, charge_answers, charge_release, faults, text, units
+from curator_service.service import Curator, invariants
+from curator_service.service.datasets import Upload
+from curator_service.service.exchange import Exchanges
+from curator_service.settings import Settings
+from curator_service.store import ledger as lines
+from curator_service.vault import Vault
+from shared import audit, wire
+from shared.errors import BudgetExhausted, IdempotencyKeyReused, LogBroken, StillRunning, StudyNotOpen, Unauthenticated
+from shared.serving.desk import Asked
+from shared.serving.store import logs
+from shared.serving.store.prepared import raw
+from shared.serving.tokens import Principal
+
+IDENTITY = wire.IdentityRelease(mechanism="identity")
+REFUTED = wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=1e-5, r=1, acknowledge_refuted=True)
+EXACT = wire.NoAnswerNoise(mechanism="none")
+
+
+def gaussian(epsilon):
+    return wire.GaussianRelease(mechanism="gaussian", epsilon=epsilon, delta=1e-5)
+
+
+def laplace(epsilon):
+    return wire.LaplaceAnswers(mechanism="laplace", epsilon=epsilon, value_bound=1.0)
+
+
+def study(release=IDENTITY, answers=EXACT, unit="row", dataset_id="ds_", **caps):
+    return wire.StudyCreate(
+        name="s",
+        dataset_id=dataset_id,
+        features=[wire.Feature(column="a", lower=0, upper=1)],
+        measurement=wire.Measurement(column="y", direction="maximize"),
+        release=release,
+        answers=answers,
+        privacy_unit=unit,
+        budget=wire.Budget(**caps),
+    )
+
+
+class Oracle:
+    """What a study may spend, in fractions, from the words of `wire.Budget`."""
+
+    def __init__(self, spec):
+        self.spec = spec
+        self.price = Fraction(spec.answers.epsilon) if spec.answers.mechanism == "laplace" else Fraction(0)
+        self.release = Fraction(0)
+        self.rows = Counter()
+        self.plays = 0
+
+    @property
+    def total(self):
+        return self.release + sum(self.rows.values(), Fraction(0))
+
+    def in_the_way(self, rows):
+        """(cap, row, requested, spent, limit) of every cap that a query would pass."""
+        budget, found, asked = self.spec.budget, set(), Counter()
+        for row, plays in rows:
+            asked[row] += plays
+        plays = asked.total()
+        if budget.queries is not None and self.plays + plays > budget.queries:
+            found.add(("queries", None, Fraction(plays), Fraction(self.plays), Fraction(budget.queries)))
+        if (cap := budget.epsilon_total) is not None and self.total + plays * self.price > Fraction(cap):
+            found.add(("epsilon_total", None, plays * self.price, self.total, Fraction(cap)))
+        if (cap := budget.epsilon_per_row) is not None:
+            for row, times in asked.items():
+                spent = self.release + self.rows[row]
+                if self.spec.privacy_unit == "row" and spent + times * self.price > Fraction(cap):
+                    found.add(("epsilon_per_row", row, times * self.price, spent, Fraction(cap)))
+        return found
+
+    def charge(self, rows):
+        for row, plays in rows:
+            self.rows[row] += plays * self.price
+            self.plays += plays
+
+
+class Book:
+    """A ledger in memory, kept by the functions under test."""
+
+    def __init__(self, spec):
+        self.spec, self.balance, self.rows, self.lines = spec, Balance(), {}, []
+
+    def open(self):
+        self.lines.append(charge_release(self.spec, self.balance))
+        self.balance = self.lines[-1].after
+
+    def ask(self, rows):
+        charges = charge_answers(self.spec, self.balance, rows, self.rows)
+        for charge in charges:
+            self.rows[charge.row] = charge.row_after
+            self.balance = charge.after
+        self.lines += charges
+
+
+# --- amounts --------------------------------------------------------------------------------------------------
+
+AMOUNTS = st.from_regex(r"\A[0-9]{1,6}(\.[0-9]{1,12})?\Z")
+
+
+@given(AMOUNTS)
+def test_an_amount_is_the_number_that_its_text_says_and_comes_back_as_that(amount):
+    assert Fraction(units(amount), ledger.UNITS) == Fraction(amount)
+    again = text(units(amount))
+    assert Fraction(again) == Fraction(amount)
+    assert units(again) == units(amount)
+    assert "e" not in again.lower()
+    assert again == str(int(again)) if "." not in again else not again.endswith(("0", "."))
+
+
+@given(st.lists(AMOUNTS, max_size=50))
+def test_sums_of_amounts_are_exact(amounts):
+    assert Fraction(text(sum(map(units, amounts)))) == sum(map(Fraction, amounts), Fraction(0))
+
+
+@pytest.mark.parametrize("amount", ["0.0000000000001", "1.1234567890123"])
+def test_an_amount_with_more_than_twelve_decimals_is_not_rounded_but_refused(amount):
+    with pytest.raises(ValueError, match="twelve"):
+        units(amount)
+
+
+def test_ten_charges_of_a_tenth_fit_under_one_and_the_eleventh_does_not():
+    book = Book(study(answers=laplace("0.1"), epsilon_per_row="1.0"))
+    book.open()
+    for _ in range(10):
+        book.ask([(7, 1)])
+    with pytest.raises(BudgetExhausted) as refused:
+        book.ask([(7, 1)])
+    said = {"cap": "epsilon_per_row", "row": 7, "requested": "0.1", "spent": "1", "limit": "1"}
+    assert refused.value.budget == said
+    spent = 0.0
+    for _ in range(10):  # the control: doubles let another number through
+        spent += 0.1
+    assert spent != 1.0
+
+
+# --- decisions ------------------------------------------------------------------------------------------------
+
+CAPS = st.sampled_from(["1", "2.1", "3", "3.333333333333"])
+QUERY = st.lists(st.tuples(st.integers(0, 1), st.integers(1, 3)), min_size=1, max_size=3)
+
+
+@st.composite
+def studies(draw):
+    release = draw(st.sampled_from([IDENTITY, gaussian("0.1"), gaussian("1"), REFUTED]))
+    answers = draw(st.sampled_from(["0.1", "0.3", "0.300001", "0.333333333333", "1", None]))
+    answers = EXACT if answers is None else laplace(answers)
+    caps = {"queries": draw(st.sampled_from([None, None, 3, 12]))}
+    if release is not REFUTED and answers is not EXACT:
+        if draw(st.booleans()):
+            caps["epsilon_per_row"] = draw(CAPS)
+        if draw(st.booleans()):
+            caps["epsilon_total"] = draw(CAPS)
+    spec = study(release, answers, draw(st.sampled_from(["row", "answer"])), **caps)
+    assert not faults(spec)
+    return spec
+
+
+@settings(max_examples=150)
+@given(studies(), st.lists(QUERY, max_size=12))
+def test_every_decision_and_every_balance_is_that_of_the_oracle(spec, queries):
+    book, oracle = Book(spec), Oracle(spec)
+    book.open()
+    oracle.release = Fraction(0) if spec.release in (IDENTITY, REFUTED) else Fraction(spec.release.epsilon)
+    for rows in queries:
+        before = book.balance, dict(book.rows), len(book.lines)
+        in_the_way = oracle.in_the_way(rows)
+        try:
+            book.ask(rows)
+        except BudgetExhausted as error:
+            told = error.budget
+            numbers = (Fraction(told[name]) for name in ("requested", "spent", "limit"))
+            assert (told["cap"], told["row"], *numbers) in in_the_way
+            assert (book.balance, book.rows, len(book.lines)) == before
+        else:
+            assert not in_the_way
+            oracle.charge(rows)
+        assert Fraction(text(book.balance.total)) == oracle.total
+        assert Fraction(text(book.balance.release)) == oracle.release
+        assert book.balance.plays == oracle.plays
+        for row, balance in book.rows.items():
+            assert Fraction(text(balance.total)) == oracle.rows[row]
+        assert sum(line.cost for line in book.lines) == book.balance.total
+
+
+def test_a_release_is_charged_to_every_row():
+    book = Book(study(gaussian("0.7"), laplace("0.1"), epsilon_per_row="1.0"))
+    book.open()
+    assert (book.lines[0].row, text(book.balance.release)) == (None, "0.7")
+    for row in (0, 5):
+        for _ in range(3):
+            book.ask([(row, 1)])
+        with pytest.raises(BudgetExhausted, match=r"0\.1 requested with 1 of 1 spent"):
+            book.ask([(row, 1)])
+
+
+def test_where_answers_are_other_people_s_a_row_may_be_asked_for_ever():
+    book = Book(study(gaussian("0.7"), laplace("0.9"), "answer", epsilon_per_row="1.0"))
+    book.open()
+    for _ in range(50):
+        book.ask([(3, 4)])
+    assert text(book.rows[3].total) == "180"
+    counted = Book(study(gaussian("0.7"), laplace("0.9"), "answer", epsilon_per_row="1.0", epsilon_total="2.5"))
+    counted.open()
+    counted.ask([(3, 2)])
+    with pytest.raises(BudgetExhausted) as refused:
+        counted.ask([(4, 1)])
+    assert refused.value.budget["cap"] == "epsilon_total"
+
+
+def test_a_row_that_a_query_names_twice_is_charged_twice_and_refused_as_one():
+    """What is told as spent was spent: not the first half of the query that is being refused."""
+    book = Book(study(answers=laplace("0.1"), epsilon_per_row="1.0"))
+    book.ask([(1, 3), (2, 1), (1, 2)])
+    assert (text(book.rows[1].total), book.rows[1].queries, book.rows[1].plays) == ("0.5", 2, 5)
+    with pytest.raises(BudgetExhausted) as refused:
+        book.ask([(1, 5), (1, 1)])
+    assert refused.value.budget == {
+        "cap": "epsilon_per_row", "row": 1, "requested": "0.6", "spent": "0.5", "limit": "1",
+    }  # fmt: skip
+    book.ask([(1, 4), (1, 1)])
+
+
+def test_measurements_without_noise_are_counted_though_they_have_no_price():
+    book = Book(study(queries=5))
+    book.ask([(0, 2), (1, 2)])
+    with pytest.raises(BudgetExhausted) as refused:
+        book.ask([(2, 2)])
+    assert refused.value.budget == {"cap": "queries", "row": None, "requested": "2", "spent": "4", "limit": "5"}
+    book.ask([(2, 1)])
+
+
+def test_without_a_cap_the_sum_ends_before_the_database_s_integers_do():
+    book = Book(study(answers=laplace("1000")))
+    with pytest.raises(BudgetExhausted, match=r"^epsilon_total: 1000000000 requested with 0 of 9000000 spent$"):
+        book.ask([(0, 1_000)] * 1_000)
+    for _ in range(9):
+        book.ask([(0, 1_000)])
+    with pytest.raises(BudgetExhausted, match="1000 requested with 9000000 of 9000000 spent"):
+        book.ask([(1, 1)])
+    assert book.balance.total < 2**63
+
+
+@pytest.mark.parametrize("name", ["epsilon_per_row", "epsilon_total"])
+@pytest.mark.parametrize(
+    ("release", "answers"),
+    [(REFUTED, laplace("0.1")), (IDENTITY, EXACT), (gaussian("1"), EXACT), (gaussian("1"), laplace("0.1")),
+     (IDENTITY, laplace("0.6"))],
+    ids=["refuted release", "exact answers", "both", "dear release", "dear answer"],
+)  # fmt: skip
+def test_a_cap_that_cannot_hold_is_named(name, release, answers):
+    assert [fault["field"] for fault in faults(study(release, answers, **{name: "0.5"}))] == [f"budget.{name}"]
+    assert faults(study(release, answers, queries=1)) == []
+
+
+# --- the service: charges, crashes, retries, ends -------------------------------------------------------------
+
+
+class Crashed(Exception):
+    """Stands for a process that ended between its two transactions."""
+
+
+def interrupted(*args):
+    raise Crashed
+
+
+DATA = b"a,y\n" + b"".join(b"%d,%d\n" % (i, i) for i in range(4))
+SPECS = [
+    {"answers": laplace("0.1"), "epsilon_per_row": "0.5"},
+    {"answers": laplace("0.1"), "release": gaussian("0.2"), "epsilon_total": "1.3"},
+    {"answers": laplace("0.3"), "unit": "answer", "queries": 9, "epsilon_total": "2.9"},
+    {"answers": EXACT, "queries": 6},
+]
+
+
+FEW = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 2)), min_size=1, max_size=2)
+
+
+class Told:
+    """What was asked under one key, whether it was charged, and the bytes that answered it."""
+
+    def __init__(self, rows, charged):
+        self.rows, self.charged, self.reply = rows, charged, None
+
+
+class Studied(RuleBasedStateMachine):
+    """One study of a real curator without HTTP. Its model: one charge for each key that was let through."""
+
+    exchanges = Exchanges
+
+    def __init__(self):
+        super().__init__()
+        memory = Path("/dev/shm")
+        self.folder = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
+        self.told, self.refused, self.closed, self.revoked = {}, 0, False, False
+        self.desk = None
+        self._start()
+
+    @property
+    def ended(self):
+        return self.closed or self.revoked
+
+    def teardown(self):
+        self.desk.database.close()
+        shutil.rmtree(self.folder)
+
+    def _start(self):
+        self.desk = open_desk(Settings(data_dir=self.folder))
+        self.curator = Curator(self.desk, Vault(self.folder / "files"), Settings(data_dir=self.folder))
+        self.exchange = self.exchanges(self.desk, Vault(self.folder / "files"), self.curator.limits)
+
+    def _asked(self, who, body="", key=None, path="/x"):
+        request_id = secrets.token_hex(16)
+        return Asked(who, request_id, "POST", path, key or secrets.token_hex(8), audit.sha256(body.encode()))
+
+    @initialize(chosen=st.sampled_from(SPECS))
+    def open(self, chosen):
+        owner = Principal(id="usr_1", kid="0" * 16, role="owner", name="o")
+        upload = Upload(name="d", public=True, columns=None, filename="d.csv")
+        dataset = self.curator.datasets.register(self._asked(owner), upload, io.BytesIO(DATA))
+        self.spec = study(dataset_id=wire.DatasetView.model_validate_json(dataset.body).id, **chosen)
+        draft = self.curator.studies.create(self._asked(owner), self.spec)
+        self.study_id = wire.StudyOwnerView.model_validate_json(draft.body).id
+        self.curator.studies.release(self._asked(owner), self.study_id)
+        grant = self.curator.studies.grant(self._asked(owner), self.study_id, wire.GrantCreate(name="m"))
+        told = wire.GrantReply.model_validate_json(grant.body)
+        self.owner, self.modeler = owner, Principal(told.id, told.kid, "modeler", "m", self.study_id)
+        self.oracle = Oracle(self.spec)
+        if self.spec.release is not IDENTITY:
+            self.oracle.release = Fraction(self.spec.release.epsilon)
+
+    def _request(self, key, rows):
+        query = wire.QueryRequest(rows=[wire.RowPlays(row=row, plays=plays) for row, plays in rows])
+        path = f"/v1/studies/{self.study_id}/queries"
+        return self.exchange.ask(self._asked(self.modeler, query.model_dump_json(), key, path), self.study_id, query)
+
+    def _ask(self, key, rows):
+        """Ask, and hold the outcome against the model."""
+        told = self.told.get(key)
+        try:
+            reply = asyncio.run(self._request(key, rows))
+        except (StudyNotOpen, Unauthenticated):
+            assert self.ended
+            assert told is None or told.reply is None
+        except BudgetExhausted:
+            assert told is None
+            assert self.oracle.in_the_way(rows)
+            self.refused += 1
+        except IdempotencyKeyReused:
+            assert told is not None
+            assert told.rows != rows
+        else:
+            if told is None:
+                assert not self.oracle.in_the_way(rows), "a cap was passed"
+                assert not self.ended, "answered after the end"
+                self.oracle.charge(rows)
+                told = self.told[key] = Told(rows, charged=True)
+            assert told.rows == rows
+            assert reply.replayed == (told.reply is not None)
+            assert told.reply in (None, reply.body), "answered in two ways"
+            told.reply = reply.body
+
+    @rule(rows=FEW)
+    def ask(self, rows):
+        self._ask(secrets.token_hex(8), rows)
+
+    @rule(rows=FEW)
+    def crash_between_charge_and_answer(self, rows):
+        """Whether it was charged follows from the study alone; no answer left, so none may be drawn unpaid."""
+        key, free = secrets.token_hex(8), not self.oracle.in_the_way(rows)
+        good, self.exchange._measured = self.exchange._measured, interrupted
+        self.exchange._settle, settle = interrupted, self.exchange._settle
+        try:
+            with suppress(Crashed):
+                self._ask(key, rows)
+        finally:
+            self.exchange._measured, self.exchange._settle = good, settle
+        # Without noise, charge and answer are one transaction: nothing is left of either.
+        if free and not self.ended and self.spec.answers is not EXACT:
+            self.oracle.charge(rows)
+            self.told[key] = Told(rows, charged=True)
+
+    @rule(pick=st.randoms(use_true_random=False))
+    def retry(self, pick):
+        if self.told:
+            key = pick.choice(list(self.told))
+            self._ask(key, self.told[key].rows)
+
+    @rule(pick=st.randoms(use_true_random=False), rows=FEW)
+    def retry_with_another_body(self, pick, rows):
+        if self.told:
+            self._ask(pick.choice(list(self.told)), rows)
+
+    @rule(rows=FEW, count=st.integers(2, 4), same=st.booleans())
+    def ask_at_once(self, rows, count, same):
+        """Several requests in one turn of the event loop, under one key or each under its own."""
+        keys = [secrets.token_hex(8)] * count if same else [secrets.token_hex(8) for _ in range(count)]
+
+        async def talk():
+            return await asyncio.gather(*(self._request(key, rows) for key in keys), return_exceptions=True)
+
+        for key, outcome in zip(keys, asyncio.run(talk()), strict=True):
+            if isinstance(outcome, StillRunning):
+                assert same
+            elif isinstance(outcome, BudgetExhausted):
+                self.refused += 1
+            elif not isinstance(outcome, StudyNotOpen | Unauthenticated):
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                if key not in self.told:
+                    assert not self.oracle.in_the_way(rows), "a cap was passed"
+                    self.oracle.charge(rows)
+                    self.told[key] = Told(rows, charged=True)
+                    self.told[key].reply = outcome.body
+                assert self.told[key].reply == outcome.body
+
+    @rule()
+    def restart(self):
+        self.desk.database.close()
+        self._start()
+
+    @rule(how=st.sampled_from(["close", "revoke", ""]))
+    def end(self, how):
+        if how == "close":
+            self.curator.studies.close(self._asked(self.owner), self.study_id)
+            self.closed = True
+        elif how == "revoke":
+            self.curator.studies.revoke(self._asked(self.owner), self.study_id, self.modeler.id)
+            self.revoked = True
+
+    @invariant()
+    def the_ledger_says_what_the_model_says(self):
+        with self.desk.database.read() as db:
+            page = lines.page(db, self.study_id, after=0, limit=-1)
+            records = [entry.record for entry in logs.walk(db)]
+            audit.verify(logs.walk(db))
+            invariants.check(db, records)
+            balance = lines.balance(db, self.study_id)
+        charges = [line for line in page if line.kind != "refused"]
+        costs = sum(Fraction(line.cost) for line in charges)
+        assert costs == self.oracle.total == Fraction(text(balance.total)), "not one charge for each key"
+        budget = self.spec.budget
+        assert budget.epsilon_total is None or self.oracle.total <= Fraction(budget.epsilon_total)
+        assert budget.queries is None or balance.plays <= budget.queries
+        assert balance.plays == self.oracle.plays
+        if budget.epsilon_per_row is not None and self.spec.privacy_unit == "row":
+            assert all(self.oracle.release + c <= Fraction(budget.epsilon_per_row) for c in self.oracle.rows.values())
+        of_query = Counter(line.query_id for line in charges if line.kind == "answers")
+        assert sorted(of_query.values()) == sorted(len(told.rows) for told in self.told.values())
+        recorded = sum(record["kind"] == "charge.refused" for record in records)
+        assert len(page) - len(charges) == self.refused == recorded, "a refusal without its record"
+
+
+RUN = settings(
+    max_examples=30, stateful_step_count=15, deadline=None, derandomize=True, print_blob=False,
+    suppress_health_check=list(HealthCheck), phases=[Phase.generate], report_multiple_bugs=False,
+)  # fmt: skip
+
+
+def test_whatever_happens_each_key_is_charged_once_and_no_cap_is_passed():
+    run_state_machine_as_test(Studied, settings=RUN)
+
+
+# --- controls: ledgers with one fault each, which the same machine must find -----------------------------------
+
+
+class ChecksOutside(Exchanges):
+    """Looks at the balance in one transaction and charges in another."""
+
+    async def ask(self, asked, identity, request):
+        rows = [(item.row, item.plays) for item in request.rows]
+        with self._desk.database.read() as db:
+            known = store.begun(db, asked.principal.id, asked.key)
+            balances = lines.row_balances(db, identity, [row for row, _ in rows])
+            released, balance, is_open = (
+                self._released(db, identity),
+                lines.balance(db, identity),
+                store.state_of(db, identity),
+            )
+        try:
+            if known is None and is_open == "open":
+                charge_answers(released.spec, balance, rows, balances)
+        except BudgetExhausted as refusal:
+            await self._desk.database.write_soon(
+                lambda db, refusal=refusal: self._refuse(db, asked, identity, released.spec, rows, refusal)
+            )
+            raise
+        await asyncio.sleep(0)
+        return await super().ask(asked, identity, request)
+
+    def _begin(self, *args):
+        with pytest.MonkeyPatch.context() as unchecked:
+            unchecked.setattr(ledger, "_check", lambda *args: None)
+            return super()._begin(*args)
+
+
+class DrawsFirst(Exchanges):
+    """Measures before it charges: who is interrupted in between has seen y for nothing."""
+
+    async def ask(self, asked, identity, request):
+        released = self._check(asked, identity, request)
+        answers = self._measured(released, request)
+        return await self._desk.database.write_soon(
+            lambda db: self._answer_at_once(db, asked, identity, released, request, answers)
+        )
+
+
+class ChargesAgain(Exchanges):
+    """Takes a retry after a crash for a new query."""
+
+    def _begin(self, db, asked, identity, released, request):
+        other = Asked(asked.principal, asked.request_id, asked.method, asked.path, f"{asked.key}'", asked.body_sha256)
+        if self._desk.stored(db, asked) is None and self._desk.stored(db, other) is None:
+            with suppress(BudgetExhausted):
+                super()._begin(db, other, identity, released, request)
+        return super()._begin(db, asked, identity, released, request)
+
+
+class DrawsAnew(Exchanges):
+    """Answers a retry with fresh noise."""
+
+    async def ask(self, asked, identity, request):
+        reply = await super().ask(asked, identity, request)
+        if reply.replayed:
+            answers = self._measured(self._known[identity], request)
+            fresh = wire.QueryReply.model_validate_json(reply.body).model_copy(update={"answers": answers})
+            return type(reply)(reply.status, fresh.model_dump_json().encode(), replayed=True)
+        return reply
+
+
+class ForgetsRefusals(Exchanges):
+    """Refuses, and tells nobody."""
+
+    def _refuse(self, *args):
+        pass
+
+
+class StaysOpen(Exchanges):
+    """Does not look at the token again when it charges."""
+
+    def _begin(self, db, asked, *rest):
+        with pytest.MonkeyPatch.context() as unchecked:
+            unchecked.setattr(self._desk, "check_live", lambda *args: None)
+            return super()._begin(db, asked, *rest)
+
+
+@pytest.mark.parametrize(
+    ("broken", "how"),
+    [
+        (ChecksOutside, "a cap was passed"),
+        (DrawsFirst, "not one charge for each key|a cap was passed"),
+        (ChargesAgain, "not one charge for each key|a cap was passed"),
+        (DrawsAnew, "answered in two ways"),
+        (ForgetsRefusals, "a refusal without its record"),
+        (StaysOpen, "answered after the end|not one charge for each key"),
+    ],
+)
+def test_a_broken_ledger_is_found(broken, how):
+    class Broken(Studied):
+        exchanges = broken
+
+    with pytest.raises(AssertionError, match=how):
+        run_state_machine_as_test(Broken, settings=RUN)
+
+
+LEDGER = ["cost", "plays", "total", "total_plays", "release", "row_total", "row_plays", "row_queries"]
+
+
+@pytest.mark.parametrize("kind", ["release", "answers", "refused"])
+def test_a_number_of_the_ledger_that_was_changed_or_a_line_that_is_gone_is_found(kind):
+    """The control for the check that the machine makes after each step."""
+    machine = Studied()
+    try:
+        machine.open(SPECS[1] | {"epsilon_per_row": "0.5"})
+        machine._ask("k", [(0, 1), (1, 2)])
+        machine._ask("l", [(0, 3)])
+        assert machine.refused == 1
+        last = f"WHERE seq = (SELECT max(seq) FROM ledger WHERE kind = '{kind}')"
+        changes = [f"UPDATE ledger SET {column} = {column} + 1 {last}" for column in LEDGER]
+        unseen = [change for change in [*changes, f"DELETE FROM ledger {last}"] if not is_found(machine.desk, change)]
+        assert unseen == []
+        assert not is_found(machine.desk, f"UPDATE ledger SET cost = cost {last}")
+    finally:
+        machine.teardown()
+
+
+class Undone(Exception):
+    """Takes a transaction back."""
+
+
+def is_found(desk, change):
+    """Whether the check finds this change, which is undone."""
+    found = []
+
+    def work(db):
+        for verb in ("UPDATE", "DELETE"):
+            raw(db).execute(f"DROP TRIGGER ledger_{verb}")
+        raw(db).execute(change)
+        try:
+            invariants.check(db, [entry.record for entry in logs.walk(db)])
+        except LogBroken as error:
+            found.append(str(error))
+        raise Undone
+
+    with pytest.raises(Undone):
+        desk.database.write(work)
+    return bool(found)
