@@ -160,7 +160,9 @@ def _replies(gun: Gun, of: dict[tuple[str, str], str]) -> None:
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         async def watched(self: Any, scope: Any, receive: Any, send: Any) -> None:
-            what = next((w for (m, end), w in of.items() if scope.get("method") == m and scope["path"].endswith(end)), "")
+            what = next(
+                (w for (m, end), w in of.items() if scope.get("method") == m and scope["path"].endswith(end)), ""
+            )
             key = dict(scope.get("headers", ())).get(b"idempotency-key", b"").decode()
 
             async def sent(message: Any) -> None:
