@@ -262,6 +262,7 @@ def open_study(small: Small) -> Callable[..., Opened]:
         kernel: wire.Kernel | None = small.kernel,
         noise_variance: float = 0.0,
         direction: Literal["maximize", "minimize"] = "maximize",
+        **chosen: Any,
     ) -> Opened:
         measurement = wire.Measurement(column=small.names[2], direction=direction, noise_variance=noise_variance)
         draft = owner.create_study(
@@ -272,6 +273,7 @@ def open_study(small: Small) -> Callable[..., Opened]:
                 measurement=measurement,
                 release=release,
                 kernel=kernel,
+                **chosen,
             )
         )
         view = owner.release(draft.id)
