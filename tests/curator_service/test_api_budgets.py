@@ -173,7 +173,8 @@ def test_a_draft_whose_cap_cannot_hold_is_refused_with_its_field(name, release, 
 @pytest.mark.parametrize(
     ("name", "value"),
     [("epsilon_per_row", "0"), ("epsilon_per_row", 1.0), ("epsilon_total", "1e3"), ("epsilon_total", "-1"),
-     ("queries", 0), ("queries", 1.5), ("queries", "3"), ("epsilon_total", "NaN"), ("epsilon_total", "0.0000000000001")],
+     ("queries", 0), ("queries", 1.5), ("queries", "3"),
+     ("epsilon_total", "NaN"), ("epsilon_total", "0.0000000000001")],
 )  # fmt: skip
 def test_a_cap_is_a_positive_decimal_string_or_a_whole_number(name, value, curator, opened):
     spec = opened.view.spec.model_dump(mode="json") | {"budget": {name: value}}
