@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 
+from benchmarks.table import Cell, Table
 from shared.acquisition import beta, choose_maximum, upper_confidence_bound
 from shared.kernels import SquaredExponential
 from shared.matrix import Matrix, Vector
@@ -83,16 +84,12 @@ def measure(loop: Callable[[Problem], list[int]], problem: Problem, repeats: int
     return float(np.median(times)), peak
 
 
-def lines() -> list[str]:
-    """Markdown rows: loop, seconds, ratio to ours, extra memory."""
-    told = [
-        "| 50 choices | blindopt s | scikit-learn s | times faster | MiB | scikit-learn MiB |",
-        "|---|---|---|---|---|---|",
-    ]
+def tables() -> list[Table]:
+    """Loop, seconds, ratio to ours, extra memory."""
+    rows: list[list[Cell]] = []
     for problem in problems():
         fast, memory = measure(ours, problem, 5)
         slow, slow_memory = measure(scikit_learn, problem, 1)
-        told.append(
-            f"| {problem.name} | {fast:.3f} | {slow:.2f} | {slow / fast:.0f} | {memory:.0f} | {slow_memory:.0f} |"
-        )
-    return told
+        rows.append([problem.name, fast, slow, slow / fast, memory, slow_memory])
+    columns = ["problem", "blindopt s", "scikit-learn s", "times faster", "MiB", "scikit-learn MiB"]
+    return [Table(f"{STEPS} choices", columns, rows)]

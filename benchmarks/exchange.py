@@ -1,77 +1,104 @@
-"""One durable exchange, client to client, against a bare route that does one durable commit."""
+"""Durable exchanges a second: the curator against a bare route, one after another and from many clients."""
 
-import contextlib
-import os
+import json
 import secrets
-import sqlite3
-import subprocess
-import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 
 import numpy as np
-import uvicorn
-from fastapi import FastAPI
 
-from demo.parties import Party, started
+from benchmarks import disk
+from benchmarks.load import Load, Target, run
+from benchmarks.server import Failed, Server, bare, curator, scratch
+from benchmarks.table import Cell, Table
 from demo.property_data import KERNEL
 from shared import wire
-from shared.client import OwnerClient, StudyClient, is_ready
+from shared.client import OwnerClient, StudyClient
 
-ROUNDS = 5
-REQUESTS = 200
+CLIENTS = 32
+ROUNDS = 7
+SEQUENTIAL_REQUESTS = 400
+CONCURRENT_REQUESTS = 1_600
+QUERY = wire.QueryRequest(rows=[wire.RowPlays(row=7)])
 
-
-@contextlib.contextmanager
-def bare(folder: Path) -> Iterator[str]:
-    """A process whose one route commits one row with synchronous=FULL and answers."""
-    port_file = folder / "port"
-    command = [sys.executable, "-m", "benchmarks.exchange", str(folder / "bare.sqlite"), str(port_file)]
-    process = subprocess.Popen(command, env=dict(os.environ), stdin=subprocess.DEVNULL)
-    try:
-        while not port_file.exists() or not is_ready(f"http://127.0.0.1:{port_file.read_text()}"):
-            time.sleep(0.05)
-        yield f"http://127.0.0.1:{port_file.read_text()}"
-    finally:
-        process.terminate()
-        process.wait()
+# Settings of the measured curator beyond its folder and port: the one place to lift limits that would refuse the load.
+SETTINGS = {
+    "BLINDOPT_CURATOR_RATE_PER_SECOND": "1000000",
+    "BLINDOPT_CURATOR_RATE_BURST": "1000000",
+}
 
 
-def serve_bare(database: str, port_file: str) -> None:
-    """What ``bare`` starts."""
-    import socket
+@dataclass(slots=True)
+class Measured:
+    """A server under load, and what each round came to."""
 
-    db = sqlite3.connect(database, isolation_level=None, check_same_thread=False)
-    db.execute("PRAGMA journal_mode=WAL")
-    db.execute("PRAGMA synchronous=FULL")
-    db.execute("CREATE TABLE t (seq INTEGER PRIMARY KEY, body BLOB)")
-    app, lock = FastAPI(), threading.Lock()
+    name: str
+    server: Server
+    path: str
+    tokens: list[str]
+    rates: list[float] = field(default_factory=list)
+    loads: list[Load] = field(default_factory=list)
+    cpu_seconds: float = 0.0
+    asked: int = 0
+    """All requests so far, never forgotten."""
 
-    @app.get("/readyz")
-    def ready() -> dict[str, str]:
-        return {}
+    def round(self, clients: int, requests: int) -> None:
+        """``requests`` from ``clients`` connections, the tokens dealt out in turn."""
+        dealt = [self.tokens[i % len(self.tokens)] for i in range(clients)]
+        before = self.server.cpu_seconds()
+        load = run(Target(self.server.port, self.path, dealt, QUERY.model_dump_json()), requests)
+        self.cpu_seconds += self.server.cpu_seconds() - before
+        self.loads.append(load)
+        self.asked += requests
+        self.rates.append(load.per_second)
 
-    @app.post("/v1/studies/{study_id}/queries")
-    async def ask(study_id: str, query: wire.QueryRequest) -> dict[str, float]:
-        with lock:
-            db.execute("INSERT INTO t (body) VALUES (?)", (secrets.token_bytes(400),))
-        return {"y": 1.0}
+    def forget(self) -> None:
+        """Start anew."""
+        self.rates, self.loads, self.cpu_seconds = [], [], 0.0
 
-    listening = socket.create_server(("127.0.0.1", 0))
-    partial = Path(port_file).with_suffix(".part")
-    partial.write_text(str(listening.getsockname()[1]))
-    partial.replace(port_file)
-    uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run(sockets=[listening])
+    @property
+    def median(self) -> float:
+        return float(np.median(self.rates))
+
+    @property
+    def requests(self) -> int:
+        return sum(load.requests for load in self.loads)
+
+    def row(self, floor: float) -> list[Cell]:
+        """Its row in a table of COLUMNS; the ratio is to ``floor``."""
+        lower, upper = np.quantile(self.rates, [0.25, 0.75])
+        return [
+            self.name,
+            self.median,
+            float(lower),
+            float(upper),
+            self.median / floor,
+            self.cpu_seconds / self.requests * 1e6,
+            float(np.median([load.p50_ms for load in self.loads])),
+            float(np.median([load.p99_ms for load in self.loads])),
+            float(np.median([load.client_cpu_us for load in self.loads])),
+        ]
 
 
-def study_of(curator: Party) -> tuple[str, str]:
-    """A released study of 1,000 random rows, and a grant's token."""
+COLUMNS = [
+    "server",
+    "a second (median)",
+    "lower quartile",
+    "upper quartile",
+    "ratio",
+    "server CPU us",
+    "p50 ms",
+    "p99 ms",
+    "generator CPU us",
+]
+
+
+def study_of(url: str, token: str, grants: int) -> tuple[str, list[str]]:
+    """A released study of 1,000 random rows, and the tokens of its grants."""
     cells = np.random.default_rng(0).normal(size=(1_000, 3))
     text = "a,b,y\n" + "\n".join(",".join(map(repr, row)) for row in cells.tolist())
-    with OwnerClient(curator.url, curator.token) as owner:
+    with OwnerClient(url, token) as owner:
         dataset = owner.register("bench", text.encode(), public=True)
         spec = wire.StudyCreate(
             name="bench",
@@ -83,42 +110,93 @@ def study_of(curator: Party) -> tuple[str, str]:
         )
         study = owner.create_study(spec).id
         owner.release(study)
-        return study, owner.grant(study, wire.GrantCreate(name="bench")).token
+        return study, [owner.grant(study, wire.GrantCreate(name=f"bench {i}")).token for i in range(grants)]
 
 
-def per_second(ask: Callable[[], object]) -> float:
-    """Requests per second, one after another."""
-    started_at = time.perf_counter()
-    for _ in range(REQUESTS):
-        ask()
-    return REQUESTS / (time.perf_counter() - started_at)
+def recorded(url: str, token: str) -> int:
+    """How many exchanges that answered a query the curator's log tells."""
+    with OwnerClient(url, token) as owner:
+        told = (json.loads(entry.body).get("exchange") for entry in owner.audit())
+        return sum(exchange is not None and exchange["status"] == 201 for exchange in told)
 
 
-def lines() -> list[str]:
-    """Markdown rows: medians over interleaved rounds, and their ratio."""
-    query = wire.QueryRequest(rows=[wire.RowPlays(row=7)])
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        with started(folder) as (curator, _), bare(folder) as address:
-            study, token = study_of(curator)
-            with StudyClient(curator.url, token, study) as client, StudyClient(address, token, study) as floor:
-                ours, theirs = [], []
-                for _ in range(ROUNDS):
-                    theirs.append(
-                        per_second(
-                            lambda: floor._send(
-                                "POST", f"/v1/studies/{study}/queries", body=query.model_dump_json().encode()
-                            )
-                        )
-                    )
-                    ours.append(per_second(lambda: client.ask(query, key=secrets.token_hex(8))))
-    a, b = float(np.median(ours)), float(np.median(theirs))
+def interleaved(servers: list[Measured], clients: int, requests: int) -> None:
+    """ROUNDS rounds of every server, each round in another order."""
+    for measured in servers:
+        measured.forget()
+        measured.round(clients, requests // 4)  # warm
+        measured.forget()
+    for number in range(ROUNDS):
+        turn = number % len(servers)
+        for measured in servers[turn:] + servers[:turn]:
+            measured.round(clients, requests)
+
+
+def through_client(curator: Measured, floor: Measured) -> list[Cell]:
+    """The curator's row once more, asked through shared.client as a modeler does; ratio to the bare route."""
+    study = curator.path.split("/")[3]
+    rates: dict[str, list[float]] = {curator.name: [], floor.name: []}
+    cpu = -curator.server.cpu_seconds()
+    with (
+        StudyClient(curator.server.url, curator.tokens[0], study) as ours,
+        StudyClient(floor.server.url, floor.tokens[0], study) as theirs,
+    ):
+        body = QUERY.model_dump_json().encode()
+        for _ in range(ROUNDS):
+            started = time.perf_counter()
+            for _ in range(SEQUENTIAL_REQUESTS):
+                ours.ask(QUERY, key=secrets.token_hex(16))
+            rates[curator.name].append(SEQUENTIAL_REQUESTS / (time.perf_counter() - started))
+            started = time.perf_counter()
+            for _ in range(SEQUENTIAL_REQUESTS):
+                if (reply := theirs._send("POST", floor.path, body=body)).status != 201:
+                    raise Failed(f"the bare route answered {reply.status}")
+            rates[floor.name].append(SEQUENTIAL_REQUESTS / (time.perf_counter() - started))
+    curator.asked += ROUNDS * SEQUENTIAL_REQUESTS
+    cpu += curator.server.cpu_seconds()
+    lower, median, upper = (float(q) for q in np.quantile(rates[curator.name], [0.25, 0.5, 0.75]))
+    ratio = median / float(np.median(rates[floor.name]))
+    per_request = cpu / (ROUNDS * SEQUENTIAL_REQUESTS) * 1e6
+    return ["curator, both asked by shared.client", median, lower, upper, ratio, per_request, None, None, None]
+
+
+def tables(grants: int = CLIENTS) -> list[Table]:
+    """Sequential, and CLIENTS clients that share ``grants`` grants of one study."""
+    with scratch() as folder, ExitStack() as stack:
+        service, owner = stack.enter_context(curator(folder, SETTINGS))
+        study, tokens = study_of(service.url, owner, grants)
+        path = f"/v1/studies/{study}/queries"
+        nothing, full, off = (
+            Measured(told, stack.enter_context(bare(mode, folder)), path, ["none"])
+            for mode, told in (
+                ("nothing", "bare route, does nothing"),
+                ("full", "bare route, one commit, FULL"),
+                ("off", "bare route, one commit, OFF"),
+            )
+        )
+        ours = Measured("curator", service, path, tokens)
+        servers = [nothing, full, off, ours]
+        disk_rows = [disk.row("before", folder)]
+        interleaved(servers, 1, SEQUENTIAL_REQUESTS)
+        sequential = [measured.row(full.median) for measured in servers] + [through_client(ours, full)]
+        disk_rows.append(disk.row("between", folder))
+        interleaved(servers, CLIENTS, CONCURRENT_REQUESTS)
+        concurrent = [measured.row(off.median) for measured in servers]
+        disk_rows.append(disk.row("after", folder))
+        if (told := recorded(service.url, owner)) != ours.asked:
+            raise Failed(f"the curator's log tells {told} of {ours.asked} exchanges")
     return [
-        "| sequential exchanges a second | curator | bare route, one durable commit | ratio |",
-        "|---|---|---|---|",
-        f"| median of {ROUNDS} rounds of {REQUESTS} | {a:.0f} | {b:.0f} | {a / b:.2f} |",
+        disk.table(disk_rows),
+        Table(
+            f"Durable exchanges, one after another (goal: the curator at least 0.7 of FULL); {ROUNDS} rounds of "
+            f"{SEQUENTIAL_REQUESTS}",
+            COLUMNS,
+            sequential,
+        ),
+        Table(
+            f"Durable exchanges, {CLIENTS} clients with {grants} grants (goal: the curator at least 0.9 of OFF); "
+            f"{ROUNDS} rounds of {CONCURRENT_REQUESTS}",
+            COLUMNS,
+            concurrent,
+        ),
     ]
-
-
-if __name__ == "__main__":
-    serve_bare(*sys.argv[1:])

@@ -63,6 +63,7 @@ def build(settings: Settings) -> FastAPI:
             else settings.body_limit_bytes
         ),
         auditors=("owner", "auditor", "modeler"),
+        hot=[exchange.HOT],
         lifespan=lifespan,
     )
     app.state.curator = curator

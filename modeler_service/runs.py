@@ -46,6 +46,8 @@ class Runs:
         self._settings = settings
         self._folder = settings.data_dir / "candidates"
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for leftover in self._folder.glob("*.part"):  # a kill in the middle of a transfer
+            leftover.unlink()
         self._closing = threading.Event()
         self._held: dict[str, _Held] = {}
         self._waiting: dict[str, datetime] = {}
@@ -97,7 +99,7 @@ class Runs:
                 self._work(identity)
             except Exception as error:
                 # A run whose end could not be stored stays as it is; the next start takes it up.
-                log.error("the end of a run could not be stored", extra={"kind": type(error).__name__})
+                log.error("the end of a run could not be stored", extra={"fields": {"kind": type(error).__name__}})
             if threading.current_thread() not in self._threads:
                 return  # another took this worker's place while it was stuck
 
@@ -143,7 +145,7 @@ class Runs:
             detail = "rows times queries need more memory than there is: ask for fewer iterations"
             return _failed(_problem("out_of_memory", detail))
         except Exception as error:
-            log.exception("a run failed", extra={"run": identity})
+            log.exception("a run failed", extra={"fields": {"run": identity}})
             return _failed(_problem("internal", f"a fault on our side ({type(error).__name__})"))
 
     def _waits(self, identity: str, problem: str) -> Ending:
@@ -202,7 +204,7 @@ class Runs:
                 self._wake()
                 self._free()
             except Exception as error:  # the database cannot be written for now: look again
-                log.error("runs could not be watched", extra={"kind": type(error).__name__})
+                log.error("runs could not be watched", extra={"fields": {"kind": type(error).__name__}})
 
     def _wake(self) -> None:
         """Queue waiting runs whose time has come."""

@@ -70,6 +70,10 @@ class Service:
             "DATA_DIR": str(self.data),
             "PORT": str(self.port),
             "FIRST_TOKEN_FILE": str(self.folder / "first-token"),
+            # All tests ask from one address, mostly under one token; tests of the limits set their own.
+            "RATE_PER_SECOND": "100000",
+            "RATE_BURST": "100000",
+            "BAD_TOKENS_PER_MINUTE": "100000",
         }
         kept = {k: v for k, v in os.environ.items() if not k.startswith("BLINDOPT_")}
         return kept | {prefix + k: v for k, v in (chosen | self.settings).items()}
@@ -87,11 +91,17 @@ class Service:
         """Serve until ready."""
         self.process = self.spawn()
         deadline = time.monotonic() + START_SECONDS
-        while not is_ready(self.url):
+        # It listens before it serves: the first request that can be sent waits for the answer.
+        while not (self._listens() and is_ready(self.url)):
             assert self.process.poll() is None, f"the {self.name} ended at its start: {self.log[-2000:]}"
             assert time.monotonic() < deadline, f"the {self.name} did not start: {self.log[-2000:]}"
             time.sleep(0.03)
         return self
+
+    def _listens(self) -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=5):
+            return True
+        return False
 
     def stop(self, within: float = 10.0) -> int:
         """SIGTERM; the exit status."""
@@ -183,6 +193,8 @@ class Opened:
     token: str
     sha256: str
     view: wire.StudyOwnerView
+    grant_id: str
+    kid: str
 
 
 GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="4", delta=1e-5)
@@ -262,7 +274,7 @@ def open_study(small: Small) -> Callable[..., Opened]:
         kernel: wire.Kernel | None = small.kernel,
         noise_variance: float = 0.0,
         direction: Literal["maximize", "minimize"] = "maximize",
-        **chosen: Any,
+        **more: Any,
     ) -> Opened:
         measurement = wire.Measurement(column=small.names[2], direction=direction, noise_variance=noise_variance)
         draft = owner.create_study(
@@ -273,13 +285,13 @@ def open_study(small: Small) -> Callable[..., Opened]:
                 measurement=measurement,
                 release=release,
                 kernel=kernel,
-                **chosen,
+                **more,
             )
         )
         view = owner.release(draft.id)
         assert view.release_sha256 is not None
         grant = owner.grant(draft.id, wire.GrantCreate(name="modeler"))
-        return Opened(draft.id, grant.token, view.release_sha256, view)
+        return Opened(draft.id, grant.token, view.release_sha256, view, grant.id, grant.kid)
 
     return make
 

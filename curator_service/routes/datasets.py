@@ -19,9 +19,14 @@ _COLUMNS = TypeAdapter(list[wire.Name])
 
 
 async def only_known_fields(request: Request) -> None:
-    """Invalid for a form field that is unknown or sent twice: a typing error must not widen what is stored."""
-    sent = [name for name, _ in (await request.form()).multi_items()]
-    for name in sent:
+    """Invalid for a form field that is unknown, sent twice or empty: a typing error must not widen what is stored."""
+    items = (await request.form()).multi_items()
+    sent = [name for name, _ in items]
+    for name, value in items:
+        if value == "":  # the framework would take it for a field that was left out
+            raise Invalid(
+                "a field of the form is empty", [{"field": name[:60], "message": "send a value or leave it out"}]
+            )
         if name not in FIELDS or sent.count(name) > 1:
             raise Invalid(
                 f"the form takes {', '.join(FIELDS)}, each once", [{"field": name[:60], "message": "not taken"}]
@@ -44,11 +49,14 @@ def register(
     public: Annotated[bool, Form(description="Nobody in it needs protection.")] = False,
     columns: Annotated[
         str | None,
-        Form(description="JSON list of the columns to read and store; all others are left out. Default: all."),
+        Form(
+            min_length=1,
+            description="JSON list of the columns to read and store; all others are left out. Default: all.",
+        ),
     ] = None,
     file: Annotated[UploadFile | None, File(description="CSV in UTF-8 with a header, or *.parquet.")] = None,
     import_name: Annotated[
-        str | None, Form(description="Instead of file: one in the configured import folder.")
+        str | None, Form(min_length=1, description="Instead of file: one in the configured import folder.")
     ] = None,
 ) -> Response:
     """Register a CSV or Parquet file. It is checked whole; on any error nothing is stored."""

@@ -4,12 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
+from starlette.routing import Route
 
 from shared import wire
 from shared.errors import AuditUnavailable
 from shared.serving import audit_routes, problems
 from shared.serving.desk import Desk
-from shared.serving.middleware import Admit, BodyLimit, Faults, Identify, RecordExchanges, RequestContext
+from shared.serving.gate import Gate
 from shared.serving.rates import Buckets
 from shared.serving.settings import ServiceSettings
 from shared.serving.tokens import Principal, Role
@@ -25,10 +26,12 @@ def build(
     routers: list[APIRouter],
     limit_of: Callable[[str, Principal | None], int],
     auditors: tuple[Role, ...],
+    hot: list[Route] | None = None,
     lifespan: Any = None,
 ) -> FastAPI:
-    """The application: middleware, problem documents, health, the log, the service's own routes.
+    """The application: gate, problem documents, health, the log, the service's own routes.
 
+    ``hot`` are routes that answer in front of the documented ones, without FastAPI's machinery.
     FastAPI's documentation pages load outside resources, so only /openapi.json is served.
     """
     app = FastAPI(
@@ -43,23 +46,22 @@ def build(
     )
     app.state.desk = desk
     problems.install(app)
-    # The last one added is the outermost.
-    app.add_middleware(Admit)
-    app.add_middleware(BodyLimit, limit_of=limit_of)
-    app.add_middleware(Faults)  # within the log's reach
-    app.add_middleware(RecordExchanges, desk=desk)
     app.add_middleware(
-        Identify,
+        Gate,
         desk=desk,
         asking=Buckets(settings.rate_per_second, settings.rate_burst),
         failing=Buckets(settings.bad_tokens_per_minute / 60, settings.bad_tokens_per_minute),
+        limit_of=limit_of,
     )
-    app.add_middleware(Faults)
-    app.add_middleware(RequestContext)
+    app.router.routes.extend(hot or [])
     for router in [*routers, audit_routes.router(auditors), _health()]:
         app.include_router(router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
     return app
+
+
+# A space at an end is not part of a header's value.
+_KEY_SCHEMA = {"type": "string", "pattern": r"^[!-~]([ -~]{0,198}[!-~])?$", "minLength": 1, "maxLength": 200}
 
 
 def _openapi(app: FastAPI) -> dict[str, Any]:
@@ -68,15 +70,29 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
         problems.add_schema(document, (wire.Problem,))
         for name in ("HTTPValidationError", "ValidationError"):
             document["components"]["schemas"].pop(name, None)
+        for name, schema in document["components"]["schemas"].items():
+            if name.startswith("Body_"):  # a form
+                for field in schema["properties"].values():
+                    _drop_null(field)
         document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         for path, operations in document["paths"].items():
             for operation in operations.values():
                 for parameter in operation.get("parameters", []):
+                    _drop_null(parameter["schema"])
                     if parameter["name"] == "idempotency-key":
                         parameter["required"] = True  # 400, not 422, where it is missing
+                        parameter["schema"] = _KEY_SCHEMA
                 operation["security"] = [{"token": []}] if path.startswith("/v1/") and path != "/v1/meta" else []
         app.openapi_schema = document
     return app.openapi_schema
+
+
+def _drop_null(schema: dict[str, Any]) -> None:
+    """A parameter or a field of a form is sent or is left out: there is no null to send."""
+    kept = [option for option in schema.pop("anyOf", []) if option != {"type": "null"}]
+    if kept:
+        (only,) = kept
+        schema |= only
 
 
 def _health() -> APIRouter:

@@ -1,11 +1,9 @@
-"""One JSON object a line on standard error: time, level, logger, message and the given fields."""
+"""One JSON object a line on standard error: time, level, logger, message and what is given as ``fields``."""
 
 import json
 import logging
 import logging.config
 from datetime import UTC, datetime
-
-_STANDARD = set(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "color_message"}
 
 
 class JsonLines(logging.Formatter):
@@ -18,7 +16,7 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line |= {k: v for k, v in record.__dict__.items() if k not in _STANDARD}
+        line |= getattr(record, "fields", {})
         if record.exc_info and record.exc_info[0]:
             line["error"] = record.exc_info[0].__name__
         return json.dumps(line, default=str)

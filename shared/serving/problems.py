@@ -1,7 +1,8 @@
 """Errors as RFC 9457 problem documents: the one place where an error becomes HTTP."""
 
 import http
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -89,10 +90,23 @@ def install(app: FastAPI) -> None:
     """Answer every error of the routes with a problem document that echoes nothing."""
 
     def answer(request: Request, error: Exception) -> Response:
-        return response(_as_ours(error), path=request.url.path, request_id=request.state.request_id)
+        ours = _as_ours(error)
+        if ours.status == 405 and (methods := _methods(app.openapi(), request.url.path)):
+            ours.headers = {"Allow": ", ".join(methods)}
+        return response(ours, path=request.url.path, request_id=request.state.request_id)
 
     for kind in (BlindoptError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, answer)
+
+
+def _methods(contract: dict[str, Any], path: str) -> list[str]:
+    """Every method of a path that the contract tells; the framework names those of one of its routes alone."""
+    return [
+        method.upper()
+        for template, operations in contract["paths"].items()
+        if re.fullmatch(re.sub(r"{\w+}", "[^/:]+", template), path)  # what follows a colon is a verb, never an id
+        for method in operations
+    ]
 
 
 def _as_ours(error: Exception) -> BlindoptError:
@@ -101,9 +115,13 @@ def _as_ours(error: Exception) -> BlindoptError:
     if isinstance(error, HTTPException):
         return _HttpError(error.status_code, error.headers or {})
     assert isinstance(error, RequestValidationError)
-    # Only location and message: never `input` or `ctx`, which hold what was sent.
-    found: list[dict[str, object]] = [{"field": _field(e), "message": _message(e)} for e in error.errors()[:50]]
-    return Invalid("the request does not fit the schema: errors says where", found)
+    return invalid(error.errors())
+
+
+def invalid(found: Sequence[Any]) -> Invalid:
+    """What pydantic found wrong: location and message, never `input` or `ctx`, which hold what was sent."""
+    errors: list[dict[str, object]] = [{"field": _field(e), "message": _message(e)} for e in found[:50]]
+    return Invalid("the request does not fit the schema: errors says where", errors)
 
 
 def _message(found: dict[str, Any]) -> str:

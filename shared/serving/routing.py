@@ -4,28 +4,35 @@ from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, Header, Query, Request
+from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
 
 from shared.audit import RECEIPT_HEADER
-from shared.errors import Forbidden
+from shared.errors import Forbidden, Invalid
 from shared.serving.desk import Asked
+from shared.serving.problems import invalid
 from shared.serving.store.replies import StoredReply
 from shared.serving.tokens import Principal, Role
 
 T = TypeVar("T")
+B = TypeVar("B", bound=BaseModel)
 
 
 def allowed(*roles: Role) -> Any:
     """A dependency: the principal, if it has one of ``roles``; else Forbidden."""
 
     async def check(request: Request) -> Principal:  # a plain function would cost a thread each time
-        principal: Principal = request.state.principal
-        if principal.role not in roles:
-            raise Forbidden(f"this needs the role {' or '.join(roles)}")
-        return principal
+        return permitted(request.state.principal, *roles)
 
     check.__dict__["roles"] = roles  # a test walks every route and reads this
     return Depends(check)
+
+
+def permitted(principal: Principal, *roles: Role) -> Principal:
+    """The principal, if it has one of ``roles``; else Forbidden."""
+    if principal.role not in roles:
+        raise Forbidden(f"this needs the role {' or '.join(roles)}")
+    return principal
 
 
 IdempotencyKey = Annotated[
@@ -44,6 +51,17 @@ async def asked(request: Request, idempotency_key: IdempotencyKey = None) -> Ask
         key=idempotency_key,
         body_sha256=await request.state.body_sha256(strict=True),
     )
+
+
+async def body_of(request: Request, model: type[B]) -> B:
+    """The JSON body of a hot route as ``model``. Raises Invalid, as FastAPI's own parsing would."""
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media != "application/json":
+        raise Invalid("send a JSON body", [{"field": "body", "message": "Content-Type must be application/json"}])
+    try:
+        return model.model_validate_json(await request.body())
+    except ValidationError as error:
+        raise invalid(error.errors(include_url=False, include_input=False)) from None
 
 
 AskedDep = Annotated[Asked, Depends(asked)]

@@ -134,7 +134,7 @@ def test_a_download_that_breaks_goes_on_where_it_broke(curator, owner, small, op
     told, target, size = [], tmp_path / "z.npy", len(stored)
     before = len(curator.records())
     with bad_network(curator.port, [1_500_000, 1_500_000]) as proxy:
-        with StudyClient(proxy.url, study.token, study.id, observe=told.append) as client:
+        with StudyClient(proxy.url, study.token, study.id, observe=lambda exchange, _: told.append(exchange)) as client:
             client.download(target, study.sha256, max_bytes=size)
         assert (proxy.broken, proxy.connections) == (2, 3)
         assert proxy.carried < size + 2 * (1 << 20)

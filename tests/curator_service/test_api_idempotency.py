@@ -152,7 +152,10 @@ def test_a_replay_is_a_record_of_its_own(curator, noisy, modeler):
     before = len(curator.records())
     for _ in range(2):
         modeler.post(path, json=QUERY, headers=_key("recorded"))
-    first, second = (record["exchange"] for record in curator.records()[before:])
+    added = curator.records()[before:]
+    assert [record["kind"] for record in added] == ["charge", "exchange", "exchange"]
+    first, second = (record["exchange"] for record in added[1:])
+    assert second["position"] == first["position"] + 1  # both sides tell it, too
     assert (first["replayed"], second["replayed"]) == (False, True)
     assert first["reply_sha256"] == second["reply_sha256"]
     assert first["request_id"] != second["request_id"]

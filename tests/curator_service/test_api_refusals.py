@@ -25,7 +25,7 @@ def stage(curator, owner, small, dataset, open_study, opened):
     draft = owner.create_study(opened.view.spec)
     closed, revoked = open_study(owner, dataset), open_study(owner, dataset)
     owner.close_study(closed.id)
-    owner.revoke(revoked.id, revoked.token.removeprefix("blindopt_")[:16])
+    owner.revoke(revoked.id, revoked.grant_id)
     lines = ["p,q,r", *(f"{i},{2 * i},{i * i}" for i in range(50))]
     dependent = owner.register("dependent", "\n".join(lines).encode(), public=True)
     # The clock of this desk stands in the past, so that what it issues has expired by now.
@@ -33,6 +33,7 @@ def stage(curator, owner, small, dataset, open_study, opened):
     expired, _ = desk.issue("owner", "expired", days=2)
     auditor, _ = desk.issue("auditor", "auditor", days=30)
     desk.database.close()
+    own = curator.rows("SELECT principal FROM tokens WHERE role = 'owner'")[0][0]
     return SimpleNamespace(
         curator=curator,
         public=dataset.id,
@@ -46,12 +47,15 @@ def stage(curator, owner, small, dataset, open_study, opened):
         revoked=revoked,
         expired=expired.text,
         auditor=auditor.text,
+        own=own,
         spec=opened.view.spec.model_dump(mode="json"),
         features=[feature.model_dump(mode="json") for feature in opened.view.spec.features],
     )
 
 
-TABLES = ("datasets", "studies", "releases", "queries", "replies", "tokens")
+TABLES = (
+    "datasets", "studies", "releases", "queries", "replies", "tokens", "ledger", "keys", "countersignatures",
+)  # fmt: skip
 
 
 def _standing(curator):
@@ -98,10 +102,6 @@ STATUS = {
 }
 
 
-def _kid(token):
-    return token.removeprefix("blindopt_")[:16]
-
-
 class Case:
     """One bad request: what is sent, by whom, and what must come back."""
 
@@ -137,8 +137,10 @@ class Case:
             closed=stage.closed.id,
             revoked=stage.revoked.id,
             public=stage.public,
-            kid=_kid(stage.open.token),
-            own=_kid(stage.curator.token),
+            grant=stage.open.grant_id,
+            kid=stage.open.kid,
+            other=stage.closed.grant_id,
+            own=stage.own,
         )
         with stage.curator.http(tokens[self.who]) as client:
             return client.request(self.method, path, headers=headers, **sent)
@@ -215,8 +217,10 @@ WHO = [
     Case("modeler lists studies", "forbidden", "GET /v1/studies", who="modeler"),
     Case("modeler lists datasets", "forbidden", "GET /v1/datasets", who="modeler"),
     Case("modeler reads a dataset", "forbidden", "GET /v1/datasets/{public}", who="modeler"),
-    Case("modeler reads the log", "forbidden", "GET /v1/audit/entries", who="modeler"),
     Case("modeler grants itself a token", "forbidden", f"POST {OPEN}/grants", who="modeler", json={"name": "me"}),
+    Case("modeler rotates", "forbidden", f"POST {OPEN}/grants/{{grant}}:rotate", who="modeler", json={}),
+    Case("modeler reads the ledger", "forbidden", f"GET {OPEN}/ledger", who="modeler"),
+    Case("modeler reads the exposure", "forbidden", f"GET {OPEN}/exposure", who="modeler"),
     Case("modeler previews", "forbidden", f"POST {OPEN}:preview", who="modeler"),
     Case("modeler closes", "forbidden", f"POST {OPEN}:close", who="modeler"),
     Case("modeler releases", "forbidden", f"POST {OPEN}:release", who="modeler"),
@@ -224,6 +228,7 @@ WHO = [
     Case("modeler uploads", "forbidden", "POST /v1/datasets", who="modeler", **file(b"a\n1\n")),
     Case("auditor lists datasets", "forbidden", "GET /v1/datasets", who="auditor"),
     Case("auditor asks", "forbidden", ASK, who="auditor", json=QUERY),
+    Case("owner countersigns", "forbidden", "POST /v1/audit/countersignatures", json={"note": "n", "key": "k"}),
 ]  # fmt: skip
 
 WHERE = [
@@ -234,9 +239,24 @@ WHERE = [
     Case("grant on an unknown study", "not_found", "POST /v1/studies/std_0000000000000000/grants", json={"name": "m"}),
     Case("grants of an unknown study", "not_found", "GET /v1/studies/std_0000000000000000/grants"),
     Case("release of an unknown study", "not_found", "POST /v1/studies/std_0000000000000000:release"),
-    Case("revoke an unknown grant", "not_found", f"POST {OPEN}/grants/0123456789abcdef:revoke"),
-    Case("revoke the grant of another study", "not_found", "POST /v1/studies/{draft}/grants/{kid}:revoke"),
-    Case("revoke a token that is no grant", "not_found", "POST /v1/studies/{draft}/grants/{own}:revoke"),
+    *(
+        Case(f"{what} {which}", "not_found", f"POST /v1/studies/{study}/grants/{grant}{action}", **sent)
+        for what, action, sent in (
+            ("revoke", ":revoke", {}),
+            ("rotate", ":rotate", {"json": {}}),
+            ("revoke a token of", "/tokens/{kid}:revoke", {}),
+        )
+        for which, study, grant in (
+            ("an unknown grant", "{open}", "grt_0123456789abcdef"),
+            ("a grant by its key id", "{open}", "{kid}"),
+            ("the grant of another study", "{draft}", "{grant}"),
+            ("a principal that is no grant", "{open}", "{own}"),
+        )
+    ),
+    Case("revoke an unknown token", "not_found", f"POST {OPEN}/grants/{{grant}}/tokens/0123456789abcdef:revoke"),
+    Case("revoke the token of another grant", "not_found", "POST /v1/studies/{closed}/grants/{other}/tokens/{kid}:revoke"),
+    Case("ledger of an unknown study", "not_found", "GET /v1/studies/std_0000000000000000/ledger"),
+    Case("exposure of an unknown study", "not_found", "GET /v1/studies/std_0000000000000000/exposure"),
     Case("unknown path", "not_found", "GET /v1/nothing"),
     Case("documentation page", "not_found", "GET /docs"),
     Case("other documentation page", "not_found", "GET /redoc"),
@@ -247,6 +267,7 @@ WHERE = [
     Case("modeler: unknown study", "not_found", "GET /v1/studies/std_0000000000000000", who="modeler"),
     Case("modeler: candidates of another study", "not_found", "GET /v1/studies/{closed}/candidates", who="modeler"),
     Case("modeler: asks another study", "not_found", "POST /v1/studies/{closed}/queries", who="modeler", json=QUERY),
+    Case("modeler: log of another grant", "not_found", "GET /v1/audit/entries?grant_id={other}", who="modeler"),
     Case("modeler: unknown query", "not_found", f"GET {OPEN}/queries/qry_0000000000000000", who="modeler"),
     Case("modeler: a row past the last", "unknown_row", ASK, who="modeler", json={"rows": [{"row": 400}]}),
     Case("modeler: a row far past it", "unknown_row", ASK, who="modeler", json={"rows": [{"row": 0}, {"row": 2**50}]}),
@@ -287,7 +308,14 @@ WHAT = [
             "identity on private data": {"dataset_id": lambda stage: stage.private},
             "unknown mechanism": {"release": {"mechanism": "magic"}},
             "no mechanism": {"release": {}},
-            "unknown answers": {"answers": {"mechanism": "laplace"}},
+            "unknown answers": {"answers": {"mechanism": "magic"}},
+            "private answers without a bound": {"answers": {"mechanism": "laplace", "epsilon": "1"}},
+            "unknown privacy unit": {"privacy_unit": "study"},
+            "a cap of zero": {"budget": {"epsilon_total": "0"}},
+            "a cap that is a number": {"budget": {"epsilon_total": 1.5}},
+            "no queries": {"budget": {"queries": 0}},
+            "a cap on answers without noise": {"budget": {"epsilon_per_row": "9"}},
+            "a cap on a refuted release": {"budget": {"epsilon_total": "9"}, "release": po_gp_ucb()},
             "unknown direction": {"measurement__direction": "up"},
             "unknown feature": {"features__0__column": "nothing"},
             "unknown measurement": {"measurement__column": "nothing"},
@@ -325,6 +353,17 @@ WHAT = [
     ),
     Case("grant without end", "invalid", f"POST {OPEN}/grants", json={"name": "m", "expires_in_days": 0}),
     Case("grant for ever", "invalid", f"POST {OPEN}/grants", json={"name": "m", "expires_in_days": 3661}),
+    Case("token for ever", "invalid", f"POST {OPEN}/grants/{{grant}}:rotate", json={"expires_in_days": 3661}),
+    Case(
+        "a countersignature that is none", "invalid", "POST /v1/audit/countersignatures", who="modeler",
+        json={"note": "n", "key": "k"},
+    ),
+    Case("a log of no grant", "invalid", "GET /v1/audit/entries?grant_id=x"),
+    *(
+        Case(f"consistency from {first} to {second}", "invalid", "GET /v1/audit/consistency",
+             params={"first": first, "second": second})
+        for first, second in ((0, 1), (2, 1), (1, 2**40), ("x", 1))
+    ),
     *(
         Case(f"page: {k}={v}", "invalid", "GET /v1/studies", params={k: v})
         for k, values in {"page_size": ("0", "1001", "x"), "page_token": ("x", "-1", "9" * 16)}.items()
@@ -418,7 +457,10 @@ KEYS = [
         ("release", "/v1/studies/{draft}:release", "owner", {}),
         ("close", f"{OPEN}:close", "owner", {}),
         ("grant", f"{OPEN}/grants", "owner", {"json": {"name": "m"}}),
-        ("revoke", f"{OPEN}/grants/0123456789abcdef:revoke", "owner", {}),
+        ("revoke", f"{OPEN}/grants/{{grant}}:revoke", "owner", {}),
+        ("revoke a token", f"{OPEN}/grants/{{grant}}/tokens/{{kid}}:revoke", "owner", {}),
+        ("rotate", f"{OPEN}/grants/{{grant}}:rotate", "owner", {"json": {}}),
+        ("countersign", "/v1/audit/countersignatures", "modeler", {"json": {"note": "n", "key": "k"}}),
         ("ask", f"{OPEN}/queries", "modeler", {"json": QUERY}),
     )
 ]  # fmt: skip
@@ -503,6 +545,7 @@ def test_a_release_that_cannot_be_made_leaves_a_draft_and_no_file(stage, owner):
         )
     )
     before = _standing(stage.curator)
+    before[0]["ledger"] += 1  # charged before anything is computed from the data, and once for all tries
     with stage.curator.http() as client:
         for number in range(2):
             path, key = f"/v1/studies/{draft.id}:release", {"Idempotency-Key": f"dependent-{number}"}
@@ -512,7 +555,7 @@ def test_a_release_that_cannot_be_made_leaves_a_draft_and_no_file(stage, owner):
         check_problem(client.post(f"/v1/studies/{draft.id}:preview"), "release_impossible")
         check_problem(client.post(path, headers=key), "release_impossible")
     kinds = [r["kind"] for r in stage.curator.records() if r.get("details", {}).get("study_id") == draft.id]
-    assert kinds == ["study.created", *["release.begun", "release.abandoned"] * 3]
+    assert kinds == ["study.created", "charge", *["release.begun", "release.abandoned"] * 3]
     assert owner.study(draft.id).state == "draft"
 
 

@@ -314,7 +314,8 @@ def test_a_token_of_the_command_line_works_until_it_is_revoked(curator):
         kid = token.removeprefix("blindopt_")[:16]
         assert curator.run("token", "revoke", kid).stdout == f"revoked {kid}\n"
         assert http.get("/v1/studies").status_code == 401
-    assert f"{kid}  owner     revoked" in curator.run("token", "list").stdout
+    (principal,) = curator.rows("SELECT principal FROM tokens WHERE kid = ?", kid)[0]
+    assert f"{kid}  {principal}  owner     revoked" in curator.run("token", "list").stdout
 
 
 @pytest.mark.parametrize("role", ["vendor", "modeler", "root"])

@@ -22,6 +22,12 @@ NOBODY = "run_0123456789abcdef"
 
 
 @pytest.fixture(scope="module")
+def opened(owner, dataset, open_study):
+    """A study that runs alone ask: a modeler disputes a query under its grant that it did not make."""
+    return open_study(owner, dataset)
+
+
+@pytest.fixture(scope="module")
 def viewer(modeler):
     desk = open_desk(Settings(data_dir=modeler.data))
     token, _ = desk.issue("viewer", "v", days=1)

@@ -75,7 +75,7 @@ def test_candidates_without_a_digest_are_refused(etag, party, tmp_path):
 
 def test_a_reply_that_is_no_study_is_refused_and_told(party):
     told = []
-    with client_of(party, observe=told.append) as client, pytest.raises(ProtocolViolated):
+    with client_of(party, observe=lambda exchange, _: told.append(exchange)) as client, pytest.raises(ProtocolViolated):
         client.study()
     assert [exchange.status for exchange in told] == [200]
 

@@ -9,9 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from curator_service.cli import app as curator_cli
-from shared import audit, wire
+from shared import audit, reconciliation, wire
 from shared.client import StudyClient
 from shared.errors import Remote
+from shared.notes import Checkpoint, Verifier
+from shared.serving.seal import signer
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +28,7 @@ def run(vendor, curator, owner, dataset, open_study, run_of):
 
 @pytest.fixture(scope="module")
 def exports(run, curator, modeler, tmp_path_factory):
-    """Both logs, exported by each command line beside the running service."""
+    """All that each tells, exported by its command line beside the running service."""
     folder = tmp_path_factory.mktemp("exports")
     paths = []
     for service in (curator, modeler):
@@ -37,75 +39,92 @@ def exports(run, curator, modeler, tmp_path_factory):
     return paths
 
 
-def _entries(text):
-    return [
-        audit.Entry(e["seq"], e["body"].encode(), bytes.fromhex(e["leaf"]), bytes.fromhex(e["peaks"]))
-        for e in map(json.loads, text.splitlines())
-    ]
-
-
 def _candidates(curator, opened):
     with curator.http(opened.token) as modeler:
         reply = modeler.get(f"/v1/studies/{opened.id}/candidates")
     return np.load(io.BytesIO(reply.content), allow_pickle=False)
 
 
-def test_both_logs_verify_and_tell_the_same_exchanges_of_a_run(run, exports):
-    told = []
-    for path in exports:
-        entries = _entries(path.read_text())
-        assert audit.verify(entries).size == len(entries)
-        told.append(audit.exchanges((entry.record for entry in entries), run.study_id))
-    assert audit.reconcile(*told) == []
-    path = f"/v1/studies/{run.study_id}"
-    for side in told:
-        assert [(e.method, e.path, e.status) for e in side] == [
-            ("GET", path, 200),
-            ("GET", f"{path}/candidates", 200),
-            *[("POST", f"{path}/queries", 201)] * 20,
-        ]
-        assert side[1].reply_sha256 == run.study.release_sha256
-        assert [e.idempotency_key for e in side[2:]] == [f"{run.id}:{n}" for n in range(1, 21)]
-        assert len({e.request_id for e in side}) == 22
+def test_both_exports_verify_and_hold_one_log_of_a_run_byte_for_byte(run, exports):
+    sides = [reconciliation.read(path) for path in exports]
+    for side in sides:
+        assert reconciliation.verify_export(side).size == len(side.own)
+    assert reconciliation.reconcile(*sides, run.study_id) == (22, [])
+    grant, path = run.study.grant_id, f"/v1/studies/{run.study_id}"
+    first, second = ([entry.body for entry in side.shared[grant]] for side in sides)
+    assert first == second
+    told = sides[0].exchanges(grant)
+    assert [(e["method"], e["path"], e["status"]) for e in told] == [
+        ("GET", path, 200),
+        ("GET", f"{path}/candidates", 200),
+        *[("POST", f"{path}/queries", 201)] * 20,
+    ]
+    assert [e["position"] for e in told] == list(range(22))
+    assert told[1]["reply_sha256"] == run.study.release_sha256
+    assert [e["idempotency_key"] for e in told[2:]] == [f"{run.id}:{n}" for n in range(1, 21)]
+    assert len({e["request_id"] for e in told}) == 22
+
+
+def test_each_party_holds_the_signature_of_the_other_under_the_whole_log_of_a_run(run, exports):
+    grant = run.study.grant_id
+    curator, modeler = (reconciliation.read(path) for path in exports)
+    head = audit.verify(curator.shared[grant], place="position")
+    assert curator.keys[grant] == modeler.key
+    assert modeler.keys[run.study_id] == curator.key == run.study.log_key
+    (countersigned,) = curator.of_kind("countersignature", grant)
+    assert Verifier.parse(modeler.key).countersigned(countersigned)[0].head == head
+    receipts = [Verifier.parse(curator.key).signed(note).head for note in modeler.of_kind("receipt", grant)]
+    assert [receipt.size for receipt in receipts] == list(range(1, 23))
+    assert receipts[-1] == head
 
 
 def test_a_digest_in_the_logs_is_that_of_the_bytes_that_travelled(run, curator, exports):
-    queries = dict(curator.rows("SELECT id, reply FROM queries WHERE study_id = ?", run.study_id))
+    stored = """
+    SELECT q.id, r.body FROM queries q
+    JOIN replies r ON r.principal = q.grant_id AND r.idempotency_key = q.idempotency_key WHERE q.study_id = ?
+    """
+    queries = dict(curator.rows(stored, run.study_id))
     assert len(queries) == 20
-    records = [entry.record for entry in _entries(exports[0].read_text())]
+    records = [entry.record for entry in reconciliation.read(exports[0]).own]
     told = {
         r["details"]["query_id"]: r["exchange"]["reply_sha256"]
         for r in records
-        if (r.get("exchange") or {}).get("study_id") == run.study_id and "details" in r
+        if (r.get("exchange") or {}).get("study_id") == run.study_id and "query_id" in r.get("details", {})
     }
     assert told == {identity: hashlib.sha256(reply).hexdigest() for identity, reply in queries.items()}
 
 
-def test_the_log_over_rest_is_the_log_of_the_command_line(exports, owner, vendor):
+def test_the_logs_over_rest_are_those_of_the_command_line(run, exports, owner, vendor):
     for client, path in ((owner, exports[0]), (vendor, exports[1])):
-        exported = [json.loads(line) for line in path.read_text().splitlines()]
-        over_rest = [entry.model_dump() for entry in client.audit()]
-        assert over_rest[: len(exported)] == exported
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for grant in (None, run.study.grant_id):
+            exported = [line for line in lines if "seq" in line and line["grant_id"] == grant]
+            over_rest = [entry.model_dump() for entry in client.audit(grant)]
+            assert len(exported) >= 22
+            assert over_rest[: len(exported)] == exported
 
 
-def test_the_checkpoint_is_the_head_of_the_log(exports, curator, modeler):
+def test_the_checkpoint_is_the_signed_head_of_the_log(exports, curator, modeler):
     for service, path in zip((curator, modeler), exports, strict=True):
         with service.http() as client:
             size = client.get("/v1/audit/checkpoint").json()["size"]
             listed = client.get("/v1/audit/entries", params={"page_size": 2, "page_token": str(size - 3)}).json()
-            head = client.get("/v1/audit/checkpoint").json()
+            told = client.get("/v1/audit/checkpoint").json()
+            key = Verifier.parse(client.get("/v1/meta").json()["log_key"])
         assert [entry["seq"] for entry in listed["entries"]] == [size - 2, size - 1]
         assert listed["next_page_token"] is None
         peaks = bytes.fromhex(listed["entries"][-1]["peaks"])
-        assert head == {"size": size, "root": audit.root([peaks[i : i + 32] for i in range(0, len(peaks), 32)]).hex()}
-        assert size >= len(_entries(path.read_text()))
+        head = audit.Head(size, audit.root([peaks[i : i + 32] for i in range(0, len(peaks), 32)]).hex())
+        assert (told["size"], told["root"]) == (head.size, head.root)
+        assert key.signed(told["note"]) == Checkpoint(f"{key.name}/log", head)
+        assert size >= len(reconciliation.read(path).own)
 
 
 def test_reconcile_finds_nothing_between_honest_parties(run, curator, modeler, exports):
     for service in (curator, modeler):
         done = service.run("audit", "reconcile", run.study_id, *map(str, exports))
         assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.strip() == "22 exchanges at the curator, 22 at the modeler, 0 differences"
+        assert done.stdout.strip() == "22 exchanges compared, 0 differences"
 
 
 def _reconcile(study_id, *exports):
@@ -113,54 +132,65 @@ def _reconcile(study_id, *exports):
     return CliRunner().invoke(curator_cli, ["audit", "reconcile", study_id, *map(str, exports)])
 
 
-def _of_run(entries, run):
-    return [
-        i for i, entry in enumerate(entries) if (entry.record.get("exchange") or {}).get("study_id") == run.study_id
-    ]
-
-
-def _write(path, entries):
-    lines = [
-        json.dumps({"seq": e.seq, "body": e.body.decode(), "leaf": e.leaf.hex(), "peaks": e.peaks.hex()})
-        for e in entries
-    ]
-    path.write_text("\n".join(lines) + "\n")
+def _place(export, run, number):
+    """Where the modeler's own log tells the exchange at a place of the log that it shares."""
+    return next(
+        i
+        for i, entry in enumerate(export.own)
+        if ((told := entry.record.get("exchange")) or {}).get("position") == number
+        and told["grant_id"] == run.study.grant_id
+    )
 
 
 def test_a_changed_body_in_an_export_is_found(run, exports, tmp_path):
+    place = _place(reconciliation.read(exports[1]), run, 7)
     lines = [json.loads(line) for line in exports[1].read_text().splitlines()]
-    place = _of_run(_entries(exports[1].read_text()), run)[7]
-    lines[place]["body"] = lines[place]["body"].replace('"status":201', '"status":200')
+    (line,) = (line for line in lines if line.get("seq") == place and line["grant_id"] is None)
+    line["body"] = line["body"].replace('"status":201', '"status":200')
     changed = tmp_path / "modeler.jsonl"
     changed.write_text("\n".join(map(json.dumps, lines)) + "\n")
     done = _reconcile(run.study_id, exports[0], changed)
     assert done.exit_code == 1
-    assert done.stderr.strip() == f"error: record {place} was changed: its bytes do not match its hash"
+    assert done.stderr.strip() == (
+        f"error: the modeler's export: record {place} was changed: its bytes do not match its hash"
+    )
+
+
+def _grown(records):
+    """A log of these records in which every hash is right."""
+    entries, peaks = [], []
+    for seq, record in enumerate(records):
+        body = audit.canonical(record)
+        peaks = audit.grow(peaks, seq, audit.leaf_hash(body))
+        entries.append(audit.Entry(seq, body, audit.leaf_hash(body), b"".join(peaks)))
+    return entries
 
 
 @pytest.mark.parametrize("field", ["reply_sha256", "request_sha256", "idempotency_key", "status", "replayed", "path"])
-def test_a_log_that_was_forged_whole_is_found_by_the_other_side(field, run, exports, tmp_path):
-    """Every hash of the forged log is right: only the other party's log shows the lie."""
-    entries = _entries(exports[1].read_text())
-    place = _of_run(entries, run)[7]
-    forged, peaks = [], []
-    for entry in entries:
-        record = entry.record
-        if entry.seq == place:
-            old = record["exchange"][field]
-            lies = {"status": 200, "replayed": True, "reply_sha256": "0" * 64, "request_sha256": "0" * 64}
-            record["exchange"][field] = lies.get(field, f"{old}x")
-        body = audit.canonical(record)
-        peaks = audit.grow(peaks, entry.seq, audit.leaf_hash(body))
-        forged.append(audit.Entry(entry.seq, body, audit.leaf_hash(body), b"".join(peaks)))
-    audit.verify(forged)
-    _write(tmp_path / "modeler.jsonl", forged)
+def test_a_log_that_was_forged_whole_is_found_by_the_other_side(field, run, exports, modeler, tmp_path):
+    """Every hash and signature of the forged log is right: only what the other party holds shows the lie."""
+    grant, forged = run.study.grant_id, reconciliation.read(exports[1])
+
+    def lie(exchange):
+        lies = {"status": 200, "replayed": True, "reply_sha256": "0" * 64, "request_sha256": "0" * 64}
+        exchange[field] = lies.get(field, f"{exchange[field]}x")
+
+    shared, own = forged.exchanges(grant), [entry.record for entry in forged.own]
+    lie(shared[7])
+    lie(own[_place(forged, run, 7)]["exchange"])
+    forged.shared[grant], forged.own = _grown(shared), _grown(own)
+    key = signer(modeler.data / "secrets" / "log.key", "modeler")
+    head = audit.verify(forged.own)
+    forged.notes = [note for note in forged.notes if note[1] not in (grant, None)]  # they tell the true history
+    forged.notes.append(("checkpoint", None, key.sign(Checkpoint(f"{key.name}/log", head))))
+    assert reconciliation.verify_export(forged) == head
+    (tmp_path / "modeler.jsonl").write_text("".join(reconciliation.write(forged)))
     done = _reconcile(run.study_id, exports[0], tmp_path / "modeler.jsonl")
     assert done.exit_code == 1
-    identity = entries[place].record["exchange"]["request_id"]
     assert done.stdout.splitlines() == [
-        f"exchange {identity}: differs in {field}",
-        "22 exchanges at the curator, 22 at the modeler, 1 differences",
+        f"{grant} place 7: differs in {field}",
+        f"{grant} size 22: a fork: the modeler signed another history than it tells",
+        "22 exchanges compared, 2 differences",
     ]
 
 
@@ -263,7 +293,9 @@ def test_no_reply_to_a_modeler_names_what_the_owner_alone_may_know(
         seen += [modeler.post(f"{path}/queries", json={"rows": [{"row": 1}]})]
         seen += [modeler.get(f"{path}/queries/qry_0000000000000000"), modeler.get("/v1/studies/std_0000000000000000")]
         seen += [modeler.get(f"{path}/candidates", headers={"Range": "bytes=999999999-"})]
-        seen += [modeler.get(p) for p in ("/v1/studies", "/v1/datasets", "/v1/audit/entries", f"{path}/grants")]
+        seen += [modeler.get(p) for p in ("/v1/studies", "/v1/datasets", f"{path}/grants")]
+        seen += [modeler.get(p) for p in (f"{path}/ledger", f"{path}/exposure")]
+        seen += [modeler.get(f"/v1/audit/{p}") for p in ("entries", "checkpoint", "consistency?first=1&second=2")]
         seen += [modeler.get(f"/v1/datasets/{dataset.id}"), modeler.post(f"{path}:preview")]
         owner.close_study(study.id)
         seen += [modeler.get(path), ask({"rows": [{"row": 1}]})]
@@ -280,8 +312,9 @@ def test_no_reply_to_a_modeler_names_what_the_owner_alone_may_know(
 # All that a modeler can see of a study. A new field needs a decision: may it depend on the data?
 VISIBLE = {
     "id", "state", "n", "r", "release_id", "release_sha256", "mechanism", "status", "epsilon", "delta", "sensitivity",
-    "noise", "noise.family", "noise.sd", "answers", "answers.mechanism", "direction", "measurement_noise_variance",
-    "kernel", "kernel.kind", "kernel.lengthscale", "kernel.signal_variance", "kernel.noise_variance", "kernel.mean",
+    "noise", "noise.family", "noise.sd", "answers", "answers.mechanism", "privacy_unit", "budget",
+    "budget.epsilon_per_row", "budget.epsilon_total", "budget.queries", "grant_id", "log_key", "direction",
+    "measurement_noise_variance", "kernel", "kernel.kind", "kernel.lengthscale", "kernel.signal_variance", "kernel.noise_variance", "kernel.mean",
     "limits", "limits.rows_per_query", "limits.plays_per_row", "guarantee",
 }  # fmt: skip
 
@@ -313,7 +346,7 @@ def test_what_a_modeler_is_told_does_not_depend_on_the_values(mechanism, release
         study = open_study(owner, owner.register("stretched", file), releases[mechanism])
         with curator.http(study.token) as modeler:
             view = modeler.get(f"/v1/studies/{study.id}").json()
-        told.append({k: v for k, v in view.items() if k not in ("id", "release_id", "release_sha256")})
+        told.append({k: v for k, v in view.items() if k not in ("id", "grant_id", "release_id", "release_sha256")})
     assert told[0] == told[1]
 
 
@@ -324,15 +357,16 @@ def test_a_refused_query_is_told_alike_by_both_parties(reason, curator, owner, d
     if reason == "study_not_open":
         owner.close_study(study.id)
     if reason == "unauthenticated":
-        owner.revoke(study.id, study.token.removeprefix("blindopt_")[:16])
+        owner.revoke(study.id, study.grant_id)
     before = len(curator.records())
-    query = wire.QueryRequest(rows=[wire.RowPlays(row=400)])
+    query = wire.QueryRequest(rows=[wire.RowPlays(row=400 if reason == "unknown_row" else 0)])
     with (
-        StudyClient(curator.url, study.token, study.id, observe=told.append) as client,
+        StudyClient(curator.url, study.token, study.id, observe=lambda exchange, _: told.append(exchange)) as client,
         pytest.raises(Remote) as refused,
     ):
         client.ask(query, key="refused-1")
     assert refused.value.remote_code == reason
     recorded = [record["exchange"] for record in curator.records()[before:]]
     assert recorded == [told[0].as_json()]
+    assert [entry.body.encode() for entry in owner.audit(study.grant_id)] == [told[0].body]
     assert told[0].status == refused.value.remote_status

@@ -9,18 +9,24 @@ from scipy import stats
 from curator_service.measurement.column import measure
 from curator_service.privacy import noise
 from shared.errors import NumericalFailure
-from shared.wire import Measurement, NoisePassport, RowPlays
+from shared.wire import Feature, IdentityRelease, Measurement, NoisePassport, RowPlays, StudyCreate
 
 MISTAKEN = 1e-6
 
 
-def measurement(noise_variance: float) -> Measurement:
-    return Measurement(column="y", direction="maximize", noise_variance=noise_variance)
+def study(noise_variance: float) -> StudyCreate:
+    return StudyCreate(
+        name="s",
+        dataset_id="ds_1",
+        features=[Feature(column="x", lower=0.0, upper=1.0)],
+        measurement=Measurement(column="y", direction="maximize", noise_variance=noise_variance),
+        release=IdentityRelease(mechanism="identity"),
+    )
 
 
 def test_every_play_gives_one_answer_in_the_order_asked():
     asked = [RowPlays(row=7, plays=2), RowPlays(row=0), RowPlays(row=7, plays=1), RowPlays(row=3, plays=3)]
-    answers = measure(np.array([1.5, -2.0, 1.5, 9.0]), asked, measurement(0.0))
+    answers = measure(np.array([1.5, -2.0, 1.5, 9.0]), asked, study(0.0))
     told = [(a.row, a.play, a.y) for a in answers]
     assert told == [
         *((7, 1, 1.5), (7, 2, 1.5), (0, 1, -2.0), (7, 1, 1.5)),
@@ -31,7 +37,7 @@ def test_every_play_gives_one_answer_in_the_order_asked():
 def test_without_noise_an_answer_is_exact_and_nothing_is_drawn(monkeypatch):
     monkeypatch.setattr(noise, "add_gaussian", lambda values, sd: pytest.fail("noise was drawn"))
     outcomes = np.array([0.1, 1e300, -1e-300, 5e-324])
-    answers = measure(outcomes, [RowPlays(row=i) for i in range(4)], measurement(0.0))
+    answers = measure(outcomes, [RowPlays(row=i) for i in range(4)], study(0.0))
     assert [a.y for a in answers] == outcomes.tolist()
     assert {a.passport for a in answers} == {NoisePassport(measurement_variance=0.0)}
 
@@ -40,7 +46,7 @@ def test_without_noise_an_answer_is_exact_and_nothing_is_drawn(monkeypatch):
 def noisy() -> np.ndarray:
     """50 rows, 1,000 plays each, less their outcome; declared variance 0.04."""
     outcomes = np.linspace(-100, 100, 50)
-    answers = measure(outcomes, [RowPlays(row=i, plays=1_000) for i in range(50)], measurement(0.04))
+    answers = measure(outcomes, [RowPlays(row=i, plays=1_000) for i in range(50)], study(0.04))
     assert {a.passport for a in answers} == {NoisePassport(measurement_variance=0.04)}
     assert [a.play for a in answers[:1_000]] == list(range(1, 1_001))
     return np.array([a.y for a in answers]).reshape(50, 1_000) - outcomes[:, None]
@@ -65,13 +71,13 @@ def test_every_play_of_a_row_has_noise_of_its_own(noisy):
 def test_repeating_a_request_draws_anew():
     """A retry must not come here: the stored answer is what it gets."""
     asked = [RowPlays(row=0, plays=100)]
-    one, other = (measure(np.array([1.0]), asked, measurement(1.0)) for _ in range(2))
+    one, other = (measure(np.array([1.0]), asked, study(1.0)) for _ in range(2))
     assert all(a.y != b.y for a, b in zip(one, other, strict=True))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_an_outcome_that_is_no_number_is_never_answered(bad):
     with pytest.raises((NumericalFailure, ValueError)):
-        measure(np.array([bad]), [RowPlays(row=0)], measurement(1.0))
+        measure(np.array([bad]), [RowPlays(row=0)], study(1.0))
     with pytest.raises((NumericalFailure, ValueError)):
-        measure(np.array([bad]), [RowPlays(row=0)], measurement(0.0))
+        measure(np.array([bad]), [RowPlays(row=0)], study(0.0))

@@ -1,0 +1,133 @@
+"""Verifying an audit log of 100,000 records."""
+
+import io
+import json
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.server import Failed, environment, scratch
+from benchmarks.table import Table
+from curator_service.app import open_desk
+from curator_service.service import Curator
+from curator_service.service.datasets import Upload
+from curator_service.settings import Settings
+from curator_service.vault import Vault
+from shared import wire
+from shared.audit import sha256
+from shared.reconciliation import verify_export
+from shared.serving.desk import Asked
+from shared.serving.store.database import Connection
+from shared.serving.tokens import Principal
+
+RECORDS = 100_000
+RECORDS_PER_TRANSACTION = 10_000
+ROUNDS = 3
+
+
+def built(folder: Path) -> tuple[float, float]:
+    """A curator's log of RECORDS records, made by its own code: seconds to make it, and to verify the export.
+
+    A query with private answers is two records, and one exchange of the shared log.
+    """
+    curator = Curator(desk := open_desk(settings := Settings(data_dir=folder)), Vault(folder / "files"), settings)
+    study, asking = _study(curator)
+    query = wire.QueryRequest(rows=[wire.RowPlays(row=7)])
+    released = curator.exchange._check(asking(0), study, query)
+    started = time.perf_counter()
+    left, number = RECORDS - desk.head().size, 0
+    while left > 0:
+        batch = [asking(number + i) for i in range(min(RECORDS_PER_TRANSACTION, left) // 2 or 1)]
+
+        def work(db: Connection, asked: list[Asked] = batch) -> None:
+            for one in asked:
+                answers = curator.exchange._measured(released, query)
+                curator.exchange._answer_at_once(db, one, study, released, query, answers)
+
+        desk.database.write(work)
+        number += len(batch)
+        left = RECORDS - desk.head().size
+    making = time.perf_counter() - started
+    with desk.database.read() as db:
+        told = desk.export(db)
+    times = []
+    for _ in range(ROUNDS):
+        started = time.perf_counter()
+        head = verify_export(told)
+        times.append(time.perf_counter() - started)
+    desk.close()
+    if head.size < RECORDS:
+        raise Failed(f"the log holds {head.size} records, not {RECORDS}")
+    return making, float(np.median(times))
+
+
+def _study(curator: Curator) -> tuple[str, Callable[[int], Asked]]:
+    """An open study of 1,000 rows, and the requests of its one grant by number."""
+    _, owner = curator.desk.issue("owner", "bench", days=1)
+
+    def asked(who: Principal, name: str) -> Asked:
+        return Asked(who, secrets.token_hex(16), "POST", "/v1/bench", name, sha256(name.encode()))
+
+    rows = np.random.default_rng(0).normal(size=(1_000, 3))
+    text = "a,b,y\n" + "\n".join(",".join(map(repr, row)) for row in rows.tolist())
+    upload = Upload(name="bench", public=True, columns=None, filename="bench.csv")
+    dataset = json.loads(curator.datasets.register(asked(owner, "data"), upload, io.BytesIO(text.encode())).body)
+    spec = wire.StudyCreate(
+        name="bench",
+        dataset_id=dataset["id"],
+        features=[wire.Feature(column=name, lower=-3.0, upper=3.0) for name in "ab"],
+        measurement=wire.Measurement(column="y", direction="maximize"),
+        release=wire.IdentityRelease(mechanism="identity"),
+    )
+    study = json.loads(curator.studies.create(asked(owner, "study"), spec).body)["id"]
+    curator.studies.release(asked(owner, "release"), study)
+    granted = curator.studies.grant(asked(owner, "grant"), study, wire.GrantCreate(name="bench"))
+    grant = json.loads(granted.body)
+    modeler = Principal(grant["id"], grant["kid"], "modeler", "bench", study)
+    return study, lambda number: asked(modeler, f"query {number}")
+
+
+def command(folder: Path, *words: str) -> tuple[float, str]:
+    """Median seconds of a whole process of the curator's command line, and what it said."""
+    times = []
+    for _ in range(ROUNDS):
+        started = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-m", "curator_service", *words],
+            env=environment({"BLINDOPT_CURATOR_DATA_DIR": str(folder)}),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        times.append(time.perf_counter() - started)
+        if done.returncode:
+            raise Failed(f"curator_service {' '.join(words)}: {done.stderr}")
+    return float(np.median(times)), done.stdout
+
+
+def tables() -> list[Table]:
+    """The whole command, its start alone, and the pure function."""
+    with scratch() as folder:
+        making, pure = built(folder)
+        whole, told = command(folder, "audit", "verify")
+        start, _ = command(folder, "--version")
+    if int(told.split()[0]) < RECORDS:
+        raise Failed(f"audit verify said: {told}")
+    seconds = [
+        ("python -m curator_service audit verify, whole process", whole),
+        ("python -m curator_service --version, whole process", start),
+        ("shared.reconciliation.verify_export, in memory", pure),
+        ("appending them, 10,000 in a transaction", making),
+    ]
+    return [
+        Table(
+            f"A log of {RECORDS:,} records (goal: verified in less than 5 s)",
+            ["what", "seconds", "records a second"],
+            [[what, took, None if took is start else RECORDS / took] for what, took in seconds],
+        )
+    ]

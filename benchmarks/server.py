@@ -1,0 +1,108 @@
+"""A server as a process of its own: its port, and the CPU time it has taken."""
+
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from shared.client import is_ready
+
+START_SECONDS = 60.0
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Failed(Exception):
+    """Something under measurement did not do what is measured; the text says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A running server on loopback."""
+
+    port: int
+    pid: int
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def cpu_seconds(self) -> float:
+        """User and system time of all its threads since it started, in steps of 10 ms."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for a while, on the disk of the project: /tmp may be memory, where a durable commit costs nothing."""
+    out = Path(__file__).parent.parent / "out"
+    out.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out, prefix="bench-") as name:
+        yield Path(name)
+
+
+def environment(settings: dict[str, str]) -> dict[str, str]:
+    """The environment of this process, with no settings of a service but these."""
+    return {k: v for k, v in os.environ.items() if not k.startswith("BLINDOPT_")} | settings
+
+
+@contextmanager
+def bare(mode: str, folder: Path) -> Iterator[Server]:
+    """``benchmarks.bare`` in one of its modes."""
+    port = _free_port()
+    command = ["benchmarks.bare", mode, str(folder / f"{mode}.sqlite"), str(port)]
+    with _started(command, {}, port, folder / f"{mode}.log") as server:
+        yield server
+
+
+@contextmanager
+def curator(folder: Path, settings: dict[str, str]) -> Iterator[tuple[Server, str]]:
+    """A curator with a data folder of its own, and the owner's token."""
+    port, token = _free_port(), folder / "first-token"
+    chosen = {
+        "BLINDOPT_CURATOR_DATA_DIR": str(folder / "data"),
+        "BLINDOPT_CURATOR_PORT": str(port),
+        "BLINDOPT_CURATOR_FIRST_TOKEN_FILE": str(token),
+    }
+    with _started(["curator_service", "serve"], chosen | settings, port, folder / "curator.log") as server:
+        yield server, token.read_text()
+
+
+@contextmanager
+def _started(module: list[str], settings: dict[str, str], port: int, log: Path) -> Iterator[Server]:
+    with log.open("wb") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *module],
+            env=environment(settings),
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+        )
+        try:
+            server = Server(port, process.pid)
+            deadline = time.monotonic() + START_SECONDS
+            while not is_ready(server.url):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise Failed(f"{module[0]} did not start: {log.read_text()[-1_000:]}")
+                time.sleep(0.05)
+            yield server
+        finally:
+            process.terminate()
+            try:
+                process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,264 @@
+"""What every request passes: it gets a name, its bearer is known, its size and rate are bounded, its exchange is told.
+
+One ASGI layer, not one for each concern: at 200 microseconds an exchange every layer would count.
+"""
+
+import errno
+import hashlib
+import logging
+import re
+import secrets
+import time
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from shared.audit import RECEIPT_HEADER
+from shared.errors import BlindoptError, BodyTooLarge, Invalid, StorageUnavailable, Unauthenticated
+from shared.serving import problems
+from shared.serving.desk import KEY, Asked, Desk, Expired
+from shared.serving.rates import Buckets
+from shared.serving.tokens import Principal
+
+log = logging.getLogger("blindopt.access")
+_REQUEST_ID = re.compile(r"[0-9a-f-]{8,64}")
+_OPEN = ("/healthz", "/readyz", "/openapi.json", "/v1/meta")
+_HEADERS = (
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"referrer-policy", b"no-referrer"),
+)
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+class Gate:
+    """The outermost layer of a service."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        desk: Desk,
+        asking: Buckets,
+        failing: Buckets,
+        limit_of: Callable[[str, Principal | None], int],
+    ) -> None:
+        self.app = app
+        self.desk = desk
+        self.asking = asking
+        self.failing = failing
+        self.limit_of = limit_of
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await _Passage(self, scope, receive, send).go()
+        else:
+            await self.app(scope, receive, send)
+
+
+class _Passage:
+    """One request on its way in, and its reply on its way out.
+
+    Every reply to a modeler is recorded in the log before it leaves; 503 if that is not possible. One that
+    was recorded with its effect (``state.recorded``) passes; one with a digest as its ETag streams; any
+    other is held back until it is whole, for its digest.
+    """
+
+    def __init__(self, gate: Gate, scope: Scope, receive: Receive, send: Send) -> None:
+        self._gate, self._scope, self._receive, self._send = gate, scope, receive, send
+        self._headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))  # of repeated ones, the first
+        asked = self._header(b"x-request-id")
+        self._request_id = asked if _REQUEST_ID.fullmatch(asked) else secrets.token_hex(16)
+        self._state: dict[str, Any] = scope.setdefault("state", {})
+        self._state["request_id"] = self._request_id
+        self._state["body_sha256"] = self.digest
+        self._principal: Principal | None = None
+        self._limit = 0
+        self._got = 0
+        self._whole = False
+        self._sha = hashlib.sha256()
+        self._too_large: BodyTooLarge | None = None
+        self._held: list[Message] | None = None
+        self._tells = False  # whether what goes out must be in the log first
+        self._started = False
+        self._status = 0
+
+    def _header(self, name: bytes) -> str:
+        return self._headers.get(name, b"").decode("latin-1")
+
+    async def go(self) -> None:
+        """Pass, or refuse; one line in the access log, without path, query string or any value."""
+        started = time.perf_counter()
+        try:
+            await self._pass()
+        finally:
+            route = getattr(self._scope.get("route"), "path", None) or self._state.get("route", "unmatched")
+            fields = {"request_id": self._request_id, "method": self._scope["method"], "route": route}
+            took = round((time.perf_counter() - started) * 1000, 2)
+            log.info("request", extra={"fields": {**fields, "status": self._status, "ms": took}})
+
+    async def _pass(self) -> None:
+        try:
+            self._identify()
+            await self._gate.app(self._scope, self.receive, self.send)
+            if self._too_large is not None:
+                raise self._too_large
+        except BlindoptError as error:
+            await self._refuse(error)
+        except OSError as error:
+            if self._started or error.errno not in _FULL:
+                await self._fault(error)
+            else:
+                await self._refuse(StorageUnavailable("a file cannot be written: the disk is full"))
+        except Exception as error:
+            await self._fault(error)
+
+    # --- the way in -------------------------------------------------------------------------------
+
+    def _identify(self) -> None:
+        """Set ``state.principal`` before anything reads the body. Raises for whom and what is not let in.
+
+        A principal that asks too often, and an address that keeps sending bad tokens, are not looked at, so
+        the log does not tell of them. The bearer of an expired or revoked token is known: the log does.
+        """
+        path, gate = self._scope["path"], self._gate
+        expired: Expired | None = None
+        if path not in _OPEN:
+            address = (self._scope.get("client") or ("",))[0]
+            gate.failing.check(address)
+            try:
+                principal = gate.desk.authenticate(self._header(b"authorization"))
+            except Expired as error:
+                principal, expired = error.principal, error
+            except Unauthenticated:
+                gate.failing.take(address)
+                raise
+            gate.asking.take(principal.id)
+            self._principal = self._state["principal"] = principal
+            self._tells = principal.study_id is not None
+        self._limit = gate.limit_of(path, self._principal)
+        announced = self._header(b"content-length") or "0"
+        if not announced.isdecimal() or int(announced) > self._limit:
+            raise self._over()
+        if expired is not None:
+            raise expired
+
+    def _over(self) -> BodyTooLarge:
+        self._too_large = BodyTooLarge(f"this path takes at most {self._limit} bytes")
+        return self._too_large
+
+    async def receive(self) -> Message:
+        """What the application reads; BodyTooLarge before too much is held in memory."""
+        message = await self._take()
+        if self._got > self._limit:
+            raise self._over()
+        return message
+
+    async def _take(self) -> Message:
+        message = await self._receive()
+        self._whole = not message.get("more_body")
+        if message["type"] == "http.request":
+            body = message.get("body", b"")
+            self._got += len(body)
+            self._sha.update(body)
+        return message
+
+    async def digest(self, *, strict: bool = False) -> str:
+        """Read what is left of the body; the digest of all. ``strict`` raises for one too large or cut."""
+        while not (self._whole or self._too_large) and self._got <= self._limit:  # a reply may come before
+            gone = (await self._take())["type"] == "http.disconnect"
+            if gone and strict:
+                raise Invalid("the request ended before its body did: nothing happened")
+        if self._got > self._limit and strict:
+            raise self._over()
+        return self._sha.hexdigest()
+
+    # --- the way out ------------------------------------------------------------------------------
+
+    async def send(self, message: Message) -> None:
+        """What the application answers; not the framework's own word for a body that was too large."""
+        if self._too_large is None:
+            await self._out(message)
+
+    async def _out(self, message: Message) -> None:
+        if self._held is None and message["type"] == "http.response.start":
+            if not self._tells or self._state.get("recorded"):
+                await self._start(message)
+            elif etag := _etag(message):
+                await self._record(message, etag)
+                await self._start(message)
+            else:
+                self._held = [message]
+        elif self._held is not None:
+            self._held.append(message)
+            if not message.get("more_body"):
+                held, self._held = self._held, None
+                await self._record(held[0], hashlib.sha256(b"".join(m["body"] for m in held[1:])).hexdigest())
+                await self._start(held[0])
+                for part in held[1:]:
+                    await self._send(part)
+        else:
+            await self._send(message)
+
+    async def _start(self, message: Message) -> None:
+        headers = message["headers"] = list(message["headers"])
+        headers.append((b"x-request-id", self._request_id.encode()))
+        if not any(name == b"cache-control" for name, _ in headers):
+            headers.append((b"cache-control", b"no-store"))
+        headers.extend(_HEADERS)
+        self._started = True
+        self._status = message["status"]
+        await self._send(message)
+
+    async def _record(self, start: Message, reply_sha256: str) -> None:
+        """Tell the exchange, and add its receipt to the reply. Raises what a write raises."""
+        assert self._principal is not None
+        self._tells = False  # should it fail, the refusal goes out untold
+        key = self._header(b"idempotency-key")
+        asked = Asked(
+            principal=self._principal,
+            request_id=self._request_id,
+            method=self._scope["method"],
+            path=self._scope["path"],
+            key=key if KEY.fullmatch(key) else None,
+            body_sha256=await self.digest(),
+        )
+        replayed = (b"idempotency-replayed", b"true") in start["headers"]
+        desk, status = self._gate.desk, start["status"]
+        receipt = await desk.database.write_soon(
+            lambda db: desk.record(db, asked, status, reply_sha256, replayed=replayed)
+        )
+        if receipt is not None:
+            start["headers"] = [*start["headers"], (RECEIPT_HEADER.lower().encode(), receipt.encode())]
+
+    async def _refuse(self, error: BlindoptError) -> None:
+        if self._started:
+            raise ConnectionAbortedError("the reply was cut after its start") from None
+        self._held = None
+        reply = problems.response(error, path=self._scope["path"], request_id=self._request_id)
+        try:
+            await self._out({"type": "http.response.start", "status": reply.status_code, "headers": reply.raw_headers})
+            await self._out({"type": "http.response.body", "body": bytes(reply.body), "more_body": False})
+        except BlindoptError as failure:  # the refusal could not be recorded: that is the news
+            await self._refuse(failure)
+        except Exception as failure:
+            await self._fault(failure)
+
+    async def _fault(self, error: Exception) -> None:
+        """A fault of ours: a 500 that shows nothing of it. Logged by type and place, as its text may quote a record."""
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        found = {"kind": type(error).__name__, "at": f"{frame.name}:{frame.lineno}"}
+        log.error("fault", extra={"fields": {"request_id": self._request_id, **found}})
+        if self._started:
+            raise ConnectionAbortedError("the reply was cut after its start") from None
+        await self._refuse(BlindoptError("a fault on our side; the log has it under this request_id"))
+
+
+def _etag(start: Message) -> str | None:
+    """The digest in a reply's ETag, where it is one."""
+    for name, value in start["headers"]:
+        if name == b"etag" and value.startswith(b'"sha256-'):
+            return str(value.decode("latin-1").strip('"').removeprefix("sha256-"))
+    return None

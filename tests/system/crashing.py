@@ -1,0 +1,397 @@
+"""Services that kill themselves at a named point.
+
+The services know nothing of it: their functions are wrapped here, then their own command line runs. A file,
+the control, says where and at which passage to die; it is read at each passage, so one process serves many
+tests, and it is removed before the kill, so that the service which is started again lives.
+"""
+
+import asyncio
+import contextvars
+import functools
+import json
+import multiprocessing
+import os
+import secrets
+import signal
+import sqlite3
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+SHOTS = "shots"
+"""A file beside the control: one JSON line for each kill, written before it."""
+
+
+@dataclass(frozen=True)
+class Shot:
+    """Die at the ``passage``-th time that ``point`` is passed from now on, ``delay`` seconds later."""
+
+    point: str
+    passage: int = 1
+    delay: float = 0.0
+    name: str = ""
+    """Tells one shot from another; counting begins anew with it."""
+
+    def aim(self, control: Path) -> None:
+        """Give it to the process that reads ``control``."""
+        named = replace(self, name=secrets.token_hex(8))
+        partial = control.with_suffix(".part")
+        partial.write_text(json.dumps(asdict(named)))
+        partial.replace(control)
+
+
+def shots(control: Path) -> list[dict[str, Any]]:
+    """What the processes that read ``control`` died of: point, and what the work was about."""
+    path = control.with_name(SHOTS)
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+class Gun:
+    """Counts passages and kills."""
+
+    def __init__(self, control: Path) -> None:
+        self._control = control
+        self._lock = threading.Lock()
+        self._passed: dict[str, int] = {}
+
+    def passes(self, point: str, about: str = "") -> None:
+        """The process is at ``point``."""
+        try:
+            shot = Shot(**json.loads(self._control.read_text()))
+        except FileNotFoundError:
+            return
+        if shot.point != point:
+            return
+        with self._lock:
+            passed = self._passed[shot.name] = self._passed.get(shot.name, 0) + 1
+            if passed != shot.passage:
+                return
+            with self._control.with_name(SHOTS).open("a") as told:
+                told.write(json.dumps({"point": point, "about": about, "delay": shot.delay}) + "\n")
+            self._control.unlink()
+            if shot.delay:
+                threading.Timer(shot.delay, _die).start()
+            else:
+                _die()
+
+    def broken(self, how: str) -> bool:
+        """Whether the service is to be wrong in this way: the checks must find it."""
+        path = self._control.with_name("broken")
+        return path.exists() and path.read_text() == how
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _around(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    original = getattr(owner, name)
+    setattr(owner, name, functools.wraps(original)(make(original)))
+
+
+# --- commits ----------------------------------------------------------------------------------------
+
+
+class Commits:
+    """Points before and after the COMMIT of the transaction that did a certain work."""
+
+    def __init__(self, gun: Gun) -> None:
+        self._gun = gun
+        self._done: list[tuple[str, str]] = []  # in the transaction that is open: there is one at a time
+
+    def mark(self, owner: Any, name: str, point: str, about: Callable[..., str] = lambda *_, **__: "") -> None:
+        """Name the commit of every transaction in which ``owner.name`` ran."""
+
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def marked(*args: Any, **kwargs: Any) -> Any:
+                found = original(*args, **kwargs)
+                self._done.append((point, about(*args, **kwargs)))
+                return found
+
+            return marked
+
+        _around(owner, name, make)
+
+    def watch(self) -> None:
+        """Stand at every COMMIT of every connection that is opened from now on."""
+        commits = self
+
+        class Watched(sqlite3.Connection):
+            def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+                if sql != "COMMIT":
+                    return super().execute(sql, *args)
+                done, commits._done = commits._done, []
+                for point, about in done:
+                    commits._gun.passes(f"{point}.before-commit", about)
+                found = super().execute(sql, *args)
+                for point, about in done:
+                    commits._gun.passes(f"{point}.after-commit", about)
+                return found
+
+        for module in (sqlite3, sqlite3.dbapi2):
+            _around(module, "connect", lambda connect: functools.partial(connect, factory=Watched))
+
+
+# --- calls and replies ------------------------------------------------------------------------------
+
+
+def _call(gun: Gun, owner: Any, name: str, point: str, about: Callable[..., str] = lambda *_, **__: "") -> None:
+    """Points before and after a call."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            told = about(*args, **kwargs)
+            gun.passes(f"{point}.before", told)
+            found = original(*args, **kwargs)
+            gun.passes(f"{point}.after", told)
+            return found
+
+        return watched
+
+    _around(owner, name, make)
+
+
+def _replies(gun: Gun, of: dict[tuple[str, str], str]) -> None:
+    """Points before a reply, when the head of it has left, and when all of it has."""
+    from shared.serving.middleware import RequestContext
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        async def watched(self: Any, scope: Any, receive: Any, send: Any) -> None:
+            what = next((w for (m, end), w in of.items() if scope.get("method") == m and scope["path"].endswith(end)), "")
+            key = dict(scope.get("headers", ())).get(b"idempotency-key", b"").decode()
+
+            async def sent(message: Any) -> None:
+                begins = message["type"] == "http.response.start"
+                ends = message["type"] == "http.response.body" and not message.get("more_body")
+                if begins:
+                    gun.passes(f"{what}.reply.before", key)
+                await send(message)
+                if begins or ends:
+                    await asyncio.sleep(0.02)  # uvloop writes to the socket at the end of its turn
+                    gun.passes(f"{what}.reply.{'half' if begins else 'after'}", key)
+
+            await original(self, scope, receive, sent if what else send)
+
+        return watched
+
+    _around(RequestContext, "__call__", make)
+
+
+# --- the two services -------------------------------------------------------------------------------
+
+_asking: contextvars.ContextVar[str] = contextvars.ContextVar("asking", default="")
+
+
+def curator(gun: Gun) -> Callable[[], None]:
+    """Wrap the curator; its command line."""
+    from curator_service import cli, store, vault
+    from curator_service.measurement.column import is_exact
+    from curator_service.privacy import noise
+    from curator_service.service import exchange, studies
+    from curator_service.service.datasets import Datasets
+    from shared.serving.store import notes
+
+    commits = Commits(gun)
+    commits.watch()
+    commits.mark(store, "begin_query", "charge", lambda db, **values: str(values["idempotency_key"]))
+    commits.mark(exchange.Exchanges, "_settle", "answer", lambda self, db, asked, *_: str(asked.key))
+    commits.mark(notes, "countersign", "countersigned", lambda db, grant, size, *_: f"{grant}:{size}")
+    commits.mark(Datasets, "_add", "registered")
+    commits.mark(studies.Studies, "_charge", "release", lambda self, db, asked, identity, spec: identity)
+    commits.mark(studies.Studies, "_publish", "published", lambda self, db, identity, *_: identity)
+    commits.mark(studies.Studies, "_abandon", "abandoned", lambda self, db, identity, actor: identity)
+    _call(gun, vault.Vault, "_settle", "file", lambda self, partial, identity: identity)
+    _call(gun, noise, "add_gaussian", "release.draw")
+    _replies(
+        gun,
+        {
+            ("POST", "/queries"): "answer",
+            ("GET", "/candidates"): "candidates",
+            ("GET", "/audit/checkpoint"): "checkpoint",
+            ("POST", "/audit/countersignatures"): "countersigned",
+            ("POST", ":release"): "published",
+        },
+    )
+
+    def named(ask: Callable[..., Any]) -> Callable[..., Any]:
+        async def asks(self: Any, asked: Any, *rest: Any) -> Any:
+            _asking.set(asked.key or "")
+            return await ask(self, asked, *rest)
+
+        return asks
+
+    def drawn(measure: Callable[..., Any]) -> Callable[..., Any]:
+        def draws(outcomes: Any, asked: Any, spec: Any) -> Any:
+            if is_exact(spec):  # nothing is drawn
+                return measure(outcomes, asked, spec)
+            gun.passes("draw.before", _asking.get())
+            found = measure(outcomes, asked, spec)
+            gun.passes("draw.after", _asking.get())
+            return found
+
+        return draws
+
+    _around(exchange.Exchanges, "ask", named)
+    _around(exchange, "measure", drawn)
+    _break_curator(gun)
+    return cli.main
+
+
+def modeler(gun: Gun) -> Callable[[], None]:
+    """Wrap the modeler; its command line."""
+    from modeler_service import cli, run, runs, store
+    from modeler_service.witness import Witness
+    from shared.client import StudyClient
+    from shared.serving.store import notes
+
+    commits = Commits(gun)
+    commits.watch()
+    commits.mark(store, "add_run", "created", lambda db, **values: str(values["id"]))
+    commits.mark(notes, "pin", "pinned")
+    commits.mark(store, "add_trial", "chosen", lambda db, **values: f"{values['run_id']}:{values['number']}")
+    commits.mark(store, "answer_trial", "answered", lambda db, run_id, number, **_: f"{run_id}:{number}")
+    commits.mark(Witness, "_take", "taken")
+    commits.mark(notes, "countersign", "countersigned", lambda db, grant, size, *_: f"{grant}:{size}")
+    commits.mark(runs, "end", "ended", lambda db, identity, *_: identity)
+    _call(gun, StudyClient, "ask", "ask", lambda self, query, *, key: key)
+    _call(gun, StudyClient, "_fetch", "download")
+    _call(gun, StudyClient, "checkpoint", "checkpoint")
+    _call(gun, StudyClient, "countersign", "countersign", lambda self, told, *, key: key)
+    _break_modeler(gun, run)
+    return cli.main
+
+
+# --- services that are wrong on purpose -------------------------------------------------------------
+
+
+def _break_curator(gun: Gun) -> None:
+    from curator_service import store
+    from curator_service.privacy import ledger
+    from curator_service.service.exchange import Exchanges
+    from curator_service.store import ledger as lines
+    from curator_service.vault import new_id
+    from shared import wire
+    from shared.serving.store.base import stamp
+
+    def redrawing(ask: Callable[..., Any]) -> Callable[..., Any]:
+        """A retry gets another draw instead of the stored reply."""
+
+        async def asks(self: Any, asked: Any, identity: str, request: Any) -> Any:
+            reply = await ask(self, asked, identity, request)
+            if not (reply.replayed and gun.broken("redrawn")):
+                return reply
+            told = wire.QueryReply.model_validate_json(reply.body)
+            answers = self._measured(self._check(asked, identity, request), request)
+            return replace(reply, body=told.model_copy(update={"answers": answers}).model_dump_json().encode())
+
+        return asks
+
+    pending: dict[str, tuple[Any, ...]] = {}
+
+    def beginning(begin: Callable[..., Any]) -> Callable[..., Any]:
+        def begins(self: Any, db: Any, asked: Any, identity: str, released: Any, request: Any) -> Any:
+            earlier = store.begun(db, asked.principal.id, asked.key)
+            if gun.broken("drawn first") and earlier is None:  # charged only when there is an answer to charge for
+                pending[new_id("qry")] = (begin, asked, identity, released, request)
+                return list(pending)[-1]
+            found = begin(self, db, asked, identity, released, request)
+            if gun.broken("charged twice") and earlier is not None and isinstance(found, str):
+                rows = [(item.row, item.plays) for item in request.rows]
+                known = lines.row_balances(db, identity, [row for row, _ in rows])
+                charges = ledger.charge_answers(released.spec, lines.balance(db, identity), rows, known)
+                lines.add(db, identity, "answers", charges, query_id=found, at=stamp(self._desk.clock()))
+            return found
+
+        return begins
+
+    def settling(settle: Callable[..., Any]) -> Callable[..., Any]:
+        def settles(self: Any, db: Any, asked: Any, identity: str, query_id: str, answers: Any) -> Any:
+            if query_id in pending:
+                begin, *what = pending.pop(query_id)
+                query_id = begin(self, db, *what)
+            return settle(self, db, asked, identity, query_id, answers)
+
+        return settles
+
+    def free(add: Callable[..., Any]) -> Callable[..., Any]:
+        def adds(db: Any, study_id: str, kind: str, *rest: Any, **named: Any) -> None:
+            if not (kind == "answers" and gun.broken("not charged")):
+                add(db, study_id, kind, *rest, **named)
+
+        return adds
+
+    _around(Exchanges, "ask", redrawing)
+    _around(Exchanges, "_begin", beginning)
+    _around(Exchanges, "_settle", settling)
+    _around(lines, "add", free)
+
+
+def _break_modeler(gun: Gun, run: Any) -> None:
+    from modeler_service.witness import Witness
+
+    def forgetting(keep: Callable[..., Any]) -> Callable[..., Any]:
+        def keeps(self: Any, db: Any, exchange: Any, note: Any) -> None:
+            if not (exchange.method == "POST" and gun.broken("not recorded")):
+                keep(self, db, exchange, note)
+
+        return keeps
+
+    def wavering(choose: Callable[..., Any]) -> Callable[..., Any]:
+        """What is asked depends on more than the release, the seed and the answers."""
+
+        def chooses(self: Any, number: int, initial: Any, algorithm: Any, sign: int) -> Any:
+            if gun.broken("chosen by chance") and number > len(initial):
+                algorithm.observe(secrets.randbelow(100), 1.0)
+            return choose(self, number, initial, algorithm, sign)
+
+        return chooses
+
+    _around(Witness, "keep", forgetting)
+    _around(run.Run, "_choose", wavering)
+
+
+SERVICES = {"curator": curator, "modeler": modeler}
+PRELOADED = ("curator_service.cli", "modeler_service.cli", "opendp.prelude", "dp_accounting")
+
+
+class Forked:
+    """A service in a child of a process that has imported it already: it starts in a fifth of the time."""
+
+    _server = multiprocessing.get_context("forkserver")
+
+    def __init__(self, service: str, control: Path, environment: dict[str, str], log: Path) -> None:
+        self._server.set_forkserver_preload([__name__, "pytest", *PRELOADED])
+        self._process = self._server.Process(target=serve, args=(service, control, environment, log), daemon=True)
+        self._process.start()
+
+    def poll(self) -> int | None:
+        """Its exit status; negative for a signal."""
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for its end."""
+        self._process.join(timeout)
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal."""
+        os.kill(self._process.pid or 0, number)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self._process.kill()
+
+
+def serve(service: str, control: Path, environment: dict[str, str], log: Path) -> None:
+    """Wrap a service and run ``serve`` of its command line, in a process of its own."""
+    os.environ.clear()
+    os.environ.update(environment)
+    with log.open("ab") as file:
+        for descriptor in (1, 2):
+            os.dup2(file.fileno(), descriptor)
+    main = SERVICES[service](Gun(control))
+    sys.argv = [f"blindopt-{service}", "serve"]
+    main()

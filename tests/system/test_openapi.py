@@ -1,0 +1,350 @@
+"""Both services keep the contract that they publish, whoever asks and whatever is sent: schemathesis tries."""
+
+import os
+import socket
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Thread
+from typing import Any
+
+import pytest
+import schemathesis
+import uvicorn
+from fastapi import FastAPI
+from pydantic import BaseModel, ValidationError
+from schemathesis import hooks
+from schemathesis.engine import events, from_schema
+from starlette.responses import JSONResponse
+
+from shared import wire
+from shared.client import OwnerClient, StudyClient, VendorClient
+from shared.notes import Signer
+
+EXAMPLES = int(os.environ.get("BLINDOPT_SCHEMATHESIS_EXAMPLES", "8"))
+SEED = 20_231_117
+HALTED = ("pause", "resume", "replace_token")
+
+
+@dataclass
+class World:
+    """What a service holds, so that requests find it. A request that ends something gets one of its own to end."""
+
+    ids: dict[str, str]
+    own: dict[str, dict[str, list[str]]]
+    bodies: dict[str, Callable[[dict[str, Any]], dict[str, Any]]]
+    number: int = 0
+
+    def mend(self, case: Any) -> None:
+        """Make sense of three in four requests: ids that are there, and if it is well-formed, a new key and a body."""
+        self.number += 1
+        if self.number % 4 == 0 or case.meta is None:
+            return
+        label = case.operation.label
+        for name in case.path_parameters:
+            own = self.own.get(label, {}).get(name) or [self.ids[name]]
+            case.path_parameters[name] = own[self.number % len(own)]
+        if case.meta.generation.mode.is_positive:
+            if "idempotency-key" in case.headers:
+                case.headers["idempotency-key"] = str(self.number)
+            if label in self.bodies:
+                case.body = self.bodies[label](case.body)
+
+
+@dataclass
+class Tried:
+    """What was found, and which statuses each operation answered with."""
+
+    faults: list[str] = field(default_factory=list)
+    statuses: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
+    requests: int = 0
+
+    @property
+    def reached(self) -> set[str]:
+        """Operations that did what they are for."""
+        return {name for name, statuses in self.statuses.items() if min(statuses) < 300}
+
+
+def _try(
+    url: str,
+    authorization: str | None = None,
+    mend: Callable[[Any], None] = lambda case: None,
+    *,
+    boundaries: bool = True,
+) -> Tried:
+    """Send what the contract at ``url`` allows and what it forbids; ``mend`` sees each case before it leaves.
+
+    ``boundaries``: each parameter and field at its limits, missing and of another type, and every other method.
+    """
+    config = schemathesis.Config.from_dict(
+        {
+            "seed": SEED,
+            "headers": {"Authorization": authorization} if authorization else {},
+            "continue-on-failure": True,
+            "cache": {"enabled": False},  # a run learns nothing from the one before
+            "generation": {
+                "deterministic": True,
+                "database": "none",
+                "max-examples": EXAMPLES,
+                "with-security-parameters": False,
+            },
+            # A schema cannot tell that a column is in a dataset: what it allows may still be refused.
+            "checks": {"positive_data_acceptance": {"enabled": False}},
+            # Ids come from ``mend`` alone, so that no example spoils what another one needs.
+            "phases": {
+                "stateful": {"enabled": False},
+                "coverage": {"enabled": boundaries, "extra-data-sources": {"responses": False}},
+                "fuzzing": {"extra-data-sources": {"responses": False}},
+            },
+        }
+    )
+    schema, tried = schemathesis.openapi.from_url(f"{url}/openapi.json", config=config), Tried()
+    with _before_each_call(mend):
+        for event in from_schema(schema).execute():
+            if isinstance(event, events.NonFatalError | events.FatalError):
+                tried.faults.append(repr(event))
+            if isinstance(event, events.ScenarioFinished):
+                _read(event.recorder, tried)
+    return tried
+
+
+@contextmanager
+def _before_each_call(mend: Callable[[Any], None]) -> Iterator[None]:
+    @schemathesis.hook  # there is this one for all schemas only
+    def before_call(context: Any, case: Any, kwargs: Any) -> None:
+        mend(case)
+
+    try:
+        yield
+    finally:
+        hooks.unregister(before_call)
+
+
+def _read(recorder: Any, tried: Tried) -> None:
+    for nodes in recorder.checks.values():
+        tried.faults += [
+            f"{node.name}: {node.failure_info.failure}\n{node.failure_info.code_sample}"
+            for node in nodes
+            if node.failure_info is not None
+        ]
+    for identity, interaction in recorder.interactions.items():
+        operation, reply = recorder.cases[identity].value.operation, interaction.response
+        where = f"{interaction.request.method} {interaction.request.uri}"
+        tried.requests += 1
+        if reply is None:
+            tried.faults.append(f"no answer: {where}")
+            continue
+        if interaction.request.method == operation.method.upper():
+            tried.statuses[operation.label].add(reply.status_code)
+        elif reply.status_code not in (401, 405) and "}:" not in operation.path:  # nothing is there to GET: 404
+            tried.faults.append(f"not 405: {where} {reply.status_code}")
+        # Schemathesis does not look at the bodies of replies to methods that the contract does not tell.
+        if reply.status_code >= 400 and not _is_problem(reply):
+            tried.faults.append(f"not a problem document: {where} {reply.status_code} {reply.content[:200]!r}")
+
+
+def _is_problem(reply: Any) -> bool:
+    try:
+        problem = wire.Problem.model_validate_json(reply.content)
+    except ValidationError:
+        return False
+    return problem.status == reply.status_code and reply.headers["content-type"] == ["application/problem+json"]
+
+
+# --- both services, with something in them --------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def curator(make_service, tmp_path_factory):
+    """One of its own: odd requests would litter the logs of the others' curator."""
+    limits = {"rate_per_second": "100000", "rate_burst": "100000", "bad_tokens_per_minute": "100000"}
+    return make_service("curator", tmp_path_factory.mktemp("openapi"), **limits).start()
+
+
+@pytest.fixture(scope="module")
+def modeler(make_service, tmp_path_factory):
+    """One of its own, which works on one run at a time and gives up on a curator at once."""
+    limits = {"rate_per_second": "100000", "rate_burst": "100000", "bad_tokens_per_minute": "100000"}
+    limits |= {"concurrent_runs": "1", "retry_attempts": "1"}
+    return make_service("modeler", tmp_path_factory.mktemp("openapi"), **limits).start()
+
+
+@pytest.fixture(scope="module")
+def opened(curator, small, open_study):
+    with OwnerClient(curator.url, curator.token) as owner:
+        return open_study(owner, owner.register("small", small.csv, public=True))
+
+
+@pytest.fixture(scope="module")
+def at_curator(curator, opened, small) -> World:
+    witness = Signer.of("modeler", bytes(range(32)))
+    with OwnerClient(curator.url, curator.token) as owner, StudyClient(curator.url, opened.token, opened.id) as study:
+        query, _ = study.ask(wire.QueryRequest(rows=[wire.RowPlays(row=3)]), key="first")
+        granted = [owner.grant(opened.id, wire.GrantCreate(name="other")) for _ in range(4)]
+        grants = [grant.id for grant in granted[:2]]
+        signed = witness.countersign(study.checkpoint().note, 1_700_000_000)
+        archived, (closed, *drafts) = owner.register("old", small.csv), _drafts(owner, opened, 9)
+        owner.release(closed)
+        ends = [owner.grant(opened.id, wire.GrantCreate(name="rotates")).id for _ in range(9)]
+    spec = opened.view.spec.model_dump(mode="json")
+    real = {name: spec[name] for name in ("dataset_id", "features", "measurement")}
+    return World(
+        ids={
+            "dataset_id": spec["dataset_id"],
+            "study_id": opened.id,
+            "query_id": query.id,
+            "grant_id": grants[0],
+            "kid": granted[2].kid,
+        },
+        own={
+            "POST /v1/datasets/{dataset_id}:archive": {"dataset_id": [archived.id]},
+            "POST /v1/studies/{study_id}:release": {"study_id": drafts},
+            "POST /v1/studies/{study_id}:close": {"study_id": [closed]},
+            "POST /v1/studies/{study_id}/grants/{grant_id}:revoke": {"grant_id": grants},
+            "POST /v1/studies/{study_id}/grants/{grant_id}:rotate": {"grant_id": ends},
+            "POST /v1/studies/{study_id}/grants/{grant_id}/tokens/{kid}:revoke": {"grant_id": [granted[2].id]},
+        },
+        bodies={
+            "POST /v1/datasets": lambda body: {"name": body["name"], "file": "a,b\n1,2\n3,4\n"},
+            "POST /v1/studies": lambda body: body | real | {"budget": {}},
+            "POST /v1/studies/{study_id}/queries": lambda body: {"rows": [{"row": 3, "plays": 1}]},
+            "POST /v1/audit/countersignatures": lambda body: {"note": signed, "key": witness.verifier.vkey},
+        },
+    )
+
+
+def _drafts(owner, opened, number):
+    return [owner.create_study(opened.view.spec).id for _ in range(number)]
+
+
+@pytest.fixture(scope="module")
+def at_modeler(curator, opened, modeler, run_of) -> World:
+    with VendorClient(modeler.url, modeler.token) as vendor, socket.create_server(("127.0.0.1", 0)) as silent:
+        run = vendor.wait(vendor.start(run_of(curator.url, opened, iterations=2)).id, timeout_s=60)
+        nowhere = f"http://127.0.0.1:{silent.getsockname()[1]}"  # where soon nobody listens
+        vendor.start(run_of(nowhere, opened))  # keeps the next one in the queue
+        stopped = vendor.stop(vendor.start(run_of(nowhere, opened)).id)
+        halted = [vendor.pause(vendor.start(run_of(nowhere, opened)).id).id for _ in range(3)]
+        assert (run.state, stopped.state) == ("completed", "stopped")
+    return World(
+        ids={"run_id": run.id},
+        own={
+            "POST /v1/runs/{run_id}:stop": {"run_id": [stopped.id]},
+            **{
+                f"POST /v1/runs/{{run_id}}:{verb}": {"run_id": [run_id]}
+                for verb, run_id in zip(HALTED, halted, strict=True)
+            },
+        },
+        bodies={"POST /v1/runs": lambda body: body | {"curator_url": nowhere}},
+    )
+
+
+@pytest.fixture(scope="module")
+def issue() -> Callable[..., str]:
+    """A new token of a role; its Authorization header."""
+
+    def make(service, role: str) -> str:
+        return f"Bearer {service.run('token', 'create', '--role', role, '--name', role).stdout.strip()}"
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def operations() -> Callable[..., dict[str, bool]]:
+    """Each operation of a service's contract, and whether it asks for a token."""
+
+    def told(service) -> dict[str, bool]:
+        with service.http("") as http:
+            paths = http.get("/openapi.json").json()["paths"]
+        return {f"{m.upper()} {path}": bool(o["security"]) for path, item in paths.items() for m, o in item.items()}
+
+    return told
+
+
+def _check_kept(tried: Tried) -> None:
+    assert not tried.faults, f"{len(tried.faults)} of {tried.requests} requests:\n\n" + "\n\n".join(tried.faults[:20])
+
+
+def test_the_curator_keeps_its_contract_with_every_role(curator, opened, at_curator, issue, operations):
+    reached = set()
+    auditor = issue(curator, "auditor")
+    for bearer in f"Bearer {curator.token}", auditor, f"Bearer {opened.token}":
+        tried = _try(curator.url, bearer, at_curator.mend, boundaries=bearer != auditor)
+        _check_kept(tried)
+        reached |= tried.reached
+    assert reached == set(operations(curator))
+
+
+def test_the_modeler_keeps_its_contract_with_every_role(modeler, at_modeler, issue, operations):
+    reached = set()
+    viewer = issue(modeler, "viewer")
+    for bearer in f"Bearer {modeler.token}", viewer:
+        tried = _try(modeler.url, bearer, at_modeler.mend, boundaries=bearer != viewer)
+        _check_kept(tried)
+        reached |= tried.reached
+    assert reached == set(operations(modeler))
+
+
+@pytest.mark.parametrize("bearer", ["none", "malformed", "revoked"])
+@pytest.mark.parametrize("name", ["curator", "modeler"])
+def test_without_a_good_token_there_is_401_and_nothing_else(name, bearer, request, issue, operations):
+    service, world = request.getfixturevalue(name), request.getfixturevalue(f"at_{name}")
+    authorization = {"none": None, "malformed": "Bearer blindopt_0123456789abcdef.short"}.get(bearer)
+    if bearer == "revoked":
+        authorization = issue(service, {"curator": "owner", "modeler": "vendor"}[name])
+        assert service.run("token", "revoke", authorization.partition("_")[2][:16]).returncode == 0
+    tried = _try(service.url, authorization, world.mend, boundaries=bearer == "none")
+    _check_kept(tried)
+    assert tried.statuses == {label: {401} if secured else {200} for label, secured in operations(service).items()}
+
+
+# --- the check itself -----------------------------------------------------------------------------
+
+
+class Told(BaseModel):
+    number: int
+
+
+@contextmanager
+def _served(app: FastAPI) -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None))
+        thread = Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def test_a_service_that_breaks_its_contract_is_caught():
+    app = FastAPI()
+
+    @app.get("/undocumented")
+    def undocumented() -> JSONResponse:
+        return JSONResponse({}, 418)
+
+    @app.get("/fault")
+    def fault() -> JSONResponse:
+        return JSONResponse({}, 500)
+
+    @app.get("/shape")
+    def shape() -> Told:
+        return JSONResponse({"number": "seven"})
+
+    @app.get("/right")
+    def right() -> Told:
+        return Told(number=7)
+
+    with _served(app) as url:
+        faults = _try(url).faults
+    found = {(fault.partition(":")[0], path) for fault in faults for path in app.openapi()["paths"] if path in fault}
+    assert {(name, path) for name, path in found if name != "not a problem document"} == {
+        ("status_code_conformance", "/undocumented"),
+        ("status_code_conformance", "/fault"),
+        ("not_a_server_error", "/fault"),
+        ("response_schema_conformance", "/shape"),
+    }
+    assert ("not a problem document", "/right") in found  # FastAPI's own 405
