@@ -14,10 +14,9 @@ from typer.testing import CliRunner
 
 import curator_service.cli
 import modeler_service.cli
-from curator_service.privacy.ledger import units
 from modeler_service.algorithms.algorithm import algorithm_of
 from shared import matrix, wire
-from shared.client import StudyClient
+from shared.client import OwnerClient, StudyClient
 
 COMMAND_LINES = {"curator": curator_service.cli.app, "modeler": modeler_service.cli.app}
 
@@ -32,7 +31,9 @@ class Study:
     """Of one answer; 0 for a study whose answers are exact, which are counted and not priced."""
 
 
-def draft(small: Any, dataset: str, *, epsilon: str = "0", answers: int | None = None, **chosen: Any) -> wire.StudyCreate:
+def draft(
+    small: Any, dataset: str, *, epsilon: str = "0", answers: int | None = None, **chosen: Any
+) -> wire.StudyCreate:
     """A study on the small data: exact answers, or Laplace noise of ``epsilon``; caps that ``answers`` just fit under.
 
     A charge too many would be refused, and end a run.
@@ -89,14 +90,17 @@ def check_runs(curator: Any, modeler: Any, study: Study, runs: Iterable[str], le
 def check_charges(curator: Any, study: Study, keys: set[str]) -> None:
     """The ledger has one charge for each of ``keys`` and not a unit more; the log tells each once."""
     grant = _grant(curator, study)
-    queries = curator.rows("SELECT id, idempotency_key FROM queries WHERE study_id = ? AND grant_id = ?", study.id, grant)
+    queries = curator.rows(
+        "SELECT id, idempotency_key FROM queries WHERE study_id = ? AND grant_id = ?", study.id, grant
+    )
     charged = Counter(key for _, key in queries)
     assert charged == Counter(keys), f"charged otherwise than asked: {_difference(charged, Counter(keys))}"
     known = {query for query, _ in queries}
-    lines = curator.rows("SELECT query_id, cost, plays FROM ledger WHERE study_id = ? AND kind = 'answers'", study.id)
-    ours = [line for line in lines if line[0] in known]
-    assert Counter(query for query, _, _ in ours) == Counter(known), "the ledger charged a query twice, or not at all"
-    assert sum(cost for _, cost, _ in ours) == len(keys) * units(study.epsilon), "the ledger's sum is not right"
+    with OwnerClient(curator.url, curator.token) as owner:
+        lines = [line for line in owner.ledger(study.id) if line.query_id in known]
+    assert Counter(line.query_id for line in lines) == Counter(known), "the ledger charged a query twice, or not at all"
+    spent = sum(Decimal(line.epsilon or "0") for line in lines)
+    assert spent == len(keys) * Decimal(study.epsilon), f"the ledger's sum is {spent}"
     records = Counter(
         record["details"]["query_id"]
         for (body,) in curator.rows("SELECT body FROM log")
@@ -228,5 +232,3 @@ def check_reconciled(curator: Any, modeler: Any, studies: Iterable[str], folder:
         for service in (curator, modeler):
             status, told = command(service, "audit", "reconcile", study, str(ours), str(theirs))
             assert (status, told.endswith(" exchanges compared, 0 differences\n")) == (0, True), told
-
-
