@@ -104,6 +104,7 @@ class Runs:
                 return  # another took this worker's place while it was stuck
 
     def _work(self, identity: str) -> None:
+        self._desk.check_sound()  # nothing is asked that the log could not tell
         signal = Signal()
         lease = self._desk.database.write(lambda db: self._take(db, identity))
         if lease is None:
