@@ -31,7 +31,9 @@ class Study:
     """Of one answer; 0 for a study whose answers are exact, which are counted and not priced."""
 
 
-def draft(small: Any, dataset: str, *, epsilon: str = "0", answers: int | None = None, **chosen: Any) -> wire.StudyCreate:
+def draft(
+    small: Any, dataset: str, *, epsilon: str = "0", answers: int | None = None, **chosen: Any
+) -> wire.StudyCreate:
     """A study on the small data: exact answers, or Laplace noise of ``epsilon``; caps that ``answers`` just fit under.
 
     A charge too many would be refused, and end a run.
@@ -88,7 +90,9 @@ def check_runs(curator: Any, modeler: Any, study: Study, runs: Iterable[str], le
 def check_charges(curator: Any, study: Study, keys: set[str]) -> None:
     """The ledger has one charge for each of ``keys`` and not a unit more; the log tells each once."""
     grant = _grant(curator, study)
-    queries = curator.rows("SELECT id, idempotency_key FROM queries WHERE study_id = ? AND grant_id = ?", study.id, grant)
+    queries = curator.rows(
+        "SELECT id, idempotency_key FROM queries WHERE study_id = ? AND grant_id = ?", study.id, grant
+    )
     charged = Counter(key for _, key in queries)
     assert charged == Counter(keys), f"charged otherwise than asked: {_difference(charged, Counter(keys))}"
     known = {query for query, _ in queries}
@@ -228,5 +232,3 @@ def check_reconciled(curator: Any, modeler: Any, studies: Iterable[str], folder:
         for service in (curator, modeler):
             status, told = command(service, "audit", "reconcile", study, str(ours), str(theirs))
             assert (status, told.endswith(" exchanges compared, 0 differences\n")) == (0, True), told
-
-

@@ -199,7 +199,12 @@ def _facts(parties, key):
         "SELECT l.seq FROM ledger l JOIN queries q ON q.id = l.query_id WHERE q.idempotency_key = ?", key
     )
     assert len(known) == len(charges) <= 1, f"{key} was charged {len(charges)} times"
-    facts = [("chosen", trial), ("charged", charges), ("answered", reply), ("stored", trial and trial[0][0] is not None)]
+    facts = [
+        ("chosen", trial),
+        ("charged", charges),
+        ("answered", reply),
+        ("stored", trial and trial[0][0] is not None),
+    ]
     return " ".join(name for name, found in facts if found)
 
 
