@@ -425,6 +425,12 @@ def wrong_dataset(wrong_parties, small):
         return owner.register("small", small.csv, public=True).id
 
 
+def _play_and_check(parties, study, folder, aim):
+    died, runs = _played(parties, [study], 1, aim)
+    assert died
+    _check_all(parties, [study], runs, folder)
+
+
 @pytest.mark.parametrize("how", WRONG)
 def test_a_service_that_is_wrong_on_purpose_is_found(wrong_parties, small, wrong_dataset, tmp_path, how):
     name, point, passage, found = WRONG[how]
@@ -434,9 +440,7 @@ def test_a_service_that_is_wrong_on_purpose_is_found(wrong_parties, small, wrong
     broken.write_text(how)
     try:
         with pytest.raises(AssertionError, match=found):
-            died, runs = _played(parties, [study], 1, lambda: Shot(point, passage).aim(parties.control(victim)))
-            assert died
-            _check_all(parties, [study], runs, tmp_path)
+            _play_and_check(parties, study, tmp_path, lambda: Shot(point, passage).aim(parties.control(victim)))
     finally:
         broken.unlink()
 
