@@ -80,7 +80,7 @@ class Run:
                 return self._loop(curator, study, candidates)
             except Remote as error:
                 if not can_retry(error):  # refused: what was said until then is settled all the same
-                    self._settle(curator, study)
+                    self._conclude(curator, study)
                 raise
 
     def _check_same(self, study: wire.StudyView) -> None:
@@ -126,7 +126,7 @@ class Run:
                     self._settle(curator, study)
             algorithm.observe(outcome[0], sign * outcome[1])
             self._signal.progress()
-        self._settle(curator, study)
+        self._conclude(curator, study)
         return {"state": "completed", "ended_because": because}
 
     def _settle(self, curator: StudyClient, study: wire.StudyView) -> None:
@@ -135,6 +135,14 @@ class Run:
             self._witness.settle(curator, study.grant_id)
         except (Remote, Unreachable):
             return
+
+    def _conclude(self, curator: StudyClient, study: wire.StudyView) -> None:
+        """Settle for the last time: a run waits for a curator that does not answer, since no next time covers it."""
+        try:
+            self._retry(lambda: self._witness.settle(curator, study.grant_id))
+        except Remote as error:
+            if can_retry(error):
+                raise
 
     def _stored(self, number: int) -> tuple[int, float] | None:
         """Row and y of a trial that was answered before the run was taken up."""
