@@ -14,10 +14,9 @@ from typer.testing import CliRunner
 
 import curator_service.cli
 import modeler_service.cli
-from curator_service.privacy.ledger import units
 from modeler_service.algorithms.algorithm import algorithm_of
 from shared import matrix, wire
-from shared.client import StudyClient
+from shared.client import OwnerClient, StudyClient
 
 COMMAND_LINES = {"curator": curator_service.cli.app, "modeler": modeler_service.cli.app}
 
@@ -97,10 +96,11 @@ def check_charges(curator: Any, study: Study, keys: set[str]) -> None:
     charged = Counter(key for _, key in queries)
     assert charged == Counter(keys), f"charged otherwise than asked: {_difference(charged, Counter(keys))}"
     known = {query for query, _ in queries}
-    lines = curator.rows("SELECT query_id, cost, plays FROM ledger WHERE study_id = ? AND kind = 'answers'", study.id)
-    ours = [line for line in lines if line[0] in known]
-    assert Counter(query for query, _, _ in ours) == Counter(known), "the ledger charged a query twice, or not at all"
-    assert sum(cost for _, cost, _ in ours) == len(keys) * units(study.epsilon), "the ledger's sum is not right"
+    with OwnerClient(curator.url, curator.token) as owner:
+        lines = [line for line in owner.ledger(study.id) if line.query_id in known]
+    assert Counter(line.query_id for line in lines) == Counter(known), "the ledger charged a query twice, or not at all"
+    spent = sum(Decimal(line.epsilon or "0") for line in lines)
+    assert spent == len(keys) * Decimal(study.epsilon), f"the ledger's sum is {spent}"
     records = Counter(
         record["details"]["query_id"]
         for (body,) in curator.rows("SELECT body FROM log")

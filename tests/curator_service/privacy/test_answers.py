@@ -1,0 +1,268 @@
+"""Private answers: their law, the clip, an audit of their epsilon, the guards, and what is said of them."""
+
+import math
+from decimal import Decimal
+
+import numpy as np
+import opendp.prelude as dp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from curator_service.measurement.column import is_exact, measure, passport_of
+from curator_service.privacy import noise
+from curator_service.privacy.guarantees import guarantee
+from curator_service.privacy.noise import add_laplace, laplace_scale
+from shared import wire
+from shared.errors import NumericalFailure
+
+N = 100_000
+MISTAKEN = 1e-6  # a correct mechanism fails a decision about as often
+C, EPSILON = 1.0, Decimal(1)
+ONE_QUERY = wire.PLAYS_MAX
+
+
+def answers(epsilon="1", value_bound=0.75, noise_bound=0.25):
+    return wire.LaplaceAnswers(mechanism="laplace", epsilon=epsilon, value_bound=value_bound, noise_bound=noise_bound)
+
+
+def study(said=None, variance=0.0, release=None, unit="row", **caps):
+    return wire.StudyCreate(
+        name="s",
+        dataset_id="ds_",
+        features=[wire.Feature(column="a", lower=0, upper=1)],
+        measurement=wire.Measurement(column="y", direction="maximize", noise_variance=variance),
+        release=release or wire.IdentityRelease(mechanism="identity"),
+        answers=said or answers(),
+        privacy_unit=unit,
+        budget=wire.Budget(**caps),
+    )
+
+
+def ask(y, count, spec):
+    """``count`` answers about one row whose outcome is ``y``, as the service makes them."""
+    plays = [wire.RowPlays(row=0, plays=min(ONE_QUERY, count - done)) for done in range(0, count, ONE_QUERY)]
+    return np.array([answer.y for answer in measure(np.full(len(plays), float(y)), plays, spec)])
+
+
+def fits(sample, scale):
+    return stats.kstest(sample, stats.laplace(scale=scale).cdf).pvalue
+
+
+@pytest.fixture(scope="module")
+def drawn():
+    """100,000 answers about y = 1/3, less y."""
+    return add_laplace(np.full(N, 1 / 3), C, EPSILON) - 1 / 3
+
+
+# --- the law --------------------------------------------------------------------------------------------------
+
+
+def test_the_noise_is_laplace_of_twice_the_bound_over_epsilon(drawn):
+    assert fits(drawn, 2 * C / float(EPSILON)) > MISTAKEN
+    # The mean size is the scale, with standard deviation scale / sqrt(N): sharper than Kolmogorov-Smirnov.
+    assert abs(np.abs(drawn).mean() / 2 - 1) < 5 / math.sqrt(N)
+    assert abs(drawn.mean()) < 5 * 2 * math.sqrt(2 / N)
+
+
+@pytest.mark.parametrize("wrong", [0.9, 1.1])
+def test_noise_a_tenth_off_would_be_caught(drawn, wrong):
+    assert fits(wrong * drawn, 2.0) < 1e-20
+
+
+@pytest.mark.parametrize("wrong", [0.97, 1.03])
+def test_noise_three_hundredths_off_would_be_caught_by_its_mean_size(drawn, wrong):
+    assert abs(np.abs(wrong * drawn).mean() / 2 - 1) > 5 / math.sqrt(N)
+
+
+def test_answers_are_independent_and_none_comes_twice(drawn):
+    for lag in (1, 2, 50):
+        assert stats.pearsonr(np.abs(drawn[:-lag]), np.abs(drawn[lag:])).pvalue > MISTAKEN
+    assert len(np.unique(drawn)) == N
+
+
+def test_every_answer_lies_on_the_lattice(drawn):
+    steps = np.ldexp(drawn[:5_000] + 1 / 3, -noise.lattice(laplace_scale(C, EPSILON)))
+    np.testing.assert_allclose(steps, np.round(steps), atol=1e-3)  # 1/3 was taken off and put back
+    straight = np.ldexp(add_laplace(np.full(2_000, 0.1), C, EPSILON), -noise.lattice(laplace_scale(C, EPSILON)))
+    np.testing.assert_array_equal(straight, np.round(straight))
+
+
+@pytest.mark.parametrize(("y", "centre"), [(1e6, 1.0), (-1e6, -1.0), (1.0 + 1e-9, 1.0), (0.5, 0.5), (1.7e308, 1.0)])
+def test_an_outcome_beyond_the_bound_answers_like_the_bound(y, centre):
+    """Else an outlier would be seen for what it is, whatever the noise."""
+    sample = ask(y, 5_000, study()) - centre
+    assert fits(sample, 2.0) > MISTAKEN
+    assert fits(sample - 1.0, 2.0) < MISTAKEN  # the control: a centre elsewhere is caught
+
+
+def test_what_measurement_noise_adds_is_clipped_too():
+    sample = ask(0.0, 5_000, study(variance=1e12))  # far outside the bound, on either side alike
+    law = stats.laplace(scale=2.0)
+    assert stats.kstest(sample, lambda x: (law.cdf(x - 1) + law.cdf(x + 1)) / 2).pvalue > MISTAKEN
+
+
+def test_a_clip_that_is_missing_would_be_caught(monkeypatch):
+    monkeypatch.setattr(np, "clip", lambda values, low, high: values)
+    assert abs(ask(1e6, 10, study()).mean()) > 1e5
+
+
+# --- an audit of epsilon by Clopper and Pearson (privacy.md, section 6, test 2) -------------------------------
+
+
+def at_least(high, low, threshold):
+    """A lower bound on epsilon that is wrong with probability 1e-6, from the event `y > threshold`."""
+    k, m = int((high > threshold).sum()), int((low > threshold).sum())
+    sure = stats.beta.ppf(MISTAKEN / 2, k, len(high) - k + 1)
+    most = stats.beta.ppf(1 - MISTAKEN / 2, m + 1, len(low) - m)
+    return math.log(sure / most)
+
+
+def audit(spec, draws):
+    """The better bound of both directions; the threshold is chosen on a fifth of the draws, tested on the rest."""
+    bound = spec.answers.bound
+    high, low = ask(bound, draws, spec), ask(-bound, draws, spec)
+    fifth = draws // 5
+    found = []
+    for one, other in ((high, low), (-low, -high)):
+        thresholds = np.linspace(-bound, bound, 21)
+        best = max(thresholds, key=lambda t, o=one, p=other: at_least(o[:fifth], p[:fifth], t))
+        found.append(at_least(one[fifth:], other[fifth:], best))
+    return max(found)
+
+
+def test_an_audit_of_the_answers_does_not_find_more_than_epsilon():
+    found = audit(study(), 60_000)
+    assert 0.88 < found <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("factor", "least"), [(0.5, 1.8), (0.9, 1.0)], ids=["B+R written instead of 2(B+R)", "a tenth too little"]
+)
+def test_too_little_noise_is_found_by_the_audit(factor, least, monkeypatch):
+    rng = np.random.default_rng(7)
+    scale = factor * laplace_scale(C, EPSILON)
+    monkeypatch.setattr(noise, "_laplace", lambda bound, epsilon: lambda value: value + rng.laplace(scale=scale))
+    assert audit(study(), 200_000) > least
+
+
+# --- guards ---------------------------------------------------------------------------------------------------
+
+
+def test_the_scale_is_twice_the_bound_over_epsilon_and_a_little():
+    for bound, epsilon in ((1.0, "1"), (0.3, "0.000001"), (1e-50, "1000"), (2e50, "0.1")):
+        exact = 2 * bound / float(epsilon)
+        assert exact < laplace_scale(bound, Decimal(epsilon)) < exact * (1 + 4e-6)
+
+
+@pytest.mark.parametrize("bound", [0.0, -1.0, math.nan, math.inf])
+def test_a_bound_that_would_not_protect_is_refused(bound):
+    with pytest.raises(ValueError, match="positive, finite"):
+        add_laplace(np.zeros(1), bound, EPSILON)
+
+
+@pytest.mark.parametrize("epsilon", ["0", "-1", "Infinity"])
+def test_an_epsilon_that_means_nothing_is_refused(epsilon):
+    with pytest.raises(ValueError, match="positive, finite"):
+        add_laplace(np.zeros(1), 1.0, Decimal(epsilon))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_an_outcome_that_is_no_number_is_refused_before_anything_is_drawn(bad, monkeypatch):
+    monkeypatch.setattr(noise, "_laplace", lambda *args: pytest.fail("a mechanism was made"))
+    with pytest.raises(NumericalFailure, match="not finite"):
+        add_laplace(np.array([0.0, bad]), C, EPSILON)
+
+
+@pytest.mark.parametrize("wrong", [0.0, 1e-300, 0.5, 0.999, 3.0])
+def test_a_scale_that_does_not_cost_epsilon_draws_nothing(wrong, monkeypatch):
+    """B+R for 2(B+R), a scale of 0 that tells the value, noise for another epsilon: found when it is built."""
+    noise._laplace.cache_clear()
+    right = laplace_scale(C, EPSILON)
+    monkeypatch.setattr(noise, "laplace_scale", lambda bound, epsilon: wrong * right)
+    with pytest.raises((NumericalFailure, ValueError, dp.OpenDPException)):
+        add_laplace(np.zeros(3), C, EPSILON)
+    monkeypatch.undo()
+    noise._laplace.cache_clear()
+    assert add_laplace(np.zeros(3), C, EPSILON).shape == (3,)
+
+
+BOUNDS = st.floats(1e-50, 1e50)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    epsilon=st.from_regex(r"\A[0-9]{1,3}(\.[0-9]{1,12})?\Z").filter(lambda e: 1e-6 <= Decimal(e) <= 1000),
+    value_bound=BOUNDS,
+    noise_bound=st.just(0.0) | BOUNDS,
+    variance=st.just(0.0) | st.floats(0, 1e50, exclude_min=True),
+    y=st.floats(allow_nan=False, allow_infinity=False),
+)
+def test_whatever_a_draft_may_say_an_answer_can_be_drawn_and_told(epsilon, value_bound, noise_bound, variance, y):
+    """What fails here would fail after the charge."""
+    spec = study(answers(epsilon, value_bound, noise_bound), variance)
+    (answer,) = measure(np.array([y]), [wire.RowPlays(row=0)], spec)
+    assert math.isfinite(answer.y)
+    assert wire.Answer.model_validate_json(answer.model_dump_json()) == answer
+
+
+def test_trap_opendp_reads_nan_as_zero_and_clamps_nothing():
+    dp.enable_features("contrib")
+    space = dp.atom_domain(T=float, nan=False), dp.absolute_distance(T=float)
+    assert abs(dp.m.make_laplace(*space, scale=1e-3, k=-60)(math.nan)) < 0.1
+    bounded = dp.atom_domain(T=float, nan=False, bounds=(-1.0, 1.0)), dp.absolute_distance(T=float)
+    assert dp.m.make_laplace(*bounded, scale=1e-3, k=-60)(5.0) > 4.9
+    exact = dp.m.make_laplace(*space, scale=0.0)
+    assert (exact(1.5), exact.map(1.0)) == (1.5, math.inf)
+
+
+# --- what is said ---------------------------------------------------------------------------------------------
+
+
+def test_the_passport_says_what_was_done():
+    spec = study(answers("0.25", 3.0, 1.0), variance=0.5)
+    scale = laplace_scale(4.0, Decimal("0.25"))
+    privacy = wire.PrivacyNoise(family="laplace", scale=scale, bound=4.0)
+    told = wire.NoisePassport(privacy=privacy, clip=(-4.0, 4.0), measurement_variance=0.5)
+    assert passport_of(spec) == told
+    made = measure(np.zeros(2), [wire.RowPlays(row=5, plays=2), wire.RowPlays(row=1)], spec)
+    assert [(a.row, a.play, a.passport) for a in made] == [(5, 1, told), (5, 2, told), (1, 1, told)]
+    assert len({a.y for a in made}) == 3
+    bare = study(wire.NoAnswerNoise(mechanism="none"), variance=0.5)
+    assert passport_of(bare) == wire.NoisePassport(measurement_variance=0.5)
+
+
+def test_an_answer_is_exact_only_where_nothing_is_drawn():
+    none = wire.NoAnswerNoise(mechanism="none")
+    assert [is_exact(study(said, variance)) for said in (none, answers()) for variance in (0.0, 1e-300)] == [
+        True, False, False, False,
+    ]  # fmt: skip
+
+
+RELEASES = {
+    "None: the candidates are the records": wire.IdentityRelease(mechanism="identity"),
+    "(0.5, 1e-05)-differential privacy": wire.GaussianRelease(mechanism="gaussian", epsilon="0.5", delta=1e-5),
+    "As published, refuted: no differential": wire.PoGpUcbRelease(
+        mechanism="po_gp_ucb", epsilon="1", delta=1e-5, r=1, acknowledge_refuted=True
+    ),
+}
+ONE = "Each released y is 0.2-differentially private"
+
+
+@pytest.mark.parametrize("beginning", RELEASES)
+@pytest.mark.parametrize(
+    ("said", "unit", "cap", "end"),
+    [
+        (wire.NoAnswerNoise(mechanism="none"), "row", None, "without privacy noise, and the number of rows is public."),
+        (answers("0.2"), "row", None, "with the release: the study sets no cap on the sum."),
+        (answers("0.2"), "row", "1.5", "with the release, to 1.5 at most."),
+        (answers("0.2"), "answer", "1.5", "Each answer is counted as another person's."),
+    ],
+)
+def test_the_guarantee_says_what_holds_for_release_and_answers(beginning, said, unit, cap, end):
+    text = guarantee(study(said, release=RELEASES[beginning], unit=unit, epsilon_per_row=cap))
+    assert text.startswith(beginning)
+    assert text.endswith(end)
+    assert (ONE in text) == (said.mechanism == "laplace")
+    assert len(text) <= 4_000
