@@ -87,11 +87,13 @@ def build(
         """Put a backup into an empty DATA_DIR, verify it, and record that what came after it is lost."""
         with _plain_errors():
             chosen = _checked(settings)
-            archive.restore(source, chosen.data_dir, secrets)
-            with desk(chosen) as opened:
-                with opened.database.read() as db:
-                    head = reconciliation.verify_export(opened.export(db))
-                opened.database.write(lambda db: restored(db, opened))
+            with only_process(chosen.data_dir):
+                partial = archive.unpack(source, chosen.data_dir, secrets)
+                with desk(chosen.model_copy(update={"data_dir": partial})) as opened:
+                    with opened.database.read() as db:
+                        head = reconciliation.verify_export(opened.export(db))
+                    opened.database.write(lambda db: restored(db, opened))
+                archive.settle(partial)
         typer.echo(f"restored {head.size} records, root {head.root}")
 
     @cli.command()
