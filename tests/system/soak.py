@@ -52,6 +52,7 @@ class Soak:
     """By study and modeler."""
     runs: dict[tuple[str, int], list[str]] = field(default_factory=dict)
     kills: Counter[str] = field(default_factory=Counter)
+    unmet: int = 0
     verified: Counter[str] = field(default_factory=Counter)
     over: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
@@ -117,6 +118,9 @@ class Soak:
             while modeler.rows("SELECT ended_at FROM runs WHERE id = ?", run) == [(None,)]:
                 if self.ended.wait(0.2):
                     return
+            if modeler.rows("SELECT state, study FROM runs WHERE id = ?", run) == [("failed", None)]:
+                self.unmet += 1  # no contact at all, and nothing asked: it ends at once, as documented
+                self.runs[study.id, number].pop()
 
     def _start(self, modeler: Service, order: wire.RunCreate) -> str:
         key = secrets.token_hex(16)
@@ -273,6 +277,7 @@ def main() -> None:
     runs = sum(map(len, soak.runs.values()))
     print(f"{chosen.seconds:.0f} s of kills, {took:.0f} s until the last run ended")
     print(f"kill -9: {soak.kills['curator']} of the curator, {soak.kills['modeler']} of {chosen.modelers} modelers")
+    print(f"{soak.unmet} runs never met the curator and failed at their start")
     print(f"{runs} runs, {answers} answers, {exchanges} exchanges: {exchanges / took:.1f} a second")
     print(f"audit verify beside the services: {soak.verified.total()} times; in the end everything holds")
 
