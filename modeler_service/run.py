@@ -31,11 +31,11 @@ def query_of(row: int) -> wire.QueryRequest:
     return wire.QueryRequest(rows=[wire.RowPlays(row=row, plays=1)])
 
 
-def was_asked(db: Connection, key: str, request_sha256: str) -> bool:
-    """Whether a run chose what a request under this key asks."""
+def was_asked(db: Connection, key: str, request_sha256: str | None) -> bool:
+    """Whether a run chose what a request under this key asks; None: whatever it asks."""
     run_id, _, number = key.rpartition(":")
     trial = store.trial(db, run_id, int(number)) if number.isdecimal() and len(number) < 10 else None
-    return trial is not None and sha256(query_body(query_of(trial.row))) == request_sha256
+    return trial is not None and request_sha256 in (None, sha256(query_body(query_of(trial.row))))
 
 
 def can_retry(error: BlindoptError) -> bool:

@@ -260,7 +260,8 @@ class Desk:
 
     def export(self, db: Connection) -> Export:
         """All that this party tells, with a checkpoint of each log as it is now and every signature it holds."""
-        kept = self._kept.read_text() if self._kept.exists() else None  # before ``db`` looks: it may go on
+        # Before the first look at the database: a service that goes on meanwhile keeps a later one.
+        kept = self._kept.read_text() if self._kept.exists() else None
         grants = logs.grants(db)
         own = Export(
             service=f"blindopt-{self.signer.name.partition('.')[0]}",
