@@ -117,8 +117,11 @@ def _check_queries(db: Connection, charged: set[str]) -> None:
 
 def _check_replies(db: Connection, answered: dict[tuple[str, str], str]) -> None:
     left = dict(answered)
+    asked = {(row.grant_id, row.idempotency_key) for row in store.all_queries(db)}
     for row in replies.answers(db):
         digest = left.pop((row.principal, row.idempotency_key), None)
+        if digest is None and (row.principal, row.idempotency_key) in asked:
+            raise LogBroken(f"the stored answer under key {row.idempotency_key} is not in the log")
         if digest is not None and sha256(row.body) != digest:
             raise LogBroken(f"the stored answer under key {row.idempotency_key} was changed")
     for _, key in left:

@@ -210,7 +210,7 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A read-only view of one moment."""
-        with self._reader.connect() as db:
+        with self._reader.connect() as db, db.begin():  # by itself only SQLAlchemy's own statements would begin
             yield db
 
     @staticmethod
