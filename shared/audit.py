@@ -164,11 +164,21 @@ def _check_entry(entry: Entry, size: int, place: str) -> None:
         raise LogBroken(f"record {size} is missing: the log continues at {entry.seq}")
     if leaf_hash(entry.body) != entry.leaf:
         raise LogBroken(f"record {size} was changed: its bytes do not match its hash")
-    told = entry.record.get(place)
+    record = entry.record
+    told = record.get(place)
     if entry.seq < size or (type(told) is int and told < size):
         raise LogBroken(f"record {size} was repeated: it is record {told} again")
-    if told != size:
+    if type(told) is not int or told != size:
         raise LogBroken(f"record {size} was moved: it says it is {told}")
+    if not _is_canonical(record, entry.body):
+        raise LogBroken(f"record {size} is not in its canonical form: two readers could tell it differently")
+
+
+def _is_canonical(record: Json, body: bytes) -> bool:
+    try:
+        return canonical(record) == body
+    except ValueError:  # a number or a text that has no canonical form
+        return False
 
 
 def consistency(leaves: Sequence[bytes], first: int) -> list[bytes]:

@@ -5,7 +5,6 @@ and tlog-cosignature (another party signs a checkpoint that it found consistent,
 """
 
 import base64
-import binascii
 import hashlib
 import re
 from dataclasses import dataclass
@@ -21,6 +20,20 @@ _ED25519, _COSIGNATURE = b"\x01", b"\x04"
 _NAME = re.compile(r"[!-*,-~]{1,200}")  # printable, without space and plus
 _LINE = re.compile(r"\u2014 ([!-*,-~]{1,200}) ([A-Za-z0-9+/]+={0,2})")
 NOTE_MAX = 4_000
+
+# The y of Ed25519's points of small order. Under such a key one signature fits many messages: what it "signs"
+# can be denied.
+_P = 2**255 - 19
+_EIGHTH = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD83D3D706A17C7
+_SMALL_ORDER = {0, 1, _P - 1, _EIGHTH, _P - _EIGHTH}
+
+
+def _decoded(text: str) -> bytes:
+    """The bytes of a base64 text in its one spelling. Raises ValueError."""
+    raw = base64.b64decode(text, validate=True)
+    if base64.b64encode(raw).decode() != text:
+        raise ValueError("a base64 text with stray bits")
+    return raw
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +60,17 @@ class Verifier:
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or len(self.public) != 32:
             raise LogBroken("a verifier key needs a name without space or plus, and 32 bytes")
+        if (int.from_bytes(self.public, "little") & (1 << 255) - 1) % _P in _SMALL_ORDER:
+            raise LogBroken("this verifier key is weak: anybody can sign with it")
 
     @classmethod
     def parse(cls, vkey: str) -> Self:
         """The key of a ``vkey``. Raises LogBroken for anything else."""
         try:
             name, told, key = vkey.split("+", 2)
-            raw = base64.b64decode(key, validate=True)
+            raw = _decoded(key)
             verifier = cls(name, raw[1:])
-            if raw[:1] != _ED25519 or bytes.fromhex(told) != verifier.identity(_ED25519):
+            if raw[:1] != _ED25519 or told != verifier.identity(_ED25519).hex():
                 raise ValueError
         except ValueError:
             raise LogBroken("this is no Ed25519 verifier key") from None
@@ -146,8 +161,8 @@ def _split(note: str) -> tuple[str, list[tuple[str, bytes, bytes]]]:
     for line in told.removesuffix("\n").split("\n"):
         match = _LINE.fullmatch(line)
         try:
-            raw = base64.b64decode(match[2], validate=True) if match else b""
-        except binascii.Error:
+            raw = _decoded(match[2]) if match else b""
+        except ValueError:
             raw = b""
         if match is None or len(raw) < 5:
             raise LogBroken("a signature line of the note cannot be read")
@@ -164,7 +179,7 @@ def _checkpoint(text: str) -> Checkpoint:
     lines = text.removesuffix("\n").split("\n")
     try:
         origin, size, root = lines  # no extension lines: we write none
-        decoded = base64.b64decode(root, validate=True)
+        decoded = _decoded(root)
         if not re.fullmatch(r"0|[1-9][0-9]{0,17}", size) or len(decoded) != 32 or not origin:
             raise ValueError
     except ValueError:

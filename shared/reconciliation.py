@@ -120,9 +120,12 @@ def verify_export(export: Export, *, key: str | None = None) -> Head:
 
 def _verify_shared(export: Export, own: Verifier, grant: str, told: dict[int, Json]) -> None:
     entries = export.shared.get(grant, [])
+    waiting = _waiting(export, len(entries), told)
     try:
-        verify(entries, place="position", signed=_signed(export, own, grant))
+        verify(entries, place="position", signed=_signed(export, own, grant, waiting))
         for position, exchange in told.items():
+            if position in waiting:
+                continue
             if position >= len(entries) or entries[position].record != exchange:
                 raise LogBroken(f"place {position} is not what the party's own log tells")
         if export.service == "blindopt-curator" and len(told) != len(entries):
@@ -131,16 +134,35 @@ def _verify_shared(export: Export, own: Verifier, grant: str, told: dict[int, Js
         raise LogBroken(f"shared log {grant}: {error}") from None
 
 
-def _signed(export: Export, own: Verifier, grant: str) -> dict[int, str]:
-    """Roots of a shared log that somebody signed, as far as this party holds the signatures and the keys."""
+def _waiting(export: Export, size: int, told: dict[int, Json]) -> set[int]:
+    """Places that a modeler's copy of ``size`` exchanges cannot have yet, though its own log tells them.
+
+    The reply before them was lost on the way, and is fetched when the copy is next held against the
+    curator's; or no key of the curator is pinned yet.
+    """
+    pinned = any(exchange.get("study_id") in export.keys for exchange in told.values())
+    if export.service != "blindopt-modeler" or (pinned and size in told):
+        return set()
+    return {place for place in told if place >= size}
+
+
+def _signed(export: Export, own: Verifier, grant: str, waiting: set[int]) -> dict[int, str]:
+    """Roots of a shared log that somebody signed, as far as this party holds the signatures and the keys.
+
+    The receipts of places that are ``waiting`` are left out: there is nothing yet to hold them against.
+    """
     curator = own if export.service == "blindopt-curator" else _pinned(export, grant)
     found: list[Checkpoint] = []
+    receipts: list[Checkpoint] = []
     if curator is not None:
-        found += [curator.signed(n) for kind in ("checkpoint", "receipt") for n in export.of_kind(kind, grant)]
+        found += [curator.signed(n) for n in export.of_kind("checkpoint", grant)]
+        receipts += [curator.signed(n) for n in export.of_kind("receipt", grant)]
     witness = own if export.service == "blindopt-modeler" else _key(export.keys.get(grant))
     if witness is not None:
         found += [witness.countersigned(n)[0] for n in export.of_kind("countersignature", grant)]
-    return _roots(found, None if curator is None else f"{curator.name}/{grant}")
+    roots = _roots([*found, *receipts], None if curator is None else f"{curator.name}/{grant}")
+    others = {checkpoint.head.size for checkpoint in found}
+    return {size: told for size, told in roots.items() if size in others or size - 1 not in waiting}
 
 
 def _pinned(export: Export, grant: str) -> Verifier | None:

@@ -260,6 +260,8 @@ class Desk:
 
     def export(self, db: Connection) -> Export:
         """All that this party tells, with a checkpoint of each log as it is now and every signature it holds."""
+        # Before the first look at the database: a service that goes on meanwhile keeps a later one.
+        kept = self._kept.read_text() if self._kept.exists() else None
         grants = logs.grants(db)
         own = Export(
             service=f"blindopt-{self.signer.name.partition('.')[0]}",
@@ -269,8 +271,8 @@ class Desk:
             keys=dict(notes.keys(db)),
             notes=[("checkpoint", None, self.sign(logs.head(db)))],
         )
-        if self._kept.exists():
-            own.notes.append(("checkpoint", None, self._kept.read_text()))
+        if kept is not None:
+            own.notes.append(("checkpoint", None, kept))
         for grant in grants:
             if self.signer.name.startswith("curator"):  # who keeps the log signs it
                 own.notes.append(("checkpoint", grant, self.sign(logs.head(db, grant), grant)))

@@ -80,6 +80,7 @@ class _Passage:
         self._whole = False
         self._sha = hashlib.sha256()
         self._too_large: BodyTooLarge | None = None
+        self._unrecorded: Exception | None = None
         self._held: list[Message] | None = None
         self._tells = False  # whether what goes out must be in the log first
         self._started = False
@@ -105,14 +106,16 @@ class _Passage:
             await self._gate.app(self._scope, self.receive, self.send)
             if self._too_large is not None:
                 raise self._too_large
-        except BlindoptError as error:
-            await self._refuse(error)
-        except OSError as error:
-            if self._started or error.errno not in _FULL:
-                await self._fault(error)
-            else:
-                await self._refuse(StorageUnavailable("a file cannot be written: the disk is full"))
         except Exception as error:
+            # What ``send`` raised comes back as an error of the framework's own.
+            await self._failed(self._unrecorded or error)
+
+    async def _failed(self, error: Exception) -> None:
+        if isinstance(error, BlindoptError):
+            await self._refuse(error)
+        elif isinstance(error, OSError) and error.errno in _FULL and not self._started:
+            await self._refuse(StorageUnavailable("a file cannot be written: the disk is full"))
+        else:
             await self._fault(error)
 
     # --- the way in -------------------------------------------------------------------------------
@@ -227,9 +230,13 @@ class _Passage:
         )
         replayed = (b"idempotency-replayed", b"true") in start["headers"]
         desk, status = self._gate.desk, start["status"]
-        receipt = await desk.database.write_soon(
-            lambda db: desk.record(db, asked, status, reply_sha256, replayed=replayed)
-        )
+        try:
+            receipt = await desk.database.write_soon(
+                lambda db: desk.record(db, asked, status, reply_sha256, replayed=replayed)
+            )
+        except Exception as error:
+            self._unrecorded = error
+            raise
         if receipt is not None:
             start["headers"] = [*start["headers"], (RECEIPT_HEADER.lower().encode(), receipt.encode())]
 

@@ -254,7 +254,10 @@ WHERE = [
         )
     ),
     Case("revoke an unknown token", "not_found", f"POST {OPEN}/grants/{{grant}}/tokens/0123456789abcdef:revoke"),
-    Case("revoke the token of another grant", "not_found", "POST /v1/studies/{closed}/grants/{other}/tokens/{kid}:revoke"),
+    Case(
+        "revoke the token of another grant", "not_found",
+        "POST /v1/studies/{closed}/grants/{other}/tokens/{kid}:revoke",
+    ),
     Case("ledger of an unknown study", "not_found", "GET /v1/studies/std_0000000000000000/ledger"),
     Case("exposure of an unknown study", "not_found", "GET /v1/studies/std_0000000000000000/exposure"),
     Case("unknown path", "not_found", "GET /v1/nothing"),
@@ -290,9 +293,15 @@ WHAT = [
     Case("empty body", "invalid", ASK, who="modeler"),
     Case("a list as body", "invalid", ASK, who="modeler", json=[]),
     Case("broken JSON", "invalid", ASK, who="modeler", **row('{"row": 1')),
-    Case("not UTF-8", "bad_request", ASK, who="modeler", content=b'{"rows": "\xff\xfe"}', headers=JSON),
-    Case("a number of 5000 digits", "bad_request", ASK, who="modeler", **row('{"row": ' + "1" * 5000 + "}")),
-    Case("nested without end", "bad_request", ASK, who="modeler", content=b"[" * 100_000, headers=JSON),
+    *(
+        Case(f"{name}, {who}", code, asked, who=who, content=content, headers=JSON)
+        for who, asked, code in (("modeler", ASK, "invalid"), ("owner", "POST /v1/studies", "bad_request"))
+        for name, content in {
+            "not UTF-8": b'{"rows": "\xff\xfe"}',
+            "a number of 5000 digits": b'{"rows": [{"row": ' + b"1" * 5000 + b"}]}",
+            "nested without end": b"[" * 100_000,
+        }.items()
+    ),
     Case("half a surrogate", "invalid", "POST /v1/studies", headers=JSON, content=as_text("name", '"\\ud800"')),
     Case("no content type", "invalid", ASK, who="modeler", content=json.dumps(QUERY).encode()),
     Case("owner: broken JSON", "invalid", "POST /v1/studies", content=b'{"name": ', headers=JSON),

@@ -5,18 +5,16 @@ import io
 import json
 import os
 import re
-import sqlite3
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from demo.property_data import csv_bytes
-from shared import audit
+from shared import reconciliation
 from shared.serving.store.database import only_process
 
 ROOT = Path(__file__).parents[2]
@@ -92,13 +90,20 @@ def test_the_demo_leaves_two_logs_that_agree_and_no_process(played):
     for name in ("curator", "modeler"):
         database = played.folder / name / "data" / f"{name}.sqlite"
         assert str(database) in played.text
-        with only_process(database.parent), closing(sqlite3.connect(database)) as db:  # its service has ended
-            rows = db.execute("SELECT seq, body, leaf, peaks FROM log ORDER BY seq").fetchall()
-        entries = [audit.Entry(*row) for row in rows]
-        audit.verify(entries)
-        told.append(audit.exchanges((entry.record for entry in entries), study))
-    assert audit.reconcile(*told) == []
-    assert sum(exchange.path.endswith("/queries") for exchange in told[0]) == 120  # gp_ucb and random share the study
+        with only_process(database.parent):  # its service has ended
+            command = [sys.executable, "-m", f"{name}_service", "audit", "export"]
+            known = os.environ | {f"BLINDOPT_{name.upper()}_DATA_DIR": str(database.parent)}
+            done = subprocess.run(command, cwd=ROOT, env=known, capture_output=True, check=True)
+        (played.folder / f"{name}.jsonl").write_bytes(done.stdout)
+        told.append(reconciliation.read(played.folder / f"{name}.jsonl"))
+        reconciliation.verify_export(told[-1])
+    compared, differences = reconciliation.reconcile(*told, study)
+    assert differences == []
+    paths = [exchange["path"] for grant in told[0].shared for exchange in told[0].exchanges(grant)]
+    about = [path for path in paths if path.startswith(f"/v1/studies/{study}")]
+    assert compared == len(about)
+    # gp_ucb and random share the study, each under a grant of its own
+    assert about.count(f"/v1/studies/{study}/queries") == 120
 
 
 def _check_one_line(done):

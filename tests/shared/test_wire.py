@@ -23,6 +23,7 @@ STUDY = {
     "release": GAUSSIAN,
     "kernel": KERNEL,
 }
+LAPLACE = {"mechanism": "laplace", "epsilon": "0.5", "value_bound": 1.0}
 RUN = {"curator_url": "http://curator:8000", "study_id": "std_0123456789abcdef", "token": SECRET}
 REQUESTS = [
     (wire.Feature, FEATURE),
@@ -31,7 +32,14 @@ REQUESTS = [
     (wire.IdentityRelease, {"mechanism": "identity"}),
     (wire.GaussianRelease, GAUSSIAN),
     (wire.PoGpUcbRelease, PUBLISHED),
+    (wire.NoAnswerNoise, {"mechanism": "none"}),
+    (wire.LaplaceAnswers, LAPLACE),
+    (wire.Budget, {"epsilon_per_row": "1.5", "epsilon_total": "2", "queries": 9}),
     (wire.StudyCreate, STUDY),
+    (wire.StudyCreate, STUDY | {"answers": LAPLACE, "privacy_unit": "answer", "budget": {"epsilon_total": "10"}}),
+    (wire.Rotation, {"expires_in_days": 3}),
+    (wire.Countersigning, {"note": "n", "key": "k"}),
+    (wire.TokenReplacement, {"token": SECRET}),
     (wire.GrantCreate, {"name": "g"}),
     (wire.QueryRequest, {"rows": [{"row": 0}]}),
     (wire.RowPlays, {"row": 0, "plays": 1}),
@@ -64,7 +72,7 @@ def test_every_kind_of_request_is_in_this_list():
         return {kind, *(d for child in kind.__subclasses__() for d in leaves(child))} - {wire.Request}
 
     mine = {kind for kind in leaves(wire.Request) if kind.__module__.startswith("shared.wire")}
-    assert mine - {kind for kind, _ in REQUESTS} == {wire.Answers, wire.GpUcb, wire.RandomRows}
+    assert mine - {kind for kind, _ in REQUESTS} == {wire.GpUcb, wire.RandomRows}
 
 
 # --- numbers ---------------------------------------------------------------------------------------
@@ -82,6 +90,8 @@ NUMBERS = [
     (wire.GaussianRelease, GAUSSIAN, "sensitivity"),
     (wire.PoGpUcbRelease, PUBLISHED, "delta"),
     (wire.PoGpUcbRelease, PUBLISHED, "sensitivity"),
+    (wire.LaplaceAnswers, LAPLACE, "value_bound"),
+    (wire.LaplaceAnswers, LAPLACE, "noise_bound"),
     (wire.GpUcb, {"name": "gp_ucb"}, "delta_ucb"),
 ]
 NOT_NUMBERS = ["true", "false", '"1"', "1e400", "-1e400", "NaN", "Infinity", "-Infinity", "[1]", "{}", "1" + "0" * 400]
@@ -114,7 +124,15 @@ def test_a_number_is_a_finite_json_number(kind, body, field, literal):
         (wire.RowPlays, {"row": 0, "plays": 1}, "plays", [0, -1, 1_001, 1.0, True, None]),
         (wire.QueryRequest, {"rows": []}, "rows", [[], None, {}, [{"row": i} for i in range(1_001)]]),
         (wire.StudyCreate, STUDY, "features", [[], None]),
+        (wire.LaplaceAnswers, LAPLACE, "value_bound", [0, -1, 1e-51, 1e51]),
+        (wire.LaplaceAnswers, LAPLACE, "noise_bound", [-1e-12, 1e51]),
+        (wire.LaplaceAnswers, LAPLACE, "epsilon", ["0", "1001", 1, None]),
+        (wire.Budget, {}, "queries", [0, -1, 2**53, 1.0, True]),
+        (wire.Budget, {}, "epsilon_per_row", ["0", "0.0", "-1", "1e3", "inf", 1, 1.5, True]),
+        (wire.Budget, {}, "epsilon_total", ["0", "0.0", "-1", "1e3", "inf", 1, 1.5, True]),
+        (wire.StudyCreate, STUDY, "privacy_unit", ["study", None, 1]),
         (wire.GrantCreate, {"name": "g"}, "expires_in_days", [0, -1, 3_661, 1.0, True]),
+        (wire.Rotation, {}, "expires_in_days", [0, -1, 3_661, 1.0, True]),
         (wire.GrantCreate, {"name": "g"}, "name", ["", "a\n", "a\x00", "\x1f", "\x7f", "x" * 201, 1]),
         (wire.RunCreate, RUN, "iterations", [0, -1, 100_001, 1.0, True]),
         (wire.RunCreate, RUN, "initial_rows", [-1, 10_001, True]),
@@ -193,14 +211,15 @@ def test_an_address_with_secrets_queries_or_another_scheme_is_refused(url):
 
 
 def test_a_token_is_not_in_the_repr_of_what_carries_it():
-    run = read(wire.RunCreate, RUN)
-    assert run.token == SECRET
-    reply = wire.GrantReply.model_validate_json(
-        json.dumps({"id": "g", "name": "n", "study_id": "s", "token": SECRET, "expires_at": "2030-01-01T00:00:00Z"})
-    )
-    assert reply.token == SECRET
-    for text in (repr(run), str(run), f"{run!s:>9}", repr([run]), repr(reply), str(reply), repr({"reply": reply})):
-        assert SECRET[:30] not in text
+    granted = {"id": "g", "kid": "k", "name": "n", "study_id": "s", "expires_at": "2030-01-01T00:00:00Z"}
+    for carrier in (
+        read(wire.RunCreate, RUN),
+        read(wire.TokenReplacement, {"token": SECRET}),
+        read(wire.GrantReply, granted | {"token": SECRET}),
+    ):
+        assert carrier.token == SECRET
+        for text in (repr(carrier), str(carrier), f"{carrier!s:>9}", repr([carrier]), repr({"it": carrier})):
+            assert SECRET[:30] not in text
 
 
 @pytest.mark.parametrize(
@@ -233,5 +252,6 @@ def test_an_answer_is_a_finite_number(literal):
 
 @pytest.mark.parametrize("digest", ["", "0" * 63, "0" * 65, "A" * 64, "g" * 64, "0" * 64 + "\n"])
 def test_a_digest_is_64_lower_hexadecimal_digits(digest):
-    refused(wire.Checkpoint, {"size": 1, "root": digest})
-    assert read(wire.Checkpoint, {"size": 1, "root": "0" * 64}).size == 1
+    known = {"size": 1, "note": "n"}
+    refused(wire.Checkpoint, known | {"root": digest})
+    assert read(wire.Checkpoint, known | {"root": "0" * 64}).size == 1

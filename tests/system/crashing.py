@@ -21,6 +21,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import uvicorn
+
 SHOTS = "shots"
 """A file beside the control: one JSON line for each kill, written before it."""
 
@@ -156,11 +158,11 @@ def _call(gun: Gun, owner: Any, name: str, point: str, about: Callable[..., str]
 
 def _replies(gun: Gun, of: dict[tuple[str, str], str]) -> None:
     """Points before a reply, when the head of it has left, and when all of it has."""
-    from shared.serving.middleware import RequestContext
 
-    def make(original: Callable[..., Any]) -> Callable[..., Any]:
-        async def watched(self: Any, scope: Any, receive: Any, send: Any) -> None:
-            what = next((w for (m, end), w in of.items() if scope.get("method") == m and scope["path"].endswith(end)), "")
+    def watched(app: Any) -> Any:
+        async def serve(scope: Any, receive: Any, send: Any) -> None:
+            path, method = scope.get("path", ""), scope.get("method")
+            what = next((name for (m, end), name in of.items() if m == method and path.endswith(end)), None)
             key = dict(scope.get("headers", ())).get(b"idempotency-key", b"").decode()
 
             async def sent(message: Any) -> None:
@@ -173,11 +175,14 @@ def _replies(gun: Gun, of: dict[tuple[str, str], str]) -> None:
                     await asyncio.sleep(0.02)  # uvloop writes to the socket at the end of its turn
                     gun.passes(f"{what}.reply.{'half' if begins else 'after'}", key)
 
-            await original(self, scope, receive, sent if what else send)
+            await app(scope, receive, send if what is None else sent)
 
-        return watched
+        return serve
 
-    _around(RequestContext, "__call__", make)
+    def make(original: Callable[..., None]) -> Callable[..., None]:
+        return lambda config, app, **settings: original(config, watched(app), **settings)
+
+    _around(uvicorn.Config, "__init__", make)
 
 
 # --- the two services -------------------------------------------------------------------------------
@@ -343,9 +348,14 @@ def _break_modeler(gun: Gun, run: Any) -> None:
         """What is asked depends on more than the release, the seed and the answers."""
 
         def chooses(self: Any, number: int, initial: Any, algorithm: Any, sign: int) -> Any:
-            if gun.broken("chosen by chance") and number > len(initial):
-                algorithm.observe(secrets.randbelow(100), 1.0)
-            return choose(self, number, initial, algorithm, sign)
+            if not gun.broken("chosen by chance"):
+                return choose(self, number, initial, algorithm, sign)
+            chosen = algorithm.choose
+            algorithm.choose = lambda step: replace(chosen(step), row=secrets.randbelow(400))
+            try:
+                return choose(self, number, initial, algorithm, sign)
+            finally:
+                del algorithm.choose
 
         return chooses
 

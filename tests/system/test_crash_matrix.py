@@ -3,15 +3,19 @@
 BLINDOPT_CRASHES=20 kills so often at each point, at random passages and a random while after it.
 """
 
+import contextlib
 import functools
+import json
 import os
 import random
+import secrets
 import signal
 import time
+from collections import Counter
 
 import pytest
 
-from shared import wire
+from shared import matrix, wire
 from shared.client import OwnerClient, VendorClient
 from shared.errors import Unreachable
 from tests.system import crash_checks as checks
@@ -87,18 +91,12 @@ class Parties:
         assert status in (None, -signal.SIGKILL), f"the {service.name} ended with {status}: {service.log[-2000:]}"
         return status is not None
 
-    def insist(self, call):
-        """Call a service, started again whenever it dies, until it answers."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            try:
-                return call()
-            except Unreachable:
-                assert time.monotonic() < deadline, "no answer"
-                time.sleep(0.05)
-                for service in (self.curator, self.modeler):
-                    if self.has_died(service):
-                        service.start()
+    def restore(self):
+        """Both up, and no shot aimed at either."""
+        for service in (self.curator, self.modeler):
+            self.control(service).unlink(missing_ok=True)
+            if self.has_died(service):
+                service.start()
 
     def owner(self):
         return OwnerClient(self.curator.url, self.curator.token, timeout_s=60)
@@ -107,9 +105,9 @@ class Parties:
         return VendorClient(self.modeler.url, self.modeler.token, timeout_s=60)
 
 
-def _made(make_service, folder, **settings):
-    chosen = {"retry_attempts": "60", "retry_seconds_max": "0.3", "countersign_every": "4", **settings}
-    return Parties(make_service("curator", folder), make_service("modeler", folder, **chosen))
+def _made(make_service, folder):
+    settings = {"retry_attempts": "60", "retry_seconds_max": "0.3", "countersign_every": "4"}
+    return Parties(make_service("curator", folder), make_service("modeler", folder, **settings))
 
 
 @pytest.fixture(scope="module")
@@ -123,14 +121,21 @@ def dataset(parties, small):
         return owner.register("small", small.csv, public=True).id
 
 
+@pytest.fixture(autouse=True)
+def _up(request):
+    """Services that an earlier test left dead, or about to die, do not end this one."""
+    for name in {"parties", "wrong_parties"} & set(request.fixturenames):
+        request.getfixturevalue(name).restore()
+
+
 def _granted(parties, study, epsilon):
     with parties.owner() as owner:
         return checks.Study(study, owner.grant(study, wire.GrantCreate(name="modeler")).token, epsilon)
 
 
-def _opened(parties, small, dataset, *, epsilon, answers):
+def _opened(parties, small, dataset, *, epsilon=EPSILON, answers=LENGTH, **chosen):
     with parties.owner() as owner:
-        made = owner.create_study(checks.draft(small, dataset, epsilon=epsilon, answers=answers))
+        made = owner.create_study(checks.draft(small, dataset, epsilon=epsilon, answers=answers, **chosen))
         owner.release(made.id)
     return _granted(parties, made.id, epsilon)
 
@@ -173,8 +178,7 @@ def _played(parties, studies, shots_left=0, aim=None, **chosen):
             break
         assert time.monotonic() < deadline, f"the runs do not end: {parties.modeler.log[-2000:]}"
         time.sleep(0.01)
-    for service in (parties.curator, parties.modeler):
-        parties.control(service).unlink(missing_ok=True)
+    parties.restore()
     return died, runs
 
 
@@ -195,7 +199,12 @@ def _facts(parties, key):
         "SELECT l.seq FROM ledger l JOIN queries q ON q.id = l.query_id WHERE q.idempotency_key = ?", key
     )
     assert len(known) == len(charges) <= 1, f"{key} was charged {len(charges)} times"
-    facts = [("chosen", trial), ("charged", charges), ("answered", reply), ("stored", trial and trial[0][0] is not None)]
+    facts = [
+        ("chosen", trial),
+        ("charged", charges),
+        ("answered", reply),
+        ("stored", trial and trial[0][0] is not None),
+    ]
     return " ".join(name for name, found in facts if found)
 
 
@@ -254,13 +263,201 @@ def test_a_run_that_a_kill_interrupts_ends_as_if_it_had_not(
         Shot(point, at, delay).aim(parties.control(victim))
 
     while died < KILLS:
-        studies = [
-            _opened(parties, small, dataset, epsilon=EPSILON, answers=LENGTH),
-            _granted(parties, exact.id, "0"),
-        ]
+        studies = [_opened(parties, small, dataset), _granted(parties, exact.id, "0")]
         kills, runs = _played(parties, studies, KILLS - died, aim)
         assert kills, "the point was not passed"
         died += kills
         _check_all(parties, studies, runs, tmp_path)
         assert _choices(parties, runs[1]) == undisturbed
         checks.check_replays(parties.curator, studies[0], [f"{runs[0]}:{n}" for n in (1, LENGTH)])
+
+
+def test_an_answer_lost_at_the_end_and_a_curator_that_dies_again_leave_one_story(parties, small, dataset, tmp_path):
+    """The reply to the last query is lost, and so is the one that would tell the modeler what it missed."""
+    shots_left = [Shot("answer.reply.before", LENGTH), Shot("checkpoint.reply.before")]
+    study = _opened(parties, small, dataset)
+    died, runs = _played(parties, [study], 2, lambda: shots_left.pop(0).aim(parties.control(parties.curator)))
+    assert died == 2
+    _check_all(parties, [study], runs, tmp_path)
+
+
+def test_a_modeler_verifies_while_it_does_not_know_yet_what_was_lost(parties, small, dataset, tmp_path):
+    """Receipts beyond a lost reply are no cut tail; once it was fetched, a copy without its end is one."""
+    study, modeler = _opened(parties, small, dataset), parties.modeler
+    Shot("answer.reply.before", 2).aim(parties.control(parties.curator))
+    with parties.vendor() as vendor:
+        run = vendor.start(_run_of(parties, study)).id
+        _wait_for(lambda: parties.has_died(parties.curator))
+        Shot("checkpoint.after").aim(parties.control(modeler))  # dies before it takes what it missed
+        parties.curator.start()
+        _wait_for(lambda: parties.has_died(modeler))
+    assert checks.command(modeler, "audit", "verify")[0] == 0
+    assert checks.command(modeler, "audit", "verify", str(checks.export(modeler, tmp_path)))[0] == 0
+    modeler.start()
+    with parties.vendor() as vendor:
+        vendor.wait(run, timeout_s=PATIENCE_SECONDS)
+    _check_all(parties, [study], [run], tmp_path)
+    exported = checks.export(modeler, tmp_path)
+    lines = exported.read_text().splitlines(keepends=True)
+    exported.write_text("".join(lines[:-1]))  # the newest grant's may be another: any tail will do
+    assert checks.command(modeler, "audit", "verify", str(exported))[0] == 1
+
+
+# --- the owner's side -------------------------------------------------------------------------------
+
+IN_A_RELEASE = {
+    ("release.before-commit", 1): "draft",
+    ("release.after-commit", 1): "releasing",
+    ("release.draw.before", 1): "releasing",
+    ("release.draw.after", 1): "releasing",
+    ("file.before", 1): "releasing",
+    ("file.after", 1): "releasing",
+    ("file.after", 2): "releasing",
+    ("published.before-commit", 1): "releasing",
+    ("published.after-commit", 1): "open",
+    ("published.reply.before", 1): "open",
+    ("published.reply.half", 1): "open",
+    ("published.reply.after", 1): "open",
+}
+IN_A_REGISTRATION = ("file.before", "file.after", "registered.before-commit", "registered.after-commit")
+GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="4", delta=1e-5)
+
+
+def _shoot(parties, point, passage=1):
+    delay = random.choice([0.0, random.uniform(0, DELAY_SECONDS)]) if KILLS > 1 else 0.0
+    Shot(point, passage, delay).aim(parties.control(parties.curator))
+    return delay
+
+
+def _dies(parties):
+    _wait_for(lambda: parties.has_died(parties.curator))
+
+
+@pytest.mark.parametrize(("point", "passage"), IN_A_RELEASE, ids=lambda part: str(part))
+def test_a_release_that_a_kill_interrupts_is_drawn_again_and_charged_once(
+    parties, small, dataset, tmp_path, point, passage
+):
+    curator = parties.curator
+    for _ in range(KILLS):
+        draft = checks.draft(small, dataset, epsilon=EPSILON, answers=LENGTH, release=GAUSSIAN)
+        with parties.owner() as owner:
+            made = owner.create_study(draft).id
+            delay = _shoot(parties, point, passage)
+            with contextlib.suppress(Unreachable):
+                owner.release(made, key=f"release {made}")
+            _dies(parties)
+            state = curator.rows("SELECT state FROM studies WHERE id = ?", made)
+            assert delay or state == [(IN_A_RELEASE[point, passage],)]
+            curator.start()
+            files = curator.data / "files"
+            assert not list((files / "tmp").iterdir())
+            released = owner.release(made, key=f"release {made}")
+            again = owner.release(made, key=f"release {made}")
+            charges = [(line.kind, line.epsilon) for line in owner.ledger(made)]
+        assert released == again
+        assert released.state == "open"
+        assert matrix.digest(files / f"{released.release_id}.npy") == released.release_sha256
+        assert charges == [("release", "4")]
+        records = [json.loads(body) for (body,) in curator.rows("SELECT body FROM log")]
+        kinds = Counter(r["kind"] for r in records if r.get("details", {}).get("study_id") == made)
+        assert (kinds["charge"], kinds["study.released"]) == (1, 1)
+        assert kinds["release.begun"] == kinds["release.abandoned"] + 1
+    study = _granted(parties, made, EPSILON)
+    _, runs = _played(parties, [study])
+    _check_all(parties, [study], runs, tmp_path)
+
+
+def test_a_curator_killed_while_it_takes_back_a_release_takes_it_back_at_the_next_start(parties, small, dataset):
+    curator = parties.curator
+    for moment in ("before-commit", "after-commit"):
+        for _ in range(KILLS):
+            with parties.owner() as owner:
+                made = owner.create_study(checks.draft(small, dataset, release=GAUSSIAN)).id
+                _shoot(parties, "release.draw.after")
+                with contextlib.suppress(Unreachable):
+                    owner.release(made)
+                _dies(parties)
+                _shoot(parties, f"abandoned.{moment}")
+                curator.process = curator.spawn()
+                _dies(parties)
+                parties.control(curator).unlink(missing_ok=True)
+                curator.start()
+                assert owner.release(made).state == "open"
+    checks.check_service(curator)
+
+
+@pytest.mark.parametrize("point", IN_A_REGISTRATION)
+def test_a_registration_that_a_kill_interrupts_makes_one_dataset_when_it_is_sent_again(parties, small, dataset, point):
+    curator = parties.curator
+    for _ in range(KILLS):
+        name = secrets.token_hex(8)
+        with parties.owner() as owner:
+            _shoot(parties, point)
+            with contextlib.suppress(Unreachable):
+                owner.register(name, small.csv, public=True, key=name)
+            _dies(parties)
+            curator.start()
+            told = owner.register(name, small.csv, public=True, key=name)
+        assert curator.rows("SELECT id FROM datasets WHERE name = ?", name) == [(told.id,)]
+        checks.check_service(curator)
+
+
+# --- the checks themselves --------------------------------------------------------------------------
+
+WRONG = {
+    "redrawn": ("curator", "answer.reply.before", 5, "has another answer than was stored"),
+    "charged twice": ("curator", "draw.after", 3, "the ledger charged a query twice"),
+    "drawn first": ("curator", "draw.after", 3, "'draw.after'"),
+    "chosen by chance": ("modeler", "ask.after", 5, "was chosen otherwise than its past says"),
+    "not recorded": ("modeler", "answered.after-commit", 5, "is not in the modeler's log"),
+    "not charged": ("curator", "answer.after-commit", 5, "was charged 0 times"),
+}
+
+
+@pytest.fixture(scope="module")
+def wrong_parties(make_service, tmp_path_factory):
+    return _made(make_service, tmp_path_factory.mktemp("wrong"))
+
+
+@pytest.fixture(scope="module")
+def wrong_dataset(wrong_parties, small):
+    with wrong_parties.owner() as owner:
+        return owner.register("small", small.csv, public=True).id
+
+
+def _play_and_check(parties, study, folder, aim):
+    died, runs = _played(parties, [study], 1, aim)
+    assert died
+    _check_all(parties, [study], runs, folder)
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_a_service_that_is_wrong_on_purpose_is_found(wrong_parties, small, wrong_dataset, tmp_path, how):
+    name, point, passage, found = WRONG[how]
+    parties, study = wrong_parties, _opened(wrong_parties, small, wrong_dataset, answers=2 * LENGTH)
+    victim = parties.named(name)
+    broken = parties.control(victim).with_name("broken")
+    broken.write_text(how)
+    try:
+        with pytest.raises(AssertionError, match=found):
+            _play_and_check(parties, study, tmp_path, lambda: Shot(point, passage).aim(parties.control(victim)))
+    finally:
+        broken.unlink()
+
+
+# --- and from outside -------------------------------------------------------------------------------
+
+
+def test_after_all_of_this_the_command_lines_find_nothing(parties, exact, undisturbed, tmp_path):
+    exports = []
+    for service in (parties.curator, parties.modeler):
+        verified = service.run("audit", "verify")
+        assert (verified.returncode, verified.stderr) == (0, "")
+        exports.append(tmp_path / service.name)
+        exports[-1].write_text(service.run("audit", "export").stdout)
+        verified = service.run("audit", "verify", str(exports[-1]))
+        assert (verified.returncode, verified.stderr) == (0, "")
+    for service in (parties.curator, parties.modeler):
+        compared = service.run("audit", "reconcile", exact.id, *map(str, exports))
+        assert (compared.returncode, compared.stderr) == (0, "")
+        assert compared.stdout.endswith(" exchanges compared, 0 differences\n")

@@ -314,8 +314,8 @@ VISIBLE = {
     "id", "state", "n", "r", "release_id", "release_sha256", "mechanism", "status", "epsilon", "delta", "sensitivity",
     "noise", "noise.family", "noise.sd", "answers", "answers.mechanism", "privacy_unit", "budget",
     "budget.epsilon_per_row", "budget.epsilon_total", "budget.queries", "grant_id", "log_key", "direction",
-    "measurement_noise_variance", "kernel", "kernel.kind", "kernel.lengthscale", "kernel.signal_variance", "kernel.noise_variance", "kernel.mean",
-    "limits", "limits.rows_per_query", "limits.plays_per_row", "guarantee",
+    "measurement_noise_variance", "kernel", "kernel.kind", "kernel.lengthscale", "kernel.signal_variance",
+    "kernel.noise_variance", "kernel.mean", "limits", "limits.rows_per_query", "limits.plays_per_row", "guarantee",
 }  # fmt: skip
 
 

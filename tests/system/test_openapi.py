@@ -5,7 +5,7 @@ import socket
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import Thread
 from typing import Any
 
@@ -220,13 +220,15 @@ def _drafts(owner, opened, number):
 
 @pytest.fixture(scope="module")
 def at_modeler(curator, opened, modeler, run_of) -> World:
+    with OwnerClient(curator.url, curator.token) as owner:  # a grant is one modeler's: others' queries are a dispute
+        opened = replace(opened, token=owner.grant(opened.id, wire.GrantCreate(name="modeler")).token)
     with VendorClient(modeler.url, modeler.token) as vendor, socket.create_server(("127.0.0.1", 0)) as silent:
         run = vendor.wait(vendor.start(run_of(curator.url, opened, iterations=2)).id, timeout_s=60)
         nowhere = f"http://127.0.0.1:{silent.getsockname()[1]}"  # where soon nobody listens
         vendor.start(run_of(nowhere, opened))  # keeps the next one in the queue
         stopped = vendor.stop(vendor.start(run_of(nowhere, opened)).id)
         halted = [vendor.pause(vendor.start(run_of(nowhere, opened)).id).id for _ in range(3)]
-        assert (run.state, stopped.state) == ("completed", "stopped")
+        assert (run.state, stopped.state) == ("completed", "stopped"), run.problem
     return World(
         ids={"run_id": run.id},
         own={

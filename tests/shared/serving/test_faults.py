@@ -9,7 +9,6 @@ import tempfile
 
 import httpx
 import pytest
-from shared.serving.store.tables import Log, Replies
 
 from curator_service import app as curator_app
 from curator_service.service.datasets import Datasets
@@ -24,8 +23,10 @@ from shared import audit, wire
 from shared.errors import AuditUnavailable
 from shared.serving.desk import Desk
 from shared.serving.logs import JsonLines
+from shared.serving.store import logs, replies
 
 CANARY = "canary7f3a9c"
+QUERY = {"rows": [{"row": 1}]}
 
 
 @pytest.fixture
@@ -82,10 +83,20 @@ def vendor(modeler_app_):
 
 @pytest.fixture
 def granted(curator_app_, owner, small):
-    """An open study at the curator in this process, and its modeler's token."""
+    """An open study with exact answers at the curator in this process, and its modeler's token."""
+    return _granted(curator_app_, owner, small, noise_variance=0.0)
+
+
+@pytest.fixture
+def granted_noisy(curator_app_, owner, small):
+    """The same with measurement noise, drawn for each answer."""
+    return _granted(curator_app_, owner, small, noise_variance=1.0)
+
+
+def _granted(app, owner, small, *, noise_variance):
 
     def post(path, key, **sent):
-        reply = ask(curator_app_, owner, "POST", path, headers={"Idempotency-Key": key}, **sent)
+        reply = ask(app, owner, "POST", path, headers={"Idempotency-Key": key}, **sent)
         assert reply.is_success, reply.text
         return reply.json()
 
@@ -95,12 +106,17 @@ def granted(curator_app_, owner, small):
         name="s",
         dataset_id=dataset["id"],
         features=small.features,
-        measurement=wire.Measurement(column=small.names[2], direction="maximize"),
+        measurement=wire.Measurement(column=small.names[2], direction="maximize", noise_variance=noise_variance),
         release=wire.IdentityRelease(mechanism="identity"),
     )
     study = post("/v1/studies", "2", json=spec.model_dump(mode="json"))["id"]
     post(f"/v1/studies/{study}:release", "3")
     return study, post(f"/v1/studies/{study}/grants", "4", json={"name": "m"})["token"]
+
+
+def _entries(desk, after=-1):
+    with desk.database.read() as db:
+        return list(logs.walk(db, after=after))
 
 
 def _raises(*args, **kwargs):
@@ -131,7 +147,7 @@ FAULTS = [
     (Studies, "page", "GET", "/v1/studies", {}),
     (Studies, "create", "POST", "/v1/studies", "study"),
     (Datasets, "register", "POST", "/v1/datasets", {"files": {"file": ("a.csv", b"a\n1\n")}, "data": {"name": "n"}}),
-    (Desk, "entries", "GET", "/v1/audit/entries", {}),
+    (logs, "walk", "GET", "/v1/audit/entries", {}),
     (Desk, "authenticate", "GET", "/v1/studies", {}),
 ]
 
@@ -164,16 +180,32 @@ def test_a_fault_inside_a_transaction_leaves_nothing_and_the_next_request_works(
     study, token = granted
     desk = curator_app_.state.desk
     before = desk.head()
-    path, query = f"/v1/studies/{study}/queries", {"rows": [{"row": 1}]}
+    path = f"/v1/studies/{study}/queries"
     with monkeypatch.context() as broken:
-        broken.setattr(Replies, "add", _raises)  # after the query was inserted
-        _check_silent_500(ask(curator_app_, token, "POST", path, json=query), log)
-    after = [entry for entry in desk.entries(before.size - 1, -1) if "query_id" in entry.body]
-    assert after == []
-    answered = ask(curator_app_, token, "POST", path, json=query)
+        broken.setattr(replies, "add", _raises)  # after the query was charged and inserted
+        _check_silent_500(ask(curator_app_, token, "POST", path, json=QUERY), log)
+    assert [entry.record["kind"] for entry in _entries(desk, before.size - 1)] == ["exchange"]  # the 500 itself
+    answered = ask(curator_app_, token, "POST", path, json=QUERY)
     assert answered.status_code == 201
     assert "idempotency-replayed" not in answered.headers
-    assert desk.verify().size == desk.head().size
+    assert [entry.record["kind"] for entry in _entries(desk, before.size)] == ["charge", "exchange"]
+    assert audit.verify(_entries(desk)) == desk.head()
+
+
+def test_a_fault_after_a_charge_leaves_it_and_the_same_key_gets_an_answer_without_another(
+    curator_app_, granted_noisy, log, monkeypatch
+):
+    """An answer with noise is charged before it is drawn: nothing that goes wrong then may be drawn twice for free."""
+    study, token = granted_noisy
+    desk = curator_app_.state.desk
+    before = desk.head()
+    path = f"/v1/studies/{study}/queries"
+    with monkeypatch.context() as broken:
+        broken.setattr(replies, "add", _raises)
+        _check_silent_500(ask(curator_app_, token, "POST", path, json=QUERY), log)
+    assert ask(curator_app_, token, "POST", path, json=QUERY).status_code == 201
+    kinds = [entry.record["kind"] for entry in _entries(desk, before.size - 1)]
+    assert kinds == ["charge", "exchange", "exchange"]  # charged, a 500, answered
 
 
 def test_a_fault_towards_a_modeler_is_a_record_like_any_other_reply(curator_app_, granted, monkeypatch):
@@ -182,9 +214,9 @@ def test_a_fault_towards_a_modeler_is_a_record_like_any_other_reply(curator_app_
     desk = curator_app_.state.desk
     before = desk.head().size
     monkeypatch.setattr(Exchanges, "ask", _raises)
-    reply = ask(curator_app_, token, "POST", f"/v1/studies/{study}/queries", json={"rows": [{"row": 1}]})
+    reply = ask(curator_app_, token, "POST", f"/v1/studies/{study}/queries", json=QUERY)
     assert reply.status_code == 500
-    told = [json.loads(entry.body).get("exchange") for entry in desk.entries(before - 1, -1)]
+    told = [entry.record.get("exchange") for entry in _entries(desk, before - 1)]
     assert [(e["status"], e["reply_sha256"]) for e in told] == [(500, audit.sha256(reply.content))]
 
 
@@ -199,7 +231,7 @@ def test_without_its_record_an_exchange_does_not_happen(method, curator_app_, gr
     paths = {"GET": f"/v1/studies/{study}/candidates", "POST": f"/v1/studies/{study}/queries"}
     sent = {"json": {"rows": [{"row": 2}]}} if method == "POST" else {}
     with monkeypatch.context() as broken:
-        broken.setattr(Log, "append", full)
+        broken.setattr(logs, "append", full)
         reply = ask(curator_app_, token, method, paths[method], **sent)
     assert (reply.status_code, reply.json()["code"], reply.json()["retryable"]) == (503, "audit_unavailable", True)
     assert reply.headers["retry-after"] == "1"
@@ -226,7 +258,7 @@ def test_a_full_disk_is_told_as_one_and_stores_nothing(kind, curator_app_, owner
 
 def test_a_service_whose_database_cannot_be_written_is_not_ready(curator_app_, monkeypatch):
     assert ask(curator_app_, "", "GET", "/readyz").status_code == 200
-    monkeypatch.setattr(Log, "head", _raises)
+    monkeypatch.setattr(logs, "head", _raises)
     reply = ask(curator_app_, "", "GET", "/readyz")
     assert (reply.status_code, reply.json()["code"]) == (503, "audit_unavailable")
     assert CANARY not in reply.text
@@ -238,7 +270,7 @@ def test_a_formatted_traceback_is_its_type_alone(log):
     try:
         _raises()
     except RuntimeError:
-        logger.exception("it failed", extra={"run": "run_1"})
+        logger.exception("it failed", extra={"fields": {"run": "run_1"}})
     line = json.loads(log.getvalue())
     assert (line["message"], line["error"], line["run"], line["level"]) == (
         "it failed",
@@ -253,9 +285,9 @@ def test_a_host_header_does_not_change_what_was_asked(curator_app_, granted):
     """The log and the idempotency of a request read its path; the bearer chooses the Host header."""
     study, token = granted
     desk = curator_app_.state.desk
-    path, query = f"/v1/studies/{study}/queries", {"rows": [{"row": 1}]}
+    path = f"/v1/studies/{study}/queries"
     for host in ("evil/v2", "evil?x=", "evil#", "[::1", "a b", ""):
-        reply = ask(curator_app_, token, "POST", path, json=query, headers={"Host": host})
+        reply = ask(curator_app_, token, "POST", path, json=QUERY, headers={"Host": host})
         assert reply.status_code in (201, 400), host
-        told = json.loads(desk.entries(desk.head().size - 2, -1)[-1].body)["exchange"]
+        told = _entries(desk)[-1].record["exchange"]
         assert told["path"] == path, host

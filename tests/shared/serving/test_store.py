@@ -1,5 +1,6 @@
 """The database under both services: durable, append-only where it says so, one writer, one serving process."""
 
+import asyncio
 import os
 import signal
 import sqlite3
@@ -11,25 +12,31 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from shared.serving.store.tables import APPEND_ONLY, METADATA, Log, Replies, StoredReply, stamp
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from curator_service import store as curator_store
+from curator_service.privacy.ledger import Balance, Charge
+from curator_service.store import base as curator_base
+from curator_service.store import ledger
 from shared import audit
 from shared.errors import AuditUnavailable, IdempotencyKeyReused, NotFound, StateConflict, Unauthenticated
+from shared.reconciliation import verify_export
 from shared.serving.desk import Asked, Desk, Effect
-from shared.serving.seal import Seal
+from shared.serving.seal import Seal, signer
+from shared.serving.store import logs, notes, replies
+from shared.serving.store.base import APPEND_ONLY, METADATA, stamp
 from shared.serving.store.database import Database, StoreFault, only_process
+from shared.serving.store.replies import StoredReply
 from shared.serving.tokens import mint
 from shared.wire import Health
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
-TABLES = (*APPEND_ONLY, *curator_store.APPEND_ONLY)
+TABLES = (*APPEND_ONLY, *curator_base.APPEND_ONLY)
 
 
 def _open(path):
-    return Database(path, (METADATA, curator_store.METADATA), append_only=TABLES)
+    return Database(path, (METADATA, curator_base.METADATA), append_only=TABLES)
 
 
 @pytest.fixture
@@ -39,9 +46,22 @@ def database(tmp_path):
     opened.close()
 
 
+def _desk(database, folder, clock=lambda: NOW):
+    key = signer(folder / "log.key", "curator")
+    return Desk(database, Seal(folder / "seal.key"), key, clock, kept=folder / "checkpoint")
+
+
 @pytest.fixture
 def desk(database, tmp_path):
-    return Desk(database, Seal(tmp_path / "seal.key"), lambda: NOW)
+    return _desk(database, tmp_path)
+
+
+def _log(database):
+    """The log's entries, verified."""
+    with database.read() as db:
+        entries = list(logs.walk(db))
+        assert audit.verify(entries) == logs.head(db)
+    return entries
 
 
 @pytest.fixture
@@ -64,12 +84,18 @@ def filled(database, desk):
             curator_store.queries,
             id="qry_1",
             study_id="std_1",
-            kid=principal.kid,
+            grant_id="grt_1",
+            idempotency_key="key",
+            request_sha256="digest",
             request="{}",
-            reply=b"y",
             **known,
         )
-        Replies.add(db, principal.kid, "key", "digest", StoredReply(201, b"body"), sealed=False, now=NOW)
+        ledger.add(db, "std_1", "release", [Charge(None, 0, 1, Balance(1, 1, 0))], query_id=None, at=stamp(NOW))
+        logs.share(db, "grt_1", b"{}")
+        notes.pin(db, "grt_1", "vkey", NOW)
+        notes.keep_receipt(db, "grt_1", 0, b"{}", "note")
+        notes.countersign(db, "grt_1", 1, "note", NOW)
+        replies.add(db, principal.id, "key", "digest", StoredReply(201, b"body"), sealed=False, now=NOW)
 
     database.write(work)
     return principal
@@ -102,7 +128,7 @@ def test_what_is_append_only_cannot_be_changed_by_the_service(statement, table, 
 def test_an_upsert_cannot_change_a_stored_reply(database, filled):
     upsert = (
         "INSERT INTO replies SELECT * FROM replies WHERE true "
-        "ON CONFLICT (kid, idempotency_key) DO UPDATE SET body = x'00'"
+        "ON CONFLICT (principal, idempotency_key) DO UPDATE SET body = x'00'"
     )
     with pytest.raises(StoreFault):
         database.write(lambda db: db.execute(text(upsert)))
@@ -110,7 +136,8 @@ def test_an_upsert_cannot_change_a_stored_reply(database, filled):
 
 
 def test_the_tables_that_are_append_only_are_these():
-    assert set(TABLES) == {"log", "replies", "releases", "queries"}
+    evidence = {"log", "shared", "receipts", "keys", "countersignatures"}
+    assert set(TABLES) == evidence | {"replies", "releases", "queries", "ledger"}
 
 
 def test_the_writer_waits_for_the_disk_and_readers_do_not_wait_for_it(database):
@@ -142,12 +169,13 @@ def test_sixteen_threads_that_write_at_once_lose_nothing(database, desk):
 
     def work(thread):
         for number in range(25):
-            database.write(lambda db, n=number: Log.append(db, "test", actor=str(thread), now=NOW, details={"n": n}))
+            database.write(lambda db, n=number: logs.append(db, "test", actor=str(thread), now=NOW, details={"n": n}))
 
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(work, range(16)))
-    assert desk.verify().size == 400
-    told = [(record["actor"], record["details"]["n"]) for record in desk.records()]
+    entries = _log(database)
+    assert len(entries) == 400
+    told = [(entry.record["actor"], entry.record["details"]["n"]) for entry in entries]
     assert sorted(told) == sorted((str(thread), n) for thread in range(16) for n in range(25))
     for thread in range(16):  # each thread's own writes keep their order
         assert [n for actor, n in told if actor == str(thread)] == list(range(25))
@@ -158,7 +186,7 @@ def test_a_transaction_that_raises_leaves_nothing(database, desk):
     before = desk.head()
 
     def work(db):
-        desk.issue_in(db, "owner", "undone", days=1, actor="test")
+        desk.grant(db, "undone", "std_1", days=1, actor="test")
         raise KeyError("stop")
 
     with pytest.raises(KeyError):
@@ -166,7 +194,28 @@ def test_a_transaction_that_raises_leaves_nothing(database, desk):
     assert [row.name for row in desk.tokens()] == ["kept"]
     assert desk.head() == before
     desk.issue("owner", "next", days=1)
-    assert desk.verify().size == before.size + 1
+    assert len(_log(database)) == before.size + 1
+
+
+def test_of_writes_that_share_a_commit_one_that_fails_takes_no_other_with_it(database):
+    """What comes at once in a service is one transaction of the disk."""
+
+    def work(db, number):
+        logs.append(db, "test", actor="a", now=NOW, details={"n": number})
+        if number % 3 == 0:
+            raise KeyError(number)
+        return number
+
+    async def serve():
+        database.attach()
+        written = [database.write_soon(lambda db, n=n: work(db, n)) for n in range(30)]
+        done = await asyncio.gather(*written, return_exceptions=True)
+        await database.finish()
+        return done
+
+    done = asyncio.run(serve())
+    assert [type(found) for found in done] == [KeyError if n % 3 == 0 else int for n in range(30)]
+    assert [entry.record["details"]["n"] for entry in _log(database)] == [n for n in range(30) if n % 3]
 
 
 def test_an_effect_that_raises_keeps_neither_reply_nor_record(desk, filled):
@@ -174,7 +223,7 @@ def test_an_effect_that_raises_keeps_neither_reply_nor_record(desk, filled):
     before = desk.head()
 
     def effect(db):
-        desk.issue_in(db, "owner", "undone", days=1, actor="test")
+        desk.grant(db, "undone", "std_1", days=1, actor="test")
         raise NotFound("no")
 
     with pytest.raises(NotFound):
@@ -184,6 +233,25 @@ def test_an_effect_that_raises_keeps_neither_reply_nor_record(desk, filled):
     done = desk.once(asked, lambda db: Effect(Health(status="ok"), "test", {}))
     assert (done.status, done.replayed) == (201, False)
     assert desk.once(asked, effect).body == done.body  # from now on the stored reply
+
+
+def test_an_export_beside_a_service_that_goes_on_verifies(desk, monkeypatch):
+    """The checkpoint that is kept outside the database must not be younger than the log that is exported."""
+    monkeypatch.setattr("shared.serving.desk._KEPT_SECONDS", 0.0)  # with each commit
+    desk.guard()
+    desk.issue("owner", "kept", days=1)
+    listed = logs.grants
+
+    def listed_and_then_more(db):
+        found = listed(db)
+        desk.issue("owner", "meanwhile", days=1)
+        return found
+
+    monkeypatch.setattr(logs, "grants", listed_and_then_more)
+    with desk.database.read() as db:
+        export = desk.export(db)
+    assert verify_export(export).size == 1
+    assert len(list(export.of_kind("checkpoint", None))) == 2
 
 
 def test_a_key_belongs_to_method_path_and_body(desk, filled):
@@ -215,7 +283,7 @@ def test_a_schema_of_a_newer_program_is_refused_and_not_touched(tmp_path):
         db.execute("PRAGMA user_version = 99")
         db.execute("DROP TRIGGER log_UPDATE")
         db.commit()
-    with pytest.raises(StateConflict, match="the database has schema 99, this program needs 1"):
+    with pytest.raises(StateConflict, match="the database has schema 99, this program needs 2"):
         _open(path)
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (99,)
@@ -225,7 +293,7 @@ def test_a_schema_of_a_newer_program_is_refused_and_not_touched(tmp_path):
 def test_a_database_that_is_opened_again_has_its_triggers_and_its_rows(tmp_path):
     path = tmp_path / "x.sqlite"
     first = _open(path)
-    first.write(lambda db: Log.append(db, "test", actor="a", now=NOW))
+    first.write(lambda db: logs.append(db, "test", actor="a", now=NOW))
     first.close()
     with closing(sqlite3.connect(path)) as db:  # as a rebuild of the table would
         db.execute("DROP TRIGGER log_DELETE")
@@ -292,7 +360,7 @@ def test_tokens_are_found_by_their_exact_form_only(desk):
 
 def test_a_token_ends_at_its_moment(database, tmp_path):
     now = [NOW]
-    desk = Desk(database, Seal(tmp_path / "seal.key"), lambda: now[0])
+    desk = _desk(database, tmp_path, lambda: now[0])
     token, _ = desk.issue("owner", "o", days=2)
     now[0] = NOW + timedelta(days=2, microseconds=-1)
     desk.authenticate(f"Bearer {token.text}")
@@ -325,13 +393,14 @@ def test_processes_that_open_a_new_database_at_once_share_one_log(tmp_path):
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from shared.serving.store import logs, notes, replies, tokens  # each adds its tables
+from shared.serving.store.base import APPEND_ONLY, METADATA
 from shared.serving.store.database import Database
-from shared.serving.store.tables import APPEND_ONLY, METADATA, Log
 print("ready", flush=True)
 sys.stdin.readline()
 database = Database(Path(sys.argv[1]), (METADATA,), append_only=APPEND_ONLY)
 for n in range(25):
-    database.write(lambda db: Log.append(db, "test", actor=sys.argv[2], now=datetime.now(UTC), details={"n": n}))
+    database.write(lambda db: logs.append(db, "test", actor=sys.argv[2], now=datetime.now(UTC), details={"n": n}))
 """
     path = tmp_path / "made" / "x.sqlite"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -344,10 +413,9 @@ for n in range(25):
     told = [process.communicate(timeout=60)[1] for process in started]
     assert [process.returncode for process in started] == [0] * 4, told
     database = Database(path, (METADATA,), append_only=APPEND_ONLY)
-    with database.read() as db:
-        entries = list(Log.walk(db))
+    entries = _log(database)
     database.close()
-    assert audit.verify(entries).size == 100
+    assert len(entries) == 100
     found = sorted((entry.record["actor"], entry.record["details"]["n"]) for entry in entries)
     assert found == [(str(actor), n) for actor in range(4) for n in range(25)]
 
@@ -379,11 +447,12 @@ def test_writes_that_returned_are_there_after_kill_9(tmp_path):
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from shared.serving.store import logs, notes, replies, tokens  # each adds its tables
+from shared.serving.store.base import APPEND_ONLY, METADATA
 from shared.serving.store.database import Database
-from shared.serving.store.tables import APPEND_ONLY, METADATA, Log
 database = Database(Path(sys.argv[1]), (METADATA,), append_only=APPEND_ONLY)
 while True:
-    entry = database.write(lambda db: Log.append(db, "test", actor="a", now=datetime.now(UTC)))
+    entry = database.write(lambda db: logs.append(db, "test", actor="a", now=datetime.now(UTC)))
     sys.stdout.write(f"{entry.seq} {entry.leaf.hex()}\\n")
     sys.stdout.flush()
 """
@@ -395,11 +464,11 @@ while True:
     process.wait()
     process.stdout.close()
     database = Database(path, (METADATA,), append_only=APPEND_ONLY)
+    entries = _log(database)
     with database.read() as db:
-        entries = list(Log.walk(db))
         assert db.execute(text("PRAGMA integrity_check")).scalar_one() == "ok"
     database.close()
-    assert audit.verify(entries).size >= 200
+    assert len(entries) >= 200
     whole = [line.split() for line in told if line.endswith("\n")]
     assert [(str(e.seq), e.leaf.hex()) for e in entries][: len(whole)] == [tuple(line) for line in whole]
 
