@@ -85,6 +85,9 @@ class Run:
 
     def _check_same(self, study: wire.StudyView) -> None:
         """ProtocolViolated if a run that goes on meets another study than it began with."""
+        if self._begun is not None and self._begun.grant_id != study.grant_id:
+            # There its keys name other requests: what was charged and not yet answered would be charged again.
+            raise ProtocolViolated("the token is of another grant than the one that the run began with")
         for name in ("release_sha256", "n", "r", "direction", "kernel", "measurement_noise_variance", "answers"):
             if self._begun is not None and getattr(self._begun, name) != getattr(study, name):
                 raise ProtocolViolated(f"the study's {name} is not what it was when the run began")
