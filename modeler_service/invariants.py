@@ -25,7 +25,9 @@ def check(db: Connection, records: Iterable[Json]) -> None:
         if asked is None:
             raise LogBroken(f"trial {trial.number} of {trial.run_id} has an answer that the log does not tell")
         if asked != sha256(query_body(query_of(trial.row))):
-            raise LogBroken(f"trial {trial.number} of {trial.run_id} was changed: the log tells that another row was asked")
+            raise LogBroken(
+                f"trial {trial.number} of {trial.run_id} was changed: the log tells that another row was asked"
+            )
     for key in answered:
         run_id, _, number = key.rpartition(":")
         if run_id not in disputed:  # an answer that was not taken, because it broke the protocol

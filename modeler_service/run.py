@@ -31,11 +31,11 @@ def query_of(row: int) -> wire.QueryRequest:
     return wire.QueryRequest(rows=[wire.RowPlays(row=row, plays=1)])
 
 
-def was_asked(db: Connection, key: str, request_sha256: str) -> bool:
-    """Whether a run chose what a request under this key asks."""
+def was_asked(db: Connection, key: str, request_sha256: str | None) -> bool:
+    """Whether a run chose what a request under this key asks; None: whatever it asks."""
     run_id, _, number = key.rpartition(":")
     trial = store.trial(db, run_id, int(number)) if number.isdecimal() and len(number) < 10 else None
-    return trial is not None and sha256(query_body(query_of(trial.row))) == request_sha256
+    return trial is not None and request_sha256 in (None, sha256(query_body(query_of(trial.row))))
 
 
 def can_retry(error: BlindoptError) -> bool:
@@ -80,11 +80,14 @@ class Run:
                 return self._loop(curator, study, candidates)
             except Remote as error:
                 if not can_retry(error):  # refused: what was said until then is settled all the same
-                    self._settle(curator, study)
+                    self._conclude(curator, study)
                 raise
 
     def _check_same(self, study: wire.StudyView) -> None:
         """ProtocolViolated if a run that goes on meets another study than it began with."""
+        if self._begun is not None and self._begun.grant_id != study.grant_id:
+            # There its keys name other requests: what was charged and not yet answered would be charged again.
+            raise ProtocolViolated("the token is of another grant than the one that the run began with")
         for name in ("release_sha256", "n", "r", "direction", "kernel", "measurement_noise_variance", "answers"):
             if self._begun is not None and getattr(self._begun, name) != getattr(study, name):
                 raise ProtocolViolated(f"the study's {name} is not what it was when the run began")
@@ -126,7 +129,7 @@ class Run:
                     self._settle(curator, study)
             algorithm.observe(outcome[0], sign * outcome[1])
             self._signal.progress()
-        self._settle(curator, study)
+        self._conclude(curator, study)
         return {"state": "completed", "ended_because": because}
 
     def _settle(self, curator: StudyClient, study: wire.StudyView) -> None:
@@ -135,6 +138,14 @@ class Run:
             self._witness.settle(curator, study.grant_id)
         except (Remote, Unreachable):
             return
+
+    def _conclude(self, curator: StudyClient, study: wire.StudyView) -> None:
+        """Settle for the last time: a run waits for a curator that does not answer, since no next time covers it."""
+        try:
+            self._retry(lambda: self._witness.settle(curator, study.grant_id))
+        except Remote as error:
+            if can_retry(error):
+                raise
 
     def _stored(self, number: int) -> tuple[int, float] | None:
         """Row and y of a trial that was answered before the run was taken up."""

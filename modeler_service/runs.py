@@ -26,11 +26,11 @@ _REFUSALS = ("study_not_open", "privacy_budget_exhausted")
 STUCK = "the curator keeps a request open without answering it"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Held:
-    lease: int
     signal: Signal
     thread: threading.Thread
+    lease: int | None = None
 
 
 class Runs:
@@ -98,28 +98,29 @@ class Runs:
             try:
                 self._work(identity)
             except Exception as error:
-                # A run whose end could not be stored stays as it is; the next start takes it up.
+                # A run whose end could not be stored stays as it is, and is taken up again.
                 log.error("the end of a run could not be stored", extra={"fields": {"kind": type(error).__name__}})
             if threading.current_thread() not in self._threads:
                 return  # another took this worker's place while it was stuck
 
     def _work(self, identity: str) -> None:
         self._desk.check_sound()  # nothing is asked that the log could not tell
-        signal = Signal()
-        lease = self._desk.database.write(lambda db: self._take(db, identity))
-        if lease is None:
-            return
-        held = self._held[identity] = _Held(lease, signal, threading.current_thread())
+        # Held before what is stored is read: what it is told from now on reaches its signal.
+        held = _Held(Signal(), threading.current_thread())
+        if self._held.setdefault(identity, held) is not held:
+            return  # its holder looks at what is stored when it lets go
         try:
-            self._end(identity, lease, self._outcome(identity, held))
+            held.lease = self._desk.database.write(lambda db: self._take(db, identity))
+            if held.lease is not None:
+                self._end(identity, held.lease, self._outcome(identity, held.lease, held.signal))
         finally:
             if self._held.get(identity) is held:
-                del self._held[identity]
+                self._let_go(identity)
 
     def _take(self, db: Connection, identity: str) -> int | None:
         """Begin to work on a run, or do what it was told meanwhile."""
         row, now = store.run(db, identity), stamp(self._desk.clock())
-        if row.ended_at is not None or row.state == "paused" or identity in self._held:
+        if row.ended_at is not None or row.state == "paused":
             return None
         if (halted := halted_state(row)) is not None:
             end(db, identity, halted, self._desk.clock())
@@ -128,10 +129,24 @@ class Runs:
         store.change_run(db, identity, state="running", started_at=started, waits_until=None, problem=None)
         return store.take(db, identity, now)
 
-    def _outcome(self, identity: str, held: _Held) -> Ending | None:
+    def _let_go(self, identity: str) -> None:
+        """Hold a run no more; what is stored of it says whether it is to be taken up again."""
+        del self._held[identity]
+        if self._closing.is_set():
+            return
+        with self._desk.database.read() as db:
+            row = store.run(db, identity)
+        if row.state == "queued":
+            self.submit(identity)
+        elif row.state == "waiting":
+            self._waiting[identity] = moment(row.waits_until)
+        elif row.state == "running":  # how it was left could not be stored: a full disk, most likely
+            self._waiting[identity] = self._desk.clock() + timedelta(seconds=self._settings.wait_seconds_first)
+
+    def _outcome(self, identity: str, lease: int, signal: Signal) -> Ending | None:
         """Work on a run; how it ended, or None if it only halted."""
         try:
-            return Run(self._desk, self._settings, self._folder, identity, held.lease, held.signal).work()
+            return Run(self._desk, self._settings, self._folder, identity, lease, signal).work()
         except Interrupted:
             return None
         except Remote as error:
@@ -173,29 +188,22 @@ class Runs:
             return
         now = self._desk.clock()
 
-        def work(db: Connection) -> str | None:
+        def work(db: Connection) -> None:
             row = store.run(db, identity)
             if row.lease != lease or row.ended_at is not None:
-                return None
+                return
             waits = ending is not None and ending["state"] == "waiting"
             told = halted_state(row) if ending is None or waits else None
             if told is not None:
                 end(db, identity, told, now)
-                return None
-            if ending is None:  # its token was replaced
+            elif ending is None:  # its token was replaced, or a pause was taken back
                 store.change_run(db, identity, state="queued")
-                return ""
-            if waits:
+            elif waits:
                 store.change_run(db, identity, waits=row.waits + 1, **ending)
-                return ending["waits_until"]
-            end(db, identity, ending, now)
-            return None
+            else:
+                end(db, identity, ending, now)
 
-        again = self._desk.database.write(work)
-        if again:
-            self._waiting[identity] = moment(again)
-        elif again == "":
-            self.submit(identity)
+        self._desk.database.write(work)
 
     # --- watching ---------------------------------------------------------------------------------
 
@@ -217,14 +225,16 @@ class Runs:
     def _free(self) -> None:
         """Take runs from workers that make no step, and put other workers in their place."""
         for identity, held in list(self._held.items()):
-            if time.monotonic() - held.signal.last_step > self._settings.lease_seconds:
+            late = time.monotonic() - held.signal.last_step > self._settings.lease_seconds
+            if late and held.lease is not None:
                 held.signal.halt()
                 ending = self._waits(identity, _problem("unreachable", STUCK))
                 self._end(identity, held.lease, ending)
                 self._desk.database.write(lambda db, i=identity: store.take(db, i, stamp(self._desk.clock())))  # type: ignore[misc]
-                self._held.pop(identity, None)
-                self._threads.remove(held.thread)  # should it ever come back, it ends
-                self._add_worker()
+                if self._held.get(identity) is held:
+                    self._threads.remove(held.thread)  # should it ever come back, it ends
+                    self._add_worker()
+                    self._let_go(identity)
 
 
 def halted_state(row: Any) -> Ending | None:

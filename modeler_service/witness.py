@@ -17,8 +17,8 @@ from shared.serving.desk import Desk
 from shared.serving.store import logs, notes
 from shared.serving.store.database import Connection
 
-Asked = Callable[[Connection, str, str], bool]
-"""Whether this side asked for a measurement under this idempotency key with a body of this digest."""
+Asked = Callable[[Connection, str, str | None], bool]
+"""Whether this side asked for a measurement under this idempotency key (with a body of this digest)."""
 
 
 class Witness:
@@ -156,7 +156,9 @@ class Witness:
         except (TypeError, ValueError, LogBroken):
             raise ProtocolViolated(f"place {seq} of the curator's shared log is no exchange of this grant") from None
         key = exchange.idempotency_key
-        if exchange.method == "POST" and (key is None or not self._asked(db, key, exchange.request_sha256)):
+        # A request that was cut on its way, as by a crash of ours, is told with the digest of what came of it.
+        body_sha256 = exchange.request_sha256 if exchange.status < 400 else None
+        if exchange.method == "POST" and (key is None or not self._asked(db, key, body_sha256)):
             raise ProtocolViolated(f"place {seq} of the curator's shared log tells a query that was never asked")
 
     def guarded(self, work: Callable[[Connection], Any], note: str | None = None) -> Any:

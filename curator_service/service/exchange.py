@@ -98,6 +98,8 @@ class Exchanges:
         released = self._check(asked, identity, request)
         name = asked.principal.id, self._desk.key_of(asked)[0]
         if name in self._under_way:
+            if (found := self._desk.earlier(asked)) is not None:  # what is under way is a retry, too
+                return found
             raise StillRunning("the same request is being answered")
         self._under_way.add(name)
         try:

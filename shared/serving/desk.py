@@ -1,6 +1,7 @@
 """The front desk of a service: who comes in, what was answered before, what the log says."""
 
 import base64
+import os
 import re
 import time
 from collections.abc import Callable
@@ -318,7 +319,10 @@ class Desk:
         self._kept_at = time.monotonic()
         partial = self._kept.with_suffix(".part")
         with suppress(OSError):  # a full disk: the next commit says so
-            partial.write_text(self.sign(self.head()))
+            with partial.open("w") as file:
+                file.write(self.sign(self.head()))
+                file.flush()
+                os.fsync(file.fileno())  # else a power cut may leave an empty file in its place
             partial.replace(self._kept)
 
     def check_sound(self) -> None:

@@ -349,7 +349,9 @@ def test_a_record_replaced_with_its_tree_is_found_at_the_next(place):
     """The frontier stored after the forged record fits it; the one after that does not."""
     body = audit.canonical({"seq": place, "event": "told", "value": "another"})
     forged = entries_of([*bodies_of(place), body])[place]
-    assert first_wrong([*LOG[:place], forged, *LOG[place + 1 :]]).startswith(f"record {place + 1} was inserted or replaced")
+    assert first_wrong([*LOG[:place], forged, *LOG[place + 1 :]]).startswith(
+        f"record {place + 1} was inserted or replaced"
+    )
 
 
 @pytest.mark.parametrize("place", [0, 6, 12])

@@ -98,9 +98,7 @@ def test_any_checkpoint_is_written_as_specified_and_reads_back(origin, size, roo
 
 PETER = "PeterNeumann+c74f20a3+ARpc2QcUPDhMQegwxbzhKqiBfsVkmqq/LDE4izWy10TW"
 PETERS_SEED = base64.b64decode("AYEKFALVFGyNhPJEMzD1QIDr+Y7hfZx09iUvxdXHKDFz")[1:]
-PETERS_TEXT = (
-    "If you think cryptography is the answer to your problem,\nthen you don't know what your problem is.\n"
-)
+PETERS_TEXT = "If you think cryptography is the answer to your problem,\nthen you don't know what your problem is.\n"
 PETERS_LINE = (
     "\u2014 PeterNeumann x08go/ZJkuBS9UG/SffcvIAQxVBtiFupLLr8pAcElZInNIuGUgYN1FFYC2pZSNXgKvqfqdngotpRZb6KE6RyyBwJnAM=\n"
 )
@@ -235,7 +233,9 @@ def test_a_signature_is_no_countersignature_and_the_reverse():
     """One key must not be made to say the one by having said the other."""
     refused_countersignature(TEXT + "\n" + MODELER.signs(TEXT))
     refused(TEXT + "\n" + CURATOR.cosigns(TEXT, 5))
-    swapped = line(CURATOR.name, key_id(CURATOR.name, 4, CURATOR.public), bytes(8) + CURATOR.private.sign(TEXT.encode()))
+    swapped = line(
+        CURATOR.name, key_id(CURATOR.name, 4, CURATOR.public), bytes(8) + CURATOR.private.sign(TEXT.encode())
+    )
     with pytest.raises(LogBroken):
         CURATOR.verifier.countersigned(TEXT + "\n" + swapped)
 
@@ -309,7 +309,10 @@ def test_what_is_no_note_of_ours_is_refused(note):
         "o\n1\n",
         "o\n" + base64.b64encode(ROOT).decode() + "\n1\n",
         "\n1\n" + base64.b64encode(ROOT).decode() + "\n",
-        *(f"o\n{size}\n{base64.b64encode(ROOT).decode()}\n" for size in ("", "01", "+1", "-1", "1.0", "1_0", " 1", "0x1")),
+        *(
+            f"o\n{size}\n{base64.b64encode(ROOT).decode()}\n"
+            for size in ("", "01", "+1", "-1", "1.0", "1_0", " 1", "0x1")
+        ),
         *(f"o\n{size}\n{base64.b64encode(ROOT).decode()}\n" for size in ("\u0661", "\u00b2", "1" * 19, "9" * 5_000)),
         text_of("o", 1, ROOT[:31]),
         text_of("o", 1, ROOT + b"x"),

@@ -281,6 +281,28 @@ def test_an_answer_lost_at_the_end_and_a_curator_that_dies_again_leave_one_story
     _check_all(parties, [study], runs, tmp_path)
 
 
+def test_a_modeler_verifies_while_it_does_not_know_yet_what_was_lost(parties, small, dataset, tmp_path):
+    """Receipts beyond a lost reply are no cut tail; once it was fetched, a copy without its end is one."""
+    study, modeler = _opened(parties, small, dataset), parties.modeler
+    Shot("answer.reply.before", 2).aim(parties.control(parties.curator))
+    with parties.vendor() as vendor:
+        run = vendor.start(_run_of(parties, study)).id
+        _wait_for(lambda: parties.has_died(parties.curator))
+        Shot("checkpoint.after").aim(parties.control(modeler))  # dies before it takes what it missed
+        parties.curator.start()
+        _wait_for(lambda: parties.has_died(modeler))
+    assert checks.command(modeler, "audit", "verify")[0] == 0
+    assert checks.command(modeler, "audit", "verify", str(checks.export(modeler, tmp_path)))[0] == 0
+    modeler.start()
+    with parties.vendor() as vendor:
+        vendor.wait(run, timeout_s=PATIENCE_SECONDS)
+    _check_all(parties, [study], [run], tmp_path)
+    exported = checks.export(modeler, tmp_path)
+    lines = exported.read_text().splitlines(keepends=True)
+    exported.write_text("".join(lines[:-1]))  # the newest grant's may be another: any tail will do
+    assert checks.command(modeler, "audit", "verify", str(exported))[0] == 1
+
+
 # --- the owner's side -------------------------------------------------------------------------------
 
 IN_A_RELEASE = {
@@ -403,6 +425,12 @@ def wrong_dataset(wrong_parties, small):
         return owner.register("small", small.csv, public=True).id
 
 
+def _play_and_check(parties, study, folder, aim):
+    died, runs = _played(parties, [study], 1, aim)
+    assert died
+    _check_all(parties, [study], runs, folder)
+
+
 @pytest.mark.parametrize("how", WRONG)
 def test_a_service_that_is_wrong_on_purpose_is_found(wrong_parties, small, wrong_dataset, tmp_path, how):
     name, point, passage, found = WRONG[how]
@@ -412,9 +440,7 @@ def test_a_service_that_is_wrong_on_purpose_is_found(wrong_parties, small, wrong
     broken.write_text(how)
     try:
         with pytest.raises(AssertionError, match=found):
-            died, runs = _played(parties, [study], 1, lambda: Shot(point, passage).aim(parties.control(victim)))
-            assert died
-            _check_all(parties, [study], runs, tmp_path)
+            _play_and_check(parties, study, tmp_path, lambda: Shot(point, passage).aim(parties.control(victim)))
     finally:
         broken.unlink()
 
@@ -422,7 +448,7 @@ def test_a_service_that_is_wrong_on_purpose_is_found(wrong_parties, small, wrong
 # --- and from outside -------------------------------------------------------------------------------
 
 
-def test_after_all_of_this_the_command_lines_find_nothing(parties, exact, tmp_path):
+def test_after_all_of_this_the_command_lines_find_nothing(parties, exact, undisturbed, tmp_path):
     exports = []
     for service in (parties.curator, parties.modeler):
         verified = service.run("audit", "verify")

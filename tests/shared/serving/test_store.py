@@ -21,6 +21,7 @@ from curator_service.store import base as curator_base
 from curator_service.store import ledger
 from shared import audit
 from shared.errors import AuditUnavailable, IdempotencyKeyReused, NotFound, StateConflict, Unauthenticated
+from shared.reconciliation import verify_export
 from shared.serving.desk import Asked, Desk, Effect
 from shared.serving.seal import Seal, signer
 from shared.serving.store import logs, notes, replies
@@ -232,6 +233,25 @@ def test_an_effect_that_raises_keeps_neither_reply_nor_record(desk, filled):
     done = desk.once(asked, lambda db: Effect(Health(status="ok"), "test", {}))
     assert (done.status, done.replayed) == (201, False)
     assert desk.once(asked, effect).body == done.body  # from now on the stored reply
+
+
+def test_an_export_beside_a_service_that_goes_on_verifies(desk, monkeypatch):
+    """The checkpoint that is kept outside the database must not be younger than the log that is exported."""
+    monkeypatch.setattr("shared.serving.desk._KEPT_SECONDS", 0.0)  # with each commit
+    desk.guard()
+    desk.issue("owner", "kept", days=1)
+    listed = logs.grants
+
+    def listed_and_then_more(db):
+        found = listed(db)
+        desk.issue("owner", "meanwhile", days=1)
+        return found
+
+    monkeypatch.setattr(logs, "grants", listed_and_then_more)
+    with desk.database.read() as db:
+        export = desk.export(db)
+    assert verify_export(export).size == 1
+    assert len(list(export.of_kind("checkpoint", None))) == 2
 
 
 def test_a_key_belongs_to_method_path_and_body(desk, filled):
