@@ -74,7 +74,9 @@ class Party:
     def records(self, grant: str | None = None) -> list[Record]:
         """A log, parsed."""
         where = ("log", "", ()) if grant is None else ("shared", "WHERE grant_id = ?", (grant,))
-        return [json.loads(body) for (body,) in self.rows(f"SELECT body FROM {where[0]} {where[1]} ORDER BY seq", *where[2])]
+        return [
+            json.loads(body) for (body,) in self.rows(f"SELECT body FROM {where[0]} {where[1]} ORDER BY seq", *where[2])
+        ]
 
     def keep_checkpoint(self) -> None:
         """Sign the log as it is now, in the file that the service holds its log against at its start."""

@@ -649,7 +649,10 @@ def test_a_curator_whose_log_is_not_what_it_was_answers_no_query_and_shows_its_l
         entries = owner.get("/v1/audit/entries").json()["entries"]
         assert len(entries) > 10
         size = Party("curator", service.data).rows("SELECT count(*) FROM log")[0][0]
-        for path, body in ((f"/v1/studies/{finished.study}/grants", {"name": "x"}), (f"/v1/studies/{finished.study}:close", None)):
+        for path, body in (
+            (f"/v1/studies/{finished.study}/grants", {"name": "x"}),
+            (f"/v1/studies/{finished.study}:close", None),
+        ):
             refused = owner.post(path, json=body, headers={"Idempotency-Key": f"k{path[-3:]}"})
             assert (refused.status_code, refused.json()["code"]) == (503, "audit_unavailable")
         # No signature under a history that is not the one it signed before.
