@@ -3,12 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test check bench docker-check lock clean
+.PHONY: demo test soak check bench docker-check lock clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo     both parties on this machine, over real HTTP: a table and a plot (ARGS='--keep')"
 	@echo "make test     every test"
+	@echo "make soak     kill -9 at random under load for ten minutes, then 20 times at each named point (SECONDS=600)"
 	@echo "make check    ruff, mypy --strict, import contracts"
 	@echo "make bench    speed side by side with what one would use instead"
 	@echo "make docker-check   build and run docker-compose.yml (needs a Docker engine)"
@@ -27,6 +28,11 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest $(ARGS)
+
+SECONDS ?= 600
+soak: $(READY)
+	$(BIN)/python -m tests.system.soak --seconds $(SECONDS) $(ARGS)
+	BLINDOPT_CRASHES=20 $(BIN)/python -m pytest tests/system/test_crash_matrix.py
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -3,18 +3,32 @@
 from collections.abc import Iterable
 
 from modeler_service import store
-from shared.audit import Json
+from modeler_service.run import query_of
+from shared.audit import Json, sha256
+from shared.client import query_body
 from shared.errors import LogBroken
 from shared.serving.store.database import Connection
 
 
 def check(db: Connection, records: Iterable[Json]) -> None:
-    """Every answered trial has the exchange that answered it. Raises LogBroken."""
-    answered: set[str] = set()
+    """Every answered trial has the exchange that asked its row, and the reverse. Raises LogBroken."""
+    answered: dict[str, str] = {}
+    disputed: set[str] = set()
     for record in records:
         exchange = record.get("exchange")
         if exchange and exchange["method"] == "POST" and exchange["status"] == 201:
-            answered.add(str(exchange["idempotency_key"]))
+            answered[str(exchange["idempotency_key"])] = exchange["request_sha256"]
+        elif record["kind"] == "log.disputed":
+            disputed.add(record["actor"])
     for trial in store.answered_trials(db):
-        if f"{trial.run_id}:{trial.number}" not in answered:
+        asked = answered.pop(f"{trial.run_id}:{trial.number}", None)
+        if asked is None:
             raise LogBroken(f"trial {trial.number} of {trial.run_id} has an answer that the log does not tell")
+        if asked != sha256(query_body(query_of(trial.row))):
+            raise LogBroken(
+                f"trial {trial.number} of {trial.run_id} was changed: the log tells that another row was asked"
+            )
+    for key in answered:
+        run_id, _, number = key.rpartition(":")
+        if run_id not in disputed:  # an answer that was not taken, because it broke the protocol
+            raise LogBroken(f"trial {number} of {run_id} lacks the answer that the log tells")

@@ -104,6 +104,7 @@ class Runs:
                 return  # another took this worker's place while it was stuck
 
     def _work(self, identity: str) -> None:
+        self._desk.check_sound()  # nothing is asked that the log could not tell
         # Held before what is stored is read: what it is told from now on reaches its signal.
         held = _Held(Signal(), threading.current_thread())
         if self._held.setdefault(identity, held) is not held:

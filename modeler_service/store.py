@@ -154,4 +154,4 @@ def best(db: Connection, run_id: str, *, largest: bool) -> Row[Any] | None:
 
 def answered_trials(db: Connection) -> Iterable[Row[Any]]:
     """Every answered trial of every run; streamed."""
-    return db.execute(select(trials.c.run_id, trials.c.number).where(trials.c.y.is_not(None)))
+    return db.execute(select(trials.c.run_id, trials.c.number, trials.c.row).where(trials.c.y.is_not(None)))

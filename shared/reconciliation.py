@@ -46,6 +46,22 @@ class Export:
         """The exchanges of a shared log."""
         return [entry.record for entry in self.shared.get(grant, [])]
 
+    def told(self) -> dict[str, dict[int, Json]]:
+        """The exchanges with a place in a shared log that the party's own log tells, by grant and place."""
+        told: dict[str, dict[int, Json]] = {}
+        for entry in self.own:
+            exchange = entry.record.get("exchange")
+            if isinstance(exchange, dict) and type(place := exchange.get("position")) is int:
+                if place in told.setdefault(str(exchange.get("grant_id")), {}):
+                    raise LogBroken(f"record {entry.seq} tells place {place} of a shared log again")
+                told[str(exchange.get("grant_id"))][place] = exchange
+        return told
+
+    @property
+    def is_curators(self) -> bool:
+        """Whether it is of the party that keeps and signs the shared logs."""
+        return self.service == "blindopt-curator"
+
     def of_kind(self, kind: str, grant: str | None) -> Iterator[str]:
         """The notes of one kind about one log."""
         return (note for k, g, note in self.notes if (k, g) == (kind, grant))
@@ -90,8 +106,10 @@ def read(path: Path) -> Export:
             (export.own if found.grant_id is None else export.shared.setdefault(found.grant_id, [])).append(entry)
         elif found.subject and found.key:
             export.keys[found.subject] = found.key
-        elif found.kind and found.note:
+        elif found.kind in ("checkpoint", "receipt", "countersignature") and found.note:
             export.notes.append((found.kind, found.grant_id, found.note))
+        else:
+            raise LogBroken(f"{path} line {number} is not a line of an export")
     if export is None:
         raise LogBroken(f"{path} is empty")
     return export
@@ -106,68 +124,98 @@ def verify_export(export: Export, *, key: str | None = None) -> Head:
     if key not in (None, export.key):
         raise LogBroken(f"the export is signed with {export.key}, not with the key that was given")
     own = Verifier.parse(export.key)
+    if export.service != f"blindopt-{own.name.partition('.')[0]}":
+        raise LogBroken(f"the export is of {export.service} and signed by {own.name}")
+    for vkey in export.keys.values():
+        Verifier.parse(vkey)
     signed = [own.signed(note) for note in export.of_kind("checkpoint", None)]
     head = verify(export.own, signed=_roots(signed, f"{own.name}/log"))
-    told: dict[str, dict[int, Json]] = {}
-    for entry in export.own:
-        exchange = entry.record.get("exchange")
-        if isinstance(exchange, dict) and isinstance(exchange.get("position"), int):
-            told.setdefault(str(exchange.get("grant_id")), {})[exchange["position"]] = exchange
-    for grant in export.shared.keys() | told.keys():
-        _verify_shared(export, own, grant, told.get(grant, {}))
+    _check_covered(signed, head.size)
+    told, countersigned = export.told(), _countersigned(export)
+    for grant in sorted(export.shared.keys() | told.keys() | {grant for _, grant, _ in export.notes if grant}):
+        try:
+            _verify_shared(export, own, grant, told.get(grant, {}), countersigned.get(grant, []))
+        except LogBroken as error:
+            raise LogBroken(f"shared log {grant}: {error}") from None
     return head
 
 
-def _verify_shared(export: Export, own: Verifier, grant: str, told: dict[int, Json]) -> None:
+def _check_covered(signed: list[Checkpoint], size: int) -> None:
+    """LogBroken if no checkpoint is of the whole log: who left lines out could have left out the last of both."""
+    if size not in {checkpoint.head.size for checkpoint in signed}:
+        raise LogBroken(f"the log has {size} records and no signed checkpoint of them: lines of the export are missing")
+
+
+def _countersigned(export: Export) -> dict[str, list[Json]]:
+    """The countersignatures that the party's own log tells of, by grant."""
+    found: dict[str, list[Json]] = {}
+    for entry in export.own:
+        record = entry.record
+        if record.get("kind") == "checkpoint.countersigned" and isinstance(details := record.get("details"), dict):
+            found.setdefault(str(details.get("grant_id")), []).append(details)
+    return found
+
+
+def _verify_shared(export: Export, own: Verifier, grant: str, told: dict[int, Json], countersigned: list[Json]) -> None:
+    """Verify the shared log of a grant, and everything that was signed about it.
+
+    A modeler's copy ends where it lacks an exchange, whose reply was lost on the way, until it is fetched;
+    what its own log tells beyond is pending.
+    """
     entries = export.shared.get(grant, [])
-    waiting = _waiting(export, len(entries), told)
-    try:
-        verify(entries, place="position", signed=_signed(export, own, grant, waiting))
-        for position, exchange in told.items():
-            if position in waiting:
-                continue
-            if position >= len(entries) or entries[position].record != exchange:
-                raise LogBroken(f"place {position} is not what the party's own log tells")
-        if export.service == "blindopt-curator" and len(told) != len(entries):
-            raise LogBroken("it has exchanges that the curator's own log does not tell")
-    except LogBroken as error:
-        raise LogBroken(f"shared log {grant}: {error}") from None
-
-
-def _waiting(export: Export, size: int, told: dict[int, Json]) -> set[int]:
-    """Places that a modeler's copy of ``size`` exchanges cannot have yet, though its own log tells them.
-
-    The reply before them was lost on the way, and is fetched when the copy is next held against the
-    curator's; or no key of the curator is pinned yet.
-    """
-    pinned = any(exchange.get("study_id") in export.keys for exchange in told.values())
-    if export.service != "blindopt-modeler" or (pinned and size in told):
-        return set()
-    return {place for place in told if place >= size}
-
-
-def _signed(export: Export, own: Verifier, grant: str, waiting: set[int]) -> dict[int, str]:
-    """Roots of a shared log that somebody signed, as far as this party holds the signatures and the keys.
-
-    The receipts of places that are ``waiting`` are left out: there is nothing yet to hold them against.
-    """
-    curator = own if export.service == "blindopt-curator" else _pinned(export, grant)
-    found: list[Checkpoint] = []
-    receipts: list[Checkpoint] = []
+    pending = {place for place in told if place >= len(entries)}
+    curator = own if export.is_curators else _pinned(export, grant, told)
+    witness = _key(export.keys.get(grant)) if export.is_curators else own
+    whole: list[Checkpoint] = []
+    held: list[Checkpoint] = []
     if curator is not None:
-        found += [curator.signed(n) for n in export.of_kind("checkpoint", grant)]
-        receipts += [curator.signed(n) for n in export.of_kind("receipt", grant)]
-    witness = own if export.service == "blindopt-modeler" else _key(export.keys.get(grant))
-    if witness is not None:
-        found += [witness.countersigned(n)[0] for n in export.of_kind("countersignature", grant)]
-    roots = _roots([*found, *receipts], None if curator is None else f"{curator.name}/{grant}")
-    others = {checkpoint.head.size for checkpoint in found}
-    return {size: told for size, told in roots.items() if size in others or size - 1 not in waiting}
+        whole = [curator.signed(note) for note in export.of_kind("checkpoint", grant)]
+        held = [curator.signed(note) for note in export.of_kind("receipt", grant)]
+    elif entries:
+        raise LogBroken("the key of the curator, whose receipts made it, is missing")
+    countersignatures = list(export.of_kind("countersignature", grant))
+    if witness is None and countersignatures:
+        raise LogBroken("the key of the modeler that countersigned it is missing")
+    witnessed = [witness.countersigned(note)[0] for note in countersignatures] if witness else []
+    sure = [checkpoint for checkpoint in held if checkpoint.head.size - 1 not in pending]
+    roots = _roots([*whole, *sure, *witnessed], None if curator is None else f"{curator.name}/{grant}")
+    verify(entries, place="position", signed=roots)
+    if pending and (export.is_curators or (len(entries) in pending and curator is not None)):
+        cut, most = len(entries), max(pending) + 1
+        raise LogBroken(f"the tail was cut: the log ends after {cut} records, the party's own log tells of {most}")
+    if export.is_curators:
+        _check_covered(whole, len(entries))
+    _check_told(export, entries, told)
+    if curator is not None and not export.is_curators:
+        _check_receipts(told, held)
+    heads = [(checkpoint.head.size, checkpoint.head.root) for checkpoint in witnessed]
+    for details in countersigned:
+        if (details.get("size"), details.get("root")) not in heads:
+            raise LogBroken(f"the countersignature of size {details.get('size')} is missing")
 
 
-def _pinned(export: Export, grant: str) -> Verifier | None:
-    studies = {str(entry.record.get("study_id")) for entry in export.shared.get(grant, [])[:1]}
-    return next((_key(export.keys.get(study)) for study in studies), None)
+def _check_receipts(told: dict[int, Json], receipts: list[Checkpoint]) -> None:
+    held = {checkpoint.head.size for checkpoint in receipts}
+    for place in sorted(told):
+        if place + 1 not in held:
+            raise LogBroken(f"the receipt of place {place} is missing")
+
+
+def _check_told(export: Export, entries: list[Entry], told: dict[int, Json]) -> None:
+    """The shared log and the party's own tell the same, of one grant and one study."""
+    first = entries[0].record if entries else {}
+    for place, entry in enumerate(entries):
+        record = entry.record
+        if (record.get("grant_id"), record.get("study_id")) != (first.get("grant_id"), first.get("study_id")):
+            raise LogBroken(f"place {place} is of another grant or study")
+        if told.get(place, record) != record or (export.is_curators and place not in told):
+            raise LogBroken(f"place {place} is not what the party's own log tells")
+
+
+def _pinned(export: Export, grant: str, told: dict[int, Json]) -> Verifier | None:
+    """The key that a modeler pinned for the study of a grant."""
+    exchanges = [entry.record for entry in export.shared.get(grant, [])[:1]] or list(told.values())[:1]
+    return next((_key(export.keys.get(str(exchange.get("study_id")))) for exchange in exchanges), None)
 
 
 def _key(vkey: str | None) -> Verifier | None:
@@ -191,29 +239,60 @@ def reconcile(curator: Export, modeler: Export, study_id: str) -> tuple[int, lis
 
     Raises LogBroken where neither tells an exchange of it.
     """
-    grants = [g for g in sorted(curator.shared.keys() | modeler.shared.keys()) if _is_of(study_id, g, curator, modeler)]
+    told = {"curator": curator.told(), "modeler": modeler.told()}
+    grants = sorted(
+        grant
+        for grant in curator.shared.keys() | modeler.shared.keys() | told["modeler"].keys()
+        if _is_of(study_id, _places(curator, told["curator"], grant))
+        or _is_of(study_id, _places(modeler, told["modeler"], grant))
+    )
     differences: list[Difference] = []
     compared = 0
     for grant in grants:
-        if grant not in modeler.shared:
-            continue  # another modeler's
-        ours, theirs = curator.exchanges(grant), modeler.exchanges(grant)
-        compared += max(len(ours), len(theirs))
+        ours, theirs = _places(curator, told["curator"], grant), _places(modeler, told["modeler"], grant)
+        if not theirs and _is_anothers(curator, modeler, grant):
+            continue
+        compared += max([*ours, *theirs], default=-1) + 1
+        differences += _keys_differ(grant, study_id, curator, modeler, theirs)
         differences += _compare(grant, ours, theirs)
         differences += _forks(grant, "curator", curator, modeler)
         differences += _forks(grant, "modeler", modeler, curator)
     without = [e.record["exchange"] for e in modeler.own if _has_no_receipt(e.record.get("exchange"), study_id)]
-    if not grants and not without:
-        raise LogBroken(f"neither log tells an exchange of {study_id}: is that the study's id?")
+    if not compared and not without:
+        raise LogBroken(f"the two tell no exchange of {study_id} with each other: is that the study's id?")
     differences += [
-        Difference(f"request {exchange['request_id']}", "only the modeler tells it: it came without a receipt")
+        Difference(f"request {exchange.get('request_id')}", "only the modeler tells it: it came without a receipt")
         for exchange in without
     ]
     return compared + len(without), differences
 
 
-def _is_of(study_id: str, grant: str, *exports: Export) -> bool:
-    return any(e.record.get("study_id") == study_id for export in exports for e in export.shared.get(grant, [])[:1])
+def _places(export: Export, told: dict[str, dict[int, Json]], grant: str) -> dict[int, Json]:
+    """The exchanges of a grant by place: of the shared log, and what is pending beyond its end."""
+    return told.get(grant, {}) | dict(enumerate(export.exchanges(grant)))
+
+
+def _is_of(study_id: str, exchanges: dict[int, Json]) -> bool:
+    return any(exchange.get("study_id") == study_id for exchange in exchanges.values())
+
+
+def _is_anothers(curator: Export, modeler: Export, grant: str) -> bool:
+    """Whether a grant that the modeler does not tell of is another's: its log was countersigned with another key.
+
+    One that nobody countersigned may be either's: another's, if this modeler tells of some other grant.
+    """
+    pinned = curator.keys.get(grant)
+    return pinned != modeler.key if pinned is not None else bool(modeler.shared)
+
+
+def _keys_differ(
+    grant: str, study_id: str, curator: Export, modeler: Export, theirs: dict[int, Json]
+) -> Iterator[Difference]:
+    """A key that one holds signatures under and the other no longer has: those would go unread."""
+    if theirs and modeler.keys.get(study_id, curator.key) != curator.key:
+        yield Difference(grant, "the key that the modeler holds receipts of is not the curator's")
+    if curator.keys.get(grant, modeler.key) != modeler.key:
+        yield Difference(grant, "the key that the curator holds countersignatures of is not the modeler's")
 
 
 def _has_no_receipt(exchange: Any, study_id: str) -> bool:
@@ -222,13 +301,14 @@ def _has_no_receipt(exchange: Any, study_id: str) -> bool:
     return exchange.get("status") not in NO_PLACE and not str(exchange.get("path")).startswith("/v1/audit/")
 
 
-def _compare(grant: str, curator: list[Json], modeler: list[Json]) -> Iterator[Difference]:
-    for place in range(max(len(curator), len(modeler))):
+def _compare(grant: str, curator: dict[int, Json], modeler: dict[int, Json]) -> Iterator[Difference]:
+    for place in sorted(curator.keys() | modeler.keys()):
         where = f"{grant} place {place}"
-        if place >= len(curator):
+        if place not in curator:
             yield Difference(where, "only the modeler has it: the curator's tail is missing")
-        elif place >= len(modeler):
-            yield Difference(where, "only the curator has it: the modeler's tail is missing")
+        elif place not in modeler:
+            what = "the modeler's tail is missing" if place > max(modeler, default=-1) else "its reply was lost"
+            yield Difference(where, f"only the curator has it: {what}")
         elif curator[place] != modeler[place]:
             names = curator[place].keys() | modeler[place].keys()
             fields = [name for name in sorted(names) if curator[place].get(name) != modeler[place].get(name)]

@@ -17,11 +17,14 @@ from shared.serving.store.database import Connection
 def check(db: Connection, records: Iterable[Json]) -> None:
     """The ledger is what the log tells, line by line; no answer without its charge, none changed. Raises LogBroken."""
     charged: set[str] = set()
-    answered: dict[tuple[str, str], str] = {}
+    answered: set[tuple[str, str]] = set()
+    settled: dict[tuple[str, str], tuple[int, str]] = {}
     accounts: dict[str, _Account] = {}
     for record in records:
         details = record.get("details", {})
         exchange = record.get("exchange")
+        if exchange and exchange["method"] == "POST" and exchange["status"] < 300:
+            _settle(settled, exchange)
         if record["kind"] in ("charge", "charge.refused"):
             if (study := details["study_id"]) not in accounts:
                 accounts[study] = _Account(_prices(db, study))
@@ -35,10 +38,19 @@ def check(db: Connection, records: Iterable[Json]) -> None:
             place = exchange["grant_id"], exchange["idempotency_key"]
             if place in answered:
                 raise LogBroken(f"query {details['query_id']} was answered twice")
-            answered[place] = exchange["reply_sha256"]
+            answered.add(place)
     _check_ledger(db, accounts)
     _check_queries(db, charged)
-    _check_replies(db, answered)
+    _check_replies(db, settled)
+
+
+def _settle(settled: dict[tuple[str, str], tuple[int, str]], exchange: Json) -> None:
+    """Note the reply that a key got at first. LogBroken for another one under it ever after."""
+    place, told = (exchange["grant_id"], exchange["idempotency_key"]), (exchange["status"], exchange["reply_sha256"])
+    if not exchange["replayed"] and place not in settled:
+        settled[place] = told
+    elif settled.get(place) != told:
+        raise LogBroken(f"key {exchange['idempotency_key']} got another answer than the one that it had got before")
 
 
 @dataclass
@@ -115,11 +127,14 @@ def _check_queries(db: Connection, charged: set[str]) -> None:
         raise LogBroken(f"query {name} is missing in {where}")
 
 
-def _check_replies(db: Connection, answered: dict[tuple[str, str], str]) -> None:
-    left = dict(answered)
+def _check_replies(db: Connection, settled: dict[tuple[str, str], tuple[int, str]]) -> None:
+    """The stored replies of modelers are those that the log tells, every one."""
+    left = dict(settled)
     for row in replies.answers(db):
-        digest = left.pop((row.principal, row.idempotency_key), None)
-        if digest is not None and sha256(row.body) != digest:
+        told = left.pop((row.principal, row.idempotency_key), None)
+        if told is not None and (row.status, sha256(row.body)) != told:
             raise LogBroken(f"the stored answer under key {row.idempotency_key} was changed")
+        if told is None and row.principal.startswith("grt_"):
+            raise LogBroken(f"the stored answer under key {row.idempotency_key} is not in the log")
     for _, key in left:
         raise LogBroken(f"the stored answer under key {key} is missing")

@@ -4,25 +4,27 @@ A copy holds the database and the files that it names, never the keys: copy ``se
 that neither alone opens what is sealed.
 """
 
-import json
 import shutil
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from shared.errors import StateConflict
 from shared.matrix import digest
 from shared.serving.desk import Desk
 from shared.serving.store import logs
 from shared.serving.store.base import stamp
-from shared.serving.store.database import Connection
+from shared.serving.store.database import LOCK, Connection
 
 MANIFEST = "manifest.json"
+PARTIAL = ".restoring"
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(BaseModel):
     """What a backup holds: SHA-256 by path, and the signed head of the log."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
     service: str
     created_at: str
@@ -48,31 +50,44 @@ def backup(desk: Desk, data: Path, target: Path, named: Callable[[Connection], I
         (partial / name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         shutil.copyfile(data / name, partial / name)
     digests = {name: digest(partial / name) for name in (database.name, *files)}
-    manifest = Manifest(desk.signer.name, stamp(desk.clock()), desk.sign(head), digests)
-    (partial / MANIFEST).write_text(json.dumps(asdict(manifest), indent=1))
+    name, now = desk.signer.name, stamp(desk.clock())
+    manifest = Manifest(service=name, created_at=now, checkpoint=desk.sign(head), files=digests)
+    (partial / MANIFEST).write_text(manifest.model_dump_json(indent=1))
     partial.rename(target)
     return len(digests)
 
 
-def restore(source: Path, data: Path, secrets: Path) -> Manifest:
-    """Put a backup and the keys into an empty data folder. Raises StateConflict, and leaves nothing behind."""
-    if data.exists() and any(data.iterdir()):
+def unpack(source: Path, data: Path, secrets: Path) -> Path:
+    """Put a backup and the keys into a new folder inside the empty ``data``, for ``settle`` to move in place.
+
+    Raises StateConflict for a folder that is not empty, a missing key, a changed file.
+    """
+    if data.exists() and {path.name for path in data.iterdir()} - {LOCK, PARTIAL}:
         raise StateConflict(f"{data.absolute()} is not empty: a backup goes into an empty folder")
     for needed in (source / MANIFEST, secrets / "seal.key", secrets / "log.key"):
         if not needed.is_file():
             raise StateConflict(f"{needed} is missing: a backup needs its manifest and the keys of its service")
-    manifest = Manifest(**json.loads((source / MANIFEST).read_text()))
+    try:
+        manifest = Manifest.model_validate_json((source / MANIFEST).read_text())
+    except ValidationError:
+        raise StateConflict(f"{source / MANIFEST} is no manifest of a backup") from None
     for name, told in manifest.files.items():
         path = source / name
         if not path.resolve().is_relative_to(source.resolve()) or not path.is_file() or digest(path) != told:
             raise StateConflict(f"{name} of the backup is missing or was changed: nothing was restored")
-    data.mkdir(parents=True, exist_ok=True, mode=0o700)
-    for name in manifest.files:
-        (data / name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        shutil.copyfile(source / name, data / name)
-        (data / name).chmod(0o600)
-    (data / "secrets").mkdir(mode=0o700, exist_ok=True)
-    for name in ("seal.key", "log.key"):
-        shutil.copyfile(secrets / name, data / "secrets" / name)
-        (data / "secrets" / name).chmod(0o600)
-    return manifest
+    partial = data / PARTIAL
+    shutil.rmtree(partial, ignore_errors=True)
+    copies = {partial / name: source / name for name in manifest.files}
+    copies |= {partial / "secrets" / name: secrets / name for name in ("seal.key", "log.key")}
+    for target, path in copies.items():
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        shutil.copyfile(path, target)
+        target.chmod(0o600)
+    return partial
+
+
+def settle(partial: Path) -> None:
+    """Move what was unpacked and verified in place, the database last: without it there is no service's data."""
+    for path in sorted(partial.iterdir(), key=lambda path: path.suffix == ".sqlite"):
+        path.rename(partial.parent / path.name)
+    partial.rmdir()

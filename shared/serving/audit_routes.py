@@ -49,8 +49,9 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
         "/checkpoint", response_model=wire.Checkpoint, responses=documented(), operation_id="get_audit_checkpoint"
     )
     def checkpoint(request: Request, which: Which) -> wire.Checkpoint:
-        """Size and root of a log, signed."""
+        """Size and root of a log, signed; 503 for a log that is not what it was, under which nothing is signed."""
         desk = _desk(request)
+        desk.check_sound()
         head = desk.head(which)
         return wire.Checkpoint(size=head.size, root=head.root, note=desk.sign(head, which))
 

@@ -17,6 +17,7 @@ from fastapi import FastAPI
 from pydantic import ValidationError
 
 from shared import reconciliation
+from shared.audit import Head
 from shared.errors import BlindoptError, LogBroken, StateConflict
 from shared.serving import archive, logs
 from shared.serving.desk import Desk
@@ -25,6 +26,8 @@ from shared.serving.store.database import Connection, only_process
 from shared.serving.store.tokens import is_live
 from shared.serving.tokens import Role
 from shared.serving.version import VERSION
+
+Check = Callable[[Connection, Iterable[dict[str, Any]]], None]
 
 
 @contextmanager
@@ -50,7 +53,7 @@ def build(
     settings: Callable[[], ServiceSettings],
     desk: Callable[[ServiceSettings], Desk],
     app: Callable[[ServiceSettings], FastAPI],
-    check: Callable[[Connection, Iterable[dict[str, Any]]], None],
+    check: Check,
     files: Callable[[Connection], Iterable[str]],
     restored: Callable[[Connection, Desk], None],
 ) -> typer.Typer:
@@ -87,11 +90,12 @@ def build(
         """Put a backup into an empty DATA_DIR, verify it, and record that what came after it is lost."""
         with _plain_errors():
             chosen = _checked(settings)
-            archive.restore(source, chosen.data_dir, secrets)
-            with desk(chosen) as opened:
-                with opened.database.read() as db:
-                    head = reconciliation.verify_export(opened.export(db))
-                opened.database.write(lambda db: restored(db, opened))
+            with only_process(chosen.data_dir):
+                partial = archive.unpack(source, chosen.data_dir, secrets)
+                with desk(chosen.model_copy(update={"data_dir": partial})) as opened:
+                    head = _verified(opened, check)
+                    opened.database.write(lambda db: restored(db, opened))
+                archive.settle(partial)
         typer.echo(f"restored {head.size} records, root {head.root}")
 
     @cli.command()
@@ -121,6 +125,15 @@ def build(
             uvicorn.Server(config).run(sockets=[listening])
 
     return cli
+
+
+def _verified(opened: Desk, check: Check, key: str | None = None) -> Head:
+    """Verify a service's own data: logs, signatures, and its tables against its log."""
+    with opened.database.read() as db:
+        told = opened.export(db)
+        head = reconciliation.verify_export(told, key=key)
+        check(db, (entry.record for entry in told.own))
+    return head
 
 
 def _checked(settings: Callable[[], ServiceSettings]) -> ServiceSettings:
@@ -215,7 +228,7 @@ def _tokens(
 def _audit(
     settings: Callable[[], ServiceSettings],
     desk: Callable[[ServiceSettings], Desk],
-    check: Callable[[Connection, Iterable[dict[str, Any]]], None],
+    check: Check,
 ) -> typer.Typer:
     cli = typer.Typer(no_args_is_help=True, help="The audit log. Everything here works offline.")
 
@@ -229,10 +242,8 @@ def _audit(
             if export is not None:
                 head = reconciliation.verify_export(reconciliation.read(export), key=key)
             else:
-                with desk(_existing(settings)) as opened, opened.database.read() as db:
-                    told = opened.export(db)
-                    head = reconciliation.verify_export(told, key=key)
-                    check(db, (entry.record for entry in told.own))
+                with desk(_existing(settings)) as opened:
+                    head = _verified(opened, check, key)
         typer.echo(f"{head.size} records, root {head.root}")
 
     @cli.command()

@@ -1,6 +1,7 @@
 """The front desk of a service: who comes in, what was answered before, what the log says."""
 
 import base64
+import os
 import re
 import time
 from collections.abc import Callable
@@ -259,9 +260,11 @@ class Desk:
             return logs.head(db, grant_id)
 
     def export(self, db: Connection) -> Export:
-        """All that this party tells, with a checkpoint of each log as it is now and every signature it holds."""
-        # Before the first look at the database: a service that goes on meanwhile keeps a later one.
-        kept = self._kept.read_text() if self._kept.exists() else None
+        """All that this party tells, with a checkpoint of each log as it is now and every signature it holds.
+
+        ``db`` has read nothing yet: the checkpoint that was kept must not be newer than what it sees.
+        """
+        kept = self._kept_note()
         grants = logs.grants(db)
         own = Export(
             service=f"blindopt-{self.signer.name.partition('.')[0]}",
@@ -295,10 +298,16 @@ class Desk:
         else:
             self.database.after_commit(self._keep)
 
+    def _kept_note(self) -> str | None:
+        try:
+            return self._kept.read_bytes().decode(errors="replace")
+        except FileNotFoundError:
+            return None
+
     def _check_kept(self, db: Connection, head: Head) -> None:
-        if not self._kept.exists():
+        if (note := self._kept_note()) is None:
             return
-        told = self.signer.verifier.signed(self._kept.read_text()).head
+        told = self.signer.verifier.signed(note).head
         if told.size > head.size:
             raise LogBroken(f"the tail was cut: the log ends after {head.size} records, it had {told.size}")
         if logs.root_at(db, None, told.size) != told.root:
@@ -310,7 +319,10 @@ class Desk:
         self._kept_at = time.monotonic()
         partial = self._kept.with_suffix(".part")
         with suppress(OSError):  # a full disk: the next commit says so
-            partial.write_text(self.sign(self.head()))
+            with partial.open("w") as file:
+                file.write(self.sign(self.head()))
+                file.flush()
+                os.fsync(file.fileno())  # else a power cut may leave an empty file in its place
             partial.replace(self._kept)
 
     def check_sound(self) -> None:

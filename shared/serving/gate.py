@@ -121,20 +121,19 @@ class _Passage:
     def _identify(self) -> None:
         """Set ``state.principal`` before anything reads the body. Raises for whom and what is not let in.
 
-        A principal that asks too often, and an address that keeps sending bad tokens, are not looked at, so
-        the log does not tell of them. The bearer of an expired or revoked token is known: the log does.
+        A principal that asks too often gets 429, and so do bad tokens of an address that keeps sending them:
+        the log does not tell of these. The bearer of an expired or revoked token is known: the log does.
         """
         path, gate = self._scope["path"], self._gate
         expired: Expired | None = None
         if path not in _OPEN:
-            address = (self._scope.get("client") or ("",))[0]
-            gate.failing.check(address)
             try:
                 principal = gate.desk.authenticate(self._header(b"authorization"))
             except Expired as error:
                 principal, expired = error.principal, error
             except Unauthenticated:
-                gate.failing.take(address)
+                # Bad tokens alone: whoever shares an address with a guesser must not be shut out by it.
+                gate.failing.take((self._scope.get("client") or ("",))[0])
                 raise
             gate.asking.take(principal.id)
             self._principal = self._state["principal"] = principal
@@ -209,6 +208,8 @@ class _Passage:
         if not any(name == b"cache-control" for name, _ in headers):
             headers.append((b"cache-control", b"no-store"))
         headers.extend(_HEADERS)
+        if self._scope["scheme"] == "https":
+            headers.append((b"strict-transport-security", b"max-age=31536000"))
         self._started = True
         self._status = message["status"]
         await self._send(message)

@@ -6,6 +6,7 @@ started again at once. When the time is over all runs must end, and everything m
 """
 
 import argparse
+import functools
 import json
 import random
 import secrets
@@ -44,6 +45,7 @@ class Soak:
 
     folder: Path
     modelers_wanted: int
+    runs_each: int
     tight_answers: int
     curator: Service = field(init=False)
     modelers: list[Service] = field(default_factory=list)
@@ -52,6 +54,7 @@ class Soak:
     """By study and modeler."""
     runs: dict[tuple[str, int], list[str]] = field(default_factory=dict)
     kills: Counter[str] = field(default_factory=Counter)
+    unmet: int = 0
     verified: Counter[str] = field(default_factory=Counter)
     over: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
@@ -60,7 +63,7 @@ class Soak:
     def begin(self) -> None:
         """Start all, and open three studies to every modeler; the last has a budget for a part of them."""
         settings = {"RETRY_ATTEMPTS": "6", "RETRY_SECONDS_MAX": "1", "WAIT_SECONDS_FIRST": "0.5"}
-        settings |= {"WAIT_SECONDS_MAX": "2", "COUNTERSIGN_EVERY": "10"}
+        settings |= {"WAIT_SECONDS_MAX": "2", "COUNTERSIGN_EVERY": "10", "CONCURRENT_RUNS": str(self.runs_each)}
         self.curator = Service("curator", self.folder / "curator").start()
         for number in range(self.modelers_wanted):
             self.modelers.append(Service("modeler", self.folder / f"modeler-{number}", settings))
@@ -96,9 +99,9 @@ class Soak:
 
     # --- while it lasts ---------------------------------------------------------------------------
 
-    def drive(self, number: int) -> None:
+    def drive(self, number: int, turn: int) -> None:
         """Start one run after another at a modeler, each on another study, and wait for its end."""
-        modeler, turn = self.modelers[number], 0
+        modeler = self.modelers[number]
         while not self.over.is_set():
             study = self.granted[self.studies[(number + turn) % len(self.studies)], number]
             algorithm: wire.AlgorithmSpec = wire.GpUcb(name="gp_ucb")
@@ -112,11 +115,14 @@ class Soak:
                 iterations=TRIALS - 1,
                 seed=number * 1_000 + turn,
             )
-            run, turn = self._start(modeler, order), turn + 1
+            run, turn = self._start(modeler, order), turn + self.runs_each
             self.runs[study.id, number].append(run)
             while modeler.rows("SELECT ended_at FROM runs WHERE id = ?", run) == [(None,)]:
                 if self.ended.wait(0.2):
                     return
+            if modeler.rows("SELECT state, study FROM runs WHERE id = ?", run) == [("failed", None)]:
+                self.unmet += 1  # no contact at all, and nothing asked: it ends at once, as documented
+                self.runs[study.id, number].pop()
 
     def _start(self, modeler: Service, order: wire.RunCreate) -> str:
         key = secrets.token_hex(16)
@@ -142,7 +148,7 @@ class Soak:
 
     def verify(self) -> None:
         """Now and then, verify a service from beside it: what is under way is no fault of its log."""
-        while not self.over.wait(10):
+        while not self.over.wait(15):
             for service in (self.curator, random.choice(self.modelers)):
                 done = service.run("audit", "verify")
                 assert done.returncode == 0, f"audit verify beside {service.folder}: {done.stderr}"
@@ -164,13 +170,16 @@ class Soak:
     def last(self, seconds: float) -> float:
         """Kill for ``seconds``, then let all runs end; how long it took."""
         begun = time.monotonic()
-        pace = len(self.modelers) / 16
         works: list[Callable[[], None]] = [
-            lambda: self.kill([self.curator], lambda: random.uniform(1, 9)),
-            lambda: self.kill(self.modelers, lambda: random.uniform(0.5, 5) / pace),
+            lambda: self.kill([self.curator], lambda: random.uniform(2, 14)),
+            lambda: self.kill(self.modelers, lambda: random.uniform(1, 7)),
             self.verify,
         ]
-        works += [lambda n=number: self.drive(n) for number in range(len(self.modelers))]  # type: ignore[misc]
+        works += [
+            functools.partial(self.drive, number, turn)
+            for number in range(len(self.modelers))
+            for turn in range(self.runs_each)
+        ]
         threads = [threading.Thread(target=self.guarded(work), daemon=True) for work in works]
         for thread in threads:
             thread.start()
@@ -259,11 +268,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--modelers", type=int, default=16)
+    parser.add_argument("--each", type=int, default=1, help="runs at once of each modeler")
     parser.add_argument("--tight", type=int, default=400, help="answers that the budget of the third study allows")
     parser.add_argument("--folder", type=Path, help="keep everything here; default: a folder that is removed")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
-        soak = Soak(chosen.folder or Path(temporary), chosen.modelers, chosen.tight)
+        soak = Soak(chosen.folder or Path(temporary), chosen.modelers, chosen.each, chosen.tight)
         try:
             soak.begin()
             took = soak.last(chosen.seconds)
@@ -273,6 +283,7 @@ def main() -> None:
     runs = sum(map(len, soak.runs.values()))
     print(f"{chosen.seconds:.0f} s of kills, {took:.0f} s until the last run ended")
     print(f"kill -9: {soak.kills['curator']} of the curator, {soak.kills['modeler']} of {chosen.modelers} modelers")
+    print(f"{soak.unmet} runs never met the curator and failed at their start")
     print(f"{runs} runs, {answers} answers, {exchanges} exchanges: {exchanges / took:.1f} a second")
     print(f"audit verify beside the services: {soak.verified.total()} times; in the end everything holds")
 

@@ -22,6 +22,7 @@ __all__ = ["Connection", "Database", "StoreFault", "only_process"]
 T = TypeVar("T")
 SCHEMA_VERSION = 2
 GROUP_MAX = 64
+LOCK = "lock"
 VERBS = ("UPDATE", "DELETE")
 APPEND_ONLY = """
 CREATE TRIGGER IF NOT EXISTS {table}_{verb} BEFORE {verb} ON {table}
@@ -209,7 +210,7 @@ class Database:
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A read-only view of one moment."""
-        with self._reader.connect() as db:
+        with self._reader.connect() as db, db.begin():  # by itself only SQLAlchemy's own statements would begin
             yield db
 
     @staticmethod
@@ -300,7 +301,7 @@ def _create(db: Connection, metadata: tuple[MetaData, ...], append_only: tuple[s
 def only_process(folder: Path) -> Iterator[None]:
     """Hold ``folder`` for one serving process; StateConflict if another holds it."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with (folder / "lock").open("a") as file:
+    with (folder / LOCK).open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -16,6 +16,7 @@ from sqlalchemy import (
     Table,
     Text,
     bindparam,
+    cast,
     func,
     select,
 )
@@ -44,6 +45,7 @@ _shared = Table(
     Column("peaks", LargeBinary, nullable=False),
     PrimaryKeyConstraint("grant_id", "seq"),
 )
+_BYTES = ("body", "leaf", "peaks")
 _LAST = Prepared(select(_log.c.seq, _log.c.peaks).order_by(_log.c.seq.desc()).limit(1))
 _ADD = Prepared(_log.insert())
 _LAST_SHARED = Prepared(
@@ -107,8 +109,10 @@ def walk(db: Connection, grant_id: str | None = None, *, after: int = -1, limit:
     query = select(table).where(table.c.seq > after).order_by(table.c.seq).limit(limit)
     if grant_id is not None:
         query = query.where(_shared.c.grant_id == grant_id)
+    # Cast: whoever changed a row by hand may have left something else than bytes.
+    query = query.with_only_columns(table.c.seq, *(cast(table.c[name], LargeBinary) for name in _BYTES))
     for row in db.execute(query):
-        yield Entry(seq=row.seq, body=row.body, leaf=row.leaf, peaks=row.peaks)
+        yield Entry(*row)
 
 
 def leaves(db: Connection, grant_id: str | None = None) -> list[bytes]:
@@ -153,6 +157,8 @@ def check_end(db: Connection, *, records: int = 100) -> Head:
     told = head(db)
     start = max(0, told.size - records)
     peaks = [] if start == 0 else _frontier(_peaks_at(db, None, start) or b"")
+    if len(peaks) != start.bit_count():
+        raise LogBroken(f"record {start - 1} of the log is missing or was changed")
     size = start
     for entry in walk(db, after=start - 1):
         peaks = audit.grow(peaks, size, entry.leaf)

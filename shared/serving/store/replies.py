@@ -13,6 +13,7 @@ from sqlalchemy import (
     Table,
     Text,
     bindparam,
+    cast,
     select,
 )
 
@@ -83,5 +84,7 @@ def add(
 
 
 def answers(db: Connection) -> Any:
-    """Status and body of every reply that is not sealed, by principal and key; streamed."""
-    return db.execute(select(_replies).where(_replies.c.sealed == 0))
+    """Principal, key, status and body of every reply that is not sealed; streamed."""
+    columns = _replies.c.principal, _replies.c.idempotency_key, _replies.c.status
+    # Cast: whoever changed a row by hand may have left something else than bytes.
+    return db.execute(select(*columns, cast(_replies.c.body, LargeBinary).label("body")).where(_replies.c.sealed == 0))
