@@ -177,9 +177,10 @@ def _verify_shared(export: Export, own: Verifier, grant: str, told: dict[int, Js
     if witness is None and countersignatures:
         raise LogBroken("the key of the modeler that countersigned it is missing")
     witnessed = [witness.countersigned(note)[0] for note in countersignatures] if witness else []
-    sure = [checkpoint for checkpoint in held if checkpoint.head.size - 1 not in pending]
-    roots = _roots([*whole, *sure, *witnessed], None if curator is None else f"{curator.name}/{grant}")
-    verify(entries, place="position", signed=roots)
+    roots = _roots([*whole, *held, *witnessed], None if curator is None else f"{curator.name}/{grant}")
+    sure = {checkpoint.head.size for checkpoint in (*whole, *witnessed)}
+    known = {size: root for size, root in roots.items() if size in sure or size - 1 not in pending}
+    verify(entries, place="position", signed=known)
     if pending and (export.is_curators or (len(entries) in pending and curator is not None)):
         cut, most = len(entries), max(pending) + 1
         raise LogBroken(f"the tail was cut: the log ends after {cut} records, the party's own log tells of {most}")

@@ -73,10 +73,12 @@ class Party:
 
     def records(self, grant: str | None = None) -> list[Record]:
         """A log, parsed."""
-        where = ("log", "", ()) if grant is None else ("shared", "WHERE grant_id = ?", (grant,))
-        return [
-            json.loads(body) for (body,) in self.rows(f"SELECT body FROM {where[0]} {where[1]} ORDER BY seq", *where[2])
-        ]
+        told = (
+            self.rows("SELECT body FROM log ORDER BY seq")
+            if grant is None
+            else self.rows("SELECT body FROM shared WHERE grant_id = ? ORDER BY seq", grant)
+        )
+        return [json.loads(body) for (body,) in told]
 
     def keep_checkpoint(self) -> None:
         """Sign the log as it is now, in the file that the service holds its log against at its start."""
