@@ -3,12 +3,20 @@
 import os
 import secrets
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shared import matrix
 from shared.matrix import Matrix
+
+
+def _save(path: Path, values: NDArray[Any]) -> None:
+    with path.open("wb") as file:
+        # Where numpy writes to a file itself, a full disk is an OSError that does not tell its number.
+        np.lib.format.write_array(SimpleNamespace(write=file.write), values, allow_pickle=False)
 
 
 def new_id(prefix: str) -> str:
@@ -33,7 +41,7 @@ class Vault:
     def keep_dataset(self, identity: str, values: Matrix) -> None:
         """Store the values (n, columns) of a dataset."""
         partial = self.scratch / f"{identity}.npy"
-        np.save(partial, values, allow_pickle=False)
+        _save(partial, values)
         self._settle(partial, identity)
 
     def dataset(self, identity: str) -> Matrix:
@@ -47,7 +55,7 @@ class Vault:
     def keep_release(self, identity: str, order: NDArray[np.int64]) -> str:
         """Settle the filled Z and its row order; the digest of Z."""
         partial = self.scratch / f"{identity}.order.npy"
-        np.save(partial, order, allow_pickle=False)
+        _save(partial, order)
         self._settle(partial, f"{identity}.order")
         filled = self.scratch / f"{identity}.npy"
         digest = matrix.digest(filled)

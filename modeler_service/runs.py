@@ -13,7 +13,7 @@ from modeler_service import store
 from modeler_service.run import Ending, Run, can_retry
 from modeler_service.settings import Settings
 from modeler_service.signals import Interrupted, Signal
-from shared.errors import BlindoptError, Remote
+from shared.errors import NO_ROOM, BlindoptError, Remote, StorageUnavailable
 from shared.serving.desk import Desk
 from shared.serving.store import logs
 from shared.serving.store.base import moment, stamp
@@ -109,13 +109,15 @@ class Runs:
         held = _Held(Signal(), threading.current_thread())
         if self._held.setdefault(identity, held) is not held:
             return  # its holder looks at what is stored when it lets go
+        stored = False
         try:
             held.lease = self._desk.database.write(lambda db: self._take(db, identity))
             if held.lease is not None:
                 self._end(identity, held.lease, self._outcome(identity, held.lease, held.signal))
+            stored = True
         finally:
             if self._held.get(identity) is held:
-                self._let_go(identity)
+                self._let_go(identity, stored=stored)
 
     def _take(self, db: Connection, identity: str) -> int | None:
         """Begin to work on a run, or do what it was told meanwhile."""
@@ -129,19 +131,22 @@ class Runs:
         store.change_run(db, identity, state="running", started_at=started, waits_until=None, problem=None)
         return store.take(db, identity, now)
 
-    def _let_go(self, identity: str) -> None:
-        """Hold a run no more; what is stored of it says whether it is to be taken up again."""
+    def _let_go(self, identity: str, *, stored: bool) -> None:
+        """Hold a run no more; what is stored of it says whether it is to be taken up again.
+
+        Not at once where something could not be ``stored``: the disk is full, most likely.
+        """
         del self._held[identity]
         if self._closing.is_set():
             return
         with self._desk.database.read() as db:
             row = store.run(db, identity)
-        if row.state == "queued":
-            self.submit(identity)
-        elif row.state == "waiting":
+        if row.state == "waiting":
             self._waiting[identity] = moment(row.waits_until)
-        elif row.state == "running":  # how it was left could not be stored: a full disk, most likely
+        elif row.state in ("queued", "running") and not stored:
             self._waiting[identity] = self._desk.clock() + timedelta(seconds=self._settings.wait_seconds_first)
+        elif row.state == "queued":
+            self.submit(identity)
 
     def _outcome(self, identity: str, lease: int, signal: Signal) -> Ending | None:
         """Work on a run; how it ended, or None if it only halted."""
@@ -157,12 +162,21 @@ class Runs:
         except BlindoptError as error:
             problem = _problem(error.code, str(error))
             return self._waits(identity, problem) if can_retry(error) else _failed(problem)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                return self._fault(identity, error)
+            told = StorageUnavailable("a file cannot be written: the disk is full")
+            return self._waits(identity, _problem(told.code, str(told)))
         except MemoryError:
             detail = "rows times queries need more memory than there is: ask for fewer iterations"
             return _failed(_problem("out_of_memory", detail))
         except Exception as error:
-            log.exception("a run failed", extra={"fields": {"run": identity}})
-            return _failed(_problem("internal", f"a fault on our side ({type(error).__name__})"))
+            return self._fault(identity, error)
+
+    @staticmethod
+    def _fault(identity: str, error: Exception) -> Ending:
+        log.exception("a run failed", extra={"fields": {"run": identity}})
+        return _failed(_problem("internal", f"a fault on our side ({type(error).__name__})"))
 
     def _waits(self, identity: str, problem: str) -> Ending:
         """Wait without a worker, twice as long each time; fail at the first contact, and in the end."""
@@ -234,7 +248,7 @@ class Runs:
                 if self._held.get(identity) is held:
                     self._threads.remove(held.thread)  # should it ever come back, it ends
                     self._add_worker()
-                    self._let_go(identity)
+                    self._let_go(identity, stored=True)
 
 
 def halted_state(row: Any) -> Ending | None:

@@ -4,8 +4,12 @@ The message of a BlindoptError is written for the other party and leaves the hou
 holds a value from a dataset, a secret, a path or a query string.
 """
 
+import errno
 from collections.abc import Mapping
 from types import MappingProxyType
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""Error numbers of an OSError that StorageUnavailable tells."""
 
 
 class BlindoptError(Exception):

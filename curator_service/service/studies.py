@@ -35,6 +35,7 @@ class Studies:
     def __init__(self, desk: Desk, vault: Vault) -> None:
         self._desk = desk
         self._vault = vault
+        self._drawing: set[str] = set()
         desk.database.write(self._recover)
 
     def _recover(self, db: Connection) -> None:
@@ -119,26 +120,40 @@ class Studies:
             digest = self._vault.keep_release(release_id, rows.order)
             return self._desk.once(asked, lambda db: self._publish(db, identity, release_id, digest, report))
         except BaseException:
+            self._vault.drop(release_id)  # first: it may be what fills the disk
             self._desk.database.write(lambda db: self._abandon(db, identity, asked.principal.actor))
-            self._vault.drop(release_id)
             raise
+        finally:
+            self._drawing.discard(identity)
 
     def _begin_release(self, asked: Asked, identity: str) -> wire.StudyCreate:
         key = f"{asked.principal.id} {self._desk.key_of(asked)[0]}"
 
+        begun = False
+
         def work(db: Connection) -> wire.StudyCreate:
+            nonlocal begun
             row = store.find(db, store.studies, identity)
-            if row.state == "releasing" and row.releasing_key == key:
+            drawing = identity in self._drawing
+            if drawing and row.releasing_key == key:
                 raise StillRunning("this release is being drawn")
-            if row.state != "draft":
+            if row.state != "draft" and (drawing or row.state != "releasing"):
                 raise StateConflict(f"the study is {row.state}: a study is released once, from its draft")
+            self._abandon(db, identity, "curator")  # one that was given up when not even that could be stored
             spec = wire.StudyCreate.model_validate_json(row.spec)
             self._charge(db, asked, identity, spec)
             store.change(db, store.studies, identity, state="releasing", releasing_key=key)
             self._log(db, "release.begun", asked.principal.actor, study_id=identity)
+            self._drawing.add(identity)
+            begun = True
             return spec
 
-        return self._desk.database.write(work)
+        try:
+            return self._desk.database.write(work)
+        except BaseException:
+            if begun:  # and undone: its commit failed
+                self._drawing.discard(identity)
+            raise
 
     def _charge(self, db: Connection, asked: Asked, identity: str, spec: wire.StudyCreate) -> None:
         """Charge the release to every row, once: what a crash left half drawn was never seen."""

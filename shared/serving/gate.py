@@ -3,7 +3,6 @@
 One ASGI layer, not one for each concern: at 200 microseconds an exchange every layer would count.
 """
 
-import errno
 import hashlib
 import logging
 import re
@@ -16,7 +15,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared.audit import RECEIPT_HEADER
-from shared.errors import BlindoptError, BodyTooLarge, Invalid, StorageUnavailable, Unauthenticated
+from shared.errors import NO_ROOM, BlindoptError, BodyTooLarge, Invalid, StorageUnavailable, Unauthenticated
 from shared.serving import problems
 from shared.serving.desk import KEY, Asked, Desk, Expired
 from shared.serving.rates import Buckets
@@ -31,7 +30,6 @@ _HEADERS = (
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"referrer-policy", b"no-referrer"),
 )
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class Gate:
@@ -113,7 +111,7 @@ class _Passage:
     async def _failed(self, error: Exception) -> None:
         if isinstance(error, BlindoptError):
             await self._refuse(error)
-        elif isinstance(error, OSError) and error.errno in _FULL and not self._started:
+        elif isinstance(error, OSError) and error.errno in NO_ROOM and not self._started:
             await self._refuse(StorageUnavailable("a file cannot be written: the disk is full"))
         else:
             await self._fault(error)

@@ -9,6 +9,7 @@ from pathlib import Path
 from curator_service.settings import Settings as CuratorSettings
 from demo.parties import started
 from modeler_service.settings import Settings as ModelerSettings
+from shared.client import VendorClient
 from shared.serving.settings import ServiceSettings
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +37,9 @@ def test_the_first_hours_of_owner_and_vendor_run_as_they_are_written(tmp_path):
             )
             assert done.returncode == 0, done.stdout + done.stderr
             told += done.stdout
+        with VendorClient(modeler.url, modeler.token) as client:
+            (run,) = client.runs()
+    assert (run.state, run.ended_because, run.problem) == ("completed", "budget", None)
     assert "(3, 1e-05)-differential privacy" in told
     assert len((tmp_path / "trials.csv").read_text().splitlines()) == 1 + 23
 
