@@ -71,10 +71,7 @@ def command(service: Any, *arguments: str) -> tuple[int, str]:
 
 
 def check_runs(curator: Any, modeler: Any, study: Study, runs: Iterable[str], length: int) -> None:
-    """Every run ended; each trial has one charge, one answer, and the y that the curator stored.
-
-    ``runs`` are all that ever asked ``study`` through ``modeler``.
-    """
+    """Every run ended; each trial has one charge, one answer, and the y that the curator stored."""
     keys = set()
     for run in runs:
         state, because, problem = modeler.rows("SELECT state, ended_because, problem FROM runs WHERE id = ?", run)[0]
@@ -95,8 +92,14 @@ def records_of(service: Any) -> list[dict[str, Any]]:
 
 def check_charges(curator: Any, study: Study, keys: set[str], records: list[dict[str, Any]]) -> None:
     """The ledger has one charge for each of ``keys`` and not a unit more; the log tells each once."""
-    grant = _grant(curator, study)
-    queries = curator.rows("SELECT id, idempotency_key FROM queries WHERE grant_id = ?", grant)
+    runs = {key.partition(":")[0] for key in keys}
+    queries = [
+        (query, key)
+        for query, key in curator.rows(
+            "SELECT id, idempotency_key FROM queries WHERE grant_id = ?", _grant(curator, study)
+        )
+        if key.partition(":")[0] in runs
+    ]
     charged = Counter(key for _, key in queries)
     assert charged == Counter(keys), f"charged otherwise than asked: {_difference(charged, Counter(keys))}"
     known = {query for query, _ in queries}
