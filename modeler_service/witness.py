@@ -201,7 +201,9 @@ class Witness:
         key = exchange.idempotency_key
         # A request that was cut on its way, as by a crash of ours, is told with the digest of what came of it.
         body_sha256 = exchange.request_sha256 if exchange.status < 400 else None
-        if exchange.method != "GET" and (key is None or not self._asked(db, key, body_sha256)):
+        if exchange.method == "GET" or (key is not None and self._asked(db, key, body_sha256)):
+            return
+        if not _is_forgotten(db, grant, seq):
             raise ProtocolViolated(f"place {seq} of the curator's shared log tells a query that was never asked")
 
     def dispute(self, what: str) -> None:
@@ -211,3 +213,24 @@ class Witness:
         self._desk.database.write(
             lambda db: logs.append(db, "log.disputed", actor=self._actor, now=now, details=details)
         )
+
+
+def restored(db: Connection, desk: Desk) -> None:
+    """Record the restore of a backup, with how far each shared log was known: what came after it is forgotten."""
+    desk.note_restored(db, {"known": {grant: _known(db, grant) for grant in notes.grants(db)}})
+
+
+def _known(db: Connection, grant: str) -> int:
+    return max(logs.shared_size(db, grant), notes.last_receipt(db, grant) + 1)
+
+
+def _is_forgotten(db: Connection, grant: str, seq: int) -> bool:
+    """Whether this side may have had an exchange and lost it: a backup was restored that ends before this place.
+
+    Only up to the first place that it was given after that.
+    """
+    for record in logs.of_kind(db, "log.restored"):
+        known = record["details"]["known"].get(grant, 0)
+        if known <= seq < notes.next_receipt(db, grant, known):
+            return True
+    return False

@@ -86,6 +86,18 @@ def last_receipt(db: Connection, grant_id: str) -> int:
     return -1 if found is None else int(found)
 
 
+def next_receipt(db: Connection, grant_id: str, seq: int) -> int:
+    """The first place from ``seq`` on that a receipt is kept of; ``seq`` where there is none."""
+    where = (_receipts.c.grant_id == grant_id) & (_receipts.c.seq >= seq)
+    found = db.execute(select(func.min(_receipts.c.seq)).where(where)).scalar_one()
+    return seq if found is None else int(found)
+
+
+def grants(db: Connection) -> list[str]:
+    """The grants of which receipts are kept."""
+    return list(db.execute(select(_receipts.c.grant_id).distinct().order_by(_receipts.c.grant_id)).scalars())
+
+
 def receipts(db: Connection, grant_id: str, *, after: int = -1) -> Iterator[Any]:
     """The receipts of a grant in the order of their places; streamed."""
     where = (_receipts.c.grant_id == grant_id) & (_receipts.c.seq > after)
