@@ -5,6 +5,7 @@ from typing import cast
 from modeler_service import invariants
 from modeler_service.app import build, open_desk
 from modeler_service.settings import Settings
+from modeler_service.witness import restored
 from shared.serving import cli
 
 app = cli.build(
@@ -17,7 +18,7 @@ app = cli.build(
     app=lambda settings: build(cast(Settings, settings)),
     check=invariants.check,
     files=lambda db: [],  # candidates are fetched again, and checked against their digest
-    restored=lambda db, desk: desk.note_restored(db, {}),  # runs ask again under the same keys: nothing is lost
+    restored=restored,  # runs ask again under the same keys: nothing is lost
 )
 
 

@@ -60,6 +60,13 @@ class Run:
 
     def work(self) -> Ending:
         """Run to its end; how it ended. Raises Interrupted, and errors of which some may pass."""
+        try:
+            return self._work()
+        except ProtocolViolated as error:
+            self._witness.dispute(str(error))
+            raise
+
+    def _work(self) -> Ending:
         self._signal.check()
         with StudyClient(
             self._spec.curator_url,
@@ -204,7 +211,7 @@ class Run:
                 store.change_run(db, self._identity, waits=0, waiting_since=None)
             self._witness.keep(db, told.exchange, told.receipt)
 
-        self._witness.guarded(work, told.receipt)
+        self._desk.database.write(work)
         self._waited = False
         return answer.y
 

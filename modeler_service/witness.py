@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shared import audit, wire
-from shared.audit import Exchange
+from shared.audit import Exchange, Head
 from shared.client import StudyClient
 from shared.errors import LogBroken, ProtocolViolated
 from shared.notes import Verifier
@@ -22,13 +22,16 @@ Asked = Callable[[Connection, str, str | None], bool]
 
 
 class Witness:
-    """Keeps the shared log of one study's grant. Disputes are recorded and end the run."""
+    """Keeps the shared log of one study's grant. Who catches a ProtocolViolated of it records it (``dispute``)."""
 
     def __init__(self, desk: Desk, study_id: str, actor: str, asked: Asked) -> None:
         self._desk = desk
         self._study_id = study_id
         self._actor = actor
         self._asked = asked
+        self._grant: str | None = None
+        self._note: str | None = None
+        """What the curator signed last, true or not."""
 
     def trust(self, study: wire.StudyView, expected: str | None) -> None:
         """Pin the curator's key at first sight. ProtocolViolated for another than before, or than expected."""
@@ -40,6 +43,10 @@ class Witness:
         except LogBroken as error:
             raise ProtocolViolated(f"the curator's log key cannot be read: {error}") from None
 
+        if self._grant not in (None, study.grant_id):
+            raise ProtocolViolated("the curator's receipt is of another grant than its study tells")
+        self._grant = study.grant_id
+
         def work(db: Connection) -> None:
             pinned = notes.key_of(db, self._study_id)
             if pinned is None:
@@ -48,24 +55,38 @@ class Witness:
                 raise ProtocolViolated("the curator's log key is not the one that it had before")
             self._advance(db, study.grant_id)
 
-        self.guarded(work)
+        self._desk.database.write(work)
 
     def tell(self, exchange: Exchange, note: str | None) -> None:
         """Record an exchange by itself."""
-        self.guarded(lambda db: self.keep(db, exchange, note), note)
+        self._desk.database.write(lambda db: self.keep(db, exchange, note))
 
     def keep(self, db: Connection, exchange: Exchange, note: str | None) -> None:
         """Record an exchange with its receipt, in the caller's transaction. Raises ProtocolViolated."""
         logs.append(db, "exchange", actor=self._actor, now=self._desk.clock(), exchange=exchange)
         if note is None or exchange.position is None or exchange.grant_id is None:
             return
+        self._note = note
         grant, seq = exchange.grant_id, exchange.position
+        if self._grant not in (None, grant):
+            raise ProtocolViolated("the curator's receipt is of another grant's log")
+        self._grant = grant
         body, earlier = exchange.body, notes.receipt(db, grant, seq)
         if (earlier is not None and earlier.body != body) or logs.shared_body(db, grant, seq) not in (None, body):
             raise ProtocolViolated(f"the curator gave place {seq} of the shared log twice")
         if earlier is None:
+            self._check_receipt(db, grant, seq, note)
             notes.keep_receipt(db, grant, seq, body, note)
             self._advance(db, grant)
+
+    def _check_receipt(self, db: Connection, grant: str, seq: int, note: str) -> None:
+        """Hold a receipt against the curator's key, and against the copy where that reaches so far."""
+        vkey, size = notes.key_of(db, self._study_id), logs.shared_size(db, grant)
+        if vkey is None or seq == size:  # its first reply tells the key; at its end the copy checks it itself
+            return
+        told = self._signed(note, vkey, grant).head
+        if seq < size and told.root != logs.root_at(db, grant, seq + 1):
+            raise ProtocolViolated(f"the curator's receipt at place {seq} tells another history")
 
     def _advance(self, db: Connection, grant: str) -> None:
         """Add to the copy what has come without a gap, and hold each receipt against it."""
@@ -78,6 +99,11 @@ class Witness:
             if self._signed(receipt.note, vkey, grant).head != head:
                 raise ProtocolViolated(f"the curator's receipt at place {size} tells another history")
             size += 1
+
+    def _key(self, db: Connection) -> str:
+        vkey = notes.key_of(db, self._study_id)
+        assert vkey is not None, "a log is fetched after its key is pinned"
+        return vkey
 
     @staticmethod
     def _signed(note: str, vkey: str, grant: str) -> Any:
@@ -95,41 +121,54 @@ class Witness:
 
         Raises ProtocolViolated for a history that is not ours, Unreachable and Remote as any request.
         """
-        note = curator.checkpoint().note
+        with self._desk.database.read() as db:
+            known = notes.last_receipt(db, grant)
+        note = self._note = curator.checkpoint().note
         with self._desk.database.read() as db:
             vkey = notes.key_of(db, self._study_id)
             if vkey is None:
                 return
             checkpoint = self._signed(note, vkey, grant)
             have = logs.shared_size(db, grant)
-        while have < checkpoint.head.size:
+        size = checkpoint.head.size
+        if size <= known:
+            raise ProtocolViolated(f"the curator's checkpoint of size {size} leaves out place {known}, which it gave")
+        while have < size:
             entries = curator.shared_entries(have - 1)
             before, have = have, self._taken(grant, entries)
             if have <= before:
                 raise ProtocolViolated("the curator's shared log is shorter than its checkpoint")
         with self._desk.database.read() as db:
-            ours = logs.root_at(db, grant, checkpoint.head.size)
-            countersigned = notes.countersigned(db, grant, checkpoint.head.size)
+            ours = logs.root_at(db, grant, size)
+            signed = notes.countersigned(db, grant, size)
         if ours != checkpoint.head.root:
-            self._dispute("the curator's checkpoint tells another history", note)
-        if not checkpoint.head.size or countersigned:
+            raise ProtocolViolated("the curator's checkpoint tells another history")
+        if not size:
             return
-        signed = self._desk.signer.countersign(note, int(self._desk.clock().timestamp()))
-        key = f"{grant}:{checkpoint.head.size}"
-        curator.countersign(wire.Countersigning(note=signed, key=self._desk.signer.verifier.vkey), key=key)
+        if signed is None:
+            signed = self._countersign(grant, checkpoint.head, note)
+        # Told again where it was signed before: the curator may not have got it.
+        curator.countersign(
+            wire.Countersigning(note=signed, key=self._desk.signer.verifier.vkey), key=f"{grant}:{size}"
+        )
 
-        def work(db: Connection) -> None:
-            if notes.countersigned(db, grant, checkpoint.head.size) is None:
-                now = self._desk.clock()
-                notes.countersign(db, grant, checkpoint.head.size, signed, now)
-                details = {"grant_id": grant, "size": checkpoint.head.size, "root": checkpoint.head.root}
-                logs.append(db, "checkpoint.countersigned", actor=self._actor, now=now, details=details)
+    def _countersign(self, grant: str, head: Head, note: str) -> str:
+        """Sign a checkpoint, and record it before the curator has it."""
+        now = self._desk.clock()
+        signed = self._desk.signer.countersign(note, int(now.timestamp()))
 
-        self._desk.database.write(work)
+        def work(db: Connection) -> str:
+            if (earlier := notes.countersigned(db, grant, head.size)) is not None:  # by another run
+                return earlier
+            notes.countersign(db, grant, head.size, signed, now)
+            details = {"grant_id": grant, "size": head.size, "root": head.root}
+            logs.append(db, "checkpoint.countersigned", actor=self._actor, now=now, details=details)
+            return signed
+
+        return self._desk.database.write(work)
 
     def _taken(self, grant: str, entries: list[wire.AuditEntry]) -> int:
-        size: int = self.guarded(lambda db: self._take(db, grant, entries))
-        return size
+        return self._desk.database.write(lambda db: self._take(db, grant, entries))
 
     def _take(self, db: Connection, grant: str, entries: list[wire.AuditEntry]) -> int:
         """Add entries that the curator tells; the size after."""
@@ -143,7 +182,9 @@ class Witness:
                 raise ProtocolViolated(f"place {size} of the curator's shared log is not what this side saw")
             if receipt is None:
                 self._check_told(db, grant, size, body)
-            logs.share(db, grant, body)
+            head = logs.share(db, grant, body)
+            if receipt is not None and self._signed(receipt.note, self._key(db), grant).head != head:
+                raise ProtocolViolated(f"the curator's receipt at place {size} tells another history")
             size += 1
         return size
 
@@ -151,27 +192,45 @@ class Witness:
         """ProtocolViolated for an exchange that this side never began: its reply was lost, its request was not."""
         try:
             exchange = Exchange(**audit.Entry(seq, body, b"", b"").record)
-            if exchange.body != body or (exchange.grant_id, exchange.position) != (grant, seq):
+            if exchange.body != body or type(exchange.status) is not int:
+                raise ValueError
+            if (exchange.study_id, exchange.grant_id, exchange.position) != (self._study_id, grant, seq):
                 raise ValueError
         except (TypeError, ValueError, LogBroken):
             raise ProtocolViolated(f"place {seq} of the curator's shared log is no exchange of this grant") from None
         key = exchange.idempotency_key
         # A request that was cut on its way, as by a crash of ours, is told with the digest of what came of it.
         body_sha256 = exchange.request_sha256 if exchange.status < 400 else None
-        if exchange.method == "POST" and (key is None or not self._asked(db, key, body_sha256)):
+        if exchange.method == "GET" or (key is not None and self._asked(db, key, body_sha256)):
+            return
+        if not _is_forgotten(db, grant, seq):
             raise ProtocolViolated(f"place {seq} of the curator's shared log tells a query that was never asked")
 
-    def guarded(self, work: Callable[[Connection], Any], note: str | None = None) -> Any:
-        """Write; a ProtocolViolated is recorded, with the ``note`` that the curator is held to, before it is raised."""
-        try:
-            return self._desk.database.write(work)
-        except ProtocolViolated as error:
-            self._dispute(str(error), note)
-
-    def _dispute(self, what: str, note: str | None) -> None:
-        details = {"study_id": self._study_id, "what": what, "note": note}
+    def dispute(self, what: str) -> None:
+        """Record what the curator did, with what it signed last."""
+        details = {"study_id": self._study_id, "grant_id": self._grant, "what": what, "note": self._note}
         now = self._desk.clock()
         self._desk.database.write(
             lambda db: logs.append(db, "log.disputed", actor=self._actor, now=now, details=details)
         )
-        raise ProtocolViolated(what)
+
+
+def restored(db: Connection, desk: Desk) -> None:
+    """Record the restore of a backup, with how far each shared log was known: what came after it is forgotten."""
+    desk.note_restored(db, {"known": {grant: _known(db, grant) for grant in notes.grants(db)}})
+
+
+def _known(db: Connection, grant: str) -> int:
+    return max(logs.shared_size(db, grant), notes.last_receipt(db, grant) + 1)
+
+
+def _is_forgotten(db: Connection, grant: str, seq: int) -> bool:
+    """Whether this side may have had an exchange and lost it: a backup was restored that ends before this place.
+
+    Only up to the first place that it was given after that.
+    """
+    for record in logs.of_kind(db, "log.restored"):
+        known = record["details"]["known"].get(grant, 0)
+        if known <= seq < notes.next_receipt(db, grant, known):
+            return True
+    return False

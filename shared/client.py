@@ -32,6 +32,7 @@ DOWNLOAD_ATTEMPTS = 5
 REPLY_MAX_BYTES = 64 << 20
 STUDY_REPLY_MAX_BYTES = 8 << 20
 PROGRESS_BYTES = 1 << 20
+GRANT = re.compile("grt_[0-9a-f]{16}")
 
 
 Observe = Callable[[Exchange, str | None], None]
@@ -222,11 +223,16 @@ def _receipt(told: str) -> tuple[str | None, int | None, str | None]:
     try:
         note = base64.b64decode(encoded, validate=True).decode()
         checkpoint = unverified(note)
-        if checkpoint.head.size != int(position) + 1:
-            return None, None, None
     except (ValueError, LogBroken):
         return None, None, None
-    return checkpoint.origin.rpartition("/")[2], int(position), note
+    grant = checkpoint.origin.rpartition("/")[2]
+    if (
+        not re.fullmatch("[0-9]{1,15}", position)
+        or checkpoint.head.size != int(position) + 1
+        or not GRANT.fullmatch(grant)
+    ):
+        return None, None, None
+    return grant, int(position), note
 
 
 def _seconds(told: str) -> float | None:

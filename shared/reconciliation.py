@@ -256,6 +256,7 @@ def reconcile(curator: Export, modeler: Export, study_id: str) -> tuple[int, lis
         compared += max([*ours, *theirs], default=-1) + 1
         differences += _keys_differ(grant, study_id, curator, modeler, theirs)
         differences += _compare(grant, ours, theirs)
+        differences += _broken_promises(grant, ours)
         differences += _forks(grant, "curator", curator, modeler)
         differences += _forks(grant, "modeler", modeler, curator)
     without = [e.record["exchange"] for e in modeler.own if _has_no_receipt(e.record.get("exchange"), study_id)]
@@ -314,6 +315,23 @@ def _compare(grant: str, curator: dict[int, Json], modeler: dict[int, Json]) -> 
             names = curator[place].keys() | modeler[place].keys()
             fields = [name for name in sorted(names) if curator[place].get(name) != modeler[place].get(name)]
             yield Difference(where, f"differs in {', '.join(fields)}")
+
+
+def _broken_promises(grant: str, curator: dict[int, Json]) -> Iterator[Difference]:
+    """Answers other than the first under their key: a curator that draws again, or asks more than once."""
+    first: dict[str, tuple[int, Json]] = {}
+    for place, told in sorted(curator.items()):
+        key, status = told.get("idempotency_key"), told.get("status")
+        if told.get("method") != "POST" or not isinstance(key, str) or status not in range(200, 300):
+            continue
+        was, answer = first.setdefault(key, (place, told))
+        if any(answer.get(name) != told.get(name) for name in ("request_sha256", "status", "reply_sha256")):
+            yield Difference(f"{grant} place {place}", f"another answer than at place {was} under the same key")
+        elif (place != was) != (told.get("replayed") is True):
+            what = (
+                "an answer given again as if it were new" if place != was else "an answer repeated that never was given"
+            )
+            yield Difference(f"{grant} place {place}", what)
 
 
 def _forks(grant: str, who: str, party: Export, holder: Export) -> Iterator[Difference]:

@@ -135,6 +135,13 @@ def _check(cap: str, limit: str | None, cost: int, spent: int, row: int | None =
         raise BudgetExhausted(cap, requested=text(cost), spent=text(spent), limit=text(units(limit)), row=row)
 
 
+def _least(spec: StudyCreate, cap: str, prices: Prices) -> int:
+    """What a study must spend of a cap to answer anything at all."""
+    if cap == "epsilon_per_row" and spec.privacy_unit == "answer":
+        return max(prices.release, prices.answer)
+    return prices.release + prices.answer
+
+
 def faults(spec: StudyCreate) -> list[dict[str, object]]:
     """Caps of a draft that cannot mean what they say."""
     budget, prices = spec.budget, Prices.of(spec)
@@ -148,6 +155,6 @@ def faults(spec: StudyCreate) -> list[dict[str, object]]:
         elif not prices.answers_bounded:
             message = "answers without noise have no finite epsilon: no cap on it can hold; cap queries instead"
             found.append({"field": field, "message": message})
-        elif max(prices.release, prices.answer) > units(cap):
-            found.append({"field": field, "message": "the release, or a single answer, costs more than this cap"})
+        elif _least(spec, name, prices) > units(cap):
+            found.append({"field": field, "message": "the release and one answer cost more than this cap"})
     return found

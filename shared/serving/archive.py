@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from shared.errors import StateConflict
+from shared.errors import LogBroken, StateConflict
 from shared.matrix import digest
 from shared.serving.desk import Desk
 from shared.serving.store import logs
@@ -67,10 +67,7 @@ def unpack(source: Path, data: Path, secrets: Path) -> Path:
     for needed in (source / MANIFEST, secrets / "seal.key", secrets / "log.key"):
         if not needed.is_file():
             raise StateConflict(f"{needed} is missing: a backup needs its manifest and the keys of its service")
-    try:
-        manifest = Manifest.model_validate_json((source / MANIFEST).read_text())
-    except ValidationError:
-        raise StateConflict(f"{source / MANIFEST} is no manifest of a backup") from None
+    manifest = _manifest(source)
     for name, told in manifest.files.items():
         path = source / name
         if not path.resolve().is_relative_to(source.resolve()) or not path.is_file() or digest(path) != told:
@@ -84,6 +81,29 @@ def unpack(source: Path, data: Path, secrets: Path) -> Path:
         shutil.copyfile(path, target)
         target.chmod(0o600)
     return partial
+
+
+def check(source: Path, desk: Desk, named: Callable[[Connection], Iterable[str]]) -> None:
+    """Hold what was unpacked against the signed head in its manifest, and the files against its database.
+
+    Raises LogBroken for another key, another log, or a database that is not there; StateConflict for a file.
+    """
+    manifest = _manifest(source)
+    told, head = desk.signer.verifier.signed(manifest.checkpoint).head, desk.head()
+    if told != head:
+        raise LogBroken(
+            f"the backup has a log of {head.size} records, its signed checkpoint is of another of {told.size}"
+        )
+    with desk.database.read() as db:
+        for name in sorted(set(named(db)) - manifest.files.keys()):
+            raise StateConflict(f"{name} is not in the backup, and its database needs it")
+
+
+def _manifest(source: Path) -> Manifest:
+    try:
+        return Manifest.model_validate_json((source / MANIFEST).read_bytes())
+    except ValidationError:
+        raise StateConflict(f"{source / MANIFEST} is no manifest of a backup") from None
 
 
 def settle(partial: Path) -> None:

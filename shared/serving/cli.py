@@ -93,6 +93,7 @@ def build(
             with only_process(chosen.data_dir):
                 partial = archive.unpack(source, chosen.data_dir, secrets)
                 with desk(chosen.model_copy(update={"data_dir": partial})) as opened:
+                    archive.check(source, opened, files)
                     head = _verified(opened, check)
                     opened.database.write(lambda db: restored(db, opened))
                 archive.settle(partial)

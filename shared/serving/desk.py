@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -195,7 +196,7 @@ class Desk:
         """The idempotency key and the digest of what was asked under it."""
         if not asked.key or not KEY.fullmatch(asked.key):
             raise IdempotencyKeyMissing("send an Idempotency-Key header of 1 to 200 printable ASCII characters")
-        return asked.key, sha256(f"{asked.method} {asked.path} {asked.body_sha256}".encode())
+        return asked.key, _digest(asked.method, asked.path, asked.body_sha256)
 
     def stored(self, db: Connection, asked: Asked) -> StoredReply | None:
         """The stored reply of this request, if there is one."""
@@ -360,6 +361,11 @@ class Desk:
     def unseal(self, sealed: bytes) -> bytes:
         """Read a secret from the database."""
         return self._seal.open(sealed)
+
+
+@lru_cache(maxsize=1024)  # asked several times for one request
+def _digest(method: str, path: str, body_sha256: str) -> str:
+    return sha256(f"{method} {path} {body_sha256}".encode())
 
 
 def _principal(row: Any) -> Principal:

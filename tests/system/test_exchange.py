@@ -12,7 +12,7 @@ from curator_service.cli import app as curator_cli
 from shared import audit, reconciliation, wire
 from shared.client import StudyClient
 from shared.errors import Remote
-from shared.notes import Checkpoint, Verifier
+from shared.notes import Checkpoint, Signer, Verifier
 from shared.serving.seal import signer
 
 
@@ -178,19 +178,27 @@ def test_a_log_that_was_forged_whole_is_found_by_the_other_side(field, run, expo
     shared, own = forged.exchanges(grant), [entry.record for entry in forged.own]
     lie(shared[7])
     lie(own[_place(forged, run, 7)]["exchange"])
+    for record in own:  # that it signed the true history is left out
+        record["kind"] = record["kind"].replace("checkpoint.countersigned", "nothing")
     forged.shared[grant], forged.own = _grown(shared), _grown(own)
     key = signer(modeler.data / "secrets" / "log.key", "modeler")
     head = audit.verify(forged.own)
     forged.notes = [note for note in forged.notes if note[1] not in (grant, None)]  # they tell the true history
+    forger = Signer.of("curator", bytes(32))  # a curator that the modeler made up, for its receipts
+    forged.keys[run.study_id] = forger.verifier.vkey
+    for place in range(len(shared)):
+        told = Checkpoint(f"{forger.name}/{grant}", audit.verify(forged.shared[grant][: place + 1], place="position"))
+        forged.notes.append(("receipt", grant, forger.sign(told)))
     forged.notes.append(("checkpoint", None, key.sign(Checkpoint(f"{key.name}/log", head))))
     assert reconciliation.verify_export(forged) == head
     (tmp_path / "modeler.jsonl").write_text("".join(reconciliation.write(forged)))
     done = _reconcile(run.study_id, exports[0], tmp_path / "modeler.jsonl")
     assert done.exit_code == 1
     assert done.stdout.splitlines() == [
+        f"{grant}: the key that the modeler holds receipts of is not the curator's",
         f"{grant} place 7: differs in {field}",
         f"{grant} size 22: a fork: the modeler signed another history than it tells",
-        "22 exchanges compared, 2 differences",
+        "22 exchanges compared, 3 differences",
     ]
 
 

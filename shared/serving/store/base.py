@@ -12,7 +12,7 @@ APPEND_ONLY = ("log", "shared", "receipts", "keys", "countersignatures", "replie
 
 def stamp(moment: datetime) -> str:
     """RFC 3339 UTC with microseconds: sorts as text."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 def moment(text: str) -> datetime:

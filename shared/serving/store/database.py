@@ -84,6 +84,8 @@ class Database:
         AuditUnavailable where the database cannot be written (a full disk), StoreFault where it refuses
         what ``work`` does.
         """
+        if self._loop is not None and asyncio._get_running_loop() is self._loop:
+            raise RuntimeError("a write on the event loop's own thread would wait for itself: use write_soon")
         return self.submit(work).result()
 
     async def write_soon(self, work: Callable[[Connection], T]) -> T:

@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 
 from shared import audit
-from shared.audit import EMPTY, Entry, Exchange, Head
+from shared.audit import EMPTY, Entry, Exchange, Head, Json
 from shared.errors import LogBroken
 from shared.serving.store.base import METADATA, stamp
 from shared.serving.store.prepared import Prepared
@@ -113,6 +113,13 @@ def walk(db: Connection, grant_id: str | None = None, *, after: int = -1, limit:
     query = query.with_only_columns(table.c.seq, *(cast(table.c[name], LargeBinary) for name in _BYTES))
     for row in db.execute(query):
         yield Entry(*row)
+
+
+def of_kind(db: Connection, kind: str) -> list[Json]:
+    """The records of one kind in the service's own log. Reads all of it: for rare occasions."""
+    told = func.json_extract(cast(_log.c.body, Text), "$.kind")
+    query = select(_log.c.seq, _log.c.body, _log.c.leaf, _log.c.peaks).where(told == kind).order_by(_log.c.seq)
+    return [Entry(*row).record for row in db.execute(query)]
 
 
 def leaves(db: Connection, grant_id: str | None = None) -> list[bytes]:

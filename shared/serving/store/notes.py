@@ -4,7 +4,18 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Column, Connection, Integer, LargeBinary, PrimaryKeyConstraint, Table, Text, bindparam, select
+from sqlalchemy import (
+    Column,
+    Connection,
+    Integer,
+    LargeBinary,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    bindparam,
+    func,
+    select,
+)
 
 from shared.serving.store.base import METADATA, stamp
 from shared.serving.store.prepared import Prepared
@@ -67,6 +78,24 @@ def keep_receipt(db: Connection, grant_id: str, seq: int, body: bytes, note: str
 def receipt(db: Connection, grant_id: str, seq: int) -> Any:
     """The receipt of one place, or None."""
     return _RECEIPT.one(db, grant=grant_id, place=seq)
+
+
+def last_receipt(db: Connection, grant_id: str) -> int:
+    """The highest place that a receipt is kept of; -1 where there is none."""
+    found = db.execute(select(func.max(_receipts.c.seq)).where(_receipts.c.grant_id == grant_id)).scalar_one()
+    return -1 if found is None else int(found)
+
+
+def next_receipt(db: Connection, grant_id: str, seq: int) -> int:
+    """The first place from ``seq`` on that a receipt is kept of; ``seq`` where there is none."""
+    where = (_receipts.c.grant_id == grant_id) & (_receipts.c.seq >= seq)
+    found = db.execute(select(func.min(_receipts.c.seq)).where(where)).scalar_one()
+    return seq if found is None else int(found)
+
+
+def grants(db: Connection) -> list[str]:
+    """The grants of which receipts are kept."""
+    return list(db.execute(select(_receipts.c.grant_id).distinct().order_by(_receipts.c.grant_id)).scalars())
 
 
 def receipts(db: Connection, grant_id: str, *, after: int = -1) -> Iterator[Any]:

@@ -95,6 +95,41 @@ def test_the_open_routes_are_these_and_no_others(app):
     assert {methods[0] for path, methods, _ in _routes(app) if path in OPEN} == {"GET"}
 
 
+# A new route needs a line here: who may call it?
+OWNER, MODELER, READERS = {"owner"}, {"modeler"}, {"owner", "auditor"}
+VENDOR, VIEWERS = {"vendor"}, {"vendor", "viewer"}
+STUDY, GRANT, RUN = "/v1/studies/{study_id}", "/v1/studies/{study_id}/grants/{grant_id}", "/v1/runs/{run_id}"
+ALLOWED = {
+    "curator": {
+        **{f"{method} /v1/datasets": OWNER for method in ("GET", "POST")},
+        "GET /v1/datasets/{dataset_id}": OWNER,
+        "POST /v1/datasets/{dataset_id}:archive": OWNER,
+        **{f"{method} /v1/studies": OWNER for method in ("GET", "POST")},
+        **{f"POST {STUDY}:{verb}": OWNER for verb in ("preview", "release", "close")},
+        **{f"{method} {STUDY}/grants": OWNER for method in ("GET", "POST")},
+        **{f"POST {GRANT}{verb}": OWNER for verb in (":revoke", ":rotate", "/tokens/{kid}:revoke")},
+        **{f"GET {STUDY}/{account}": READERS for account in ("ledger", "exposure")},
+        f"GET {STUDY}": OWNER | MODELER,
+        f"GET {STUDY}/candidates": MODELER,
+        f"POST {STUDY}/queries": MODELER,
+        f"GET {STUDY}/queries/{{query_id}}": MODELER,
+        **{f"GET /v1/audit/{what}": READERS | MODELER for what in ("entries", "checkpoint", "consistency")},
+        "POST /v1/audit/countersignatures": MODELER,
+    },
+    "modeler": {
+        "POST /v1/runs": VENDOR,
+        **{f"GET {path}": VIEWERS for path in ("/v1/runs", RUN, f"{RUN}/trials", f"{RUN}/export")},
+        **{f"POST {RUN}:{verb}": VENDOR for verb in ("stop", "pause", "resume", "replace_token")},
+        **{f"GET /v1/audit/{what}": VIEWERS for what in ("entries", "checkpoint", "consistency")},
+    },
+}
+
+
+def test_who_may_call_what_is_this_table(app, name):
+    told = {f"{method} {path}": roles for path, methods, roles in _routes(app) if roles for method in methods}
+    assert told == ALLOWED[name]
+
+
 @pytest.fixture
 def tokens(name, request, tmp_path_factory):
     """A token of each role at the running service, issued beside it."""
@@ -273,15 +308,25 @@ OF_PRIVACY = {
     wire.Measurement: ("noise_variance",),
     wire.Kernel: ("lengthscale", "signal_variance", "noise_variance", "mean"),
     wire.DatasetView: ("public", "dropped"),
-    wire.StudyView: ("epsilon", "delta", "sensitivity", "measurement_noise_variance"),
+    wire.StudyView: (
+        "epsilon", "delta", "sensitivity", "measurement_noise_variance", "answers", "privacy_unit", "budget", "log_key",
+    ),
+    wire.StudyCreate: ("answers", "privacy_unit", "budget"),
+    wire.LaplaceAnswers: ("epsilon", "value_bound", "noise_bound"),
+    wire.Budget: ("epsilon_per_row", "epsilon_total", "queries"),
+    wire.LedgerEntry: ("kind", "epsilon", "row_epsilon", "total_epsilon", "total_plays", "cap"),
+    wire.RowExposure: ("record", "queries", "plays", "epsilon", "spent"),
+    wire.BudgetProblem: ("cap", "row", "requested", "spent", "limit"),
+    wire.PrivacyNoise: ("family", "scale", "bound"),
     wire.NoiseLaw: ("sd",),
     wire.FeatureMeaning: ("sensitivity", "noise_sd"),
     wire.ReleaseReport: ("noise_sd", "sigma_min", "omega", "branch", "largest_r"),
-    wire.NoisePassport: ("measurement_variance",),
+    wire.NoisePassport: ("privacy", "clip", "measurement_variance"),
     wire.QueryReply: ("salt",),
     wire.GrantReply: ("token",),
     wire.RunCreate: ("token",),
-}
+    wire.TokenReplacement: ("token",),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
