@@ -189,6 +189,15 @@ def check_choices(modeler: Any, runs: Iterable[str]) -> None:
                 algorithm.observe(row, sign * y)
 
 
+def check_exact(modeler: Any, run: str, small: Any) -> None:
+    """Each answer is the outcome itself: with ``check_choices``, the run is the one that nobody disturbed."""
+    ((text,),) = modeler.rows("SELECT study FROM runs WHERE id = ?", run)
+    sha256 = wire.StudyView.model_validate_json(text).release_sha256
+    place = small.place_of(matrix.load(modeler.data / "candidates" / f"{sha256}.npy"))
+    for number, row, y in modeler.rows("SELECT number, row, y FROM trials WHERE run_id = ?", run):
+        assert y == small.y[place[row]], f"trial {run}:{number} has not the outcome of its row"
+
+
 def check_replays(curator: Any, study: Study, keys: Iterable[str]) -> None:
     """Asked again under its key, a query gets the stored bytes. Adds to the logs: for the end."""
     grant = _grant(curator, study)

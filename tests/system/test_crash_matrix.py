@@ -105,27 +105,20 @@ class Parties:
         return VendorClient(self.modeler.url, self.modeler.token, timeout_s=60)
 
 
-def _made(make_service, folder):
+@pytest.fixture
+def parties(make_service, tmp_path):
+    """New ones for each test: they start in no time, and short logs are verified in no time."""
     settings = {"retry_attempts": "60", "retry_seconds_max": "0.3", "countersign_every": "4"}
-    return Parties(make_service("curator", folder), make_service("modeler", folder, **settings))
+    made = Parties(make_service("curator", tmp_path), make_service("modeler", tmp_path, **settings))
+    yield made
+    for service in (made.curator, made.modeler):
+        service.process.kill()
 
 
-@pytest.fixture(scope="module")
-def parties(make_service, tmp_path_factory):
-    return _made(make_service, tmp_path_factory.mktemp("matrix"))
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def dataset(parties, small):
     with parties.owner() as owner:
         return owner.register("small", small.csv, public=True).id
-
-
-@pytest.fixture(autouse=True)
-def _up(request):
-    """Services that an earlier test left dead, or about to die, do not end this one."""
-    for name in {"parties", "wrong_parties"} & set(request.fixturenames):
-        request.getfixturevalue(name).restore()
 
 
 def _granted(parties, study, epsilon):
@@ -235,25 +228,8 @@ def _choices(parties, run):
     return parties.modeler.rows(query, run)
 
 
-@pytest.fixture(scope="module")
-def exact(parties, small, dataset):
-    """A study whose answers are exact: the rows of a run depend on the seed and on nothing else."""
-    return _opened(parties, small, dataset, epsilon="0", answers=None)
-
-
-@pytest.fixture(scope="module")
-def undisturbed(parties, exact):
-    """What a run on it chooses that nobody kills."""
-    study = _granted(parties, exact.id, "0")
-    died, (run,) = _played(parties, [study])
-    assert died == 0
-    return _choices(parties, run)
-
-
 @pytest.mark.parametrize(("name", "point"), IN_A_RUN, ids=lambda text: text)
-def test_a_run_that_a_kill_interrupts_ends_as_if_it_had_not(
-    parties, small, dataset, exact, undisturbed, tmp_path, name, point
-):
+def test_a_run_that_a_kill_interrupts_ends_as_if_it_had_not(parties, small, dataset, tmp_path, name, point):
     victim, died = parties.named(name), 0
     passage, _ = IN_A_RUN[name, point]
 
@@ -263,12 +239,12 @@ def test_a_run_that_a_kill_interrupts_ends_as_if_it_had_not(
         Shot(point, at, delay).aim(parties.control(victim))
 
     while died < KILLS:
-        studies = [_opened(parties, small, dataset), _granted(parties, exact.id, "0")]
+        studies = [_opened(parties, small, dataset), _opened(parties, small, dataset, epsilon="0")]
         kills, runs = _played(parties, studies, KILLS - died, aim)
         assert kills, "the point was not passed"
         died += kills
         _check_all(parties, studies, runs, tmp_path)
-        assert _choices(parties, runs[1]) == undisturbed
+        checks.check_exact(parties.modeler, runs[1], small)
         checks.check_replays(parties.curator, studies[0], [f"{runs[0]}:{n}" for n in (1, LENGTH)])
 
 
@@ -414,17 +390,6 @@ WRONG = {
 }
 
 
-@pytest.fixture(scope="module")
-def wrong_parties(make_service, tmp_path_factory):
-    return _made(make_service, tmp_path_factory.mktemp("wrong"))
-
-
-@pytest.fixture(scope="module")
-def wrong_dataset(wrong_parties, small):
-    with wrong_parties.owner() as owner:
-        return owner.register("small", small.csv, public=True).id
-
-
 def _play_and_check(parties, study, folder, aim):
     died, runs = _played(parties, [study], 1, aim)
     assert died
@@ -432,32 +397,44 @@ def _play_and_check(parties, study, folder, aim):
 
 
 @pytest.mark.parametrize("how", WRONG)
-def test_a_service_that_is_wrong_on_purpose_is_found(wrong_parties, small, wrong_dataset, tmp_path, how):
+def test_a_service_that_is_wrong_on_purpose_is_found(parties, small, dataset, tmp_path, how):
     name, point, passage, found = WRONG[how]
-    parties, study = wrong_parties, _opened(wrong_parties, small, wrong_dataset, answers=2 * LENGTH)
-    victim = parties.named(name)
-    broken = parties.control(victim).with_name("broken")
-    broken.write_text(how)
-    try:
-        with pytest.raises(AssertionError, match=found):
-            _play_and_check(parties, study, tmp_path, lambda: Shot(point, passage).aim(parties.control(victim)))
-    finally:
-        broken.unlink()
+    study, victim = _opened(parties, small, dataset, answers=2 * LENGTH), parties.named(name)
+    parties.control(victim).with_name("broken").write_text(how)
+    with pytest.raises(AssertionError, match=found):
+        _play_and_check(parties, study, tmp_path, lambda: Shot(point, passage).aim(parties.control(victim)))
 
 
 # --- and from outside -------------------------------------------------------------------------------
 
 
-def test_after_all_of_this_the_command_lines_find_nothing(parties, exact, undisturbed, tmp_path):
+def test_the_rows_of_a_run_that_four_kills_interrupt_are_those_of_one_that_lived_and_the_commands_find_nothing(
+    parties, small, dataset, tmp_path
+):
+    """The second run is another one on the same release; the command line runs beside the services."""
+    study = _opened(parties, small, dataset, epsilon="0", answers=None)
+    _, (undisturbed,) = _played(parties, [study])
+    kills = [
+        ("modeler", Shot("chosen.before-commit", 3)),
+        ("curator", Shot("answer.reply.before", 2)),
+        ("modeler", Shot("answered.before-commit", 2)),
+        ("curator", Shot("answer.before-commit", 2)),
+    ]
+
+    def aim():
+        name, shot = kills.pop(0)
+        shot.aim(parties.control(parties.named(name)))
+
+    died, (run,) = _played(parties, [study], 4, aim)
+    assert died == 4
+    assert _choices(parties, run) == _choices(parties, undisturbed)
     exports = []
     for service in (parties.curator, parties.modeler):
         verified = service.run("audit", "verify")
         assert (verified.returncode, verified.stderr) == (0, "")
-        exports.append(tmp_path / service.name)
+        exports.append(tmp_path / f"export of the {service.name}")
         exports[-1].write_text(service.run("audit", "export").stdout)
-        verified = service.run("audit", "verify", str(exports[-1]))
-        assert (verified.returncode, verified.stderr) == (0, "")
     for service in (parties.curator, parties.modeler):
-        compared = service.run("audit", "reconcile", exact.id, *map(str, exports))
+        compared = service.run("audit", "reconcile", study.id, *map(str, exports))
         assert (compared.returncode, compared.stderr) == (0, "")
         assert compared.stdout.endswith(" exchanges compared, 0 differences\n")
