@@ -4,6 +4,7 @@ import asyncio
 import fcntl
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
@@ -22,6 +23,7 @@ __all__ = ["Connection", "Database", "StoreFault", "only_process"]
 T = TypeVar("T")
 SCHEMA_VERSION = 2
 GROUP_MAX = 64
+BUSY_SECONDS = 5.0
 LOCK = "lock"
 VERBS = ("UPDATE", "DELETE")
 APPEND_ONLY = """
@@ -273,11 +275,11 @@ def _configure(engine: Engine, *, writes: bool) -> None:
     def on_connect(connection: object, record: ConnectionPoolEntry) -> None:
         connection.isolation_level = None  # type: ignore[attr-defined]
         cursor = connection.cursor()  # type: ignore[attr-defined]
-        pragmas = ["busy_timeout=5000", "foreign_keys=ON", "recursive_triggers=ON"]
-        if writes:
-            pragmas += ["journal_mode=WAL", "synchronous=FULL"]
-        for pragma in pragmas:
+        for pragma in ("busy_timeout=5000", "foreign_keys=ON", "recursive_triggers=ON"):
             cursor.execute(f"PRAGMA {pragma}")
+        if writes:
+            _use_wal(cursor)
+            cursor.execute("PRAGMA synchronous=FULL")
         cursor.close()
 
     if not writes:  # the writer begins and commits on the driver's connection
@@ -285,6 +287,19 @@ def _configure(engine: Engine, *, writes: bool) -> None:
         @event.listens_for(engine, "begin")
         def on_begin(connection: Connection) -> None:
             connection.exec_driver_sql("BEGIN DEFERRED")
+
+
+def _use_wal(cursor: sqlite3.Cursor) -> None:
+    """SQLite itself does not wait for another process that does the same to a new file at this moment."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 def _create(db: Connection, metadata: tuple[MetaData, ...], append_only: tuple[str, ...]) -> None:

@@ -6,6 +6,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import traceback
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -386,6 +387,16 @@ def test_a_second_process_on_the_same_folder_is_refused_and_the_first_goes_on(cu
     with curator.http() as http:
         assert http.get("/v1/studies").status_code == 200
     assert before in curator.log
+
+
+def test_who_opens_a_new_database_waits_for_who_is_making_it(tmp_path):
+    """SQLite itself gives up at once where it would turn a file to write-ahead logging that another writes."""
+    path = tmp_path / "x.sqlite"
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as another:
+        another.execute("BEGIN IMMEDIATE")
+        threading.Timer(0.3, another.execute, ["COMMIT"]).start()
+        _open(path).close()
+        assert not another.in_transaction
 
 
 def test_processes_that_open_a_new_database_at_once_share_one_log(tmp_path):
