@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from modeler_service import store
 from modeler_service.run import query_of
+from shared import wire
 from shared.audit import Json, sha256
 from shared.client import query_body
 from shared.errors import LogBroken
@@ -11,24 +12,35 @@ from shared.serving.store.database import Connection
 
 
 def check(db: Connection, records: Iterable[Json]) -> None:
-    """Every answered trial has the exchange that asked its row, and the reverse. Raises LogBroken."""
-    answered: dict[str, str] = {}
+    """Every answered trial has the exchange that asked its row and told its y, and the reverse. Raises LogBroken."""
+    answered: dict[str, tuple[str, str]] = {}
     disputed: set[str] = set()
     for record in records:
         exchange = record.get("exchange")
         if exchange and exchange["method"] == "POST" and exchange["status"] == 201:
-            answered[str(exchange["idempotency_key"])] = exchange["request_sha256"]
+            told = exchange["request_sha256"], exchange["reply_sha256"]
+            answered[str(exchange["idempotency_key"])] = told
         elif record["kind"] == "log.disputed":
             disputed.add(record["actor"])
     for trial in store.answered_trials(db):
-        asked = answered.pop(f"{trial.run_id}:{trial.number}", None)
-        if asked is None:
+        told = answered.pop(f"{trial.run_id}:{trial.number}", ("", ""))
+        if told == ("", ""):
             raise LogBroken(f"trial {trial.number} of {trial.run_id} has an answer that the log does not tell")
-        if asked != sha256(query_body(query_of(trial.row))):
+        if told[0] != sha256(query_body(query_of(trial.row))):
             raise LogBroken(
                 f"trial {trial.number} of {trial.run_id} was changed: the log tells that another row was asked"
+            )
+        if told[1] != sha256(trial.reply or b"") or not _says(trial.reply, trial.y, trial.passport):
+            raise LogBroken(
+                f"trial {trial.number} of {trial.run_id} was changed: its answer is not what the curator said"
             )
     for key in answered:
         run_id, _, number = key.rpartition(":")
         if run_id not in disputed:  # an answer that was not taken, because it broke the protocol
             raise LogBroken(f"trial {number} of {run_id} lacks the answer that the log tells")
+
+
+def _says(reply: bytes, y: float, passport: str) -> bool:
+    """Whether a stored reply has this one answer."""
+    (answer,) = wire.QueryReply.model_validate_json(reply).answers
+    return (answer.y, answer.passport.model_dump_json()) == (y, passport)

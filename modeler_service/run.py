@@ -206,6 +206,7 @@ class Run:
                 query_id=reply.id,
                 y=answer.y,
                 passport=answer.passport.model_dump_json(),
+                reply=told.body,  # the log has its digest: so nobody can change y afterwards
             )
             if self._waited:
                 store.change_run(db, self._identity, waits=0, waiting_since=None)

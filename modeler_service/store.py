@@ -64,6 +64,7 @@ trials = Table(
     Column("query_id", Text),
     Column("y", Float),
     Column("passport", Text),
+    Column("reply", LargeBinary),
     PrimaryKeyConstraint("run_id", "number"),
 )
 
@@ -154,4 +155,8 @@ def best(db: Connection, run_id: str, *, largest: bool) -> Row[Any] | None:
 
 def answered_trials(db: Connection) -> Iterable[Row[Any]]:
     """Every answered trial of every run; streamed."""
-    return db.execute(select(trials.c.run_id, trials.c.number, trials.c.row).where(trials.c.y.is_not(None)))
+    return db.execute(
+        select(trials.c.run_id, trials.c.number, trials.c.row, trials.c.y, trials.c.passport, trials.c.reply).where(
+            trials.c.y.is_not(None)
+        )
+    )

@@ -20,9 +20,11 @@ def check(db: Connection, records: Iterable[Json]) -> None:
     answered: set[tuple[str, str]] = set()
     settled: dict[tuple[str, str], tuple[int, str]] = {}
     accounts: dict[str, _Account] = {}
+    studies: dict[str, _Told] = {}
     for record in records:
         details = record.get("details", {})
         exchange = record.get("exchange")
+        _follow(studies, record["kind"], details)
         if exchange and exchange["method"] == "POST" and exchange["status"] < 300:
             _settle(settled, exchange)
         if record["kind"] in ("charge", "charge.refused"):
@@ -39,9 +41,47 @@ def check(db: Connection, records: Iterable[Json]) -> None:
             if place in answered:
                 raise LogBroken(f"query {details['query_id']} was answered twice")
             answered.add(place)
+    _check_studies(db, studies)
     _check_ledger(db, accounts)
     _check_queries(db, charged)
     _check_replies(db, settled)
+
+
+@dataclass
+class _Told:
+    """What the log tells of a study."""
+
+    spec_sha256: str
+    release_sha256: str | None = None
+    closed: bool = False
+
+
+def _follow(studies: dict[str, _Told], kind: str, details: Json) -> None:
+    if kind == "study.created":
+        studies[details["study_id"]] = _Told(details["spec_sha256"])
+    elif kind == "study.released":
+        studies[details["study_id"]].release_sha256 = details["sha256"]
+    elif kind == "study.closed":
+        studies[details["study_id"]].closed = True
+    elif kind == "log.restored":
+        for study_id in details["closed_studies"]:
+            studies[study_id].closed = True
+
+
+def _check_studies(db: Connection, told: dict[str, _Told]) -> None:
+    """Each study is as it was made, released what it released, and is closed if it was. Raises LogBroken."""
+    for row in store.all_studies(db):
+        if (study := told.pop(row.id, None)) is None:
+            raise LogBroken(f"study {row.id} is not in the log")
+        if sha256(row.spec.encode()) != study.spec_sha256:
+            raise LogBroken(f"study {row.id} was changed: its spec is not the one that the log tells")
+        release = store.release_of(db, row.id)
+        if (None if release is None else release.sha256) != study.release_sha256:
+            raise LogBroken(f"the release of study {row.id} is not the one that the log tells")
+        if (row.state == "closed") != study.closed:
+            raise LogBroken(f"study {row.id} is {row.state}, and the log does not tell so")
+    for name in told:
+        raise LogBroken(f"study {name} is missing")
 
 
 def _settle(settled: dict[tuple[str, str], tuple[int, str]], exchange: Json) -> None:

@@ -16,6 +16,7 @@ from curator_service.service.datasets import dataset_view
 from curator_service.store import ledger as lines
 from curator_service.vault import Vault, new_id
 from shared import wire
+from shared.audit import sha256
 from shared.errors import Invalid, NotFound, StateConflict, StillRunning
 from shared.serving.desk import Asked, Desk, Effect
 from shared.serving.store import logs, notes, tokens
@@ -60,10 +61,15 @@ class Studies:
                 id=identity,
                 dataset_id=spec.dataset_id,
                 state="draft",
-                spec=spec.model_dump_json(),
+                spec=(text := spec.model_dump_json()),
                 created_at=stamp(self._desk.clock()),
             )
-            details = {"study_id": identity, "dataset_id": spec.dataset_id, "mechanism": spec.release.mechanism}
+            details = {
+                "study_id": identity,
+                "dataset_id": spec.dataset_id,
+                "mechanism": spec.release.mechanism,
+                "spec_sha256": sha256(text.encode()),
+            }
             return Effect(_owner_view(db, identity), "study.created", details)
 
         return self._desk.once(asked, effect)

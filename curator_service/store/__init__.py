@@ -140,3 +140,8 @@ def open_studies(db: Connection) -> list[str]:
 def all_queries(db: Connection) -> Iterable[Row[Any]]:
     """Every query in order; streamed."""
     return db.execute(select(queries).order_by(queries.c.seq))
+
+
+def all_studies(db: Connection) -> list[Row[Any]]:
+    """Every study in order."""
+    return list(db.execute(select(studies).order_by(studies.c.seq)))
