@@ -390,11 +390,16 @@ def test_a_modeler_that_tells_another_answer_is_convicted_by_its_countersignatur
     """It cannot sign as the curator, so it pins a key of its own making and signs its receipts with that."""
     modeler, place = pair.modeler, 7
     forger = Signer("curator.forged", Ed25519PrivateKey.from_private_bytes(SEED))
-    modeler.rewrite(lambda rs: other_answer(rs, place, "0" * 64), pair.grant)
-    modeler.rewrite(lambda rs: without_countersignatures(other_answer(rs, place, "0" * 64)))
+    ((reply,),) = modeler.rows("SELECT reply FROM trials WHERE number = ?", place - 1)
+    said = json.loads(reply)
+    said["answers"][0]["y"] += 1
+    reply, digest = json.dumps(said).encode(), audit.sha256(json.dumps(said).encode())
+    modeler.rewrite(lambda rs: other_answer(rs, place, digest), pair.grant)
+    modeler.rewrite(lambda rs: without_countersignatures(other_answer(rs, place, digest)))
     modeler.keep_checkpoint()
     receipts_under(modeler, forger, pair.grant)
     with modeler.open() as db:
+        db.execute("UPDATE trials SET reply = ?, y = y + 1 WHERE number = ?", (reply, place - 1))
         db.execute("UPDATE keys SET vkey = ?", (forger.verifier.vkey,))
         db.execute("DELETE FROM countersignatures")
     code, told = modeler.command("audit", "verify")
