@@ -90,6 +90,11 @@ class Service:
     def start(self) -> Self:
         """Serve until ready."""
         self.process = self.spawn()
+        return self.await_ready()
+
+    def await_ready(self) -> Self:
+        """Wait until what was spawned is ready."""
+        assert self.process is not None
         deadline = time.monotonic() + START_SECONDS
         # It listens before it serves: the first request that can be sent waits for the answer.
         while not (self._listens() and is_ready(self.url)):

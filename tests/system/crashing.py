@@ -7,6 +7,7 @@ tests, and it is removed before the kill, so that the service which is started a
 
 import asyncio
 import contextvars
+import faulthandler
 import functools
 import json
 import multiprocessing
@@ -59,13 +60,21 @@ class Gun:
         self._lock = threading.Lock()
         self._passed: dict[str, int] = {}
 
+    def _aimed(self) -> Shot | None:
+        try:
+            return Shot(**json.loads(self._control.read_text()))
+        except FileNotFoundError:
+            return None
+
+    def aims_at(self, point: str) -> bool:
+        """Whether a shot is aimed at ``point``."""
+        shot = self._aimed()
+        return shot is not None and shot.point == point
+
     def passes(self, point: str, about: str = "") -> None:
         """The process is at ``point``."""
-        try:
-            shot = Shot(**json.loads(self._control.read_text()))
-        except FileNotFoundError:
-            return
-        if shot.point != point:
+        shot = self._aimed()
+        if shot is None or shot.point != point:
             return
         with self._lock:
             passed = self._passed[shot.name] = self._passed.get(shot.name, 0) + 1
@@ -171,9 +180,10 @@ def _replies(gun: Gun, of: dict[tuple[str, str], str]) -> None:
                 if begins:
                     gun.passes(f"{what}.reply.before", key)
                 await send(message)
-                if begins or ends:
+                point = f"{what}.reply.{'half' if begins else 'after'}"
+                if (begins or ends) and gun.aims_at(point):
                     await asyncio.sleep(0.02)  # uvloop writes to the socket at the end of its turn
-                    gun.passes(f"{what}.reply.{'half' if begins else 'after'}", key)
+                    gun.passes(point, key)
 
             await app(scope, receive, send if what is None else sent)
 
@@ -402,6 +412,7 @@ def serve(service: str, control: Path, environment: dict[str, str], log: Path) -
     with log.open("ab") as file:
         for descriptor in (1, 2):
             os.dup2(file.fileno(), descriptor)
+    faulthandler.enable()
     main = SERVICES[service](Gun(control))
     sys.argv = [f"blindopt-{service}", "serve"]
     main()

@@ -72,7 +72,9 @@ class Parties:
         self.curator, self.modeler = curator, modeler
         for service in (curator, modeler):
             service.spawn = functools.partial(self._forked, service)
-            service.start()
+            service.process = service.spawn()
+        for service in (curator, modeler):
+            service.await_ready()
 
     def _forked(self, service):
         service.folder.mkdir(exist_ok=True, mode=0o700)
