@@ -85,8 +85,8 @@ def _study(curator: Curator) -> tuple[str, Callable[[int], Asked]]:
         release=wire.IdentityRelease(mechanism="identity"),
     )
     study = json.loads(curator.studies.create(asked(owner, "study"), spec).body)["id"]
-    curator.studies.release(asked(owner, "release"), study)
-    granted = curator.studies.grant(asked(owner, "grant"), study, wire.GrantCreate(name="bench"))
+    curator.releases.release(asked(owner, "release"), study)
+    granted = curator.grants.grant(asked(owner, "grant"), study, wire.GrantCreate(name="bench"))
     grant = json.loads(granted.body)
     modeler = Principal(grant["id"], grant["kid"], "modeler", "bench", study)
     return study, lambda number: asked(modeler, f"query {number}")

@@ -2,6 +2,7 @@
 
 import math
 from decimal import Decimal
+from functools import lru_cache
 
 import numpy as np
 
@@ -10,6 +11,7 @@ from curator_service.privacy.noise import LATTICE_BITS
 EPSILON_MIN = Decimal("0.000001")  # below, the root finder's error is not small against delta
 
 
+@lru_cache(maxsize=256)
 def gaussian_sd(epsilon: Decimal, delta: float, sensitivity: float, dimension: int) -> float:
     """Standard deviation per coordinate of the analytic Gaussian mechanism (Balle & Wang 2018).
 

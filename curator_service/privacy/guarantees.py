@@ -1,6 +1,15 @@
 """What is promised, in words. Every guarantee text of the product is made here, from a study's state."""
 
-from shared.wire import GaussianRelease, IdentityRelease, LaplaceAnswers, PoGpUcbRelease, ReleaseSpec, StudyCreate
+from curator_service.privacy.choice import Concrete, concrete
+from shared.wire import (
+    GaussianProjectionRelease,
+    GaussianRelease,
+    IdentityRelease,
+    NoAnswerNoise,
+    PlanarLaplaceRelease,
+    PoGpUcbRelease,
+    StudyCreate,
+)
 
 EXACT_ANSWERS = (
     "The measurement y of each queried row is released without privacy noise, and the number of rows is public."
@@ -9,10 +18,15 @@ EXACT_ANSWERS = (
 
 def guarantee(spec: StudyCreate) -> str:
     """The guarantee of a study, in words for every party."""
-    return f"{_release(spec.release, len(spec.features))} {_answers(spec)}"
+    return f"{_release(concrete(spec)[0], len(spec.features))} {_answers(spec)}"
 
 
-def _release(release: ReleaseSpec, d: int) -> str:
+def not_protected(spec: StudyCreate) -> list[str]:
+    """What a study does not promise, in words for every party."""
+    return [EXACT_ANSWERS] if isinstance(spec.answers, NoAnswerNoise) else []
+
+
+def _release(release: Concrete, d: int) -> str:
     match release:
         case IdentityRelease():
             return "None: the candidates are the records themselves, declared public by their owner."
@@ -22,17 +36,23 @@ def _release(release: ReleaseSpec, d: int) -> str:
                 f"{d + 1} known rows reconstruct the rest where r >= {d}, and r exact linear functionals of every "
                 f"other row where r < {d}."
             )
-        case GaussianRelease():
+        case GaussianRelease() | GaussianProjectionRelease():
             return (
                 f"({release.epsilon}, {release.delta!r})-differential privacy of each row's features: for two datasets "
                 f"that differ in one row, moved by at most {release.sensitivity!r} in scaled units, no event is more "
                 f"than e^{release.epsilon} times likelier under one than under the other, but for {release.delta!r}, "
                 "whatever an attacker knows."
             )
+        case PlanarLaplaceRelease():
+            return (
+                f"{release.epsilon}-differential privacy of each row's features: for two datasets that differ in one "
+                f"row, moved by at most {release.sensitivity!r} in scaled units, no event is more than "
+                f"e^{release.epsilon} times likelier under one than under the other, whatever an attacker knows."
+            )
 
 
 def _answers(spec: StudyCreate) -> str:
-    if not isinstance(spec.answers, LaplaceAnswers):
+    if isinstance(spec.answers, NoAnswerNoise):
         return EXACT_ANSWERS
     one = (
         f"Each released y is {spec.answers.epsilon}-differentially private: no other value of y would make it more "

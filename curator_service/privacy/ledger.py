@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from shared.errors import BudgetExhausted
-from shared.wire import GaussianRelease, NoAnswerNoise, PoGpUcbRelease, StudyCreate
+from shared.wire import NoAnswerNoise, PoGpUcbRelease, SoundRelease, StudyCreate
 
 UNITS = 10**12
 CEILING = "9000000"  # what the database's integers hold: a total that no cap bounds ends here
@@ -79,7 +79,7 @@ class Prices:
     @classmethod
     def of(cls, spec: StudyCreate) -> "Prices":
         """A release or an answer without noise has no finite price: it is counted, not priced."""
-        release = units(spec.release.epsilon) if isinstance(spec.release, GaussianRelease) else 0
+        release = units(spec.release.epsilon) if isinstance(spec.release, SoundRelease) else 0
         answer = 0 if isinstance(spec.answers, NoAnswerNoise) else units(spec.answers.epsilon)
         return cls(
             release=release,

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from curator_service.privacy import noise
 from curator_service.privacy.calibration import gaussian_sd
-from curator_service.release.mechanism import Assessment
+from curator_service.release.mechanism import Assessment, Told, ignore
 from curator_service.scaling import ScaledRows
 from shared.matrix import Matrix
 from shared.wire import NoiseLaw, Status
@@ -51,9 +51,10 @@ class GaussianMechanism:
         """Nothing of it depends on the data."""
         return Assessment()
 
-    def draw(self, rows: ScaledRows, out: Matrix) -> Assessment:
+    def draw(self, rows: ScaledRows, out: Matrix, told: Told = ignore) -> Assessment:
         """Noise the rows, a block at a time."""
         sd = self.sd(rows.d)
         for place, block in rows.blocks():
             out[place] = noise.add_gaussian(block.ravel(), sd).reshape(block.shape)
+            told(place.stop / rows.n)
         return Assessment()

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from curator_service.release.mechanism import Assessment
+from curator_service.release.mechanism import Assessment, Told, ignore
 from curator_service.scaling import ScaledRows
 from shared.matrix import Matrix
 from shared.wire import NoiseLaw, Status
@@ -30,8 +30,9 @@ class Identity:
         """Nothing to assess."""
         return Assessment()
 
-    def draw(self, rows: ScaledRows, out: Matrix) -> Assessment:
+    def draw(self, rows: ScaledRows, out: Matrix, told: Told = ignore) -> Assessment:
         """Copy the rows."""
         for place, block in rows.blocks():
             out[place] = block
+            told(place.stop / rows.n)
         return Assessment()

@@ -1,11 +1,19 @@
 """What every release mechanism offers."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
 from curator_service.scaling import ScaledRows
 from shared.matrix import Matrix
 from shared.wire import NoiseLaw, Status
+
+Told = Callable[[float], None]
+"""Hears the share of the rows that are done."""
+
+
+def ignore(share: float) -> None:
+    """Tells nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,6 @@ class Mechanism(Protocol):
         """What the draw would do. Draws nothing. Raises ReleaseImpossible where it would fail."""
         ...
 
-    def draw(self, rows: ScaledRows, out: Matrix) -> Assessment:
-        """Fill ``out`` (n, r). Point of no return: charge the release before."""
+    def draw(self, rows: ScaledRows, out: Matrix, told: Told = ignore) -> Assessment:
+        """Fill ``out`` (n, r), telling how far it is. Point of no return: charge the release before."""
         ...

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from curator_service.privacy import entropy
-from curator_service.release.mechanism import Assessment
+from curator_service.release.mechanism import Assessment, Told, ignore
 from curator_service.scaling import ScaledRows
 from shared.errors import ReleaseImpossible
 from shared.matrix import Matrix, Vector
@@ -125,12 +125,13 @@ class PoGpUcb:
         """sigma_min, omega, the branch and the largest r that avoids the lift."""
         return self._assessment(self._spectrum(rows))
 
-    def draw(self, rows: ScaledRows, out: Matrix) -> Assessment:
+    def draw(self, rows: ScaledRows, out: Matrix, told: Told = ignore) -> Assessment:
         """Two passes: the spectrum, then Z. The projection is dropped on return."""
         found = self._spectrum(rows)
         matrix = transform(found, entropy.gaussian_matrix(rows.d, self.r), self.threshold)
         for place, block in rows.blocks():
             out[place] = (block - found.mean) @ matrix
+            told(place.stop / rows.n)
         return self._assessment(found)
 
     def _assessment(self, found: Spectrum) -> Assessment:

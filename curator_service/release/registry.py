@@ -1,27 +1,57 @@
-"""The release mechanisms by name."""
+"""The release mechanisms by name, and which one a study gets."""
 
+from dataclasses import dataclass
+
+from curator_service.privacy.choice import Concrete, concrete
 from curator_service.release.gaussian import GaussianMechanism
 from curator_service.release.identity import Identity
 from curator_service.release.mechanism import Mechanism
 from curator_service.release.po_gp_ucb import PoGpUcb
 from curator_service.scaling import rounding_of
 from shared.errors import Invalid
-from shared.wire import GaussianRelease, IdentityRelease, PoGpUcbRelease, StudyCreate, amount
+from shared.wire import (
+    GaussianProjectionRelease,
+    GaussianRelease,
+    IdentityRelease,
+    PlanarLaplaceRelease,
+    PoGpUcbRelease,
+    SoundRelease,
+    StudyCreate,
+    amount,
+)
 
 MECHANISMS: tuple[type[Mechanism], ...] = (GaussianMechanism, PoGpUcb, Identity)
 
 
-def mechanism_of(study: StudyCreate) -> Mechanism:
-    """The mechanism that a study asks for. Invalid where doubles are too coarse for its Delta."""
-    spec = study.release
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The mechanism that a study gets, and why, where the owner left it open."""
+
+    mechanism: Mechanism
+    why: str | None = None
+
+
+def choice_of(study: StudyCreate) -> Choice:
+    """The mechanism of a study, from public values alone. Invalid where it cannot be made for this study."""
+    spec, why = concrete(study)
+    return Choice(_mechanism(study, spec), why)
+
+
+def _mechanism(study: StudyCreate, spec: Concrete) -> Mechanism:
     match spec:
         case IdentityRelease():
             return Identity()
         case PoGpUcbRelease():
             return PoGpUcb(amount(spec.epsilon), spec.delta, spec.sensitivity, spec.r)
         case GaussianRelease():
-            rounding = rounding_of(study.features)
-            if rounding > 1e-3 * spec.sensitivity:
-                fault: dict[str, object] = {"field": "release.sensitivity", "message": "too small"}
-                raise Invalid("sensitivity is too small against the features' ranges for double precision", [fault])
-            return GaussianMechanism(amount(spec.epsilon), spec.delta, spec.sensitivity, rounding)
+            return GaussianMechanism(amount(spec.epsilon), spec.delta, spec.sensitivity, _rounding(study, spec))
+        case PlanarLaplaceRelease() | GaussianProjectionRelease():
+            raise Invalid("not built yet")
+
+
+def _rounding(study: StudyCreate, spec: SoundRelease) -> float:
+    rounding = rounding_of(study.features)
+    if rounding > 1e-3 * spec.sensitivity:
+        fault: dict[str, object] = {"field": "release.sensitivity", "message": "too small"}
+        raise Invalid("sensitivity is too small against the features' ranges for double precision", [fault])
+    return rounding

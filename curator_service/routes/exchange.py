@@ -29,7 +29,8 @@ _RANGE = re.compile(r"bytes=(?:(\d{1,18})-(\d{0,18})|-(\d{1,18}))")
 def study(request: Request, study_id: StudyId, curator: CuratorDep) -> wire.StudyView | wire.StudyOwnerView:
     """The study: to a modeler what it may know, to the owner all of it."""
     if request.state.principal.role == "owner":
-        return curator.studies.one(study_id)
+        view = curator.studies.one(study_id)
+        return view.model_copy(update={"progress": curator.releases.progress(study_id)})
     return curator.exchange.study(request.state.principal, study_id)
 
 

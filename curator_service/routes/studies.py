@@ -31,7 +31,7 @@ def listed(curator: CuratorDep, page_size: PageSize = 50, page_token: PageToken 
 )
 def preview(study_id: StudyId, curator: CuratorDep) -> wire.ReleaseReport:
     """What a release would be, computed from the data and shown to the owner alone. Nothing is drawn."""
-    return curator.studies.preview(study_id)
+    return curator.releases.preview(study_id)
 
 
 @router.post(
@@ -39,7 +39,7 @@ def preview(study_id: StudyId, curator: CuratorDep) -> wire.ReleaseReport:
 )
 def release(request: Request, study_id: StudyId, asked: AskedDep, curator: CuratorDep) -> Response:
     """Draw the candidates in a secret row order and open the study. Once."""
-    return answer(request, curator.studies.release(asked, study_id))
+    return answer(request, curator.releases.release(asked, study_id))
 
 
 @router.post(
@@ -61,7 +61,7 @@ def grant(
     request: Request, study_id: StudyId, grant: wire.GrantCreate, asked: AskedDep, curator: CuratorDep
 ) -> Response:
     """A token for one modeler, shown once."""
-    return answer(request, curator.studies.grant(asked, study_id, grant))
+    return answer(request, curator.grants.grant(asked, study_id, grant))
 
 
 @router.get("/{study_id}/grants", response_model=wire.GrantPage, responses=documented(), operation_id="list_grants")
@@ -69,7 +69,7 @@ def grants(
     study_id: StudyId, curator: CuratorDep, page_size: PageSize = 50, page_token: PageToken = None
 ) -> wire.GrantPage:
     """The grants of a study, without their tokens."""
-    found = curator.studies.grants(study_id, int(page_token or 0), page_size + 1)
+    found = curator.grants.grants(study_id, int(page_token or 0), page_size + 1)
     shown, token = page_of(found, page_size, lambda item: item[0])
     return wire.GrantPage(grants=[view for _, view in shown], next_page_token=token)
 
@@ -82,7 +82,7 @@ def grants(
 )
 def revoke(request: Request, study_id: StudyId, grant_id: GrantId, asked: AskedDep, curator: CuratorDep) -> Response:
     """Refuse all of its tokens from now on."""
-    return answer(request, curator.studies.revoke(asked, study_id, grant_id))
+    return answer(request, curator.grants.revoke(asked, study_id, grant_id))
 
 
 @router.post(
@@ -101,7 +101,7 @@ def rotate(
     curator: CuratorDep,
 ) -> Response:
     """A further token, shown once; the older one stays good until it is revoked. At most two are live."""
-    return answer(request, curator.studies.rotate(asked, study_id, grant_id, rotation))
+    return answer(request, curator.grants.rotate(asked, study_id, grant_id, rotation))
 
 
 @router.post(
@@ -114,4 +114,4 @@ def revoke_token(
     request: Request, study_id: StudyId, grant_id: GrantId, kid: TokenId, asked: AskedDep, curator: CuratorDep
 ) -> Response:
     """Refuse one token of a grant from now on."""
-    return answer(request, curator.studies.revoke(asked, study_id, grant_id, kid))
+    return answer(request, curator.grants.revoke(asked, study_id, grant_id, kid))

@@ -4,6 +4,8 @@ from curator_service import store
 from curator_service.service.accounts import Accounts
 from curator_service.service.datasets import Datasets
 from curator_service.service.exchange import Exchanges
+from curator_service.service.grants import Grants
+from curator_service.service.releases import Releases
 from curator_service.service.studies import Studies
 from curator_service.service.witnesses import Witnesses
 from curator_service.settings import Settings
@@ -21,7 +23,9 @@ class Curator:
             vault.keep_only(store.with_files(db))
         self.limits = wire.Limits(rows_per_query=settings.query_rows_max, plays_per_row=settings.query_plays_max)
         self.datasets = Datasets(desk, vault, settings)
-        self.studies = Studies(desk, vault)
+        self.studies = Studies(desk)
+        self.releases = Releases(desk, vault)
+        self.grants = Grants(desk)
         self.exchange = Exchanges(desk, vault, self.limits)
         self.accounts = Accounts(desk, vault)
         self.witnesses = Witnesses(desk)

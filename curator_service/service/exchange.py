@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from curator_service import store
 from curator_service.measurement.column import is_exact, measure
 from curator_service.privacy import ledger
-from curator_service.privacy.guarantees import guarantee
-from curator_service.release.registry import mechanism_of
+from curator_service.privacy.guarantees import guarantee, not_protected
+from curator_service.release.registry import choice_of
 from curator_service.store import ledger as lines
 from curator_service.vault import Vault, new_id
 from shared import wire
@@ -55,7 +55,7 @@ class Exchanges:
         """All that a modeler may know of a study. StudyNotOpen before the release."""
         with self._desk.database.read() as db:
             released, state = self._released(db, identity), store.state_of(db, identity)
-        spec, mechanism = released.spec, mechanism_of(released.spec)
+        spec, mechanism = released.spec, choice_of(released.spec).mechanism
         private = None if isinstance(spec.release, wire.IdentityRelease) else spec.release
         return wire.StudyView(
             id=identity,
@@ -67,7 +67,7 @@ class Exchanges:
             mechanism=mechanism.name,
             status=mechanism.status,
             epsilon=private.epsilon if private else None,
-            delta=private.delta if private else None,
+            delta=getattr(private, "delta", None),
             sensitivity=private.sensitivity if private else None,
             noise=mechanism.noise(len(spec.features)),
             answers=spec.answers,
@@ -79,7 +79,9 @@ class Exchanges:
             measurement_noise_variance=spec.measurement.noise_variance,
             kernel=spec.kernel,
             limits=self._limits,
+            reply_after_ms=spec.reply_after_ms,
             guarantee=guarantee(spec),
+            not_protected=not_protected(spec),
         )
 
     def candidates(self, identity: str) -> tuple[Path, str]:

@@ -54,3 +54,28 @@ class ExposurePage(Page):
 
     rows: list[RowExposure] = Field(description="By row of Z.")
     release_epsilon: str | None = Field(description="What the release charged every row.")
+
+
+class Loss(Reply):
+    """Two bounds on the privacy loss of what was released so far."""
+
+    epsilon: str | None = Field(description="Pure composition: the sum, as the ledger enforces it; null: no bound.")
+    tight_epsilon: float | None = Field(
+        description="By the privacy loss distribution, at the report's delta: never more than the sum; null: no bound."
+    )
+
+
+class RowsLoss(Loss):
+    """The loss of every row with the same number of released answers."""
+
+    answers: int = Field(description="Released answers about each of these rows.")
+    rows: int = Field(description="How many rows.")
+
+
+class Accounting(Reply):
+    """What a study has cost so far, counted twice. Depends on the history of requests alone."""
+
+    delta: float = Field(description="The failure probability that tight_epsilon holds at.")
+    rows: list[RowsLoss] = Field(description="By answers; rows that were never asked have the release alone.")
+    study: Loss = Field(description="The release and all answers, as if all were about one person.")
+    sentence: str = Field(description="The same in words.")

@@ -24,9 +24,16 @@ class QueryRequest(Request):
 class PrivacyNoise(Reply):
     """Noise that protects an answer."""
 
-    family: Literal["none", "laplace"] = Field("none", description="none: y has no privacy noise.")
-    scale: float | None = Field(None, description="Of the noise, in units of the measurement.")
-    bound: float | None = Field(None, description="Bound of the clipped y, in its units.")
+    family: Literal["none", "laplace", "one_bit", "piecewise"] = Field("none", description="none: no privacy noise.")
+    scale: float | None = Field(
+        None,
+        description=(
+            "In units of y. laplace: scale of the noise; one_bit and piecewise: how far a released y lies from "
+            "the centre at most."
+        ),
+    )
+    bound: float | None = Field(None, description="C, half the width of clip, in units of y.")
+    variance: float | None = Field(None, description="Of the noise, for the y that makes it largest, in units of y^2.")
 
 
 class NoisePassport(Reply):
@@ -34,7 +41,9 @@ class NoisePassport(Reply):
 
     privacy: PrivacyNoise = Field(PrivacyNoise(), description="Noise that protects y.")
     clip: tuple[float, float] | None = Field(None, description="Bounds that y was clipped to; null: not clipped.")
-    measurement_variance: float = Field(description="Of the noise that the curator added as measurement noise.")
+    measurement_variance: float = Field(
+        description="Of the noise that the curator added as measurement noise to what was released: a mean has less."
+    )
     measurement_variance_known: bool = Field(True, description="False where the variance is an estimate.")
 
 
@@ -43,6 +52,7 @@ class Answer(Reply):
 
     row: int = Field(description="Row of Z, from 0.")
     play: int = Field(description="1 for the first of this query's plays of the row.")
+    plays: int = Field(1, description="How many measurements y is the mean of.")
     y: float = Field(description="What was released, in units of the measurement.")
     passport: NoisePassport = Field(description="What was done to y before it left.")
 

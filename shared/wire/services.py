@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from shared.wire.base import Page, Reply, Request, Sha256
-from shared.wire.studies import Limits, Status
+from shared.wire.releases import Status
+from shared.wire.studies import Limits
 
 
 class AuditEntry(Reply):

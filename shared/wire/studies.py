@@ -1,15 +1,15 @@
 """Studies, releases and grants."""
 
 from datetime import datetime
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
+from shared.wire.answers import NONE, Answers
 from shared.wire.base import (
     FEATURES_MAX,
     BudgetEpsilon,
     DecimalString,
-    Epsilon,
     Name,
     Page,
     PositiveFloat,
@@ -17,6 +17,7 @@ from shared.wire.base import (
     Request,
     Sha256,
 )
+from shared.wire.releases import NoiseLaw, ReleaseReport, ReleaseSpec, Status
 
 
 class Feature(Request):
@@ -64,83 +65,6 @@ class Measurement(Request):
     )
 
 
-Delta = Annotated[
-    PositiveFloat,
-    Field(
-        description=(
-            "Delta: neighbouring datasets differ in one row, which moves by at most this Euclidean "
-            "distance in scaled units."
-        )
-    ),
-]
-FailureProbability = Annotated[float, Field(ge=1e-18, le=0.1, description="delta of (epsilon, delta).")]
-
-
-class IdentityRelease(Request):
-    """Z = X, unprotected. Only for a dataset that its owner declares public."""
-
-    mechanism: Literal["identity"] = Field(description="Names the kind of release.")
-
-
-def _acknowledged(said: bool) -> bool:
-    if not said:
-        raise ValueError("must be true: the owner has to know that this release is not private")
-    return said
-
-
-class PoGpUcbRelease(Request):
-    """Algorithm 1 of Kharkovskii et al. (2020), as published. Its privacy theorem is refuted."""
-
-    mechanism: Literal["po_gp_ucb"] = Field(description="Names the kind of release.")
-    epsilon: Epsilon
-    delta: FailureProbability
-    sensitivity: Delta = 1.0
-    r: int = Field(ge=1, le=1_000, description="Columns of Z.")
-    acknowledge_refuted: Annotated[bool, AfterValidator(_acknowledged)] = Field(
-        json_schema_extra={"const": True},
-        description="The owner knows that this is not differentially private: d+1 known rows reconstruct the rest.",
-    )
-
-
-class GaussianRelease(Request):
-    """Z = X plus Gaussian noise calibrated by the analytic Gaussian mechanism."""
-
-    mechanism: Literal["gaussian"] = Field(description="Names the kind of release.")
-    epsilon: Epsilon
-    delta: FailureProbability
-    sensitivity: Delta = 1.0
-
-
-ReleaseSpec = Annotated[IdentityRelease | PoGpUcbRelease | GaussianRelease, Field(discriminator="mechanism")]
-
-
-class NoAnswerNoise(Request):
-    """y leaves as it was measured."""
-
-    mechanism: Literal["none"] = Field(description="Names what is done to y.")
-
-
-class LaplaceAnswers(Request):
-    """Each y is clipped to [-C, C], C = value_bound + noise_bound, and gets Laplace noise of scale 2C / epsilon.
-
-    Curator's part of CTL, Zhou & Tan (2021), with the clip that makes its claim unconditional.
-    """
-
-    mechanism: Literal["laplace"] = Field(description="Names what is done to y.")
-    epsilon: Epsilon
-    value_bound: PositiveFloat = Field(description="B: the mean outcome lies in [-B, B]; public, in units of y.")
-    noise_bound: float = Field(0.0, ge=0, le=1e50, description="R: the measurement noise lies in [-R, R]; public.")
-
-    @property
-    def bound(self) -> float:
-        """C: y is clipped to [-C, C]."""
-        return self.value_bound + self.noise_bound
-
-
-Answers = Annotated[NoAnswerNoise | LaplaceAnswers, Field(discriminator="mechanism")]
-NONE = NoAnswerNoise(mechanism="none")
-
-
 class Budget(Request):
     """Caps. Each is checked before anything is drawn; what a cap refuses costs nothing."""
 
@@ -178,32 +102,15 @@ class StudyCreate(Request):
     )
     budget: Budget = Field(Budget(), description="Caps on what the study may spend.")
     kernel: Kernel | None = Field(None, description="Public hyper-parameters, or null: the modeler brings its own.")
-
-
-Status = Literal["sound", "refuted", "unprotected"]
-
-
-class FeatureMeaning(Reply):
-    """What Delta and the noise are in the unit of one feature."""
-
-    column: str = Field(description="The feature.")
-    sensitivity: float | None = Field(description="A change of this size, in this feature alone, is protected.")
-    noise_sd: float | None = Field(description="Standard deviation of the noise, in this feature's unit.")
-
-
-class ReleaseReport(Reply):
-    """What the owner may know of a release. It depends on the data: never shown to a modeler."""
-
-    guarantee: str = Field(description="What is promised for the records, in words.")
-    status: Status = Field(description="Whether that promise is proved, refuted, or none.")
-    n: int = Field(description="Rows of Z.")
-    r: int = Field(description="Columns of Z.")
-    noise_sd: float | None = Field(None, description="Per coordinate of Z, in scaled units.")
-    features: list[FeatureMeaning] = Field(description="What Delta and noise mean in the unit of each feature.")
-    sigma_min: float | None = Field(None, description="Smallest singular value of the centred, scaled X.")
-    omega: float | None = Field(None, description="Threshold of Algorithm 1 for the chosen r, times Delta.")
-    branch: Literal["project", "lift"] | None = Field(None, description="The branch that Algorithm 1 takes.")
-    largest_r: int | None = Field(None, description="Largest r with sigma_min >= omega; 0 where there is none.")
+    reply_after_ms: int | None = Field(
+        None,
+        ge=1,
+        le=60_000,
+        description=(
+            "Timing protection: every reply to a query, refusals too, leaves this long after its arrival, or at the "
+            "next multiple if the work takes longer. Null: as soon as it is ready."
+        ),
+    )
 
 
 class StudyOwnerView(Reply):
@@ -217,6 +124,8 @@ class StudyOwnerView(Reply):
     opened_at: datetime | None = Field(description="When Z was released; null before.")
     spec: StudyCreate = Field(description="As it was created.")
     guarantee: str = Field(description="What is promised for the records, in words.")
+    not_protected: list[str] = Field(description="What is not promised, in words.")
+    progress: float | None = Field(None, ge=0, le=1, description="Share of the rows drawn; null unless releasing.")
     release_id: str | None = Field(description="rel_...; null before the release.")
     release_sha256: Sha256 | None = Field(description="Of the npy file of Z; null before the release.")
     report: ReleaseReport | None = Field(description="What the data made of the release: for the owner alone.")
@@ -226,15 +135,6 @@ class StudyPage(Page):
     """A page of studies."""
 
     studies: list[StudyOwnerView] = Field(description="In the order of their creation.")
-
-
-class NoiseLaw(Reply):
-    """The public law of Z given X."""
-
-    family: Literal["none", "gaussian", "random_projection"] = Field(
-        description="gaussian: independent noise in each coordinate; random_projection: a secret linear map."
-    )
-    sd: float | None = Field(None, description="Standard deviation per coordinate, in scaled units.")
 
 
 class Limits(Reply):
@@ -271,7 +171,9 @@ class StudyView(Reply):
     measurement_noise_variance: float = Field(description="Added by the curator to each answer.")
     kernel: Kernel | None = Field(description="Public hyper-parameters; null: bring your own.")
     limits: Limits = Field(description="What one query may ask.")
+    reply_after_ms: int | None = Field(description="Replies to queries leave at this deadline; null: at once.")
     guarantee: str = Field(max_length=4_000, description="What is promised for the records, in words.")
+    not_protected: list[str] = Field(description="What is not promised, in words.")
 
 
 class GrantCreate(Request):

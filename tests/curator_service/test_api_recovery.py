@@ -8,7 +8,7 @@ import pytest
 
 from curator_service import app as curator_app
 from curator_service.service.datasets import Datasets
-from curator_service.service.studies import Studies
+from curator_service.service.releases import Releases
 from curator_service.settings import Settings
 from curator_service.vault import Vault
 from shared import wire
@@ -54,7 +54,7 @@ def dead(monkeypatch):
     def die(owning, effect):
         monkeypatch.setattr(owning, effect, _crash)
         monkeypatch.setattr(Vault, "drop", _nothing)
-        monkeypatch.setattr(Studies, "_abandon", _nothing)
+        monkeypatch.setattr(Releases, "_abandon", _nothing)
 
     yield die
     monkeypatch.undo()
@@ -95,7 +95,7 @@ def test_candidates_whose_release_was_not_recorded_are_forgotten_with_their_orde
         release=wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5),
     )
     study = _post(app, token, "/v1/studies", "2", json=spec.model_dump(mode="json")).json()["id"]
-    dead(Studies, "_publish")
+    dead(Releases, "_publish")
     assert _post(app, token, f"/v1/studies/{study}:release", "3").status_code == 500
     assert len(_files(tmp_path)) == 3
     monkeypatch.undo()

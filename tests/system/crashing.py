@@ -205,7 +205,7 @@ def curator(gun: Gun) -> Callable[[], None]:
     from curator_service import cli, store, vault
     from curator_service.measurement.column import is_exact
     from curator_service.privacy import noise
-    from curator_service.service import exchange, studies
+    from curator_service.service import exchange, releases
     from curator_service.service.datasets import Datasets
     from shared.serving.store import notes
 
@@ -215,9 +215,9 @@ def curator(gun: Gun) -> Callable[[], None]:
     commits.mark(exchange.Exchanges, "_settle", "answer", lambda self, db, asked, *_: str(asked.key))
     commits.mark(notes, "countersign", "countersigned", lambda db, grant, size, *_: f"{grant}:{size}")
     commits.mark(Datasets, "_add", "registered")
-    commits.mark(studies.Studies, "_charge", "release", lambda self, db, asked, identity, spec: identity)
-    commits.mark(studies.Studies, "_publish", "published", lambda self, db, identity, *_: identity)
-    commits.mark(studies.Studies, "_abandon", "abandoned", lambda self, db, identity, actor: identity)
+    commits.mark(releases.Releases, "_charge", "release", lambda self, db, asked, identity, spec: identity)
+    commits.mark(releases.Releases, "_publish", "published", lambda self, db, identity, *_: identity)
+    commits.mark(releases.Releases, "_abandon", "abandoned", lambda self, db, identity, actor: identity)
     _call(gun, vault.Vault, "_settle", "file", lambda self, partial, identity: identity)
     _call(gun, noise, "add_gaussian", "release.draw")
     _replies(

@@ -178,13 +178,13 @@ def test_an_outcome_that_is_no_number_is_refused_before_anything_is_drawn(bad, m
 @pytest.mark.parametrize("wrong", [0.0, 1e-300, 0.5, 0.999, 3.0])
 def test_a_scale_that_does_not_cost_epsilon_draws_nothing(wrong, monkeypatch):
     """B+R for 2(B+R), a scale of 0 that tells the value, noise for another epsilon: found when it is built."""
-    noise._laplace.cache_clear()
+    noise.laplace._laplace.cache_clear()
     right = laplace_scale(C, EPSILON)
     monkeypatch.setattr(noise, "laplace_scale", lambda bound, epsilon: wrong * right)
     with pytest.raises((NumericalFailure, ValueError, dp.OpenDPException)):
         add_laplace(np.zeros(3), C, EPSILON)
     monkeypatch.undo()
-    noise._laplace.cache_clear()
+    noise.laplace._laplace.cache_clear()
     assert add_laplace(np.zeros(3), C, EPSILON).shape == (3,)
 
 

@@ -341,8 +341,8 @@ class Studied(RuleBasedStateMachine):
         self.spec = study(dataset_id=wire.DatasetView.model_validate_json(dataset.body).id, **chosen)
         draft = self.curator.studies.create(self._asked(owner), self.spec)
         self.study_id = wire.StudyOwnerView.model_validate_json(draft.body).id
-        self.curator.studies.release(self._asked(owner), self.study_id)
-        grant = self.curator.studies.grant(self._asked(owner), self.study_id, wire.GrantCreate(name="m"))
+        self.curator.releases.release(self._asked(owner), self.study_id)
+        grant = self.curator.grants.grant(self._asked(owner), self.study_id, wire.GrantCreate(name="m"))
         told = wire.GrantReply.model_validate_json(grant.body)
         self.owner, self.modeler = owner, Principal(told.id, told.kid, "modeler", "m", self.study_id)
         self.oracle = Oracle(self.spec)
@@ -445,7 +445,7 @@ class Studied(RuleBasedStateMachine):
             self.curator.studies.close(self._asked(self.owner), self.study_id)
             self.closed = True
         elif how == "revoke":
-            self.curator.studies.revoke(self._asked(self.owner), self.study_id, self.modeler.id)
+            self.curator.grants.revoke(self._asked(self.owner), self.study_id, self.modeler.id)
             self.revoked = True
 
     @invariant()

@@ -127,7 +127,7 @@ def test_an_accounting_that_is_off_draws_nothing(monkeypatch):
         def __call__(self, values: list[float]) -> list[float]:
             pytest.fail("drawn from")
 
-    noise._gaussian.cache_clear()
+    noise.gaussian._gaussian.cache_clear()
     monkeypatch.setattr(dp.m, "make_gaussian", lambda *args, **kwargs: Lenient())
     with pytest.raises(NumericalFailure, match="account"):
         add_gaussian(np.zeros(3), 1.25)

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 from curator_service.release.gaussian import GaussianMechanism
 from curator_service.release.identity import Identity
 from curator_service.release.po_gp_ucb import PoGpUcb
-from curator_service.release.registry import MECHANISMS, mechanism_of
+from curator_service.release.registry import MECHANISMS, choice_of
 from curator_service.scaling import BLOCK_ROWS, ScaledRows
 from shared import wire
 from shared.errors import Invalid
@@ -45,14 +45,14 @@ def test_a_delta_that_doubles_cannot_tell_apart_is_refused():
     """At Delta 1e-12 against a range of a million, scaling in doubles moves a row by many Delta."""
     release = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5, sensitivity=1e-12)
     with pytest.raises(Invalid, match="double precision"):
-        mechanism_of(study_of(release, lower=0.0, upper=1e6, scale=1.0))
-    assert mechanism_of(study_of(release.model_copy(update={"sensitivity": 1e-3}), lower=0.0, upper=1e6, scale=1.0))
+        choice_of(study_of(release, lower=0.0, upper=1e6, scale=1.0))
+    assert choice_of(study_of(release.model_copy(update={"sensitivity": 1e-3}), lower=0.0, upper=1e6, scale=1.0))
 
 
 @pytest.mark.parametrize("name", SPECS)
 def test_a_request_finds_its_mechanism_with_its_parameters(name):
     text, status = SPECS[name]
-    mechanism = mechanism_of(study_of(TypeAdapter(wire.ReleaseSpec).validate_json(text)))
+    mechanism = choice_of(study_of(TypeAdapter(wire.ReleaseSpec).validate_json(text)))
     expected = EXPECTED[name]
     if isinstance(expected, GaussianMechanism):
         # two features of half a scaled unit to each side: 2^-51 sqrt(1/4 + 1/4)

@@ -1,0 +1,37 @@
+"""Gaussian noise on a lattice."""
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from curator_service.privacy.noise.lattice import check_finite, lattice, untrusted
+from shared.matrix import Vector
+
+
+def add_gaussian(values: Vector, sd: float) -> Vector:
+    """``values`` (m,) rounded to the lattice 2^k plus discrete Gaussian noise on it, k = floor(log2 sd) - 40.
+
+    How close its law is to the continuous one on rounded values: docs/privacy.md. Raises
+    NumericalFailure for a value that is not finite.
+    """
+    check_finite(values)
+    if values.size == 0:
+        return values.copy()
+    noisy: Vector = np.array(_gaussian(values.size, sd)(values.tolist()))
+    return noisy
+
+
+@lru_cache(maxsize=16)
+def _gaussian(size: int, sd: float) -> Any:
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib")  # never `idealized-numerics`, which opens the unsafe part
+    domain = dp.vector_domain(dp.atom_domain(T=float, nan=False), size=size)
+    measurement: Any = dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=sd, k=lattice(sd))
+    # A sensitivity of one sd must cost rho = 1/2 and a little for the lattice: a tripwire for upgrades.
+    rho = measurement.map(sd)
+    if not 0.5 <= rho < 0.5 * (1 + 1e-6 * math.sqrt(size)):
+        raise untrusted()
+    return measurement

@@ -1,0 +1,47 @@
+"""Laplace noise on a lattice."""
+
+import math
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from curator_service.privacy.noise.lattice import check_finite, lattice, untrusted
+from shared.matrix import Vector
+
+
+def laplace_scale(bound: float, epsilon: Decimal) -> float:
+    """Scale of the noise of an answer in [-bound, bound] that is epsilon-DP: 2 bound / epsilon and a little.
+
+    The little pays for rounding answers to the lattice (docs/privacy.md).
+    """
+    if not (0 < bound < math.inf and 0 < epsilon < math.inf):
+        raise ValueError("noise needs a positive, finite bound and epsilon")
+    return 2 * bound / float(epsilon) * (1 + 2.0**-38 * max(1.0, 1 / float(epsilon)))
+
+
+def add_laplace(values: Vector, bound: float, epsilon: Decimal) -> Vector:
+    """``values`` (m,) clipped to [-bound, bound], each with Laplace noise of ``laplace_scale`` of its own.
+
+    Each is epsilon-DP by itself, whatever the value. Raises NumericalFailure for one that is not finite.
+    """
+    check_finite(values)
+    draw = _laplace(bound, epsilon)
+    # OpenDP neither clamps nor refuses what lies outside the bounds that it is told.
+    noisy: Vector = np.array([draw(value) for value in np.clip(values, -bound, bound).tolist()])
+    return noisy
+
+
+@lru_cache(maxsize=64)
+def _laplace(bound: float, epsilon: Decimal) -> Any:
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib")
+    scale = laplace_scale(bound, epsilon)
+    space = dp.atom_domain(T=float, nan=False), dp.absolute_distance(T=float)
+    measurement: Any = dp.m.make_laplace(*space, scale=scale, k=lattice(scale))
+    # A tripwire for upgrades, and for a scale of 0, which would release the exact value.
+    if not 0.5 * float(epsilon) < measurement.map(2 * bound) <= epsilon:
+        raise untrusted()
+    return measurement

@@ -1,0 +1,32 @@
+"""What every draw shares: the lattice, and guards against what OpenDP lets pass.
+
+OpenDP by itself reads NaN as 0, builds a mechanism of scale 0 that releases the exact value, and trusts
+any sensitivity that it is told: what is checked here is checked for that reason.
+"""
+
+import math
+
+import numpy as np
+
+from shared.errors import NumericalFailure
+from shared.matrix import Matrix, Vector
+
+LATTICE_BITS = 40
+
+
+def lattice(sd: float) -> int:
+    """The exponent k of the lattice 2^k that noise of standard deviation ``sd`` is drawn on."""
+    if not 0 < sd < math.inf:
+        raise ValueError("noise needs a positive, finite standard deviation")
+    return math.floor(math.log2(sd)) - LATTICE_BITS
+
+
+def check_finite(values: Vector | Matrix) -> None:
+    """NumericalFailure if a value is not finite."""
+    if not np.isfinite(values).all():
+        raise NumericalFailure("noise was asked for a number that is not finite")
+
+
+def untrusted() -> NumericalFailure:
+    """The error where OpenDP's own account of a mechanism is not what it should be."""
+    return NumericalFailure("the noise library does not account as it should: nothing was drawn")

@@ -1,0 +1,197 @@
+"""What a release would be, and the release itself."""
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from curator_service import store
+from curator_service.privacy import accounting, entropy, ledger
+from curator_service.privacy.guarantees import guarantee, not_protected
+from curator_service.release.mechanism import Assessment
+from curator_service.release.registry import Choice, choice_of
+from curator_service.scaling import ScaledRows
+from curator_service.service.studies import owner_view
+from curator_service.store import ledger as lines
+from curator_service.vault import Vault, new_id
+from shared import wire
+from shared.errors import StateConflict, StillRunning
+from shared.serving.desk import Asked, Desk, Effect
+from shared.serving.store import logs
+from shared.serving.store.base import stamp
+from shared.serving.store.database import Connection
+from shared.serving.store.replies import StoredReply
+
+
+class Releases:
+    """Studies from draft to open.
+
+    A release that a crash interrupted is taken back at the next start: nothing of it was stored or left
+    the house.
+    """
+
+    def __init__(self, desk: Desk, vault: Vault) -> None:
+        self._desk = desk
+        self._vault = vault
+        self._drawing: dict[str, float] = {}
+        desk.database.write(self._recover)
+
+    def _recover(self, db: Connection) -> None:
+        for row in store.releasing(db):
+            self._abandon(db, row.id, "curator")
+
+    def _log(self, db: Connection, kind: str, actor: str, **details: Any) -> None:
+        logs.append(db, kind, actor=actor, now=self._desk.clock(), details=details)
+
+    def preview(self, identity: str) -> wire.ReleaseReport:
+        """What a release would be; draws and changes nothing. For the owner alone."""
+        with self._desk.database.read() as db:
+            spec = owner_view(db, identity).spec
+        rows = self._rows(spec, in_secret_order=False)
+        choice = choice_of(spec)
+        return _report(spec, rows, choice, choice.mechanism.assess(rows))
+
+    def release(self, asked: Asked, identity: str) -> StoredReply:
+        """Draw Z and publish it, once in the life of a study; the study is then open."""
+        if (found := self._desk.earlier(asked)) is not None:
+            return found
+        try:
+            spec = self._begin_release(asked, identity)
+        except StateConflict:
+            if (found := self._desk.earlier(asked)) is not None:  # published since we looked
+                return found
+            raise
+        release_id = new_id("rel")
+        try:
+            rows = self._rows(spec, in_secret_order=True)
+            choice = choice_of(spec)
+            drawn = self._vault.begin_release(release_id, rows.n, choice.mechanism.columns(rows.d))
+
+            def told(share: float) -> None:
+                self._drawing[identity] = share
+
+            report = _report(spec, rows, choice, choice.mechanism.draw(rows, drawn, told))
+            del drawn  # closes the memory map before it is read back
+            digest = self._vault.keep_release(release_id, rows.order)
+            return self._desk.once(asked, lambda db: self._publish(db, identity, release_id, digest, report))
+        except BaseException:
+            self._vault.drop(release_id)  # first: it may be what fills the disk
+            self._desk.database.write(lambda db: self._abandon(db, identity, asked.principal.actor))
+            raise
+        finally:
+            self._drawing.pop(identity, None)
+
+    def progress(self, identity: str) -> float | None:
+        """Share of the rows that are drawn, while a release is under way."""
+        return self._drawing.get(identity)
+
+    def _begin_release(self, asked: Asked, identity: str) -> wire.StudyCreate:
+        key = f"{asked.principal.id} {self._desk.key_of(asked)[0]}"
+
+        begun = False
+
+        def work(db: Connection) -> wire.StudyCreate:
+            nonlocal begun
+            row = store.find(db, store.studies, identity)
+            drawing = identity in self._drawing
+            if drawing and row.releasing_key == key:
+                raise StillRunning("this release is being drawn")
+            if row.state != "draft" and (drawing or row.state != "releasing"):
+                raise StateConflict(f"the study is {row.state}: a study is released once, from its draft")
+            self._abandon(db, identity, "curator")  # one that was given up when not even that could be stored
+            spec = wire.StudyCreate.model_validate_json(row.spec)
+            self._charge(db, asked, identity, spec)
+            store.change(db, store.studies, identity, state="releasing", releasing_key=key)
+            self._log(db, "release.begun", asked.principal.actor, study_id=identity)
+            self._drawing[identity] = 0.0
+            begun = True
+            return spec
+
+        try:
+            return self._desk.database.write(work)
+        except BaseException:
+            if begun:  # and undone: its commit failed
+                self._drawing.pop(identity, None)
+            raise
+
+    def _charge(self, db: Connection, asked: Asked, identity: str, spec: wire.StudyCreate) -> None:
+        """Charge the release to every row, once: what a crash left half drawn was never seen."""
+        if lines.is_released(db, identity):
+            return
+        charge = ledger.charge_release(spec, lines.balance(db, identity))
+        lines.add(db, identity, "release", [charge], query_id=None, at=stamp(self._desk.clock()))
+        cost = ledger.text(charge.cost)
+        self._log(db, "charge", asked.principal.actor, study_id=identity, epsilon=cost, rows="all")
+
+    def _publish(
+        self, db: Connection, identity: str, release_id: str, digest: str, report: wire.ReleaseReport
+    ) -> Effect:
+        now = stamp(self._desk.clock())
+        store.insert(
+            db,
+            store.releases,
+            id=release_id,
+            study_id=identity,
+            sha256=digest,
+            n=report.n,
+            r=report.r,
+            report=report.model_dump_json(),
+            created_at=now,
+        )
+        store.change(db, store.studies, identity, state="open", opened_at=now, releasing_key=None)
+        view = owner_view(db, identity)
+        details = {
+            "study_id": identity,
+            "release_id": release_id,
+            "sha256": digest,
+            "mechanism": view.spec.release.mechanism,
+            "guarantee": view.guarantee,
+        }
+        return Effect(view, "study.released", details, 200)
+
+    def _abandon(self, db: Connection, identity: str, actor: str) -> None:
+        if store.find(db, store.studies, identity).state == "releasing":
+            store.change(db, store.studies, identity, state="draft", releasing_key=None)
+            self._log(db, "release.abandoned", actor, study_id=identity)
+
+    def _rows(self, spec: wire.StudyCreate, *, in_secret_order: bool) -> ScaledRows:
+        with self._desk.database.read() as db:
+            columns = json.loads(store.find(db, store.datasets, spec.dataset_id).columns)
+        names = [column["name"] for column in columns]
+        values = self._vault.dataset(spec.dataset_id)
+        return ScaledRows(
+            values=values,
+            places=[names.index(feature.column) for feature in spec.features],
+            features=spec.features,
+            order=entropy.permutation(len(values)) if in_secret_order else np.arange(len(values)),
+        )
+
+
+def _report(spec: wire.StudyCreate, rows: ScaledRows, choice: Choice, found: Assessment) -> wire.ReleaseReport:
+    mechanism = choice.mechanism
+    sensitivity = None if isinstance(spec.release, wire.IdentityRelease) else spec.release.sensitivity
+    sd = mechanism.noise(rows.d).sd
+    return wire.ReleaseReport(
+        mechanism=mechanism.name,
+        version=mechanism.version,
+        why=choice.why,
+        guarantee=guarantee(spec),
+        not_protected=not_protected(spec),
+        status=mechanism.status,
+        n=rows.n,
+        r=mechanism.columns(rows.d),
+        noise_sd=sd,
+        features=[
+            wire.FeatureMeaning(
+                column=feature.column,
+                # Only a mechanism whose claim holds protects a change of any size.
+                sensitivity=sensitivity * feature.unit if sensitivity and mechanism.status == "sound" else None,
+                noise_sd=sd * feature.unit if sd is not None else None,
+            )
+            for feature in spec.features
+        ],
+        price=accounting.price(spec),
+        attacks=[],
+        **asdict(found),
+    )
