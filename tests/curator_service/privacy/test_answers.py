@@ -143,7 +143,7 @@ def test_an_audit_of_the_answers_does_not_find_more_than_epsilon():
 def test_too_little_noise_is_found_by_the_audit(factor, least, monkeypatch):
     rng = np.random.default_rng(7)
     scale = factor * laplace_scale(C, EPSILON)
-    monkeypatch.setattr(noise, "_laplace", lambda bound, epsilon: lambda value: value + rng.laplace(scale=scale))
+    monkeypatch.setattr(noise.laplace, "_laplace", lambda bound, epsilon: lambda value: value + rng.laplace(scale=scale))
     assert audit(study(), 200_000) > least
 
 
@@ -170,7 +170,7 @@ def test_an_epsilon_that_means_nothing_is_refused(epsilon):
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_an_outcome_that_is_no_number_is_refused_before_anything_is_drawn(bad, monkeypatch):
-    monkeypatch.setattr(noise, "_laplace", lambda *args: pytest.fail("a mechanism was made"))
+    monkeypatch.setattr(noise.laplace, "_laplace", lambda *args: pytest.fail("a mechanism was made"))
     with pytest.raises(NumericalFailure, match="not finite"):
         add_laplace(np.array([0.0, bad]), C, EPSILON)
 
@@ -180,7 +180,7 @@ def test_a_scale_that_does_not_cost_epsilon_draws_nothing(wrong, monkeypatch):
     """B+R for 2(B+R), a scale of 0 that tells the value, noise for another epsilon: found when it is built."""
     noise.laplace._laplace.cache_clear()
     right = laplace_scale(C, EPSILON)
-    monkeypatch.setattr(noise, "laplace_scale", lambda bound, epsilon: wrong * right)
+    monkeypatch.setattr(noise.laplace, "laplace_scale", lambda bound, epsilon: wrong * right)
     with pytest.raises((NumericalFailure, ValueError, dp.OpenDPException)):
         add_laplace(np.zeros(3), C, EPSILON)
     monkeypatch.undo()
