@@ -165,7 +165,7 @@ def piecewise(bound: float, epsilon: Decimal) -> Piecewise:
     half = round(_HALF / (math.exp(float(epsilon) / 2) + 1))
     odds = most * (2 * half + 1) / (_ALL - 2 * half - 1)
     law = Piecewise(bound, half, _below(odds / (1 + odds)))
-    if not (1 < law.loss <= most and law.loss > 1 + (most - 1) / 2 and 0 < half < _HALF):
+    if not (law.prob < 1 and 1 + (most - 1) / 2 < law.loss <= most and 0 < half < _HALF):
         raise untrusted()
     return law
 
