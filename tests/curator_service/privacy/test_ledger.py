@@ -46,7 +46,8 @@ def laplace(epsilon, plays="each"):
 
 
 def bounded(epsilon, plays="each"):
-    return wire.AutoAnswers(mechanism="auto", epsilon=epsilon, value_bound=1.0, plays=plays)
+    """Not one_bit: drawn again, that would often be the same."""
+    return wire.PiecewiseAnswers(mechanism="piecewise", epsilon=epsilon, value_bound=1.0, plays=plays)
 
 
 def study(release=IDENTITY, answers=EXACT, unit="row", dataset_id="ds_", **caps):
@@ -333,7 +334,6 @@ SPECS = [
     {"answers": laplace("0.3"), "unit": "answer", "queries": 9, "epsilon_total": "2.9"},
     {"answers": EXACT, "queries": 6},
     {"answers": bounded("0.3", "mean"), "release": gaussian("0.2"), "epsilon_per_row": "0.9", "epsilon_total": "2.1"},
-    {"answers": laplace("2", "mean"), "unit": "answer", "queries": 9, "epsilon_total": "9"},
 ]
 
 
@@ -506,7 +506,7 @@ class Studied(RuleBasedStateMachine):
         budget = self.spec.budget
         assert budget.epsilon_total is None or self.oracle.total <= Fraction(budget.epsilon_total)
         assert budget.queries is None or balance.plays <= budget.queries
-        assert balance.plays == self.oracle.plays
+        assert balance.plays == self.oracle.plays, "not one charge for each key"
         if budget.epsilon_per_row is not None and self.spec.privacy_unit == "row":
             assert all(self.oracle.release + c <= Fraction(budget.epsilon_per_row) for c in self.oracle.rows.values())
         of_query = Counter(line.query_id for line in charges if line.kind == "answers")
@@ -624,7 +624,7 @@ def test_a_broken_ledger_is_found(broken, how):
         exchanges = broken
 
     with pytest.raises(AssertionError, match=how):
-        run_state_machine_as_test(Broken, settings=RUN)
+        run_state_machine_as_test(Broken, settings=settings(RUN, max_examples=500))  # the first that shows it ends it
 
 
 LEDGER = ["cost", "plays", "total", "total_plays", "release", "row_total", "row_plays", "row_queries"]
