@@ -3,12 +3,15 @@
 import csv
 import io
 import math
+import threading
+from contextlib import suppress
 
 import httpx
 import numpy as np
 import pytest
 
 from shared import wire
+from shared.client import OwnerClient
 from tests.curator_service.privacy.epsilon_audit import lower_bound
 from tests.scale import scaled
 
@@ -68,6 +71,40 @@ def test_an_audit_over_http_finds_no_more_than_epsilon(kind, curator, owner, dat
     high, low = (np.array(drawn) / 1e-4 for drawn in sides.values())
     assert len(high) == scaled(6_000)
     assert 0.7 < lower_bound(high, low) <= 1.0
+
+
+@pytest.mark.parametrize("when", ["charged", "settled"])
+def test_a_curator_that_is_killed_while_a_reply_waits_answers_its_retry_under_one_charge(
+    when, make_service, open_study, small, tmp_path, until
+):
+    service = make_service("curator", tmp_path).start()
+    with OwnerClient(service.url, service.token) as owner:
+        study = open_study(
+            owner, owner.register("d", small.csv, public=True), answers=answers_of("piecewise"), reply_after_ms=3_000
+        )
+    body, told = {"rows": [{"row": 3, "plays": 2}]}, []
+
+    def send():
+        with service.http(study.token, **{"Idempotency-Key": "k"}) as http, suppress(httpx.TransportError):
+            told.append(http.post(f"/v1/studies/{study.id}/queries", json=body))
+
+    def stored():
+        return service.rows("SELECT body FROM replies WHERE idempotency_key = 'k'")
+
+    first = threading.Thread(target=send)
+    first.start()
+    until(stored if when == "settled" else lambda: service.rows("SELECT 1 FROM ledger WHERE kind = 'answers'"))
+    before = stored()
+    service.kill()
+    first.join()
+    assert (told, len(before)) == ([], 1 if when == "settled" else 0)
+    service.start()
+    send()
+    (reply,) = told
+    assert (reply.status_code, reply.headers.get("idempotency-replayed")) == (201, "true" if before else None)
+    assert before in ([], [(reply.content,)])
+    assert service.rows("SELECT plays, cost FROM ledger WHERE kind = 'answers'") == [(2, "4")]
+    assert service.run("audit", "verify").returncode == 0
 
 
 def ask(http: httpx.Client, opened, key, rows):
