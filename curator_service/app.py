@@ -62,6 +62,7 @@ def build(settings: Settings) -> FastAPI:
             if path == "/v1/datasets" and principal is not None and principal.role == "owner"
             else settings.body_limit_bytes
         ),
+        period_of=lambda method, path, principal: exchange.period_of(curator, method, path, principal),
         auditors=("owner", "auditor", "modeler"),
         hot=[exchange.HOT],
         lifespan=lifespan,

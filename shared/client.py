@@ -97,7 +97,7 @@ class Client:
             verify=context,
             trust_env=False,  # a proxy of the environment would read the token
         )
-        self._timeout_s = timeout_s
+        self._timeout_s = self._allowed_s = timeout_s
         self._cancelled = cancelled
         self._progress = progress
         self._reply_max_bytes = reply_max_bytes
@@ -112,6 +112,11 @@ class Client:
     def close(self) -> None:
         """Close the connection."""
         self._http.close()
+
+    def _wait(self, longer_s: float) -> None:
+        """Give a reply so much more than the timeout."""
+        self._allowed_s = self._timeout_s + longer_s
+        self._http.timeout = httpx.Timeout(self._allowed_s)
 
     def _send(
         self,
@@ -131,7 +136,7 @@ class Client:
             headers["Idempotency-Key"] = key
         if body is not None:
             headers["Content-Type"] = "application/json"
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + self._allowed_s
         with (
             _transport_errors(),
             self._http.stream(
@@ -258,8 +263,10 @@ class StudyClient(Client):
         self._path = f"/v1/studies/{study_id}"
 
     def study(self) -> wire.StudyView:
-        """What the curator tells of the study."""
-        return self._send("GET", self._path, study_id=self._study_id).check().read(wire.StudyView)
+        """What the curator tells of the study. Where its replies keep a deadline, this client waits so much longer."""
+        view = self._send("GET", self._path, study_id=self._study_id).check().read(wire.StudyView)
+        self._wait((view.reply_after_ms or 0) / 1000)
+        return view
 
     def ask(self, query: wire.QueryRequest, *, key: str) -> tuple[wire.QueryReply, Reply]:
         """Measure rows. The caller records the exchange of an answer, together with the answer."""

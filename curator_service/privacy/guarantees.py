@@ -59,6 +59,8 @@ def _answers(spec: StudyCreate) -> str:
         f"than e^{spec.answers.epsilon} times likelier. The number of rows is public, and which rows are asked is "
         "chosen by the modeler."
     )
+    if spec.answers.plays == "mean":
+        one += " Several plays of a row in one query are released once, as their mean: so much holds for all of them."
     if spec.privacy_unit == "answer":
         return f"{one} Each answer is counted as another person's."
     cap = spec.budget.epsilon_per_row

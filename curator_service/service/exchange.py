@@ -20,6 +20,7 @@ from shared import wire
 from shared.errors import BudgetExhausted, Invalid, NotFound, StillRunning, StudyNotOpen, UnknownRow
 from shared.matrix import Vector
 from shared.serving.desk import Asked, Desk, Effect
+from shared.serving.pace import Pace
 from shared.serving.store import logs, replies
 from shared.serving.store.base import stamp
 from shared.serving.store.database import Connection
@@ -49,6 +50,7 @@ class Exchanges:
         self._vault = vault
         self._limits = limits
         self._known: dict[str, _Released] = {}
+        self._periods: dict[str, float | None] = {}
         self._under_way: set[tuple[str, str]] = set()
 
     def study(self, principal: Principal, identity: str) -> wire.StudyView:
@@ -90,12 +92,26 @@ class Exchanges:
             released = self._released(db, identity)
         return self._vault.candidates(released.id), released.sha256
 
-    async def ask(self, asked: Asked, identity: str, request: wire.QueryRequest) -> StoredReply:
+    def period_s(self, identity: str) -> float | None:
+        """The study's ``reply_after_ms`` in seconds; None where it has none, or is not there."""
+        if identity not in self._periods:
+            try:
+                with self._desk.database.read() as db:
+                    spec = wire.StudyCreate.model_validate_json(store.find(db, store.studies, identity).spec)
+            except NotFound:
+                return None
+            self._periods[identity] = None if spec.reply_after_ms is None else spec.reply_after_ms / 1000
+        return self._periods[identity]
+
+    async def ask(
+        self, asked: Asked, identity: str, request: wire.QueryRequest, pace: Pace | None = None
+    ) -> StoredReply:
         """Measure rows: charge and commit, then draw, then store answer and record, then reply.
 
         What a crash leaves after the charge is taken up by the retry under the same key: one charge, one
         answer, the same bytes ever after. Where nothing is drawn, charge and answer are one transaction.
-        Raises BudgetExhausted, which is recorded and costs nothing.
+        With a ``pace``, what was drawn is settled half way to the next deadline: neither the reply's moment nor the
+        log tells how long the draw took. Raises BudgetExhausted, which is recorded and costs nothing.
         """
         released = self._check(asked, identity, request)
         name = asked.principal.id, self._desk.key_of(asked)[0]
@@ -116,6 +132,8 @@ class Exchanges:
                 return _or_raise(begun)
             # A draw takes its time: others are not kept waiting.
             answers = await asyncio.to_thread(self._measured, released, request)
+            if pace is not None:
+                await pace.half_way()
             return await write(lambda db: self._settle(db, asked, identity, begun, answers))
         finally:
             self._under_way.discard(name)
@@ -169,12 +187,12 @@ class Exchanges:
         refusal: BudgetExhausted,
     ) -> None:
         now = self._desk.clock()
-        row = refusal.row
-        plays = sum(n for r, n in rows if row in (None, r))
-        cost = plays * ledger.Prices.of(spec).answer
+        row, prices = refusal.row, ledger.Prices.of(spec)
+        of_cap = [n for r, n in rows if row in (None, r)]
+        cost = sum(map(prices.cost, of_cap))
         cap = str(refusal.budget["cap"])
-        lines.refuse(db, identity, cap=cap, row=row, plays=plays, cost=cost, at=stamp(now))
-        details = {"study_id": identity, **refusal.budget}
+        lines.refuse(db, identity, cap=cap, row=row, plays=sum(of_cap), cost=cost, at=stamp(now))
+        details = {"study_id": identity, **refusal.budget, "rows": [list(row) for row in rows]}
         logs.append(db, "charge.refused", actor=asked.principal.actor, now=now, details=details)
 
     def _answer_at_once(

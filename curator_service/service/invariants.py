@@ -113,23 +113,24 @@ class _Account:
         else:
             for row, plays in details["rows"]:
                 self._answer(details["query_id"], row, plays)
-            told = text(sum(plays for _, plays in details["rows"]) * self.prices.answer)
+            told = text(sum(self.prices.cost(plays) for _, plays in details["rows"]))
             if details["epsilon"] != told:
                 raise LogBroken(f"query {details['query_id']}: the log tells another epsilon than its study's price")
 
     def _answer(self, query_id: str, row: int, plays: int) -> None:
-        cost, old, before = plays * self.prices.answer, self.rows.get(row, RowBalance()), self.balance
+        cost, old, before = self.prices.cost(plays), self.rows.get(row, RowBalance()), self.balance
         self.rows[row] = RowBalance(old.queries + 1, old.plays + plays, old.total + cost)
         self.balance = Balance(before.release, before.total + cost, before.plays + plays)
         self._add("answers", query_id, row, plays, cost, None, self.rows[row])
 
     def _refuse(self, details: Json) -> None:
-        row, price = details["row"], self.prices.answer
-        plays = (
-            int(details["requested"]) if details["cap"] == "queries" else units(details["requested"]) // (price or 1)
-        )
+        row = details["row"]
+        of_cap = [plays for asked, plays in details["rows"] if row in (None, asked)]
+        cost, plays = sum(map(self.prices.cost, of_cap)), sum(of_cap)
+        if details["requested"] != (str(plays) if details["cap"] == "queries" else text(cost)):
+            raise LogBroken("a refusal tells another amount than what was asked costs")
         of_row = self.rows.get(row, RowBalance()) if row is not None else RowBalance()
-        self._add("refused", None, row, plays, plays * price, details["cap"], of_row)
+        self._add("refused", None, row, plays, cost, details["cap"], of_row)
 
     def _add(
         self, kind: str, query: str | None, row: int | None, plays: int, cost: int, cap: str | None, of_row: RowBalance

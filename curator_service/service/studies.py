@@ -1,7 +1,7 @@
 """The owner's studies, from draft to closed."""
 
 from curator_service import store
-from curator_service.privacy import ledger
+from curator_service.privacy import answers, ledger
 from curator_service.privacy.guarantees import guarantee, not_protected
 from curator_service.release.registry import choice_of
 from curator_service.service.datasets import dataset_view
@@ -119,6 +119,7 @@ def _check_fit(spec: wire.StudyCreate, dataset: wire.DatasetView) -> None:
         faults.append({"field": "measurement.column", "message": "a feature cannot be the measurement too"})
     if isinstance(spec.release, wire.IdentityRelease) and not dataset.public:
         faults.append({"field": "release.mechanism", "message": "identity needs a dataset that was declared public"})
+    faults += answers.faults(spec.answers)
     faults += ledger.faults(spec)
     if faults:
         raise Invalid("the study cannot be made as it is: errors says where", faults)

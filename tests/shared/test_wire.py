@@ -24,6 +24,9 @@ STUDY = {
     "kernel": KERNEL,
 }
 LAPLACE = {"mechanism": "laplace", "epsilon": "0.5", "value_bound": 1.0}
+ONE_BIT = {**LAPLACE, "mechanism": "one_bit", "plays": "mean"}
+PIECEWISE = {**LAPLACE, "mechanism": "piecewise", "centre": -7.5}
+AUTO = {**LAPLACE, "mechanism": "auto"}
 RUN = {"curator_url": "http://curator:8000", "study_id": "std_0123456789abcdef", "token": SECRET}
 REQUESTS = [
     (wire.Feature, FEATURE),
@@ -34,6 +37,10 @@ REQUESTS = [
     (wire.PoGpUcbRelease, PUBLISHED),
     (wire.NoAnswerNoise, {"mechanism": "none"}),
     (wire.LaplaceAnswers, LAPLACE),
+    (wire.OneBitAnswers, ONE_BIT),
+    (wire.PiecewiseAnswers, PIECEWISE),
+    (wire.AutoAnswers, AUTO),
+    (wire.StudyCreate, STUDY | {"answers": AUTO, "reply_after_ms": 50}),
     (wire.Budget, {"epsilon_per_row": "1.5", "epsilon_total": "2", "queries": 9}),
     (wire.StudyCreate, STUDY),
     (wire.StudyCreate, STUDY | {"answers": LAPLACE, "privacy_unit": "answer", "budget": {"epsilon_total": "10"}}),
@@ -92,6 +99,8 @@ NUMBERS = [
     (wire.PoGpUcbRelease, PUBLISHED, "sensitivity"),
     (wire.LaplaceAnswers, LAPLACE, "value_bound"),
     (wire.LaplaceAnswers, LAPLACE, "noise_bound"),
+    (wire.OneBitAnswers, ONE_BIT, "centre"),
+    (wire.PiecewiseAnswers, PIECEWISE, "value_bound"),
     (wire.GpUcb, {"name": "gp_ucb"}, "delta_ucb"),
 ]
 NOT_NUMBERS = ["true", "false", '"1"', "1e400", "-1e400", "NaN", "Infinity", "-Infinity", "[1]", "{}", "1" + "0" * 400]
@@ -126,6 +135,10 @@ def test_a_number_is_a_finite_json_number(kind, body, field, literal):
         (wire.StudyCreate, STUDY, "features", [[], None]),
         (wire.LaplaceAnswers, LAPLACE, "value_bound", [0, -1, 1e-51, 1e51]),
         (wire.LaplaceAnswers, LAPLACE, "noise_bound", [-1e-12, 1e51]),
+        (wire.LaplaceAnswers, LAPLACE, "centre", [-1e51, 1e51]),
+        (wire.OneBitAnswers, ONE_BIT, "plays", ["all", 1, True, None]),
+        (wire.PiecewiseAnswers, PIECEWISE, "mechanism", ["pw", "laplace"]),
+        (wire.StudyCreate, STUDY, "reply_after_ms", [0, -1, 60_001, 50.0, "50", True]),
         (wire.LaplaceAnswers, LAPLACE, "epsilon", ["0", "1001", 1, None]),
         (wire.Budget, {}, "queries", [0, -1, 2**53, 1.0, True]),
         (wire.Budget, {}, "epsilon_per_row", ["0", "0.0", "-1", "1e3", "inf", 1, 1.5, True]),

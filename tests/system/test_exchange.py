@@ -324,6 +324,7 @@ VISIBLE = {
     "budget.epsilon_per_row", "budget.epsilon_total", "budget.queries", "grant_id", "log_key", "direction",
     "measurement_noise_variance", "kernel", "kernel.kind", "kernel.lengthscale", "kernel.signal_variance",
     "kernel.noise_variance", "kernel.mean", "limits", "limits.rows_per_query", "limits.plays_per_row", "guarantee",
+    "not_protected", "reply_after_ms",
 }  # fmt: skip
 
 
