@@ -4,6 +4,7 @@ from math import sqrt
 from typing import Any
 
 from curator_service.privacy.calibration import gaussian_sd
+from curator_service.privacy.noise import PLANAR_FEATURES_MAX
 from shared.wire import (
     AutoRelease,
     GaussianProjectionRelease,
@@ -16,8 +17,6 @@ from shared.wire import (
 )
 
 Concrete = IdentityRelease | PoGpUcbRelease | GaussianRelease | PlanarLaplaceRelease | GaussianProjectionRelease
-PLANAR_FEATURES_MAX = 20
-"""More features make the exact sampler of planar Laplace noise too slow."""
 
 
 def concrete(study: StudyCreate) -> tuple[Concrete, str | None]:
