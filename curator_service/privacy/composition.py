@@ -113,7 +113,7 @@ def distribution_epsilon(parts: Iterable[Part], delta: float) -> float:
 
 def _step(part: Part) -> float:
     """Discretisation: connecting the dots errs by its square."""
-    return part.size / 50 if part.kind != "gaussian" else min(part.size, 1.0) / 100
+    return part.size / 20 if part.kind != "gaussian" else min(part.size, 1.0) / 100
 
 
 def _span(part: Part) -> float:

@@ -52,9 +52,7 @@ def study(release=GAUSSIAN, answers=laplace(), d=2, unit="row", **caps):
 
 def balle_wang(size: float, epsilon: float) -> float:
     """Delta of the Gaussian mechanism (Balle & Wang 2018, Theorem 8), size = sensitivity / sd."""
-    return float(
-        norm.cdf(size / 2 - epsilon / size) - math.exp(epsilon + norm.logcdf(-size / 2 - epsilon / size))
-    )
+    return float(norm.cdf(size / 2 - epsilon / size) - math.exp(epsilon + norm.logcdf(-size / 2 - epsilon / size)))
 
 
 def randomized_responses(epsilon_0: float, times: int, epsilon: float) -> float:
