@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from fastapi import FastAPI
 
-from curator_service.routes import accounts, datasets, exchange, meta, studies
+from curator_service.routes import accounts, advisories, datasets, exchange, meta, studies
 from curator_service.service import Curator
 from curator_service.settings import Settings
 from curator_service.store import base as schema
@@ -56,7 +56,14 @@ def build(settings: Settings) -> FastAPI:
         description=DESCRIPTION,
         desk=desk,
         settings=settings,
-        routers=[exchange.router, accounts.router, meta.router, datasets.router, studies.router],  # the busiest first
+        routers=[
+            exchange.router,
+            accounts.router,
+            meta.router,
+            datasets.router,
+            studies.router,
+            advisories.router,
+        ],  # the busiest first
         limit_of=lambda path, principal: (
             settings.upload_limit_bytes
             if path == "/v1/datasets" and principal is not None and principal.role == "owner"

@@ -427,6 +427,18 @@ class OwnerClient(Client):
         for page in _pages(lambda token: self._get(path, wire.ExposurePage, page_token=token, page_size=1_000)):
             yield from page.rows
 
+    def accounting(self, study_id: str, *, delta: float | None = None) -> wire.Accounting:
+        """What a study has cost so far, by the sum and tightly at ``delta``."""
+        return self._get(f"/v1/studies/{study_id}/accounting", wire.Accounting, delta=delta)
+
+    def withdraw(self, advisory: wire.AdvisoryCreate, *, key: str | None = None) -> wire.AdvisoryView:
+        """Withdraw a version of a release mechanism, for good."""
+        return self._post("/v1/advisories", wire.AdvisoryView, advisory, key)
+
+    def advisories(self) -> list[wire.AdvisoryView]:
+        """The first thousand withdrawn mechanisms, with the studies that used them."""
+        return self._get("/v1/advisories", wire.AdvisoryPage, page_size=1_000).advisories
+
     def audit(self, grant_id: str | None = None) -> Iterator[wire.AuditEntry]:
         """The whole log, or the shared one of a grant."""
         yield from _audit(self._get, grant_id)

@@ -1,5 +1,6 @@
 """The release mechanisms by name, and which one a study gets."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from curator_service.privacy.choice import Concrete, concrete
@@ -41,13 +42,17 @@ class Choice:
     why: str | None = None
 
 
-def choice_of(study: StudyCreate) -> Choice:
-    """The mechanism of a study, from public values alone. Invalid where it cannot be made for this study."""
-    spec, why = concrete(study)
-    return Choice(_mechanism(study, spec), why)
+def choice_of(study: StudyCreate, withdrawn: Collection[str] = ()) -> Choice:
+    """The mechanism of a study, from public values alone: ``auto`` takes none that is ``withdrawn``.
+
+    Invalid where it cannot be made for this study.
+    """
+    spec, why = concrete(study, withdrawn)
+    return Choice(mechanism_of(study, spec), why)
 
 
-def _mechanism(study: StudyCreate, spec: Concrete) -> Mechanism:
+def mechanism_of(study: StudyCreate, spec: Concrete) -> Mechanism:
+    """The mechanism of a release that is resolved. Invalid where it cannot be made for this study."""
     d = len(study.features)
     match spec:
         case IdentityRelease():

@@ -2,6 +2,7 @@
 
 from curator_service import store
 from curator_service.service.accounts import Accounts
+from curator_service.service.advisories import Advisories
 from curator_service.service.datasets import Datasets
 from curator_service.service.exchange import Exchanges
 from curator_service.service.grants import Grants
@@ -24,6 +25,7 @@ class Curator:
         self.limits = wire.Limits(rows_per_query=settings.query_rows_max, plays_per_row=settings.query_plays_max)
         self.datasets = Datasets(desk, vault, settings)
         self.studies = Studies(desk)
+        self.advisories = Advisories(desk)
         self.releases = Releases(desk, vault)
         self.grants = Grants(desk)
         self.exchange = Exchanges(desk, vault, self.limits)

@@ -13,7 +13,8 @@ from curator_service import store
 from curator_service.measurement.column import is_exact, measure
 from curator_service.privacy import ledger
 from curator_service.privacy.guarantees import guarantee, not_protected
-from curator_service.release.registry import choice_of
+from curator_service.release.registry import mechanism_of
+from curator_service.service.advisories import standing
 from curator_service.store import ledger as lines
 from curator_service.vault import Vault, new_id
 from shared import wire
@@ -33,6 +34,7 @@ class _Released:
     """What never changes once a study is released, read once."""
 
     spec: wire.StudyCreate
+    report: wire.ReleaseReport
     id: str
     sha256: str
     n: int
@@ -57,8 +59,9 @@ class Exchanges:
         """All that a modeler may know of a study. StudyNotOpen before the release."""
         with self._desk.database.read() as db:
             released, state = self._released(db, identity), store.state_of(db, identity)
-        spec, mechanism = released.spec, choice_of(released.spec).mechanism
-        private = None if isinstance(spec.release, wire.IdentityRelease) else spec.release
+            now = standing(db, released.spec, released.report)
+        spec, mechanism = released.spec, mechanism_of(released.spec, now.release)
+        private = None if isinstance(now.release, wire.IdentityRelease) else now.release
         return wire.StudyView(
             id=identity,
             state="closed" if state == "closed" else "open",
@@ -67,7 +70,7 @@ class Exchanges:
             release_id=released.id,
             release_sha256=released.sha256,
             mechanism=mechanism.name,
-            status=mechanism.status,
+            status="withdrawn" if now.withdrawn is not None else mechanism.status,
             epsilon=private.epsilon if private else None,
             delta=getattr(private, "delta", None),
             sensitivity=private.sensitivity if private else None,
@@ -82,8 +85,8 @@ class Exchanges:
             kernel=spec.kernel,
             limits=self._limits,
             reply_after_ms=spec.reply_after_ms,
-            guarantee=guarantee(spec),
-            not_protected=not_protected(spec),
+            guarantee=guarantee(spec, now.withdrawn, now.release),
+            not_protected=not_protected(spec, now.release),
         )
 
     def candidates(self, identity: str) -> tuple[Path, str]:
@@ -246,6 +249,7 @@ class Exchanges:
             place = [column["name"] for column in columns].index(spec.measurement.column)
             known = self._known[identity] = _Released(
                 spec=spec,
+                report=wire.ReleaseReport.model_validate_json(release.report),
                 id=release.id,
                 sha256=release.sha256,
                 n=release.n,

@@ -6,6 +6,7 @@ from typing import Any
 
 from curator_service import store
 from curator_service.privacy.ledger import Balance, Prices, RowBalance, text, units
+from curator_service.store import advisories as advisories_of
 from curator_service.store import ledger as lines
 from shared import wire
 from shared.audit import Json, sha256
@@ -21,10 +22,14 @@ def check(db: Connection, records: Iterable[Json]) -> None:
     settled: dict[tuple[str, str], tuple[int, str]] = {}
     accounts: dict[str, _Account] = {}
     studies: dict[str, _Told] = {}
+    advisories: dict[str, tuple[str, int, str]] = {}
     for record in records:
         details = record.get("details", {})
         exchange = record.get("exchange")
         _follow(studies, record["kind"], details)
+        if record["kind"] == "mechanism.withdrawn":
+            told = details["mechanism"], details["version"], details["reason_sha256"]
+            advisories[details["advisory_id"]] = told
         if exchange and exchange["method"] == "POST" and exchange["status"] < 300:
             _settle(settled, exchange)
         if record["kind"] in ("charge", "charge.refused"):
@@ -42,6 +47,7 @@ def check(db: Connection, records: Iterable[Json]) -> None:
                 raise LogBroken(f"query {details['query_id']} was answered twice")
             answered.add(place)
     _check_studies(db, studies)
+    _check_advisories(db, advisories)
     _check_ledger(db, accounts)
     _check_queries(db, charged)
     _check_replies(db, settled)
@@ -82,6 +88,16 @@ def _check_studies(db: Connection, told: dict[str, _Told]) -> None:
             raise LogBroken(f"study {row.id} is {row.state}, and the log does not tell so")
     for name in told:
         raise LogBroken(f"study {name} is missing")
+
+
+def _check_advisories(db: Connection, told: dict[str, tuple[str, int, str]]) -> None:
+    """Each withdrawal is what the log tells, and none is missing. Raises LogBroken."""
+    left = dict(told)
+    for row in advisories_of.every(db):
+        if left.pop(row.id, None) != (row.mechanism, row.version, sha256(row.reason.encode())):
+            raise LogBroken(f"advisory {row.id} is not what the log says: it was changed, or was never made")
+    for name in left:
+        raise LogBroken(f"advisory {name} is missing")
 
 
 def _settle(settled: dict[tuple[str, str], tuple[int, str]], exchange: Json) -> None:
