@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from curator_service.attacks.intervals import ALPHA, median_interval
+from curator_service.attacks.intervals import ALPHA, clopper_pearson, median_interval
 from curator_service.attacks.maps import affine, shrunk, turned
 from curator_service.attacks.scene import EXACT, Scene, percent
 from shared.matrix import Matrix, Vector
@@ -23,14 +23,24 @@ _BLIND = "blind"
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """What the best attacker got, over repetitions of the known set: shares of the other rows, median distance.
+    """What the best attacker got, over repetitions of the known set: shares of the ``others``, median distance.
 
     ``blind`` is the median distance of guesses that do not look at Z, in scaled units like ``distance``.
     """
 
     shares: Vector
+    others: int
     distance: float
     blind: float
+
+    def interval(self) -> tuple[float, float, float]:
+        """Median share, and an interval that covers both what the known set and what the other rows' noise decide.
+
+        The wider end each of the order statistics over known sets, and of Clopper-Pearson over the other rows.
+        """
+        share, low, high = median_interval(self.shares)
+        least, most = clopper_pearson(round(share * self.others), self.others)
+        return share, min(low, least), max(high, most)
 
 
 def attack(scene: Scene, rng: np.random.Generator, repetitions: int = REPETITIONS) -> Finding | None:
@@ -39,7 +49,7 @@ def attack(scene: Scene, rng: np.random.Generator, repetitions: int = REPETITION
     found = rebuild(scene, known, WITHIN, rng, repetitions)
     if found is None:
         return None
-    share, low, high = median_interval(found.shares)
+    share, low, high = found.interval()
     public, who = scene.public, f"An attacker who knows {known} of the records"
     near = f"to within a hundredth of {public.name}"
     if share == 1 and found.distance < EXACT * public.unit:
@@ -51,7 +61,14 @@ def attack(scene: Scene, rng: np.random.Generator, repetitions: int = REPETITION
     unit = f"share of the other rows rebuilt {near}"
     sentence = told + scene.tried_on
     return Finding(
-        attack="known_rows", figure=share, low=low, high=high, confidence=1 - ALPHA, unit=unit, sentence=sentence
+        attack="known_rows",
+        figure=share,
+        low=low,
+        high=high,
+        confidence=1 - ALPHA,
+        unit=unit,
+        distance=found.distance / public.unit,
+        sentence=sentence,
     )
 
 
@@ -94,7 +111,7 @@ def rebuild(
             distances.setdefault(name, []).append(float(np.median(off)))
     best = max(shares, key=lambda name: (np.median(shares[name]), -np.median(distances[name])))
     typical = {name: float(np.median(values)) for name, values in distances.items()}
-    return Rebuilt(np.array(shares[best]), min(typical.values()), typical[_BLIND])
+    return Rebuilt(np.array(shares[best]), m - known, min(typical.values()), typical[_BLIND])
 
 
 def _without_map(scene: Scene) -> dict[str, Matrix]:

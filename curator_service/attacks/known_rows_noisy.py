@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from curator_service.attacks.intervals import ALPHA, median_interval
+from curator_service.attacks.intervals import ALPHA
 from curator_service.attacks.known_rows import REPETITIONS, rebuild, versus_blind
 from curator_service.attacks.scene import Scene, percent
 from shared.wire import Finding
@@ -19,7 +19,7 @@ def attack(scene: Scene, rng: np.random.Generator, repetitions: int = REPETITION
     found = rebuild(scene, known, WITHIN, rng, repetitions, error=ERROR * public.unit)
     if found is None:
         return None
-    share, low, high = median_interval(found.shares)
+    share, low, high = found.interval()
     near = f"to within a quarter of {public.name}"
     sentence = (
         f"An attacker who knows {known} of the records, each value with an error of a tenth of {public.name}, rebuilds "
@@ -28,5 +28,12 @@ def attack(scene: Scene, rng: np.random.Generator, repetitions: int = REPETITION
     )
     unit = f"share of the other rows rebuilt {near}"
     return Finding(
-        attack="known_rows_noisy", figure=share, low=low, high=high, confidence=1 - ALPHA, unit=unit, sentence=sentence
+        attack="known_rows_noisy",
+        figure=share,
+        low=low,
+        high=high,
+        confidence=1 - ALPHA,
+        unit=unit,
+        distance=found.distance / public.unit,
+        sentence=sentence,
     )
