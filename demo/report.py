@@ -19,11 +19,10 @@ Outcomes = dict[Method, list[Outcome]]
 def table(outcomes: Outcomes) -> Table:
     """Method, epsilon, guarantee, what an attacker rebuilds, best value, regret, queries, seconds: means over runs."""
     runs = max(len(found) for found in outcomes.values())
-    shown = Table(
-        title="The cheapest of 21,613 houses (log10 of US dollars)",
-        caption=f"Delta: {MOVES}. Rebuilt: by an attacker who knows {len(FEATURES) + 1} of the rows, on a trial release."
-        + ("" if runs == 1 else f"\nbest, regret and the rest: mean of {runs} runs, +- its standard error"),
-    )
+    caption = f"Delta: {MOVES}. Rebuilt: by an attacker who knows {len(FEATURES) + 1} of the rows, on a trial release."
+    if runs > 1:
+        caption += f"\nbest, regret and the rest: mean of {runs} runs, +- its standard error"
+    shown = Table(title="The cheapest of 21,613 houses (log10 of US dollars)", caption=caption)
     for column in ("method", "epsilon", "guaranteed for the records", "other rows rebuilt"):
         shown.add_column(column)
     for column in ("best found", "regret", "queries", "seconds"):

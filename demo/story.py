@@ -17,6 +17,12 @@ from shared.client import OwnerClient, VendorClient
 EPSILON = "4"
 DELTA = 1e-5  # smaller than 1 / 21,613
 MOVES = "1 km, or 15 % of living area"  # sensitivity 1, in the features' units
+GUARANTEES = {
+    "identity": "nothing: the records themselves",
+    "po_gp_ucb": "no DP: as published, refuted",
+    "gaussian": f"({EPSILON}, {DELTA:g})-DP",
+    "planar_laplace": f"{EPSILON}-DP",
+}
 QUERIES = 60
 INITIAL_ROWS = 5
 RUN_SECONDS = 300.0
@@ -64,31 +70,31 @@ def prepare(owner: OwnerClient) -> list[Method]:
         draft = owner.create_study(spec).id
         return draft, owner.preview(draft)
 
-    def po_gp_ucb(r: int) -> wire.ReleaseSpec:
-        return wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon=EPSILON, delta=DELTA, r=r, acknowledge_refuted=True)
-
     # The paper's rule (section 3.4): the largest r whose threshold the data reach, told to the owner alone.
-    rule = study("po_gp_ucb: which r?", po_gp_ucb(1))[1].largest_r or 1
-    releases: dict[str, tuple[wire.ReleaseSpec, str]] = {
-        "non-private GP-UCB": (wire.IdentityRelease(mechanism="identity"), "nothing: the records themselves"),
-        f"po_gp_ucb, r = {rule}": (po_gp_ucb(rule), "no DP: as published, refuted"),
-        "gaussian": (
-            wire.GaussianRelease(mechanism="gaussian", epsilon=EPSILON, delta=DELTA),
-            f"({EPSILON}, {DELTA:g})-DP",
-        ),
-        "auto": (wire.AutoRelease(mechanism="auto", epsilon=EPSILON, delta=DELTA), ""),
-    }
+    rule = study("po_gp_ucb: which r?", _published(1))[1].largest_r or 1
     methods, gp_ucb = [], wire.GpUcb(name="gp_ucb")
-    for name, (release, guaranteed) in releases.items():
-        draft, report = study(name, release)
-        owner.release(draft)
-        if name == "auto":  # taken by the curator, from public values alone
-            name = f"auto: {report.mechanism}"
-            guaranteed = f"{EPSILON}-DP" if report.mechanism == "planar_laplace" else f"({EPSILON}, {DELTA:g})-DP"
+    for name, release in _releases(rule).items():
+        identity, report = study(name, release)
+        owner.release(identity)
+        method = f"auto: {report.mechanism}" if isinstance(release, wire.AutoRelease) else name
         epsilon = None if isinstance(release, wire.IdentityRelease) else EPSILON
-        methods.append(Method(name, draft, guaranteed, epsilon, _rebuilt(report), gp_ucb))
+        guarantee = GUARANTEES[report.mechanism]
+        methods.append(Method(method, identity, guarantee, epsilon, _rebuilt(report), gp_ucb))
     random = wire.RandomRows(name="random")
     return [*methods, Method("uniform random rows", methods[0].study_id, "(does not look at Z)", None, None, random)]
+
+
+def _releases(rule: int) -> dict[str, wire.ReleaseSpec]:
+    return {
+        "non-private GP-UCB": wire.IdentityRelease(mechanism="identity"),
+        f"po_gp_ucb, r = {rule}": _published(rule),
+        "gaussian": wire.GaussianRelease(mechanism="gaussian", epsilon=EPSILON, delta=DELTA),
+        "auto": wire.AutoRelease(mechanism="auto", epsilon=EPSILON, delta=DELTA),
+    }
+
+
+def _published(r: int) -> wire.ReleaseSpec:
+    return wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon=EPSILON, delta=DELTA, r=r, acknowledge_refuted=True)
 
 
 def _rebuilt(report: wire.ReleaseReport) -> wire.Finding | None:
