@@ -17,21 +17,22 @@ Outcomes = dict[Method, list[Outcome]]
 
 
 def table(outcomes: Outcomes) -> Table:
-    """Method, epsilon, guarantee, what an attacker rebuilds, best value, regret, queries, seconds: means over runs."""
+    """Method, epsilon, guarantee, what an attacker rebuilds, best value, regret, queries: means over the runs."""
     runs = max(len(found) for found in outcomes.values())
     caption = f"Delta: {MOVES}. Rebuilt: by an attacker who knows {len(FEATURES) + 1} of the rows, on a trial release."
     if runs > 1:
-        caption += f"\nbest, regret and the rest: mean of {runs} runs, +- its standard error"
+        caption += f"\nbest and regret: mean of {runs} runs, +- its standard error"
     shown = Table(title="The cheapest of 21,613 houses (log10 of US dollars)", caption=caption)
-    for column in ("method", "epsilon", "guaranteed for the records", "other rows rebuilt"):
-        shown.add_column(column)
-    for column in ("best found", "regret", "queries", "seconds"):
-        shown.add_column(column, justify="right")
+    shown.add_column("method", no_wrap=True)
+    shown.add_column("epsilon")
+    shown.add_column("guaranteed")
+    shown.add_column("other rows rebuilt", no_wrap=True)
+    for column in ("best", "regret", "queries"):
+        shown.add_column(column, justify="right", no_wrap=True)
     for method, found in outcomes.items():
-        figures = zip(*((o.best, o.queries, o.seconds) for o in found), strict=True)
-        best, queries, seconds = (fmean(values) for values in figures)
+        best, queries = (fmean(values) for values in zip(*((o.best, o.queries) for o in found), strict=True))
         regret = _mean_and_error([o.regrets[-1] for o in found])
-        numbers = f"{best:.3f}", regret, f"{queries:.0f}", f"{seconds:.1f}"
+        numbers = f"{best:.3f}", regret, f"{queries:.0f}"
         shown.add_row(method.name, method.epsilon or "-", method.guarantee, _rebuilt(method.rebuilt), *numbers)
     return shown
 
@@ -83,9 +84,10 @@ def plot(outcomes: Outcomes, path: Path) -> None:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    for (method, found), style in zip(outcomes.items(), ("-", "--", "-.", (0, (3, 1, 1, 1)), ":"), strict=True):
+    styles: list[Any] = ["-", "--", "-.", (0, (3, 1, 1, 1, 1, 1)), ":"]
+    for (method, found), style in zip(outcomes.items(), styles, strict=True):
         mean = [fmean(at) for at in zip(*(o.regrets for o in found), strict=True)]
-        axes.step(range(1, len(mean) + 1), mean, style, where="post", label=method.name, linewidth=1.8)
+        axes.step(range(1, len(mean) + 1), mean, ls=style, where="post", label=method.name, linewidth=1.8)
     runs = max(len(found) for found in outcomes.values())
     axes.set(xlabel="queries", ylabel="simple regret (log10 US dollars)", ylim=(0, None))
     axes.set_title(f"21,613 house sales: {f'mean of {runs} runs per method' if runs > 1 else 'one run per method'}")

@@ -8,6 +8,7 @@ candidate: proposition 1 of docs/privacy.md, and with noise the profile likeliho
 
 import time
 from collections.abc import Callable
+from math import inf
 
 import numpy as np
 
@@ -42,7 +43,8 @@ def attack(
     if public.shows_x:
         scores = _one_row(x, mechanism, public, rng, runs_of_a_row)
     elif len(x) >= x.shape[1] + 2:
-        scores = _whole_release(x, mechanism, public, rng, seconds)
+        least = RUNS_MIN_NOISY if public.noise_sd else RUNS_MIN
+        scores = neighbours(x, mechanism, public.unit, rng, least=least, seconds=seconds)
     else:
         return None
     fair = 0.0
@@ -83,10 +85,10 @@ def threshold(first: Vector, second: Vector, delta: float) -> float:
     return float(max(tried, key=lambda fair: implied(first, second, fair, delta)))
 
 
-def _moved(row: Vector, public: Public, rng: np.random.Generator) -> Vector:
-    """The row, moved by Delta in a random direction: no law here knows a worse one."""
+def _moved(row: Vector, by: float, rng: np.random.Generator) -> Vector:
+    """The row, moved by so much in a random direction: no law here knows a worse one."""
     direction = rng.normal(size=len(row))
-    moved: Vector = row + public.unit * direction / np.linalg.norm(direction)
+    moved: Vector = row + by * direction / np.linalg.norm(direction)
     return moved
 
 
@@ -95,7 +97,7 @@ def _one_row(
 ) -> tuple[Vector, Vector]:
     """Scores of releases of one row, ``runs`` on each side: log likelihood ratios, but for a factor."""
     row = x[rng.integers(len(x))]
-    other = _moved(row, public, rng)
+    other = _moved(row, public.unit, rng)
     power = 1 if public.law.family == "planar_laplace" else 2
 
     def score(z: Matrix) -> Vector:
@@ -108,16 +110,28 @@ def _one_row(
     return first, second
 
 
-def _whole_release(
-    x: Matrix, mechanism: Mechanism, public: Public, rng: np.random.Generator, seconds: float
+def neighbours(
+    x: Matrix,
+    mechanism: Mechanism,
+    by: float,
+    rng: np.random.Generator,
+    *,
+    runs: int = RUNS,
+    least: int = RUNS_MIN,
+    seconds: float = inf,
 ) -> tuple[Vector, Vector]:
+    """How much further from the column space of x than from that of a neighbour releases of x lie, and of that.
+
+    The neighbour has one row of x (m, d) moved by ``by``. As many ``runs`` as ``seconds`` allow, but at ``least``
+    so many. A score above 0 speaks for the neighbour.
+    """
     neighbour = x.copy()
     moved = rng.integers(len(x))
-    neighbour[moved] = _moved(x[moved], public, rng)
+    neighbour[moved] = _moved(x[moved], by, rng)
     outside = [_outside(candidate) for candidate in (x, neighbour)]
     scores: tuple[list[float], list[float]] = [], []
-    until, least = time.monotonic() + seconds, RUNS_MIN_NOISY if public.noise_sd else RUNS_MIN
-    while len(scores[1]) < RUNS and (len(scores[1]) < least or time.monotonic() < until):
+    until = time.monotonic() + seconds
+    while len(scores[1]) < runs and (len(scores[1]) < least or time.monotonic() < until):
         for candidate, told in zip((x, neighbour), scores, strict=True):
             z = draw(mechanism, candidate)
             told.append(outside[0](z) - outside[1](z))
