@@ -1,12 +1,18 @@
-"""`blindopt-curator`: serve, token, audit, backup, restore."""
+"""`blindopt-curator`: serve, token, audit, backup, restore, attack."""
 
-from typing import cast
+import json
+import textwrap
+from typing import Annotated, cast
+
+import typer
 
 from curator_service import store
 from curator_service.app import build, open_desk
-from curator_service.service import invariants
+from curator_service.service import invariants, trials
 from curator_service.service.studies import restored
 from curator_service.settings import Settings
+from curator_service.vault import Vault
+from shared import wire
 from shared.serving import cli
 
 app = cli.build(
@@ -21,6 +27,42 @@ app = cli.build(
     files=lambda db: [f"files/{name}" for name in store.file_names(db)],
     restored=restored,
 )
+
+
+@app.command()
+def attack(
+    study: Annotated[str, typer.Argument(help="Study id: a draft, or one that was released.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Attack a study on this machine, and tell what an attacker gets: changes nothing, also beside the service.
+
+    A draft is attacked on a trial release that is thrown away, a released study on the Z that left. What is told
+    depends on the records: it is for their owner.
+    """
+    with cli.plain_errors():
+        chosen = cli.existing(Settings)
+        with open_desk(cast(Settings, chosen)) as desk:
+            view, found = trials.on_study(desk.database, Vault(chosen.data_dir / "files"), study)
+    if as_json:
+        told = {"study_id": view.id, "state": view.state, "findings": [finding.model_dump() for finding in found]}
+        typer.echo(json.dumps(told, indent=2))
+    else:
+        typer.echo(_table(view, found))
+
+
+def _table(view: wire.StudyOwnerView, found: list[wire.Finding]) -> str:
+    what = "a trial release" if view.release_id is None else f"release {view.release_id}; what needs more, on trials"
+    lines = [f"{view.id} ({view.spec.release.mechanism}, {view.state}): attacks on {what}", ""]
+    if not found:
+        return "\n".join([*lines, "No attack applies: the study has too few rows, or a trial could not be released."])
+    lines.append(f"{'attack':17} {'figure':>9}  interval")
+    for finding in found:
+        high = "" if finding.high is None else f"{finding.high:.4g}"
+        interval = f"{finding.low:.4g} to {high}" if high else f"at least {finding.low:.4g}"
+        lines.append(f"{finding.attack:17} {finding.figure:9.4g}  {interval}, {100 * finding.confidence:g} %")
+        lines.append(textwrap.indent(f"{finding.unit}", " " * 4))
+        lines.append(textwrap.fill(finding.sentence, 100, initial_indent=" " * 4, subsequent_indent=" " * 4))
+    return "\n".join(lines)
 
 
 def main() -> None:

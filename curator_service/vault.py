@@ -27,7 +27,7 @@ def new_id(prefix: str) -> str:
 class Vault:
     """Whole files or none: each is written beside its place, made durable, then renamed.
 
-    The folder has mode 0700. Files are never changed after.
+    The folder has mode 0700. Files are never changed after, so that another process may read beside the service.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -35,8 +35,6 @@ class Vault:
         self.scratch = folder / "tmp"
         for path in (folder, self.scratch):
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for leftover in self.scratch.iterdir():
-            leftover.unlink()
 
     def keep_dataset(self, identity: str, values: Matrix) -> None:
         """Store the values (n, columns) of a dataset."""
@@ -72,7 +70,9 @@ class Vault:
         return order
 
     def keep_only(self, known: set[str]) -> None:
-        """Forget files of a dataset or release that a crash left unrecorded."""
+        """Forget what a crash left: in the scratch folder, and files of a dataset or release it did not record."""
+        for leftover in self.scratch.iterdir():
+            leftover.unlink()
         for path in self._folder.glob("*.npy"):
             if path.name.partition(".")[0] not in known:
                 path.unlink()

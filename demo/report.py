@@ -9,29 +9,40 @@ from typing import Any
 from rich.console import Console as Console
 from rich.table import Table
 
-from demo.story import Method, Outcome
+from demo.property_data import FEATURES
+from demo.story import MOVES, Method, Outcome
+from shared.wire import Finding
 
 Outcomes = dict[Method, list[Outcome]]
 
 
 def table(outcomes: Outcomes) -> Table:
-    """Method, epsilon, what is guaranteed, best value, regret, queries, seconds: means over the runs."""
+    """Method, epsilon, guarantee, what an attacker rebuilds, best value, regret, queries: means over the runs."""
     runs = max(len(found) for found in outcomes.values())
-    shown = Table(
-        title="The cheapest of 21,613 houses (log10 of US dollars)",
-        caption=None if runs == 1 else f"best, regret and the rest: mean of {runs} runs, +- its standard error",
-    )
-    for column in ("method", "epsilon", "guaranteed for the records"):
-        shown.add_column(column)
-    for column in ("best found", "regret", "queries", "seconds"):
-        shown.add_column(column, justify="right")
+    caption = f"Delta: {MOVES}. Rebuilt: by an attacker who knows {len(FEATURES) + 1} of the rows, on a trial release."
+    if runs > 1:
+        caption += f"\nbest and regret: mean of {runs} runs, +- its standard error"
+    shown = Table(title="The cheapest of 21,613 houses (log10 of US dollars)", caption=caption)
+    shown.add_column("method", no_wrap=True)
+    shown.add_column("epsilon")
+    shown.add_column("guaranteed")
+    shown.add_column("other rows rebuilt", no_wrap=True)
+    for column in ("best", "regret", "queries"):
+        shown.add_column(column, justify="right", no_wrap=True)
     for method, found in outcomes.items():
-        figures = zip(*((o.best, o.queries, o.seconds) for o in found), strict=True)
-        best, queries, seconds = (fmean(values) for values in figures)
+        best, queries = (fmean(values) for values in zip(*((o.best, o.queries) for o in found), strict=True))
         regret = _mean_and_error([o.regrets[-1] for o in found])
-        numbers = f"{best:.3f}", regret, f"{queries:.0f}", f"{seconds:.1f}"
-        shown.add_row(method.name, method.epsilon or "-", method.guarantee, *numbers)
+        numbers = f"{best:.3f}", regret, f"{queries:.0f}"
+        shown.add_row(method.name, method.epsilon or "-", method.guarantee, _rebuilt(method.rebuilt), *numbers)
     return shown
+
+
+def _rebuilt(found: Finding | None) -> str:
+    """What an attacker who knows d+1 rows makes of the others: how many, and how closely."""
+    if found is None:
+        return "-"
+    off = found.distance or 0.0
+    return f"{100 * found.figure:.0f} %, " + ("exactly" if off < 1e-6 else f"off by {off:.2g} Delta")
 
 
 def _mean_and_error(values: list[float]) -> str:
@@ -52,6 +63,7 @@ def as_json(outcomes: Outcomes) -> dict[str, Any]:
                 "study_id": method.study_id,
                 "epsilon": method.epsilon,
                 "guarantee": method.guarantee,
+                "known_rows": method.rebuilt.model_dump() if method.rebuilt else None,
                 "best": fmean(o.best for o in found),
                 "regret": fmean(o.regrets[-1] for o in found),
                 "standard_error": _standard_error([o.regrets[-1] for o in found]),
@@ -72,9 +84,10 @@ def plot(outcomes: Outcomes, path: Path) -> None:
     from matplotlib import pyplot as plt
 
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    for (method, found), style in zip(outcomes.items(), ("-", "--", "-.", ":"), strict=True):
+    styles: list[Any] = ["-", "--", "-.", (0, (3, 1, 1, 1, 1, 1)), ":"]
+    for (method, found), style in zip(outcomes.items(), styles, strict=True):
         mean = [fmean(at) for at in zip(*(o.regrets for o in found), strict=True)]
-        axes.step(range(1, len(mean) + 1), mean, style, where="post", label=method.name, linewidth=1.8)
+        axes.step(range(1, len(mean) + 1), mean, ls=style, where="post", label=method.name, linewidth=1.8)
     runs = max(len(found) for found in outcomes.values())
     axes.set(xlabel="queries", ylabel="simple regret (log10 US dollars)", ylim=(0, None))
     axes.set_title(f"21,613 house sales: {f'mean of {runs} runs per method' if runs > 1 else 'one run per method'}")
@@ -92,4 +105,4 @@ def write_json(outcomes: Outcomes, path: Path) -> None:
 def console() -> Console:
     """Standard output; a wide table where there is no terminal."""
     plain = Console()
-    return plain if plain.is_terminal else Console(width=130)
+    return plain if plain.is_terminal else Console(width=120)

@@ -16,6 +16,13 @@ from shared.client import OwnerClient, VendorClient
 
 EPSILON = "4"
 DELTA = 1e-5  # smaller than 1 / 21,613
+MOVES = "1 km, or 15 % of living area"  # sensitivity 1, in the features' units
+GUARANTEES = {
+    "identity": "nothing: the records themselves",
+    "po_gp_ucb": "no DP: as published, refuted",
+    "gaussian": f"({EPSILON}, {DELTA:g})-DP",
+    "planar_laplace": f"{EPSILON}-DP",
+}
 QUERIES = 60
 INITIAL_ROWS = 5
 RUN_SECONDS = 300.0
@@ -29,6 +36,8 @@ class Method:
     study_id: str
     guarantee: str
     epsilon: str | None
+    rebuilt: wire.Finding | None
+    """What whoever knows d+1 rows gets from such a release: the curator's own attack, on a trial release."""
     algorithm: wire.AlgorithmSpec
 
 
@@ -45,11 +54,11 @@ class Outcome:
 
 
 def prepare(owner: OwnerClient) -> list[Method]:
-    """The owner's part: register the data, release it three ways."""
+    """The owner's part: register the data, look at what each release would give away, release it four ways."""
     columns = [*(feature.column for feature in FEATURES), OUTCOME]
     dataset = owner.register("King County house sales", csv_bytes(), public=True, columns=columns)
 
-    def study(name: str, release: wire.ReleaseSpec) -> wire.StudyOwnerView:
+    def study(name: str, release: wire.ReleaseSpec) -> tuple[str, wire.ReleaseReport]:
         spec = wire.StudyCreate(
             name=name,
             dataset_id=dataset.id,
@@ -58,25 +67,38 @@ def prepare(owner: OwnerClient) -> list[Method]:
             release=release,
             kernel=KERNEL,
         )
-        return owner.create_study(spec)
-
-    def po_gp_ucb(r: int) -> wire.ReleaseSpec:
-        return wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon=EPSILON, delta=DELTA, r=r, acknowledge_refuted=True)
+        draft = owner.create_study(spec).id
+        return draft, owner.preview(draft)
 
     # The paper's rule (section 3.4): the largest r whose threshold the data reach, told to the owner alone.
-    rule = owner.preview(study("po_gp_ucb: which r?", po_gp_ucb(1)).id).largest_r or 1
-    identity = owner.release(study("identity", wire.IdentityRelease(mechanism="identity")).id)
-    published = owner.release(study("po_gp_ucb", po_gp_ucb(rule)).id)
-    gaussian = owner.release(
-        study("gaussian", wire.GaussianRelease(mechanism="gaussian", epsilon=EPSILON, delta=DELTA)).id
-    )
-    gp_ucb, random = wire.GpUcb(name="gp_ucb"), wire.RandomRows(name="random")
-    return [
-        Method("non-private GP-UCB", identity.id, "nothing: the records themselves", None, gp_ucb),
-        Method(f"po_gp_ucb, r = {rule}", published.id, "no DP: as published, refuted", EPSILON, gp_ucb),
-        Method("gaussian", gaussian.id, f"({EPSILON}, {DELTA:g})-DP: moves of 1 km, 15 % of area", EPSILON, gp_ucb),
-        Method("uniform random rows", identity.id, "(does not look at Z)", None, random),
-    ]
+    rule = study("po_gp_ucb: which r?", _published(1))[1].largest_r or 1
+    methods, gp_ucb = [], wire.GpUcb(name="gp_ucb")
+    for name, release in _releases(rule).items():
+        identity, report = study(name, release)
+        owner.release(identity)
+        method = f"auto: {report.mechanism}" if isinstance(release, wire.AutoRelease) else name
+        epsilon = None if isinstance(release, wire.IdentityRelease) else EPSILON
+        guarantee = GUARANTEES[report.mechanism]
+        methods.append(Method(method, identity, guarantee, epsilon, _rebuilt(report), gp_ucb))
+    random = wire.RandomRows(name="random")
+    return [*methods, Method("uniform random rows", methods[0].study_id, "(does not look at Z)", None, None, random)]
+
+
+def _releases(rule: int) -> dict[str, wire.ReleaseSpec]:
+    return {
+        "non-private GP-UCB": wire.IdentityRelease(mechanism="identity"),
+        f"po_gp_ucb, r = {rule}": _published(rule),
+        "gaussian": wire.GaussianRelease(mechanism="gaussian", epsilon=EPSILON, delta=DELTA),
+        "auto": wire.AutoRelease(mechanism="auto", epsilon=EPSILON, delta=DELTA),
+    }
+
+
+def _published(r: int) -> wire.ReleaseSpec:
+    return wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon=EPSILON, delta=DELTA, r=r, acknowledge_refuted=True)
+
+
+def _rebuilt(report: wire.ReleaseReport) -> wire.Finding | None:
+    return next((finding for finding in report.attacks if finding.attack == "known_rows"), None)
 
 
 def start(owner: OwnerClient, vendor: VendorClient, curator_url: str, method: Method, seed: int) -> wire.RunView:

@@ -1,41 +1,51 @@
-"""PO-GP-UCB's Theorem 1, refuted: rebuild all rows from d+1 known ones. Run: python docs/refutation.py."""
+"""PO-GP-UCB's Theorem 1, refuted: rebuild all rows from d+1 known ones, and tell neighbours apart every time.
+
+Run: python docs/refutation.py. It attacks both branches of the published mechanism, and a sound one as control.
+"""
 
 from decimal import Decimal
 
 import numpy as np
 
+from curator_service.attacks.column_space import implied, neighbours
+from curator_service.attacks.maps import affine
+from curator_service.attacks.scene import as_rows, draw
 from curator_service.release.gaussian import GaussianMechanism
 from curator_service.release.mechanism import Mechanism
 from curator_service.release.po_gp_ucb import PoGpUcb
-from curator_service.scaling import ScaledRows
 from shared.matrix import Matrix
-from shared.wire import Feature
+
+N, D, DELTA = 1_000, 5, 1e-5
+RUNS, ALPHA = 50, 1e-6
+MECHANISMS: dict[str, Mechanism] = {
+    "po_gp_ucb, epsilon 100": PoGpUcb(Decimal(100), DELTA, 1.0, r=D),
+    "po_gp_ucb, epsilon 1": PoGpUcb(Decimal(1), DELTA, 1.0, r=D),
+    "gaussian,  epsilon 1": GaussianMechanism(Decimal(1), DELTA, 1.0),
+}
 
 
 def rebuild(z: Matrix, x: Matrix, known: int) -> Matrix:
-    """All rows from the first ``known`` ones, by the affine map that fits them."""
-    one = np.ones((len(z), 1))
-    affine, *_ = np.linalg.lstsq(np.hstack([z[:known], one[:known]]), x[:known], rcond=None)
-    rebuilt: Matrix = np.hstack([z, one]) @ affine
-    return rebuilt
+    """All rows from the first ``known`` ones, by the affine map that fits them (proposition 2)."""
+    return affine(z[:known], x[:known])(z)
 
 
 def main() -> None:
-    """Attack both branches of the published mechanism, and the sound one."""
-    n, d = 1_000, 5
-    x = np.random.default_rng(0).uniform(-25, 25, size=(n, d))
-    features = [Feature(column=f"x{j}", lower=-25.0, upper=25.0, scale=1.0) for j in range(d)]
-    rows = ScaledRows(x, list(range(d)), features, np.arange(n))
-    mechanisms: dict[str, Mechanism] = {
-        "po_gp_ucb, epsilon 100": PoGpUcb(Decimal(100), 1e-5, 1.0, r=5),
-        "po_gp_ucb, epsilon 0.1": PoGpUcb(Decimal("0.1"), 1e-5, 1.0, r=5),
-        "gaussian,  epsilon 1": GaussianMechanism(Decimal(1), 1e-5, 1.0),
-    }
-    for name, mechanism in mechanisms.items():
-        z = np.empty((n, mechanism.columns(d)))
-        branch = mechanism.draw(rows, z).branch or "-"
-        error = np.linalg.norm(rebuild(z, x, d + 1) - x, axis=1)[d + 1 :] / np.linalg.norm(x, axis=1)[d + 1 :]
-        print(f"{name}  branch {branch:7}  relative error of {n - d - 1} rebuilt rows: at most {error.max():.1e}")
+    """Two attacks, three mechanisms."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-25, 25, size=(N, D))
+    size = np.linalg.norm(x, axis=1)[D + 1 :]
+    for name, mechanism in MECHANISMS.items():
+        error = np.linalg.norm(rebuild(draw(mechanism, x), x, D + 1) - x, axis=1)[D + 1 :] / size
+        branch = mechanism.assess(as_rows(x)).branch or "none"
+        told = f"relative error of {N - D - 1} rows rebuilt from {D + 1} known"
+        print(f"{name:22}  branch {branch:7}  {told}: at most {error.max():.1e}")
+    few = x[:60]  # in which one row moves by 1 = Delta (proposition 1)
+    for name, mechanism in MECHANISMS.items():
+        first, second = neighbours(few, mechanism, 1.0, rng, runs=RUNS)
+        right = int(np.sum(first <= 0) + np.sum(second > 0))
+        bound = implied(first, second, 0.0, DELTA, ALPHA)
+        told = f"{right} of {2 * RUNS} neighbours named right"
+        print(f"{name:22}  {told}: but for one chance in a million, epsilon is at least {bound:.2f}")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,11 @@ from numpy.typing import NDArray
 from shared.matrix import Matrix
 
 
+def some_rows(n: int, count: int) -> NDArray[np.int64]:
+    """A uniform random choice of ``count`` of n rows, in random order, without an order of all n."""
+    return np.array(random.SystemRandom().sample(range(n), min(n, count)), dtype=np.int64)
+
+
 def gaussian_matrix(d: int, r: int) -> Matrix:
     """A d x r matrix of independent N(0, 1) entries: a random sign times a half-normal quantile.
 

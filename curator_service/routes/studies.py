@@ -30,7 +30,10 @@ def listed(curator: CuratorDep, page_size: PageSize = 50, page_token: PageToken 
     "/{study_id}:preview", response_model=wire.ReleaseReport, responses=documented(), operation_id="preview_release"
 )
 def preview(study_id: StudyId, curator: CuratorDep) -> wire.ReleaseReport:
-    """What a release would be, computed from the data and shown to the owner alone. Nothing is drawn."""
+    """What a release would be, and what attackers get from a trial that is thrown away: for the owner alone.
+
+    Changes nothing; takes up to three seconds, and a second more the first time.
+    """
     return curator.releases.preview(study_id)
 
 

@@ -1,10 +1,7 @@
 """What a release would be, and the release itself."""
 
-import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
-
-import numpy as np
 
 from curator_service import store
 from curator_service.privacy import accounting, entropy, ledger
@@ -12,6 +9,7 @@ from curator_service.privacy.guarantees import guarantee, not_protected
 from curator_service.release.mechanism import Assessment, Mechanism
 from curator_service.release.registry import mechanism_of
 from curator_service.scaling import ScaledRows
+from curator_service.service import records, trials
 from curator_service.service.advisories import Standing, standing
 from curator_service.service.studies import owner_view
 from curator_service.store import ledger as lines
@@ -46,13 +44,17 @@ class Releases:
         logs.append(db, kind, actor=actor, now=self._desk.clock(), details=details)
 
     def preview(self, identity: str) -> wire.ReleaseReport:
-        """What a release would be; draws and changes nothing. For the owner alone."""
+        """What a release would be, and what attackers get from a trial that is thrown away. For the owner alone.
+
+        Changes nothing.
+        """
         with self._desk.database.read() as db:
             spec = owner_view(db, identity).spec
+            rows, outcomes = records.scaled_rows(db, self._vault, spec), records.outcomes(db, self._vault, spec)
             now = standing(db, spec, None)
-        rows = self._rows(spec, in_secret_order=False)
         mechanism = mechanism_of(spec, now.release)
-        return _report(spec, rows, mechanism, now, mechanism.assess(rows))
+        report = _report(spec, rows, mechanism, now, mechanism.assess(rows))
+        return report.model_copy(update={"attacks": trials.on_draft(spec, rows, outcomes, mechanism)})
 
     def release(self, asked: Asked, identity: str) -> StoredReply:
         """Draw Z and publish it, once in the life of a study; the study is then open."""
@@ -66,7 +68,7 @@ class Releases:
             raise
         release_id = new_id("rel")
         try:
-            rows = self._rows(spec, in_secret_order=True)
+            rows = self._in_secret_order(spec)
             mechanism = mechanism_of(spec, now.release)
             drawn = self._vault.begin_release(release_id, rows.n, mechanism.columns(rows.d))
 
@@ -160,17 +162,10 @@ class Releases:
             store.change(db, store.studies, identity, state="draft", releasing_key=None)
             self._log(db, "release.abandoned", actor, study_id=identity)
 
-    def _rows(self, spec: wire.StudyCreate, *, in_secret_order: bool) -> ScaledRows:
+    def _in_secret_order(self, spec: wire.StudyCreate) -> ScaledRows:
         with self._desk.database.read() as db:
-            columns = json.loads(store.find(db, store.datasets, spec.dataset_id).columns)
-        names = [column["name"] for column in columns]
-        values = self._vault.dataset(spec.dataset_id)
-        return ScaledRows(
-            values=values,
-            places=[names.index(feature.column) for feature in spec.features],
-            features=spec.features,
-            order=entropy.permutation(len(values)) if in_secret_order else np.arange(len(values)),
-        )
+            rows = records.scaled_rows(db, self._vault, spec)
+        return replace(rows, order=entropy.permutation(rows.n))
 
 
 def _refuse_withdrawn(now: Standing) -> None:
@@ -206,6 +201,6 @@ def _report(
             for feature in spec.features
         ],
         price=accounting.price(spec, now.release),
-        attacks=[],
+        attacks=[],  # a preview's: a report that is stored says what was promised and done, and draws nothing more
         **asdict(found),
     )

@@ -32,7 +32,8 @@ Check = Callable[[Connection, Iterable[dict[str, Any]]], None]
 
 
 @contextmanager
-def _plain_errors() -> Iterator[None]:
+def plain_errors() -> Iterator[None]:
+    """Errors in words on standard error, and exit status 1."""
     try:
         yield
     except ValidationError as error:
@@ -77,8 +78,8 @@ def build(
     @cli.command()
     def backup(target: Annotated[Path, typer.Argument(help="A new folder for the copy.")]) -> None:
         """Copy the database and its files, consistent while the service runs. The keys are not in it."""
-        with _plain_errors():
-            chosen = _existing(settings)
+        with plain_errors():
+            chosen = existing(settings)
             with desk(chosen) as opened:
                 count = archive.backup(opened, chosen.data_dir, target, files)
         typer.echo(f"{count} files in {target}; copy {chosen.data_dir.absolute() / 'secrets'} by another way")
@@ -89,7 +90,7 @@ def build(
         secrets: Annotated[Path, typer.Option(help="The folder with the keys of this service.")],
     ) -> None:
         """Put a backup into an empty DATA_DIR, verify it, and record that what came after it is lost."""
-        with _plain_errors():
+        with plain_errors():
             chosen = _checked(settings)
             with only_process(chosen.data_dir):
                 partial = archive.unpack(source, chosen.data_dir, secrets)
@@ -103,12 +104,12 @@ def build(
     @cli.command()
     def serve() -> None:
         """Serve the REST API until SIGTERM. Settings come from the environment (docs/operations.md)."""
-        with _plain_errors():
+        with plain_errors():
             chosen = _checked(settings)
         logs.configure(chosen.log_level)
         # uvicorn drains, then raises the signal again: an orderly end is exit code 0.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-        with _plain_errors(), only_process(chosen.data_dir):
+        with plain_errors(), only_process(chosen.data_dir):
             listening = _listen(chosen.host, chosen.port)
             application = app(chosen)
             if chosen.first_token_file is not None:
@@ -146,7 +147,8 @@ def _checked(settings: Callable[[], ServiceSettings]) -> ServiceSettings:
     return chosen
 
 
-def _existing(settings: Callable[[], ServiceSettings]) -> ServiceSettings:
+def existing(settings: Callable[[], ServiceSettings]) -> ServiceSettings:
+    """The settings, if their folder holds a service's data; StateConflict says how to point to one."""
     chosen = _checked(settings)
     if not any(chosen.data_dir.glob("*.sqlite")):
         raise StateConflict(f"{chosen.data_dir.absolute()} holds no data of a service: set DATA_DIR as for serve")
@@ -194,7 +196,7 @@ def _tokens(
         """Print a new token, once."""
         if role not in roles or role not in get_args(Role):
             raise typer.BadParameter(f"{service} knows {', '.join(roles)}", param_hint="--role")
-        with _plain_errors(), desk(_checked(settings)) as opened:
+        with plain_errors(), desk(_checked(settings)) as opened:
             token, _ = opened.issue(role, name, days=days)
         typer.echo(token.text)
 
@@ -204,21 +206,21 @@ def _tokens(
         days: Annotated[int, typer.Option(min=1, max=3_660, help="Days until the new token expires.")] = 90,
     ) -> None:
         """Print a further token of a person or program; the older one stays until it is revoked."""
-        with _plain_errors(), desk(_existing(settings)) as opened:
+        with plain_errors(), desk(existing(settings)) as opened:
             token, _ = opened.database.write(lambda db: opened.rotate(db, principal, days=days, actor="cli"))
         typer.echo(token.text)
 
     @cli.command()
     def revoke(kid: Annotated[str, typer.Argument(help="Key id: the 16 hex digits after blindopt_.")]) -> None:
         """Refuse a token from now on."""
-        with _plain_errors(), desk(_existing(settings)) as opened:
+        with plain_errors(), desk(existing(settings)) as opened:
             opened.database.write(lambda db: opened.withdraw(db, kid, actor="cli"))
         typer.echo(f"revoked {kid}")
 
     @cli.command("list")
     def listed() -> None:
         """Key ids, principals, roles, expiry, last use, names; never a secret."""
-        with _plain_errors(), desk(_existing(settings)) as opened:
+        with plain_errors(), desk(existing(settings)) as opened:
             for row in opened.tokens():
                 state = "revoked" if row.revoked_at else "live" if is_live(row, datetime.now(UTC)) else "expired"
                 used = f"used {row.last_used_at[:16]}" if row.last_used_at else "never used"
@@ -241,18 +243,18 @@ def _audit(
         key: Annotated[str | None, typer.Option(help="The party's verifier key, learnt another way.")] = None,
     ) -> None:
         """Verify every log, signature and ledger line; exit 1 and name the first thing that is wrong."""
-        with _plain_errors():
+        with plain_errors():
             if export is not None:
                 head = reconciliation.verify_export(reconciliation.read(export), key=key)
             else:
-                with desk(_existing(settings)) as opened:
+                with desk(existing(settings)) as opened:
                     head = _verified(opened, check, key)
         typer.echo(f"{head.size} records, root {head.root}")
 
     @cli.command()
     def export() -> None:
         """Write logs and signatures to standard output, one JSON object a line."""
-        with _plain_errors(), desk(_existing(settings)) as opened, opened.database.read() as db:
+        with plain_errors(), desk(existing(settings)) as opened, opened.database.read() as db:
             sys.stdout.writelines(reconciliation.write(opened.export(db)))
 
     @cli.command("reconcile")
@@ -262,7 +264,7 @@ def _audit(
         modeler: Annotated[Path, typer.Argument(help="The modeler's export.")],
     ) -> None:
         """Verify two exports and compare what they tell of a study; exit 1 on any difference."""
-        with _plain_errors():
+        with plain_errors():
             sides = []
             for name, path in (("curator", curator), ("modeler", modeler)):
                 try:
@@ -282,7 +284,7 @@ def _audit(
     @cli.command()
     def key() -> None:
         """Print the service's verifier key: tell it to the other party over another channel."""
-        with _plain_errors(), desk(_existing(settings)) as opened:
+        with plain_errors(), desk(existing(settings)) as opened:
             typer.echo(opened.signer.verifier.vkey)
 
     return cli

@@ -144,9 +144,12 @@ class Finding(Reply):
     )
     figure: float = Field(description="How well it does.")
     low: float = Field(description="Lower end of the interval.")
-    high: float = Field(description="Upper end of the interval.")
+    high: float | None = Field(description="Upper end of the interval; null where the attack only bounds from below.")
     confidence: float = Field(description="Of the interval.")
     unit: str = Field(description="What the figure counts.")
+    distance: float | None = Field(
+        None, description="Median distance of guessed rows from the true ones, in Delta; null where none is guessed."
+    )
     sentence: str = Field(description="The same in words, for a person who owns the records.")
 
 

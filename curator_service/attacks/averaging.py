@@ -1,0 +1,86 @@
+"""Averaging: y of one row asked again and again, as often as the caps allow; the mean forgets the noise."""
+
+import time
+from math import inf
+
+import numpy as np
+
+from curator_service.attacks.intervals import ALPHA, median_interval
+from curator_service.measurement.column import is_exact, measure
+from curator_service.privacy.ledger import Prices, text, units
+from shared.matrix import Vector
+from shared.wire import Finding, NoAnswerNoise, RowPlays, StudyCreate
+
+ANSWERS_MAX = 1_000
+ANSWERS_MIN = 100
+"""Tried however long they take, where the caps allow as many."""
+ROWS_MIN = 6
+ROWS_MAX = 25
+
+
+def attack(spec: StudyCreate, outcomes: Vector, rng: np.random.Generator, *, seconds: float = 1.0) -> Finding | None:
+    """The median error of the mean of all answers that the caps leave one row, against the measurement (n,).
+
+    In units of C where answers are private. Everything drawn is thrown away. Slow answers are tried fewer times
+    than the caps allow: the sentence says how often. None where the caps leave no answer at all.
+    """
+    k = answers_about_a_row(spec)
+    if k == 0:
+        return None
+    draws = int(seconds / _answer_seconds(spec, float(outcomes[0])))
+    k = min(k, max(ANSWERS_MIN, draws // ROWS_MIN))
+    private = not isinstance(spec.answers, NoAnswerNoise)
+    rows = int(np.clip(draws // k, ROWS_MIN, ROWS_MAX))
+    chosen = rng.integers(len(outcomes), size=rows)
+    truths = np.asarray(outcomes)[chosen]
+    errors = np.array([abs(_mean(spec, float(truth), k) - truth) for truth in truths])
+    if isinstance(spec.answers, NoAnswerNoise):
+        unit = "error of y, in its own unit"
+    else:
+        errors, unit = errors / spec.answers.bound, "error of y, in units of C"
+    error, low, high = median_interval(errors)
+    cost = f", which cost epsilon {text(k * Prices.of(spec).answer)} together" if private else ""
+    asks = f"Who asks for y of one row {k:,} times" if k > 1 else "Who asks for y of one row once"
+    if is_exact(spec):
+        sentence = "Who asks for y of a row once gets it as it is: answers have no noise, and no finite epsilon."
+    elif private:
+        sentence = f"{asks}{cost}, knows it to within {100 * error:.2g} % of C in the median."
+    else:
+        sentence = f"{asks} knows it to within {error:.2g} in the median; it has no finite epsilon."
+    return Finding(
+        attack="averaging", figure=error, low=low, high=high, confidence=1 - ALPHA, unit=unit, sentence=sentence
+    )
+
+
+def answers_about_a_row(spec: StudyCreate) -> int:
+    """Releases of y that the caps leave one row if nothing else is asked; ANSWERS_MAX at most.
+
+    The ledger's own arithmetic: the release is charged first. One exact answer is all there is to know.
+    """
+    if is_exact(spec):
+        return 1
+    prices, budget = Prices.of(spec), spec.budget
+    left = [ANSWERS_MAX, budget.queries if budget.queries is not None else inf]
+    if prices.answer:
+        if budget.epsilon_total is not None:
+            left.append((units(budget.epsilon_total) - prices.release) // prices.answer)
+        if budget.epsilon_per_row is not None and spec.privacy_unit == "row":
+            left.append((units(budget.epsilon_per_row) - prices.release) // prices.answer)
+    return max(0, int(min(left)))
+
+
+def _answer_seconds(spec: StudyCreate, y: float) -> float:
+    _mean(spec, y, 2)  # the first draw loads the noise library
+    begun = time.perf_counter()
+    _mean(spec, y, 20)
+    return (time.perf_counter() - begun) / 20
+
+
+def _mean(spec: StudyCreate, truth: float, k: int) -> float:
+    """The mean of ``k`` answers, each asked for by itself, moved into the public range."""
+    asked = [RowPlays(row=0, plays=1)] * k
+    mean = float(np.mean([answer.y for answer in measure(np.full(k, truth), asked, spec)]))
+    if isinstance(spec.answers, NoAnswerNoise):
+        return mean
+    centre, bound = spec.answers.centre, spec.answers.bound
+    return float(np.clip(mean, centre - bound, centre + bound))

@@ -1,0 +1,150 @@
+"""Which of two neighbours was released? The attack that differential privacy bounds, whoever asks.
+
+The attacker knows everything but which of two datasets it was: one row moved by Delta. Where noise is drawn for
+each row by itself, only that row can tell, and the ratio of the two densities is the best test there is (Neyman &
+Pearson). Where a secret projection is shared by all rows, Z is looked at against the column space of each
+candidate: proposition 1 of docs/privacy.md, and with noise the profile likelihood.
+"""
+
+import time
+from collections.abc import Callable
+from math import inf
+
+import numpy as np
+
+from curator_service.attacks.intervals import ALPHA, epsilon_bound
+from curator_service.attacks.scene import Public, draw
+from curator_service.release.mechanism import Mechanism
+from shared.matrix import Matrix, Vector
+from shared.wire import Finding
+
+RUNS = 1_000
+"""Per side, where every run needs a release of its own, while there is time."""
+RUNS_MIN = 50
+RUNS_MIN_NOISY = 10
+"""Whatever the time; drawing noise takes its own."""
+RUNS_OF_A_ROW = 10_000
+_THRESHOLDS = 40
+
+
+def attack(
+    x: Matrix,
+    mechanism: Mechanism,
+    public: Public,
+    rng: np.random.Generator,
+    *,
+    runs_of_a_row: int = RUNS_OF_A_ROW,
+    seconds: float = 1.0,
+) -> Finding | None:
+    """The epsilon that an attacker's record implies, from rows (m, d) in scaled units; None where Z hides nothing.
+
+    Draws releases that are thrown away. Raises ReleaseImpossible like the mechanism.
+    """
+    if public.shows_x:
+        scores = _one_row(x, mechanism, public, rng, runs_of_a_row)
+    elif len(x) >= x.shape[1] + 2:
+        least = RUNS_MIN_NOISY if public.noise_sd else RUNS_MIN
+        scores = neighbours(x, mechanism, public.unit, rng, least=least, seconds=seconds)
+    else:
+        return None
+    fair = 0.0
+    if public.noise_sd:  # some other threshold may say more: learnt on half of the runs, judged on the others
+        learnt, scores = [s[::2] for s in scores], (scores[0][1::2], scores[1][1::2])
+        fair = threshold(learnt[0], learnt[1], public.delta)
+    bound = implied(scores[0], scores[1], fair, public.delta)
+    right, runs = int(np.sum(scores[0] <= 0) + np.sum(scores[1] > 0)), len(scores[0]) + len(scores[1])
+    promised = (
+        f"no claim of an epsilon below {bound:.2g} could be true"
+        if public.epsilon is None
+        else f"that takes an epsilon of at least {bound:.2g}, where {public.epsilon} is claimed"
+    )
+    sentence = (
+        f"Shown a release and the two datasets it may come from, one row moved by {public.name}, an attacker names the "
+        f"right one {right:,} times of {runs:,}: {promised}."
+    )
+    return Finding(
+        attack="column_space",
+        figure=bound,
+        low=bound,
+        high=None,
+        confidence=1 - ALPHA,
+        unit=f"epsilon at delta = {public.delta:g}: no smaller one allows what the attacker did",
+        sentence=sentence,
+    )
+
+
+def implied(first: Vector, second: Vector, fair: float, delta: float, alpha: float = ALPHA) -> float:
+    """The epsilon that scores under each of two neighbours imply: the second is said where one exceeds ``fair``."""
+    hits, alarms = int(np.sum(second > fair)), int(np.sum(first > fair))
+    return epsilon_bound(hits, len(second), alarms, len(first), delta, alpha)
+
+
+def threshold(first: Vector, second: Vector, delta: float) -> float:
+    """The threshold that implies the largest epsilon on these scores: to be judged on others."""
+    tried = np.quantile(np.concatenate([first, second]), np.linspace(0, 1, _THRESHOLDS + 2)[1:-1])
+    return float(max(tried, key=lambda fair: implied(first, second, fair, delta)))
+
+
+def _moved(row: Vector, by: float, rng: np.random.Generator) -> Vector:
+    """The row, moved by so much in a random direction: no law here knows a worse one."""
+    direction = rng.normal(size=len(row))
+    moved: Vector = row + by * direction / np.linalg.norm(direction)
+    return moved
+
+
+def _one_row(
+    x: Matrix, mechanism: Mechanism, public: Public, rng: np.random.Generator, runs: int
+) -> tuple[Vector, Vector]:
+    """Scores of releases of one row, ``runs`` on each side: log likelihood ratios, but for a factor."""
+    row = x[rng.integers(len(x))]
+    other = _moved(row, public.unit, rng)
+    power = 1 if public.law.family == "planar_laplace" else 2
+
+    def score(z: Matrix) -> Vector:
+        away = [np.linalg.norm(z - candidate, axis=1) ** power for candidate in (row, other)]
+        ratio: Vector = away[0] - away[1]
+        return ratio
+
+    # Rows are drawn independently of each other: one release of copies is as many releases of one row.
+    first, second = (score(draw(mechanism, np.tile(candidate, (runs, 1)))) for candidate in (row, other))
+    return first, second
+
+
+def neighbours(
+    x: Matrix,
+    mechanism: Mechanism,
+    by: float,
+    rng: np.random.Generator,
+    *,
+    runs: int = RUNS,
+    least: int = RUNS_MIN,
+    seconds: float = inf,
+) -> tuple[Vector, Vector]:
+    """How much further from the column space of x than from that of a neighbour releases of x lie, and of that.
+
+    The neighbour has one row of x (m, d) moved by ``by``. As many ``runs`` as ``seconds`` allow, but at ``least``
+    so many. A score above 0 speaks for the neighbour.
+    """
+    neighbour = x.copy()
+    moved = rng.integers(len(x))
+    neighbour[moved] = _moved(x[moved], by, rng)
+    outside = [_outside(candidate) for candidate in (x, neighbour)]
+    scores: tuple[list[float], list[float]] = [], []
+    until = time.monotonic() + seconds
+    while len(scores[1]) < runs and (len(scores[1]) < least or time.monotonic() < until):
+        for candidate, told in zip((x, neighbour), scores, strict=True):
+            z = draw(mechanism, candidate)
+            told.append(outside[0](z) - outside[1](z))
+    return np.array(scores[0]), np.array(scores[1])
+
+
+def _outside(x: Matrix) -> Callable[[Matrix], float]:
+    """How much of a release (m, r) lies outside the column space of a centred candidate (m, d)."""
+    basis, values, _ = np.linalg.svd(x - x.mean(axis=0), full_matrices=False)
+    space = basis[:, values > 1e-12 * values.max(initial=0.0)]
+
+    def squared(z: Matrix) -> float:
+        z = z - z.mean(axis=0)
+        return float(np.sum((z - space @ (space.T @ z)) ** 2))
+
+    return squared

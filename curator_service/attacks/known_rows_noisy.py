@@ -1,0 +1,39 @@
+"""Known rows with errors: many rows known roughly do what a few known exactly do."""
+
+import numpy as np
+
+from curator_service.attacks.intervals import ALPHA
+from curator_service.attacks.known_rows import REPETITIONS, rebuild, versus_blind
+from curator_service.attacks.scene import Scene, percent
+from shared.wire import Finding
+
+ERROR = 0.1
+"""Standard deviation, per coordinate and in Delta, of what the attacker knows."""
+WITHIN = 0.25
+TIMES = 10
+
+
+def attack(scene: Scene, rng: np.random.Generator, repetitions: int = REPETITIONS) -> Finding | None:
+    """The share of other rows rebuilt to within Delta/4 by least squares on 10 (d+1) rows known roughly."""
+    known, public = TIMES * (scene.x.shape[1] + 1), scene.public
+    found = rebuild(scene, known, WITHIN, rng, repetitions, error=ERROR * public.unit)
+    if found is None:
+        return None
+    share, low, high = found.interval()
+    near = f"to within a quarter of {public.name}"
+    sentence = (
+        f"An attacker who knows {known} of the records, each value with an error of a tenth of {public.name}, rebuilds "
+        f"{percent(share)} of the others {near}; its guesses are {public.off_by(found.distance)}"
+        f"{versus_blind(found)}.{scene.tried_on}"
+    )
+    unit = f"share of the other rows rebuilt {near}"
+    return Finding(
+        attack="known_rows_noisy",
+        figure=share,
+        low=low,
+        high=high,
+        confidence=1 - ALPHA,
+        unit=unit,
+        distance=found.distance / public.unit,
+        sentence=sentence,
+    )

@@ -1,0 +1,67 @@
+"""Linkage: whoever has the records finds each person's row of Z, and so undoes the secret row order.
+
+The attacker maps a record into Z, by what a few known links taught it or as it is, and takes the nearest row.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
+
+from curator_service.attacks.intervals import ALPHA, clopper_pearson
+from curator_service.attacks.maps import forward
+from curator_service.attacks.scene import Scene, percent
+from curator_service.scaling import BLOCK_ROWS
+from shared.matrix import Matrix
+from shared.wire import Finding
+
+TARGETS = 300
+
+
+def attack(scene: Scene, whole: Matrix, places: NDArray[np.int64], rng: np.random.Generator) -> Finding | None:
+    """The share of people whose row of ``whole`` (n, r) is found; ``places`` says where the scene's rows are.
+
+    None where there are too few rows to learn from and to look for.
+    """
+    known = _known(scene)
+    if known is None:
+        return None
+    chosen = rng.permutation(len(scene.x))
+    mine, people = chosen[:known], chosen[known : known + TARGETS]
+    ways = forward(scene.x[mine], scene.z[mine], shows_x=scene.public.shows_x, rotated=scene.public.rotated)
+    right = max(int(np.sum(nearest(way(scene.x[people]), whole)[0] == places[people])) for way in ways.values())
+    low, high = clopper_pearson(right, len(people))
+    learnt = f"and knows which rows {known} others are " if known else ""
+    part = scene.tried_on if len(whole) < scene.of else ""
+    sentence = (
+        f"An attacker who has the records of {len(people)} people {learnt}finds the right row of Z for "
+        f"{percent(right / len(people))} of them, among {len(whole):,} rows; a blind guess would find "
+        f"{percent(1 / len(whole))}.{part}"
+    )
+    return Finding(
+        attack="linkage",
+        figure=right / len(people),
+        low=low,
+        high=high,
+        confidence=1 - ALPHA,
+        unit="share of people linked to their row of Z",
+        sentence=sentence,
+    )
+
+
+def _known(scene: Scene) -> int | None:
+    m, d = len(scene.x), int(scene.x.shape[1])
+    if m >= d + 3:
+        return d + 1
+    return 0 if scene.public.shows_x and m >= 2 else None
+
+
+def nearest(where: Matrix, whole: Matrix) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """For each point (t, r) the nearest row of ``whole`` (n, r) and its distance, a block at a time."""
+    row, distance = np.zeros(len(where), dtype=np.int64), np.full(len(where), np.inf)
+    for start in range(0, len(whole), BLOCK_ROWS):
+        between = cdist(where, whole[start : start + BLOCK_ROWS])
+        best = between.argmin(axis=1)
+        off = between[np.arange(len(where)), best]
+        closer = off < distance
+        row[closer], distance[closer] = start + best[closer], off[closer]
+    return row, distance

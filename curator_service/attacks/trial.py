@@ -1,0 +1,155 @@
+"""All attacks on one study: on a trial release of some of its rows, or on what was released for good."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator_service.attacks import averaging, column_space, known_rows, known_rows_noisy, linkage, membership
+from curator_service.attacks.scene import Public, Scene, as_rows, draw
+from curator_service.privacy import entropy
+from curator_service.release.mechanism import Mechanism
+from curator_service.scaling import ScaledRows
+from shared.errors import ReleaseImpossible
+from shared.matrix import Matrix, Vector
+from shared.wire import Finding, StudyCreate
+
+ROWS = 2_000
+"""Rows of a trial: enough for what is told of them, few enough for a person who waits."""
+_MORE = 20
+"""Times as many where a part of the rows cannot be released, say for a column that is constant there."""
+_WIDE = 50
+"""With more features each fit takes long: fewer repetitions."""
+# Shares of the time, measured on what takes it: draws.
+_SCENE, _NEIGHBOURS, _SPACES, _ANSWERS = 0.15, 0.2, 0.2, 0.15
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Study:
+    """What all attacks share. ``x`` (m, d): some rows in scaled units; ``row_seconds``: how long one takes to draw."""
+
+    spec: StudyCreate
+    mechanism: Mechanism
+    public: Public
+    outcomes: Vector
+    x: Matrix
+    n: int
+    row_seconds: float
+    rng: np.random.Generator
+    seconds: float
+
+
+def on_trial(
+    spec: StudyCreate,
+    rows: ScaledRows,
+    outcomes: Vector,
+    mechanism: Mechanism,
+    *,
+    rng: np.random.Generator | None = None,
+    seconds: float = 3.0,
+) -> list[Finding]:
+    """Every attack that applies, on a release of up to 2,000 random rows that is thrown away.
+
+    ``outcomes`` (n,) is the measurement column. Takes about ``seconds``, once the noise library is loaded:
+    slow draws make fewer rows. Changes nothing. An attack that needs more rows than there are is left out, and
+    so is one whose trial the mechanism cannot release.
+    """
+    study = _study(spec, rows, outcomes, mechanism, rng, seconds)
+
+    def trial() -> list[Finding]:
+        scene = Scene(study.x, draw(mechanism, study.x), study.public, study.n)
+        return _on_scene(study, scene, scene.z, np.arange(len(study.x)))
+
+    return [*_if_possible(trial), *_on_more(study)]
+
+
+def on_release(
+    spec: StudyCreate,
+    rows: ScaledRows,
+    outcomes: Vector,
+    mechanism: Mechanism,
+    z: Matrix,
+    *,
+    rng: np.random.Generator | None = None,
+    seconds: float = 3.0,
+) -> list[Finding]:
+    """The same on the Z (n, r) that was released: ``rows`` in its order. What needs further releases is on trial."""
+    study = _study(spec, rows, outcomes, mechanism, rng, seconds)
+    places = entropy.some_rows(rows.n, ROWS)
+    scene = Scene(_some(rows, places), np.asarray(z[places]), study.public, study.n)
+    return [*_on_scene(study, scene, z, places), *_on_more(study)]
+
+
+def _study(
+    spec: StudyCreate,
+    rows: ScaledRows,
+    outcomes: Vector,
+    mechanism: Mechanism,
+    rng: np.random.Generator | None,
+    seconds: float,
+) -> _Study:
+    public, count, row_seconds = Public.of(spec, mechanism), ROWS, 0.0
+    if public.noise_sd:
+        row_seconds = _row_seconds(mechanism, rows.d)
+        count = int(np.clip(_SCENE * seconds / row_seconds, 2, ROWS))
+    x = _some(rows, entropy.some_rows(rows.n, count))
+    if len(x) < rows.n:
+        try:
+            mechanism.assess(as_rows(x))
+        except ReleaseImpossible:
+            x = _some(rows, entropy.some_rows(rows.n, _MORE * count))
+    return _Study(spec, mechanism, public, outcomes, x, rows.n, row_seconds, rng or np.random.default_rng(), seconds)
+
+
+def _some(rows: ScaledRows, places: NDArray[np.int64]) -> Matrix:
+    chosen = replace(rows, order=rows.order[places])
+    return np.concatenate([block for _, block in chosen.blocks()])
+
+
+def _row_seconds(mechanism: Mechanism, d: int) -> float:
+    draw(mechanism, np.zeros((2, d)))  # the first draw loads the noise library
+    begun = time.perf_counter()
+    draw(mechanism, np.zeros((32, d)))
+    return max((time.perf_counter() - begun) / 32, 1e-6)
+
+
+def _if_possible(act: Callable[[], list[Finding]]) -> list[Finding]:
+    try:
+        return act()
+    except ReleaseImpossible:
+        return []
+
+
+def _on_scene(study: _Study, scene: Scene, whole: Matrix, places: NDArray[np.int64]) -> list[Finding]:
+    """Attacks on one release ``whole`` (n, r), of which the scene shows the rows at ``places``."""
+    repetitions = known_rows.REPETITIONS if scene.x.shape[1] <= _WIDE else known_rows.REPETITIONS // 3
+    return _found(
+        known_rows.attack(scene, study.rng, repetitions),
+        known_rows_noisy.attack(scene, study.rng, repetitions),
+        linkage.attack(scene, whole, places, study.rng),
+    )
+
+
+def _on_more(study: _Study) -> list[Finding]:
+    """Attacks that draw releases of their own, and the one on answers."""
+    x, public, seconds = study.x, study.public, study.seconds
+    few = x[: max(60, 4 * (x.shape[1] + 1))]
+    runs = column_space.RUNS_OF_A_ROW
+    if study.row_seconds:
+        runs = int(np.clip(_NEIGHBOURS * seconds / 2 / study.row_seconds, 200, runs))
+
+    def neighbours(part: Matrix) -> list[Finding]:
+        attack = column_space.attack
+        return _found(attack(part, study.mechanism, public, study.rng, runs_of_a_row=runs, seconds=_SPACES * seconds))
+
+    return [
+        *(_if_possible(lambda: neighbours(few)) or _if_possible(lambda: neighbours(x))),
+        *_if_possible(lambda: _found(membership.attack(x, study.mechanism, public, study.rng, study.n))),
+        *_found(averaging.attack(study.spec, study.outcomes, study.rng, seconds=_ANSWERS * seconds)),
+    ]
+
+
+def _found(*findings: Finding | None) -> list[Finding]:
+    return [finding for finding in findings if finding is not None]

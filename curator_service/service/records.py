@@ -1,0 +1,36 @@
+"""A study's records as mechanisms, measurements and attacks take them: scaled rows, and the measurement column."""
+
+import json
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator_service import store
+from curator_service.scaling import ScaledRows
+from curator_service.vault import Vault
+from shared import wire
+from shared.matrix import Vector
+from shared.serving.store.database import Connection
+
+
+def scaled_rows(
+    db: Connection, vault: Vault, spec: wire.StudyCreate, order: NDArray[np.int64] | None = None
+) -> ScaledRows:
+    """The features of a study's dataset, in the order of the file or in ``order``."""
+    names, values = _columns(db, spec), vault.dataset(spec.dataset_id)
+    return ScaledRows(
+        values=values,
+        places=[names.index(feature.column) for feature in spec.features],
+        features=spec.features,
+        order=np.arange(len(values)) if order is None else order,
+    )
+
+
+def outcomes(db: Connection, vault: Vault, spec: wire.StudyCreate) -> Vector:
+    """The measurement column (n,) in the order of the file, memory-mapped."""
+    column: Vector = vault.dataset(spec.dataset_id)[:, _columns(db, spec).index(spec.measurement.column)]
+    return column
+
+
+def _columns(db: Connection, spec: wire.StudyCreate) -> list[str]:
+    return [column["name"] for column in json.loads(store.find(db, store.datasets, spec.dataset_id).columns)]
