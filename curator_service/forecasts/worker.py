@@ -70,7 +70,8 @@ class Worker:
             self._process.stdin.write(np.ascontiguousarray(values, dtype=np.float64).data)
             self._process.stdin.flush()
         for line in self._process.stdout:
-            yield News.model_validate_json(line)
+            if line.endswith(b"\n"):  # else it was killed in the middle of it
+                yield News.model_validate_json(line)
 
     def end(self) -> int:
         """Kill it if it still runs; its exit status."""
@@ -96,7 +97,7 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
     last = 0.0
 
     def tell(news: News) -> None:
-        sink.write(news.model_dump_json(exclude_none=True).encode() + b"\n")
+        sink.write(news.model_dump_json().encode() + b"\n")
         sink.flush()
 
     def told(share: float) -> None:
