@@ -1,5 +1,6 @@
 """The process of a forecast: what it tells, and that it ends when it should."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -60,15 +61,13 @@ def test_a_fault_is_told_by_its_kind_alone(study_of, rows_of, monkeypatch):
 
 def _served(job, values):
     """What ``serve`` writes, in this process, from real pipes."""
-    import os
-
     inward, outward = os.pipe(), os.pipe()
     # The writing end stays open: where it closed, ``serve`` would end the process, which is this one.
     with open(inward[1], "wb", closefd=False) as to:
         to.write(job.model_dump_json().encode() + b"\n" + values.tobytes())
-    with open(inward[0], "rb", closefd=False) as source, open(outward[1], "wb") as sink:
+    with open(inward[0], "rb", closefd=False) as source, os.fdopen(outward[1], "wb") as sink:
         workers.serve(source, sink)
-    with open(outward[0], "rb") as told:
+    with os.fdopen(outward[0], "rb") as told:
         return told.read().decode()
 
 
