@@ -32,6 +32,7 @@ REQUESTS = [
     (wire.IdentityRelease, {"mechanism": "identity"}),
     (wire.GaussianRelease, GAUSSIAN),
     (wire.PoGpUcbRelease, PUBLISHED),
+    (wire.ForecastCreate, {"epsilons": ["1", "2.5"], "mechanisms": ["auto", "po_gp_ucb"], "functions": 5}),
     (wire.NoAnswerNoise, {"mechanism": "none"}),
     (wire.LaplaceAnswers, LAPLACE),
     (wire.Budget, {"epsilon_per_row": "1.5", "epsilon_total": "2", "queries": 9}),
