@@ -1,12 +1,23 @@
 """Forecasts over the real API: their lives, who sees them, and what a crash leaves."""
 
+import json
+import os
+import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from curator_service import store
+from curator_service.app import open_desk
+from curator_service.service import forecasts
+from curator_service.service.forecasts import Forecasts
+from curator_service.settings import Settings
+from curator_service.store import forecasts as table
+from curator_service.vault import Vault
 from shared import wire
 from shared.client import OwnerClient, StudyClient
-from shared.errors import Remote
+from shared.errors import AuditUnavailable, Remote
 
 WAIT = 60.0
 SHORT = wire.ForecastCreate(epsilons=["1", "8"], mechanisms=["gaussian"], functions=3, queries=5, rows=40)
@@ -167,6 +178,102 @@ def test_records_that_a_mechanism_cannot_take_make_it_fail_with_the_reason(owner
     ended = owner.wait_forecast(study, owner.start_forecast(study, asked).id, timeout_s=WAIT)
     assert ended.state == "failed"
     assert "linearly dependent" in ended.problem
+
+
+def test_one_whose_process_dies_fails_and_the_next_one_runs(curator, owner, draft, until):
+    """What a machine does that is short of memory."""
+    begun, after = (owner.start_forecast(draft, asked).id for asked in (LONG, SHORT))
+    _moves(owner, draft, begun, until)
+    (worker,) = _children(curator)
+    os.kill(int(worker.name), signal.SIGKILL)
+    ended = owner.wait_forecast(draft, begun, timeout_s=WAIT)
+    assert (ended.state, ended.points) == ("failed", [])
+    assert "status -9" in ended.problem
+    assert "fewer rows" in ended.problem
+    assert owner.wait_forecast(draft, after, timeout_s=WAIT).state == "completed"
+
+
+def test_an_end_that_cannot_be_stored_is_stored_once_it_can(tmp_path, small, until, monkeypatch):
+    """A disk that is full for a while: the forecast does not run for ever."""
+    monkeypatch.setattr(forecasts, "_AGAIN_SECONDS", 0.05)
+    settings = Settings(data_dir=tmp_path)
+    desk, vault = open_desk(settings), Vault(tmp_path / "files")
+    (identity,) = _stored(desk, vault, small, 1)
+    write, refused = desk.database.write, []
+
+    def full(work):
+        if len(refused) < 3:
+            refused.append(work)
+            raise AuditUnavailable("the database cannot be written")
+        return write(work)
+
+    monkeypatch.setattr(Forecasts, "_recover", lambda self, db: None)
+    jobs = Forecasts(desk, vault, settings)
+    monkeypatch.setattr(desk.database, "write", full)
+    jobs._queue.put(identity)
+    try:
+        study = f"std_{0:016x}"
+        until(lambda: jobs.one(study, identity).state == "completed")
+        assert len(refused) == 3
+        assert len(jobs.one(study, identity).points) == 4
+    finally:
+        jobs.close()
+        desk.close()
+
+
+def test_a_fault_in_the_curator_itself_is_told_without_its_text(tmp_path, small, until, monkeypatch, caplog):
+    settings = Settings(data_dir=tmp_path)
+    desk, vault = open_desk(settings), Vault(tmp_path / "files")
+    first, second = _stored(desk, vault, small, 2)
+    monkeypatch.setattr(Forecasts, "_recover", lambda self, db: None)
+    jobs, sample = Forecasts(desk, vault, settings), Forecasts._sample
+    failing = [first]
+
+    def fails(self, *asked):
+        if failing and failing.pop():
+            raise ZeroDivisionError("77123456789.25")
+        return sample(self, *asked)
+
+    monkeypatch.setattr(Forecasts, "_sample", fails)
+    try:
+        for identity in (first, second):
+            jobs._queue.put(identity)
+        study = f"std_{0:016x}"
+        until(lambda: jobs.one(study, second).state == "completed")
+        failed = jobs.one(study, first)
+        assert (failed.state, "ZeroDivisionError" in failed.problem) == ("failed", True)
+        assert "77123456789" not in failed.problem + caplog.text
+    finally:
+        jobs.close()
+        desk.close()
+
+
+def _stored(desk, vault, small, count):
+    """A dataset, a study, and forecasts that nobody works on yet; their ids."""
+    vault.keep_dataset("ds_0", np.column_stack([small.x, small.y]))
+    columns = json.dumps([{"name": name} for name in small.names])
+    said = {"created_at": "2026-01-01T00:00:00.000000Z"}
+    dataset = {"name": "d", "public": 0, "rows": 400, "columns": columns, "dropped": "[]", "sha256": "0" * 64}
+    study, ids = f"std_{0:016x}", [f"fct_{place:016x}" for place in range(count)]
+    release = wire.GaussianRelease(mechanism="gaussian", epsilon="4", delta=1e-5)
+    spec = wire.StudyCreate(
+        name="s",
+        dataset_id="ds_0",
+        features=small.features,
+        measurement=wire.Measurement(column=small.names[2], direction="maximize"),
+        release=release,
+        kernel=small.kernel,
+    ).model_dump_json()
+
+    def add(db):
+        store.insert(db, store.datasets, id="ds_0", **dataset, **said)
+        store.insert(db, store.studies, id=study, dataset_id="ds_0", state="draft", spec=spec, **said)
+        for identity in ids:
+            told = {"state": "running", "spec": SHORT.model_dump_json(), "progress": 0.0, "points": "[]"}
+            store.insert(db, table.forecasts, id=identity, study_id=study, **told, **said)
+
+    desk.database.write(add)
+    return ids
 
 
 def _children(service):
