@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 from fastapi import FastAPI
+from starlette.concurrency import run_in_threadpool
 
-from curator_service.routes import accounts, advisories, datasets, exchange, meta, studies
+from curator_service.routes import accounts, advisories, datasets, exchange, forecasts, meta, studies
 from curator_service.service import Curator
 from curator_service.settings import Settings
 from curator_service.store import base as schema
@@ -48,6 +49,7 @@ def build(settings: Settings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         desk.database.attach()
         yield
+        await run_in_threadpool(curator.close)
         await desk.database.finish()
         desk.close()
 
@@ -56,14 +58,15 @@ def build(settings: Settings) -> FastAPI:
         description=DESCRIPTION,
         desk=desk,
         settings=settings,
-        routers=[
+        routers=[  # the busiest first
             exchange.router,
             accounts.router,
             meta.router,
             datasets.router,
             studies.router,
             advisories.router,
-        ],  # the busiest first
+            forecasts.router,
+        ],
         limit_of=lambda path, principal: (
             settings.upload_limit_bytes
             if path == "/v1/datasets" and principal is not None and principal.role == "owner"

@@ -411,6 +411,37 @@ class OwnerClient(Client):
         """Refuse one token of a grant from now on."""
         return self._post(f"/v1/studies/{study_id}/grants/{grant_id}/tokens/{kid}:revoke", wire.GrantView)
 
+    def start_forecast(
+        self, study_id: str, forecast: wire.ForecastCreate, *, key: str | None = None
+    ) -> wire.ForecastView:
+        """Begin to simulate what each privacy level would cost in quality."""
+        return self._post(f"/v1/studies/{study_id}/forecasts", wire.ForecastView, forecast, key)
+
+    def forecast(self, study_id: str, forecast_id: str) -> wire.ForecastView:
+        """A forecast, with its points once it is completed."""
+        return self._get(f"/v1/studies/{study_id}/forecasts/{forecast_id}", wire.ForecastView)
+
+    def forecasts(self, study_id: str) -> list[wire.ForecastView]:
+        """Every forecast of a study, in order of creation."""
+        path = f"/v1/studies/{study_id}/forecasts"
+        pages = _pages(lambda token: self._get(path, wire.ForecastPage, page_token=token, page_size=1_000))
+        return [forecast for page in pages for forecast in page.forecasts]
+
+    def cancel_forecast(self, study_id: str, forecast_id: str, *, key: str | None = None) -> wire.ForecastView:
+        """End a forecast now."""
+        return self._post(f"/v1/studies/{study_id}/forecasts/{forecast_id}:cancel", wire.ForecastView, None, key)
+
+    def wait_forecast(
+        self, study_id: str, forecast_id: str, *, timeout_s: float, poll_s: float = 0.1
+    ) -> wire.ForecastView:
+        """Ask until the forecast has ended; Unreachable after ``timeout_s``."""
+        deadline = time.monotonic() + timeout_s
+        while (forecast := self.forecast(study_id, forecast_id)).ended_at is None:
+            if time.monotonic() > deadline:
+                raise Unreachable(f"forecast {forecast_id} has not ended within {timeout_s} s")
+            time.sleep(poll_s)
+        return forecast
+
     def ledger(self, study_id: str) -> Iterator[wire.LedgerEntry]:
         """Every charge and refusal of a study."""
         path = f"/v1/studies/{study_id}/ledger"

@@ -128,7 +128,16 @@ def test_nothing_evaluates_text():
 
 
 def test_the_curator_draws_from_no_generator_that_has_a_seed():
+    """But for simulations: what they draw never leaves the curator, and nothing that releases imports them."""
+    simulations = ROOT / "curator_service/forecasts"
     curator = [path for path in FILES if path.is_relative_to(ROOT / "curator_service")]
+    assert any(
+        "np.random" in name for path in curator if path.is_relative_to(simulations) for name in _attributes(path)
+    )
+    curator = [path for path in curator if not path.is_relative_to(simulations)]
+    assert _importers("curator_service.forecasts") - _in("curator_service.forecasts", {_name(p) for p in FILES}) == {
+        "curator_service.service.forecasts"
+    }
     for path in curator:
         for name in (*_imports(path), *_attributes(path)):
             assert not name.startswith(("numpy.random", "np.random", "scipy.stats")), (path, name)

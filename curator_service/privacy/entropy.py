@@ -33,6 +33,11 @@ def gaussian_matrix(d: int, r: int) -> Matrix:
     return matrix
 
 
+def sample(n: int, k: int) -> NDArray[np.int64]:
+    """``k`` different rows of n, uniform, in ascending order."""
+    return np.array(sorted(random.SystemRandom().sample(range(n), k)), dtype=np.int64)
+
+
 def permutation(n: int) -> NDArray[np.int64]:
     """A uniform random order of n rows."""
     order = list(range(n))

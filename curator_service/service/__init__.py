@@ -5,6 +5,7 @@ from curator_service.service.accounts import Accounts
 from curator_service.service.advisories import Advisories
 from curator_service.service.datasets import Datasets
 from curator_service.service.exchange import Exchanges
+from curator_service.service.forecasts import Forecasts
 from curator_service.service.grants import Grants
 from curator_service.service.releases import Releases
 from curator_service.service.studies import Studies
@@ -31,6 +32,11 @@ class Curator:
         self.exchange = Exchanges(desk, vault, self.limits)
         self.accounts = Accounts(desk, vault)
         self.witnesses = Witnesses(desk)
+        self.forecasts = Forecasts(desk, vault, settings)
+
+    def close(self) -> None:
+        """Stop what runs beside the requests."""
+        self.forecasts.close()
 
 
 __all__ = ["Curator"]

@@ -27,7 +27,7 @@ def on_draft(
     *,
     seconds: float = PREVIEW_SECONDS,
 ) -> list[wire.Finding]:
-    """Attacks on a trial release of up to 2,000 rows. One trial at a time: others are kept waiting, not the service."""
+    """Attacks on a trial release of up to 2,000 rows. One trial at a time: others wait, the service does not."""
     with _ONE:
         return attacks.on_trial(spec, rows, outcomes, mechanism, seconds=seconds)
 
