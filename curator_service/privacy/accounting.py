@@ -1,7 +1,9 @@
 """What a study costs: before anything is spent, and counted tightly after.
 
 Two counts, side by side: pure composition, which the ledger enforces, and the tight figure at a delta. Both
-depend on public values and on the history of requests alone.
+depend on public values and on the history of requests alone. The sum holds however answers are chosen (a
+privacy filter, Rogers et al. 2016). The tight figure is proved for a number of answers fixed in advance: that of
+a price, at the cap, holds for every way to stay below it; that of a report is for the number that was asked.
 """
 
 import math
@@ -90,7 +92,10 @@ class Costs:
         parts = [self.release_part] if releases and self.release_part is not None else []
         if answers and self.answer_part is not None:
             parts.append(Part(self.answer_part.kind, self.answer_part.size, answers))
-        bound = tight_epsilon(parts, left) if left > 0 else math.inf
+        # Discrete Laplace noise is that of a rounded continuous variable but for a factor of e^(2^-42) (docs).
+        lattice = (releases + answers) * 2.0**-LATTICE_BITS
+        left *= 1 - lattice
+        bound = tight_epsilon(parts, left) + lattice if left > 0 else math.inf
         return None if math.isinf(least := min(sum_, bound)) else least
 
 
@@ -117,9 +122,9 @@ def _noise_per_sensitivity(epsilon: Decimal, delta: float) -> float:
 def _answer_part(spec: StudyCreate) -> Part | None:
     """One released y.
 
-    Laplace: on the lattice, it is within 2^-80 in total variation of a rounded Laplace variable whose scale
-    is at least (2C + a lattice step) / epsilon (docs/privacy.md). One bit is randomized response itself;
-    piecewise is epsilon-DP, and counted as if it were.
+    Laplace: on the lattice, it is all but a rounded Laplace variable whose scale is at least (2C + a lattice
+    step) / epsilon (docs/privacy.md). One bit is randomized response itself; piecewise is epsilon-DP, and
+    counted as if it were.
     """
     if isinstance(spec.answers, NoAnswerNoise):
         return None
@@ -227,7 +232,8 @@ def _report_in_words(rows: list[RowsLoss], study: Loss, delta: float) -> str:
     worst = rows[-1]
     return (
         f"The row that was asked most has lost {_loss_in_words(worst, delta)} "
-        f"by {_answers(worst.answers, '')}; the study in all {_loss_in_words(study, delta)}."
+        f"by {_answers(worst.answers, '')}; the study in all {_loss_in_words(study, delta)}. The sum holds however the "
+        "modeler chose what to ask; the tight figure takes the numbers of answers as if they had been fixed before."
     )
 
 

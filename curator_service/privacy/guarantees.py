@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from textwrap import fill
 
 from curator_service.privacy.choice import Concrete, concrete
 from shared.wire import (
@@ -174,4 +175,5 @@ def not_protected(spec: StudyCreate, release: Concrete | None = None) -> list[st
 
 def as_markdown() -> str:
     """Everything that a study may leave unprotected, as docs/privacy.md lists it."""
-    return "\n".join(f"- **{gap.heading}**: {gap.says}" for gap in GAPS)
+    items = (f"- **{gap.heading}**: {gap.says}" for gap in GAPS)
+    return "\n".join(fill(item, 120, subsequent_indent="  ", break_on_hyphens=False) for item in items)

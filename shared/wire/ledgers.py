@@ -64,7 +64,7 @@ class Loss(Reply):
         description=(
             "By the privacy loss distribution, or Renyi divergences where that is not precise enough, at the report's "
             "delta: never more than the sum, unless that delta is smaller than the release's own, at which the sum "
-            "holds. Null: no bound."
+            "holds. It takes the number of answers as if it had been fixed before the first. Null: no bound."
         )
     )
 

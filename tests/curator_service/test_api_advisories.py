@@ -154,7 +154,6 @@ def test_a_table_that_is_not_what_the_log_says_is_found(change, says, world, mak
     (copy.data / "files").mkdir()
     for file in (world.service.data / "files").glob("*.npy"):
         (copy.data / "files" / file.name).write_bytes(file.read_bytes())
-    assert copy.run("audit", "verify").returncode == 0
     with closing(sqlite3.connect(copy.database)) as db:
         with pytest.raises(sqlite3.Error, match="append-only"):
             db.execute("DELETE FROM advisories")
