@@ -48,6 +48,7 @@ def build(settings: Settings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         desk.database.attach()
         yield
+        await curator.releases.stop()
         await desk.database.finish()
         desk.close()
 

@@ -110,7 +110,13 @@ def test_every_output_lies_on_the_lattice(d, sensitivity, epsilon):
 def test_the_scale_pays_for_delta_and_for_rounding_to_the_lattice():
     """In integers and rationals: sqrt(d) (Delta / g + sqrt(d)) / s <= epsilon, squared to be rid of the root."""
     for d in range(1, PLANAR_FEATURES_MAX + 1):
-        for sensitivity, epsilon in ((1.0, "1"), (0.1, "0.3"), (3e-50, "1000"), (1e50, "0.000001"), (7.7, "123.456789")):
+        for sensitivity, epsilon in (
+            (1.0, "1"),
+            (0.1, "0.3"),
+            (3e-50, "1000"),
+            (1e50, "0.000001"),
+            (7.7, "123.456789"),
+        ):
             law = PlanarLaplaceLaw.of(sensitivity, Decimal(epsilon), d)
             steps, needed = Fraction(sensitivity) / Fraction(2) ** law.k, Fraction(epsilon) * Fraction(law.scale) - d
             assert needed > 0
