@@ -49,6 +49,7 @@ def build(settings: Settings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         desk.database.attach()
         yield
+        await curator.releases.stop()
         await run_in_threadpool(curator.close)
         await desk.database.finish()
         desk.close()

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from curator_service.release.gaussian_projection import PROJECTED_FEATURES_MIN
 from curator_service.release.mechanism import Mechanism
 from curator_service.release.po_gp_ucb import PoGpUcb, largest_r, spectrum
 from curator_service.release.registry import choice_of
@@ -23,8 +24,6 @@ from shared.wire import (
 
 FAILURE_PROBABILITY = 1e-6
 """delta where the study has none and the mechanism needs one."""
-PROJECTION_FEATURES_MIN = 13
-"""With fewer features, gaussian_projection has more noise than gaussian at every level."""
 PROJECTION_COLUMNS = 10
 COLUMNS_MAX = 1_000
 
@@ -101,8 +100,8 @@ def _release(study: StudyCreate, name: str, epsilon: str) -> ReleaseSpec:
         case "gaussian":
             return GaussianRelease(delta=delta, **shared)
         case "gaussian_projection":
-            if d < PROJECTION_FEATURES_MIN:
-                raise Invalid(f"gaussian_projection is for {PROJECTION_FEATURES_MIN} features or more")
+            if d < PROJECTED_FEATURES_MIN:
+                raise Invalid(f"gaussian_projection is for {PROJECTED_FEATURES_MIN} features or more")
             r = said.r if isinstance(said, GaussianProjectionRelease) else PROJECTION_COLUMNS
             return GaussianProjectionRelease(delta=delta, r=r, **shared)
         case _:

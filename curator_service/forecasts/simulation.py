@@ -110,8 +110,6 @@ class _Trial:
 def outcome_variance(study: StudyCreate) -> float:
     """Variance of a simulated y around f, in squared units of y."""
     assert study.kernel is not None
-    noise = passport_of(study).privacy
-    private = noise.variance
-    if private is None:
-        private = 2 * noise.scale**2 if noise.family == "laplace" and noise.scale is not None else 0.0
-    return max(study.kernel.noise_variance, study.measurement.noise_variance) + private
+    return max(study.kernel.noise_variance, study.measurement.noise_variance) + (
+        passport_of(study).privacy.variance or 0.0
+    )

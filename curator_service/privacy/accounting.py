@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
+from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.calibration import gaussian_sd
 from curator_service.privacy.choice import Concrete, concrete
 from curator_service.privacy.composition import Part, tight_epsilon
@@ -126,9 +127,9 @@ def _answer_part(spec: StudyCreate) -> Part | None:
     step) / epsilon (docs/privacy.md). One bit is randomized response itself; piecewise is epsilon-DP, and
     counted as if it were.
     """
-    if isinstance(spec.answers, NoAnswerNoise):
+    kind = concrete_answers(spec.answers)
+    if isinstance(kind, NoAnswerNoise):
         return None
-    kind = spec.answers
     return Part("laplace" if isinstance(kind, LaplaceAnswers) else "pure", float(amount(kind.epsilon)))
 
 

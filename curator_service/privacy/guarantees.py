@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from textwrap import fill
 
+from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.choice import Concrete, concrete
 from shared.wire import (
     GaussianProjectionRelease,
@@ -22,7 +23,6 @@ _ANSWER_LAWS = {
     "laplace": "clipped, with Laplace noise",
     "one_bit": "clipped, then one of two values",
     "piecewise": "clipped, then a value of a bounded interval",
-    "auto": "clipped, then randomized by the mechanism of least variance",
 }
 WITHDRAWN = "Withdrawn"
 
@@ -70,7 +70,7 @@ def _release(release: Concrete, d: int) -> str:
 
 
 def _answers(spec: StudyCreate) -> str:
-    answers = spec.answers
+    answers = concrete_answers(spec.answers)
     if isinstance(answers, NoAnswerNoise):
         return EXACT_ANSWERS
     one = (

@@ -1,5 +1,6 @@
 """What a release would be, and the release itself."""
 
+import asyncio
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -15,12 +16,14 @@ from curator_service.service.studies import owner_view
 from curator_service.store import ledger as lines
 from curator_service.vault import Vault, new_id
 from shared import wire
-from shared.errors import MechanismWithdrawn, StateConflict, StillRunning
+from shared.errors import MechanismWithdrawn, StateConflict, StillRunning, StorageUnavailable
 from shared.serving.desk import Asked, Desk, Effect
 from shared.serving.store import logs
 from shared.serving.store.base import stamp
 from shared.serving.store.database import Connection
 from shared.serving.store.replies import StoredReply
+
+_STOP_SECONDS = 10.0
 
 
 class Releases:
@@ -34,6 +37,7 @@ class Releases:
         self._desk = desk
         self._vault = vault
         self._drawing: dict[str, float] = {}
+        self._stopping = False
         desk.database.write(self._recover)
 
     def _recover(self, db: Connection) -> None:
@@ -73,6 +77,8 @@ class Releases:
             drawn = self._vault.begin_release(release_id, rows.n, mechanism.columns(rows.d))
 
             def told(share: float) -> None:
+                if self._stopping:
+                    raise StorageUnavailable("the service is stopping: nothing was released")
                 self._drawing[identity] = share
 
             report = _report(spec, rows, mechanism, now, mechanism.draw(rows, drawn, told))
@@ -85,6 +91,14 @@ class Releases:
             raise
         finally:
             self._drawing.pop(identity, None)
+
+    async def stop(self) -> None:
+        """Give up what is being drawn, which may take minutes; each draw looks up about once a second."""
+        self._stopping = True
+        for _ in range(int(_STOP_SECONDS / 0.01)):
+            if not self._drawing:
+                break
+            await asyncio.sleep(0.01)
 
     def progress(self, identity: str) -> float | None:
         """Share of the rows that are drawn, while a release is under way."""
