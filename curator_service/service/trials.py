@@ -27,12 +27,16 @@ def on_draft(
 
 
 def on_study(database: Database, vault: Vault, identity: str) -> tuple[wire.StudyOwnerView, list[wire.Finding]]:
-    """Attacks on a study as it is: on the Z that left, with its secret row order, where it was released."""
+    """Attacks on a study as it is: on the Z that left, with its secret row order, where it was released.
+
+    Raises ReleaseImpossible for a draft that cannot be released.
+    """
     with database.read() as db:
         view, release = owner_view(db, identity), store.release_of(db, identity)
         spec, order = view.spec, vault.order(release.id) if release else None
         rows, outcomes = records.scaled_rows(db, vault, spec, order), records.outcomes(db, vault, spec)
     if release is None:
+        choice_of(spec).mechanism.assess(rows)
         return view, on_draft(spec, rows, outcomes, seconds=COMMAND_SECONDS)
     z, mechanism = matrix.load(vault.candidates(release.id)), choice_of(spec).mechanism
     return view, attacks.on_release(spec, rows, outcomes, mechanism, z, seconds=COMMAND_SECONDS)

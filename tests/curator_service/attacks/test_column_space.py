@@ -19,7 +19,7 @@ DELTA = 1e-5
 X = king_county()[:60]
 
 
-def bound_of(mechanism, public, seed=0, runs=20_000):
+def bound_of(mechanism, public, seed=0, runs=12_000):
     rng = np.random.default_rng(seed)
     return column_space.attack(X, mechanism, public, rng, runs_of_a_row=scaled(runs), alpha=1e-6)
 
