@@ -128,16 +128,15 @@ def test_nothing_evaluates_text():
 
 
 def test_the_curator_draws_from_no_generator_that_has_a_seed():
-    """But for simulations: what they draw never leaves the curator, and nothing that releases imports them."""
-    simulations = ROOT / "curator_service/forecasts"
+    """But for attackers and simulations: what they draw is thrown away, and nothing that releases imports them."""
     curator = [path for path in FILES if path.is_relative_to(ROOT / "curator_service")]
-    assert any(
-        "np.random" in name for path in curator if path.is_relative_to(simulations) for name in _attributes(path)
-    )
-    curator = [path for path in curator if not path.is_relative_to(simulations)]
-    assert _importers("curator_service.forecasts") - _in("curator_service.forecasts", {_name(p) for p in FILES}) == {
-        "curator_service.service.forecasts"
-    }
+    for name, importers in {"attacks": {"trials"}, "forecasts": {"forecasts"}}.items():
+        simulations, package = ROOT / "curator_service" / name, f"curator_service.{name}"
+        inside = [path for path in curator if path.is_relative_to(simulations)]
+        assert any("np.random" in attribute for path in inside for attribute in _attributes(path))
+        outside = _importers(package) - {_name(path) for path in inside}
+        assert outside == {f"curator_service.service.{importer}" for importer in importers}
+        curator = [path for path in curator if path not in inside]
     for path in curator:
         for name in (*_imports(path), *_attributes(path)):
             assert not name.startswith(("numpy.random", "np.random", "scipy.stats")), (path, name)

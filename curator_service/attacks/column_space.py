@@ -35,13 +35,14 @@ def attack(
     *,
     runs_of_a_row: int = RUNS_OF_A_ROW,
     seconds: float = 1.0,
+    alpha: float = ALPHA,
 ) -> Finding | None:
-    """The epsilon that an attacker's record implies, from rows (m, d) in scaled units; None where Z hides nothing.
+    """The epsilon that an attacker's record implies, but for ``alpha``, from rows (m, d); None where they are too few.
 
     Draws releases that are thrown away. Raises ReleaseImpossible like the mechanism.
     """
     if public.shows_x:
-        scores = _one_row(x, mechanism, public, rng, runs_of_a_row)
+        scores = one_row(x, mechanism, public, rng, runs_of_a_row)
     elif len(x) >= x.shape[1] + 2:
         least = RUNS_MIN_NOISY if public.noise_sd else RUNS_MIN
         scores = neighbours(x, mechanism, public.unit, rng, least=least, seconds=seconds)
@@ -51,23 +52,24 @@ def attack(
     if public.noise_sd:  # some other threshold may say more: learnt on half of the runs, judged on the others
         learnt, scores = [s[::2] for s in scores], (scores[0][1::2], scores[1][1::2])
         fair = threshold(learnt[0], learnt[1], public.delta)
-    bound = implied(scores[0], scores[1], fair, public.delta)
+    bound = implied(scores[0], scores[1], fair, public.delta, alpha)
     right, runs = int(np.sum(scores[0] <= 0) + np.sum(scores[1] > 0)), len(scores[0]) + len(scores[1])
-    promised = (
-        f"no claim of an epsilon below {bound:.2g} could be true"
-        if public.epsilon is None
-        else f"that takes an epsilon of at least {bound:.2g}, where {public.epsilon} is claimed"
-    )
+    if bound == 0:
+        meant = "a coin might do as well"
+    elif public.epsilon is None:
+        meant = f"no claim of an epsilon below {bound:.2g} could be true"
+    else:
+        meant = f"that takes an epsilon of at least {bound:.2g}, where {public.epsilon} is claimed"
     sentence = (
         f"Shown a release and the two datasets it may come from, one row moved by {public.name}, an attacker names the "
-        f"right one {right:,} times of {runs:,}: {promised}."
+        f"right one {right:,} times of {runs:,}: {meant}."
     )
     return Finding(
         attack="column_space",
         figure=bound,
         low=bound,
         high=None,
-        confidence=1 - ALPHA,
+        confidence=1 - alpha,
         unit=f"epsilon at delta = {public.delta:g}: no smaller one allows what the attacker did",
         sentence=sentence,
     )
@@ -92,10 +94,13 @@ def _moved(row: Vector, by: float, rng: np.random.Generator) -> Vector:
     return moved
 
 
-def _one_row(
+def one_row(
     x: Matrix, mechanism: Mechanism, public: Public, rng: np.random.Generator, runs: int
 ) -> tuple[Vector, Vector]:
-    """Scores of releases of one row, ``runs`` on each side: log likelihood ratios, but for a factor."""
+    """Scores of ``runs`` releases of one row and of as many of its neighbour: log likelihood ratios, but for a factor.
+
+    A score above 0 speaks for the neighbour.
+    """
     row = x[rng.integers(len(x))]
     other = _moved(row, public.unit, rng)
     power = 1 if public.law.family == "planar_laplace" else 2

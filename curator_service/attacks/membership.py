@@ -67,8 +67,7 @@ def _judged(inside: Vector, outside: Vector, cut: int) -> tuple[int, int]:
 
 def threshold(inside: Vector, outside: Vector) -> float:
     """The distance with the largest share of ``inside`` minus share of ``outside`` below, well before the next."""
-    scores = np.append(np.sort(np.concatenate([inside, outside])), np.inf)
-    below = [np.searchsorted(np.sort(part), scores[:-1], side="right") / len(part) for part in (inside, outside)]
+    scores = np.unique(np.concatenate([inside, outside]))
+    below = [np.searchsorted(np.sort(part), scores, side="right") / len(part) for part in (inside, outside)]
     best = int(np.argmax(below[0] - below[1]))
-    following = scores[best + 1] if np.isfinite(scores[best + 1]) else scores[best]
-    return float((scores[best] + following) / 2)
+    return float(scores[best : best + 2].mean())

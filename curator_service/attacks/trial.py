@@ -23,7 +23,7 @@ _MORE = 20
 _WIDE = 50
 """With more features each fit takes long: fewer repetitions."""
 # Shares of the time, measured on what takes it: draws.
-_SCENE, _NEIGHBOURS, _SPACES, _ANSWERS = 0.15, 0.2, 0.2, 0.15
+_SCENE, _NEIGHBOURS, _SPACES, _ANSWERS = 0.15, 0.3, 0.2, 0.15
 
 
 @dataclass(frozen=True, slots=True, repr=False)

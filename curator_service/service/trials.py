@@ -33,13 +33,17 @@ def on_draft(
 
 
 def on_study(database: Database, vault: Vault, identity: str) -> tuple[wire.StudyOwnerView, list[wire.Finding]]:
-    """Attacks on a study as it is: on the Z that left, with its secret row order, where it was released."""
+    """Attacks on a study as it is: on the Z that left, with its secret row order, where it was released.
+
+    Raises ReleaseImpossible for a draft that cannot be released.
+    """
     with database.read() as db:
         view, release = owner_view(db, identity), store.release_of(db, identity)
         spec, order = view.spec, vault.order(release.id) if release else None
         rows, outcomes = records.scaled_rows(db, vault, spec, order), records.outcomes(db, vault, spec)
         mechanism = mechanism_of(spec, standing(db, spec, view.report).release)
     if release is None:
+        mechanism.assess(rows)  # says in words where nothing can be released
         return view, on_draft(spec, rows, outcomes, mechanism, seconds=COMMAND_SECONDS)
     z = matrix.load(vault.candidates(release.id))
     return view, attacks.on_release(spec, rows, outcomes, mechanism, z, seconds=COMMAND_SECONDS)

@@ -18,7 +18,7 @@ from shared import reconciliation
 from shared.serving.store.database import only_process
 
 ROOT = Path(__file__).parents[2]
-METHODS = ("non-private GP-UCB", "po_gp_ucb, r = ", "gaussian", "uniform random rows")
+METHODS = ("non-private GP-UCB", "po_gp_ucb, r = ", "gaussian", "auto: planar_laplace", "uniform random rows")
 
 
 def _demo(*arguments, start_seconds=None):
@@ -44,20 +44,37 @@ def played(tmp_path_factory):
     )
 
 
-def test_the_demo_prints_the_four_methods_with_what_each_guarantees(played):
+def test_the_demo_prints_the_methods_with_what_each_guarantees(played):
     lines = played.text.splitlines()
     for method in METHODS:
         assert [line for line in lines if line.startswith(f"│ {method}")], method
     assert any("4" in line and "no DP: as published, refuted" in line for line in lines)
-    numbers = [line.split("│")[-3].strip() for line in lines if line.startswith("│ uniform")]
+    numbers = [line.split("│")[-2].strip() for line in lines if line.startswith("│ uniform")]
     assert numbers == ["60"]
     assert "nan" not in played.text  # the spread of a single run
+    assert max(len(line) for line in lines if line.startswith("│")) <= 120
+
+
+def test_the_table_tells_what_an_attacker_rebuilds_of_each_release(played):
+    told = {m["method"].partition(",")[0]: m["known_rows"] for m in played.table["methods"]}
+    cells = {line.split("│")[1].strip().partition(",")[0]: line.split("│")[4].strip() for line in _rows(played.text)}
+    assert cells.keys() == told.keys()
+    for bare in ("non-private GP-UCB", "po_gp_ucb"):
+        assert cells[bare] == "100 %, exactly"
+        assert (told[bare]["figure"], told[bare]["low"] > 0.99) == (1.0, True)
+    for noisy in ("gaussian", "auto: planar_laplace"):
+        # noise of a third of Delta and more in each of three coordinates leaves one row in 1,000 this near at most
+        assert told[noisy]["figure"] < 0.005
+        assert told[noisy]["distance"] > 0.3
+        assert cells[noisy] == f"0 %, off by {told[noisy]['distance']:.2g} Delta"
+    assert told["auto: planar_laplace"]["distance"] < told["gaussian"]["distance"]  # the smaller noise
+    assert (cells["uniform random rows"], told["uniform random rows"]) == ("-", None)
 
 
 def test_the_table_in_json_has_a_regret_for_every_query_of_every_method(played):
     assert [re.sub(r"= \d+", "= ", m["method"]) for m in played.table["methods"]] == list(METHODS)
     for method in played.table["methods"]:
-        assert method.keys() >= {"method", "study_id", "epsilon", "guarantee", "best", "regret", "runs"}
+        assert method.keys() >= {"method", "study_id", "epsilon", "guarantee", "known_rows", "best", "regret", "runs"}
         (run,) = method["runs"]
         assert (run["seed"], run["queries"], len(run["regrets"])) == (0, 60, 60)
         assert all(a >= b >= 0 for a, b in zip(run["regrets"], run["regrets"][1:], strict=False))
@@ -104,6 +121,10 @@ def test_the_demo_leaves_two_logs_that_agree_and_no_process(played):
     assert compared == len(about)
     # gp_ucb and random share the study, each under a grant of its own
     assert about.count(f"/v1/studies/{study}/queries") == 120
+
+
+def _rows(text):
+    return [line for line in text.splitlines() if line.startswith("│")]
 
 
 def _check_one_line(done):

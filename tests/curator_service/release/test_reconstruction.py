@@ -8,12 +8,16 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_diabetes
 
+from curator_service.attacks.maps import affine
+from curator_service.attacks.scene import as_rows, draw
 from curator_service.privacy import entropy
 from curator_service.release.gaussian import GaussianMechanism
 from curator_service.release.po_gp_ucb import PoGpUcb
 from curator_service.scaling import ScaledRows
 from shared.wire import Feature
+from tests.curator_service.attacks.stage import king_county
 
 N, D = 2_000, 5
 
@@ -110,3 +114,40 @@ def test_the_column_space_tells_neighbours_apart_every_time():
 def test_the_column_space_of_a_gaussian_release_tells_nothing():
     """100 fair coins: outside 25 to 75 once in two million."""
     assert 25 <= guessed_right(GaussianMechanism(Decimal(1), 1e-5, 1.0), 100) <= 75
+
+
+def diabetes() -> np.ndarray:
+    """442 patients with ten features each, every feature scaled to unit variance."""
+    x = load_diabetes().data
+    return (x - x.mean(axis=0)) / x.std(axis=0)
+
+
+@pytest.mark.parametrize("records_of", [king_county, diabetes])
+@pytest.mark.parametrize(("epsilon", "branch"), [("1", "lift"), ("1000000", "project")])
+@pytest.mark.parametrize("twice", [False, True], ids=["r = d", "r = 2d"])
+def test_all_real_records_are_rebuilt_from_d_plus_1_known_ones(monkeypatch, records_of, epsilon, branch, twice):
+    """Houses and patients: every one, to nine digits. A square projection is a fixed one, as above."""
+    x = records_of()
+    n, d = x.shape
+    r = 2 * d if twice else d
+    if not twice:
+        m = np.random.default_rng(1).normal(size=(d, d))
+        monkeypatch.setattr(entropy, "gaussian_matrix", lambda *shape: m)
+    mechanism = PoGpUcb(Decimal(epsilon), 1e-5, 1.0, r)
+    assert mechanism.assess(as_rows(x)).branch == branch
+    z = draw(mechanism, x)
+    known = np.random.default_rng(2).choice(n, size=d + 1, replace=False)
+    off = np.linalg.norm(affine(z[known], x[known])(z) - x, axis=1)
+    assert np.max(off / np.linalg.norm(x, axis=1)) < 1e-9
+
+
+@pytest.mark.parametrize("records_of", [king_county, diabetes])
+def test_no_real_record_is_rebuilt_from_d_plus_1_known_ones_where_noise_was_added(records_of):
+    """The control: the same attack on a Gaussian release, epsilon 10. By its noise, fewer than one row in 10,000."""
+    x = records_of()
+    mechanism = GaussianMechanism(Decimal(10), 1e-5, 1.0)
+    z = draw(mechanism, x[:2_000])
+    known = np.random.default_rng(3).choice(len(z), size=x.shape[1] + 1, replace=False)
+    off = np.linalg.norm(affine(z[known], x[known])(z) - x[:2_000], axis=1)
+    assert np.mean(np.delete(off, known) < 0.01) < 0.01
+    assert np.median(off) > 0.25 * mechanism.sd(x.shape[1])

@@ -1,0 +1,119 @@
+"""Which of two neighbours was released? Never better than epsilon allows, and always for the published projection."""
+
+from decimal import Decimal
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from curator_service.attacks import column_space
+from curator_service.attacks.scene import Public
+from curator_service.release.gaussian import GaussianMechanism
+from curator_service.release.identity import Identity
+from curator_service.release.po_gp_ucb import PoGpUcb
+from shared.wire import NoiseLaw
+from tests.curator_service.attacks.stage import Simulated, king_county, public
+from tests.scale import scaled
+
+DELTA = 1e-5
+X = king_county()[:60]
+
+
+def bound_of(mechanism, public, seed=0, runs=12_000):
+    rng = np.random.default_rng(seed)
+    return column_space.attack(X, mechanism, public, rng, runs_of_a_row=scaled(runs), alpha=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", ["0.3", "1", "3"])
+def test_a_gaussian_release_never_implies_more_than_its_epsilon(epsilon):
+    mechanism = GaussianMechanism(Decimal(epsilon), DELTA, 1.0)
+    found = bound_of(mechanism, public("gaussian", mechanism.sd(3), epsilon=epsilon, delta=DELTA))
+    assert found.figure <= float(epsilon)
+    assert found.figure > 0 or epsilon == "0.3"  # which takes more runs to tell from nothing
+    assert found.confidence == 1 - 1e-6
+    assert (found.low, found.high) == (found.figure, None)
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 3.0])
+def test_a_planar_release_never_implies_more_than_its_epsilon_and_nearly_that(epsilon):
+    """By its law in closed form, in three dimensions: sd = sqrt(d + 1) Delta / epsilon."""
+    mechanism = Simulated("planar_laplace", 2 / epsilon, np.random.default_rng(1))
+    found = bound_of(mechanism, public("planar_laplace", 2 / epsilon))
+    assert found.figure <= epsilon
+    assert found.figure > 0.5 * epsilon or epsilon == 0.3
+
+
+@pytest.mark.parametrize(("family", "of_the_noise"), [("gaussian", 0.25), ("planar_laplace", 0.5)])
+def test_too_little_noise_is_caught(family, of_the_noise):
+    """The control: noise for a quarter, or half, of Delta."""
+    sd = 2.0 if family == "planar_laplace" else GaussianMechanism(Decimal(1), DELTA, 1.0).sd(3)
+    mechanism = Simulated(family, sd * of_the_noise, np.random.default_rng(2))
+    assert bound_of(mechanism, public(family, sd * of_the_noise, delta=DELTA)).figure > 1.0
+
+
+@pytest.mark.parametrize("epsilon", ["1", "3"])
+def test_an_attacker_is_right_as_often_as_the_gaussian_lets_it(epsilon):
+    """Phi(Delta / (2 sd)) of the guesses: the best test of two normal laws (Neyman & Pearson)."""
+    mechanism, runs = GaussianMechanism(Decimal(epsilon), DELTA, 1.0), scaled(10_000)
+    law = public("gaussian", mechanism.sd(3), epsilon=epsilon, delta=DELTA)
+    first, second = column_space.one_row(X, mechanism, law, np.random.default_rng(3), runs)
+    right = stats.norm.cdf(1 / (2 * mechanism.sd(3)))
+    for hits in (np.sum(first <= 0), np.sum(second > 0)):
+        assert stats.binomtest(int(hits), runs, right).pvalue > 1e-6
+        assert stats.binomtest(int(hits), runs, 0.5).pvalue < 1e-6
+
+
+@pytest.mark.parametrize(("epsilon", "branch"), [("1", "lift"), ("500", "project")])
+@pytest.mark.parametrize("r", [2, 3, 6])
+def test_fifty_runs_a_side_refute_the_published_projection_at_epsilon_1(r, epsilon, branch):
+    mechanism = PoGpUcb(Decimal(epsilon), DELTA, 1.0, r)
+    rng = np.random.default_rng(4)
+    first, second = column_space.neighbours(X, mechanism, 1.0, rng, runs=50)
+    assert len(first) == len(second) == 50
+    assert column_space.implied(first, second, 0.0, DELTA, alpha=1e-6) > 1.0
+
+
+def test_a_move_of_a_millionth_of_delta_is_seen_in_the_published_projection():
+    mechanism = PoGpUcb(Decimal(1), DELTA, 1.0, 3)
+    first, second = column_space.neighbours(X, mechanism, 1e-6, np.random.default_rng(5), runs=50)
+    assert np.all(first <= 0)
+    assert np.all(second > 0)
+
+
+def test_the_finding_of_a_refuted_release_contradicts_its_claim():
+    law = Public(NoiseLaw(family="random_projection"), False, 1.0, "Delta", "1", DELTA)
+    found = column_space.attack(X, PoGpUcb(Decimal(1), DELTA, 1.0, 3), law, np.random.default_rng(6))
+    assert found.figure > 1
+    assert "where 1 is claimed" in found.sentence
+    bare = column_space.attack(X, Identity(), public("none", epsilon=None), np.random.default_rng(6))
+    assert bare.figure > 5
+    assert "20,000 times of 20,000" in bare.sentence
+
+
+def test_column_spaces_tell_nothing_of_a_gaussian_release():
+    mechanism = GaussianMechanism(Decimal(1), DELTA, 1.0)
+    first, second = column_space.neighbours(X, mechanism, 1.0, np.random.default_rng(7), runs=60)
+    assert column_space.implied(first, second, 0.0, DELTA, alpha=1e-6) <= 1.0
+
+
+def test_a_turned_release_implies_no_more_than_its_epsilon_and_far_too_little_noise_is_caught():
+    """Rows share a secret turn: each run is a release of its own."""
+
+    class Turned(Simulated):
+        def draw(self, rows, out, told=None):
+            Simulated.draw(self, rows, out)
+            out[:] = out @ np.linalg.qr(self.rng.normal(size=(3, 3)))[0]
+
+    bounds = []
+    for sd in (GaussianMechanism(Decimal(1), DELTA, 1.0).sd(3), 0.02):
+        law = public("gaussian", sd, rotated=True, delta=DELTA)
+        mechanism = Turned("gaussian", sd, np.random.default_rng(8))
+        found = column_space.attack(X, mechanism, law, np.random.default_rng(9), alpha=1e-6)
+        bounds.append(found.figure)
+    assert bounds[0] <= 1 < bounds[1]
+
+
+@pytest.mark.parametrize("n", [2, 4])
+def test_few_rows_hide_in_their_column_space(n):
+    mechanism = PoGpUcb(Decimal(1), DELTA, 1.0, 3)
+    assert column_space.attack(X[:n], mechanism, public("random_projection"), np.random.default_rng(10)) is None

@@ -1,0 +1,97 @@
+"""Linkage undoes the row order where nothing protects it, and as far as the noise allows."""
+
+from decimal import Decimal
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from curator_service.attacks import linkage
+from curator_service.attacks.scene import Scene, draw
+from curator_service.release.gaussian import GaussianMechanism
+from curator_service.release.identity import Identity
+from curator_service.release.po_gp_ucb import PoGpUcb
+from curator_service.scaling import BLOCK_ROWS
+from tests.curator_service.attacks.stage import king_county, planar, public
+
+X = np.unique(king_county()[::11], axis=0)  # sold twice, a house has a twin
+N = len(X)
+
+
+def linked(x, z, law, of=None, seed=0):
+    places = np.arange(len(x))
+    return linkage.attack(Scene(x, z, law, of or len(x)), z, places, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("mechanism", [PoGpUcb(Decimal(1), 1e-5, 1.0, r) for r in (2, 3, 6)] + [Identity()], ids=repr)
+def test_every_person_is_found_where_nothing_protects_the_order(mechanism):
+    family = "none" if isinstance(mechanism, Identity) else "random_projection"
+    found = linked(X, draw(mechanism, X), public(family))
+    assert found.figure == found.high == 1.0
+    assert "for 100 % of them" in found.sentence
+    assert f"among {N:,} rows" in found.sentence
+
+
+def simulated_share(law, sd, x, runs=4):
+    """The oracle: noise drawn anew, the nearest row by its definition."""
+    rng, right = np.random.default_rng(1), []
+    for _ in range(runs):
+        z = x + (rng.normal(0, sd, x.shape) if law == "gaussian" else planar(rng, x.shape, sd))
+        nearest = (np.sum(x**2, axis=1)[:, None] + np.sum(z**2, axis=1) - 2 * x @ z.T).argmin(axis=1)
+        right.append(np.mean(nearest == np.arange(len(x))))
+    return float(np.mean(right))
+
+
+@pytest.mark.parametrize("epsilon", ["1", "4", "20"])
+def test_a_gaussian_release_is_linked_as_far_as_its_noise_allows(epsilon):
+    mechanism = GaussianMechanism(Decimal(epsilon), 1e-5, 1.0)
+    sd = mechanism.sd(3)
+    found = linked(X, draw(mechanism, X), public("gaussian", sd))
+    share = simulated_share("gaussian", sd, X)
+    hits = round(found.figure * linkage.TARGETS)
+    # 5e-7 on each side, and a tenth for the oracle's own error
+    law = [stats.binom(linkage.TARGETS, min(1, share * factor)) for factor in (0.9, 1.1)]
+    assert law[0].isf(1 - 1e-6) <= hits <= law[1].isf(1e-6)
+
+
+def test_half_the_noise_would_be_noticed():
+    """The control of the test above."""
+    sd = GaussianMechanism(Decimal(4), 1e-5, 1.0).sd(3)
+    z = X + np.random.default_rng(2).normal(0, sd / 2, X.shape)
+    hits = round(linked(X, z, public("gaussian", sd)).figure * linkage.TARGETS)
+    assert hits > stats.binom(linkage.TARGETS, 1.1 * simulated_share("gaussian", sd, X)).isf(1e-6)
+
+
+def test_rows_in_another_order_are_found_at_their_places_across_blocks():
+    rng = np.random.default_rng(3)
+    whole = rng.normal(size=(2 * BLOCK_ROWS + 100, 2))
+    places = rng.permutation(len(whole))[:500]
+    scene = Scene(whole[places], whole[places], public("none"), len(whole))
+    found = linkage.attack(scene, whole, places, rng)
+    assert found.figure == 1.0
+    assert "Tried" not in found.sentence  # it looked through all rows
+    wrong = linkage.attack(scene, whole, (places + 1) % len(whole), rng)
+    assert wrong.figure == 0.0
+
+
+def test_the_nearest_row_is_the_nearest():
+    rng = np.random.default_rng(4)
+    where, whole = rng.normal(size=(20, 3)), rng.normal(size=(BLOCK_ROWS + 7, 3))
+    row, distance = linkage.nearest(where, whole)
+    brute = np.array([np.linalg.norm(whole - point, axis=1) for point in where])
+    assert row.tolist() == brute.argmin(axis=1).tolist()
+    np.testing.assert_allclose(distance, brute.min(axis=1), rtol=1e-12)
+
+
+def test_very_noisy_rows_are_linked_no_better_than_blindly():
+    z = X + np.random.default_rng(5).normal(0, 1e4, X.shape)
+    found = linked(X, z, public("gaussian", 1e4))
+    assert found.low <= 1 / N <= found.high
+    assert found.figure < 0.03
+
+
+@pytest.mark.parametrize(
+    ("n", "family", "told"), [(1, "none", False), (2, "none", True), (2, "random_projection", False)]
+)
+def test_few_rows(n, family, told):
+    assert (linked(X[:n], X[:n], public(family)) is not None) == told

@@ -1,0 +1,81 @@
+"""Membership: known for sure without noise, and as little as the noise leaves with it."""
+
+from decimal import Decimal
+
+import numpy as np
+import pytest
+
+from curator_service.attacks import membership
+from curator_service.release.gaussian import GaussianMechanism
+from curator_service.release.identity import Identity
+from curator_service.release.po_gp_ucb import PoGpUcb
+from tests.curator_service.attacks.stage import Simulated, king_county, public
+
+X = np.unique(king_county()[::11], axis=0)
+
+
+def asked(mechanism, law, x=X, seed=0):
+    return membership.attack(x, mechanism, law, np.random.default_rng(seed), of=21_613)
+
+
+@pytest.mark.parametrize("mechanism", [PoGpUcb(Decimal(1), 1e-5, 1.0, r) for r in (3, 6)] + [Identity()], ids=repr)
+def test_who_is_in_shows_where_nothing_protects(mechanism):
+    found = asked(mechanism, public("none" if isinstance(mechanism, Identity) else "random_projection"))
+    assert found.figure > 0.97
+    assert found.low > 0.9
+    assert "says yes for" in found.sentence
+
+
+def simulated_advantage(sd, x, runs=6):
+    """The oracle: halves and noise drawn anew, the best threshold known beforehand; mean over the runs."""
+    rng, best = np.random.default_rng(1), []
+    for _ in range(runs):
+        order = rng.permutation(len(x))
+        inside, outside = x[order[: len(x) // 2]], x[order[len(x) // 2 :]]
+        z = inside + rng.normal(0, sd, inside.shape)
+        near = [
+            np.sqrt(np.maximum(((p**2).sum(axis=1)[:, None] + (z**2).sum(axis=1) - 2 * p @ z.T).min(axis=1), 0))
+            for p in (inside, outside)
+        ]
+        at = np.quantile(np.concatenate(near), np.linspace(0, 1, 200))
+        best.append(max(np.mean(near[0] <= t) - np.mean(near[1] <= t) for t in at))
+    return float(np.mean(best))
+
+
+@pytest.mark.parametrize("epsilon", ["1", "4", "40"])
+def test_a_gaussian_release_tells_membership_as_far_as_its_noise_allows(epsilon):
+    """The advantage of about 490 people of each kind has a standard error of 0.032 at most: five of them each way."""
+    mechanism = GaussianMechanism(Decimal(epsilon), 1e-5, 1.0)
+    found = asked(mechanism, public("gaussian", mechanism.sd(3)))
+    advantage = simulated_advantage(mechanism.sd(3), X)
+    assert advantage - 0.2 < found.figure < advantage + 0.16  # the threshold is learnt: it may be worse than the best
+
+
+def test_a_tenth_of_the_noise_would_be_noticed():
+    """The control of the test above."""
+    sd = GaussianMechanism(Decimal(1), 1e-5, 1.0).sd(3)
+    found = asked(Simulated("gaussian", sd / 10, np.random.default_rng(2)), public("gaussian", sd))
+    assert found.figure > simulated_advantage(sd, X) + 0.16
+
+
+def test_the_interval_covers_an_advantage_of_none_as_often_as_it_says():
+    """Noise that hides everything: the true advantage is 0. 200 trials; 5 % may miss, 25 do once in a million."""
+    law, missed = public("gaussian", 1e5), 0
+    for seed in range(200):
+        x = np.random.default_rng(seed).normal(size=(120, 2))
+        found = asked(Simulated("gaussian", 1e5, np.random.default_rng(1000 + seed)), law, x, seed)
+        missed += not found.low <= 0 <= found.high
+    assert missed < 25
+
+
+def test_the_threshold_is_the_best_one_and_keeps_clear_of_the_next_score():
+    inside, outside = np.array([1.0, 2.0, 3.0, 3.0, 9.0]), np.array([2.5, 8.0, 10.0, 11.0, 12.0])
+    assert membership.threshold(inside, outside) == 5.5  # between 3 and 8: 4 of 5 in, 1 of 5 out
+    assert membership.threshold(np.array([0.0, 0.0]), np.array([4.0])) == 2.0
+    assert membership.threshold(np.array([1.0]), np.array([1.0])) == 1.0
+
+
+@pytest.mark.parametrize("n", [1, 2, 40, 47])
+def test_too_few_rows_have_no_such_finding(n):
+    assert asked(Identity(), public("none"), X[:n]) is None
+    assert asked(Identity(), public("none"), X[:48]) is not None
