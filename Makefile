@@ -3,13 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test soak check bench docker-check lock clean
+.PHONY: demo test soak audit-privacy check bench docker-check lock clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo     both parties on this machine, over real HTTP: a table and a plot (ARGS='--keep')"
 	@echo "make test     every test"
 	@echo "make soak     kill -9 at random under load for ten minutes, then 20 times at each named point (SECONDS=600)"
+	@echo "make audit-privacy   the statistical privacy tests at full size: 2 x 200,000 draws (SCALE=20; 200 for the nightly figure)"
 	@echo "make check    ruff, mypy --strict, import contracts"
 	@echo "make bench    speed side by side with what one would use instead"
 	@echo "make docker-check   build and run docker-compose.yml (needs a Docker engine)"
@@ -27,12 +28,17 @@ demo: $(READY)
 	@$(BIN)/python -m demo $(ARGS)
 
 test: $(READY)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 SECONDS ?= 600
 soak: $(READY)
 	$(BIN)/python -m tests.system.soak --seconds $(SECONDS) $(ARGS)
 	BLINDOPT_CRASHES=20 $(BIN)/python -m pytest tests/system/test_crash_matrix.py
+
+SCALE ?= 20
+audit-privacy: $(READY)
+	BLINDOPT_AUDIT_SCALE=$(SCALE) $(BIN)/python -m pytest -n 2 --dist loadfile tests/curator_service/privacy \
+	    tests/curator_service/release tests/curator_service/measurement tests/curator_service/attacks $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff check .

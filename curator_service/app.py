@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 
 from fastapi import FastAPI
+from starlette.concurrency import run_in_threadpool
 
-from curator_service.routes import accounts, datasets, exchange, meta, studies
+from curator_service.routes import accounts, advisories, datasets, exchange, forecasts, meta, studies
 from curator_service.service import Curator
 from curator_service.settings import Settings
 from curator_service.store import base as schema
@@ -48,6 +49,8 @@ def build(settings: Settings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         desk.database.attach()
         yield
+        await curator.releases.stop()
+        await run_in_threadpool(curator.close)
         await desk.database.finish()
         desk.close()
 
@@ -56,12 +59,21 @@ def build(settings: Settings) -> FastAPI:
         description=DESCRIPTION,
         desk=desk,
         settings=settings,
-        routers=[exchange.router, accounts.router, meta.router, datasets.router, studies.router],  # the busiest first
+        routers=[  # the busiest first
+            exchange.router,
+            accounts.router,
+            meta.router,
+            datasets.router,
+            studies.router,
+            advisories.router,
+            forecasts.router,
+        ],
         limit_of=lambda path, principal: (
             settings.upload_limit_bytes
             if path == "/v1/datasets" and principal is not None and principal.role == "owner"
             else settings.body_limit_bytes
         ),
+        period_of=lambda method, path, principal: exchange.period_of(curator, method, path, principal),
         auditors=("owner", "auditor", "modeler"),
         hot=[exchange.HOT],
         lifespan=lifespan,

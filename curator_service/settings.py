@@ -22,3 +22,5 @@ class Settings(ServiceSettings):
     import_dir: Path | None = Field(None, description="Folder whose files an owner may register by name.")
     query_rows_max: int = Field(100, ge=1, le=ROWS_MAX, description="Most rows in one query.")
     query_plays_max: int = Field(100, ge=1, le=PLAYS_MAX, description="Most plays of one row in one query.")
+    forecasts_waiting_max: int = Field(8, ge=0, description="Most forecasts that wait while one runs.")
+    forecast_seconds_max: int = Field(3_600, ge=1, le=1_000_000, description="A forecast that runs longer fails.")

@@ -1,6 +1,7 @@
 """What must hold between the modeler's tables and its log, whatever happened: part of `audit verify`."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from modeler_service import store
 from modeler_service.run import query_of
@@ -30,7 +31,7 @@ def check(db: Connection, records: Iterable[Json]) -> None:
             raise LogBroken(
                 f"trial {trial.number} of {trial.run_id} was changed: the log tells that another row was asked"
             )
-        if told[1] != sha256(trial.reply or b"") or not _says(trial.reply, trial.y, trial.passport):
+        if told[1] != sha256(trial.reply or b"") or not _says(trial):
             raise LogBroken(
                 f"trial {trial.number} of {trial.run_id} was changed: its answer is not what the curator said"
             )
@@ -40,7 +41,8 @@ def check(db: Connection, records: Iterable[Json]) -> None:
             raise LogBroken(f"trial {number} of {run_id} lacks the answer that the log tells")
 
 
-def _says(reply: bytes, y: float, passport: str) -> bool:
-    """Whether a stored reply has this one answer."""
-    (answer,) = wire.QueryReply.model_validate_json(reply).answers
-    return (answer.y, answer.passport.model_dump_json()) == (y, passport)
+def _says(trial: Any) -> bool:
+    """Whether the stored reply of a trial has its one answer."""
+    (answer,) = wire.QueryReply.model_validate_json(trial.reply).answers
+    told = answer.y, answer.plays, answer.passport.model_dump_json()
+    return told == (trial.y, trial.plays, trial.passport)

@@ -205,6 +205,7 @@ class Run:
                 answered_at=stamp(now),
                 query_id=reply.id,
                 y=answer.y,
+                plays=answer.plays,
                 passport=answer.passport.model_dump_json(),
                 reply=told.body,  # the log has its digest: so nobody can change y afterwards
             )

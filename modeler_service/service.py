@@ -19,8 +19,8 @@ from shared.serving.store.database import Connection
 from shared.serving.store.replies import StoredReply
 
 CSV_COLUMNS = (
-    "number", "phase", "row", "y", "mean", "sd", "acquisition", "ties", "measurement_variance", "query_id",
-    "chosen_at", "answered_at",
+    "number", "phase", "row", "y", "plays", "mean", "sd", "acquisition", "ties", "measurement_variance",
+    "privacy_family", "privacy_scale", "privacy_variance", "query_id", "chosen_at", "answered_at",
 )  # fmt: skip
 
 
@@ -157,6 +157,8 @@ class Modeler:
             line = trial.model_dump(mode="json")
             if trial.passport is not None:
                 line["measurement_variance"] = trial.passport.measurement_variance
+                for name in ("family", "scale", "variance"):
+                    line[f"privacy_{name}"] = getattr(trial.passport.privacy, name)
             writer.writerow(line)
         return text.getvalue()
 
@@ -209,5 +211,6 @@ def _trial_view(row: Any) -> wire.TrialView:
         answered_at=moment(row.answered_at) if row.answered_at else None,
         query_id=row.query_id,
         y=row.y,
+        plays=row.plays,
         passport=wire.NoisePassport.model_validate_json(row.passport) if row.passport else None,
     )

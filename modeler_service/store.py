@@ -63,6 +63,7 @@ trials = Table(
     Column("answered_at", Text),
     Column("query_id", Text),
     Column("y", Float),
+    Column("plays", Integer),
     Column("passport", Text),
     Column("reply", LargeBinary),
     PrimaryKeyConstraint("run_id", "number"),
@@ -156,7 +157,7 @@ def best(db: Connection, run_id: str, *, largest: bool) -> Row[Any] | None:
 def answered_trials(db: Connection) -> Iterable[Row[Any]]:
     """Every answered trial of every run; streamed."""
     return db.execute(
-        select(trials.c.run_id, trials.c.number, trials.c.row, trials.c.y, trials.c.passport, trials.c.reply).where(
+        select(*(trials.c[name] for name in ("run_id", "number", "row", "y", "plays", "passport", "reply"))).where(
             trials.c.y.is_not(None)
         )
     )

@@ -97,7 +97,7 @@ class Client:
             verify=context,
             trust_env=False,  # a proxy of the environment would read the token
         )
-        self._timeout_s = timeout_s
+        self._timeout_s = self._allowed_s = timeout_s
         self._cancelled = cancelled
         self._progress = progress
         self._reply_max_bytes = reply_max_bytes
@@ -112,6 +112,11 @@ class Client:
     def close(self) -> None:
         """Close the connection."""
         self._http.close()
+
+    def _wait(self, longer_s: float) -> None:
+        """Give a reply so much more than the timeout."""
+        self._allowed_s = self._timeout_s + longer_s
+        self._http.timeout = httpx.Timeout(self._allowed_s)
 
     def _send(
         self,
@@ -131,7 +136,7 @@ class Client:
             headers["Idempotency-Key"] = key
         if body is not None:
             headers["Content-Type"] = "application/json"
-        deadline = time.monotonic() + self._timeout_s
+        deadline = time.monotonic() + self._allowed_s
         with (
             _transport_errors(),
             self._http.stream(
@@ -258,8 +263,10 @@ class StudyClient(Client):
         self._path = f"/v1/studies/{study_id}"
 
     def study(self) -> wire.StudyView:
-        """What the curator tells of the study."""
-        return self._send("GET", self._path, study_id=self._study_id).check().read(wire.StudyView)
+        """What the curator tells of the study. Where its replies keep a deadline, this client waits so much longer."""
+        view = self._send("GET", self._path, study_id=self._study_id).check().read(wire.StudyView)
+        self._wait((view.reply_after_ms or 0) / 1000)
+        return view
 
     def ask(self, query: wire.QueryRequest, *, key: str) -> tuple[wire.QueryReply, Reply]:
         """Measure rows. The caller records the exchange of an answer, together with the answer."""
@@ -404,6 +411,37 @@ class OwnerClient(Client):
         """Refuse one token of a grant from now on."""
         return self._post(f"/v1/studies/{study_id}/grants/{grant_id}/tokens/{kid}:revoke", wire.GrantView)
 
+    def start_forecast(
+        self, study_id: str, forecast: wire.ForecastCreate, *, key: str | None = None
+    ) -> wire.ForecastView:
+        """Begin to simulate what each privacy level would cost in quality."""
+        return self._post(f"/v1/studies/{study_id}/forecasts", wire.ForecastView, forecast, key)
+
+    def forecast(self, study_id: str, forecast_id: str) -> wire.ForecastView:
+        """A forecast, with its points once it is completed."""
+        return self._get(f"/v1/studies/{study_id}/forecasts/{forecast_id}", wire.ForecastView)
+
+    def forecasts(self, study_id: str) -> list[wire.ForecastView]:
+        """Every forecast of a study, in order of creation."""
+        path = f"/v1/studies/{study_id}/forecasts"
+        pages = _pages(lambda token: self._get(path, wire.ForecastPage, page_token=token, page_size=1_000))
+        return [forecast for page in pages for forecast in page.forecasts]
+
+    def cancel_forecast(self, study_id: str, forecast_id: str, *, key: str | None = None) -> wire.ForecastView:
+        """End a forecast now."""
+        return self._post(f"/v1/studies/{study_id}/forecasts/{forecast_id}:cancel", wire.ForecastView, None, key)
+
+    def wait_forecast(
+        self, study_id: str, forecast_id: str, *, timeout_s: float, poll_s: float = 0.1
+    ) -> wire.ForecastView:
+        """Ask until the forecast has ended; Unreachable after ``timeout_s``."""
+        deadline = time.monotonic() + timeout_s
+        while (forecast := self.forecast(study_id, forecast_id)).ended_at is None:
+            if time.monotonic() > deadline:
+                raise Unreachable(f"forecast {forecast_id} has not ended within {timeout_s} s")
+            time.sleep(poll_s)
+        return forecast
+
     def ledger(self, study_id: str) -> Iterator[wire.LedgerEntry]:
         """Every charge and refusal of a study."""
         path = f"/v1/studies/{study_id}/ledger"
@@ -419,6 +457,18 @@ class OwnerClient(Client):
         path = f"/v1/studies/{study_id}/exposure"
         for page in _pages(lambda token: self._get(path, wire.ExposurePage, page_token=token, page_size=1_000)):
             yield from page.rows
+
+    def accounting(self, study_id: str, *, delta: float | None = None) -> wire.Accounting:
+        """What a study has cost so far, by the sum and tightly at ``delta``."""
+        return self._get(f"/v1/studies/{study_id}/accounting", wire.Accounting, delta=delta)
+
+    def withdraw(self, advisory: wire.AdvisoryCreate, *, key: str | None = None) -> wire.AdvisoryView:
+        """Withdraw a version of a release mechanism, for good."""
+        return self._post("/v1/advisories", wire.AdvisoryView, advisory, key)
+
+    def advisories(self) -> list[wire.AdvisoryView]:
+        """The first thousand withdrawn mechanisms, with the studies that used them."""
+        return self._get("/v1/advisories", wire.AdvisoryPage, page_size=1_000).advisories
 
     def audit(self, grant_id: str | None = None) -> Iterator[wire.AuditEntry]:
         """The whole log, or the shared one of a grant."""

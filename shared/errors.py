@@ -81,6 +81,12 @@ class StateConflict(BlindoptError):
     code, status, title = "state_conflict", 409, "Not possible in this state"
 
 
+class MechanismWithdrawn(BlindoptError):
+    """The release mechanism turned out to be wrong: it makes no new release. Choose another one."""
+
+    code, status, title = "mechanism_withdrawn", 409, "The release mechanism is withdrawn"
+
+
 class StillRunning(BlindoptError):
     """The same request, under the same idempotency key, is being worked on."""
 

@@ -1,19 +1,245 @@
-"""What a study costs: before anything is spent, and counted tightly after."""
+"""What a study costs: before anything is spent, and counted tightly after.
 
-from curator_service.privacy.ledger import Prices, text
-from shared.wire import Price, StudyCreate
+Two counts, side by side: pure composition, which the ledger enforces, and the tight figure at a delta. Both
+depend on public values and on the history of requests alone. The sum holds however answers are chosen (a
+privacy filter, Rogers et al. 2016). The tight figure is proved for a number of answers fixed in advance: that of
+a price, at the cap, holds for every way to stay below it; that of a report is for the number that was asked.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+
+from curator_service.privacy.answers import concrete_answers
+from curator_service.privacy.calibration import gaussian_sd
+from curator_service.privacy.choice import Concrete, concrete
+from curator_service.privacy.composition import Part, tight_epsilon
+from curator_service.privacy.ledger import Prices, text, units
+from curator_service.privacy.noise import LATTICE_BITS
+from shared.wire import (
+    Accounting,
+    GaussianProjectionRelease,
+    GaussianRelease,
+    IdentityRelease,
+    LaplaceAnswers,
+    Loss,
+    NoAnswerNoise,
+    PlanarLaplaceRelease,
+    PoGpUcbRelease,
+    Price,
+    RowsLoss,
+    StudyCreate,
+    amount,
+)
+
+DELTA = 1e-6
+"""What a report is at where a study has no delta of its own."""
 
 
-def price(spec: StudyCreate) -> Price:
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What one release and one answer of a study cost, in the ledger's units and as dominating pairs.
+
+    ``failure`` is the release's own delta where it has one: its pure epsilon holds at no smaller one.
+    ``black_box``: nothing but (epsilon, failure) is known of the release.
+    """
+
+    release: int | None
+    answer: int | None
+    release_part: Part | None = None
+    answer_part: Part | None = None
+    failure: float = 0.0
+    black_box: bool = False
+
+    @classmethod
+    def of(cls, spec: StudyCreate, release: Concrete | None = None) -> "Costs":
+        """None for a cost where nothing is bounded. ``release``: what ran, where ``auto`` was left to choose."""
+        prices, release = Prices.of(spec), release or concrete(spec)[0]
+        answered = not isinstance(spec.answers, NoAnswerNoise)
+        bounded = not isinstance(release, IdentityRelease | PoGpUcbRelease)
+        return cls(
+            release=prices.release if bounded else None,
+            answer=prices.answer if answered else None,
+            release_part=_release_part(release, len(spec.features)),
+            answer_part=_answer_part(spec),
+            failure=release.delta if isinstance(release, GaussianRelease | GaussianProjectionRelease) else 0.0,
+            black_box=isinstance(release, GaussianProjectionRelease),
+        )
+
+    def loss(self, answers: int, delta: float, *, alone: bool = False) -> Loss:
+        """The release and this many answers about one person; ``alone``: or at most one, each another's."""
+        if alone and answers:
+            either = [self.loss(0, delta), self._of(0, 1, delta)]
+            pure = [None if one.epsilon is None else units(one.epsilon) for one in either]
+            tight = [one.tight_epsilon for one in either]
+            return Loss(
+                epsilon=None if None in pure else text(max(one for one in pure if one is not None)),
+                tight_epsilon=None if None in tight else max(one for one in tight if one is not None),
+            )
+        return self._of(1, answers, delta)
+
+    def _of(self, releases: int, answers: int, delta: float) -> Loss:
+        if (releases and self.release is None) or (answers and self.answer is None):
+            return Loss(epsilon=None, tight_epsilon=None)
+        pure = releases * (self.release or 0) + answers * (self.answer or 0)
+        return Loss(epsilon=text(pure), tight_epsilon=self._tight(releases, answers, pure, delta))
+
+    def _tight(self, releases: int, answers: int, pure: int, delta: float) -> float | None:
+        failure = self.failure if releases else 0.0
+        # Pure composition holds at the release's own delta: the tight figure there is never more.
+        sum_ = float(Decimal(text(pure))) if failure <= delta else math.inf
+        left = delta - failure if releases and self.black_box else delta
+        parts = [self.release_part] if releases and self.release_part is not None else []
+        if answers and self.answer_part is not None:
+            parts.append(Part(self.answer_part.kind, self.answer_part.size, answers))
+        # Discrete Laplace noise is that of a rounded continuous variable but for a factor of e^(2^-42) (docs).
+        lattice = (releases + answers) * 2.0**-LATTICE_BITS
+        left *= 1 - lattice
+        bound = tight_epsilon(parts, left) + lattice if left > 0 else math.inf
+        return None if math.isinf(least := min(sum_, bound)) else least
+
+
+def _release_part(release: Concrete, d: int) -> Part | None:
+    match release:
+        case GaussianRelease():
+            return Part("gaussian", 1 / _noise_per_sensitivity(amount(release.epsilon), release.delta))
+        case PlanarLaplaceRelease():
+            # In one dimension it is a Laplace mechanism; in more, nothing better than pure epsilon is proved.
+            return Part("laplace" if d == 1 else "pure", float(amount(release.epsilon)))
+        case GaussianProjectionRelease():
+            # Not concentrated: its Renyi divergences are infinite from some order on. A black box it is.
+            return Part("pure", float(amount(release.epsilon)))
+        case IdentityRelease() | PoGpUcbRelease():
+            return None
+
+
+def _noise_per_sensitivity(epsilon: Decimal, delta: float) -> float:
+    """Standard deviation over all that a row can move: Delta, scaling's rounding, and the lattice's."""
+    sd = gaussian_sd(epsilon, delta, 1.0, 1)
+    return sd / (1 + 2 * sd * 2.0**-LATTICE_BITS)
+
+
+def _answer_part(spec: StudyCreate) -> Part | None:
+    """One released y.
+
+    Laplace: on the lattice, it is all but a rounded Laplace variable whose scale is at least (2C + a lattice
+    step) / epsilon (docs/privacy.md). One bit is randomized response itself; piecewise is epsilon-DP, and
+    counted as if it were.
+    """
+    kind = concrete_answers(spec.answers)
+    if isinstance(kind, NoAnswerNoise):
+        return None
+    return Part("laplace" if isinstance(kind, LaplaceAnswers) else "pure", float(amount(kind.epsilon)))
+
+
+# --- before ---------------------------------------------------------------------------------------
+
+
+def price(spec: StudyCreate, release: Concrete | None = None) -> Price:
     """What a study's release and answers cost, and how many answers its caps leave."""
-    prices = Prices.of(spec)
+    costs, prices, alone = Costs.of(spec, release), Prices.of(spec), spec.privacy_unit == "answer"
+    of_study, of_row = _left(spec, prices)
+    bounded = costs.release is not None and costs.answer is not None
+    full = None
+    delta = getattr(spec.release, "delta", None) if bounded else None
+    if bounded and (of_row is not None or alone):
+        full = costs.loss(1 if of_row is None else of_row, delta or DELTA, alone=alone)
     return Price(
-        release_epsilon=text(prices.release) if prices.release_bounded else None,
-        answer_epsilon=text(prices.answer) if prices.answers_bounded else None,
-        answers_per_row=None,
-        answers=None,
-        row_epsilon=None,
-        tight_row_epsilon=None,
-        tight_delta=None,
-        sentence="",
+        release_epsilon=None if costs.release is None else text(costs.release),
+        answer_epsilon=None if costs.answer is None else text(costs.answer),
+        answers_per_row=of_row,
+        answers=of_study,
+        row_epsilon=full.epsilon if full else None,
+        tight_row_epsilon=full.tight_epsilon if full and delta is not None else None,
+        tight_delta=delta,
+        sentence=_price_in_words(spec, costs, of_row, of_study),
     )
+
+
+def _left(spec: StudyCreate, prices: Prices) -> tuple[int | None, int | None]:
+    """Releases of y that the caps leave the study, and one row, after the release; None where there is no cap."""
+    budget = spec.budget
+
+    def fit(cap: str | None, spent: int) -> list[int]:
+        return [max(0, units(cap) - spent) // prices.answer] if cap is not None and prices.answer else []
+
+    of_study = fit(budget.epsilon_total, prices.release)
+    of_study += [budget.queries] if budget.queries is not None else []
+    of_row = fit(budget.epsilon_per_row, prices.release) if spec.privacy_unit == "row" else []
+    return min(of_study, default=None), min(of_study + of_row, default=None)
+
+
+def _price_in_words(spec: StudyCreate, costs: Costs, of_row: int | None, of_study: int | None) -> str:
+    release = (
+        "The release has no finite epsilon: no sum bounds what a row loses"
+        if costs.release is None
+        else f"The release costs every row {text(costs.release)}"
+    )
+    mean = getattr(spec.answers, "plays", "each") == "mean"
+    what = "the mean of a query's plays of a row" if mean else "each answer"
+    answer = (
+        f"{what} costs {text(costs.answer)}" if costs.answer is not None else f"{what} has no noise and no finite cost"
+    )
+    if spec.privacy_unit == "answer":
+        answer += " to another person"
+    joined = f"{release}, {answer}" if costs.release is not None else f"{release}; {answer}"
+    if spec.privacy_unit == "answer":
+        buys = "sets no cap on answers" if of_study is None else f"buys {_answers(of_study, '')}"
+    elif of_row is None:
+        buys = "sets no cap on answers"
+    else:
+        total = "" if of_study is None else f", and {_answers(of_study, '')} in all"
+        buys = f"buys {_answers(of_row, 'more ')} per row{total}"
+    return f"{joined}: this budget {buys}."
+
+
+def _answers(number: int, more: str) -> str:
+    return f"{number} {more}answer" + ("" if number == 1 else "s")
+
+
+# --- after ----------------------------------------------------------------------------------------
+
+
+def report(
+    spec: StudyCreate,
+    rows: Mapping[int, int],
+    total: int,
+    delta: float,
+    *,
+    released: bool = True,
+    release: Concrete | None = None,
+) -> Accounting:
+    """What a study has cost so far, by pure composition and tightly at ``delta``.
+
+    ``rows``: how many rows have each number of released answers. ``total``: all released answers.
+    ``released``: whether the release was charged. ``release``: what ran, where ``auto`` was left to choose.
+    """
+    costs, alone = Costs.of(spec, release), spec.privacy_unit == "answer"
+    if not released:
+        nothing = Loss(epsilon="0", tight_epsilon=0.0)
+        found, study = [RowsLoss(answers=k, rows=n, **dict(nothing)) for k, n in sorted(rows.items())], nothing
+    else:
+        found = [
+            RowsLoss(answers=k, rows=n, **dict(costs.loss(k, delta, alone=alone))) for k, n in sorted(rows.items())
+        ]
+        study = costs.loss(total, delta)
+    return Accounting(delta=delta, rows=found, study=study, sentence=_report_in_words(found, study, delta))
+
+
+def _report_in_words(rows: list[RowsLoss], study: Loss, delta: float) -> str:
+    if not rows:
+        return "There are no rows."
+    worst = rows[-1]
+    return (
+        f"The row that was asked most has lost {_loss_in_words(worst, delta)} "
+        f"by {_answers(worst.answers, '')}; the study in all {_loss_in_words(study, delta)}. The sum holds however the "
+        "modeler chose what to ask; the tight figure takes the numbers of answers as if they had been fixed before."
+    )
+
+
+def _loss_in_words(loss: Loss, delta: float) -> str:
+    if loss.epsilon is None:
+        return "without a bound"
+    tight = "no bound" if loss.tight_epsilon is None else f"{loss.tight_epsilon:.4g}"
+    return f"epsilon {loss.epsilon} by the sum, {tight} at delta {delta:.3g}"

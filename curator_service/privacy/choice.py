@@ -1,9 +1,10 @@
 """Which release mechanism `auto` takes: from public values alone, so that the choice tells nothing."""
 
+from collections.abc import Collection
 from math import sqrt
-from typing import Any
 
 from curator_service.privacy.calibration import gaussian_sd
+from curator_service.privacy.noise import PLANAR_FEATURES_MAX
 from shared.wire import (
     AutoRelease,
     GaussianProjectionRelease,
@@ -16,29 +17,66 @@ from shared.wire import (
 )
 
 Concrete = IdentityRelease | PoGpUcbRelease | GaussianRelease | PlanarLaplaceRelease | GaussianProjectionRelease
-PLANAR_FEATURES_MAX = 20
-"""More features make the exact sampler of planar Laplace noise too slow."""
 
 
-def concrete(study: StudyCreate) -> tuple[Concrete, str | None]:
+def concrete(study: StudyCreate, withdrawn: Collection[str] = ()) -> tuple[Concrete, str | None]:
     """The release of a study with ``auto`` resolved, and why it is that one (None where the owner chose).
 
-    ``auto`` takes the smaller standard deviation per coordinate: sqrt(d + 1) Delta / epsilon of planar
-    Laplace, or that of the analytic Gaussian mechanism.
+    ``auto`` takes the first of its choices that is not ``withdrawn``; where all are, the first, which will be
+    refused.
     """
-    spec, d = study.release, len(study.features)
+    if not isinstance(study.release, AutoRelease):
+        return study.release, None
+    choices = _choices(study, study.release)
+    left = [choice for choice in choices if choice[0].mechanism not in withdrawn]
+    if not left:
+        release, why = choices[0]
+        return release, f"{why}; it is withdrawn, and nothing else that auto takes is left"
+    passed = [release.mechanism for release, _ in choices if release.mechanism in withdrawn]
+    release, why = left[0]
+    return release, f"{why} ({' and '.join(passed)} withdrawn)" if passed else why
+
+
+def as_run(study: StudyCreate, mechanism: str) -> Concrete:
+    """The release of a study that ran with ``mechanism``: what auto took then, whatever it would take today."""
+    spec = study.release
     if not isinstance(spec, AutoRelease):
-        return spec, None
-    shared: dict[str, Any] = {"epsilon": spec.epsilon, "sensitivity": spec.sensitivity, "rotate": spec.rotate}
-    planar = PlanarLaplaceRelease(mechanism="planar_laplace", **shared)
+        return spec
+    if mechanism == "planar_laplace":
+        return _planar(spec)
+    if mechanism == "gaussian" and spec.delta is not None:
+        return _gaussian(spec, spec.delta)
+    raise ValueError(f"auto never took {mechanism} for this study")
+
+
+def _planar(spec: AutoRelease) -> PlanarLaplaceRelease:
+    return PlanarLaplaceRelease(
+        mechanism="planar_laplace", epsilon=spec.epsilon, sensitivity=spec.sensitivity, rotate=spec.rotate
+    )
+
+
+def _gaussian(spec: AutoRelease, delta: float) -> GaussianRelease:
+    return GaussianRelease(
+        mechanism="gaussian", epsilon=spec.epsilon, delta=delta, sensitivity=spec.sensitivity, rotate=spec.rotate
+    )
+
+
+def _choices(study: StudyCreate, spec: AutoRelease) -> list[tuple[Concrete, str]]:
+    """What auto may take, best first, and why: the smaller standard deviation per coordinate.
+
+    That is sqrt(d + 1) Delta / epsilon of planar Laplace, or that of the analytic Gaussian mechanism.
+    """
+    d = len(study.features)
+    planar = _planar(spec)
     planar_sd = sqrt(d + 1) * spec.sensitivity / float(amount(spec.epsilon))
     if spec.delta is None:
-        return planar, "planar_laplace: without a delta, only pure epsilon-differential privacy will do"
-    gaussian = GaussianRelease(mechanism="gaussian", delta=spec.delta, **shared)
+        return [(planar, "planar_laplace: without a delta, only pure epsilon-differential privacy will do")]
+    gaussian = _gaussian(spec, spec.delta)
     if d > PLANAR_FEATURES_MAX:
-        return gaussian, f"gaussian: planar_laplace is for {PLANAR_FEATURES_MAX} features at most"
+        return [(gaussian, f"gaussian: planar_laplace is for {PLANAR_FEATURES_MAX} features at most")]
     gaussian_noise = gaussian_sd(amount(spec.epsilon), spec.delta, spec.sensitivity, d)
     told = f"noise {planar_sd:.4g} per coordinate with planar_laplace, {gaussian_noise:.4g} with gaussian"
-    if planar_sd <= gaussian_noise:
-        return planar, f"planar_laplace: {told}; it needs no delta, too"
-    return gaussian, f"gaussian: {told}"
+    better_planar = planar_sd <= gaussian_noise
+    of_planar = (planar, f"planar_laplace: {told}; it needs no delta" + (", too" if better_planar else ""))
+    of_gaussian = (gaussian, f"gaussian: {told}")
+    return [of_planar, of_gaussian] if better_planar else [of_gaussian, of_planar]

@@ -33,8 +33,31 @@ def gaussian_matrix(d: int, r: int) -> Matrix:
     return matrix
 
 
+def sample(n: int, k: int) -> NDArray[np.int64]:
+    """``k`` different rows of n, uniform, in ascending order."""
+    return np.array(sorted(random.SystemRandom().sample(range(n), k)), dtype=np.int64)
+
+
 def permutation(n: int) -> NDArray[np.int64]:
     """A uniform random order of n rows."""
     order = list(range(n))
     random.SystemRandom().shuffle(order)  # reads os.urandom and has no seed
     return np.array(order, dtype=np.int64)
+
+
+CONDITION_MAX = 1e4
+"""Gaussian matrices of a larger condition number are drawn again: see ``orthonormal``."""
+
+
+def orthonormal(d: int, r: int) -> Matrix:
+    """A d x r matrix with orthonormal columns, r <= d, from the Haar (uniform) law.
+
+    G = P R of a Gaussian G, with the signs that make the diagonal of R positive: P is then uniform and independent
+    of R (Mezzadri 2007, section 5). So drawing again where R, and with it G, is badly conditioned does not change the
+    law of P, and keeps the rounding errors of the factorization small. Square, it is a random rotation or reflection.
+    """
+    while True:
+        columns, triangle = np.linalg.qr(gaussian_matrix(d, r))
+        if np.linalg.cond(triangle) <= CONDITION_MAX:
+            matrix: Matrix = columns * np.where(np.diag(triangle) < 0, -1.0, 1.0)
+            return matrix

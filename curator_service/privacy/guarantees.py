@@ -1,5 +1,10 @@
-"""What is promised, in words. Every guarantee text of the product is made here, from a study's state."""
+"""What is promised and what is not, in words: the one source of both, for the API and for docs/privacy.md."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from textwrap import fill
+
+from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.choice import Concrete, concrete
 from shared.wire import (
     GaussianProjectionRelease,
@@ -14,16 +19,29 @@ from shared.wire import (
 EXACT_ANSWERS = (
     "The measurement y of each queried row is released without privacy noise, and the number of rows is public."
 )
+_ANSWER_LAWS = {
+    "laplace": "clipped, with Laplace noise",
+    "one_bit": "clipped, then one of two values",
+    "piecewise": "clipped, then a value of a bounded interval",
+}
+WITHDRAWN = "Withdrawn"
 
 
-def guarantee(spec: StudyCreate) -> str:
-    """The guarantee of a study, in words for every party."""
-    return f"{_release(concrete(spec)[0], len(spec.features))} {_answers(spec)}"
+def guarantee(spec: StudyCreate, withdrawn: str | None = None, release: Concrete | None = None) -> str:
+    """The guarantee of a study, in words for every party.
 
-
-def not_protected(spec: StudyCreate) -> list[str]:
-    """What a study does not promise, in words for every party."""
-    return [EXACT_ANSWERS] if isinstance(spec.answers, NoAnswerNoise) else []
+    ``withdrawn``: why the release mechanism is, where it is. ``release``: what ran, where ``auto`` was left to
+    choose and an advisory may have changed what it would take.
+    """
+    ran = release or concrete(spec)[0]
+    promised = _release(ran, len(spec.features))
+    if withdrawn is not None:
+        promised = (
+            f"{WITHDRAWN}: {withdrawn.rstrip('. ')}. Do not rely on what {ran.mechanism} promised for the features. "
+            "No new release is made with it; Z that has left cannot come back, so a study that is open goes on "
+            "answering queries until its owner closes it. It was: " + promised
+        )
+    return f"{promised} {_answers(spec)}"
 
 
 def _release(release: Concrete, d: int) -> str:
@@ -52,15 +70,110 @@ def _release(release: Concrete, d: int) -> str:
 
 
 def _answers(spec: StudyCreate) -> str:
-    if isinstance(spec.answers, NoAnswerNoise):
+    answers = concrete_answers(spec.answers)
+    if isinstance(answers, NoAnswerNoise):
         return EXACT_ANSWERS
     one = (
-        f"Each released y is {spec.answers.epsilon}-differentially private: no other value of y would make it more "
-        f"than e^{spec.answers.epsilon} times likelier. The number of rows is public, and which rows are asked is "
-        "chosen by the modeler."
+        f"Each released y is {answers.epsilon}-differentially private ({_ANSWER_LAWS[answers.mechanism]}): no other "
+        f"value of y would make it more than e^{answers.epsilon} times likelier. The number of rows is public, and "
+        "which rows are asked is chosen by the modeler."
     )
+    if answers.plays == "mean":
+        one += " Several plays of a row in one query are released once, as their mean: so much holds for all of them."
     if spec.privacy_unit == "answer":
         return f"{one} Each answer is counted as another person's."
     cap = spec.budget.epsilon_per_row
     added = "Answers about one row add up, with the release"
     return f"{one} {added}, to {cap} at most." if cap else f"{one} {added}: the study sets no cap on the sum."
+
+
+# --- what is not promised -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Something that is not protected, and in which studies."""
+
+    heading: str
+    says: str
+    applies: Callable[[StudyCreate, Concrete], bool] = lambda spec, release: True
+
+    @property
+    def sentence(self) -> str:
+        """Heading and text."""
+        return f"{self.heading}: {self.says}"
+
+
+def _is_sound(release: Concrete) -> bool:
+    return not isinstance(release, IdentityRelease | PoGpUcbRelease)
+
+
+GAPS: tuple[Gap, ...] = (
+    Gap(
+        "Features",
+        "without a sound release they are published as they are, or can be rebuilt from a few known rows.",
+        lambda spec, release: not _is_sound(release),
+    ),
+    Gap(
+        "Changes larger than Delta",
+        "a person whose features could have been further away than Delta, in scaled units, is promised less about "
+        "them, the less the further.",
+        lambda spec, release: _is_sound(release),
+    ),
+    Gap(
+        "y",
+        "without an answer mechanism it leaves as it was measured; measurement noise is no privacy.",
+        lambda spec, release: isinstance(spec.answers, NoAnswerNoise),
+    ),
+    Gap(
+        "Answers about one row",
+        "without a cap on epsilon per row they add up without a limit.",
+        lambda spec, release: (
+            not isinstance(spec.answers, NoAnswerNoise)
+            and spec.privacy_unit == "row"
+            and spec.budget.epsilon_per_row is None
+        ),
+    ),
+    Gap(
+        "Answers about one person",
+        "each is counted as another person's; where one person is behind several, what they tell adds up.",
+        lambda spec, release: not isinstance(spec.answers, NoAnswerNoise) and spec.privacy_unit == "answer",
+    ),
+    Gap("Sizes", "how many rows there are, the shape of Z, and the mechanism are public."),
+    Gap("Queries", "which rows were asked, how often and when is known to the modeler, who chose them."),
+    Gap(
+        "Timing",
+        "without reply_after_ms a reply leaves when it is ready, and how long a draw takes depends on what is drawn.",
+        lambda spec, release: spec.reply_after_ms is None,
+    ),
+    Gap(
+        "Public inputs",
+        "what features and y are clipped to, scales, Delta, caps and the kernel are taken as public: where they were "
+        "computed from the data, nothing of what is promised holds.",
+    ),
+    Gap(
+        "Several studies of one dataset",
+        "each has a ledger of its own, and what they cost adds up: the owner has to count.",
+    ),
+    Gap(
+        "What holds for many",
+        "what the records tell about people in general is meant to be learned, and applies to each person too.",
+    ),
+    Gap(
+        "Who sees what",
+        "the promise is about what the modeler is sent, and so about everyone whom it tells. The curator's machine, "
+        "who reads its folder, and the owner, with previews and reports, see what no noise protects.",
+    ),
+)
+
+
+def not_protected(spec: StudyCreate, release: Concrete | None = None) -> list[str]:
+    """What a study does not promise, in words for every party."""
+    ran = release or concrete(spec)[0]
+    return [gap.sentence for gap in GAPS if gap.applies(spec, ran)]
+
+
+def as_markdown() -> str:
+    """Everything that a study may leave unprotected, as docs/privacy.md lists it."""
+    items = (f"- **{gap.heading}**: {gap.says}" for gap in GAPS)
+    return "\n".join(fill(item, 120, subsequent_indent="  ", break_on_hyphens=False) for item in items)

@@ -75,6 +75,8 @@ class Prices:
     answer: int
     release_bounded: bool
     answers_bounded: bool
+    of_means: bool = False
+    """Whether the plays of a row in one query are released once, as their mean."""
 
     @classmethod
     def of(cls, spec: StudyCreate) -> "Prices":
@@ -86,7 +88,16 @@ class Prices:
             answer=answer,
             release_bounded=not isinstance(spec.release, PoGpUcbRelease),
             answers_bounded=not isinstance(spec.answers, NoAnswerNoise),
+            of_means=not isinstance(spec.answers, NoAnswerNoise) and spec.answers.plays == "mean",
         )
+
+    def releases(self, plays: int) -> int:
+        """How many numbers are released for one row of a query that is played ``plays`` times."""
+        return 1 if self.of_means else plays
+
+    def cost(self, plays: int) -> int:
+        """What they cost."""
+        return self.releases(plays) * self.answer
 
 
 def charge_release(spec: StudyCreate, before: Balance) -> Charge:
@@ -104,26 +115,26 @@ def charge_answers(
 
     ``balances`` has every row that was asked before.
     """
-    budget, price = spec.budget, Prices.of(spec).answer
+    budget, prices = spec.budget, Prices.of(spec)
     plays = sum(n for _, n in rows)
     if budget.queries is not None and before.plays + plays > budget.queries:
         spent = str(before.plays)
         raise BudgetExhausted("queries", requested=str(plays), spent=spent, limit=str(budget.queries))
-    _check("epsilon_total", budget.epsilon_total or CEILING, plays * price, before.total)
+    _check("epsilon_total", budget.epsilon_total or CEILING, sum(prices.cost(n) for _, n in rows), before.total)
     known = dict(balances)
     of_row: Counter[int] = Counter()
     for row, n in rows:
-        of_row[row] += n
-    for row, n in of_row.items():
+        of_row[row] += prices.cost(n)
+    for row, cost in of_row.items():
         if spec.privacy_unit == "row":
             already = before.release + known.get(row, RowBalance()).total
-            _check("epsilon_per_row", budget.epsilon_per_row, n * price, already, row)
+            _check("epsilon_per_row", budget.epsilon_per_row, cost, already, row)
         else:  # each answer is about another person, who spends nothing else
-            _check("epsilon_per_row", budget.epsilon_per_row, price, 0, row)
+            _check("epsilon_per_row", budget.epsilon_per_row, prices.answer, 0, row)
     charges: list[Charge] = []
     after = before
     for row, n in rows:
-        old, cost = known.get(row, RowBalance()), n * price
+        old, cost = known.get(row, RowBalance()), prices.cost(n)
         known[row] = RowBalance(old.queries + 1, old.plays + n, old.total + cost)
         after = replace(after, total=after.total + cost, plays=after.plays + n)
         charges.append(Charge(row, n, cost, after, known[row]))

@@ -7,6 +7,7 @@ from typing import ClassVar
 from curator_service.privacy import noise
 from curator_service.privacy.calibration import gaussian_sd
 from curator_service.release.mechanism import Assessment, Told, ignore
+from curator_service.release.rotation import turn
 from curator_service.scaling import ScaledRows
 from shared.matrix import Matrix
 from shared.wire import NoiseLaw, Status
@@ -14,14 +15,15 @@ from shared.wire import NoiseLaw, Status
 
 @dataclass(frozen=True, slots=True)
 class GaussianMechanism:
-    """Adds N(0, sd^2) to each of the d coordinates of each row.
+    """Adds N(0, sd^2) to each of the d coordinates of each row; where ``rotate``, turns the result at random.
 
     Claims (epsilon, delta)-DP for datasets that differ in one row, moved by Euclidean norm at most
     ``sensitivity`` in scaled units. Argument: only that row's d coordinates change, by at most
     ``sensitivity`` together; the analytic Gaussian mechanism (Balle & Wang 2018, Theorem 8) gives the
     noise; rounding to the lattice is inside the sensitivity, and the discrete Gaussian is so close to
     the continuous one that delta holds all the same (docs/privacy.md). No centring and no scaling by the
-    data. Claims nothing about y, nor about how many rows there are.
+    data. The rotation comes after the noise and knows nothing of the data: post-processing, of which
+    nothing is claimed. Claims nothing about y, nor about how many rows there are.
     """
 
     epsilon: Decimal
@@ -29,11 +31,15 @@ class GaussianMechanism:
     sensitivity: float
     rounding: float = 0.0
     """How much further than ``sensitivity`` scaling in doubles may move a row."""
+    rotate: bool = False
 
     name: ClassVar[str] = "gaussian"
     version: ClassVar[int] = 1
     status: ClassVar[Status] = "sound"
-    claim: ClassVar[str] = "(epsilon, delta)-differential privacy of each row's features (analytic Gaussian)."
+    claim: ClassVar[str] = (
+        "(epsilon, delta)-differential privacy of each row's features, for a move of at most the sensitivity in scaled "
+        "units (analytic Gaussian mechanism)."
+    )
 
     def columns(self, d: int) -> int:
         """R = d."""
@@ -52,9 +58,7 @@ class GaussianMechanism:
         return Assessment()
 
     def draw(self, rows: ScaledRows, out: Matrix, told: Told = ignore) -> Assessment:
-        """Noise the rows, a block at a time."""
-        sd = self.sd(rows.d)
-        for place, block in rows.blocks():
-            out[place] = noise.add_gaussian(block.ravel(), sd).reshape(block.shape)
-            told(place.stop / rows.n)
+        """Noise the rows, a piece at a time."""
+        law = noise.GaussianLaw(rows.d, self.sd(rows.d))
+        noise.apply(law, rows.blocks(), out, told, rows.n, finish=turn(rows.d, self.rotate))
         return Assessment()

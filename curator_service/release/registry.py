@@ -1,11 +1,15 @@
 """The release mechanisms by name, and which one a study gets."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from curator_service.privacy.choice import Concrete, concrete
+from curator_service.privacy.noise import PLANAR_FEATURES_MAX
 from curator_service.release.gaussian import GaussianMechanism
+from curator_service.release.gaussian_projection import PROJECTED_FEATURES_MIN, GaussianProjection
 from curator_service.release.identity import Identity
 from curator_service.release.mechanism import Mechanism
+from curator_service.release.planar_laplace import PlanarLaplaceMechanism
 from curator_service.release.po_gp_ucb import PoGpUcb
 from curator_service.scaling import rounding_of
 from shared.errors import Invalid
@@ -20,7 +24,14 @@ from shared.wire import (
     amount,
 )
 
-MECHANISMS: tuple[type[Mechanism], ...] = (GaussianMechanism, PoGpUcb, Identity)
+MECHANISMS: tuple[type[Mechanism], ...] = (
+    PlanarLaplaceMechanism,
+    GaussianMechanism,
+    GaussianProjection,
+    PoGpUcb,
+    Identity,
+)
+"""Those whose claim is proved, then the refuted one, then the unprotected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,27 +42,61 @@ class Choice:
     why: str | None = None
 
 
-def choice_of(study: StudyCreate) -> Choice:
-    """The mechanism of a study, from public values alone. Invalid where it cannot be made for this study."""
-    spec, why = concrete(study)
-    return Choice(_mechanism(study, spec), why)
+def choice_of(study: StudyCreate, withdrawn: Collection[str] = ()) -> Choice:
+    """The mechanism of a study, from public values alone: ``auto`` takes none that is ``withdrawn``.
+
+    Invalid where it cannot be made for this study.
+    """
+    spec, why = concrete(study, withdrawn)
+    return Choice(mechanism_of(study, spec), why)
 
 
-def _mechanism(study: StudyCreate, spec: Concrete) -> Mechanism:
+def mechanism_of(study: StudyCreate, spec: Concrete) -> Mechanism:
+    """The mechanism of a release that is resolved. Invalid where it cannot be made for this study."""
+    d = len(study.features)
     match spec:
         case IdentityRelease():
             return Identity()
         case PoGpUcbRelease():
             return PoGpUcb(amount(spec.epsilon), spec.delta, spec.sensitivity, spec.r)
         case GaussianRelease():
-            return GaussianMechanism(amount(spec.epsilon), spec.delta, spec.sensitivity, _rounding(study, spec))
-        case PlanarLaplaceRelease() | GaussianProjectionRelease():
-            raise Invalid("not built yet")
+            rounding = _rounding(study, spec)
+            return GaussianMechanism(amount(spec.epsilon), spec.delta, spec.sensitivity, rounding, spec.rotate)
+        case PlanarLaplaceRelease():
+            if d > PLANAR_FEATURES_MAX:
+                what = f"planar_laplace is for {PLANAR_FEATURES_MAX} features at most: take gaussian"
+                raise _invalid("release.mechanism", f"{what} for these {d}")
+            return PlanarLaplaceMechanism(amount(spec.epsilon), spec.sensitivity, _rounding(study, spec), spec.rotate)
+        case GaussianProjectionRelease():
+            return _projection(study, spec, d)
+
+
+def _projection(study: StudyCreate, spec: GaussianProjectionRelease, d: int) -> Mechanism:
+    if d < PROJECTED_FEATURES_MIN:
+        better = "planar_laplace or gaussian keeps every feature and needs no more noise"
+        raise _invalid("release.r", f"a projection is for {PROJECTED_FEATURES_MIN} features or more, not {d}: {better}")
+    if spec.r >= d:
+        raise _invalid(
+            "release.r", f"a projection to r columns needs r smaller than the {d} features: or take gaussian"
+        )
+    rounding = _rounding(study, spec)
+    mechanism = GaussianProjection(amount(spec.epsilon), spec.delta, spec.sensitivity, spec.r, rounding)
+    if mechanism.slack(d) > 1e-3 * spec.sensitivity:
+        raise _too_small()
+    return mechanism
 
 
 def _rounding(study: StudyCreate, spec: SoundRelease) -> float:
     rounding = rounding_of(study.features)
     if rounding > 1e-3 * spec.sensitivity:
-        fault: dict[str, object] = {"field": "release.sensitivity", "message": "too small"}
-        raise Invalid("sensitivity is too small against the features' ranges for double precision", [fault])
+        raise _too_small()
     return rounding
+
+
+def _too_small() -> Invalid:
+    fault: dict[str, object] = {"field": "release.sensitivity", "message": "too small"}
+    return Invalid("sensitivity is too small against the features' ranges for double precision", [fault])
+
+
+def _invalid(field: str, message: str) -> Invalid:
+    return Invalid(message, [{"field": field, "message": message}])

@@ -1,6 +1,8 @@
 """What a study has spent, and what modelers countersigned."""
 
-from fastapi import APIRouter, Request
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from curator_service.routes.common import CuratorDep, StudyId
@@ -48,6 +50,27 @@ def exposure(
     found, release = curator.accounts.exposure(study_id, after, page_size + 1, with_records=with_records)
     shown, token = page_of(found, page_size, lambda row: row.row)
     return wire.ExposurePage(rows=shown, release_epsilon=release, next_page_token=token)
+
+
+@router.get(
+    "/v1/studies/{study_id}/accounting",
+    response_model=wire.Accounting,
+    responses=documented(),
+    dependencies=_READ,
+    operation_id="get_accounting",
+)
+def accounting(
+    study_id: StudyId,
+    curator: CuratorDep,
+    delta: Annotated[
+        float | None,
+        Query(
+            ge=1e-18, le=0.1, description="Failure probability; default: the study's own, or 1e-6 where it has none."
+        ),
+    ] = None,
+) -> wire.Accounting:
+    """What a study has cost so far: by pure composition, as the ledger adds up, and tightly at a delta."""
+    return curator.accounts.accounting(study_id, delta)
 
 
 @router.post(

@@ -14,8 +14,10 @@ from shared.errors import RangeNotSatisfiable
 from shared.matrix import MEDIA_TYPE
 from shared.serving.problems import documented
 from shared.serving.routing import IdempotencyKey, allowed, answer, asked, body_of, permitted
+from shared.serving.tokens import Principal
 
 router = APIRouter(prefix="/v1/studies/{study_id}", tags=["exchange"], dependencies=[Depends(of_own_study)])
+_QUERIES = re.compile(r"/v1/studies/(std_[0-9a-f]{16})/queries")
 _RANGE = re.compile(r"bytes=(?:(\d{1,18})-(\d{0,18})|-(\d{1,18}))")
 
 
@@ -102,7 +104,16 @@ async def _ask(request: Request) -> Response:
     query = await body_of(request, wire.QueryRequest)
     told = await asked(request, request.headers.get("idempotency-key"))
     curator: Curator = request.app.state.curator
-    return answer(request, await curator.exchange.ask(told, study_id, query))
+    pace = getattr(request.state, "pace", None)
+    return answer(request, await curator.exchange.ask(told, study_id, query, pace))
+
+
+def period_of(curator: Curator, method: str, path: str, principal: Principal) -> float | None:
+    """The period in seconds that every reply to a query of the study keeps, from its arrival; None: at once."""
+    match = _QUERIES.fullmatch(path)
+    if method != "POST" or match is None or principal.study_id not in (None, match[1]):
+        return None
+    return curator.exchange.period_s(match[1])
 
 
 HOT = Route("/v1/studies/{study_id}/queries", _ask, methods=["POST"])

@@ -2,8 +2,10 @@
 
 from curator_service import store
 from curator_service.service.accounts import Accounts
+from curator_service.service.advisories import Advisories
 from curator_service.service.datasets import Datasets
 from curator_service.service.exchange import Exchanges
+from curator_service.service.forecasts import Forecasts
 from curator_service.service.grants import Grants
 from curator_service.service.releases import Releases
 from curator_service.service.studies import Studies
@@ -24,11 +26,17 @@ class Curator:
         self.limits = wire.Limits(rows_per_query=settings.query_rows_max, plays_per_row=settings.query_plays_max)
         self.datasets = Datasets(desk, vault, settings)
         self.studies = Studies(desk)
+        self.advisories = Advisories(desk)
         self.releases = Releases(desk, vault)
         self.grants = Grants(desk)
         self.exchange = Exchanges(desk, vault, self.limits)
         self.accounts = Accounts(desk, vault)
         self.witnesses = Witnesses(desk)
+        self.forecasts = Forecasts(desk, vault, settings)
+
+    def close(self) -> None:
+        """Stop what runs beside the requests."""
+        self.forecasts.close()
 
 
 __all__ = ["Curator"]

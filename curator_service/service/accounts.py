@@ -1,9 +1,12 @@
 """What a study has spent, for its owner and for auditors."""
 
+from collections import Counter
 from typing import Any
 
 from curator_service import store
+from curator_service.privacy import accounting
 from curator_service.privacy.ledger import Prices, text
+from curator_service.service.advisories import standing
 from curator_service.store import ledger as lines
 from curator_service.vault import Vault
 from shared import wire
@@ -64,6 +67,29 @@ class Accounts:
             for row in found
         ]
         return rows, text(now.release) if prices.release_bounded else None
+
+    def accounting(self, study_id: str, delta: float | None) -> wire.Accounting:
+        """What the study has cost so far, counted twice; ``delta``: the study's own, unless told.
+
+        Depends on what was asked, never on a value. Takes seconds for thousands of answers.
+        """
+        with self._desk.database.read() as db:
+            row = store.find(db, store.studies, study_id)
+            spec = wire.StudyCreate.model_validate_json(row.spec)
+            n = int(store.find(db, store.datasets, row.dataset_id).rows)
+            release = store.release_of(db, study_id)
+            report = wire.ReleaseReport.model_validate_json(release.report) if release is not None else None
+            ran = standing(db, spec, report).release
+            charged, asked = lines.is_released(db, study_id), lines.asked_rows(db, study_id)
+        price = Prices.of(spec).answer
+        rows: Counter[int] = Counter()
+        for spent, plays, many in asked:
+            rows[spent // price if price else plays] += many  # a mean is one release of several plays
+        total = sum(answers * many for answers, many in rows.items())
+        if never := n - sum(rows.values()):
+            rows[0] += never
+        at = delta if delta is not None else getattr(spec.release, "delta", None) or accounting.DELTA
+        return accounting.report(spec, rows, total, at, released=charged, release=ran)
 
 
 def _prices(db: Connection, study_id: str) -> Prices:

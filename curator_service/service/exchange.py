@@ -13,13 +13,15 @@ from curator_service import store
 from curator_service.measurement.column import is_exact, measure
 from curator_service.privacy import ledger
 from curator_service.privacy.guarantees import guarantee, not_protected
-from curator_service.release.registry import choice_of
+from curator_service.release.registry import mechanism_of
+from curator_service.service.advisories import standing
 from curator_service.store import ledger as lines
 from curator_service.vault import Vault, new_id
 from shared import wire
 from shared.errors import BudgetExhausted, Invalid, NotFound, StillRunning, StudyNotOpen, UnknownRow
 from shared.matrix import Vector
 from shared.serving.desk import Asked, Desk, Effect
+from shared.serving.pace import Pace
 from shared.serving.store import logs, replies
 from shared.serving.store.base import stamp
 from shared.serving.store.database import Connection
@@ -32,6 +34,7 @@ class _Released:
     """What never changes once a study is released, read once."""
 
     spec: wire.StudyCreate
+    report: wire.ReleaseReport
     id: str
     sha256: str
     n: int
@@ -49,14 +52,16 @@ class Exchanges:
         self._vault = vault
         self._limits = limits
         self._known: dict[str, _Released] = {}
+        self._periods: dict[str, float | None] = {}
         self._under_way: set[tuple[str, str]] = set()
 
     def study(self, principal: Principal, identity: str) -> wire.StudyView:
         """All that a modeler may know of a study. StudyNotOpen before the release."""
         with self._desk.database.read() as db:
             released, state = self._released(db, identity), store.state_of(db, identity)
-        spec, mechanism = released.spec, choice_of(released.spec).mechanism
-        private = None if isinstance(spec.release, wire.IdentityRelease) else spec.release
+            now = standing(db, released.spec, released.report)
+        spec, mechanism = released.spec, mechanism_of(released.spec, now.release)
+        private = None if isinstance(now.release, wire.IdentityRelease) else now.release
         return wire.StudyView(
             id=identity,
             state="closed" if state == "closed" else "open",
@@ -65,7 +70,7 @@ class Exchanges:
             release_id=released.id,
             release_sha256=released.sha256,
             mechanism=mechanism.name,
-            status=mechanism.status,
+            status="withdrawn" if now.withdrawn is not None else mechanism.status,
             epsilon=private.epsilon if private else None,
             delta=getattr(private, "delta", None),
             sensitivity=private.sensitivity if private else None,
@@ -80,8 +85,8 @@ class Exchanges:
             kernel=spec.kernel,
             limits=self._limits,
             reply_after_ms=spec.reply_after_ms,
-            guarantee=guarantee(spec),
-            not_protected=not_protected(spec),
+            guarantee=guarantee(spec, now.withdrawn, now.release),
+            not_protected=not_protected(spec, now.release),
         )
 
     def candidates(self, identity: str) -> tuple[Path, str]:
@@ -90,12 +95,26 @@ class Exchanges:
             released = self._released(db, identity)
         return self._vault.candidates(released.id), released.sha256
 
-    async def ask(self, asked: Asked, identity: str, request: wire.QueryRequest) -> StoredReply:
+    def period_s(self, identity: str) -> float | None:
+        """The study's ``reply_after_ms`` in seconds; None where it has none, or is not there."""
+        if identity not in self._periods:
+            try:
+                with self._desk.database.read() as db:
+                    spec = wire.StudyCreate.model_validate_json(store.find(db, store.studies, identity).spec)
+            except NotFound:
+                return None
+            self._periods[identity] = None if spec.reply_after_ms is None else spec.reply_after_ms / 1000
+        return self._periods[identity]
+
+    async def ask(
+        self, asked: Asked, identity: str, request: wire.QueryRequest, pace: Pace | None = None
+    ) -> StoredReply:
         """Measure rows: charge and commit, then draw, then store answer and record, then reply.
 
         What a crash leaves after the charge is taken up by the retry under the same key: one charge, one
         answer, the same bytes ever after. Where nothing is drawn, charge and answer are one transaction.
-        Raises BudgetExhausted, which is recorded and costs nothing.
+        With a ``pace``, what was drawn is settled half way to the next deadline: neither the reply's moment nor the
+        log tells how long the draw took. Raises BudgetExhausted, which is recorded and costs nothing.
         """
         released = self._check(asked, identity, request)
         name = asked.principal.id, self._desk.key_of(asked)[0]
@@ -116,6 +135,8 @@ class Exchanges:
                 return _or_raise(begun)
             # A draw takes its time: others are not kept waiting.
             answers = await asyncio.to_thread(self._measured, released, request)
+            if pace is not None:
+                await pace.half_way()
             return await write(lambda db: self._settle(db, asked, identity, begun, answers))
         finally:
             self._under_way.discard(name)
@@ -169,12 +190,12 @@ class Exchanges:
         refusal: BudgetExhausted,
     ) -> None:
         now = self._desk.clock()
-        row = refusal.row
-        plays = sum(n for r, n in rows if row in (None, r))
-        cost = plays * ledger.Prices.of(spec).answer
+        row, prices = refusal.row, ledger.Prices.of(spec)
+        of_cap = [n for r, n in rows if row in (None, r)]
+        cost = sum(map(prices.cost, of_cap))
         cap = str(refusal.budget["cap"])
-        lines.refuse(db, identity, cap=cap, row=row, plays=plays, cost=cost, at=stamp(now))
-        details = {"study_id": identity, **refusal.budget}
+        lines.refuse(db, identity, cap=cap, row=row, plays=sum(of_cap), cost=cost, at=stamp(now))
+        details = {"study_id": identity, **refusal.budget, "rows": [list(row) for row in rows]}
         logs.append(db, "charge.refused", actor=asked.principal.actor, now=now, details=details)
 
     def _answer_at_once(
@@ -228,6 +249,7 @@ class Exchanges:
             place = [column["name"] for column in columns].index(spec.measurement.column)
             known = self._known[identity] = _Released(
                 spec=spec,
+                report=wire.ReleaseReport.model_validate_json(release.report),
                 id=release.id,
                 sha256=release.sha256,
                 n=release.n,

@@ -6,6 +6,7 @@ from typing import Any
 
 from curator_service import store
 from curator_service.privacy.ledger import Balance, Prices, RowBalance, text, units
+from curator_service.store import advisories as advisories_of
 from curator_service.store import ledger as lines
 from shared import wire
 from shared.audit import Json, sha256
@@ -21,10 +22,14 @@ def check(db: Connection, records: Iterable[Json]) -> None:
     settled: dict[tuple[str, str], tuple[int, str]] = {}
     accounts: dict[str, _Account] = {}
     studies: dict[str, _Told] = {}
+    advisories: dict[str, tuple[str, int, str]] = {}
     for record in records:
         details = record.get("details", {})
         exchange = record.get("exchange")
         _follow(studies, record["kind"], details)
+        if record["kind"] == "mechanism.withdrawn":
+            told = details["mechanism"], details["version"], details["reason_sha256"]
+            advisories[details["advisory_id"]] = told
         if exchange and exchange["method"] == "POST" and exchange["status"] < 300:
             _settle(settled, exchange)
         if record["kind"] in ("charge", "charge.refused"):
@@ -42,6 +47,7 @@ def check(db: Connection, records: Iterable[Json]) -> None:
                 raise LogBroken(f"query {details['query_id']} was answered twice")
             answered.add(place)
     _check_studies(db, studies)
+    _check_advisories(db, advisories)
     _check_ledger(db, accounts)
     _check_queries(db, charged)
     _check_replies(db, settled)
@@ -84,6 +90,16 @@ def _check_studies(db: Connection, told: dict[str, _Told]) -> None:
         raise LogBroken(f"study {name} is missing")
 
 
+def _check_advisories(db: Connection, told: dict[str, tuple[str, int, str]]) -> None:
+    """Each withdrawal is what the log tells, and none is missing. Raises LogBroken."""
+    left = dict(told)
+    for row in advisories_of.every(db):
+        if left.pop(row.id, None) != (row.mechanism, row.version, sha256(row.reason.encode())):
+            raise LogBroken(f"advisory {row.id} is not what the log says: it was changed, or was never made")
+    for name in left:
+        raise LogBroken(f"advisory {name} is missing")
+
+
 def _settle(settled: dict[tuple[str, str], tuple[int, str]], exchange: Json) -> None:
     """Note the reply that a key got at first. LogBroken for another one under it ever after."""
     place, told = (exchange["grant_id"], exchange["idempotency_key"]), (exchange["status"], exchange["reply_sha256"])
@@ -113,23 +129,24 @@ class _Account:
         else:
             for row, plays in details["rows"]:
                 self._answer(details["query_id"], row, plays)
-            told = text(sum(plays for _, plays in details["rows"]) * self.prices.answer)
+            told = text(sum(self.prices.cost(plays) for _, plays in details["rows"]))
             if details["epsilon"] != told:
                 raise LogBroken(f"query {details['query_id']}: the log tells another epsilon than its study's price")
 
     def _answer(self, query_id: str, row: int, plays: int) -> None:
-        cost, old, before = plays * self.prices.answer, self.rows.get(row, RowBalance()), self.balance
+        cost, old, before = self.prices.cost(plays), self.rows.get(row, RowBalance()), self.balance
         self.rows[row] = RowBalance(old.queries + 1, old.plays + plays, old.total + cost)
         self.balance = Balance(before.release, before.total + cost, before.plays + plays)
         self._add("answers", query_id, row, plays, cost, None, self.rows[row])
 
     def _refuse(self, details: Json) -> None:
-        row, price = details["row"], self.prices.answer
-        plays = (
-            int(details["requested"]) if details["cap"] == "queries" else units(details["requested"]) // (price or 1)
-        )
+        row = details["row"]
+        of_cap = [plays for asked, plays in details["rows"] if row in (None, asked)]
+        cost, plays = sum(map(self.prices.cost, of_cap)), sum(of_cap)
+        if details["requested"] != (str(plays) if details["cap"] == "queries" else text(cost)):
+            raise LogBroken("a refusal tells another amount than what was asked costs")
         of_row = self.rows.get(row, RowBalance()) if row is not None else RowBalance()
-        self._add("refused", None, row, plays, plays * price, details["cap"], of_row)
+        self._add("refused", None, row, plays, cost, details["cap"], of_row)
 
     def _add(
         self, kind: str, query: str | None, row: int | None, plays: int, cost: int, cap: str | None, of_row: RowBalance

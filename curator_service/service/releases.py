@@ -1,25 +1,29 @@
 """What a release would be, and the release itself."""
 
+import asyncio
 from dataclasses import asdict, replace
 from typing import Any
 
 from curator_service import store
 from curator_service.privacy import accounting, entropy, ledger
 from curator_service.privacy.guarantees import guarantee, not_protected
-from curator_service.release.mechanism import Assessment
-from curator_service.release.registry import Choice, choice_of
+from curator_service.release.mechanism import Assessment, Mechanism
+from curator_service.release.registry import mechanism_of
 from curator_service.scaling import ScaledRows
 from curator_service.service import records, trials
+from curator_service.service.advisories import Standing, standing
 from curator_service.service.studies import owner_view
 from curator_service.store import ledger as lines
 from curator_service.vault import Vault, new_id
 from shared import wire
-from shared.errors import StateConflict, StillRunning
+from shared.errors import MechanismWithdrawn, StateConflict, StillRunning, StorageUnavailable
 from shared.serving.desk import Asked, Desk, Effect
 from shared.serving.store import logs
 from shared.serving.store.base import stamp
 from shared.serving.store.database import Connection
 from shared.serving.store.replies import StoredReply
+
+_STOP_SECONDS = 10.0
 
 
 class Releases:
@@ -33,6 +37,7 @@ class Releases:
         self._desk = desk
         self._vault = vault
         self._drawing: dict[str, float] = {}
+        self._stopping = False
         desk.database.write(self._recover)
 
     def _recover(self, db: Connection) -> None:
@@ -50,16 +55,17 @@ class Releases:
         with self._desk.database.read() as db:
             spec = owner_view(db, identity).spec
             rows, outcomes = records.scaled_rows(db, self._vault, spec), records.outcomes(db, self._vault, spec)
-        choice = choice_of(spec)
-        report = _report(spec, rows, choice, choice.mechanism.assess(rows))
-        return report.model_copy(update={"attacks": trials.on_draft(spec, rows, outcomes)})
+            now = standing(db, spec, None)
+        mechanism = mechanism_of(spec, now.release)
+        report = _report(spec, rows, mechanism, now, mechanism.assess(rows))
+        return report.model_copy(update={"attacks": trials.on_draft(spec, rows, outcomes, mechanism)})
 
     def release(self, asked: Asked, identity: str) -> StoredReply:
         """Draw Z and publish it, once in the life of a study; the study is then open."""
         if (found := self._desk.earlier(asked)) is not None:
             return found
         try:
-            spec = self._begin_release(asked, identity)
+            spec, now = self._begin_release(asked, identity)
         except StateConflict:
             if (found := self._desk.earlier(asked)) is not None:  # published since we looked
                 return found
@@ -67,13 +73,15 @@ class Releases:
         release_id = new_id("rel")
         try:
             rows = self._in_secret_order(spec)
-            choice = choice_of(spec)
-            drawn = self._vault.begin_release(release_id, rows.n, choice.mechanism.columns(rows.d))
+            mechanism = mechanism_of(spec, now.release)
+            drawn = self._vault.begin_release(release_id, rows.n, mechanism.columns(rows.d))
 
             def told(share: float) -> None:
+                if self._stopping:
+                    raise StorageUnavailable("the service is stopping: nothing was released")
                 self._drawing[identity] = share
 
-            report = _report(spec, rows, choice, choice.mechanism.draw(rows, drawn, told))
+            report = _report(spec, rows, mechanism, now, mechanism.draw(rows, drawn, told))
             del drawn  # closes the memory map before it is read back
             digest = self._vault.keep_release(release_id, rows.order)
             return self._desk.once(asked, lambda db: self._publish(db, identity, release_id, digest, report))
@@ -84,16 +92,24 @@ class Releases:
         finally:
             self._drawing.pop(identity, None)
 
+    async def stop(self) -> None:
+        """Give up what is being drawn, which may take minutes; each draw looks up about once a second."""
+        self._stopping = True
+        for _ in range(int(_STOP_SECONDS / 0.01)):
+            if not self._drawing:
+                break
+            await asyncio.sleep(0.01)
+
     def progress(self, identity: str) -> float | None:
         """Share of the rows that are drawn, while a release is under way."""
         return self._drawing.get(identity)
 
-    def _begin_release(self, asked: Asked, identity: str) -> wire.StudyCreate:
+    def _begin_release(self, asked: Asked, identity: str) -> tuple[wire.StudyCreate, Standing]:
         key = f"{asked.principal.id} {self._desk.key_of(asked)[0]}"
 
         begun = False
 
-        def work(db: Connection) -> wire.StudyCreate:
+        def work(db: Connection) -> tuple[wire.StudyCreate, Standing]:
             nonlocal begun
             row = store.find(db, store.studies, identity)
             drawing = identity in self._drawing
@@ -103,12 +119,14 @@ class Releases:
                 raise StateConflict(f"the study is {row.state}: a study is released once, from its draft")
             self._abandon(db, identity, "curator")  # one that was given up when not even that could be stored
             spec = wire.StudyCreate.model_validate_json(row.spec)
+            now = standing(db, spec, None)
+            _refuse_withdrawn(now)
             self._charge(db, asked, identity, spec)
             store.change(db, store.studies, identity, state="releasing", releasing_key=key)
             self._log(db, "release.begun", asked.principal.actor, study_id=identity)
             self._drawing[identity] = 0.0
             begun = True
-            return spec
+            return spec, now
 
         try:
             return self._desk.database.write(work)
@@ -129,6 +147,7 @@ class Releases:
     def _publish(
         self, db: Connection, identity: str, release_id: str, digest: str, report: wire.ReleaseReport
     ) -> Effect:
+        _refuse_withdrawn(standing(db, owner_view(db, identity).spec, report))  # it may be since the draw began
         now = stamp(self._desk.clock())
         store.insert(
             db,
@@ -163,17 +182,26 @@ class Releases:
         return replace(rows, order=entropy.permutation(rows.n))
 
 
-def _report(spec: wire.StudyCreate, rows: ScaledRows, choice: Choice, found: Assessment) -> wire.ReleaseReport:
-    mechanism = choice.mechanism
+def _refuse_withdrawn(now: Standing) -> None:
+    """MechanismWithdrawn where the release is not to be made any more."""
+    if now.withdrawn is not None:
+        name = now.release.mechanism
+        raise MechanismWithdrawn(f"{name} is withdrawn and makes no new release: make a draft with another mechanism")
+
+
+def _report(
+    spec: wire.StudyCreate, rows: ScaledRows, mechanism: Mechanism, now: Standing, found: Assessment
+) -> wire.ReleaseReport:
+    status = "withdrawn" if now.withdrawn is not None else mechanism.status
     sensitivity = None if isinstance(spec.release, wire.IdentityRelease) else spec.release.sensitivity
     sd = mechanism.noise(rows.d).sd
     return wire.ReleaseReport(
         mechanism=mechanism.name,
         version=mechanism.version,
-        why=choice.why,
-        guarantee=guarantee(spec),
-        not_protected=not_protected(spec),
-        status=mechanism.status,
+        why=now.why,
+        guarantee=guarantee(spec, now.withdrawn, now.release),
+        not_protected=not_protected(spec, now.release),
+        status=status,
         n=rows.n,
         r=mechanism.columns(rows.d),
         noise_sd=sd,
@@ -181,12 +209,12 @@ def _report(spec: wire.StudyCreate, rows: ScaledRows, choice: Choice, found: Ass
             wire.FeatureMeaning(
                 column=feature.column,
                 # Only a mechanism whose claim holds protects a change of any size.
-                sensitivity=sensitivity * feature.unit if sensitivity and mechanism.status == "sound" else None,
+                sensitivity=sensitivity * feature.unit if sensitivity and status == "sound" else None,
                 noise_sd=sd * feature.unit if sd is not None else None,
             )
             for feature in spec.features
         ],
-        price=accounting.price(spec),
+        price=accounting.price(spec, now.release),
         attacks=[],  # a preview's: a report that is stored says what was promised and done, and draws nothing more
         **asdict(found),
     )

@@ -1,9 +1,10 @@
 """The owner's studies, from draft to closed."""
 
 from curator_service import store
-from curator_service.privacy import ledger
+from curator_service.privacy import answers, ledger
 from curator_service.privacy.guarantees import guarantee, not_protected
 from curator_service.release.registry import choice_of
+from curator_service.service.advisories import names, standing
 from curator_service.service.datasets import dataset_view
 from curator_service.vault import new_id
 from shared import wire
@@ -26,7 +27,7 @@ class Studies:
 
         def effect(db: Connection) -> Effect:
             _check_fit(spec, dataset_view(store.find(db, store.datasets, spec.dataset_id)))
-            choice_of(spec)
+            choice_of(spec, names(db))
             identity = new_id("std")
             store.insert(
                 db,
@@ -87,17 +88,23 @@ def owner_view(db: Connection, identity: str) -> wire.StudyOwnerView:
     row = store.find(db, store.studies, identity)
     spec = wire.StudyCreate.model_validate_json(row.spec)
     release = store.release_of(db, identity)
+    report = wire.ReleaseReport.model_validate_json(release.report) if release else None
+    now = standing(db, spec, report)
+    told = guarantee(spec, now.withdrawn, now.release)
+    if report is not None:  # it tells what holds now, not what was thought when it was written
+        status = "withdrawn" if now.withdrawn is not None else report.status
+        report = report.model_copy(update={"status": status, "guarantee": told})
     return wire.StudyOwnerView(
         id=row.id,
         state=row.state,
         created_at=moment(row.created_at),
         opened_at=moment(row.opened_at) if row.opened_at else None,
         spec=spec,
-        guarantee=guarantee(spec),
-        not_protected=not_protected(spec),
+        guarantee=told,
+        not_protected=not_protected(spec, now.release),
         release_id=release.id if release else None,
         release_sha256=release.sha256 if release else None,
-        report=wire.ReleaseReport.model_validate_json(release.report) if release else None,
+        report=report,
     )
 
 
@@ -119,6 +126,7 @@ def _check_fit(spec: wire.StudyCreate, dataset: wire.DatasetView) -> None:
         faults.append({"field": "measurement.column", "message": "a feature cannot be the measurement too"})
     if isinstance(spec.release, wire.IdentityRelease) and not dataset.public:
         faults.append({"field": "release.mechanism", "message": "identity needs a dataset that was declared public"})
+    faults += answers.faults(spec.answers)
     faults += ledger.faults(spec)
     if faults:
         raise Invalid("the study cannot be made as it is: errors says where", faults)

@@ -3,9 +3,11 @@
 import threading
 
 from curator_service import attacks, store
-from curator_service.release.registry import choice_of
+from curator_service.release.mechanism import Mechanism
+from curator_service.release.registry import mechanism_of
 from curator_service.scaling import ScaledRows
 from curator_service.service import records
+from curator_service.service.advisories import standing
 from curator_service.service.studies import owner_view
 from curator_service.vault import Vault
 from shared import matrix, wire
@@ -18,10 +20,14 @@ _ONE = threading.Lock()
 
 
 def on_draft(
-    spec: wire.StudyCreate, rows: ScaledRows, outcomes: Vector, *, seconds: float = PREVIEW_SECONDS
+    spec: wire.StudyCreate,
+    rows: ScaledRows,
+    outcomes: Vector,
+    mechanism: Mechanism,
+    *,
+    seconds: float = PREVIEW_SECONDS,
 ) -> list[wire.Finding]:
-    """Attacks on a trial release of up to 2,000 rows. One trial at a time: others are kept waiting, not the service."""
-    mechanism = choice_of(spec).mechanism
+    """Attacks on a trial release of up to 2,000 rows. One trial at a time: others wait, the service does not."""
     with _ONE:
         return attacks.on_trial(spec, rows, outcomes, mechanism, seconds=seconds)
 
@@ -35,8 +41,9 @@ def on_study(database: Database, vault: Vault, identity: str) -> tuple[wire.Stud
         view, release = owner_view(db, identity), store.release_of(db, identity)
         spec, order = view.spec, vault.order(release.id) if release else None
         rows, outcomes = records.scaled_rows(db, vault, spec, order), records.outcomes(db, vault, spec)
+        mechanism = mechanism_of(spec, standing(db, spec, view.report).release)
     if release is None:
-        choice_of(spec).mechanism.assess(rows)
-        return view, on_draft(spec, rows, outcomes, seconds=COMMAND_SECONDS)
-    z, mechanism = matrix.load(vault.candidates(release.id)), choice_of(spec).mechanism
+        mechanism.assess(rows)
+        return view, on_draft(spec, rows, outcomes, mechanism, seconds=COMMAND_SECONDS)
+    z = matrix.load(vault.candidates(release.id))
     return view, attacks.on_release(spec, rows, outcomes, mechanism, z, seconds=COMMAND_SECONDS)

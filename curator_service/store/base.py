@@ -3,4 +3,4 @@
 from sqlalchemy import MetaData
 
 METADATA = MetaData()
-APPEND_ONLY = ("releases", "queries", "ledger")
+APPEND_ONLY = ("releases", "queries", "ledger", "advisories")

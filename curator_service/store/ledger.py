@@ -126,6 +126,15 @@ def exposure(db: Connection, study_id: str, *, after: int, limit: int) -> list[A
     return list(db.execute(select(_ledger).where(_ledger.c.seq.in_(latest)).order_by(_ledger.c.row)))
 
 
+def asked_rows(db: Connection, study_id: str) -> list[tuple[int, int, int]]:
+    """What was spent on answers, measurements, and how many rows have just these; rows never asked are not in it."""
+    where = (_ledger.c.study_id == study_id) & (_ledger.c.kind == "answers")
+    latest = select(func.max(_ledger.c.seq)).where(where).group_by(_ledger.c.row)
+    what = _ledger.c.row_total, _ledger.c.row_plays
+    found = select(*what, func.count()).where(_ledger.c.seq.in_(latest)).group_by(*what)
+    return [(total, plays, rows) for total, plays, rows in db.execute(found)]
+
+
 def told(line: Any) -> tuple[Any, ...]:
     """A line without its place and time."""
     of_row = line.row_queries, line.row_plays, line.row_total

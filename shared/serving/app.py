@@ -25,12 +25,14 @@ def build(
     settings: ServiceSettings,
     routers: list[APIRouter],
     limit_of: Callable[[str, Principal | None], int],
+    period_of: Callable[[str, str, Principal], float | None] = lambda method, path, principal: None,
     auditors: tuple[Role, ...],
     hot: list[Route] | None = None,
     lifespan: Any = None,
 ) -> FastAPI:
     """The application: gate, problem documents, health, the log, the service's own routes.
 
+    ``period_of`` (method, path, principal) tells the seconds that replies leave at whole multiples of; None: at once.
     ``hot`` are routes that answer in front of the documented ones, without FastAPI's machinery.
     FastAPI's documentation pages load outside resources, so only /openapi.json is served.
     """
@@ -52,6 +54,7 @@ def build(
         asking=Buckets(settings.rate_per_second, settings.rate_burst),
         failing=Buckets(settings.bad_tokens_per_minute / 60, settings.bad_tokens_per_minute),
         limit_of=limit_of,
+        period_of=period_of,
     )
     app.router.routes.extend(hot or [])
     for router in [*routers, audit_routes.router(auditors), _health()]:

@@ -18,6 +18,7 @@ from shared.audit import RECEIPT_HEADER
 from shared.errors import NO_ROOM, BlindoptError, BodyTooLarge, Invalid, StorageUnavailable, Unauthenticated
 from shared.serving import problems
 from shared.serving.desk import KEY, Asked, Desk, Expired
+from shared.serving.pace import Pace
 from shared.serving.rates import Buckets
 from shared.serving.tokens import Principal
 
@@ -42,12 +43,14 @@ class Gate:
         asking: Buckets,
         failing: Buckets,
         limit_of: Callable[[str, Principal | None], int],
+        period_of: Callable[[str, str, Principal], float | None] = lambda method, path, principal: None,
     ) -> None:
         self.app = app
         self.desk = desk
         self.asking = asking
         self.failing = failing
         self.limit_of = limit_of
+        self.period_of = period_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -73,6 +76,7 @@ class _Passage:
         self._state["request_id"] = self._request_id
         self._state["body_sha256"] = self.digest
         self._principal: Principal | None = None
+        self._pace: Pace | None = None
         self._limit = 0
         self._got = 0
         self._whole = False
@@ -93,6 +97,8 @@ class _Passage:
         try:
             await self._pass()
         finally:
+            if self._pace is not None:
+                self._pace.stop()
             route = getattr(self._scope.get("route"), "path", None) or self._state.get("route", "unmatched")
             fields = {"request_id": self._request_id, "method": self._scope["method"], "route": route}
             took = round((time.perf_counter() - started) * 1000, 2)
@@ -135,6 +141,8 @@ class _Passage:
                 # Bad tokens alone: whoever shares an address with a guesser must not be shut out by it.
                 gate.failing.take((self._scope.get("client") or ("",))[0])
                 raise
+            if expired is None and (period_s := gate.period_of(self._scope["method"], path, principal)) is not None:
+                self._pace = self._state["pace"] = Pace(period_s)
             gate.asking.take(principal.id)
             self._principal = self._state["principal"] = principal
             self._tells = principal.study_id is not None
@@ -210,6 +218,8 @@ class _Passage:
         headers.extend(_HEADERS)
         if self._scope["scheme"] == "https":
             headers.append((b"strict-transport-security", b"max-age=31536000"))
+        if self._pace is not None:
+            await self._pace.whole()  # whatever was answered or refused
         self._started = True
         self._status = message["status"]
         await self._send(message)

@@ -17,7 +17,14 @@ class ForecastCreate(Request):
         ["0.5", "1", "2", "4", "8"], min_length=1, max_length=20, description="Privacy levels to try."
     )
     mechanisms: list[ForecastMechanism] = Field(
-        ["auto"], min_length=1, max_length=6, description="Mechanisms to try at each level, with the study's Delta."
+        ["auto"],
+        min_length=1,
+        max_length=6,
+        description=(
+            "Mechanisms to try at each level, with the study's Delta, delta and r. Where it has none: Delta 1, "
+            "delta 1e-6 if one is needed, r 10 for gaussian_projection and by the paper's rule for po_gp_ucb. "
+            "The yardsticks identity and random_rows are always there."
+        ),
     )
     functions: int = Field(20, ge=2, le=200, description="Functions to draw.")
     queries: int = Field(50, ge=2, le=500, description="Queries of each simulated run.")
@@ -44,7 +51,9 @@ class ForecastView(Reply):
 
     id: str = Field(description="fct_...")
     study_id: str = Field(description="The study whose records and kernel it is about.")
-    state: Literal["running", "completed", "failed"] = Field(description="A crash makes it failed.")
+    state: Literal["running", "completed", "failed", "cancelled"] = Field(
+        description="running: under way, or waiting for its turn. A crash or a shutdown makes it failed."
+    )
     progress: float = Field(ge=0, le=1, description="Share of the work that is done.")
     created_at: datetime = Field(description="When it was asked for.")
     ended_at: datetime | None = Field(description="When it ended; null while running.")

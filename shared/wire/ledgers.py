@@ -61,7 +61,11 @@ class Loss(Reply):
 
     epsilon: str | None = Field(description="Pure composition: the sum, as the ledger enforces it; null: no bound.")
     tight_epsilon: float | None = Field(
-        description="By the privacy loss distribution, at the report's delta: never more than the sum; null: no bound."
+        description=(
+            "By the privacy loss distribution, or Renyi divergences where that is not precise enough, at the report's "
+            "delta: never more than the sum, unless that delta is smaller than the release's own, at which the sum "
+            "holds. It takes the number of answers as if it had been fixed before the first. Null: no bound."
+        )
     )
 
 

@@ -27,13 +27,16 @@ class PrivacyNoise(Reply):
     family: Literal["none", "laplace", "one_bit", "piecewise"] = Field("none", description="none: no privacy noise.")
     scale: float | None = Field(
         None,
+        ge=0,
         description=(
             "In units of y. laplace: scale of the noise; one_bit and piecewise: how far a released y lies from "
             "the centre at most."
         ),
     )
-    bound: float | None = Field(None, description="C, half the width of clip, in units of y.")
-    variance: float | None = Field(None, description="Of the noise, for the y that makes it largest, in units of y^2.")
+    bound: float | None = Field(None, ge=0, description="C, half the width of clip, in units of y.")
+    variance: float | None = Field(
+        None, ge=0, description="Of the noise, for the y that makes it largest, in units of y^2."
+    )
 
 
 class NoisePassport(Reply):
@@ -42,7 +45,8 @@ class NoisePassport(Reply):
     privacy: PrivacyNoise = Field(PrivacyNoise(), description="Noise that protects y.")
     clip: tuple[float, float] | None = Field(None, description="Bounds that y was clipped to; null: not clipped.")
     measurement_variance: float = Field(
-        description="Of the noise that the curator added as measurement noise to what was released: a mean has less."
+        ge=0,
+        description="Of the noise that the curator added as measurement noise to what was released: a mean has less.",
     )
     measurement_variance_known: bool = Field(True, description="False where the variance is an estimate.")
 
@@ -51,8 +55,8 @@ class Answer(Reply):
     """One released measurement of one row."""
 
     row: int = Field(description="Row of Z, from 0.")
-    play: int = Field(description="1 for the first of this query's plays of the row.")
-    plays: int = Field(1, description="How many measurements y is the mean of.")
+    play: int = Field(ge=1, le=PLAYS_MAX, description="1 for the first of this query's plays of the row.")
+    plays: int = Field(1, ge=1, le=PLAYS_MAX, description="How many measurements y is the mean of.")
     y: float = Field(description="What was released, in units of the measurement.")
     passport: NoisePassport = Field(description="What was done to y before it left.")
 
@@ -64,5 +68,7 @@ class QueryReply(Reply):
     study_id: str = Field(description="The study that was asked.")
     state: Literal["answered"] = Field(description="Answers are all there.")
     created_at: datetime = Field(description="When it was answered.")
-    answers: list[Answer] = Field(description="One per play, in the order of the request.")
+    answers: list[Answer] = Field(
+        description="One per play, or one per row asked where means are released, in the order of the request."
+    )
     salt: str = Field(description="Random: the digest of this reply in the logs then reveals nothing of y.")

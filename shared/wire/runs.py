@@ -150,6 +150,7 @@ class TrialView(Reply):
     answered_at: datetime | None = Field(description="Null until the curator answered.")
     query_id: str | None = Field(description="The query at the curator; null until it was answered.")
     y: float | None = Field(description="The outcome; null until it was answered.")
+    plays: int | None = Field(description="How many measurements y is the mean of; null until it was answered.")
     passport: NoisePassport | None = Field(description="What was done to y; null until it was answered.")
 
 

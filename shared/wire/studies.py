@@ -171,7 +171,11 @@ class StudyView(Reply):
     measurement_noise_variance: float = Field(description="Added by the curator to each answer.")
     kernel: Kernel | None = Field(description="Public hyper-parameters; null: bring your own.")
     limits: Limits = Field(description="What one query may ask.")
-    reply_after_ms: int | None = Field(description="Replies to queries leave at this deadline; null: at once.")
+    reply_after_ms: int | None = Field(
+        ge=1,
+        le=60_000,
+        description="Every reply to a query leaves so long after its arrival, or a multiple; null: at once.",
+    )
     guarantee: str = Field(max_length=4_000, description="What is promised for the records, in words.")
     not_protected: list[str] = Field(description="What is not promised, in words.")
 

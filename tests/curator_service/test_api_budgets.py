@@ -16,8 +16,16 @@ IDENTITY = wire.IdentityRelease(mechanism="identity")
 REFUTED = wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=1e-5, r=1, acknowledge_refuted=True)
 
 
-def laplace(epsilon):
-    return wire.LaplaceAnswers(mechanism="laplace", epsilon=epsilon, value_bound=1.0)
+def laplace(epsilon, plays="each"):
+    return wire.LaplaceAnswers(mechanism="laplace", epsilon=epsilon, value_bound=1.0, plays=plays)
+
+
+def one_bit(epsilon, plays="each"):
+    return wire.OneBitAnswers(mechanism="one_bit", epsilon=epsilon, value_bound=1.0, plays=plays)
+
+
+def piecewise(epsilon, plays="each"):
+    return wire.PiecewiseAnswers(mechanism="piecewise", epsilon=epsilon, value_bound=1.0, plays=plays)
 
 
 @pytest.fixture
@@ -50,8 +58,9 @@ def budget_of(reply):
     return reply.json()["budget"]
 
 
-def test_ten_answers_of_a_tenth_fit_under_one_and_the_eleventh_is_refused(made, ask, owner):
-    study = made(epsilon_per_row="1.0")
+@pytest.mark.parametrize("answers", [laplace, one_bit, piecewise])
+def test_ten_answers_of_a_tenth_fit_under_one_and_the_eleventh_is_refused(answers, made, ask, owner):
+    study = made(answers("0.1"), epsilon_per_row="1.0")
     for _ in range(10):
         assert ask(study, (17, 1)).status_code == 201
     said = {"cap": "epsilon_per_row", "row": 17, "requested": "0.1", "spent": "1", "limit": "1"}
@@ -59,6 +68,53 @@ def test_ten_answers_of_a_tenth_fit_under_one_and_the_eleventh_is_refused(made, 
     assert ask(study, (18, 1)).status_code == 201  # another person
     (exposed, _) = owner.exposure(study.id)
     assert (exposed.row, exposed.queries, exposed.plays, exposed.epsilon, exposed.spent) == (17, 10, 10, "1", "1")
+
+
+@pytest.mark.parametrize(("answers", "unit"), [(laplace, "row"), (one_bit, "answer"), (piecewise, "row")])
+def test_a_mean_of_plays_is_one_answer_for_one_charge(answers, unit, made, ask, owner, curator):
+    study = made(answers("0.4", "mean"), unit, GAUSSIAN, epsilon_per_row="1.1", epsilon_total="1.6", queries=300)
+    reply = ask(study, (5, 100), (6, 90))
+    told = [(a["row"], a["play"], a["plays"]) for a in reply.json()["answers"]]
+    assert (reply.status_code, told) == (201, [(5, 1, 100), (6, 1, 90)])
+    assert (
+        budget_of(ask(study, (6, 3), (7, 2)))
+        == (
+            {"cap": "epsilon_per_row", "row": 6, "requested": "0.4", "spent": "1.1", "limit": "1.1"}
+            if unit == "row"
+            else {"cap": "epsilon_total", "requested": "0.8", "spent": "1.5", "limit": "1.6"}
+        )
+        or unit == "row"
+    )
+    assert budget_of(ask(study, (7, 40), (8, 40), (9, 40)))["cap"] in ("epsilon_total", "queries")
+    _, *lines = owner.ledger(study.id)
+    assert [(line.kind, line.row, line.plays, line.epsilon) for line in lines[:2]] == [
+        ("answers", 5, 100, "0.4"), ("answers", 6, 90, "0.4"),
+    ]  # fmt: skip
+    refused = [(line.plays, line.epsilon) for line in lines[2:]]
+    assert refused[-1] == (120, "1.2")
+    balance = owner.balance(study.id)
+    assert (balance.total_epsilon, balance.total_plays) == ("1.5", 190)
+    seen = [(row.row, row.queries, row.plays, row.epsilon, row.spent) for row in owner.exposure(study.id)]
+    spent = "1.1" if unit == "row" else "0.7"
+    assert seen == [(5, 1, 100, "0.4", spent), (6, 1, 90, "0.4", spent)]
+    verified = curator.run("audit", "verify")
+    assert (verified.returncode, verified.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("answers", [one_bit, piecewise])
+def test_an_epsilon_that_is_too_large_for_a_bounded_answer_is_refused_with_its_field(answers, curator, opened):
+    def create(said):
+        spec = opened.view.spec.model_copy(update={"answers": said})
+        with curator.http(**{"Idempotency-Key": secrets.token_hex(8)}) as http:
+            return http.post("/v1/studies", json=spec.model_dump(mode="json"))
+
+    reply = create(answers("20.5"))
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid")
+    (error,) = reply.json()["errors"]
+    assert error["field"] == "answers.epsilon"
+    assert "20 at most" in error["message"]
+    for said in (answers("20"), wire.AutoAnswers(mechanism="auto", epsilon="20.5", value_bound=1.0)):
+        assert create(said).status_code == 201
 
 
 def test_a_release_counts_for_every_row(made, ask, owner):
@@ -130,6 +186,7 @@ def test_a_refusal_is_recorded_and_costs_nothing(made, ask, owner, curator):
     exchange = next(e for e in reversed(exchanges) if e["idempotency_key"] == "refused one")
     assert record["details"] == {
         "study_id": study.id, "cap": "epsilon_per_row", "row": 8, "requested": "0.2", "spent": "0.2", "limit": "0.3",
+        "rows": [[8, 2]],
     }  # fmt: skip
     assert (exchange["status"], exchange["reply_sha256"]) == (403, audit.sha256(reply.content))
     assert ask(study, (8, 1), key="refused one").status_code == 201  # a refusal does not use its key up

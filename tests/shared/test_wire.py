@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from shared import wire
+from shared.wire.answers import PrivateAnswers
 
 SECRET = "blindopt_0123456789abcdef.K3yWhichNobodyMayEverSeeInAnyTextAtAll1234567"
 FEATURE = {"column": "age", "lower": 0.0, "upper": 120.0}
@@ -23,7 +24,14 @@ STUDY = {
     "release": GAUSSIAN,
     "kernel": KERNEL,
 }
+AUTO = {"mechanism": "auto", "epsilon": "1", "delta": 1e-5, "sensitivity": 2.0, "rotate": True}
+PLANAR = {"mechanism": "planar_laplace", "epsilon": "1"}
+PROJECTION = {**GAUSSIAN, "mechanism": "gaussian_projection", "r": 2}
 LAPLACE = {"mechanism": "laplace", "epsilon": "0.5", "value_bound": 1.0}
+ONE_BIT = {**LAPLACE, "mechanism": "one_bit", "plays": "mean"}
+PIECEWISE = {**LAPLACE, "mechanism": "piecewise", "centre": -7.5}
+AUTO_ANSWERS = {**LAPLACE, "mechanism": "auto"}
+ADVISORY = {"mechanism": "gaussian", "version": 1, "reason": "its proof has a hole"}
 RUN = {"curator_url": "http://curator:8000", "study_id": "std_0123456789abcdef", "token": SECRET}
 REQUESTS = [
     (wire.Feature, FEATURE),
@@ -32,8 +40,17 @@ REQUESTS = [
     (wire.IdentityRelease, {"mechanism": "identity"}),
     (wire.GaussianRelease, GAUSSIAN),
     (wire.PoGpUcbRelease, PUBLISHED),
+    (wire.AutoRelease, AUTO),
+    (wire.PlanarLaplaceRelease, PLANAR),
+    (wire.GaussianProjectionRelease, PROJECTION),
     (wire.NoAnswerNoise, {"mechanism": "none"}),
     (wire.LaplaceAnswers, LAPLACE),
+    (wire.OneBitAnswers, ONE_BIT),
+    (wire.PiecewiseAnswers, PIECEWISE),
+    (wire.AutoAnswers, AUTO_ANSWERS),
+    (wire.StudyCreate, STUDY | {"answers": AUTO_ANSWERS, "reply_after_ms": 50}),
+    (wire.ForecastCreate, {"epsilons": ["1", "2"], "mechanisms": ["auto", "identity"], "functions": 5, "rows": 100}),
+    (wire.AdvisoryCreate, ADVISORY),
     (wire.Budget, {"epsilon_per_row": "1.5", "epsilon_total": "2", "queries": 9}),
     (wire.StudyCreate, STUDY),
     (wire.StudyCreate, STUDY | {"answers": LAPLACE, "privacy_unit": "answer", "budget": {"epsilon_total": "10"}}),
@@ -69,7 +86,7 @@ def test_every_request_reads_back_what_it_writes_and_takes_no_unknown_field(kind
 
 def test_every_kind_of_request_is_in_this_list():
     def leaves(kind: type[BaseModel]) -> set[type[BaseModel]]:
-        return {kind, *(d for child in kind.__subclasses__() for d in leaves(child))} - {wire.Request}
+        return {kind, *(d for child in kind.__subclasses__() for d in leaves(child))} - {wire.Request, PrivateAnswers}
 
     mine = {kind for kind in leaves(wire.Request) if kind.__module__.startswith("shared.wire")}
     assert mine - {kind for kind, _ in REQUESTS} == {wire.GpUcb, wire.RandomRows}
@@ -92,6 +109,8 @@ NUMBERS = [
     (wire.PoGpUcbRelease, PUBLISHED, "sensitivity"),
     (wire.LaplaceAnswers, LAPLACE, "value_bound"),
     (wire.LaplaceAnswers, LAPLACE, "noise_bound"),
+    (wire.OneBitAnswers, ONE_BIT, "centre"),
+    (wire.PiecewiseAnswers, PIECEWISE, "value_bound"),
     (wire.GpUcb, {"name": "gp_ucb"}, "delta_ucb"),
 ]
 NOT_NUMBERS = ["true", "false", '"1"', "1e400", "-1e400", "NaN", "Infinity", "-Infinity", "[1]", "{}", "1" + "0" * 400]
@@ -118,6 +137,19 @@ def test_a_number_is_a_finite_json_number(kind, body, field, literal):
         (wire.GaussianRelease, GAUSSIAN, "delta", [0, -1e-5, 1e-19, 0.11, 1]),
         (wire.GaussianRelease, GAUSSIAN, "sensitivity", [0, -1, 1e-51]),
         (wire.GaussianRelease, GAUSSIAN, "mechanism", ["Gaussian", "identity", "curator_service.release"]),
+        (wire.AutoRelease, AUTO, "delta", [0, -1e-5, 1e-19, 0.11, 1]),
+        (wire.PlanarLaplaceRelease, PLANAR, "sensitivity", [0, -1, 1e-51]),
+        (wire.PlanarLaplaceRelease, PLANAR, "delta", [1e-5, None]),  # it has none
+        (wire.GaussianProjectionRelease, PROJECTION, "r", [0, -1, 1_001, 2.0, "2", True]),
+        (wire.AutoAnswers, LAPLACE | {"mechanism": "auto"}, "plays", ["both", None, 1]),
+        (wire.AdvisoryCreate, ADVISORY, "version", [0, -1, 2**31, 1.0, "1", True]),
+        (wire.AdvisoryCreate, ADVISORY, "reason", ["", "x" * 2_001, None]),
+        (wire.AdvisoryCreate, ADVISORY, "mechanism", ["", "x" * 101, None]),
+        (wire.ForecastCreate, {}, "epsilons", [[], ["0"], ["1"] * 21, [1.0]]),
+        (wire.ForecastCreate, {}, "mechanisms", [[], ["laplace"], ["auto"] * 7]),
+        (wire.ForecastCreate, {}, "functions", [1, 201, 2.0, True]),
+        (wire.ForecastCreate, {}, "queries", [1, 501]),
+        (wire.ForecastCreate, {}, "rows", [9, 5_001]),
         (wire.PoGpUcbRelease, PUBLISHED, "r", [0, -1, 1_001, 2.0, "2", True]),
         (wire.PoGpUcbRelease, PUBLISHED, "acknowledge_refuted", [False, None, "true", "yes", 1, 1.0]),
         (wire.RowPlays, {"row": 0, "plays": 1}, "row", [-1, 2**53, 0.0, "0", True, None]),
@@ -126,6 +158,10 @@ def test_a_number_is_a_finite_json_number(kind, body, field, literal):
         (wire.StudyCreate, STUDY, "features", [[], None]),
         (wire.LaplaceAnswers, LAPLACE, "value_bound", [0, -1, 1e-51, 1e51]),
         (wire.LaplaceAnswers, LAPLACE, "noise_bound", [-1e-12, 1e51]),
+        (wire.LaplaceAnswers, LAPLACE, "centre", [-1e51, 1e51]),
+        (wire.OneBitAnswers, ONE_BIT, "plays", ["all", 1, True, None]),
+        (wire.PiecewiseAnswers, PIECEWISE, "mechanism", ["pw", "laplace"]),
+        (wire.StudyCreate, STUDY, "reply_after_ms", [0, -1, 60_001, 50.0, "50", True]),
         (wire.LaplaceAnswers, LAPLACE, "epsilon", ["0", "1001", 1, None]),
         (wire.Budget, {}, "queries", [0, -1, 2**53, 1.0, True]),
         (wire.Budget, {}, "epsilon_per_row", ["0", "0.0", "-1", "1e3", "inf", 1, 1.5, True]),
@@ -150,6 +186,12 @@ def test_a_refuted_mechanism_needs_its_acknowledgement():
     body = dict(PUBLISHED)
     del body["acknowledge_refuted"]
     assert "acknowledge_refuted" in refused(wire.PoGpUcbRelease, body)
+
+
+def test_a_release_that_names_no_mechanism_is_auto():
+    for said in ({"epsilon": "1"}, {"epsilon": "1", "delta": 1e-6}):
+        assert read(wire.ReleaseSpec, said) == read(wire.AutoRelease, said)
+        assert read(wire.AutoRelease, said).mechanism == "auto"
 
 
 NOT_AMOUNTS = (

@@ -82,7 +82,7 @@ class Gun:
                 return
             with self._control.with_name(SHOTS).open("a") as told:
                 told.write(json.dumps({"point": point, "about": about, "delay": shot.delay}) + "\n")
-            self._control.unlink()
+            self._control.unlink(missing_ok=True)
             if shot.delay:
                 threading.Timer(shot.delay, _die).start()
             else:

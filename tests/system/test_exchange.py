@@ -15,6 +15,9 @@ from shared.errors import Remote
 from shared.notes import Checkpoint, Signer, Verifier
 from shared.serving.seal import signer
 
+LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0)
+GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5)
+
 
 @pytest.fixture(scope="module")
 def run(vendor, curator, owner, dataset, open_study, run_of):
@@ -324,14 +327,33 @@ VISIBLE = {
     "budget.epsilon_per_row", "budget.epsilon_total", "budget.queries", "grant_id", "log_key", "direction",
     "measurement_noise_variance", "kernel", "kernel.kind", "kernel.lengthscale", "kernel.signal_variance",
     "kernel.noise_variance", "kernel.mean", "limits", "limits.rows_per_query", "limits.plays_per_row", "guarantee",
+    "not_protected", "reply_after_ms",
+}  # fmt: skip
+PRIVATE_ANSWERS = {f"answers.{name}" for name in ("epsilon", "value_bound", "noise_bound", "centre", "plays")}
+# The same of an answered query, and of every refusal. Only y depends on the data.
+VISIBLE_ANSWER = {
+    "row", "play", "plays", "y", "passport", "passport.privacy", "passport.privacy.family", "passport.privacy.scale",
+    "passport.privacy.bound", "passport.privacy.variance", "passport.clip", "passport.measurement_variance",
+    "passport.measurement_variance_known",
+}  # fmt: skip
+VISIBLE_REFUSAL = {
+    "type", "title", "status", "detail", "instance", "code", "retryable", "request_id", "errors", "errors.field",
+    "errors.message", "budget", "budget.cap", "budget.row", "budget.requested", "budget.spent", "budget.limit",
 }  # fmt: skip
 
 
 def _paths(value, prefix=""):
     for key, inner in value.items():
         yield prefix + key
-        if isinstance(inner, dict):
-            yield from _paths(inner, f"{prefix}{key}.")
+        for one in inner if isinstance(inner, list) else [inner]:
+            if isinstance(one, dict):
+                yield from _paths(one, f"{prefix}{key}.")
+
+
+def _stretched(small, stretch):
+    lines = small.csv.decode().splitlines()
+    values = [[repr(float(cell) * stretch) for cell in line.split(",")] for line in lines[1:]]
+    return "\n".join([lines[0], *map(",".join, values)]).encode()
 
 
 @pytest.mark.parametrize("mechanism", ["identity", "gaussian", "po_gp_ucb"])
@@ -343,15 +365,73 @@ def test_a_modeler_sees_of_a_study_what_is_listed_here_and_nothing_else(
         assert set(_paths(modeler.get(f"/v1/studies/{study.id}").json())) == VISIBLE
 
 
+def test_a_modeler_sees_of_private_answers_what_is_listed_here_and_nothing_else(curator, owner, dataset, open_study):
+    """With auto, which chooses for the owner: why it did is not told, though it is public."""
+    release = wire.AutoRelease(mechanism="auto", epsilon="1", delta=0.1)
+    budget = wire.Budget(epsilon_per_row="3", queries=4)
+    study = open_study(owner, dataset, release, answers=LAPLACE, budget=budget, reply_after_ms=5)
+    with curator.http(study.token) as modeler:
+        path, keys = f"/v1/studies/{study.id}", iter("abcdefgh")
+        view = modeler.get(path).json()
+        assert set(_paths(view)) == VISIBLE | PRIVATE_ANSWERS
+        assert (view["mechanism"], view["delta"], view["status"]) == ("gaussian", 0.1, "sound")
+
+        def ask(*rows):
+            body = {"rows": [{"row": row, "plays": plays} for row, plays in rows]}
+            return modeler.post(f"{path}/queries", json=body, headers={"Idempotency-Key": next(keys)}).json()
+
+        answered = ask((3, 2))
+        assert set(answered) == {"id", "study_id", "state", "created_at", "answers", "salt"}
+        for one in answered["answers"]:
+            assert set(_paths(one)) == VISIBLE_ANSWER
+        refusals = [ask((400, 1)), ask((3, 1)), ask((1, 101)), ask((1, 1), (2, 2)), ask((1, 3)), ask()]
+        assert {refusal["code"] for refusal in refusals} == {"unknown_row", "privacy_budget_exhausted", "invalid"}
+        for refusal in refusals:
+            assert set(_paths(refusal)) <= VISIBLE_REFUSAL
+
+
+def test_what_a_modeler_is_told_of_answers_does_not_depend_on_the_values(small, curator, owner, open_study):
+    """The same questions about data that are stretched: but for y and what is random, both replies read alike."""
+    told = []
+    for stretch in (1.0, 0.01):
+        dataset = owner.register("stretched", _stretched(small, stretch))
+        budget = wire.Budget(epsilon_per_row="2")
+        study = open_study(owner, dataset, GAUSSIAN, answers=LAPLACE, budget=budget)
+        with curator.http(study.token) as modeler:
+            replies = []
+            for key, rows in enumerate(([(0, 1), (399, 1)], [(0, 1)], [(400, 1)], [(5, 101)])):
+                body = {"rows": [{"row": row, "plays": plays} for row, plays in rows]}
+                headers = {"Idempotency-Key": f"alike {key}"}
+                replies.append(modeler.post(f"/v1/studies/{study.id}/queries", json=body, headers=headers))
+        ours = ("id", "study_id", "created_at", "salt", "request_id", "instance")
+        plain = [{k: v for k, v in reply.json().items() if k not in ours} for reply in replies]
+        for answer in (one for reply in plain for one in reply.get("answers", [])):
+            del answer["y"]
+        told.append((plain, [reply.status_code for reply in replies]))
+    assert told[0] == told[1]
+    assert told[0][1] == [201, 403, 404, 422]
+
+
+def test_a_modeler_s_preview_is_refused_before_anything_is_looked_at(curator, owner, dataset, open_study):
+    """How long a preview takes may depend on the data: nobody but the owner gets as far as the work."""
+    study = open_study(owner, dataset)
+    shown = []
+    with curator.http(study.token) as modeler:
+        for identity in (study.id, "std_0000000000000000"):
+            reply = modeler.post(f"/v1/studies/{identity}:preview")
+            assert (reply.status_code, reply.json()["code"]) == (403, "forbidden")
+            shown.append({k: v for k, v in reply.json().items() if k not in ("instance", "request_id")})
+        for path in (f"/v1/studies/{study.id}/accounting", "/v1/advisories"):
+            assert modeler.get(path).status_code == 403
+    assert shown[0] == shown[1]
+
+
 @pytest.mark.parametrize("mechanism", ["gaussian", "po_gp_ucb"])
 def test_what_a_modeler_is_told_does_not_depend_on_the_values(mechanism, releases, small, curator, owner, open_study):
     """Two data sets with the same number of rows: but for ids and digests, the two studies read alike."""
     told = []
     for stretch in (1.0, 0.01):
-        lines = small.csv.decode().splitlines()
-        values = [[repr(float(cell) * stretch) for cell in line.split(",")] for line in lines[1:]]
-        file = "\n".join([lines[0], *map(",".join, values)]).encode()
-        study = open_study(owner, owner.register("stretched", file), releases[mechanism])
+        study = open_study(owner, owner.register("stretched", _stretched(small, stretch)), releases[mechanism])
         with curator.http(study.token) as modeler:
             view = modeler.get(f"/v1/studies/{study.id}").json()
         told.append({k: v for k, v in view.items() if k not in ("id", "grant_id", "release_id", "release_sha256")})

@@ -24,6 +24,7 @@ from shared.notes import Signer
 
 EXAMPLES = int(os.environ.get("BLINDOPT_SCHEMATHESIS_EXAMPLES", "8"))
 SEED = 20_231_117
+FORECAST = {"epsilons": ["1"], "mechanisms": ["gaussian"], "functions": 2, "queries": 2, "rows": 10}
 HALTED = ("pause", "resume", "replace_token")
 
 
@@ -186,6 +187,9 @@ def at_curator(curator, opened, small) -> World:
         signed = witness.countersign(study.checkpoint().note, 1_700_000_000)
         archived, (closed, *drafts) = owner.register("old", small.csv), _drafts(owner, opened, 9)
         owner.release(closed)
+        quick = wire.ForecastCreate(**FORECAST)
+        forecast = owner.wait_forecast(opened.id, owner.start_forecast(opened.id, quick).id, timeout_s=60)
+        cancelled = owner.cancel_forecast(opened.id, owner.start_forecast(opened.id, quick).id)
         ends = [owner.grant(opened.id, wire.GrantCreate(name="rotates")).id for _ in range(9)]
     spec = opened.view.spec.model_dump(mode="json")
     real = {name: spec[name] for name in ("dataset_id", "features", "measurement")}
@@ -196,6 +200,7 @@ def at_curator(curator, opened, small) -> World:
             "query_id": query.id,
             "grant_id": grants[0],
             "kid": granted[2].kid,
+            "forecast_id": forecast.id,
         },
         own={
             "POST /v1/datasets/{dataset_id}:archive": {"dataset_id": [archived.id]},
@@ -204,11 +209,15 @@ def at_curator(curator, opened, small) -> World:
             "POST /v1/studies/{study_id}/grants/{grant_id}:revoke": {"grant_id": grants},
             "POST /v1/studies/{study_id}/grants/{grant_id}:rotate": {"grant_id": ends},
             "POST /v1/studies/{study_id}/grants/{grant_id}/tokens/{kid}:revoke": {"grant_id": [granted[2].id]},
+            "POST /v1/studies/{study_id}/forecasts/{forecast_id}:cancel": {"forecast_id": [cancelled.id]},
         },
         bodies={
             "POST /v1/datasets": lambda body: {"name": body["name"], "file": "a,b\n1,2\n3,4\n"},
             "POST /v1/studies": lambda body: body | real | {"budget": {}},
+            # One that no other request releases with: a withdrawal is for good.
+            "POST /v1/advisories": lambda body: body | {"mechanism": "po_gp_ucb", "version": 1},
             "POST /v1/studies/{study_id}/queries": lambda body: {"rows": [{"row": 3, "plays": 1}]},
+            "POST /v1/studies/{study_id}/forecasts": lambda body: FORECAST,
             "POST /v1/audit/countersignatures": lambda body: {"note": signed, "key": witness.verifier.vkey},
         },
     )

@@ -1,7 +1,20 @@
 """Every noise draw of the curator, through OpenDP's exact lattice samplers, with our guards."""
 
-from curator_service.privacy.noise.gaussian import add_gaussian
+from curator_service.privacy.noise.gaussian import GaussianLaw, add_gaussian
 from curator_service.privacy.noise.laplace import add_laplace, laplace_scale
 from curator_service.privacy.noise.lattice import LATTICE_BITS, lattice
+from curator_service.privacy.noise.parallel import Law, apply
+from curator_service.privacy.noise.planar import PLANAR_FEATURES_MAX, PlanarLaplaceLaw
 
-__all__ = ["LATTICE_BITS", "add_gaussian", "add_laplace", "laplace_scale", "lattice"]
+__all__ = [
+    "LATTICE_BITS",
+    "PLANAR_FEATURES_MAX",
+    "GaussianLaw",
+    "Law",
+    "PlanarLaplaceLaw",
+    "add_gaussian",
+    "add_laplace",
+    "apply",
+    "laplace_scale",
+    "lattice",
+]

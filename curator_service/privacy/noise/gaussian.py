@@ -1,13 +1,31 @@
 """Gaussian noise on a lattice."""
 
 import math
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from curator_service.privacy.noise.lattice import check_finite, lattice, untrusted
-from shared.matrix import Vector
+from shared.matrix import Matrix, Vector
+
+
+@dataclass(frozen=True, slots=True)
+class GaussianLaw:
+    """Independent noise N(0, sd^2) in each of ``d`` coordinates of each row."""
+
+    d: int
+    sd: float
+
+    @property
+    def draws_per_row(self) -> float:
+        """One for each coordinate."""
+        return float(self.d)
+
+    def add(self, block: Matrix) -> Matrix:
+        """``block`` (m, d) with noise, on the lattice of ``add_gaussian``."""
+        return add_gaussian(block.ravel(), self.sd).reshape(block.shape)
 
 
 def add_gaussian(values: Vector, sd: float) -> Vector:

@@ -45,8 +45,6 @@ def tried(x, release, seconds=1.0, **more):
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_attack_has_its_finding(release):
-    if release in ("planar_laplace",):
-        pytest.importorskip("curator_service.release.planar_laplace")
     found = {finding.attack: finding for finding in tried(king_county(), release)}
     assert list(found) == EVERY
     bare = release in ("identity", "po_gp_ucb")
@@ -165,6 +163,16 @@ def test_a_wide_study_is_no_fault():
     for release in ("identity", "gaussian"):
         found = {finding.attack for finding in tried(x, release, seconds=0.3)}
         assert {"linkage", "column_space"} <= found
+
+
+def test_a_projection_with_noise_is_attacked_too():
+    x = np.random.default_rng(6).normal(size=(1_000, 13))
+    release = wire.GaussianProjectionRelease(mechanism="gaussian_projection", epsilon="3", delta=1e-5, r=4)
+    found = {finding.attack: finding for finding in tried(x, release)}
+    assert list(found) == EVERY
+    assert found["known_rows"].figure < 0.01
+    assert found["column_space"].figure <= 3
+    assert "known exactly" not in found["known_rows"].sentence
 
 
 def test_private_answers_are_averaged_through_the_path_that_measures():

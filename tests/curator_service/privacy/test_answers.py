@@ -143,7 +143,9 @@ def test_an_audit_of_the_answers_does_not_find_more_than_epsilon():
 def test_too_little_noise_is_found_by_the_audit(factor, least, monkeypatch):
     rng = np.random.default_rng(7)
     scale = factor * laplace_scale(C, EPSILON)
-    monkeypatch.setattr(noise, "_laplace", lambda bound, epsilon: lambda value: value + rng.laplace(scale=scale))
+    monkeypatch.setattr(
+        noise.laplace, "_laplace", lambda bound, epsilon: lambda value: value + rng.laplace(scale=scale)
+    )
     assert audit(study(), 200_000) > least
 
 
@@ -170,7 +172,7 @@ def test_an_epsilon_that_means_nothing_is_refused(epsilon):
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_an_outcome_that_is_no_number_is_refused_before_anything_is_drawn(bad, monkeypatch):
-    monkeypatch.setattr(noise, "_laplace", lambda *args: pytest.fail("a mechanism was made"))
+    monkeypatch.setattr(noise.laplace, "_laplace", lambda *args: pytest.fail("a mechanism was made"))
     with pytest.raises(NumericalFailure, match="not finite"):
         add_laplace(np.array([0.0, bad]), C, EPSILON)
 
@@ -180,7 +182,7 @@ def test_a_scale_that_does_not_cost_epsilon_draws_nothing(wrong, monkeypatch):
     """B+R for 2(B+R), a scale of 0 that tells the value, noise for another epsilon: found when it is built."""
     noise.laplace._laplace.cache_clear()
     right = laplace_scale(C, EPSILON)
-    monkeypatch.setattr(noise, "laplace_scale", lambda bound, epsilon: wrong * right)
+    monkeypatch.setattr(noise.laplace, "laplace_scale", lambda bound, epsilon: wrong * right)
     with pytest.raises((NumericalFailure, ValueError, dp.OpenDPException)):
         add_laplace(np.zeros(3), C, EPSILON)
     monkeypatch.undo()
@@ -223,7 +225,7 @@ def test_trap_opendp_reads_nan_as_zero_and_clamps_nothing():
 def test_the_passport_says_what_was_done():
     spec = study(answers("0.25", 3.0, 1.0), variance=0.5)
     scale = laplace_scale(4.0, Decimal("0.25"))
-    privacy = wire.PrivacyNoise(family="laplace", scale=scale, bound=4.0)
+    privacy = wire.PrivacyNoise(family="laplace", scale=scale, bound=4.0, variance=2 * scale**2)
     told = wire.NoisePassport(privacy=privacy, clip=(-4.0, 4.0), measurement_variance=0.5)
     assert passport_of(spec) == told
     made = measure(np.zeros(2), [wire.RowPlays(row=5, plays=2), wire.RowPlays(row=1)], spec)

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from curator_service.privacy import entropy
-from curator_service.privacy.entropy import gaussian_matrix, permutation
+from curator_service.privacy.entropy import gaussian_matrix, permutation, sample
 
 N = 100_000
 MISTAKEN = 1e-6
@@ -106,3 +106,16 @@ def test_without_entropy_nothing_is_drawn(monkeypatch, draw):
     monkeypatch.setattr("random._urandom", fail)
     with pytest.raises(OSError, match="no entropy"):
         draw()
+
+
+def test_a_sample_is_of_different_rows_and_every_set_is_as_likely():
+    """10 sets of 3 rows of 5; a sample of the first rows alone would be caught by far."""
+    counts: dict[tuple[int, ...], int] = {}
+    for _ in range(5_000):
+        drawn = tuple(sample(5, 3).tolist())
+        assert len(set(drawn)) == 3
+        assert drawn == tuple(sorted(drawn))
+        counts[drawn] = counts.get(drawn, 0) + 1
+    assert len(counts) == 10
+    assert stats.chisquare(list(counts.values())).pvalue > MISTAKEN
+    assert sample(4, 4).tolist() == [0, 1, 2, 3]

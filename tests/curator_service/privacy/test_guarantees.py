@@ -1,17 +1,25 @@
 """The words of a guarantee: exactly as much as is proved, with the numbers of the study."""
 
+from pathlib import Path
+
 import pytest
 
-from curator_service.privacy.guarantees import EXACT_ANSWERS, guarantee
+from curator_service.privacy.guarantees import EXACT_ANSWERS, GAPS, as_markdown, guarantee, not_protected
 from shared.wire import (
     Answers,
+    AutoAnswers,
+    AutoRelease,
     Budget,
     Feature,
+    GaussianProjectionRelease,
     GaussianRelease,
     IdentityRelease,
     LaplaceAnswers,
     Measurement,
     NoAnswerNoise,
+    OneBitAnswers,
+    PiecewiseAnswers,
+    PlanarLaplaceRelease,
     PoGpUcbRelease,
     ReleaseSpec,
     StudyCreate,
@@ -21,22 +29,43 @@ GAUSSIAN = GaussianRelease(mechanism="gaussian", epsilon="1.25", delta=2e-6, sen
 PUBLISHED = PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1.25", delta=2e-6, r=3, acknowledge_refuted=True)
 IDENTITY = IdentityRelease(mechanism="identity")
 EXACT = NoAnswerNoise(mechanism="none")
-LAPLACE = LaplaceAnswers(mechanism="laplace", epsilon="0.75", value_bound=1.0)
+PRIVATE = {"epsilon": "0.75", "value_bound": 1.0}
+LAPLACE = LaplaceAnswers(mechanism="laplace", **PRIVATE)
+ONE_BIT = OneBitAnswers(mechanism="one_bit", **PRIVATE)
+PIECEWISE = PiecewiseAnswers(mechanism="piecewise", **PRIVATE)
+AUTO_ANSWERS = AutoAnswers(mechanism="auto", **PRIVATE)
+PLANAR = PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1.25", sensitivity=0.4)
+PROJECTION = GaussianProjectionRelease(
+    mechanism="gaussian_projection", epsilon="1.25", delta=2e-6, sensitivity=0.4, r=2
+)
+AUTO = AutoRelease(mechanism="auto", epsilon="1.25", delta=2e-6, sensitivity=0.4)
+RELEASES = [GAUSSIAN, PLANAR, PROJECTION, AUTO, PUBLISHED, IDENTITY]
+ANSWERS = [EXACT, LAPLACE, ONE_BIT, PIECEWISE, AUTO_ANSWERS]
 
 
-def told(release: ReleaseSpec, d: int = 3, answers: Answers = EXACT, unit: str = "row", cap: str | None = None) -> str:
-    return guarantee(
-        StudyCreate(
-            name="s",
-            dataset_id="ds_1",
-            features=[Feature(column=f"x{i}", lower=0.0, upper=1.0) for i in range(d)],
-            measurement=Measurement(column="y", direction="maximize"),
-            release=release,
-            answers=answers,
-            privacy_unit=unit,
-            budget=Budget(epsilon_per_row=cap),
-        )
+def study(
+    release: ReleaseSpec,
+    d: int = 3,
+    answers: Answers = EXACT,
+    unit: str = "row",
+    cap: str | None = None,
+    pace: int | None = None,
+) -> StudyCreate:
+    return StudyCreate(
+        name="s",
+        dataset_id="ds_1",
+        features=[Feature(column=f"x{i}", lower=0.0, upper=1.0) for i in range(d)],
+        measurement=Measurement(column="y", direction="maximize"),
+        release=release,
+        answers=answers,
+        privacy_unit=unit,
+        budget=Budget(epsilon_per_row=cap),
+        reply_after_ms=pace,
     )
+
+
+def told(release: ReleaseSpec, *given, **more) -> str:
+    return guarantee(study(release, *given, **more))
 
 
 def test_a_sound_release_is_told_with_its_parameters():
@@ -79,3 +108,80 @@ def test_private_answers_are_told_with_their_epsilon_and_how_they_add_up():
     assert "add up" not in alone
     assert summed.endswith("add up, with the release: the study sets no cap on the sum.")
     assert capped.endswith("add up, with the release, to 6.5 at most.")
+
+
+def test_pure_privacy_is_told_without_a_delta():
+    text = told(PLANAR)
+    assert text.startswith("1.25-differential privacy")
+    assert "at most 0.4 in scaled units" in text
+    assert "2e-06" not in text
+
+
+def test_auto_promises_what_it_takes_and_a_study_what_ran():
+    assert told(AUTO) == told(PLANAR)  # at d = 3 the smaller noise
+    assert guarantee(study(AUTO), None, GAUSSIAN) == told(GAUSSIAN)
+
+
+@pytest.mark.parametrize("answers", ANSWERS[1:], ids=lambda a: a.mechanism)
+def test_each_answer_mechanism_is_told_with_its_epsilon(answers):
+    text = told(GAUSSIAN, answers=answers)
+    assert "Each released y is 0.75-differentially private (clipped" in text
+    assert "released once, as their mean" not in text
+    mean = answers.model_copy(update={"plays": "mean"})
+    assert "released once, as their mean" in told(GAUSSIAN, answers=mean)
+
+
+@pytest.mark.parametrize("release", RELEASES, ids=lambda r: r.mechanism)
+def test_a_withdrawn_mechanism_is_told_first_with_its_reason(release):
+    text = guarantee(study(release, answers=LAPLACE), "its proof has a hole.")
+    assert text.startswith("Withdrawn: its proof has a hole. Do not rely on")
+    assert "until its owner closes it" in text
+    assert "Each released y is 0.75-differentially private" in text  # that promise stands by itself
+
+
+@pytest.mark.parametrize("release", RELEASES, ids=lambda r: r.mechanism)
+@pytest.mark.parametrize("answers", ANSWERS, ids=lambda a: a.mechanism)
+@pytest.mark.parametrize("unit", ["row", "answer"])
+def test_every_guarantee_fits_what_the_protocol_allows(release, answers, unit):
+    """StudyView.guarantee has 4,000 characters, and a reason 2,000."""
+    longest = guarantee(study(release, 1_000, answers, unit, "123456.123456789012"), "x" * 2_000)
+    assert len(longest) <= 4_000
+
+
+# --- what is not promised --------------------------------------------------------------------------
+
+
+def headings(*given, **more) -> set[str]:
+    return {sentence.partition(":")[0] for sentence in not_protected(study(*given, **more))}
+
+
+ALWAYS = {
+    "Sizes", "Queries", "Public inputs", "Several studies of one dataset", "What holds for many", "Who sees what",
+}  # fmt: skip
+
+
+def test_what_is_not_protected_follows_from_the_study():
+    sound, bare = {"Changes larger than Delta"}, {"Features"}
+    assert headings(GAUSSIAN) == ALWAYS | sound | {"y", "Timing"}
+    assert headings(GAUSSIAN, pace=50) == ALWAYS | sound | {"y"}
+    assert headings(AUTO, answers=LAPLACE, cap="3", pace=50) == ALWAYS | sound
+    assert headings(PLANAR, answers=ONE_BIT, pace=50) == ALWAYS | sound | {"Answers about one row"}
+    assert headings(PLANAR, answers=ONE_BIT, unit="answer", pace=50) == ALWAYS | sound | {"Answers about one person"}
+    for release in (PUBLISHED, IDENTITY):
+        assert headings(release, answers=LAPLACE, cap="3", pace=50) == ALWAYS | bare
+
+
+def test_nothing_is_said_to_be_safe_in_a_list_of_what_is_not():
+    assert len({gap.heading for gap in GAPS}) == len(GAPS)
+    for gap in GAPS:
+        assert gap.says.endswith(".")
+        assert ":" not in gap.heading
+
+
+def test_the_documentation_lists_what_the_code_says_is_not_protected():
+    """docs/privacy.md has the list between two marks; copy `as_markdown()` there after a change."""
+    page = (Path(__file__).parents[3] / "docs/privacy.md").read_text()
+    _, _, rest = page.partition("<!-- not protected: begin -->\n")
+    block, _, after = rest.partition("\n<!-- not protected: end -->")
+    assert after
+    assert block == as_markdown()

@@ -1,6 +1,7 @@
-"""The noise itself: its law with controls that must fail, its lattice, what is refused, and the library's traps."""
+"""The noise itself: its law with controls that must fail, its lattice, its low bits, and what is refused."""
 
 import math
+from decimal import Decimal
 
 import numpy as np
 import opendp.prelude as dp
@@ -8,7 +9,7 @@ import pytest
 from scipy import stats
 
 from curator_service.privacy import noise
-from curator_service.privacy.noise import add_gaussian, lattice
+from curator_service.privacy.noise import PlanarLaplaceLaw, add_gaussian, add_laplace, lattice
 from shared.errors import NumericalFailure
 
 N = 100_000
@@ -135,37 +136,31 @@ def test_an_accounting_that_is_off_draws_nothing(monkeypatch):
     assert add_gaussian(np.zeros(3), 1.25).shape == (3,)
 
 
-# --- traps of OpenDP 0.16 against which the guards stand: an upgrade that changes one is noticed here --------
+# --- what floating point lets through ------------------------------------------------------------------------
 
 
-def opendp_gaussian(sd: float, size: int, **domain):
-    dp.enable_features("contrib")
-    atoms = dp.atom_domain(T=float, nan=False, **domain)
-    return dp.m.make_gaussian(dp.vector_domain(atoms, size=size), dp.l2_distance(T=float), scale=sd, k=-60)
+def off_the_54th(sample: np.ndarray) -> int:
+    """Mironov's (2012) event: 0 < y < 1/4 and y no multiple of 2^-54."""
+    small = sample[(sample > 0) & (sample < 0.25)]
+    return int((np.ldexp(small, 54) % 1 != 0).sum())
 
 
-def test_trap_opendp_reads_nan_as_zero():
-    assert np.abs(opendp_gaussian(1e-3, 3)([math.nan] * 3)).max() < 0.1
+def test_the_low_bits_of_an_output_tell_nothing_of_the_value():
+    """numpy's noise, the control: an event of 6.6 % around 0 that never happens around 1, so that no epsilon holds."""
+    rng = np.random.default_rng(0)
+    assert off_the_54th(0.0 + rng.normal(size=N)) > 0.05 * N
+    assert off_the_54th(1.0 + rng.normal(size=N)) == 0
+    assert off_the_54th(0.0 + rng.laplace(size=N)) > 0.05 * N
+    assert off_the_54th(1.0 + rng.laplace(size=N)) == 0
+    planar = PlanarLaplaceLaw.of(1.0, Decimal(1), 2)
+    for value in (0.0, 1.0):
+        assert off_the_54th(add_gaussian(np.full(N // 5, value), 1.0)) == 0
+        assert off_the_54th(planar.add(np.full((N // 10, 2), value))) == 0
+        assert off_the_54th(add_laplace(np.full(N // 100, value), 1.0, Decimal(1))) == 0
 
 
-def test_trap_opendp_reads_infinity_as_the_largest_double():
-    assert opendp_gaussian(1e-3, 2)([math.inf, math.inf]) == [np.finfo(float).max] * 2
-
-
-def test_trap_opendp_neither_clamps_nor_refuses_beyond_its_bounds():
-    out = opendp_gaussian(1e-3, 3, bounds=(-1.0, 1.0))([5.0, 5.0, -5.0])
-    np.testing.assert_allclose(out, [5.0, 5.0, -5.0], atol=0.1)
-
-
-def test_trap_opendp_makes_a_mechanism_of_scale_zero_that_tells_the_value():
-    domain = dp.vector_domain(dp.atom_domain(T=float, nan=False), size=2)
-    exact = dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=0.0)
-    assert exact([1.5, -2.5]) == [1.5, -2.5]
-    assert exact.map(1.0) == math.inf
-
-
-def test_opendp_accounts_for_a_gaussian_as_the_theory_says():
-    """rho = (Delta / sd)^2 / 2, a little more for the lattice, never less."""
-    for distance in (0.1, 1.0, 7.0):
-        rho = opendp_gaussian(2.0, 4).map(distance)
-        assert (distance / 2.0) ** 2 / 2 <= rho < (distance / 2.0) ** 2 / 2 * (1 + 1e-6)
+@pytest.mark.parametrize("value", [1e308, -1e308, 5e-324, -5e-324, 2.0**-1022, 0.0])
+def test_the_largest_and_the_smallest_doubles_are_noised_on_the_lattice(value):
+    out = add_gaussian(np.full(20, value), 1.0)
+    assert np.isfinite(out).all()
+    assert (np.fmod(out, 2.0**-40) == 0).all()

@@ -13,7 +13,7 @@ import pytest
 from curator_service import app as curator_app
 from curator_service.service.datasets import Datasets
 from curator_service.service.exchange import Exchanges
-from curator_service.service.releases import Releases
+from curator_service.service.studies import Studies
 from curator_service.settings import Settings as CuratorSettings
 from curator_service.vault import Vault
 from modeler_service import app as modeler_app
@@ -144,8 +144,8 @@ def _check_silent_500(reply, log, *, kind="RuntimeError"):
 
 
 FAULTS = [
-    (Releases, "page", "GET", "/v1/studies", {}),
-    (Releases, "create", "POST", "/v1/studies", "study"),
+    (Studies, "page", "GET", "/v1/studies", {}),
+    (Studies, "create", "POST", "/v1/studies", "study"),
     (Datasets, "register", "POST", "/v1/datasets", {"files": {"file": ("a.csv", b"a\n1\n")}, "data": {"name": "n"}}),
     (logs, "walk", "GET", "/v1/audit/entries", {}),
     (Desk, "authenticate", "GET", "/v1/studies", {}),

@@ -108,7 +108,12 @@ ALLOWED = {
         **{f"POST {STUDY}:{verb}": OWNER for verb in ("preview", "release", "close")},
         **{f"{method} {STUDY}/grants": OWNER for method in ("GET", "POST")},
         **{f"POST {GRANT}{verb}": OWNER for verb in (":revoke", ":rotate", "/tokens/{kid}:revoke")},
-        **{f"GET {STUDY}/{account}": READERS for account in ("ledger", "exposure")},
+        **{f"GET {STUDY}/{account}": READERS for account in ("ledger", "exposure", "accounting")},
+        "GET /v1/advisories": READERS,
+        "POST /v1/advisories": OWNER,
+        **{f"{method} {STUDY}/forecasts": OWNER for method in ("GET", "POST")},
+        f"GET {STUDY}/forecasts/{{forecast_id}}": OWNER,
+        f"POST {STUDY}/forecasts/{{forecast_id}}:cancel": OWNER,
         f"GET {STUDY}": OWNER | MODELER,
         f"GET {STUDY}/candidates": MODELER,
         f"POST {STUDY}/queries": MODELER,
@@ -233,7 +238,7 @@ def test_every_operation_documents_its_errors_as_problems(document):
 
 def test_successful_replies_have_a_schema(document):
     for where, _, _, operation in _operations(document):
-        good = [reply for status, reply in operation["responses"].items() if status in ("200", "201")]
+        good = [reply for status, reply in operation["responses"].items() if status in ("200", "201", "202")]
         assert len(good) == 1, where
         for content in good[0]["content"].values():
             assert content["schema"], where
@@ -321,6 +326,8 @@ OF_PRIVACY = {
     wire.NoiseLaw: ("sd",),
     wire.FeatureMeaning: ("sensitivity", "noise_sd"),
     wire.ReleaseReport: ("noise_sd", "sigma_min", "omega", "branch", "largest_r"),
+    wire.ForecastCreate: ("epsilons", "mechanisms", "functions", "queries", "rows"),
+    wire.ForecastPoint: ("noise_sd", "distance_error", "regret", "low", "high"),
     wire.NoisePassport: ("privacy", "clip", "measurement_variance"),
     wire.QueryReply: ("salt",),
     wire.GrantReply: ("token",),

@@ -1,0 +1,197 @@
+"""Answers in a bounded range: one bit (Duchi et al. 2018), and a piecewise constant law (Wang et al. 2019)."""
+
+import math
+import secrets
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from curator_service.privacy.noise.lattice import check_finite, untrusted
+from shared.matrix import Vector
+
+BOUNDED_EPSILON_MAX = 20
+"""Beyond, a coin's probability in doubles is too near 1: laplace is for those."""
+_HALF = 2**45
+_ALL = 2 * _HALF + 1
+"""Points of the grid of piecewise answers: -_HALF to _HALF."""
+_EXACT = Context(prec=60)
+_STEPS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class OneBit:
+    """y in [-bound, bound] becomes ``size`` or ``-size``, without bias: Duchi, Jordan & Wainwright (2018), eq. 23.
+
+    First y is rounded to one bit, up with probability (1 + y / bound) / 2: whatever happens there, what
+    comes out is a bit. Then the bit is told as it is with probability ``prob``, else turned over. That is
+    randomized response, epsilon-DP for any two bits, hence for any two y: by OpenDP's own map, and checked
+    here in fractions against a lower bound of e^epsilon. The two values are public.
+
+    Mean: size (2 prob - 1) y / bound = y, but for rounding y / bound to 53 bits. Variance: size^2 - y^2.
+    """
+
+    bound: float
+    prob: float
+
+    @property
+    def size(self) -> float:
+        """It is bound (e^epsilon + 1) / (e^epsilon - 1), for the probability that is really used."""
+        return self.bound / (2 * self.prob - 1)  # 2 prob - 1 is exact in doubles
+
+    @property
+    def variance(self) -> float:
+        """Of the answer, at y = 0, where it is largest."""
+        return self.size**2
+
+    def draw(self, values: Vector) -> Vector:
+        """An answer for each of ``values`` (m,), of its own. Raises NumericalFailure for one that is not finite."""
+        check_finite(values)
+        tell = _coin(self.prob)
+        shares = (np.clip(values, -self.bound, self.bound) / self.bound + 1) / 2
+        bits = (secrets.randbits(53) < int(math.ldexp(share, 53)) for share in shares.tolist())
+        return np.array([self.size if tell(bit) else -self.size for bit in bits])
+
+
+@dataclass(frozen=True, slots=True)
+class Piecewise:
+    """y in [-bound, bound] becomes a value of a bounded interval, likelier near y: Wang et al. (2019), Algorithm 2.
+
+    On integers: y is rounded to the centre w of a window of m = 2 ``half`` + 1 of the N points -H to H, with w
+    from -W to W = H - half, so that the window lies on the grid. A coin of probability p (``prob``, exact, by
+    OpenDP) says whether the answer is uniform on the window, or uniform on the N - m other points.
+
+    Privacy: a point has probability p / m or (1 - p) / (N - m), whatever y is, so that no answer is more than
+    p (N - m) / ((1 - p) m) times likelier under one y than under another. ``piecewise`` compares this number
+    with a lower bound of e^epsilon, in fractions. That w lies in its range is all that is asked of the rounding.
+
+    Mean: all points sum to 0 and the window to m w, so the answer's mean is w (p - (1 - p) m / (N - m)) = k w
+    points. With a point worth bound / (k W) it is bound w / W: y up to bound / (2 W), which is less than
+    2^-44 bound. Variance, in points: p (w^2 + (m^2 - 1) / 12)
+    + (1 - p) (H (H + 1) (2 H + 1) / 3 - m w^2 - m (m^2 - 1) / 12) / (N - m) - k^2 w^2. As w^2 comes with
+    k - k^2 > 0, it is largest at |w| = W; there it is 4 s / (3 (s - 1)^2) bound^2 with s = e^(epsilon / 2), but
+    for the grid.
+    """
+
+    bound: float
+    half: int
+    prob: float
+
+    @property
+    def _window(self) -> int:
+        return 2 * self.half + 1
+
+    @property
+    def _furthest(self) -> int:
+        return _HALF - self.half
+
+    @property
+    def loss(self) -> Fraction:
+        """How much likelier an answer can be under one y than under another: exact."""
+        p, m = Fraction(self.prob), self._window
+        return p * (_ALL - m) / ((1 - p) * m)
+
+    @property
+    def _slope(self) -> Fraction:
+        p, m = Fraction(self.prob), self._window
+        return p - (1 - p) * m / (_ALL - m)
+
+    @property
+    def point(self) -> float:
+        """What one point is worth, in units of y."""
+        return float(Fraction(self.bound) / (self._slope * self._furthest))
+
+    @property
+    def size(self) -> float:
+        """How far an answer lies from 0 at most."""
+        return self.point * _HALF
+
+    @property
+    def variance(self) -> float:
+        """Of the answer, at |y| = bound, where it is largest."""
+        p, m, w = Fraction(self.prob), self._window, self._furthest
+        inside = Fraction(m * m - 1, 12)
+        outside = Fraction(_HALF * (_HALF + 1) * _ALL, 3) - m * w * w - m * inside
+        points = p * (w * w + inside) + (1 - p) * outside / (_ALL - m) - (self._slope * w) ** 2
+        # Square last: a point may be worth as little as 1e-65.
+        return (self.point * math.sqrt(points)) ** 2
+
+    def draw(self, values: Vector) -> Vector:
+        """An answer for each of ``values`` (m,), of its own. Raises NumericalFailure for one that is not finite."""
+        check_finite(values)
+        is_inside, point = _coin(self.prob), self.point
+        shares = np.clip(values, -self.bound, self.bound) / self.bound
+        return np.array([point * self._place(self._centre(share), is_inside(True)) for share in shares.tolist()])
+
+    def _centre(self, share: float) -> int:
+        """Where the window of y = share * bound lies."""
+        return max(-self._furthest, min(self._furthest, round(share * self._furthest)))
+
+    def _place(self, centre: int, is_inside: bool) -> int:
+        if is_inside:
+            return centre - self.half + secrets.randbelow(self._window)
+        place = secrets.randbelow(_ALL - self._window) - _HALF
+        return place if place < centre - self.half else place + self._window
+
+
+@lru_cache(maxsize=64)
+def one_bit(bound: float, epsilon: Decimal) -> OneBit:
+    """The law of one-bit answers that are epsilon-DP. Raises NumericalFailure if that cannot be shown."""
+    _check(bound, epsilon)
+    most = _exp_below(epsilon)
+    prob = _below(most / (1 + most))
+    for _ in range(_STEPS):  # OpenDP rounds what it accounts up
+        if _coin(prob).map(1) <= epsilon:
+            break
+        prob = math.nextafter(prob, 0)
+    exact = Fraction(prob)
+    if not (0.5 * float(epsilon) < _coin(prob).map(1) <= epsilon and exact <= most * (1 - exact) and prob > 0.5):
+        raise untrusted()
+    return OneBit(bound, prob)
+
+
+@lru_cache(maxsize=64)
+def piecewise(bound: float, epsilon: Decimal) -> Piecewise:
+    """The law of piecewise answers that are epsilon-DP. Raises NumericalFailure if that cannot be shown.
+
+    The window is N / (e^(epsilon / 2) + 1) points, as in the paper, rounded; the probability is the largest double that
+    the bound on the loss then allows.
+    """
+    _check(bound, epsilon)
+    most = _exp_below(epsilon)
+    half = round(_HALF / (math.exp(float(epsilon) / 2) + 1))
+    odds = most * (2 * half + 1) / (_ALL - 2 * half - 1)
+    law = Piecewise(bound, half, _below(odds / (1 + odds)))
+    if not (law.prob < 1 and 1 + (most - 1) / 2 < law.loss <= most and 0 < half < _HALF):
+        raise untrusted()
+    return law
+
+
+def _check(bound: float, epsilon: Decimal) -> None:
+    if not (0 < bound < math.inf and 0 < epsilon < math.inf):
+        raise ValueError("noise needs a positive, finite bound and epsilon")
+    if epsilon > BOUNDED_EPSILON_MAX:
+        raise ValueError(f"epsilon of a bounded answer is at most {BOUNDED_EPSILON_MAX}")
+
+
+def _exp_below(epsilon: Decimal) -> Fraction:
+    """A number below e^epsilon, by less than one in 10^58: ``Decimal.exp`` rounds correctly."""
+    return Fraction(_EXACT.next_minus(_EXACT.exp(epsilon)))
+
+
+def _below(exact: Fraction) -> float:
+    """The largest double that is not above ``exact``."""
+    near = float(exact)
+    return near if Fraction(near) <= exact else math.nextafter(near, -math.inf)
+
+
+@lru_cache(maxsize=64)
+def _coin(prob: float) -> Any:
+    """A bit told as it is with probability ``prob``, exactly, else turned over: OpenDP's randomized response."""
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib")
+    return dp.m.make_randomized_response_bool(prob, constant_time=True)

@@ -1,0 +1,211 @@
+"""Multivariate ("planar") Laplace noise: density proportional to exp(-epsilon |u|_2 / Delta), exact on a lattice.
+
+**The law.** On the integer vectors v of d dimensions, L_d(v) is proportional to exp(-sqrt(d) |v|_2 / s). Moving the
+centre by the integer vector w multiplies a probability by at most exp(sqrt(d) |w|_2 / s), by the triangle inequality,
+and the normalizing sum stays what it is. With lattice step g, a row rounded to the lattice moves by at most
+Delta / g + sqrt(d) steps where it moved by Delta before (each end rounds by sqrt(d) / 2 at most), so
+s >= sqrt(d) (Delta / g + sqrt(d)) / epsilon makes v g + rounded row epsilon-differentially private: no delta, and
+no approximation by a continuous law. What is done to the sum after that (writing it as a double) is post-processing.
+The K-norm mechanism with the Euclidean norm: Hardt & Talwar (2010); in the plane: Andres et al. (2013).
+
+**The draw.** L_1 is OpenDP's exact discrete Laplace of scale s. For d = a + b, two independent vectors
+x ~ L_a and y ~ L_b are joined to v = (x, y) and kept with probability
+
+    p = exp(-(sqrt(d) |v|_2 - sqrt(a) |x|_2 - sqrt(b) |y|_2) / s),
+
+which is at most 1 by Cauchy and Schwarz, sqrt(a) |x| + sqrt(b) |y| <= sqrt(a + b) sqrt(|x|^2 + |y|^2), and the product
+of the three densities is that of L_d. Done by halves. The kept share is c(d) / (c(a) c(b)) with c as in
+``acceptance``: 0.79, 0.60, 0.21 and 0.05 at d = 2, 3, 7 and 12 if all d were joined at once, but by halves a row of
+12 takes 35 discrete Laplace draws instead of 229.
+
+**The decision.** A uniform U in [0, 1) with bits from the operating system is compared with p, without error: the first
+53 bits u and p in doubles decide unless [u, u + 1] 2^-53 meets the interval that surely holds p. With unit
+roundoff 2^-53, coordinates below 2^53 are exact, a sum of d squares has relative error d + 1 units, its root times
+sqrt(d) at most d + 4, the differences and the division 4 more: (d + 8) 2^-53 of the sum of the three terms over s
+bounds the error of the exponent. ``_EXP_ERROR`` bounds that of exp itself, 2^-45 where 2^-50 would be ample. The rest,
+one in 2^40 or so, is decided by ``_surely_kept``: integers, correctly rounded decimals, and more bits.
+"""
+
+import math
+import os
+from dataclasses import dataclass
+from decimal import Context, Decimal
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator_service.privacy.noise.lattice import LATTICE_BITS, check_finite, untrusted
+from shared.errors import NumericalFailure
+from shared.matrix import Matrix
+
+PLANAR_FEATURES_MAX = 20
+"""More features are left to other mechanisms: a row of 20 takes 74 draws, and Gaussian noise is mostly smaller."""
+
+Integers = NDArray[np.int64]
+_BITS = 53
+_EXACT = 1 << _BITS
+_LARGEST = 1 << 62
+_EXP_ERROR = 2.0**-45
+
+
+@dataclass(frozen=True, slots=True)
+class PlanarLaplaceLaw:
+    """Noise on the lattice 2^k in d dimensions, L_d with ``scale`` s in lattice steps."""
+
+    d: int
+    k: int
+    scale: float
+
+    @classmethod
+    def of(cls, sensitivity: float, epsilon: Decimal, d: int) -> "PlanarLaplaceLaw":
+        """The noise that makes rows of d coordinates, moved by ``sensitivity`` at most, epsilon-private.
+
+        ValueError for more than PLANAR_FEATURES_MAX coordinates, or what is not positive and finite.
+        """
+        if not 1 <= d <= PLANAR_FEATURES_MAX:
+            raise ValueError(f"planar Laplace noise is for 1 to {PLANAR_FEATURES_MAX} coordinates")
+        if not (0 < sensitivity < math.inf and 0 < epsilon < math.inf):
+            raise ValueError("noise needs a positive, finite sensitivity and epsilon")
+        k = math.floor(math.log2(sensitivity / float(epsilon))) - LATTICE_BITS
+        exact, digits = Context(prec=60), Decimal(d)
+        root = exact.sqrt(digits)
+        steps = exact.divide(Decimal(sensitivity), exact.power(Decimal(2), k))
+        scale = exact.divide(exact.multiply(root, exact.add(steps, root)), epsilon)
+        law = cls(d, k, math.nextafter(float(scale), math.inf))  # a double at least as large
+        _laplace(law.scale)
+        return law
+
+    @property
+    def sd(self) -> float:
+        """Standard deviation per coordinate, sqrt(d + 1) times s g / sqrt(d)."""
+        return math.ldexp(self.scale, self.k) * math.sqrt((self.d + 1) / self.d)
+
+    @property
+    def draws_per_row(self) -> float:
+        """Expected number of discrete Laplace draws for one row."""
+        return _draws(self.d)
+
+    def add(self, block: Matrix) -> Matrix:
+        """``block`` (m, d) rounded to the lattice, each row with noise of its own.
+
+        Raises NumericalFailure for a value that is not finite.
+        """
+        if block.ndim != 2 or block.shape[1] != self.d:
+            raise ValueError(f"this noise is for rows of {self.d}")
+        check_finite(block)
+        # A power of two divides exactly; the sum of two integers below 2^53 is rounded once, and larger ones below.
+        rounded = np.rint(np.ldexp(block, -self.k))
+        check_finite(rounded)
+        noise = vectors(self.d, len(block), self.scale)
+        if np.abs(noise).max(initial=0) < _EXACT:
+            noisy: Matrix = rounded + noise.astype(np.float64)
+        else:
+            pairs = zip(rounded.ravel().tolist(), noise.ravel().tolist(), strict=True)
+            noisy = np.array([float(int(row) + int(step)) for row, step in pairs]).reshape(block.shape)
+        return np.ldexp(noisy, self.k)
+
+
+def acceptance(d: int) -> float:
+    """c(d): the mass of exp(-sqrt(d) |u|_2) over that of exp(-|u|_1), 2^d.
+
+    >>> [round(acceptance(d), 2) for d in (1, 2, 3, 7, 12)]
+    [1.0, 0.79, 0.6, 0.21, 0.05]
+    """
+    sphere = 2 * math.pow(math.pi, d / 2) / math.gamma(d / 2)
+    return sphere * math.gamma(d) / math.pow(d, d / 2) / 2.0**d
+
+
+def vectors(d: int, count: int, scale: float) -> Integers:
+    """``count`` independent vectors (count, d) of the law L_d."""
+    if d == 1:
+        return _integers(count, scale)
+    left, right = d // 2, d - d // 2
+    share = acceptance(d) / (acceptance(left) * acceptance(right))
+    found: list[Integers] = []
+    missing = count
+    while missing > 0:
+        # Kept pairs are independent, so the first ones are, however many are proposed at once.
+        proposed = math.ceil(1.05 * missing / share) + 4
+        pairs = np.hstack([vectors(left, proposed, scale), vectors(right, proposed, scale)])
+        kept = pairs[keep(pairs, left, scale)][:missing]
+        found.append(kept)
+        missing -= len(kept)
+    return np.concatenate(found) if found else np.empty((0, d), np.int64)
+
+
+def keep(pairs: Integers, left: int, scale: float) -> NDArray[np.bool_]:
+    """Whether to keep each vector (m, d), joined from its first ``left`` coordinates and the rest."""
+    d = pairs.shape[1]
+    real = pairs.astype(np.float64)
+    first, second = (real[:, :left] ** 2).sum(axis=1), (real[:, left:] ** 2).sum(axis=1)
+    whole, parts = np.sqrt(d * (first + second)), np.sqrt(left * first) + np.sqrt((d - left) * second)
+    error = (d + 8) * 2.0**-_BITS * (whole + parts) / scale + _EXP_ERROR
+    exponent = (parts - whole) / scale
+    low, high = np.exp(exponent - error), np.exp(exponent + error) + _EXP_ERROR
+    words = np.frombuffer(os.urandom(8 * len(pairs)), dtype=np.uint64) >> np.uint64(64 - _BITS)
+    uniform = words.astype(np.float64) * 2.0**-_BITS
+    kept = uniform + 2.0**-_BITS <= low
+    unsure = ~kept & (uniform < high) | (np.abs(real).max(axis=1) >= _EXACT)
+    for place in np.flatnonzero(unsure):
+        kept[place] = _surely_kept(pairs[place].tolist(), left, scale, int(words[place]))
+    return np.asarray(kept)
+
+
+def _surely_kept(pair: list[int], left: int, scale: float, word: int) -> bool:
+    """Whether U < p, where ``word`` holds the first 53 bits of U: with more digits and bits until it is certain.
+
+    Decimal rounds square root, exp, division and sum correctly, so that with n digits each term errs by 10^-n of
+    itself: 10 times that is a bound for all of them.
+    """
+    d, bits, digits = len(pair), _BITS, 40
+    first, second = sum(x * x for x in pair[:left]), sum(x * x for x in pair[left:])
+    while True:
+        exact = Context(prec=digits)
+        whole = exact.sqrt(Decimal(d * (first + second)))
+        parts = exact.add(exact.sqrt(Decimal(left * first)), exact.sqrt(Decimal((d - left) * second)))
+        exponent = exact.divide(exact.subtract(parts, whole), Decimal(scale))
+        error = Fraction(10) ** (1 - digits) * (Fraction(exact.add(parts, whole)) / Fraction(scale) + 1)
+        p = Fraction(exact.exp(exponent))
+        unit = Fraction(1, 1 << bits)
+        if error < 1:  # e^x - 1 <= 2x there
+            if (word + 1) * unit <= p * (1 - 2 * error):
+                return True
+            if word * unit >= p * (1 + 2 * error):
+                return False
+        bits, digits = bits + 64, digits + 20
+        word = word << 64 | int.from_bytes(os.urandom(8))
+
+
+def _integers(count: int, scale: float) -> Integers:
+    drawn = np.array(_laplace(scale)([0] * count), dtype=np.int64).reshape(count, 1)
+    # OpenDP stops at the ends of its 64-bit integers: 2^18 scales away, a chance of exp(-2^18).
+    if drawn.size and (drawn.max() >= _LARGEST or drawn.min() <= -_LARGEST):
+        raise NumericalFailure("noise beyond the range of integers: nothing was drawn")
+    return drawn
+
+
+@lru_cache(maxsize=32)
+def _draws(d: int) -> float:
+    if d == 1:
+        return 1.0
+    left, right = d // 2, d - d // 2
+    return (_draws(left) + _draws(right)) * acceptance(left) * acceptance(right) / acceptance(d)
+
+
+@lru_cache(maxsize=16)
+def _laplace(scale: float) -> Any:
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib")  # never `idealized-numerics`, which opens the unsafe part
+    if not 0 < scale < 2.0**44:
+        raise ValueError("noise needs a positive scale of fewer than 2^44 lattice steps")
+    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
+    measurement: Any = dp.m.make_laplace(*space, scale=scale)
+    # A tripwire for upgrades: w steps must cost w / s, never less.
+    steps = max(1, round(scale))
+    if not steps / scale * (1 - 1e-12) <= measurement.map(steps) <= steps / scale * (1 + 1e-9):
+        raise untrusted()
+    return measurement

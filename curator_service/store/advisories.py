@@ -1,0 +1,34 @@
+"""The table of withdrawn mechanisms: append-only, for a withdrawal is for good."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from sqlalchemy import Column, Integer, Table, Text, UniqueConstraint, func, select
+
+from curator_service.store import releases
+from curator_service.store.base import METADATA
+from shared.serving.store.database import Connection
+
+advisories = Table(
+    "advisories",
+    METADATA,
+    Column("seq", Integer, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("mechanism", Text, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("created_at", Text, nullable=False),
+    UniqueConstraint("mechanism", "version"),
+)
+
+
+def every(db: Connection) -> Iterable[Any]:
+    """All advisories in order."""
+    return db.execute(select(advisories).order_by(advisories.c.seq))
+
+
+def affected(db: Connection, mechanism: str, version: int) -> list[str]:
+    """Studies that released with a version of a mechanism, in the order of their releases."""
+    of = [func.json_extract(releases.c.report, f"$.{name}") for name in ("mechanism", "version")]
+    where = (of[0] == mechanism) & (of[1] == version)
+    return list(db.execute(select(releases.c.study_id).where(where).order_by(releases.c.seq)).scalars())

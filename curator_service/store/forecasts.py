@@ -1,0 +1,55 @@
+"""The table of forecasts."""
+
+from typing import Any
+
+from sqlalchemy import Column, Float, ForeignKey, Integer, Table, Text, func, select, update
+
+from curator_service.store.base import METADATA
+from shared.errors import NotFound
+from shared.serving.store.database import Connection
+
+forecasts = Table(
+    "forecasts",
+    METADATA,
+    Column("seq", Integer, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("study_id", Text, ForeignKey("studies.id"), nullable=False, index=True),
+    Column("state", Text, nullable=False),
+    Column("spec", Text, nullable=False),
+    Column("progress", Float, nullable=False),
+    Column("points", Text, nullable=False),
+    Column("problem", Text),
+    Column("created_at", Text, nullable=False),
+    Column("ended_at", Text),
+)
+_RUNNING = forecasts.c.state == "running"
+
+
+def find(db: Connection, identity: str, study_id: str | None = None) -> Any:
+    """The forecast with this id, of this study where one is told. Raises NotFound."""
+    row = db.execute(select(forecasts).where(forecasts.c.id == identity)).one_or_none()
+    if row is None or study_id not in (None, row.study_id):
+        raise NotFound("there is no such forecast")
+    return row
+
+
+def page(db: Connection, study_id: str, *, after: int, limit: int) -> list[Any]:
+    """Forecasts of a study in order of sequence number."""
+    where = (forecasts.c.study_id == study_id) & (forecasts.c.seq > after)
+    return list(db.execute(select(forecasts).where(where).order_by(forecasts.c.seq).limit(limit)))
+
+
+def running(db: Connection) -> list[str]:
+    """Ids of those that have not ended."""
+    return list(db.execute(select(forecasts.c.id).where(_RUNNING).order_by(forecasts.c.seq)).scalars())
+
+
+def count_running(db: Connection) -> int:
+    """How many have not ended."""
+    return int(db.execute(select(func.count()).where(_RUNNING)).scalar_one())
+
+
+def end(db: Connection, identity: str, **values: Any) -> bool:
+    """End a forecast; False, and nothing is changed, where it has ended already."""
+    where = (forecasts.c.id == identity) & _RUNNING
+    return bool(db.execute(update(forecasts).where(where).values(**values)).rowcount)

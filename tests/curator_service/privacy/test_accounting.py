@@ -1,0 +1,366 @@
+"""What a study costs: the tight figure against other ways to the same number, and prices before anything is spent."""
+
+import math
+from dataclasses import replace
+from decimal import Decimal
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mpmath import mp, mpf
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from curator_service.privacy import accounting
+from curator_service.privacy.calibration import gaussian_sd
+from curator_service.privacy.composition import Part, distribution_epsilon, renyi_epsilon, tight_epsilon
+from curator_service.privacy.ledger import Balance, RowBalance, charge_answers, charge_release
+from shared import wire
+from shared.errors import BudgetExhausted
+from tests.scale import scaled
+
+GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5)
+PLANAR = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1")
+PROJECTION = wire.GaussianProjectionRelease(mechanism="gaussian_projection", epsilon="1", delta=1e-5, r=1)
+REFUTED = wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=1e-5, r=1, acknowledge_refuted=True)
+IDENTITY = wire.IdentityRelease(mechanism="identity")
+AUTO = wire.AutoRelease(mechanism="auto", epsilon="1", delta=1e-5)
+NONE = wire.NoAnswerNoise(mechanism="none")
+
+
+def laplace(epsilon="0.2", **more):
+    return wire.LaplaceAnswers(mechanism="laplace", epsilon=epsilon, value_bound=1.0, **more)
+
+
+def study(release=GAUSSIAN, answers=laplace(), d=2, unit="row", **caps):
+    return wire.StudyCreate(
+        name="s",
+        dataset_id="ds_1",
+        features=[wire.Feature(column=f"x{i}", lower=0.0, upper=1.0) for i in range(d)],
+        measurement=wire.Measurement(column="y", direction="maximize"),
+        release=release,
+        answers=answers,
+        privacy_unit=unit,
+        budget=wire.Budget(**caps),
+    )
+
+
+# --- other ways to the same number ----------------------------------------------------------------
+
+
+def balle_wang(size: float, epsilon: float) -> float:
+    """Delta of the Gaussian mechanism (Balle & Wang 2018, Theorem 8), size = sensitivity / sd."""
+    return float(norm.cdf(size / 2 - epsilon / size) - math.exp(epsilon + norm.logcdf(-size / 2 - epsilon / size)))
+
+
+def randomized_responses(epsilon_0: float, times: int, epsilon: float) -> float:
+    """Delta of many randomized responses at ``epsilon``: the binomial formula (Kairouz et al. 2015), to 60 digits."""
+    with mp.workdps(60):
+        truth = 1 / (1 + mp.exp(-mpf(epsilon_0)))
+        lie, much = 1 - truth, mp.exp(mpf(epsilon))
+        found = mpf(0)
+        for lies in range(times + 1):
+            more = truth ** (times - lies) * lie**lies - much * truth**lies * lie ** (times - lies)
+            found += mp.binomial(times, lies) * max(more, mpf(0))
+        return float(found)
+
+
+def _chances(part: Part, edges: np.ndarray) -> np.ndarray:
+    """P(loss <= edge) of one release, from the law of the loss itself."""
+    size = part.size
+    if part.kind == "gaussian":
+        return norm.cdf(edges, size**2 / 2, size)
+    if part.kind == "laplace":  # loss |x - size| - |x| for x from Laplace(0, 1)
+        return np.where(edges >= size, 1.0, np.where(edges < -size, 0.0, np.exp(-(size - edges) / 2) / 2))
+    return np.where(edges >= size, 1.0, np.where(edges < -size, 0.0, 1 / (1 + math.exp(size))))
+
+
+def convolved(parts: list[Part], epsilon: float, step: float, *, up: bool) -> float:
+    """Delta of ``parts`` at ``epsilon`` with each loss rounded up, or down, to the grid; convolved term by term."""
+    whole, offset = np.ones(1), 0
+    for part in parts:
+        reach = part.size if part.kind != "gaussian" else part.size**2 / 2 + 9 * part.size
+        half = math.ceil(reach / step) + 1
+        grid = np.arange(-half, half + 1)
+        slack = 1e-9 * step  # a loss that lies on the grid stays there
+        edges = grid * step + (slack if up else step - slack)
+        chance = np.diff(_chances(part, edges), prepend=0.0)
+        for _ in range(part.times):
+            whole = np.convolve(whole, chance)
+            offset -= half
+    losses = (np.arange(len(whole)) + offset) * step
+    return float((np.maximum(-np.expm1(epsilon - losses[losses > epsilon]), 0) * whole[losses > epsilon]).sum())
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [("0.1", 1e-3), ("1", 1e-5), ("1", 1e-15), ("4", 1e-6), ("20", 1e-9)])
+def test_one_gaussian_release_is_told_at_its_analytic_value(epsilon, delta):
+    size = 1 / gaussian_sd(Decimal(epsilon), delta, 1.0, 1)
+    for at in (delta, 1e-3, 1e-8):
+        exact = brentq(lambda e, at=at: balle_wang(size, e) - at, 0, 200, xtol=1e-12)
+        assert distribution_epsilon([Part("gaussian", size)], at) == pytest.approx(exact, abs=1e-3 * max(1.0, exact))
+    release = wire.GaussianRelease(mechanism="gaussian", epsilon=epsilon, delta=delta)
+    (row,) = accounting.report(study(release), {0: 9}, 0, delta).rows
+    assert row.epsilon == epsilon
+    assert float(epsilon) * (1 - 1e-3) <= row.tight_epsilon <= float(epsilon)
+
+
+def test_a_release_and_five_answers_cost_less_than_their_sum():
+    (row,) = accounting.report(study(), {5: 1}, 5, 1e-5).rows
+    assert row.epsilon == "2"
+    assert row.tight_epsilon == pytest.approx(1.76, abs=0.005)
+
+
+@pytest.mark.parametrize(("epsilon", "tight"), [("0.01", 4.368), ("0.1", 89.43)])
+def test_ten_thousand_answers_cost_what_the_literature_s_method_says(epsilon, tight):
+    spec = study(IDENTITY, laplace(epsilon))
+    costs = accounting.Costs.of(spec)
+    assert costs._of(0, 10_000, 1e-5).tight_epsilon == pytest.approx(tight, rel=2e-4)
+    assert tight_epsilon([Part("laplace", float(epsilon), 10_000)], 1e-5) == pytest.approx(tight, rel=2e-4)
+
+
+RESPONSES = [(0.1, 20), (0.1, 100), (0.05, 500), (0.01, 3_000), (2.0, 30), (0.001, 200)]
+
+
+@pytest.mark.parametrize(("epsilon_0", "times"), RESPONSES)
+@pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-8, 2e-9, 1e-12, 1e-18])
+def test_many_one_bit_answers_are_counted_soundly_and_tightly(epsilon_0, times, delta):
+    """One bit is exactly randomized response, whose composition has a closed form."""
+    told = tight_epsilon([Part("pure", epsilon_0, times)], delta)
+    assert randomized_responses(epsilon_0, times, told) <= delta * (1 + 1e-9)
+    renyi = renyi_epsilon([Part("pure", epsilon_0, times)], delta)
+    assert randomized_responses(epsilon_0, times, renyi) <= delta * (1 + 1e-9)
+    if delta >= 2e-9 and 0 < told < 0.99 * epsilon_0 * times:
+        assert randomized_responses(epsilon_0, times, told * (1 - 1e-3)) > delta
+
+
+@pytest.mark.parametrize(("epsilon_0", "times"), RESPONSES[:4])
+def test_an_accountant_that_halves_the_sensitivity_is_caught(epsilon_0, times):
+    told = tight_epsilon([Part("pure", epsilon_0 / 2, times)], 1e-5)
+    assert randomized_responses(epsilon_0, times, told) > 100e-5
+
+
+def test_a_distribution_convolved_in_doubles_is_not_asked_for_a_tiny_delta():
+    """Control of the guard: the library by itself tells an epsilon whose delta is 200 times what was asked."""
+    from dp_accounting.pld import common
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    one = pld.from_privacy_parameters(common.DifferentialPrivacyParameters(0.1, 0), value_discretization_interval=0.025)
+    alone = one.self_compose(100, 1e-30).get_epsilon_for_delta(1e-18)
+    assert randomized_responses(0.1, 100, alone) > 100e-18
+    assert distribution_epsilon([Part("pure", 0.1, 100)], 1e-18) == math.inf
+
+
+MIXES = [
+    [Part("gaussian", 0.268), Part("laplace", 0.2, 5)],
+    [Part("gaussian", 0.9), Part("pure", 0.5, 4)],
+    [Part("laplace", 1.0), Part("pure", 0.25, 6)],
+    [Part("pure", 1.0), Part("laplace", 0.3, 6)],
+    [Part("laplace", 0.7, 3), Part("pure", 0.7, 3), Part("gaussian", 0.4)],
+]
+
+
+@pytest.mark.parametrize("parts", MIXES, ids=lambda parts: " ".join(f"{p.kind}*{p.times}" for p in parts))
+@pytest.mark.parametrize("delta", [1e-3, 1e-5])
+def test_a_mix_of_mechanisms_is_counted_like_a_convolution_term_by_term(parts, delta):
+    """Losses rounded down give less than the truth, rounded up more: the told epsilon lies between, within 1 %."""
+    told = tight_epsilon(parts, delta)
+    assert convolved(parts, told, 2e-3, up=False) <= delta
+    assert convolved(parts, told * 0.99 - 0.002 * 7, 2e-3, up=True) > delta
+    halved = [replace(part, size=part.size / 2) for part in parts]
+    assert convolved(parts, tight_epsilon(halved, delta), 2e-3, up=False) > 5 * delta  # the control
+
+
+PARTS = st.builds(
+    Part,
+    st.sampled_from(["gaussian", "laplace", "pure"]),
+    st.floats(1e-5, 20).map(lambda x: round(x, 6)).filter(lambda x: x > 0),
+    st.integers(1, 60),
+)
+
+
+@settings(max_examples=scaled(60), deadline=None, derandomize=True)
+@given(st.lists(PARTS, max_size=3), st.sampled_from([1e-18, 1e-12, 1e-9, 1e-6, 1e-3, 0.1]))
+def test_more_releases_cost_no_less_and_a_larger_delta_no_more(parts, delta):
+    told = tight_epsilon(parts, delta)
+    assert told >= 0
+    assert tight_epsilon([*parts, Part("laplace", 0.5, 3)], delta) >= told * (1 - 1e-3) - 1e-9
+    assert tight_epsilon(parts, 0.1) <= told * (1 + 1e-9)
+    if all(part.kind != "gaussian" for part in parts):
+        assert told <= sum(part.size * part.times for part in parts) * (1 + 1e-12)
+
+
+EPSILONS = st.integers(1, 40_000).map(lambda n: format(Decimal(n) / 10_000, "f"))
+RELEASES = st.builds(
+    lambda release, epsilon: release.model_copy(update={"epsilon": epsilon}),
+    st.sampled_from([GAUSSIAN, PLANAR, PROJECTION, AUTO]),
+    EPSILONS,
+)
+
+
+@settings(max_examples=scaled(60), deadline=None, derandomize=True)
+@given(
+    RELEASES,
+    EPSILONS,
+    st.sampled_from([wire.LaplaceAnswers, wire.OneBitAnswers, wire.PiecewiseAnswers, wire.AutoAnswers]),
+    st.integers(0, 200),
+    st.sampled_from([1e-5, 1e-4, 1e-1]),
+    st.sampled_from(["row", "answer"]),
+    st.integers(1, 3),
+)
+def test_a_report_never_exceeds_pure_composition(release, epsilon, kind, answers, delta, unit, d):
+    name = {"LaplaceAnswers": "laplace", "OneBitAnswers": "one_bit", "PiecewiseAnswers": "piecewise"}
+    given = kind(mechanism=name.get(kind.__name__, "auto"), epsilon=epsilon, value_bound=1.0)
+    spec = study(release, given, d, unit)
+    told = accounting.report(spec, {0: 5, answers: 1}, answers, delta)
+    for loss in (*told.rows, told.study):
+        assert 0 <= loss.tight_epsilon <= float(loss.epsilon)
+    exact = Decimal(release.epsilon) + answers * Decimal(epsilon)
+    assert Decimal(told.study.epsilon) == exact
+    alone = max(Decimal(release.epsilon), Decimal(epsilon) if answers else 0)
+    assert Decimal(told.rows[-1].epsilon) == (alone if unit == "answer" else exact)
+
+
+# --- what is reported ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("release", "answers"), [(REFUTED, laplace()), (IDENTITY, laplace()), (GAUSSIAN, NONE)])
+def test_where_nothing_is_bounded_no_number_is_told(release, answers):
+    told = accounting.report(study(release, answers), {0: 3, 2: 1}, 2, 1e-6)
+    asked = told.rows[1]
+    assert (asked.answers, asked.rows, asked.epsilon, asked.tight_epsilon) == (2, 1, None, None)
+    assert (told.study.epsilon, told.study.tight_epsilon) == (None, None)
+    assert "without a bound" in told.sentence
+    assert (told.rows[0].epsilon is None) == (answers is not NONE)  # a sound release by itself is bounded
+
+
+def test_below_the_release_s_own_delta_the_sum_does_not_hold_and_the_tight_figure_may_be_more():
+    row = accounting.report(study(), {0: 1}, 0, 1e-9).rows[0]
+    assert row.epsilon == "1"
+    size = 1 / gaussian_sd(Decimal(1), 1e-5, 1.0, 1)
+    assert row.tight_epsilon == pytest.approx(brentq(lambda e: balle_wang(size, e) - 1e-9, 0, 20), rel=1e-3)
+    assert row.tight_epsilon > 1.4
+
+
+def test_a_projection_is_a_black_box():
+    """Its delta is an event about which nothing is known: at its own delta the sum is all, below there is no bound."""
+    spec = study(PROJECTION)
+    assert accounting.report(spec, {5: 1}, 5, 1e-5).rows[0].tight_epsilon == 2.0
+    assert accounting.report(spec, {5: 1}, 5, 0.9e-5).rows[0].tight_epsilon is None
+    more = accounting.report(spec, {50: 1}, 50, 2e-5).rows[0].tight_epsilon
+    assert more == pytest.approx(tight_epsilon([Part("pure", 1.0), Part("laplace", 0.2, 50)], 1e-5), rel=1e-9)
+    assert more < 11
+
+
+def test_in_one_dimension_planar_laplace_is_a_laplace_mechanism():
+    line, plane = (accounting.report(study(PLANAR, d=d), {0: 1}, 0, 1e-2).rows[0].tight_epsilon for d in (1, 2))
+    # Laplace: delta = 1 - e^((e - 1) / 2); randomized response: (e^1 - e^e) / (1 + e^1)
+    assert line == pytest.approx(1 + 2 * math.log1p(-1e-2), rel=1e-3)
+    assert plane == pytest.approx(math.log(math.e - 1e-2 * (1 + math.e)), rel=1e-3)
+    assert line < plane < 1
+
+
+def test_each_answer_about_another_person_does_not_add_up_for_a_row_and_does_for_the_study():
+    told = accounting.report(study(PLANAR, laplace("1.5"), unit="answer"), {0: 1, 4: 1, 9: 2}, 22, 1e-6)
+    assert [row.epsilon for row in told.rows] == ["1", "1.5", "1.5"]
+    assert told.rows[1].tight_epsilon == told.rows[2].tight_epsilon <= 1.5
+    assert told.study.epsilon == "34"
+
+
+def test_before_the_release_nothing_is_spent():
+    told = accounting.report(study(), {0: 7}, 0, 1e-5, released=False)
+    assert (told.study.epsilon, told.study.tight_epsilon) == ("0", 0.0)
+    assert [(row.rows, row.epsilon, row.tight_epsilon) for row in told.rows] == [(7, "0", 0.0)]
+
+
+def test_what_ran_counts_and_not_what_auto_would_take_today():
+    spec = study(AUTO, NONE)
+    ran = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5)
+    by = [accounting.report(spec, {0: 1}, 0, 1e-7, release=r).rows[0].tight_epsilon for r in (None, ran)]
+    assert by[0] <= 1 < by[1]  # planar Laplace needs no delta; the Gaussian costs more at a smaller one
+
+
+# --- prices ----------------------------------------------------------------------------------------
+
+
+def test_a_price_says_what_the_budget_buys():
+    told = accounting.price(study(answers=laplace("0.5"), epsilon_per_row="5", epsilon_total="100.9"))
+    assert (told.release_epsilon, told.answer_epsilon) == ("1", "0.5")
+    assert (told.answers_per_row, told.answers, told.row_epsilon) == (8, 199, "5")
+    assert told.tight_delta == 1e-5
+    assert 3 < told.tight_row_epsilon <= 5
+    said = "The release costs every row 1, each answer costs 0.5: this budget buys 8 more answers per row, "
+    assert told.sentence == said + "and 199 answers in all."
+
+
+@pytest.mark.parametrize("release", [GAUSSIAN, PLANAR, PROJECTION, AUTO, IDENTITY, REFUTED], ids=lambda r: r.mechanism)
+@pytest.mark.parametrize("unit", ["row", "answer"])
+@pytest.mark.parametrize(
+    "caps",
+    [
+        {},
+        {"queries": 7},
+        {"epsilon_per_row": "1.65"},
+        {"epsilon_total": "3.05"},
+        {"epsilon_per_row": "1.6", "epsilon_total": "2.9", "queries": 9},
+        {"epsilon_per_row": "3.1", "epsilon_total": "2.9", "queries": 4},
+    ],
+    ids=str,
+)
+def test_a_price_is_what_the_ledger_will_allow(release, unit, caps):
+    """The same caps through the ledger itself, answer by answer: to one row, and to ever new ones."""
+    spec = study(release, laplace("0.3"), unit=unit, **caps)
+    told = accounting.price(spec)
+    start = charge_release(spec, Balance()).after
+
+    def until_refused(rows):
+        balance, spent, count = start, {}, 0
+        for row in rows:
+            try:
+                (charge,) = charge_answers(spec, balance, [(row, 1)], spent)
+            except BudgetExhausted:
+                return count, start.release + spent.get(0, RowBalance()).total
+            balance, count = charge.after, count + 1
+            spent[row] = charge.row_after
+        return None, None
+
+    assert until_refused([0] * 60)[0] == told.answers_per_row
+    assert until_refused(range(60))[0] == told.answers
+    if told.row_epsilon is not None and unit == "row":
+        assert until_refused([0] * 60)[1] == Decimal(told.row_epsilon) * 10**12
+    assert (told.row_epsilon is None) == (
+        release in (IDENTITY, REFUTED) or (unit == "row" and told.answers_per_row is None)
+    )
+
+
+def test_a_price_without_a_finite_number_says_so():
+    exact = accounting.price(study(answers=NONE, queries=3))
+    assert (exact.release_epsilon, exact.answer_epsilon, exact.row_epsilon, exact.answers) == ("1", None, None, 3)
+    assert "no finite cost" in exact.sentence
+    assert "buys 3 more answers per row" in exact.sentence
+    refuted = accounting.price(study(REFUTED))
+    assert (refuted.release_epsilon, refuted.tight_row_epsilon, refuted.tight_delta) == (None, None, None)
+    assert "no finite epsilon" in refuted.sentence
+    assert accounting.price(study()).sentence.endswith("this budget sets no cap on answers.")
+
+
+def test_a_mean_is_priced_once_for_all_plays():
+    told = accounting.price(study(answers=laplace("0.5", plays="mean"), epsilon_per_row="2"))
+    assert told.answers_per_row == 2
+    assert "the mean of a query's plays of a row costs 0.5" in told.sentence
+
+
+def test_a_study_without_a_delta_has_no_tight_price_and_a_huge_one_is_priced_at_once():
+    pure = accounting.price(study(PLANAR, epsilon_per_row="3"))
+    assert (pure.row_epsilon, pure.tight_row_epsilon, pure.tight_delta) == ("3", None, None)
+    huge = accounting.price(study(IDENTITY, laplace("0.000001"), queries=2**53 - 1))
+    assert huge.answers == huge.answers_per_row == 2**53 - 1
+    many = accounting.price(study(answers=laplace("0.000001"), queries=10**9))
+    assert many.row_epsilon == "1001"
+    assert many.tight_row_epsilon < 5
+
+
+def test_more_tells_do_not_tell_less():
+    tight = [accounting.report(study(), {k: 1}, k, 1e-5).rows[0].tight_epsilon for k in (0, 1, 2, 5, 20, 100, 1000)]
+    assert all(a < b for a, b in pairwise(tight))

@@ -1,0 +1,425 @@
+"""Bounded answers: their laws against the papers', their epsilon in fractions and by an audit, what auto takes."""
+
+import math
+import os
+from decimal import Decimal
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import opendp.prelude as dp
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from curator_service.measurement.column import measure, passport_of
+from curator_service.privacy import answers as privacy_answers
+from curator_service.privacy.answers import concrete_answers, faults, mechanism_of
+from curator_service.privacy.noise import bounded
+from curator_service.privacy.noise.bounded import OneBit, Piecewise, one_bit, piecewise
+from shared import wire
+from shared.errors import NumericalFailure
+from tests.curator_service.privacy.epsilon_audit import MISTAKEN, lower_bound
+from tests.scale import scaled
+
+C = 1.5
+KINDS = {"laplace": wire.LaplaceAnswers, "one_bit": wire.OneBitAnswers, "piecewise": wire.PiecewiseAnswers}
+EPSILONS = ["0.000001", "0.01", "0.1", "0.7", "1", "1.29", "3", "10", "20"]
+MAKERS = {"one_bit": one_bit, "piecewise": piecewise}
+
+
+def study(kind, epsilon="1", variance=0.0, **more):
+    more = {"value_bound": C, "centre": 0.0} | more
+    return wire.StudyCreate(
+        name="s",
+        dataset_id="ds_",
+        features=[wire.Feature(column="a", lower=0, upper=1)],
+        measurement=wire.Measurement(column="y", direction="maximize", noise_variance=variance),
+        release=wire.IdentityRelease(mechanism="identity"),
+        answers=KINDS[kind](mechanism=kind, epsilon=epsilon, **more),
+    )
+
+
+def ask(y, count, spec):
+    """``count`` answers about one row whose outcome is ``y``, as the service makes them."""
+    most = wire.PLAYS_MAX
+    plays = [wire.RowPlays(row=0, plays=min(most, count - done)) for done in range(0, count, most)]
+    return np.array([answer.y for answer in measure(np.full(len(plays), float(y)), plays, spec)])
+
+
+# --- the papers, written again ---------------------------------------------------------------------------------
+
+
+def duchi(epsilon):
+    """(size, worst variance) of one-bit answers about t in [-1, 1]."""
+    size = (math.exp(epsilon) + 1) / (math.exp(epsilon) - 1)
+    return size, size**2
+
+
+def wang(epsilon, t=1.0):
+    """(size, variance at t) of piecewise answers about t in [-1, 1]: Algorithm 2 and Lemma 3."""
+    s = math.exp(epsilon / 2)
+    return (s + 1) / (s - 1), t * t / (s - 1) + (s + 3) / (3 * (s - 1) ** 2)
+
+
+def wang_cdf(epsilon, t):
+    """The distribution function of Algorithm 2: density p' in [l, r], p' / e^epsilon elsewhere in [-c, c]."""
+    s = math.exp(epsilon / 2)
+    c = (s + 1) / (s - 1)
+    left = (c + 1) / 2 * t - (c - 1) / 2
+    right = left + c - 1
+    dense = (math.exp(epsilon) - s) / (2 * s + 2)
+
+    def cdf(x):
+        inside = np.clip(x, left, right) - left
+        return dense * inside + dense / math.exp(epsilon) * (np.clip(x, -c, c) + c - inside)
+
+    return cdf
+
+
+# --- epsilon, exactly ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+@pytest.mark.parametrize("kind", MAKERS)
+def test_no_answer_is_more_than_e_to_epsilon_times_likelier_under_one_y_than_under_another(kind, epsilon):
+    """In fractions, against e^epsilon to 80 digits by another library; and not far below it."""
+    law = MAKERS[kind](C, Decimal(epsilon))
+    p = Fraction(law.prob)
+    if kind == "one_bit":
+        ratio = p / (1 - p)
+    else:
+        n, m = 2**46 + 1, 2 * law.half + 1
+        ratio = (p / m) / ((1 - p) / (n - m))
+        assert ratio == law.loss
+    with mpmath.workdps(80):
+        loss = mpmath.log(mpmath.mpf(ratio.numerator) / ratio.denominator)
+        assert loss <= mpmath.mpf(epsilon)
+        assert loss > mpmath.mpf(epsilon) * (1 - mpmath.mpf("1e-7"))
+
+
+@settings(max_examples=40, deadline=None)
+@given(epsilon=st.decimals("0.000001", "20", places=6), bound=st.floats(1e-50, 2e50))
+def test_whatever_a_draft_may_say_its_law_can_be_made(epsilon, bound):
+    """What fails here would fail after the charge."""
+    for make, paper in ((one_bit, duchi), (piecewise, wang)):
+        law = make(bound, epsilon)
+        size, variance = paper(float(epsilon))
+        assert math.isclose(law.size, size * bound, rel_tol=1e-6)
+        assert math.isclose(law.variance, variance * bound**2, rel_tol=1e-6)
+        assert np.isfinite(law.draw(np.array([-1.7e308, 0.0, bound, 5e-324]))).all()
+
+
+@pytest.mark.parametrize("epsilon", ["0.1", "1", "5"])
+def test_a_point_is_as_likely_as_the_law_says_and_no_point_is_left_out(epsilon, monkeypatch):
+    """On a grid of 41 points every probability can be counted: all draws of the uniform integers are enumerated."""
+    monkeypatch.setattr(bounded, "_HALF", 20)
+    monkeypatch.setattr(bounded, "_ALL", 41)
+    law = piecewise.__wrapped__(C, Decimal(epsilon))
+    m, p, laws = 2 * law.half + 1, Fraction(law.prob), []
+    for w in range(-20 + law.half, 21 - law.half):
+        weights = dict.fromkeys(range(-20, 21), Fraction(0))
+        for is_inside, count, share in ((True, m, p), (False, 41 - m, 1 - p)):
+            for place in range(count):
+                monkeypatch.setattr(
+                    bounded.secrets, "randbelow", lambda n, count=count, place=place: place if n == count else None
+                )
+                weights[law._place(w, is_inside)] += share / count
+        assert sum(weights.values()) == 1
+        assert min(weights.values()) > 0
+        # Without bias: the mean is bound * w / W.
+        mean = sum(point * weight for point, weight in weights.items())
+        assert math.isclose(float(mean) * law.point, C * w / (20 - law.half), rel_tol=1e-12, abs_tol=1e-12)
+        variance = sum(point**2 * weight for point, weight in weights.items()) - mean**2
+        assert float(variance) * law.point**2 <= law.variance * (1 + 1e-12)
+        laws.append(weights)
+    assert math.isclose(float(variance) * law.point**2, law.variance, rel_tol=1e-9)  # w = W is the worst
+    worst = max(one[x] / other[x] for one in laws for other in laws for x in one)
+    assert worst == law.loss <= Fraction(Decimal(epsilon).exp())
+
+
+# --- the laws, from draws --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [-1.0, -0.3, 0.0, 0.8, 1.0])
+def test_a_one_bit_answer_is_one_of_two_values_and_as_often_as_the_paper_says(share):
+    n, epsilon = scaled(6_000), 0.7
+    drawn = one_bit(C, Decimal("0.7")).draw(np.full(n, share * C))
+    size, _ = duchi(epsilon)
+    np.testing.assert_allclose(np.unique(np.abs(drawn)), size * C, rtol=1e-12)
+    up = int((drawn > 0).sum())
+    chance = 1 / (math.exp(epsilon) + 1) + (share + 1) / 2 * (math.exp(epsilon) - 1) / (math.exp(epsilon) + 1)
+    assert stats.binomtest(up, n, chance).pvalue > MISTAKEN
+    assert stats.binomtest(up, n, min(1.0, chance + 0.1)).pvalue < MISTAKEN  # the control
+
+
+def chi_square(drawn, cdf, size):
+    edges = np.linspace(-size, size, 41)
+    seen, _ = np.histogram(drawn, edges)
+    return stats.chisquare(seen, len(drawn) * np.diff(cdf(edges)), sum_check=False).pvalue
+
+
+@pytest.mark.parametrize(("epsilon", "share"), [("0.7", -1.0), ("1", 0.31), ("3", 0.0), ("3", 1.0)])
+def test_piecewise_answers_follow_algorithm_2(epsilon, share):
+    """40 bins of equal width; the law of an epsilon a tenth off, or of another y, fails."""
+    n, eps = scaled(10_000), float(epsilon)
+    drawn = piecewise(C, Decimal(epsilon)).draw(np.full(n, share * C)) / C
+    size, _ = wang(eps)
+    assert np.abs(drawn).max() <= size * (1 + 1e-9)
+    assert chi_square(drawn, wang_cdf(eps, share), size) > MISTAKEN
+    shifted = wang_cdf(eps, share - math.copysign(0.15, share))
+    assert chi_square(drawn, shifted, size) < MISTAKEN
+    assert stats.kstest(drawn, wang_cdf(1.5 * eps, share)).pvalue < MISTAKEN
+
+
+@pytest.mark.parametrize("epsilon", ["0.5", "2"])
+@pytest.mark.parametrize("share", [-1.0, 0.4])
+@pytest.mark.parametrize("kind", MAKERS)
+def test_answers_have_no_bias_and_the_papers_variance_however_many_are_averaged(kind, epsilon, share):
+    n, centre = scaled(4_000), 40.0
+    drawn = ask(centre + share * C, n, study(kind, epsilon, centre=centre)) - centre
+    size, worst = (duchi if kind == "one_bit" else wang)(float(epsilon))
+    variance = (size**2 - share**2 if kind == "one_bit" else wang(float(epsilon), share)[1]) * C**2
+    assert abs(drawn.mean() - share * C) < 5 * math.sqrt(variance / n)
+    fourth = (size * C + C) ** 2 * variance  # E (y - m)^4 <= max (y - m)^2 E (y - m)^2
+    assert abs(drawn.var() - variance) < 5 * math.sqrt(fourth / n)
+    assert drawn.var() < worst * C**2 * (1 + 5 / math.sqrt(n))
+    means = drawn.reshape(-1, 400).mean(axis=1)
+    assert abs(means.var() - variance / 400) < 6 * math.sqrt(2 / len(means)) * variance / 400
+    assert stats.pearsonr(drawn[:-1], drawn[1:]).pvalue > MISTAKEN
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("y", [10 * C, 1.7e308])
+def test_an_outcome_beyond_the_bound_answers_like_the_bound(kind, y):
+    drawn = ask(-y, scaled(3_000), study(kind, "2")) / C
+    size, _ = (duchi if kind == "one_bit" else wang)(2.0)
+    assert np.abs(drawn).max() <= size * (1 + 1e-9)
+    if kind == "one_bit":
+        assert stats.binomtest(int((drawn < 0).sum()), len(drawn), 1 / (1 + math.exp(-2))).pvalue > MISTAKEN
+    else:
+        assert chi_square(drawn, wang_cdf(2.0, -1.0), size) > MISTAKEN
+
+
+# --- an audit of epsilon ---------------------------------------------------------------------------------------
+
+
+def audited(spec, draws, far=1.0):
+    bound = spec.answers.bound
+    return lower_bound(ask(far * bound, draws, spec), ask(-far * bound, draws, spec))
+
+
+@pytest.mark.parametrize("far", [1.0, 10.0], ids=["at the bound", "ten times beyond"])
+@pytest.mark.parametrize("kind", MAKERS)
+def test_an_audit_does_not_find_more_than_epsilon(kind, far):
+    found = audited(study(kind), scaled(10_000 if far == 1 else 6_000), far)
+    assert 0.75 < found <= 1.0
+
+
+def numpy_coin(rng):
+    """The coin by a fast generator: for controls alone."""
+    return lambda prob: lambda bit: bit if rng.random() < prob else not bit
+
+
+@pytest.fixture
+def fast(monkeypatch):
+    """Controls need many draws and no security."""
+    rng = np.random.default_rng(11)
+    monkeypatch.setattr(bounded, "_coin", numpy_coin(rng))
+    mechanism_of.cache_clear()
+    yield monkeypatch
+    mechanism_of.cache_clear()
+
+
+@pytest.mark.parametrize("factor", [1.3, 2.0], ids=["e^(1.3 epsilon)", "B + R where 2 (B + R) should be"])
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_coin_that_tells_too_much_is_found_by_the_audit(kind, factor, fast):
+    right = MAKERS[kind](C, Decimal(1))
+    wrong = math.exp(factor) / (1 + math.exp(factor))
+    if kind == "piecewise":
+        odds = math.exp(factor) * (2 * right.half + 1) / (2**46 - 2 * right.half)
+        wrong = odds / (1 + odds)
+    broken = type(right)(**{**{f: getattr(right, f) for f in right.__slots__}, "prob": wrong})
+    fast.setattr(privacy_answers, "_bounded_law", lambda said: broken)
+    assert audited(study(kind), 40_000) > 1.0 + 0.5 * (factor - 1)
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_the_controls_themselves_pass_where_nothing_is_broken(kind, fast):
+    found = audited(study(kind), 60_000)
+    assert 0.92 < found <= 1.0
+
+
+def test_a_clip_that_is_missing_is_found_by_the_audit(fast):
+    """Both guards of piecewise answers have to go; one-bit answers cannot tell more than a bit."""
+    fast.setattr(np, "clip", lambda values, low, high: values)
+    assert 0.85 < audited(study("piecewise"), 30_000, far=10.0) <= 1.0
+    fast.setattr(Piecewise, "_centre", lambda self, share: round(share * self._furthest))
+    assert audited(study("piecewise"), 30_000, far=10.0) > 1.5
+    assert 0.85 < audited(study("one_bit"), 30_000, far=10.0) <= 1.0
+
+
+def test_a_window_that_leaves_the_grid_is_found_by_the_audit(fast):
+    """The centre rounded to all points instead of those whose window fits: a mean without bias, and no privacy."""
+    fast.setattr(Piecewise, "_furthest", property(lambda self: 2**45))
+    assert audited(study("piecewise"), 30_000) > 1.5
+
+
+# --- guards ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_bounds_and_epsilons_that_would_not_protect_are_refused(make):
+    for bound in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="positive, finite"):
+            make(bound, Decimal(1))
+    for epsilon in ("0", "-1", "Infinity"):
+        with pytest.raises(ValueError, match="positive, finite"):
+            make(1.0, Decimal(epsilon))
+    with pytest.raises(ValueError, match="at most 20"):
+        make(1.0, Decimal("20.000001"))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_outcome_that_is_no_number_is_refused_before_anything_is_drawn(kind, bad, monkeypatch):
+    spec = study(kind)
+    law = mechanism_of(spec.answers)
+    monkeypatch.setattr(bounded, "_coin", lambda prob: pytest.fail("a coin was thrown"))
+    with pytest.raises(NumericalFailure, match="not finite"):
+        measure(np.array([0.0, bad]), [wire.RowPlays(row=0), wire.RowPlays(row=1)], spec)
+    with pytest.raises(NumericalFailure, match="not finite"):
+        law.draw(np.array([bad]))
+
+
+@pytest.mark.parametrize("wrong", [0.5, lambda p: p * (1 + 1e-9), lambda p: p * (1 - 0.2), 1 - 1e-12, 1.0])
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_a_law_that_does_not_cost_epsilon_is_not_made(make, wrong, monkeypatch):
+    """A probability that tells nothing, too much by one in 10^9, too little, nearly all, all."""
+    right = bounded._below
+    monkeypatch.setattr(bounded, "_below", lambda exact: wrong(right(exact)) if callable(wrong) else wrong)
+    with pytest.raises(NumericalFailure, match="nothing was drawn"):
+        make.__wrapped__(C, Decimal("1.5"))
+
+
+@pytest.mark.parametrize("epsilon", EPSILONS)
+def test_the_bound_on_e_to_epsilon_is_below_it_and_a_rounded_probability_below_its_fraction(epsilon):
+    below = bounded._exp_below(Decimal(epsilon))
+    with mpmath.workdps(90):
+        exact = mpmath.exp(mpmath.mpf(epsilon))
+        told = mpmath.mpf(below.numerator) / below.denominator
+        assert exact * (1 - mpmath.mpf("1e-57")) < told < exact
+    share = below / (1 + below)
+    assert Fraction(bounded._below(share)) <= share < Fraction(math.nextafter(bounded._below(share), 2))
+
+
+def test_a_library_that_accounts_for_another_epsilon_is_not_trusted(monkeypatch):
+    class Lying:
+        def map(self, distance):
+            return 1.1
+
+    monkeypatch.setattr(bounded, "_coin", lambda prob: Lying())
+    with pytest.raises(NumericalFailure, match="nothing was drawn"):
+        one_bit.__wrapped__(C, Decimal(1))
+
+
+def test_trap_randomized_response_of_probability_one_tells_all_and_is_never_built():
+    dp.enable_features("contrib")
+    exact = dp.m.make_randomized_response_bool(1.0)
+    assert all(exact(True) for _ in range(200))
+    assert exact.map(1) == math.inf
+    assert all(MAKERS[kind](C, Decimal(20)).prob < 1 for kind in MAKERS)
+
+
+def test_the_coin_is_as_likely_as_it_says():
+    n = scaled(10_000)
+    coin = bounded._coin(0.625)
+    heads = sum(coin(True) for _ in range(n))
+    assert stats.binomtest(heads, n, 0.625).pvalue > MISTAKEN
+    assert stats.binomtest(heads, n, 0.675).pvalue < MISTAKEN
+    assert coin.map(1) >= math.log(0.625 / 0.375)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("kind", MAKERS)
+def test_forked_processes_draw_different_answers(kind):
+    """400 draws in each of four forks after the parent drew: a copied state would repeat all."""
+    law = MAKERS[kind](C, Decimal(1))
+    law.draw(np.zeros(10))
+    told = []
+    for _ in range(4):
+        reader, writer = os.pipe()
+        if (child := os.fork()) == 0:
+            os.close(reader)
+            with os.fdopen(writer, "wb") as file:
+                file.write(law.draw(np.zeros(400)).tobytes())
+            os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader, "rb") as file:
+            told.append(file.read())
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len({*told, law.draw(np.zeros(400)).tobytes()}) == 5
+
+
+# --- what is taken, and what is said ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "taken"),
+    [("0.000001", "one_bit"), ("0.5", "one_bit"), ("1.289", "one_bit"), ("1.291", "piecewise"), ("5", "piecewise"),
+     ("20", "piecewise"), ("20.000001", "laplace"), ("1000", "laplace")],
+)  # fmt: skip
+def test_auto_takes_the_smallest_worst_variance(epsilon, taken):
+    auto = wire.AutoAnswers(
+        mechanism="auto", epsilon=epsilon, value_bound=3.0, noise_bound=1.0, centre=-7.0, plays="mean"
+    )
+    chosen = concrete_answers(auto)
+    assert chosen == KINDS[taken](**auto.model_dump(exclude={"mechanism"}), mechanism=taken)
+    assert faults(auto) == []
+    mechanism = mechanism_of(auto)
+    assert mechanism.noise.family == taken
+    if Decimal(epsilon) <= 20:
+        rest = [mechanism_of(kind(**auto.model_dump(exclude={"mechanism"}), mechanism=k)) for k, kind in KINDS.items()]
+        assert mechanism.noise.variance == min(other.noise.variance for other in rest)
+
+
+def test_the_worst_variances_are_those_of_the_papers():
+    """In units of C^2: one_bit 16.7, 4.7; piecewise 1.23; laplace 32, 8, 2."""
+    told = {
+        (kind, epsilon): mechanism_of(study(kind, epsilon).answers).noise.variance / C**2
+        for kind in KINDS
+        for epsilon in ("0.5", "1", "2")
+    }
+    for epsilon in ("0.5", "1", "2"):
+        eps = float(epsilon)
+        assert told["laplace", epsilon] == pytest.approx(8 / eps**2, rel=1e-9)
+        assert told["one_bit", epsilon] == pytest.approx(duchi(eps)[1], rel=1e-9)
+        assert told["piecewise", epsilon] == pytest.approx(wang(eps)[1], rel=1e-9)
+    assert round(told["one_bit", "0.5"], 1) == 16.7
+    assert round(told["one_bit", "1"], 1) == 4.7
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_the_passport_says_what_was_done(kind):
+    spec = study(kind, "2", variance=0.5, value_bound=3.0, noise_bound=1.0, centre=10.0)
+    size, worst = (duchi if kind == "one_bit" else wang)(2.0)
+    told = passport_of(spec)
+    assert (told.privacy.family, told.privacy.bound, told.clip) == (kind, 4.0, (6.0, 14.0))
+    assert told.privacy.scale == pytest.approx(4 * size, rel=1e-9)
+    assert told.privacy.variance == pytest.approx(16 * worst, rel=1e-9)
+    assert (told.measurement_variance, passport_of(spec, 4).measurement_variance) == (0.5, 0.125)
+    assert passport_of(spec, 4).privacy == told.privacy
+    drawn = ask(10.0, 2_000, spec)
+    assert np.abs(drawn - 10.0).max() <= told.privacy.scale * (1 + 1e-9)
+
+
+def test_only_bounded_answers_have_a_largest_epsilon():
+    for kind, fields in (("one_bit", ["answers.epsilon"]), ("piecewise", ["answers.epsilon"]), ("laplace", [])):
+        assert [fault["field"] for fault in faults(study(kind, "20.1").answers)] == fields
+        assert faults(study(kind, "20").answers) == []
+    assert faults(wire.NoAnswerNoise(mechanism="none")) == []
+
+
+def test_a_one_bit_law_is_the_same_for_every_bound():
+    assert one_bit(1.0, Decimal(2)) == OneBit(1.0, one_bit(7.0, Decimal(2)).prob)

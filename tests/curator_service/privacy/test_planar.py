@@ -1,0 +1,312 @@
+"""Planar Laplace noise: its law by radius and angle, every decision of its sampler, and what is refused."""
+
+import math
+import os
+from decimal import Decimal
+from fractions import Fraction
+
+import mpmath
+import numpy as np
+import pytest
+from scipy import stats
+
+from curator_service.privacy.noise import PLANAR_FEATURES_MAX, PlanarLaplaceLaw, planar
+from shared.errors import NumericalFailure
+from tests.scale import scaled
+
+MISTAKEN = 1e-6  # a correct mechanism fails a decision about as often
+DIMENSIONS = {1: 40_000, 2: 20_000, 3: 10_000, 7: 5_000, 12: 1_500, 20: 1_000}
+DELTA, EPSILON = 0.5, Decimal("1.5")
+
+
+@pytest.fixture(scope="module", params=DIMENSIONS)
+def drawn(request) -> tuple[int, np.ndarray]:
+    """Noisy copies of one row off the lattice, less the row, in units of Delta / epsilon."""
+    d = request.param
+    row = np.linspace(-1 / 3, 0.7, d)
+    noisy = PlanarLaplaceLaw.of(DELTA, EPSILON, d).add(np.tile(row, (scaled(DIMENSIONS[d]), 1)))
+    return d, (noisy - row) * float(EPSILON) / DELTA
+
+
+def by_radius(sample: np.ndarray) -> float:
+    """The radius of density exp(-|u|) in d dimensions is Gamma(d)."""
+    return stats.kstest(np.linalg.norm(sample, axis=1), stats.gamma(sample.shape[1]).cdf).pvalue
+
+
+def by_squares(sample: np.ndarray) -> float:
+    """The mean squared radius is d (d + 1), of variance E r^4 - (E r^2)^2; a two-sided normal tail."""
+    n, d = sample.shape
+    variance = math.prod(range(d, d + 4)) - (d * (d + 1)) ** 2
+    return 2 * stats.norm.sf(abs((sample**2).sum(axis=1).mean() - d * (d + 1)) / math.sqrt(variance / n))
+
+
+def by_angle(sample: np.ndarray, direction: np.ndarray) -> float:
+    """(1 + cosine of the angle to any direction) / 2 is Beta((d - 1) / 2, (d - 1) / 2); for d = 1 a fair sign."""
+    n, d = sample.shape
+    cosine = sample @ direction / np.linalg.norm(sample, axis=1) / np.linalg.norm(direction)
+    if d == 1:
+        return stats.binomtest(int((cosine > 0).sum()), n).pvalue
+    return stats.kstest((1 + cosine) / 2, stats.beta((d - 1) / 2, (d - 1) / 2).cdf).pvalue
+
+
+def test_the_radius_is_that_of_the_law(drawn):
+    _, sample = drawn
+    assert by_radius(sample) > MISTAKEN
+    assert by_squares(sample) > MISTAKEN
+
+
+@pytest.mark.parametrize("wrong", [0.9, 1.1])
+def test_noise_a_tenth_off_would_be_caught(drawn, wrong):
+    d, sample = drawn
+    assert min(by_radius(wrong * sample), by_squares(wrong * sample)) < MISTAKEN, d
+
+
+def test_every_direction_is_as_likely(drawn):
+    """Along an axis, the diagonal, and between the halves that are joined."""
+    d, sample = drawn
+    for direction in (np.eye(d)[0], np.eye(d)[-1], np.ones(d), np.where(np.arange(d) < d // 2, 1.0, -1.0)):
+        assert by_angle(sample, direction) > MISTAKEN
+
+
+def test_independent_laplace_coordinates_would_be_caught():
+    """The control of the angle: what is proposed is not uniform in direction, nor is its radius the law's."""
+    rng = np.random.default_rng(0)
+    for d in (2, 3, 7):
+        proposed = rng.laplace(size=(DIMENSIONS[d], d)) / math.sqrt(d)
+        assert by_angle(proposed, np.eye(d)[0]) < MISTAKEN
+        assert by_squares(proposed) < MISTAKEN
+
+
+def test_the_standard_deviation_is_the_one_that_is_told(drawn):
+    d, sample = drawn
+    sd = PlanarLaplaceLaw.of(DELTA, EPSILON, d).sd
+    assert sd == pytest.approx(math.sqrt(d + 1) * DELTA / float(EPSILON), rel=1e-9)
+    assert sample.std() == pytest.approx(math.sqrt(d + 1), rel=6 * math.sqrt(2) / math.sqrt(len(sample)))
+    assert np.abs(sample.mean(axis=0)).max() < 6 * math.sqrt((d + 1) / len(sample))
+
+
+def test_rows_have_noise_of_their_own(drawn):
+    _, sample = drawn
+    first, second = np.linalg.norm(sample[:-1], axis=1), np.linalg.norm(sample[1:], axis=1)
+    assert stats.pearsonr(first, second).pvalue > MISTAKEN
+    assert len(np.unique(sample)) == sample.size
+
+
+@pytest.mark.parametrize("d", [1, 2, 5])
+@pytest.mark.parametrize(("sensitivity", "epsilon"), [(1.0, "1"), (0.37, "0.000001"), (1e-50, "1000"), (1e50, "7.3")])
+def test_every_output_lies_on_the_lattice(d, sensitivity, epsilon):
+    law = PlanarLaplaceLaw.of(sensitivity, Decimal(epsilon), d)
+    unit = sensitivity / float(epsilon)
+    assert 2.0**-41 < 2.0**law.k / unit <= 2.0**-40
+    values = np.random.default_rng(0).normal(size=(200, d)) * unit
+    steps = np.ldexp(law.add(values), -law.k)
+    np.testing.assert_array_equal(steps, np.rint(steps))
+    assert (np.ldexp(values, -law.k) % 1 != 0).any()  # the values themselves do not
+
+
+# --- the sampler's argument, piece by piece ------------------------------------------------------------
+
+
+def test_the_scale_pays_for_delta_and_for_rounding_to_the_lattice():
+    """In integers and rationals: sqrt(d) (Delta / g + sqrt(d)) / s <= epsilon, squared to be rid of the root."""
+    for d in range(1, PLANAR_FEATURES_MAX + 1):
+        for sensitivity, epsilon in (
+            (1.0, "1"),
+            (0.1, "0.3"),
+            (3e-50, "1000"),
+            (1e50, "0.000001"),
+            (7.7, "123.456789"),
+        ):
+            law = PlanarLaplaceLaw.of(sensitivity, Decimal(epsilon), d)
+            steps, needed = Fraction(sensitivity) / Fraction(2) ** law.k, Fraction(epsilon) * Fraction(law.scale) - d
+            assert needed > 0
+            assert d * steps**2 <= needed**2
+            assert needed**2 <= d * steps**2 * (1 + Fraction(1, 10**14))  # and hardly more
+
+
+def test_by_halves_the_law_is_that_of_the_whole():
+    """Integrals of exp(-sqrt(d) |u|) over space, and the shares of the issue: 0.79, 0.60, 0.21, 0.05."""
+    for d in (1, 2, 3, 7, 12, 20):
+        radial = mpmath.quad(lambda r, d=d: r ** (d - 1) * mpmath.exp(-mpmath.sqrt(d) * r), [0, 5, 20, mpmath.inf])
+        sphere = 2 * mpmath.pi ** (mpmath.mpf(d) / 2) / mpmath.gamma(mpmath.mpf(d) / 2)
+        assert planar.acceptance(d) == pytest.approx(float(sphere * radial / 2**d), rel=1e-9)
+    assert [round(planar.acceptance(d), 2) for d in (2, 3, 7, 12)] == [0.79, 0.6, 0.21, 0.05]
+
+
+@pytest.mark.parametrize(("d", "left"), [(2, 1), (3, 1), (7, 3), (12, 6)])
+def test_the_share_that_is_kept_is_the_one_computed(d, left):
+    n, scale = scaled(4_000), 2.0**40
+    pairs = np.hstack([planar.vectors(left, n, scale), planar.vectors(d - left, n, scale)])
+    share = planar.acceptance(d) / planar.acceptance(left) / planar.acceptance(d - left)
+    assert stats.binomtest(int(planar.keep(pairs, left, scale).sum()), n, share).pvalue > MISTAKEN
+    whole = planar.acceptance(7)  # the control: another dimension's share
+    assert stats.binomtest(round(n * share), n, whole).pvalue < MISTAKEN
+
+
+def test_on_a_coarse_lattice_the_law_is_the_discrete_one():
+    """Scale 3 in two dimensions: every vector's own probability, exp(-sqrt(2) |v| / 3) over the sum."""
+    n, reach = scaled(30_000), 60
+    axis = np.arange(-reach, reach + 1)
+    weight = np.exp(-math.sqrt(2) * np.hypot(axis[:, None], axis[None, :]) / 3.0)
+    weight /= weight.sum()
+    found = planar.vectors(2, n, 3.0)
+    counts = np.zeros_like(weight)
+    np.add.at(counts, (found[:, 0] + reach, found[:, 1] + reach), 1)
+    often = weight * n >= 20
+
+    def p_value(expected: np.ndarray) -> float:
+        observed = np.append(counts[often], counts[~often].sum())
+        return stats.chisquare(observed, n * np.append(expected[often], 1 - expected[often].sum())).pvalue
+
+    assert p_value(weight) > MISTAKEN
+    proposed = np.exp(-(np.abs(axis)[:, None] + np.abs(axis)[None, :]) / 3.0)
+    assert p_value(proposed / proposed.sum()) < MISTAKEN
+
+
+def kept_probability(pair, left: int, scale: float) -> mpmath.mpf:
+    d = len(pair)
+    norms = [mpmath.sqrt(sum(mpmath.mpf(x) ** 2 for x in part)) for part in (pair, pair[:left], pair[left:])]
+    terms = [mpmath.sqrt(size) * norm for size, norm in zip((d, left, d - left), norms, strict=True)]
+    return mpmath.exp(-(terms[0] - terms[1] - terms[2]) / mpmath.mpf(scale))
+
+
+PAIRS = [
+    ([3, 4], 1, 5.0),
+    ([2**40, -(2**41), 7], 1, 1.7 * 2.0**40),
+    ([2**45, 0, 0, 0, 1, 2, 3], 3, 2.0**41),
+    ([2**52 + 1, 2**53 - 1], 1, 2.0**43),
+    ([0, 0, 1], 1, 2.0**43),
+]
+
+
+@pytest.mark.parametrize(("pair", "left", "scale"), PAIRS)
+@pytest.mark.parametrize(("nudge", "kept"), [(-2, True), (2, False)])
+def test_a_uniform_just_below_p_keeps_and_just_above_does_not(monkeypatch, pair, left, scale, nudge, kept):
+    """U agrees with p for 53 + 128 bits and parts from it in the last of 64 more: it is compared to the end."""
+    with mpmath.workdps(150):
+        digits = int(mpmath.floor(kept_probability(pair, left, scale) * mpmath.mpf(2) ** 245)) + nudge
+    parts = [(digits >> 192 << 11 | 5).to_bytes(8, "little")]
+    parts += [(digits >> shift & (2**64 - 1)).to_bytes(8) for shift in (128, 64, 0)]
+    monkeypatch.setattr(planar.os, "urandom", lambda size: parts.pop(0))
+    assert planar.keep(np.array([pair]), left, scale).tolist() == [kept]
+    assert not parts
+
+
+@pytest.mark.parametrize(("pair", "left", "scale"), PAIRS[:3])
+@pytest.mark.parametrize(("nudge", "kept"), [(-1_000, True), (1_000, False)])
+def test_where_53_bits_are_enough_no_more_are_asked_for(monkeypatch, pair, left, scale, nudge, kept):
+    word = int(kept_probability(pair, left, scale) * 2**53) + nudge
+    parts = [(max(word, 0) << 11).to_bytes(8, "little")]
+    monkeypatch.setattr(planar.os, "urandom", lambda size: parts.pop(0))
+    assert planar.keep(np.array([pair]), left, scale).tolist() == [kept]
+
+
+def test_doubles_decide_only_what_is_certain():
+    """Random vectors over many scales: p in 50 digits lies inside the interval that the doubles claim."""
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        d = int(rng.integers(2, 21))
+        left, scale = d // 2, float(2.0 ** rng.uniform(0, 44))
+        pair = np.rint(rng.laplace(scale=scale, size=d)).astype(np.int64)
+        real = pair.astype(float)
+        whole = math.sqrt(d * (real**2).sum())
+        parts = math.sqrt(left * (real[:left] ** 2).sum()) + math.sqrt((d - left) * (real[left:] ** 2).sum())
+        with mpmath.workdps(50):
+            p = kept_probability(pair.tolist(), left, scale)
+            off = abs(mpmath.log(p) - mpmath.mpf((parts - whole) / scale))
+            assert off <= (d + 8) * mpmath.mpf(2) ** -53 * (whole + parts) / scale
+            assert p <= 1 + mpmath.mpf(10) ** -40
+
+
+def test_a_decision_that_doubles_never_make_has_the_same_law(monkeypatch):
+    """Every comparison sent to integers and decimals: the kept share stays what it is."""
+    n, scale = 1_500, 2.0**40
+    monkeypatch.setattr(planar, "_EXP_ERROR", 50.0)
+    pairs = planar.vectors(1, 2 * n, scale).reshape(n, 2)
+    kept = int(planar.keep(pairs, 1, scale).sum())
+    assert stats.binomtest(kept, n, planar.acceptance(2)).pvalue > MISTAKEN
+
+
+def test_vectors_beyond_the_exact_doubles_are_added_in_integers(monkeypatch):
+    law = PlanarLaplaceLaw(d=2, k=0, scale=2.0**40)
+    huge = np.array([[2**53 + 1, -(2**60) - 1]])
+    monkeypatch.setattr(planar, "vectors", lambda d, count, scale: huge)
+    assert law.add(np.array([[1.0, 1.0]])).tolist() == [[float(2**53 + 2), float(-(2**60))]]
+
+
+def test_an_integer_at_the_end_of_its_range_is_not_used(monkeypatch):
+    monkeypatch.setattr(planar, "_laplace", lambda scale: lambda zeros: [2**63 - 1 for _ in zeros])
+    with pytest.raises(NumericalFailure, match="range"):
+        PlanarLaplaceLaw(d=1, k=0, scale=1.0).add(np.zeros((3, 1)))
+
+
+# --- what is refused ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e308])
+def test_a_value_that_is_not_finite_in_lattice_steps_is_refused(bad):
+    rows = np.zeros((4, 2))
+    rows[2, 1] = bad
+    with pytest.raises(NumericalFailure), np.errstate(over="ignore"):
+        PlanarLaplaceLaw.of(1.0, Decimal(1), 2).add(rows)
+
+
+def test_denormals_are_zero_to_the_lattice():
+    rows = np.full((50, 2), 5e-324)
+    law = PlanarLaplaceLaw.of(1.0, Decimal(1), 2)
+    steps = np.ldexp(law.add(rows), -law.k)
+    np.testing.assert_array_equal(steps, np.rint(steps))
+
+
+@pytest.mark.parametrize(
+    ("sensitivity", "epsilon", "d"),
+    [
+        *((bad, "1", 2) for bad in (0.0, -1.0, math.nan, math.inf)),
+        *((1.0, bad, 2) for bad in ("0", "-1", "Infinity")),
+        *((1.0, "1", bad) for bad in (0, -1, PLANAR_FEATURES_MAX + 1)),
+    ],
+)
+def test_noise_that_would_not_protect_is_refused(sensitivity, epsilon, d):
+    with pytest.raises(ValueError, match="noise"):
+        PlanarLaplaceLaw.of(sensitivity, Decimal(epsilon), d)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, math.nan, math.inf, 2.0**44])
+def test_a_scale_that_would_not_protect_draws_nothing(scale):
+    with pytest.raises(ValueError, match="scale"):
+        planar.vectors(2, 5, scale)
+
+
+def test_rows_of_another_length_are_refused():
+    with pytest.raises(ValueError, match="rows of 3"):
+        PlanarLaplaceLaw.of(1.0, Decimal(1), 3).add(np.zeros((4, 2)))
+
+
+def test_no_rows_are_no_noise():
+    assert PlanarLaplaceLaw.of(1.0, Decimal(1), 3).add(np.empty((0, 3))).shape == (0, 3)
+
+
+def test_without_entropy_nothing_is_drawn(monkeypatch):
+    def fail(size: int) -> bytes:
+        raise OSError("no entropy")
+
+    monkeypatch.setattr(os, "urandom", fail)
+    with pytest.raises(OSError, match="no entropy"):
+        PlanarLaplaceLaw.of(1.0, Decimal(1), 2).add(np.zeros((4, 2)))
+
+
+def test_an_accounting_that_is_off_draws_nothing(monkeypatch):
+    """The tripwire inside: a library that charged less than it should is not used."""
+    import opendp.prelude as dp
+
+    class Lenient:
+        def map(self, distance: int) -> float:
+            return 0.5
+
+        def __call__(self, values: list[int]) -> list[int]:
+            pytest.fail("drawn from")
+
+    planar._laplace.cache_clear()
+    monkeypatch.setattr(dp.m, "make_laplace", lambda *args, **kwargs: Lenient())
+    with pytest.raises(NumericalFailure, match="account"):
+        PlanarLaplaceLaw.of(1.0, Decimal(1), 2)

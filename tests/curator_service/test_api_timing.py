@@ -1,0 +1,314 @@
+"""How long a reply takes: with a deadline it tells nothing of the noise, of a refusal's reason, of a row."""
+
+import asyncio
+import math
+import tempfile
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import uvloop
+from scipy import stats
+
+from curator_service import app as curator_app
+from curator_service.measurement.column import measure
+from curator_service.service.exchange import Exchanges
+from curator_service.settings import Settings
+from shared import wire
+from shared.serving.pace import Pace
+from tests.scale import scaled
+
+UNSEEN = 1e-4  # a padded service fails about as often
+PERIOD_MS = 80
+LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0)
+
+
+def correlated(seconds, noise):
+    return stats.spearmanr(seconds, np.abs(noise))
+
+
+# --- the pace by itself ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("work_s", "half_ways", "wholes"), [(0.0, 1, 2), (0.012, 1, 2), (0.030, 3, 4), (0.052, 3, 4)])
+def test_results_settle_half_way_and_replies_leave_at_whole_periods(work_s, half_ways, wholes):
+    async def go():
+        pace, start = Pace(0.04), time.monotonic()
+        await asyncio.sleep(work_s)
+        await pace.half_way()
+        settled = time.monotonic() - start
+        await pace.whole()
+        left = time.monotonic() - start
+        pace.stop()
+        return settled / 0.02, left / 0.02
+
+    for found, told in zip(asyncio.run(go()), (half_ways, wholes), strict=True):
+        assert told - 0.1 <= found < told + 0.7
+
+
+def test_work_past_its_deadline_leaves_at_the_next_one():
+    async def go():
+        pace, start = Pace(0.03), time.monotonic()
+        await asyncio.sleep(0.04)
+        await pace.whole()
+        pace.stop()
+        return time.monotonic() - start
+
+    assert 0.0599 <= asyncio.run(go()) < 0.075
+
+
+def test_many_wait_for_one_tick_and_one_that_gives_up_takes_none_with_it():
+    async def go():
+        pace = Pace(0.02)
+        waiting = [asyncio.create_task(pace.whole()) for _ in range(5)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        done = await asyncio.gather(*waiting, return_exceptions=True)
+        pace.stop()
+        return [type(outcome) for outcome in done]
+
+    assert asyncio.run(go()) == [asyncio.CancelledError, *[type(None)] * 4]
+
+
+# --- what time tells of the noise ------------------------------------------------------------------------------
+
+
+def test_the_time_of_a_draw_tells_of_its_noise():
+    """The fact that padding is for: OpenDP's samplers take longer for larger noise (0.2 to 0.5, privacy.md)."""
+    spec = wire.StudyCreate(
+        name="s",
+        dataset_id="ds_",
+        features=[wire.Feature(column="a", lower=0, upper=1)],
+        measurement=wire.Measurement(column="y", direction="maximize"),
+        release=wire.IdentityRelease(mechanism="identity"),
+        answers=LAPLACE,
+    )
+    asked, outcome = [wire.RowPlays(row=0)], np.zeros(1)
+    seconds, noise = [], []
+    for _ in range(scaled(4_000)):
+        start = time.perf_counter()
+        (answer,) = measure(outcome, asked, spec)
+        seconds.append(time.perf_counter() - start)
+        noise.append(answer.y)
+    found = correlated(seconds, noise)
+    assert found.statistic > 0.05
+    assert found.pvalue < UNSEEN
+
+
+class Local:
+    """A curator in this process with one study, asked in one event loop."""
+
+    def __init__(self, folder: Path, small, **chosen):
+        tempdir = tempfile.tempdir
+        self.app = curator_app.build(Settings(data_dir=folder, rate_per_second=1e6, rate_burst=10**6))
+        tempfile.tempdir = tempdir
+        desk = self.app.state.desk
+        self.owner, self.small, self.chosen = desk.issue("owner", "o", days=1)[0].text, small, chosen
+
+    async def open(self, http):
+        async def post(path, key, **sent):
+            headers = {"Authorization": f"Bearer {self.owner}", "Idempotency-Key": key}
+            reply = await http.post(path, headers=headers, **sent)
+            assert reply.is_success, reply.text
+            return reply.json()
+
+        small = self.small
+        files = {"files": {"file": ("s.csv", small.csv)}, "data": {"name": "s", "public": "true"}}
+        dataset = await post("/v1/datasets", "1", **files)
+        spec = wire.StudyCreate(
+            name="s",
+            dataset_id=dataset["id"],
+            features=small.features,
+            measurement=wire.Measurement(column=small.names[2], direction="maximize"),
+            release=wire.IdentityRelease(mechanism="identity"),
+            answers=LAPLACE,
+            **self.chosen,
+        )
+        study = (await post("/v1/studies", "2", json=spec.model_dump(mode="json")))["id"]
+        await post(f"/v1/studies/{study}:release", "3")
+        token = (await post(f"/v1/studies/{study}/grants", "4", json={"name": "m"}))["token"]
+        return f"/v1/studies/{study}/queries", token
+
+    def run(self, talk):
+        """``talk(ask)`` in one loop; ``ask(key, body)`` is a reply and its seconds."""
+
+        async def go():
+            transport = httpx.ASGITransport(self.app)
+            async with (
+                self.app.router.lifespan_context(self.app),
+                httpx.AsyncClient(transport=transport, base_url="http://test") as http,
+            ):
+                path, token = await self.open(http)
+
+                async def ask(key, body):
+                    headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": key}
+                    start = time.perf_counter()
+                    reply = await http.post(path, json=body, headers=headers)
+                    return reply, time.perf_counter() - start
+
+                return await talk(ask)
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # the loop that serves
+            return runner.run(go())
+
+
+@pytest.fixture
+def leaky(monkeypatch):
+    """A draw whose time tells of its noise hundreds of times as loudly as OpenDP's: 3 ms for each unit, up to 25."""
+    good = Exchanges._measured
+
+    def slow(self, *args):
+        answers = good(self, *args)
+        time.sleep(min(25.0, 3 * abs(answers[0].y)) / 1000)
+        return answers
+
+    monkeypatch.setattr(Exchanges, "_measured", slow)
+
+
+def told_by_time(local, count):
+    """Spearman's correlation of seconds and of the moment in the reply with the noise, over ``count`` queries."""
+
+    async def talk(ask):
+        noise, seconds, moments = [], [], []
+        for n in range(count):
+            began = time.time()
+            reply, took = await ask(str(n), {"rows": [{"row": 0}]})
+            assert reply.status_code == 201
+            answered = wire.QueryReply.model_validate_json(reply.content)
+            noise.append(answered.answers[0].y)
+            seconds.append(took)
+            moments.append(answered.created_at.timestamp() - began)
+        return correlated(seconds, noise), correlated(moments, noise), seconds
+
+    return local.run(talk)
+
+
+def test_with_a_deadline_neither_a_reply_s_time_nor_what_it_says_of_time_tells_of_the_noise(tmp_path, small, leaky):
+    latency, moment, seconds = told_by_time(Local(tmp_path, small, reply_after_ms=PERIOD_MS), scaled(100))
+    assert latency.pvalue > UNSEEN
+    assert moment.pvalue > UNSEEN
+    assert min(seconds) >= PERIOD_MS / 1000 - 0.002
+
+
+def test_without_a_deadline_the_same_queries_tell_it(tmp_path, small, leaky):
+    latency, moment, _ = told_by_time(Local(tmp_path, small), scaled(100))
+    assert min(latency.statistic, moment.statistic) > 0.3
+    assert max(latency.pvalue, moment.pvalue) < UNSEEN
+
+
+def test_who_repeats_a_request_meanwhile_learns_nothing_of_the_draw(tmp_path, small, monkeypatch):
+    """A draw of 1 ms and one of 12: a retry that comes after either is told that the first is still running."""
+    good, seen = Exchanges._measured, []
+    for pause in (0.001, 0.012):
+
+        def slow(self, *args, pause=pause):
+            time.sleep(pause)
+            return good(self, *args)
+
+        monkeypatch.setattr(Exchanges, "_measured", slow)
+
+        async def talk(ask):
+            first = asyncio.create_task(ask("k", {"rows": [{"row": 0}]}))
+            await asyncio.sleep(0.060)  # half way is at 100 ms
+            retry, took = await ask("k", {"rows": [{"row": 0}]})
+            reply, _ = await first
+            again, _ = await ask("k", {"rows": [{"row": 0}]})
+            assert again.content == reply.content
+            assert took > 0.19
+            return retry.status_code, reply.status_code
+
+        seen.append(Local(tmp_path / str(pause), small, reply_after_ms=200).run(talk))
+    assert seen == [(409, 201)] * 2
+
+
+# --- grants and refusals, over real HTTP -----------------------------------------------------------------------
+
+
+def median_seconds(curator, study, count):
+    """By kind of reply: the medians, interleaved so that a busy machine is busy for all."""
+    bodies = {
+        "granted": (201, {"rows": [{"row": 1}]}),
+        "over budget": (403, {"rows": [{"row": 2, "plays": 50}]}),
+        "unknown row": (404, {"rows": [{"row": 4_000}]}),
+        "invalid": (422, {"rows": [{"row": -1}]}),
+        "large and invalid": (422, {"rows": [{"row": 1}] * 999 + [{"row": "x"}]}),
+        "no key": (400, {"rows": [{"row": 1}]}),
+    }
+    taken = {kind: [] for kind in bodies}
+    with curator.http(study.token) as http:
+        for n in range(count):
+            for kind, (status, body) in bodies.items():
+                headers = {} if kind == "no key" else {"Idempotency-Key": f"{kind} {n}"}
+                start = time.perf_counter()
+                reply = http.post(f"/v1/studies/{study.id}/queries", json=body, headers=headers)
+                taken[kind].append(time.perf_counter() - start)
+                assert reply.status_code == status, reply.text
+    return {kind: float(np.median(seconds)) for kind, seconds in taken.items()}
+
+
+@pytest.fixture
+def paced(owner, dataset, open_study):
+    """Opens studies whose cap refuses 50 plays of a row."""
+
+    def make(**more):
+        budget = wire.Budget(epsilon_per_row="45")
+        return open_study(owner, dataset, answers=LAPLACE, budget=budget, **more)
+
+    return make
+
+
+def test_grants_and_refusals_of_every_kind_take_equally_long(paced, curator):
+    period = 0.1
+    study = paced(reply_after_ms=int(1000 * period))
+    assert study.view.spec.reply_after_ms == 100
+    medians = median_seconds(curator, study, 6)
+    assert max(medians.values()) - min(medians.values()) < 0.01
+    assert all(period <= took < 1.2 * period for took in medians.values())
+    with curator.http(study.token) as http:  # what is not a query is not padded
+        start = time.perf_counter()
+        assert http.get(f"/v1/studies/{study.id}").json()["reply_after_ms"] == 100
+        assert time.perf_counter() - start < 0.08
+
+
+def test_without_a_deadline_a_refusal_is_told_from_a_grant_by_its_time(paced, curator):
+    """The control."""
+    medians = median_seconds(curator, paced(), 12)
+    assert all(took < 0.06 for took in medians.values())
+    assert max(medians.values()) > 1.2 * min(medians.values())
+
+
+def test_a_study_of_another_s_keeps_its_deadline_to_itself(paced, curator):
+    slow, quick = paced(reply_after_ms=2_000), paced()
+    with curator.http(quick.token, **{"Idempotency-Key": "k"}) as http:
+        start = time.perf_counter()
+        assert http.post(f"/v1/studies/{slow.id}/queries", json={"rows": [{"row": 1}]}).status_code == 404
+        assert time.perf_counter() - start < 1.0
+
+
+def test_replies_that_wait_keep_nobody_else_waiting(paced, curator):
+    """20 at once take one period together, and others are answered meanwhile."""
+    study, quick = paced(reply_after_ms=500), paced()
+
+    async def talk():
+        limits = httpx.Limits(max_connections=30)
+        async with httpx.AsyncClient(base_url=curator.url, timeout=30, limits=limits, trust_env=False) as http:
+
+            async def ask(of, key):
+                headers = {"Authorization": f"Bearer {of.token}", "Idempotency-Key": key}
+                start = time.perf_counter()
+                body = {"rows": [{"row": 1}]}
+                reply = await http.post(f"/v1/studies/{of.id}/queries", json=body, headers=headers)
+                assert reply.status_code == 201
+                return time.perf_counter() - start
+
+            waiting = [asyncio.create_task(ask(study, str(n))) for n in range(20)]
+            await asyncio.sleep(0.05)
+            others = [await ask(quick, str(n)) for n in range(3)]
+            return await asyncio.gather(*waiting), others
+
+    slow, others = asyncio.run(talk())
+    assert all(0.49 < took < 0.9 for took in slow)
+    assert max(others) < 0.3
+    assert math.isfinite(sum(slow))
