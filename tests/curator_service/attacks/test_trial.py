@@ -79,13 +79,13 @@ def test_a_constant_column_and_equal_rows_are_no_fault(release):
 
 
 def test_a_part_that_cannot_be_released_is_made_larger():
-    """A column that is the same in all but 30 of 40,000 rows: few parts of 2,000 vary."""
+    """A column that is the same in all but one of 40,000 rows: 19 of 20 parts of 2,000 cannot be released."""
     x = np.random.default_rng(1).normal(size=(40_000, 3))
     x[:, 2] = 0
-    x[::1_333, 2] = 1
+    x[17, 2] = 1
     found = {finding.attack: finding for finding in tried(x, "po_gp_ucb")}
-    assert found["known_rows"].sentence
-    assert found["linkage"].figure == 1.0
+    assert found["known_rows"].figure > 0.99
+    assert found["linkage"].figure > 0.99
 
 
 def test_a_mechanism_that_refuses_every_part_leaves_the_answers():
