@@ -51,7 +51,7 @@ def attack(
     fair = 0.0
     if public.noise_sd:  # some other threshold may say more: learnt on half of the runs, judged on the others
         learnt, scores = [s[::2] for s in scores], (scores[0][1::2], scores[1][1::2])
-        fair = threshold(learnt[0], learnt[1], public.delta)
+        fair = threshold(learnt[0], learnt[1], public.delta, alpha)
     bound = implied(scores[0], scores[1], fair, public.delta, alpha)
     right, runs = int(np.sum(scores[0] <= 0) + np.sum(scores[1] > 0)), len(scores[0]) + len(scores[1])
     if bound == 0:
@@ -81,10 +81,10 @@ def implied(first: Vector, second: Vector, fair: float, delta: float, alpha: flo
     return epsilon_bound(hits, len(second), alarms, len(first), delta, alpha)
 
 
-def threshold(first: Vector, second: Vector, delta: float) -> float:
+def threshold(first: Vector, second: Vector, delta: float, alpha: float = ALPHA) -> float:
     """The threshold that implies the largest epsilon on these scores: to be judged on others."""
     tried = np.quantile(np.concatenate([first, second]), np.linspace(0, 1, _THRESHOLDS + 2)[1:-1])
-    return float(max(tried, key=lambda fair: implied(first, second, fair, delta)))
+    return float(max(tried, key=lambda fair: implied(first, second, fair, delta, alpha)))
 
 
 def _moved(row: Vector, by: float, rng: np.random.Generator) -> Vector:

@@ -54,7 +54,7 @@ def test_a_modeler_gets_no_preview_and_nothing_of_an_attack(curator, owner, draf
         assert modeler.post(f"/v1/studies/{draft}:preview").status_code == 403
         view = modeler.get(f"/v1/studies/{draft}")
         assert view.status_code == 200
-        for word in ("attack", "linkage", "column_space", "rebuil"):
+        for word in ("attacks", "linkage", "column_space", "membership", "averaging"):
             assert word not in view.text
     with curator.http("") as nobody:
         assert nobody.post(f"/v1/studies/{draft}:preview").status_code == 401

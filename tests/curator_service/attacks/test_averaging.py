@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from curator_service.attacks import averaging
+from curator_service.measurement.column import passport_of
 from curator_service.privacy.ledger import Balance, charge_answers, charge_release
 from shared import wire
 from shared.errors import BudgetExhausted
@@ -92,6 +93,16 @@ def test_the_mean_of_laplace_answers_is_as_wrong_as_its_noise_makes_it(cap, k):
     assert found.low / 2 < expected < 2 * found.high
     assert found.unit == "error of y, in units of C"
     assert f"{k} times, which cost epsilon {k * 0.5:g} together" in found.sentence
+
+
+@pytest.mark.parametrize("kind", [wire.OneBitAnswers, wire.PiecewiseAnswers])
+def test_bounded_answers_average_to_the_truth_too(kind):
+    """Without bias: the mean of k answers of variance v is off by about 0.67 sqrt(v / k); within a factor of three."""
+    private = kind(mechanism="one_bit" if kind is wire.OneBitAnswers else "piecewise", epsilon="1", value_bound=5.0)
+    study = spec(private, budget=wire.Budget(queries=200))
+    found = found_of(study, seconds=2.0)
+    sd = passport_of(study).privacy.variance ** 0.5 / 5.0
+    assert sd / sqrt(200) / 5 < found.figure < 3 * 0.6745 * sd / sqrt(200)
 
 
 def test_more_answers_tell_more():

@@ -45,8 +45,6 @@ def tried(x, release, seconds=1.0, **more):
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_attack_has_its_finding(release):
-    if release in ("planar_laplace",):
-        pytest.importorskip("curator_service.release.planar_laplace")
     found = {finding.attack: finding for finding in tried(king_county(), release)}
     assert list(found) == EVERY
     bare = release in ("identity", "po_gp_ucb")
@@ -81,13 +79,13 @@ def test_a_constant_column_and_equal_rows_are_no_fault(release):
 
 
 def test_a_part_that_cannot_be_released_is_made_larger():
-    """A column that is the same in all but 30 of 40,000 rows: few parts of 2,000 vary."""
+    """A column that is the same in all but one of 40,000 rows: 19 of 20 parts of 2,000 cannot be released."""
     x = np.random.default_rng(1).normal(size=(40_000, 3))
     x[:, 2] = 0
-    x[::1_333, 2] = 1
+    x[17, 2] = 1
     found = {finding.attack: finding for finding in tried(x, "po_gp_ucb")}
-    assert found["known_rows"].sentence
-    assert found["linkage"].figure == 1.0
+    assert found["known_rows"].figure > 0.99
+    assert found["linkage"].figure > 0.99
 
 
 def test_a_mechanism_that_refuses_every_part_leaves_the_answers():
@@ -165,6 +163,16 @@ def test_a_wide_study_is_no_fault():
     for release in ("identity", "gaussian"):
         found = {finding.attack for finding in tried(x, release, seconds=0.3)}
         assert {"linkage", "column_space"} <= found
+
+
+def test_a_projection_with_noise_is_attacked_too():
+    x = np.random.default_rng(6).normal(size=(1_000, 13))
+    release = wire.GaussianProjectionRelease(mechanism="gaussian_projection", epsilon="3", delta=1e-5, r=4)
+    found = {finding.attack: finding for finding in tried(x, release)}
+    assert list(found) == EVERY
+    assert found["known_rows"].figure < 0.01
+    assert found["column_space"].figure <= 3
+    assert "known exactly" not in found["known_rows"].sentence
 
 
 def test_private_answers_are_averaged_through_the_path_that_measures():
