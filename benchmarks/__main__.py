@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks import choosing, exchange, log
+from benchmarks import choosing, draws, exchange, log, release
 from benchmarks.table import Table
 
 RESULTS = Path(__file__).parent / "results"
@@ -16,15 +16,22 @@ RESULTS = Path(__file__).parent / "results"
 def main() -> None:
     """Run every benchmark, or the parts that are named: then nothing is kept."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=main.__doc__)
-    parser.add_argument("parts", nargs="*", metavar="part", help="choosing, exchange, log (default: all)")
+    parser.add_argument(
+        "parts", nargs="*", metavar="part", help="choosing, draws, exchange, log, release (default: all)"
+    )
     parser.add_argument("--grants", type=int, default=exchange.CLIENTS, help="how many the clients of exchange share")
+    parser.add_argument("--rows", type=int, default=release.ROWS, help="of the release; a million take minutes")
     chosen = parser.parse_args()
     if not 1 <= chosen.grants <= exchange.CLIENTS:
         parser.error(f"--grants: 1 to {exchange.CLIENTS}")
+    if chosen.rows < 1:
+        parser.error("--rows: at least 1")
     parts: dict[str, Callable[[], list[Table]]] = {
         "choosing": choosing.tables,
+        "draws": draws.tables,
         "exchange": lambda: exchange.tables(chosen.grants),
         "log": log.tables,
+        "release": lambda: release.tables(chosen.rows),
     }
     if unknown := set(chosen.parts) - set(parts):
         parser.error(f"no part {', '.join(sorted(unknown))}")

@@ -7,7 +7,7 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.matrix import Matrix
+from shared.matrix import Matrix, forget_pages
 from shared.wire import Feature
 
 BLOCK_ROWS = 16_384
@@ -58,4 +58,5 @@ class ScaledRows:
         for start in range(0, self.n, BLOCK_ROWS):
             place = slice(start, min(start + BLOCK_ROWS, self.n))
             raw = self.values[self.order[place]][:, self.places]
+            forget_pages(self.values)
             yield place, (np.clip(raw, lower, upper) - (lower + upper) / 2) / unit

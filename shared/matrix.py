@@ -1,6 +1,7 @@
 """Float matrices: their type, an n x r one as an npy file, and the digest that identifies it."""
 
 import hashlib
+import mmap
 import os
 from pathlib import Path
 
@@ -39,6 +40,16 @@ def load(path: Path) -> Matrix:
     if not isinstance(matrix, np.ndarray) or matrix.dtype != np.float64 or matrix.ndim != 2:
         raise NumericalFailure("the candidates are not a two-dimensional float64 matrix")
     return matrix
+
+
+def forget_pages(matrix: Matrix) -> None:
+    """Drop the pages of a memory-mapped file from this process: a pass over a large one does not hold all of it.
+
+    What was written stays written, and what is read again is read from the file. Does nothing for any other array.
+    """
+    mapped = matrix.base
+    if isinstance(mapped, mmap.mmap) and getattr(matrix, "mode", "c") != "c":  # a private copy would lose its changes
+        mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def digest(path: Path) -> str:

@@ -129,3 +129,32 @@ def test_a_damaged_header_is_refused_or_read_but_never_a_surprise(tmp_path):
                 continue
         assert loaded.dtype == np.float64
         assert loaded.ndim == 2
+
+
+def resident_kib() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssFile"))
+
+
+def test_forgotten_pages_keep_what_was_written_and_take_no_memory(tmp_path):
+    mapped = matrix.create(tmp_path / "z.npy", 1 << 16, 64)  # 32 MiB
+    mapped[:] = 1.5
+    full = resident_kib()
+    matrix.forget_pages(mapped)
+    assert resident_kib() < full - 30_000
+    mapped[7, 7] = 2.5
+    matrix.forget_pages(mapped)
+    assert (mapped[7, 7], mapped[-1, -1], mapped.sum()) == (2.5, 1.5, mapped.size * 1.5 + 1)
+    del mapped
+    assert matrix.load(tmp_path / "z.npy")[7, 7] == 2.5
+
+
+def test_forgetting_leaves_other_arrays_alone(tmp_path):
+    plain = np.ones((3, 2))
+    matrix.forget_pages(plain)
+    assert (plain == 1).all()
+    np.save(tmp_path / "a.npy", plain)
+    private = np.load(tmp_path / "a.npy", mmap_mode="c")
+    private[0, 0] = 7.0
+    matrix.forget_pages(private)
+    assert private[0, 0] == 7.0

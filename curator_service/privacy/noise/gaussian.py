@@ -43,11 +43,11 @@ def add_gaussian(values: Vector, sd: float) -> Vector:
 
 @lru_cache(maxsize=16)
 def _gaussian(size: int, sd: float) -> Any:
-    import opendp.prelude as dp
+    from opendp import domains, measurements, metrics, mod  # its prelude would load twice the memory
 
-    dp.enable_features("contrib")  # never `idealized-numerics`, which opens the unsafe part
-    domain = dp.vector_domain(dp.atom_domain(T=float, nan=False), size=size)
-    measurement: Any = dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=sd, k=lattice(sd))
+    mod.enable_features("contrib")  # never `idealized-numerics`, which opens the unsafe part
+    domain = domains.vector_domain(domains.atom_domain(T=float, nan=False), size=size)
+    measurement: Any = measurements.make_gaussian(domain, metrics.l2_distance(T=float), scale=sd, k=lattice(sd))
     # A sensitivity of one sd must cost rho = 1/2 and a little for the lattice: a tripwire for upgrades.
     rho = measurement.map(sd)
     if not 0.5 <= rho < 0.5 * (1 + 1e-6 * math.sqrt(size)):

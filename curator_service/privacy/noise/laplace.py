@@ -35,12 +35,12 @@ def add_laplace(values: Vector, bound: float, epsilon: Decimal) -> Vector:
 
 @lru_cache(maxsize=64)
 def _laplace(bound: float, epsilon: Decimal) -> Any:
-    import opendp.prelude as dp
+    from opendp import domains, measurements, metrics, mod  # its prelude would load twice the memory
 
-    dp.enable_features("contrib")
+    mod.enable_features("contrib")
     scale = laplace_scale(bound, epsilon)
-    space = dp.atom_domain(T=float, nan=False), dp.absolute_distance(T=float)
-    measurement: Any = dp.m.make_laplace(*space, scale=scale, k=lattice(scale))
+    space = domains.atom_domain(T=float, nan=False), metrics.absolute_distance(T=float)
+    measurement: Any = measurements.make_laplace(*space, scale=scale, k=lattice(scale))
     # A tripwire for upgrades, and for a scale of 0, which would release the exact value.
     if not 0.5 * float(epsilon) < measurement.map(2 * bound) <= epsilon:
         raise untrusted()

@@ -19,11 +19,11 @@ from typing import Protocol, Self
 import numpy as np
 
 from shared.errors import NumericalFailure
-from shared.matrix import Matrix
+from shared.matrix import Matrix, forget_pages
 
 PIECE_DRAWS = 100_000
 """About a second of one processor."""
-PARALLEL_DRAWS = 600_000
+PARALLEL_DRAWS = 300_000
 """Fewer are drawn faster here than it takes workers to start."""
 _DONE = b"done"
 
@@ -65,6 +65,7 @@ def apply(
     done = 0
     for place, piece in noisy:
         out[place] = finish(piece)
+        forget_pages(out)
         done += len(piece)
         told(done / total_rows)
 

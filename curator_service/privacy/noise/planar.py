@@ -197,13 +197,13 @@ def _draws(d: int) -> float:
 
 @lru_cache(maxsize=16)
 def _laplace(scale: float) -> Any:
-    import opendp.prelude as dp
+    from opendp import domains, measurements, metrics, mod  # its prelude would load twice the memory
 
-    dp.enable_features("contrib")  # never `idealized-numerics`, which opens the unsafe part
+    mod.enable_features("contrib")  # never `idealized-numerics`, which opens the unsafe part
     if not 0 < scale < 2.0**44:
         raise ValueError("noise needs a positive scale of fewer than 2^44 lattice steps")
-    space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l1_distance(T="i64")
-    measurement: Any = dp.m.make_laplace(*space, scale=scale)
+    space = domains.vector_domain(domains.atom_domain(T="i64")), metrics.l1_distance(T="i64")
+    measurement: Any = measurements.make_laplace(*space, scale=scale)
     # A tripwire for upgrades: w steps must cost w / s, never less.
     steps = max(1, round(scale))
     if not steps / scale * (1 - 1e-12) <= measurement.map(steps) <= steps / scale * (1 + 1e-9):

@@ -1,0 +1,133 @@
+"""A large release, end to end: a Parquet file to a curator over HTTP, Z drawn, Z downloaded; time and memory."""
+
+import io
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from benchmarks.server import curator, scratch
+from benchmarks.table import Cell, Table
+from shared import matrix, wire
+from shared.client import OwnerClient, StudyClient
+
+ROWS = 1_000_000
+FEATURES = 20
+EPSILON, DELTA = "1", 1e-5
+_MIB = 2**20
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Memory:
+    """The peak of a process with its children, in bytes: resident, and what of it is no file's (anonymous)."""
+
+    resident: int = 0
+    anonymous: int = 0
+    _over: threading.Event = field(default_factory=threading.Event)
+
+    def look(self, pid: int) -> None:
+        """One sample of the sums; the largest of each stays."""
+        resident = anonymous = 0
+        for one in _family(pid):
+            with suppress(OSError):
+                for line in Path(f"/proc/{one}/status").read_text().splitlines():
+                    name, _, value = line.partition(":")
+                    resident += int(value.split()[0]) * 1024 if name == "VmRSS" else 0
+                    anonymous += int(value.split()[0]) * 1024 if name == "RssAnon" else 0
+        self.resident, self.anonymous = max(self.resident, resident), max(self.anonymous, anonymous)
+
+    def watch(self, pid: int) -> None:
+        """Sample until told that it is over."""
+        while not self._over.wait(0.05):
+            self.look(pid)
+
+    def stop(self) -> None:
+        """It is over."""
+        self._over.set()
+
+
+def _family(pid: int) -> Iterator[int]:
+    yield pid
+    with suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                yield from _family(int(child))
+
+
+@contextmanager
+def watched(pid: int) -> Iterator[Memory]:
+    """The memory of a server and its workers during a block."""
+    memory = Memory()
+    memory.look(pid)
+    thread = threading.Thread(target=memory.watch, args=(pid,))
+    thread.start()
+    try:
+        yield memory
+    finally:
+        memory.stop()
+        thread.join()
+
+
+def parquet(rows: int) -> bytes:
+    """Uniform features and an outcome."""
+    generator, file = np.random.default_rng(0), io.BytesIO()
+    names = [f"c{j}" for j in range(FEATURES)] + ["y"]
+    pq.write_table(pa.table({name: generator.uniform(size=rows) for name in names}), file, compression="none")
+    return file.getvalue()
+
+
+def study(dataset_id: str) -> wire.StudyCreate:
+    """Every feature in [0, 1]."""
+    return wire.StudyCreate(
+        name="bench",
+        dataset_id=dataset_id,
+        features=[wire.Feature(column=f"c{j}", lower=0.0, upper=1.0) for j in range(FEATURES)],
+        measurement=wire.Measurement(column="y", direction="maximize"),
+        release=wire.GaussianRelease(mechanism="gaussian", epsilon=EPSILON, delta=DELTA),
+    )
+
+
+def tables(rows: int = ROWS) -> list[Table]:
+    """Wall seconds and peak memory of each step, the curator with its workers."""
+    larger = rows * FEATURES * 8
+    told: list[list[Cell]] = []
+
+    def step(name: str, pid: int, idle: int, do: Callable[[], T]) -> T:
+        with watched(pid) as memory:
+            started = time.perf_counter()
+            result = do()
+            seconds = time.perf_counter() - started
+        over = memory.resident - idle
+        sizes: list[Cell] = [size / _MIB for size in (memory.resident, over, memory.anonymous)]
+        told.append([name, seconds, *sizes, memory.resident / larger, over / larger])
+        return result
+
+    file = parquet(rows)
+    with scratch() as folder, curator(folder, {}) as (server, token):
+        idle = Memory()
+        idle.look(server.pid)
+        told.append(["idle", None, idle.resident / _MIB, 0.0, idle.anonymous / _MIB, None, None])
+        with OwnerClient(server.url, token, timeout_s=7_200) as owner:
+            send = partial(owner.register, "bench", file, filename="bench.parquet")
+            dataset = step("register the Parquet file", server.pid, idle.resident, send)
+            draft = owner.create_study(study(dataset.id)).id
+            step("draw and publish Z", server.pid, idle.resident, partial(owner.release, draft))
+            grant = owner.grant(draft, wire.GrantCreate(name="bench"))
+        with StudyClient(server.url, grant.token, draft) as modeler:
+            view = modeler.study()
+            target = folder / "z.npy"
+            fetch = partial(modeler.download, target, view.release_sha256, max_bytes=2 * larger)
+            step("download Z", server.pid, idle.resident, fetch)
+        assert matrix.load(target).shape == (rows, FEATURES)
+    columns = ["step", "s", "peak RSS MiB", "over idle MiB", "anonymous MiB", "RSS / X", "over idle / X"]
+    title = f"Gaussian release of {rows} x {FEATURES} ({larger / _MIB:.0f} MiB as float64), curator and its workers"
+    return [Table(title, columns, told)]
