@@ -43,7 +43,7 @@ def on_study(database: Database, vault: Vault, identity: str) -> tuple[wire.Stud
         rows, outcomes = records.scaled_rows(db, vault, spec, order), records.outcomes(db, vault, spec)
         mechanism = mechanism_of(spec, standing(db, spec, view.report).release)
     if release is None:
-        mechanism.assess(rows)
+        mechanism.assess(rows)  # says in words where nothing can be released
         return view, on_draft(spec, rows, outcomes, mechanism, seconds=COMMAND_SECONDS)
     z = matrix.load(vault.candidates(release.id))
     return view, attacks.on_release(spec, rows, outcomes, mechanism, z, seconds=COMMAND_SECONDS)

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from curator_service.privacy import entropy
-from curator_service.privacy.entropy import gaussian_matrix, permutation, sample
+from curator_service.privacy.entropy import gaussian_matrix, orthonormal, permutation, sample
 
 N = 100_000
 MISTAKEN = 1e-6
@@ -97,7 +97,44 @@ def test_no_seed_reaches_the_secrets():
     assert (drawn[0][1] != drawn[1][1]).any()
 
 
-@pytest.mark.parametrize("draw", [lambda: gaussian_matrix(2, 2), lambda: permutation(5)])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 3), (13, 1), (13, 12), (50, 7), (300, 299)], ids=str)
+def test_columns_are_orthonormal(shape):
+    drawn = orthonormal(*shape)
+    assert drawn.shape == shape
+    np.testing.assert_allclose(drawn.T @ drawn, np.eye(shape[1]), atol=1e-13)
+
+
+def uniformity(matrices: np.ndarray) -> float:
+    """The least p-value that any entry of (n, d, r) is not that of a uniform point of the sphere, a Beta law."""
+    d = matrices.shape[1]
+    law = stats.beta((d - 1) / 2, (d - 1) / 2)
+    entries = matrices.reshape(len(matrices), -1).T
+    return min(stats.kstest((1 + entry) / 2, law.cdf).pvalue for entry in entries)
+
+
+def test_a_projection_is_uniform_in_every_entry_and_what_it_keeps_of_a_row_is_beta():
+    """3,000 projections of 5 features to 3; without the sign fix, LAPACK's negative diagonal shows at once."""
+    drawn = np.array([orthonormal(5, 3) for _ in range(3_000)])
+    assert uniformity(drawn) > MISTAKEN
+    row = np.array([0.1, -2.0, 0.3, 0.7, 1.1])
+    kept = ((row @ drawn) ** 2).sum(axis=1) / (row @ row)
+    assert stats.kstest(kept, stats.beta(1.5, 1.0).cdf).pvalue > MISTAKEN
+    assert stats.kstest(kept, stats.beta(1.0, 1.5).cdf).pvalue < MISTAKEN
+    unsigned = np.array([np.linalg.qr(gaussian_matrix(5, 3))[0] for _ in range(3_000)])
+    assert uniformity(unsigned) < MISTAKEN
+
+
+def test_a_badly_conditioned_draw_is_drawn_again(monkeypatch):
+    bad = np.array([[1.0, 1.0], [1.0, 1.0 + 1e-9], [0.0, 0.0]])
+    good = np.array([[1.0, 0.5], [-1.0, 2.0], [0.3, 0.0]])
+    draws = [bad, good]
+    monkeypatch.setattr(entropy, "gaussian_matrix", lambda d, r: draws.pop(0))
+    drawn = orthonormal(3, 2)
+    assert not draws
+    np.testing.assert_allclose(drawn[:, 0], good[:, 0] / np.linalg.norm(good[:, 0]))
+
+
+@pytest.mark.parametrize("draw", [lambda: gaussian_matrix(2, 2), lambda: orthonormal(3, 2), lambda: permutation(5)])
 def test_without_entropy_nothing_is_drawn(monkeypatch, draw):
     def fail(size: int) -> bytes:
         raise OSError("no entropy")

@@ -2,12 +2,13 @@
 
 import os
 from collections.abc import Callable
+from decimal import Decimal
 
 import numpy as np
 import pytest
 
 from curator_service.privacy.entropy import gaussian_matrix, permutation
-from curator_service.privacy.noise import add_gaussian
+from curator_service.privacy.noise import PlanarLaplaceLaw, add_gaussian
 
 # Newer Pythons warn that a process with threads is forked; here the child only draws, writes and ends.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -39,15 +40,30 @@ def in_children(draw: Callable[[], np.ndarray], workers: int) -> list[bytes]:
 
 
 def test_forked_processes_draw_different_noise():
-    """4 x 2,000 draws after the parent drew: two pairs equal by chance once in 10^10; a copied state repeats all."""
+    """8 x 2,000 draws after the parent drew: two pairs equal by chance once in 10^8; a copied state repeats all."""
 
     def draw() -> np.ndarray:
         return add_gaussian(np.zeros(2_000), 1.0)
 
     draw()
-    drawn = np.concatenate([*(np.frombuffer(each) for each in in_children(draw, 4)), draw()])
-    assert drawn.size == 10_000
+    drawn = np.concatenate([*(np.frombuffer(each) for each in in_children(draw, 8)), draw()])
+    assert drawn.size == 18_000
     assert drawn.size - np.unique(drawn).size <= 1
+
+
+def test_eight_forked_workers_repeat_no_planar_noise_and_no_uniform_of_its_sampler():
+    """8 x 1,000 rows of two coordinates after the parent drew: no value and no radius comes twice."""
+    law = PlanarLaplaceLaw.of(1.0, Decimal(1), 2)
+
+    def draw() -> np.ndarray:
+        return np.concatenate([law.add(np.zeros((1_000, 2))).ravel(), np.frombuffer(os.urandom(800), dtype=np.uint64)])
+
+    draw()
+    drawn = [np.frombuffer(each) for each in in_children(draw, 8)]
+    noise = np.concatenate([each[:2_000] for each in drawn])
+    assert noise.size == 16_000
+    assert noise.size - np.unique(noise).size <= 1
+    assert np.unique(np.concatenate([each[2_000:] for each in drawn])).size == 800
 
 
 def test_forked_processes_draw_different_projections_and_orders():

@@ -8,7 +8,9 @@ import pytest
 from pydantic import TypeAdapter
 
 from curator_service.release.gaussian import GaussianMechanism
+from curator_service.release.gaussian_projection import GaussianProjection
 from curator_service.release.identity import Identity
+from curator_service.release.planar_laplace import PlanarLaplaceMechanism
 from curator_service.release.po_gp_ucb import PoGpUcb
 from curator_service.release.registry import MECHANISMS, choice_of
 from curator_service.scaling import BLOCK_ROWS, ScaledRows
@@ -17,6 +19,11 @@ from shared.errors import Invalid
 from shared.wire import Feature
 
 SPECS = {
+    "planar_laplace": ('{"mechanism": "planar_laplace", "epsilon": "1.5", "sensitivity": 0.5}', "sound"),
+    "gaussian_projection": (
+        '{"mechanism": "gaussian_projection", "epsilon": "1.5", "delta": 1e-6, "sensitivity": 0.5, "r": 3}',
+        "sound",
+    ),
     "gaussian": ('{"mechanism": "gaussian", "epsilon": "1.5", "delta": 1e-6, "sensitivity": 0.5}', "sound"),
     "po_gp_ucb": (
         '{"mechanism": "po_gp_ucb", "epsilon": "1.5", "delta": 1e-6, "r": 7, "acknowledge_refuted": true}',
@@ -25,6 +32,8 @@ SPECS = {
     "identity": ('{"mechanism": "identity"}', "unprotected"),
 }
 EXPECTED = {
+    "planar_laplace": PlanarLaplaceMechanism(Decimal("1.5"), 0.5),
+    "gaussian_projection": GaussianProjection(Decimal("1.5"), 1e-6, 0.5, 3),
     "gaussian": GaussianMechanism(Decimal("1.5"), 1e-6, 0.5),
     "po_gp_ucb": PoGpUcb(Decimal("1.5"), 1e-6, 1.0, 7),
     "identity": Identity(),
@@ -35,8 +44,17 @@ def test_every_mechanism_has_a_name_of_its_own_and_is_in_this_battery():
     assert sorted(m.name for m in MECHANISMS) == sorted(SPECS)
 
 
-def study_of(release, **bounds):
-    features = [wire.Feature(column=c, **({"lower": 0.0, "upper": 8.0} | bounds)) for c in "ab"]
+def test_sound_mechanisms_come_first():
+    order = [m.status for m in MECHANISMS]
+    assert order == ["sound"] * order.count("sound") + ["refuted", "unprotected"]
+
+
+WIDTH = {"gaussian_projection": 13}
+"""Features of a study of that mechanism; two for the others."""
+
+
+def study_of(release, d: int = 2, **bounds):
+    features = [wire.Feature(column=f"c{j}", **({"lower": 0.0, "upper": 8.0} | bounds)) for j in range(d)]
     measurement = wire.Measurement(column="y", direction="maximize")
     return wire.StudyCreate(name="n", dataset_id="ds", features=features, measurement=measurement, release=release)
 
@@ -52,12 +70,14 @@ def test_a_delta_that_doubles_cannot_tell_apart_is_refused():
 @pytest.mark.parametrize("name", SPECS)
 def test_a_request_finds_its_mechanism_with_its_parameters(name):
     text, status = SPECS[name]
-    mechanism = choice_of(study_of(TypeAdapter(wire.ReleaseSpec).validate_json(text)))
-    expected = EXPECTED[name]
-    if isinstance(expected, GaussianMechanism):
-        # two features of half a scaled unit to each side: 2^-51 sqrt(1/4 + 1/4)
-        expected = dataclasses.replace(expected, rounding=2.0**-51 * 0.5**0.5)
+    d = WIDTH.get(name, 2)
+    choice = choice_of(study_of(TypeAdapter(wire.ReleaseSpec).validate_json(text), d))
+    mechanism, expected = choice.mechanism, EXPECTED[name]
+    if status == "sound":
+        # each feature half a scaled unit to each side: 2^-51 sqrt(1/4 + 1/4 + ...)
+        expected = dataclasses.replace(expected, rounding=2.0**-51 * (d / 4) ** 0.5)
     assert mechanism == expected
+    assert choice.why is None
     assert (mechanism.name, mechanism.status) == (name, status)
 
 
@@ -76,14 +96,17 @@ def test_a_mechanism_cannot_be_changed_after_it_was_made(name):
 
 @pytest.mark.parametrize("name", SPECS)
 def test_a_draw_fills_every_number_of_the_matrix_it_promises(name):
-    n, d = BLOCK_ROWS + 10, 2
+    n, d = BLOCK_ROWS + 10, WIDTH.get(name, 2)
     x = np.random.default_rng(0).uniform(0, 1, size=(n, d))
     before = x.copy()
     features = [Feature(column=f"c{j}", lower=0.0, upper=1.0) for j in range(d)]
-    rows = ScaledRows(x, [0, 1], features, np.arange(n))
+    rows = ScaledRows(x, list(range(d)), features, np.arange(n))
     out = np.full((n, EXPECTED[name].columns(d)), np.nan)
-    EXPECTED[name].draw(rows, out)
+    shares: list[float] = []
+    EXPECTED[name].draw(rows, out, shares.append)
     assert np.isfinite(out).all()
+    assert shares == sorted(shares)
+    assert shares[-1] == 1.0
     np.testing.assert_array_equal(x, before)
 
 
@@ -94,3 +117,51 @@ def test_identity_is_the_scaled_rows_in_their_order():
     Identity().draw(ScaledRows(x, [0, 1], features, np.array([2, 0, 1])), out)
     np.testing.assert_allclose(out, [[0.25, 2.0], [-0.25, -1.0], [0.0, 0.0]])
     assert Identity().noise(2) == wire.NoiseLaw(family="none")
+
+
+@pytest.mark.parametrize("release", ["gaussian", "planar_laplace", "auto"])
+def test_a_rotation_is_asked_for_by_name(release):
+    text = f'{{"mechanism": "{release}", "epsilon": "1", "delta": 1e-5, "rotate": true}}'
+    spec = TypeAdapter(wire.ReleaseSpec).validate_json(
+        text.replace('"delta": 1e-5, ', "") if "planar" in release else text
+    )
+    assert choice_of(study_of(spec)).mechanism.rotate
+    assert not choice_of(study_of(spec.model_copy(update={"rotate": False}))).mechanism.rotate
+
+
+def refused(release, d: int, **bounds) -> tuple[str, str]:
+    with pytest.raises(Invalid) as caught:
+        choice_of(study_of(release, d, **bounds))
+    (fault,) = caught.value.errors
+    return fault["field"], str(caught.value)
+
+
+def projection(r: int, sensitivity: float = 1.0):
+    return wire.GaussianProjectionRelease(
+        mechanism="gaussian_projection", epsilon="1", delta=1e-5, r=r, sensitivity=sensitivity
+    )
+
+
+def test_a_projection_is_for_thirteen_features_and_fewer_columns():
+    field, why = refused(projection(2), 12)
+    assert field == "release.r"
+    assert "13 features" in why
+    for r in (13, 14):
+        field, why = refused(projection(r), 13)
+        assert field == "release.r"
+        assert "smaller than the 13" in why
+    assert choice_of(study_of(projection(12), 13)).mechanism.columns(13) == 12
+
+
+def test_a_projection_whose_rounding_would_show_is_refused():
+    field, why = refused(projection(2, 1e-6), 900, lower=0.0, upper=1e5, scale=1.0)
+    assert field == "release.sensitivity"
+    assert "double precision" in why
+
+
+def test_planar_laplace_is_for_twenty_features():
+    release = wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1")
+    field, why = refused(release, 21)
+    assert field == "release.mechanism"
+    assert "20 features" in why
+    assert choice_of(study_of(release, 20)).mechanism.name == "planar_laplace"

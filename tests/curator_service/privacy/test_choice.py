@@ -1,0 +1,64 @@
+"""What `auto` takes: the smaller noise, from public values alone, with the reason in words."""
+
+import math
+from decimal import Decimal
+
+import pytest
+
+from curator_service.privacy.calibration import gaussian_sd
+from curator_service.privacy.choice import concrete
+from curator_service.privacy.noise import PLANAR_FEATURES_MAX
+from curator_service.release.registry import choice_of
+from shared import wire
+
+
+def study(d: int, **release) -> wire.StudyCreate:
+    spec = wire.AutoRelease(mechanism="auto", **({"epsilon": "1", "delta": 1e-5} | release))
+    return wire.StudyCreate(
+        name="n",
+        dataset_id="ds",
+        features=[wire.Feature(column=f"c{j}", lower=0.0, upper=1.0) for j in range(d)],
+        measurement=wire.Measurement(column="y", direction="maximize"),
+        release=spec,
+    )
+
+
+@pytest.mark.parametrize("d", range(1, 26))
+def test_at_epsilon_1_and_delta_1e5_planar_laplace_wins_up_to_twelve_features(d):
+    chosen, why = concrete(study(d))
+    assert chosen.mechanism == ("planar_laplace" if d <= 12 else "gaussian")
+    assert why.startswith(chosen.mechanism)
+
+
+@pytest.mark.parametrize("epsilon", ["0.1", "1", "8"])
+@pytest.mark.parametrize("delta", [1e-12, 1e-5, 1e-2])
+@pytest.mark.parametrize("d", [1, 3, 8, 14, PLANAR_FEATURES_MAX])
+def test_the_mechanism_with_the_smaller_noise_is_taken(epsilon, delta, d):
+    planar = math.sqrt(d + 1) * 0.25 / float(epsilon)
+    gaussian = gaussian_sd(Decimal(epsilon), delta, 0.25, d)
+    draft = study(d, epsilon=epsilon, delta=delta, sensitivity=0.25)
+    mechanism = choice_of(draft).mechanism
+    assert mechanism.name == ("planar_laplace" if planar <= gaussian else "gaussian")
+    assert mechanism.noise(d).sd == pytest.approx(min(planar, gaussian), rel=1e-6)
+    assert mechanism.noise(d).family == mechanism.name
+
+
+def test_the_reason_names_both():
+    assert concrete(study(2))[1] == (
+        "planar_laplace: noise 1.732 per coordinate with planar_laplace, 3.731 with gaussian; it needs no delta, too"
+    )
+    assert concrete(study(15))[1] == "gaussian: noise 4 per coordinate with planar_laplace, 3.731 with gaussian"
+    assert concrete(study(PLANAR_FEATURES_MAX + 1))[1] == "gaussian: planar_laplace is for 20 features at most"
+    assert concrete(study(2, delta=None))[1].startswith("planar_laplace: without a delta")
+
+
+def test_what_the_owner_chose_is_left_alone():
+    release = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5)
+    assert concrete(study(2).model_copy(update={"release": release})) == (release, None)
+
+
+def test_parameters_are_handed_on():
+    chosen, _ = concrete(study(2, epsilon="0.7", sensitivity=0.3, rotate=True))
+    assert (chosen.epsilon, chosen.sensitivity, chosen.rotate) == ("0.7", 0.3, True)
+    chosen, _ = concrete(study(18, epsilon="0.7", sensitivity=0.3, rotate=True, delta=1e-6))
+    assert (chosen.epsilon, chosen.sensitivity, chosen.rotate, chosen.delta) == ("0.7", 0.3, True, 1e-6)

@@ -1,0 +1,178 @@
+"""No two neighbours are further apart than Delta before the noise: clip, scaling, projection, rounding and all."""
+
+import math
+from decimal import Decimal
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from curator_service.privacy import entropy, noise
+from curator_service.release.gaussian import GaussianMechanism
+from curator_service.release.gaussian_projection import GaussianProjection
+from curator_service.release.planar_laplace import PlanarLaplaceMechanism
+from curator_service.scaling import ScaledRows, rounding_of
+from shared.errors import NumericalFailure
+from shared.wire import Feature
+
+PAIRS = 10_000
+DELTA = 0.3
+MISTAKEN = 1e-6
+
+
+def rows_of(x: np.ndarray, features: list[Feature]) -> ScaledRows:
+    return ScaledRows(x, list(range(x.shape[1])), features, np.arange(len(x)))
+
+
+def neighbours(d: int, rng: np.random.Generator, worst: np.ndarray) -> tuple[np.ndarray, np.ndarray, list[Feature]]:
+    """Raw rows, and each moved by Delta in scaled units: at random, along ``worst``, along an axis, at the bounds."""
+    lower, upper = -(10.0 ** rng.uniform(-3, 3, d)), 10.0 ** rng.uniform(-3, 3, d)
+    unit = 10.0 ** rng.uniform(-2, 2, d)
+    features = [
+        Feature(column=f"c{j}", lower=a, upper=b, scale=u)
+        for j, (a, b, u) in enumerate(zip(lower.tolist(), upper.tolist(), unit.tolist(), strict=True))
+    ]
+    x = rng.uniform(1.5 * lower, 1.5 * upper, size=(PAIRS, d))
+    move = rng.normal(size=(PAIRS, d))
+    move[: PAIRS // 4] = worst
+    move[PAIRS // 4 : PAIRS // 2] = np.eye(d)[rng.integers(0, d, PAIRS // 4)]
+    x[PAIRS // 2 : 3 * PAIRS // 4] = np.where(rng.random((PAIRS // 4, d)) < 0.5, lower, upper)
+    move *= DELTA / np.linalg.norm(move, axis=1, keepdims=True)
+    return x, x + move * unit, features
+
+
+def furthest(mechanism, x: np.ndarray, y: np.ndarray, features: list[Feature]) -> float:
+    def drawn(values: np.ndarray) -> np.ndarray:
+        out = np.empty((len(values), mechanism.columns(values.shape[1])))
+        mechanism.draw(rows_of(values, features), out)
+        return out
+
+    return float(np.linalg.norm(drawn(x) - drawn(y), axis=1).max())
+
+
+@pytest.fixture
+def silent(monkeypatch):
+    """Every law without its noise, here and not in workers that would not know."""
+    monkeypatch.setattr(noise.parallel, "PARALLEL_DRAWS", math.inf)
+    monkeypatch.setattr(noise.GaussianLaw, "add", lambda law, block: block)
+    monkeypatch.setattr(noise.PlanarLaplaceLaw, "add", lambda law, block: block)
+
+
+def roundings(x: np.ndarray, features: list[Feature]) -> float:
+    """The raw move is made in doubles, too: by less than this it is longer than Delta."""
+    unit = np.array([f.unit for f in features])
+    return float(4 * 2.0**-53 * np.linalg.norm(np.abs(x).max(axis=0) / unit)) + rounding_of(features)
+
+
+@pytest.mark.parametrize("d", [1, 2, 7, 20])
+@pytest.mark.parametrize("kind", [GaussianMechanism, PlanarLaplaceMechanism])
+def test_clip_and_scaling_move_no_two_rows_further_than_delta(silent, kind, d):
+    x, y, features = neighbours(d, np.random.default_rng(d), np.ones(d))
+    parameters = (Decimal(1), DELTA) if kind is PlanarLaplaceMechanism else (Decimal(1), 1e-5, DELTA)
+    apart = furthest(kind(*parameters), x, y, features)
+    assert 0.99 * DELTA < apart <= DELTA * (1 + 1e-9) + roundings(x, features)
+
+
+@pytest.mark.parametrize(("d", "r"), [(13, 1), (13, 12), (40, 5)])
+def test_a_projection_moves_rows_as_far_as_its_columns_do_and_no_further(silent, monkeypatch, d, r):
+    """The worst direction lies in the columns' span: sqrt(d/r) Delta; and never more, rounding errors and all."""
+    columns = entropy.orthonormal(d, r)
+    monkeypatch.setattr(entropy, "orthonormal", lambda *shape: columns)
+    mechanism = GaussianProjection(Decimal(1), 1e-5, DELTA, r)
+    x, y, features = neighbours(d, np.random.default_rng(d), columns[:, 0])
+    y[: PAIRS // 4] = x[: PAIRS // 4] = 0.0
+    y[: PAIRS // 4] += DELTA * 1e-3 * columns[:, 0] * [f.unit for f in features]  # inside all bounds
+    apart = furthest(mechanism, x, y, features)
+    limit = math.sqrt(d / r) * DELTA
+    rounding = roundings(x, features)
+    slack = GaussianProjection(Decimal(1), 1e-5, DELTA, r, rounding).slack(d) + math.sqrt(d / r) * rounding
+    assert apart <= limit * (1 + 1e-9) + slack
+    inside = furthest(mechanism, x[: PAIRS // 4], y[: PAIRS // 4], features)
+    assert inside == pytest.approx(1e-3 * limit, rel=1e-6)
+
+
+def test_scaling_by_the_data_would_be_caught(silent):
+    """The control: min-max scaling by what the rows are, instead of public bounds, moves every other row."""
+    x = np.random.default_rng(0).uniform(0.4, 0.6, size=(50, 2))
+    y = x.copy()
+    y[0] += DELTA
+
+    def by_the_data(values: np.ndarray) -> np.ndarray:
+        return (values - values.min(axis=0)) / (values.max(axis=0) - values.min(axis=0))
+
+    assert np.linalg.norm(by_the_data(x) - by_the_data(y)) > 2 * DELTA
+    features = [Feature(column=c, lower=0.0, upper=1.0) for c in "ab"]
+    assert furthest(GaussianMechanism(Decimal(1), 1e-5, 0.5), x, y, features) <= DELTA * math.sqrt(2) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e308, -1e308, 5e-324])
+@pytest.mark.parametrize("kind", [GaussianMechanism, PlanarLaplaceMechanism, GaussianProjection])
+def test_odd_numbers_are_refused_or_clipped(kind, bad):
+    """NaN is refused; infinity is as far outside as any value, and clipped like one."""
+    d = 13
+    x = np.zeros((3, d))
+    x[1, 1] = bad
+    features = [Feature(column=f"c{j}", lower=-0.5, upper=0.5) for j in range(d)]
+    more = {PlanarLaplaceMechanism: (0.5,), GaussianMechanism: (1e-5, 0.5), GaussianProjection: (1e-5, 0.5, 2)}[kind]
+    mechanism = kind(Decimal(1_000), *more)
+    out = np.full((3, mechanism.columns(d)), np.nan)
+    if math.isnan(bad):
+        with pytest.raises(NumericalFailure):
+            mechanism.draw(rows_of(x, features), out)
+        assert np.isnan(out).all()
+    else:
+        mechanism.draw(rows_of(x, features), out)
+        assert np.abs(out).max() < 10
+
+
+# --- the secret rotation, and the law of the projection's noise ------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [GaussianMechanism, PlanarLaplaceMechanism])
+def test_a_rotation_keeps_distances_and_is_another_at_every_draw(silent, kind):
+    x = np.random.default_rng(0).uniform(-0.5, 0.5, size=(40, 3))
+    features = [Feature(column=f"c{j}", lower=-0.5, upper=0.5) for j in range(3)]
+    more = (0.5,) if kind is PlanarLaplaceMechanism else (1e-5, 0.5)
+    drawn = []
+    for _ in range(2):
+        out = np.empty((40, 3))
+        kind(Decimal(1), *more, rotate=True).draw(rows_of(x, features), out)
+        np.testing.assert_allclose(out @ out.T, x @ x.T, atol=1e-12)
+        drawn.append(out)
+    assert np.abs(drawn[0] - x).max() > 1e-3
+    assert np.abs(drawn[0] - drawn[1]).max() > 1e-3
+
+
+def test_a_rotation_does_not_change_the_law_of_the_noise():
+    """Of the planar noise the radius, and it is told as before."""
+    features = [Feature(column=f"c{j}", lower=-0.5, upper=0.5) for j in range(3)]
+    mechanism = PlanarLaplaceMechanism(Decimal(1), 0.5, rotate=True)
+    out = np.empty((8_000, 3))
+    mechanism.draw(rows_of(np.zeros((8_000, 3)), features), out)
+    assert stats.kstest(np.linalg.norm(out, axis=1) / 0.5, stats.gamma(3).cdf).pvalue > MISTAKEN
+    assert mechanism.noise(3) == PlanarLaplaceMechanism(Decimal(1), 0.5).noise(3)
+
+
+def test_a_projected_release_is_the_projection_and_noise_of_the_sd_that_is_told(monkeypatch):
+    columns = entropy.orthonormal(13, 4)
+    monkeypatch.setattr(entropy, "orthonormal", lambda *shape: columns)
+    x = np.random.default_rng(0).uniform(-0.5, 0.5, size=(8_000, 13))
+    features = [Feature(column=f"c{j}", lower=-0.5, upper=0.5) for j in range(13)]
+    mechanism = GaussianProjection(Decimal(1), 1e-5, 0.5, 4)
+    out = np.empty((8_000, 4))
+    mechanism.draw(rows_of(x, features), out)
+    law = mechanism.noise(13)
+    assert (law.family, law.sd) == ("gaussian_projection", mechanism.sd(13))
+    noise_of = ((out - math.sqrt(13 / 4) * x @ columns) / law.sd).ravel()
+    assert stats.kstest(noise_of, stats.norm.cdf).pvalue > MISTAKEN
+    for wrong in (0.9, 1.1):
+        assert stats.kstest(wrong * noise_of, stats.norm.cdf).pvalue < MISTAKEN
+
+
+def test_every_release_has_a_projection_of_its_own(silent):
+    x = np.random.default_rng(0).uniform(-0.5, 0.5, size=(20, 13))
+    features = [Feature(column=f"c{j}", lower=-0.5, upper=0.5) for j in range(13)]
+    one, other = np.empty((20, 4)), np.empty((20, 4))
+    for out in (one, other):
+        GaussianProjection(Decimal(1), 1e-5, 0.5, 4).draw(rows_of(x, features), out)
+    assert np.abs(one - other).max() > 1e-3
