@@ -219,7 +219,7 @@ def curator(gun: Gun) -> Callable[[], None]:
     commits.mark(releases.Releases, "_publish", "published", lambda self, db, identity, *_: identity)
     commits.mark(releases.Releases, "_abandon", "abandoned", lambda self, db, identity, actor: identity)
     _call(gun, vault.Vault, "_settle", "file", lambda self, partial, identity: identity)
-    _call(gun, noise, "add_gaussian", "release.draw")
+    _call(gun, noise.GaussianLaw, "add", "release.draw")
     _replies(
         gun,
         {
@@ -294,8 +294,8 @@ def _break_curator(gun: Gun) -> None:
     def redrawing(ask: Callable[..., Any]) -> Callable[..., Any]:
         """A retry gets another draw instead of the stored reply."""
 
-        async def asks(self: Any, asked: Any, identity: str, request: Any) -> Any:
-            reply = await ask(self, asked, identity, request)
+        async def asks(self: Any, asked: Any, identity: str, request: Any, *pace: Any) -> Any:
+            reply = await ask(self, asked, identity, request, *pace)
             if not (reply.replayed and gun.broken("redrawn")):
                 return reply
             told = wire.QueryReply.model_validate_json(reply.body)

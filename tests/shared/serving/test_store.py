@@ -18,8 +18,8 @@ from sqlalchemy.exc import DBAPIError
 
 from curator_service import store as curator_store
 from curator_service.privacy.ledger import Balance, Charge
+from curator_service.store import advisories, ledger
 from curator_service.store import base as curator_base
-from curator_service.store import ledger
 from shared import audit
 from shared.errors import AuditUnavailable, IdempotencyKeyReused, NotFound, StateConflict, Unauthenticated
 from shared.reconciliation import verify_export
@@ -92,6 +92,8 @@ def filled(database, desk):
             **known,
         )
         ledger.add(db, "std_1", "release", [Charge(None, 0, 1, Balance(1, 1, 0))], query_id=None, at=stamp(NOW))
+        withdrawn = {"id": "adv_1", "mechanism": "m", "version": 1, "reason": "r"}
+        curator_store.insert(db, advisories.advisories, **withdrawn, **known)
         logs.share(db, "grt_1", b"{}")
         notes.pin(db, "grt_1", "vkey", NOW)
         notes.keep_receipt(db, "grt_1", 0, b"{}", "note")
@@ -138,7 +140,7 @@ def test_an_upsert_cannot_change_a_stored_reply(database, filled):
 
 def test_the_tables_that_are_append_only_are_these():
     evidence = {"log", "shared", "receipts", "keys", "countersignatures"}
-    assert set(TABLES) == evidence | {"replies", "releases", "queries", "ledger"}
+    assert set(TABLES) == evidence | {"replies", "releases", "queries", "ledger", "advisories"}
 
 
 def test_the_writer_waits_for_the_disk_and_readers_do_not_wait_for_it(database):
