@@ -181,7 +181,7 @@ def test_after_all_of_this_the_log_and_the_ledger_verify(curator):
 class ChecksOutside(Exchanges):
     """Looks at the balance first, and charges in a transaction of its own."""
 
-    async def ask(self, asked, identity, request):
+    async def ask(self, asked, identity, request, pace=None):
         with self._desk.database.read() as db:
             rows = [(item.row, item.plays) for item in request.rows]
             known = lines.row_balances(db, identity, [row for row, _ in rows])
