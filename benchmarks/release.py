@@ -101,12 +101,14 @@ def tables(rows: int = ROWS) -> list[Table]:
     larger = rows * FEATURES * 8
     told: list[list[Cell]] = []
 
-    def step(name: str, pid: int, idle: int, do: Callable[[], T]) -> T:
+    def step(name: str, pid: int, do: Callable[[], T]) -> T:
+        before = Memory()
+        before.look(pid)
         with watched(pid) as memory:
             started = time.perf_counter()
             result = do()
             seconds = time.perf_counter() - started
-        over = memory.resident - idle
+        over = memory.resident - before.resident
         sizes: list[Cell] = [size / _MIB for size in (memory.resident, over, memory.anonymous)]
         told.append([name, seconds, *sizes, memory.resident / larger, over / larger])
         return result
@@ -118,16 +120,16 @@ def tables(rows: int = ROWS) -> list[Table]:
         told.append(["idle", None, idle.resident / _MIB, 0.0, idle.anonymous / _MIB, None, None])
         with OwnerClient(server.url, token, timeout_s=7_200) as owner:
             send = partial(owner.register, "bench", file, filename="bench.parquet")
-            dataset = step("register the Parquet file", server.pid, idle.resident, send)
+            dataset = step("register the Parquet file", server.pid, send)
             draft = owner.create_study(study(dataset.id)).id
-            step("draw and publish Z", server.pid, idle.resident, partial(owner.release, draft))
+            step("draw and publish Z", server.pid, partial(owner.release, draft))
             grant = owner.grant(draft, wire.GrantCreate(name="bench"))
         with StudyClient(server.url, grant.token, draft) as modeler:
             view = modeler.study()
             target = folder / "z.npy"
             fetch = partial(modeler.download, target, view.release_sha256, max_bytes=2 * larger)
-            step("download Z", server.pid, idle.resident, fetch)
+            step("download Z", server.pid, fetch)
         assert matrix.load(target).shape == (rows, FEATURES)
-    columns = ["step", "s", "peak RSS MiB", "over idle MiB", "anonymous MiB", "RSS / X", "over idle / X"]
+    columns = ["step", "s", "peak RSS MiB", "over that before MiB", "anonymous MiB", "RSS / X", "over that before / X"]
     title = f"Gaussian release of {rows} x {FEATURES} ({larger / _MIB:.0f} MiB as float64), curator and its workers"
     return [Table(title, columns, told)]

@@ -9,8 +9,8 @@ They cannot outlive the parent: a worker whose pipe is closed, whatever closed i
 import math
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from multiprocessing import connection, get_context
 from multiprocessing.process import BaseProcess
@@ -26,6 +26,7 @@ PIECE_DRAWS = 100_000
 PARALLEL_DRAWS = 300_000
 """Fewer are drawn faster here than it takes workers to start."""
 _DONE = b"done"
+_Noisy = Generator[tuple[slice, Matrix], None, None]
 
 
 class Law(Protocol):
@@ -61,13 +62,14 @@ def apply(
     pieces = _pieces(blocks, max(1, int(PIECE_DRAWS / law.draws_per_row)))
     workers = processors()
     parallel = workers > 1 and total_rows * law.draws_per_row > PARALLEL_DRAWS
-    noisy = _spread(law, pieces, workers) if parallel else ((place, law.add(piece)) for place, piece in pieces)
     done = 0
-    for place, piece in noisy:
-        out[place] = finish(piece)
-        forget_pages(out)
-        done += len(piece)
-        told(done / total_rows)
+    # Closed at once where anything fails: an error that is kept must not keep workers.
+    with closing(_spread(law, pieces, workers) if parallel else _here(law, pieces)) as noisy:
+        for place, piece in noisy:
+            out[place] = finish(piece)
+            forget_pages(out)
+            done += len(piece)
+            told(done / total_rows)
 
 
 def processors() -> int:
@@ -83,7 +85,12 @@ def _pieces(blocks: Iterable[tuple[slice, Matrix]], rows: int) -> Iterator[tuple
             yield slice(begin, begin + len(part)), part
 
 
-def _spread(law: Law, pieces: Iterator[tuple[slice, Matrix]], count: int) -> Iterator[tuple[slice, Matrix]]:
+def _here(law: Law, pieces: Iterator[tuple[slice, Matrix]]) -> _Noisy:
+    for place, piece in pieces:
+        yield place, law.add(piece)
+
+
+def _spread(law: Law, pieces: Iterator[tuple[slice, Matrix]], count: int) -> _Noisy:
     idle: list[_Worker] = []
     busy: dict[connection.Connection, _Worker] = {}
     every: list[_Worker] = []

@@ -168,7 +168,7 @@ def test_the_formula_is_what_random_projections_give(shape, epsilon, delta):
 
 @pytest.mark.parametrize("delta", [1e-18, 0.1])
 @pytest.mark.parametrize("epsilon", ["0.000001", "1", "1000"])
-@pytest.mark.parametrize("shape", [(13, 1), (13, 12), (50, 10), (1_000, 999)], ids=str)
+@pytest.mark.parametrize("shape", [(13, 1), (50, 10), (1_000, 999)], ids=str)
 def test_the_averaged_noise_suffices_by_another_quadrature(shape, epsilon, delta):
     """An adaptive rule in 40 digits, without the slack that the calibration has: at most delta."""
     d, r = shape

@@ -109,8 +109,9 @@ def test_a_listener_that_fails_ends_the_workers():
     def told(share: float) -> None:
         raise RuntimeError("stop")
 
-    with pytest.raises(RuntimeError, match="stop"):
+    with pytest.raises(RuntimeError, match="stop") as kept:
         apply(Plus(), blocks_of(np.zeros((20, 2)), 5), np.empty((20, 2)), told, 20)
+    assert active_children() == [], kept  # at once, though the error and its frames are still here
 
 
 def test_few_pieces_are_in_flight_at_a_time(monkeypatch):
