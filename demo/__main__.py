@@ -34,7 +34,7 @@ def main() -> int:
                 console.print(f"Starting curator and modeler in {folder} ...")
                 curator, modeler = stack.enter_context(started(folder))
             outcomes = _play(console, curator, modeler, options)
-            console.print(report.table(outcomes))
+            console.print(report.table(outcomes, console.width))
             console.print("Noise, projection and row order are drawn anew each time: figures differ; see --runs.")
             report.plot(outcomes, folder / "regret.svg")
             console.print(f"plot       {folder / 'regret.svg'}", soft_wrap=True)

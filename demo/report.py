@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, Literal
 
 from rich.console import Console as Console
 from rich.table import Table
@@ -14,27 +14,45 @@ from demo.story import MOVES, Method, Outcome
 from shared.wire import Finding
 
 Outcomes = dict[Method, list[Outcome]]
+WIDE = 110
+"""Columns of a terminal below which the table leaves out what the other columns imply."""
 
 
-def table(outcomes: Outcomes) -> Table:
-    """Method, epsilon, guarantee, what an attacker rebuilds, best value, regret, queries: means over the runs."""
-    runs = max(len(found) for found in outcomes.values())
-    caption = f"Delta: {MOVES}. Rebuilt: by an attacker who knows {len(FEATURES) + 1} of the rows, on a trial release."
-    if runs > 1:
-        caption += f"\nbest and regret: mean of {runs} runs, +- its standard error"
-    shown = Table(title="The cheapest of 21,613 houses (log10 of US dollars)", caption=caption)
-    shown.add_column("method", no_wrap=True)
-    shown.add_column("epsilon")
-    shown.add_column("guaranteed")
-    shown.add_column("other rows rebuilt", no_wrap=True)
-    for column in ("best", "regret", "queries"):
-        shown.add_column(column, justify="right", no_wrap=True)
-    for method, found in outcomes.items():
-        best, queries = (fmean(values) for values in zip(*((o.best, o.queries) for o in found), strict=True))
-        regret = _mean_and_error([o.regrets[-1] for o in found])
-        numbers = f"{best:.3f}", regret, f"{queries:.0f}"
-        shown.add_row(method.name, method.epsilon or "-", method.guarantee, _rebuilt(method.rebuilt), *numbers)
+def table(outcomes: Outcomes, width: int) -> Table:
+    """Method, epsilon, guarantee, what an attacker rebuilds, best value, regret, queries: means over the runs.
+
+    In a terminal that is not WIDE: method, guarantee, what is rebuilt, regret.
+    """
+    columns = {
+        "method": [method.name for method in outcomes],
+        "epsilon": [method.epsilon or "-" for method in outcomes],
+        "guaranteed": [method.guarantee for method in outcomes],
+        "other rows rebuilt": [_rebuilt(method.rebuilt) for method in outcomes],
+        "best": [f"{fmean(o.best for o in found):.3f}" for found in outcomes.values()],
+        "regret": [_mean_and_error([o.regrets[-1] for o in found]) for found in outcomes.values()],
+        "queries": [f"{fmean(o.queries for o in found):.0f}" for found in outcomes.values()],
+    }
+    if width < WIDE:
+        columns = {name: columns[name] for name in ("method", "guaranteed", "other rows rebuilt", "regret")}
+    shown = Table(title="The cheapest of 21,613 houses (log10 of US dollars)", caption=_caption(outcomes))
+    for name in columns:
+        justify: Literal["left", "right"] = "right" if name in ("best", "regret", "queries") else "left"
+        shown.add_column(name, justify=justify, no_wrap=name != "guaranteed")
+    for cells in zip(*columns.values(), strict=True):
+        shown.add_row(*cells)
     return shown
+
+
+def _caption(outcomes: Outcomes) -> str:
+    runs = max(len(found) for found in outcomes.values())
+    lines = [
+        "DP: differential privacy of a record that moves by at most Delta.",
+        f"Delta: {MOVES}.",
+        f"Rebuilt: by an attacker who knows {len(FEATURES) + 1} of the records, on a trial release.",
+        "Regret: the best that was found, less the best there is"
+        + (f": mean of {runs} runs, +- its standard error." if runs > 1 else "."),
+    ]
+    return "\n".join(lines)
 
 
 def _rebuilt(found: Finding | None) -> str:

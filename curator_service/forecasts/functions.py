@@ -1,7 +1,6 @@
 """Functions drawn from a Gaussian process, at given points."""
 
 import numpy as np
-from scipy.linalg import cholesky
 
 from shared.errors import NumericalFailure
 from shared.kernels import SquaredExponential
@@ -17,6 +16,8 @@ def draw_functions(points: Matrix, kernel: SquaredExponential, count: int, rng: 
     coincide make the covariance singular. O(n^3) time, n^2 numbers twice over. NumericalFailure where
     even the largest jitter does not make it positive definite. Source: Rasmussen & Williams (2006), A.2.
     """
+    from scipy.linalg import cholesky
+
     covariance, diagonal = kernel(points, points), np.arange(len(points))
     for jitter in _JITTERS:
         covariance[diagonal, diagonal] = kernel.variance * (1 + jitter)

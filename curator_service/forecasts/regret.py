@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
 
 from shared.acquisition import beta, choose_maximum, upper_confidence_bound
 from shared.kernels import SquaredExponential
@@ -63,6 +62,8 @@ class Mean:
 
 def mean_regret(regrets: Vector) -> Mean:
     """The mean of independent regrets (m,), m >= 2, with Student's interval, cut at 0: no regret is less."""
+    from scipy.special import stdtrit
+
     m = len(regrets)
     value = math.fsum(regrets) / m
     half = float(stdtrit(m - 1, 0.975)) * float(np.std(regrets, ddof=1)) / math.sqrt(m)

@@ -77,6 +77,6 @@ def _choices(study: StudyCreate, spec: AutoRelease) -> list[tuple[Concrete, str]
     gaussian_noise = gaussian_sd(amount(spec.epsilon), spec.delta, spec.sensitivity, d)
     told = f"noise {planar_sd:.4g} per coordinate with planar_laplace, {gaussian_noise:.4g} with gaussian"
     better_planar = planar_sd <= gaussian_noise
-    of_planar = (planar, f"planar_laplace: {told}; it needs no delta" + (", too" if better_planar else ""))
+    of_planar = (planar, f"planar_laplace: {told}; it needs no delta")
     of_gaussian = (gaussian, f"gaussian: {told}")
     return [of_planar, of_gaussian] if better_planar else [of_gaussian, of_planar]

@@ -40,7 +40,7 @@ class PrivacyNoise(Reply):
 
 
 class NoisePassport(Reply):
-    """What was done to y before it left: the modeler's algorithm reads its likelihood from it."""
+    """What was done to y before it left: all that a modeler needs to state its likelihood."""
 
     privacy: PrivacyNoise = Field(PrivacyNoise(), description="Noise that protects y.")
     clip: tuple[float, float] | None = Field(None, description="Bounds that y was clipped to; null: not clipped.")

@@ -22,7 +22,7 @@ from shared.errors import AuditUnavailable, Remote
 WAIT = 60.0
 SHORT = wire.ForecastCreate(epsilons=["1", "8"], mechanisms=["gaussian"], functions=3, queries=5, rows=40)
 LONG = wire.ForecastCreate(
-    epsilons=[str(level) for level in range(1, 21)], mechanisms=["gaussian"], functions=200, queries=500, rows=400
+    epsilons=[str(level) for level in range(1, 21)], mechanisms=["gaussian"], functions=200, queries=100, rows=400
 )
 
 

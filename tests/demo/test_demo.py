@@ -13,8 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from demo import report, story
 from demo.property_data import csv_bytes
-from shared import reconciliation
+from shared import reconciliation, wire
 from shared.serving.store.database import only_process
 
 ROOT = Path(__file__).parents[2]
@@ -69,6 +70,30 @@ def test_the_table_tells_what_an_attacker_rebuilds_of_each_release(played):
         assert cells[noisy] == f"0 %, off by {told[noisy]['distance']:.2g} Delta"
     assert told["auto: planar_laplace"]["distance"] < told["gaussian"]["distance"]  # the smaller noise
     assert (cells["uniform random rows"], told["uniform random rows"]) == ("-", None)
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+@pytest.mark.parametrize("runs", [1, 5])
+def test_the_table_tells_its_promises_in_a_narrow_terminal_too(width, runs):
+    """No word of a promise, of what is rebuilt or of a regret is cut."""
+    finding = wire.Finding(
+        attack="known_rows", figure=0.0, low=0.0, high=0.01, confidence=0.95, unit="u", distance=0.67, sentence="s"
+    )
+    outcome = story.Outcome(run_id="run_1", seed=0, queries=60, seconds=1.0, best=4.875, regrets=[0.125])
+    methods = [
+        story.Method(name, "std_1", promise, story.EPSILON, finding, wire.GpUcb(name="gp_ucb"))
+        for name, promise in story.GUARANTEES.items()
+    ]
+    shown = io.StringIO()
+    console = report.Console(width=width, file=shown)
+    console.print(report.table({method: [outcome] * runs for method in methods}, width))
+    assert "…" not in shown.getvalue()
+    assert max(len(line) for line in shown.getvalue().splitlines()) <= width
+    words = set(shown.getvalue().replace("│", " ").split())
+    for promise in story.GUARANTEES.values():
+        assert set(promise.split()) <= words
+    for number in ("0.67", "0.125", "planar_laplace"):
+        assert number in words
 
 
 def test_the_table_in_json_has_a_regret_for_every_query_of_every_method(played):

@@ -70,7 +70,7 @@ def test_an_audit_over_http_finds_no_more_than_epsilon(kind, curator, owner, dat
                 drawn += [answer["y"] - centre for answer in reply.json()["answers"]]
     high, low = (np.array(drawn) / 1e-4 for drawn in sides.values())
     assert len(high) == scaled(6_000)
-    assert 0.7 < lower_bound(high, low) <= 1.0
+    assert 0.5 < lower_bound(high, low) <= 1.0
 
 
 @pytest.mark.parametrize("when", ["charged", "settled"])
@@ -80,7 +80,7 @@ def test_a_curator_that_is_killed_while_a_reply_waits_answers_its_retry_under_on
     service = make_service("curator", tmp_path).start()
     with OwnerClient(service.url, service.token) as owner:
         study = open_study(
-            owner, owner.register("d", small.csv, public=True), answers=answers_of("piecewise"), reply_after_ms=3_000
+            owner, owner.register("d", small.csv, public=True), answers=answers_of("piecewise"), reply_after_ms=4_000
         )
     body, told = {"rows": [{"row": 3, "plays": 2}]}, []
 

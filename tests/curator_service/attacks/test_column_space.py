@@ -26,22 +26,24 @@ def bound_of(mechanism, public, seed=0, runs=20_000):
     return column_space.attack(X, mechanism, public, rng, runs_of_a_row=scaled(runs), alpha=1e-6)
 
 
-@pytest.mark.parametrize("epsilon", ["0.3", "1", "3"])
-def test_a_gaussian_release_never_implies_more_than_its_epsilon(epsilon):
+@pytest.mark.parametrize(("epsilon", "runs", "least"), [("0.3", 6_000, None), ("1", 6_000, None), ("3", 8_000, 0.1)])
+def test_a_gaussian_release_never_implies_more_than_its_epsilon(epsilon, runs, least):
+    """Of 3 it implies 0.75, with a standard deviation of 0.1; the others take more runs to tell from nothing."""
     mechanism = GaussianMechanism(Decimal(epsilon), DELTA, 1.0)
-    found = bound_of(mechanism, public("gaussian", mechanism.sd(3), epsilon=epsilon, delta=DELTA))
+    found = bound_of(mechanism, public("gaussian", mechanism.sd(3), epsilon=epsilon, delta=DELTA), runs=runs)
     assert found.figure <= float(epsilon)
-    assert found.figure > 0 or epsilon == "0.3"  # which takes more runs to tell from nothing
+    assert least is None or found.figure > least
     assert found.confidence == 1 - 1e-6
     assert (found.low, found.high) == (found.figure, None)
 
 
-@pytest.mark.parametrize("epsilon", ["0.3", "1", "3"])
-def test_a_planar_release_as_it_is_drawn_never_implies_more_than_its_epsilon(epsilon):
+@pytest.mark.parametrize(("epsilon", "runs", "least"), [("0.3", 6_000, None), ("1", 8_000, 0.1), ("3", 5_000, 1.0)])
+def test_a_planar_release_as_it_is_drawn_never_implies_more_than_its_epsilon(epsilon, runs, least):
+    """0.46 and 1.81 are implied, with standard deviations of 0.05 and 0.09."""
     mechanism = PlanarLaplaceMechanism(Decimal(epsilon), 1.0)
-    found = bound_of(mechanism, public("planar_laplace", mechanism.noise(3).sd, epsilon=epsilon))
+    found = bound_of(mechanism, public("planar_laplace", mechanism.noise(3).sd, epsilon=epsilon), runs=runs)
     assert found.figure <= float(epsilon)
-    assert found.figure > 0.3 * float(epsilon) or epsilon == "0.3"
+    assert least is None or found.figure > least
 
 
 def test_a_projected_release_never_implies_more_than_its_epsilon():
@@ -67,10 +69,10 @@ def test_too_little_noise_is_caught(family, of_the_noise):
     assert bound_of(mechanism, public(family, sd * of_the_noise, delta=DELTA)).figure > 1.0
 
 
-@pytest.mark.parametrize("epsilon", ["1", "3"])
-def test_an_attacker_is_right_as_often_as_the_gaussian_lets_it(epsilon):
+@pytest.mark.parametrize(("epsilon", "runs"), [("1", 10_000), ("3", 2_000)])
+def test_an_attacker_is_right_as_often_as_the_gaussian_lets_it(epsilon, runs):
     """Phi(Delta / (2 sd)) of the guesses: the best test of two normal laws (Neyman & Pearson)."""
-    mechanism, runs = GaussianMechanism(Decimal(epsilon), DELTA, 1.0), scaled(10_000)
+    mechanism, runs = GaussianMechanism(Decimal(epsilon), DELTA, 1.0), scaled(runs)
     law = public("gaussian", mechanism.sd(3), epsilon=epsilon, delta=DELTA)
     first, second = column_space.one_row(X, mechanism, law, np.random.default_rng(3), runs)
     right = stats.norm.cdf(1 / (2 * mechanism.sd(3)))

@@ -205,6 +205,10 @@ def test_an_outcome_beyond_the_bound_answers_like_the_bound(kind, y):
 # --- an audit of epsilon ---------------------------------------------------------------------------------------
 
 
+LEAST = 0.55
+"""From 4,000 draws a side an audit finds 0.79 of 1 (piecewise; standard deviation 0.03), from 8,000 0.85."""
+
+
 def audited(spec, draws, far=1.0):
     bound = spec.answers.bound
     return lower_bound(ask(far * bound, draws, spec), ask(-far * bound, draws, spec))
@@ -213,8 +217,8 @@ def audited(spec, draws, far=1.0):
 @pytest.mark.parametrize("far", [1.0, 10.0], ids=["at the bound", "ten times beyond"])
 @pytest.mark.parametrize("kind", MAKERS)
 def test_an_audit_does_not_find_more_than_epsilon(kind, far):
-    found = audited(study(kind), scaled(8_000 if far == 1 else 5_000), far)
-    assert 0.7 < found <= 1.0
+    found = audited(study(kind), scaled(8_000 if far == 1 else 4_000), far)
+    assert LEAST < found <= 1.0
 
 
 def numpy_coin(rng):
@@ -242,28 +246,28 @@ def test_a_coin_that_tells_too_much_is_found_by_the_audit(kind, factor, fast):
         wrong = odds / (1 + odds)
     broken = type(right)(**{**{f: getattr(right, f) for f in right.__slots__}, "prob": wrong})
     fast.setattr(privacy_answers, "_bounded_law", lambda said: broken)
-    assert audited(study(kind), 25_000) > 1.0 + 0.5 * (factor - 1)
+    assert audited(study(kind), 40_000 if factor < 2 else 10_000) > 1.0 + 0.5 * (factor - 1)
 
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_the_controls_themselves_pass_where_nothing_is_broken(kind, fast):
-    found = audited(study(kind), 25_000)
-    assert 0.85 < found <= 1.0
+    found = audited(study(kind), 30_000)
+    assert 0.8 < found <= 1.0
 
 
 def test_a_clip_that_is_missing_is_found_by_the_audit(fast):
     """Both guards of piecewise answers have to go; one-bit answers cannot tell more than a bit."""
     fast.setattr(np, "clip", lambda values, low, high: values)
-    assert 0.85 < audited(study("piecewise"), 30_000, far=10.0) <= 1.0
+    assert 0.7 < audited(study("piecewise"), 10_000, far=10.0) <= 1.0
     fast.setattr(Piecewise, "_centre", lambda self, share: round(share * self._furthest))
-    assert audited(study("piecewise"), 30_000, far=10.0) > 1.5
-    assert 0.85 < audited(study("one_bit"), 30_000, far=10.0) <= 1.0
+    assert audited(study("piecewise"), 10_000, far=10.0) > 1.5
+    assert 0.7 < audited(study("one_bit"), 10_000, far=10.0) <= 1.0
 
 
 def test_a_window_that_leaves_the_grid_is_found_by_the_audit(fast):
     """The centre rounded to all points instead of those whose window fits: a mean without bias, and no privacy."""
     fast.setattr(Piecewise, "_furthest", property(lambda self: 2**45))
-    assert audited(study("piecewise"), 30_000) > 1.5
+    assert audited(study("piecewise"), 10_000) > 1.5
 
 
 # --- guards ----------------------------------------------------------------------------------------------------

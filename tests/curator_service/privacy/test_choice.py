@@ -45,7 +45,7 @@ def test_the_mechanism_with_the_smaller_noise_is_taken(epsilon, delta, d):
 
 def test_the_reason_names_both():
     assert concrete(study(2))[1] == (
-        "planar_laplace: noise 1.732 per coordinate with planar_laplace, 3.731 with gaussian; it needs no delta, too"
+        "planar_laplace: noise 1.732 per coordinate with planar_laplace, 3.731 with gaussian; it needs no delta"
     )
     assert concrete(study(15))[1] == "gaussian: noise 4 per coordinate with planar_laplace, 3.731 with gaussian"
     assert concrete(study(PLANAR_FEATURES_MAX + 1))[1] == "gaussian: planar_laplace is for 20 features at most"

@@ -14,7 +14,7 @@ from curator_service.privacy.noise.parallel import PARALLEL_DRAWS, processors
 from shared import wire
 from shared.client import OwnerClient
 
-ROWS, FEATURES = 120_000, 10
+ROWS, FEATURES = 60_000, 10
 
 
 def workers(pid: int) -> list[int]:
@@ -63,8 +63,8 @@ def test_sigterm_leaves_no_worker_and_no_release(make_service, tmp_path, until):
         started = workers(pid)
         until(lambda: (owner.study(draft.id).progress or 0) > 0)
         assert owner.study(draft.id).progress < 1
-        service.stop(within=20)
-    until(lambda: all(ended(pid) for pid in started), 10)
+        service.stop(within=60)
+    until(lambda: all(ended(pid) for pid in started))
     service.start()
     with OwnerClient(service.url, service.token, timeout_s=60) as owner:
         assert owner.study(draft.id).state == "draft"
