@@ -192,7 +192,7 @@ def read_parquet(file: BinaryIO, limits: Limits, columns: Sequence[str] | None =
         raise refuse("this curator reads CSV only: install blindopt[parquet] for Parquet") from None
     try:
         with _arrow_faults():
-            source = pq.ParquetFile(file, buffer_size=_BUFFER)  # without, it holds a whole row group
+            source = pq.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False)  # else it holds a whole row group
             header = list(source.schema_arrow.names)
         if source.metadata.num_rows > limits.rows:
             raise refuse(f"more than {limits.rows} rows")
