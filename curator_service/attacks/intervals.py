@@ -3,7 +3,6 @@
 from math import inf, log
 
 import numpy as np
-from scipy.special import bdtr, betaincinv
 
 from shared.matrix import Vector
 
@@ -18,6 +17,8 @@ def clopper_pearson(hits: int, trials: int, alpha: float = ALPHA) -> tuple[float
     >>> round(low, 3), high
     (0.748, 1.0)
     """
+    from scipy.special import betaincinv
+
     low = float(betaincinv(hits, trials - hits + 1, alpha / 2)) if hits else 0.0
     high = 1 - float(betaincinv(trials - hits, hits + 1, alpha / 2)) if hits < trials else 1.0
     return low, high
@@ -31,6 +32,8 @@ def median_interval(values: Vector, alpha: float = ALPHA) -> tuple[float, float,
     >>> median_interval(np.arange(1.0, 22.0))
     (11.0, 6.0, 16.0)
     """
+    from scipy.special import bdtr
+
     n, ordered = len(values), np.sort(values)
     # The k-th smallest is above the median with probability P(Binomial(n, 1/2) < k), on each side.
     k = 0

@@ -5,7 +5,6 @@ The attacker maps a record into Z, by what a few known links taught it or as it 
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial.distance import cdist
 
 from curator_service.attacks.intervals import ALPHA, clopper_pearson
 from curator_service.attacks.maps import forward
@@ -57,6 +56,8 @@ def _known(scene: Scene) -> int | None:
 
 def nearest(where: Matrix, whole: Matrix) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """For each point (t, r) the nearest row of ``whole`` (n, r) and its distance, a block at a time."""
+    from scipy.spatial.distance import cdist
+
     row, distance = np.zeros(len(where), dtype=np.int64), np.full(len(where), np.inf)
     for start in range(0, len(whole), BLOCK_ROWS):
         between = cdist(where, whole[start : start + BLOCK_ROWS])
