@@ -28,22 +28,30 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Memory:
-    """The peak of a process with its children, in bytes: resident, and what of it is no file's (anonymous)."""
+    """The peak of a process with its children, in bytes: resident, and what of it is no file's (anonymous).
+
+    ``resident`` is the sum of what each process tells: a page of a library that three of them share counts three
+    times. In ``proportional`` it counts once.
+    """
 
     resident: int = 0
     anonymous: int = 0
+    proportional: int = 0
     _over: threading.Event = field(default_factory=threading.Event)
 
     def look(self, pid: int) -> None:
         """One sample of the sums; the largest of each stays."""
-        resident = anonymous = 0
+        resident = anonymous = proportional = 0
         for one in _family(pid):
             with suppress(OSError):
-                for line in Path(f"/proc/{one}/status").read_text().splitlines():
+                for line in Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()[1:]:
                     name, _, value = line.partition(":")
-                    resident += int(value.split()[0]) * 1024 if name == "VmRSS" else 0
-                    anonymous += int(value.split()[0]) * 1024 if name == "RssAnon" else 0
+                    size = int(value.split()[0]) * 1024
+                    resident += size if name == "Rss" else 0
+                    anonymous += size if name == "Anonymous" else 0
+                    proportional += size if name == "Pss" else 0
         self.resident, self.anonymous = max(self.resident, resident), max(self.anonymous, anonymous)
+        self.proportional = max(self.proportional, proportional)
 
     def watch(self, pid: int) -> None:
         """Sample until told that it is over."""
@@ -109,7 +117,7 @@ def tables(rows: int = ROWS) -> list[Table]:
             result = do()
             seconds = time.perf_counter() - started
         over = memory.resident - before.resident
-        sizes: list[Cell] = [size / _MIB for size in (memory.resident, over, memory.anonymous)]
+        sizes = [size / _MIB for size in (memory.resident, over, memory.proportional, memory.anonymous)]
         told.append([name, seconds, *sizes, memory.resident / larger, over / larger])
         return result
 
@@ -117,7 +125,8 @@ def tables(rows: int = ROWS) -> list[Table]:
     with scratch() as folder, curator(folder, {}) as (server, token):
         idle = Memory()
         idle.look(server.pid)
-        told.append(["idle", None, idle.resident / _MIB, 0.0, idle.anonymous / _MIB, None, None])
+        sizes = [size / _MIB for size in (idle.resident, 0, idle.proportional, idle.anonymous)]
+        told.append(["idle", None, *sizes, None, None])
         with OwnerClient(server.url, token, timeout_s=7_200) as owner:
             send = partial(owner.register, "bench", file, filename="bench.parquet")
             dataset = step("register the Parquet file", server.pid, send)
@@ -130,6 +139,6 @@ def tables(rows: int = ROWS) -> list[Table]:
             fetch = partial(modeler.download, target, view.release_sha256, max_bytes=2 * larger)
             step("download Z", server.pid, fetch)
         assert matrix.load(target).shape == (rows, FEATURES)
-    columns = ["step", "s", "peak RSS MiB", "over that before MiB", "anonymous MiB", "RSS / X", "over that before / X"]
+    told_of = ["peak RSS MiB", "over that before MiB", "PSS MiB", "anonymous MiB", "RSS / X", "over that before / X"]
     title = f"Gaussian release of {rows} x {FEATURES} ({larger / _MIB:.0f} MiB as float64), curator and its workers"
-    return [Table(title, columns, told)]
+    return [Table(title, ["step", "s", *told_of], told)]

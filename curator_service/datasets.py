@@ -1,8 +1,9 @@
-"""Reading and checking a file of records, whole, before anything is stored."""
+"""Reading and checking a file of records, a block of rows at a time: it may be larger than the memory."""
 
 import csv
 import io
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, BinaryIO
@@ -13,7 +14,8 @@ from shared.errors import DatasetInvalid
 from shared.matrix import Matrix, Vector
 
 ERRORS_SHOWN = 50
-_CHUNK_ROWS = 10_000
+_BLOCK_ROWS, _BLOCK_CELLS = 10_000, 200_000
+_BUFFER = 1 << 16
 _LINE_MAX = 1 << 22
 _NAME_MAX = 200
 
@@ -28,14 +30,18 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Table:
-    """Numeric columns of a dataset. Its repr shows a shape: the values are private."""
+    """Numeric columns of a dataset while its file is read. Its repr shows how many: the values are private.
+
+    ``blocks`` can be taken once, each (rows, columns) and of at least one row, in the order of the file. Faults are
+    found on the way: DatasetInvalid, at the end at the latest. So nothing of them counts before they have ended.
+    """
 
     names: list[str]
-    values: Matrix
     dropped: list[str]
+    blocks: Iterator[Matrix]
 
     def __repr__(self) -> str:
-        return f"Table({self.values.shape[0]} rows x {self.values.shape[1]} columns)"
+        return f"Table({len(self.names)} columns)"
 
 
 @dataclass(slots=True)
@@ -62,29 +68,29 @@ def refuse(message: str, **where: object) -> DatasetInvalid:
     return DatasetInvalid(f"{message}; nothing was stored", [{"message": message, **where}], 1)
 
 
-def read_csv(file: BinaryIO, limits: Limits, columns: Sequence[str] | None = None) -> Table:
+@contextmanager
+def read_csv(file: BinaryIO, limits: Limits, columns: Sequence[str] | None = None) -> Iterator[Table]:
     """The numeric table of a UTF-8 CSV file with a header; only ``columns``, if given, are looked at.
 
     Every cell must be a finite number. Raises DatasetInvalid with row (1 after the header), line and
-    column of each fault, never with the value.
+    column of each fault, never with the value. Take the blocks inside the context; the file stays open after it.
     """
     text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
     try:
         reader = csv.reader(_short_lines(text), strict=True)
         header = next(reader, None)
         names, chosen, dropped = _header(header, limits, columns)
-        found = _Findings()
-        chunks = list(_chunks(reader, header or [], names, chosen, limits, found))
+        yield Table(names, dropped, _blocks(reader, header or [], names, chosen, limits))
     except UnicodeDecodeError:
         raise refuse("the file is not UTF-8 text: save it as CSV in UTF-8") from None
     except csv.Error as error:
         raise refuse(f"the file is not well-formed CSV ({error})", line=reader.line_num) from None
     finally:
         text.detach()
-    found.raise_any()
-    if not chunks:
-        raise refuse("the file has a header but no rows")
-    return Table(names, np.concatenate(chunks), dropped)
+
+
+def _rows_at_once(names: list[str]) -> int:
+    return max(1, min(_BLOCK_ROWS, _BLOCK_CELLS // len(names)))
 
 
 def _short_lines(text: Iterable[str]) -> Iterator[str]:
@@ -125,13 +131,11 @@ def _chosen(header: list[str], columns: Sequence[str] | None) -> tuple[list[str]
     return names, [header.index(name) for name in names], [name for name in header if name not in names]
 
 
-def _chunks(
-    reader: Any, header: list[str], names: list[str], chosen: list[int], limits: Limits, found: _Findings
-) -> Iterator[Matrix]:
-    row, more = 0, True
+def _blocks(reader: Any, header: list[str], names: list[str], chosen: list[int], limits: Limits) -> Iterator[Matrix]:
+    row, more, found = 0, True, _Findings()
     while more:
         whole, more = [], False
-        for cells in islice(reader, _CHUNK_ROWS):
+        for cells in islice(reader, _rows_at_once(names)):
             row, more = row + 1, True
             if row > limits.rows:
                 raise refuse(f"more than {limits.rows} rows", row=row, line=reader.line_num)
@@ -139,11 +143,14 @@ def _chunks(
                 found.add(f"{len(cells)} cells where the header has {len(header)}", row=row, line=reader.line_num)
             else:
                 whole.append((row, reader.line_num, [cells[place] for place in chosen]))
-        chunk = np.empty((len(whole), len(names)))
+        block = np.empty((len(whole), len(names)))
         for j, name in enumerate(names):
-            chunk[:, j] = _numbers([cells[j] for _, _, cells in whole], name, whole, found)
-        if more:
-            yield chunk
+            block[:, j] = _numbers([cells[j] for _, _, cells in whole], name, whole, found)
+        if more and not found.total:  # else it is read on for its faults alone
+            yield block
+    found.raise_any()
+    if row == 0:
+        raise refuse("the file has a header but no rows")
 
 
 def _numbers(cells: list[str], name: str, whole: list[tuple[int, int, list[str]]], found: _Findings) -> Vector:
@@ -175,7 +182,8 @@ def _fault(cell: str) -> str | None:
     return None if np.isfinite(value) else "not finite (NaN or infinity)"
 
 
-def read_parquet(file: BinaryIO, limits: Limits, columns: Sequence[str] | None = None) -> Table:
+@contextmanager
+def read_parquet(file: BinaryIO, limits: Limits, columns: Sequence[str] | None = None) -> Iterator[Table]:
     """The same for a Parquet file; needs the `parquet` extra."""
     try:
         import pyarrow as pa
@@ -183,34 +191,70 @@ def read_parquet(file: BinaryIO, limits: Limits, columns: Sequence[str] | None =
     except ImportError:
         raise refuse("this curator reads CSV only: install blindopt[parquet] for Parquet") from None
     try:
-        source = pq.ParquetFile(file)
-        header = list(source.schema_arrow.names)
+        with _arrow_faults():
+            source = pq.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False)  # else it holds a whole row group
+            header = list(source.schema_arrow.names)
         if source.metadata.num_rows > limits.rows:
             raise refuse(f"more than {limits.rows} rows")
         names, chosen, dropped = _header(header, limits, columns)
         if source.metadata.num_rows == 0:
             raise refuse("the file has columns but no rows")
-        found = _Findings()
-        arrow = source.read(columns=[header[place] for place in chosen])
-        values = np.empty((arrow.num_rows, len(names)))
-        for j, name in enumerate(names):
-            values[:, j] = _arrow_numbers(arrow.column(j), name, found)
-    except (pa.ArrowException, OSError, UnicodeDecodeError):
-        raise refuse("the file is not a readable Parquet file") from None
-    found.raise_any()
-    return Table(names, values, dropped)
+        yield Table(names, dropped, _arrow_blocks(source, [header[place] for place in chosen], names, limits))
+    finally:
+        pa.default_memory_pool().release_unused()
 
 
-def _arrow_numbers(column: Any, name: str, found: _Findings) -> Vector:
+@contextmanager
+def _arrow_faults() -> Iterator[None]:
     import pyarrow as pa
 
-    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_decimal(column.type)):
-        found.add(f"the column's type is {column.type}, not a number: leave it out (columns)", column=name)
-        return np.zeros(len(column))
+    try:
+        yield
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
+        raise refuse("the file is not a readable Parquet file") from None
+
+
+def _arrow_blocks(source: Any, columns: list[str], names: list[str], limits: Limits) -> Iterator[Matrix]:
+    row, found = 0, _Findings()
+    with _arrow_faults():
+        kinds = [source.schema_arrow.field(name).type for name in columns]
+        batches = source.iter_batches(_rows_at_once(names), columns=columns, use_threads=False)
+    numeric = [_is_numeric(kind) for kind in kinds]
+    for name, kind, fits in zip(names, kinds, numeric, strict=True):
+        if not fits:
+            found.add(f"the column's type is {kind}, not a number: leave it out (columns)", column=name)
+    while True:
+        with _arrow_faults():
+            if (batch := next(batches, None)) is None:
+                break
+            block = np.zeros((batch.num_rows, len(names)))
+            for j, name in enumerate(names):
+                if numeric[j]:
+                    block[:, j] = _arrow_numbers(batch.column(j), name, row, found)
+        row += len(block)
+        if row > limits.rows:  # whatever its head says
+            raise refuse(f"more than {limits.rows} rows")
+        if len(block) and not found.total:
+            yield block
+    found.raise_any()
+    if row == 0:
+        raise refuse("the file has columns but no rows")
+
+
+def _is_numeric(kind: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _arrow_numbers(column: Any, name: str, start: int, found: _Findings) -> Vector:
+    """A column of a batch as floats; ``start`` rows came before it."""
+    import pyarrow as pa
+
     missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
     for row in missing:
-        found.add("missing value: fill it, or leave the row or the column out", row=int(row) + 1, column=name)
+        found.add("missing value: fill it, or leave the row or the column out", row=start + int(row) + 1, column=name)
     values: Vector = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
     for row in np.setdiff1d(np.flatnonzero(~np.isfinite(values)), missing):
-        found.add("not finite (NaN or infinity)", row=int(row) + 1, column=name)
+        found.add("not finite (NaN or infinity)", row=start + int(row) + 1, column=name)
     return values

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,10 +37,11 @@ class Vault:
         for path in (folder, self.scratch):
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def keep_dataset(self, identity: str, values: Matrix) -> None:
-        """Store the values (n, columns) of a dataset."""
+    def keep_dataset(self, identity: str, blocks: Iterable[Matrix]) -> None:
+        """Store the values (n, columns) of a dataset, block for block. What ``blocks`` raises leaves its partial."""
         partial = self.scratch / f"{identity}.npy"
-        _save(partial, values)
+        with partial.open("wb") as file:
+            matrix.write(file, blocks)
         self._settle(partial, identity)
 
     def dataset(self, identity: str) -> Matrix:

@@ -3,7 +3,9 @@
 import hashlib
 import mmap
 import os
+from collections.abc import Iterable
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,26 @@ def create(path: Path, n: int, r: int) -> Matrix:
     with path.open("rb+") as file:
         os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
     return mapped
+
+
+def write(file: BinaryIO, blocks: Iterable[Matrix]) -> None:
+    """An npy file of consecutive blocks (m, r), at least one, of which no two are held at once.
+
+    How many rows there are is known at the end, and then told in the header: numpy leaves room in it to grow.
+    """
+    n = r = 0
+    for block in blocks:
+        if n == 0:
+            r = block.shape[1]
+            _write_header(file, n, r)
+        file.write(np.ascontiguousarray(block, dtype=np.float64).data)
+        n += len(block)
+    file.seek(0)
+    _write_header(file, n, r)
+
+
+def _write_header(file: BinaryIO, n: int, r: int) -> None:
+    np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": (n, r)})
 
 
 def load(path: Path) -> Matrix:

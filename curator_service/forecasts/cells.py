@@ -26,6 +26,7 @@ FAILURE_PROBABILITY = 1e-6
 """delta where the study has none and the mechanism needs one."""
 PROJECTION_COLUMNS = 10
 COLUMNS_MAX = 1_000
+ROWS_MIN = 2
 
 
 @dataclass(frozen=True, slots=True)

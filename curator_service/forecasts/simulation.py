@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from curator_service.forecasts.cells import Cell, cells_of
+from curator_service.forecasts.cells import ROWS_MIN, Cell, cells_of
 from curator_service.forecasts.distances import draw_pairs, relative_errors
 from curator_service.forecasts.functions import draw_functions
 from curator_service.forecasts.regret import chance_regret, gp_ucb_regret, mean_regret
@@ -24,7 +24,6 @@ from shared.matrix import Matrix, Vector
 from shared.wire import ForecastCreate, ForecastPoint, StudyCreate
 
 PAIRS = 2_000
-ROWS_MIN = 2
 _FUNCTIONS, _NOISE, _TIES, _PAIRS = range(4)  # streams of the seed
 
 

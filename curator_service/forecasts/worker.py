@@ -17,7 +17,6 @@ from typing import BinaryIO
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from curator_service.forecasts.simulation import simulate
 from curator_service.scaling import ScaledRows
 from shared.errors import BlindoptError
 from shared.matrix import Matrix
@@ -90,6 +89,8 @@ class Worker:
 
 def serve(source: BinaryIO, sink: BinaryIO) -> None:
     """The other side: one job, then nothing."""
+    from curator_service.forecasts.simulation import simulate  # the curator, who shares this file, does without
+
     job = Job.model_validate_json(source.readline())
     d = len(job.study.features)
     values = np.frombuffer(source.read(8 * job.n * d)).reshape(job.n, d)

@@ -2,9 +2,12 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import numpy as np
 
 from curator_service import store
 from curator_service.datasets import Limits, Table, read_csv, read_parquet
@@ -13,6 +16,7 @@ from curator_service.vault import Vault, new_id
 from shared import wire
 from shared.audit import sha256
 from shared.errors import NotFound
+from shared.matrix import Matrix, Vector
 from shared.serving.desk import Asked, Desk, Effect
 from shared.serving.store.base import moment, stamp
 from shared.serving.store.database import Connection
@@ -27,6 +31,29 @@ class Upload:
     public: bool
     columns: list[str] | None
     filename: str
+
+
+@dataclass(slots=True)
+class _Seen:
+    """How many rows went by, and between which values each column (columns,) was."""
+
+    rows: int = 0
+    low: Vector = field(default_factory=lambda: np.array([np.inf]))
+    high: Vector = field(default_factory=lambda: np.array([-np.inf]))
+
+    def on_the_way(self, blocks: Iterable[Matrix]) -> Iterator[Matrix]:
+        """The blocks as they are, seen."""
+        for block in blocks:
+            self.rows += len(block)
+            self.low = np.minimum(self.low, block.min(axis=0))
+            self.high = np.maximum(self.high, block.max(axis=0))
+            yield block
+
+    def columns(self, names: list[str]) -> list[wire.Column]:
+        return [
+            wire.Column(name=name, minimum=float(a), maximum=float(b))
+            for name, a, b in zip(names, self.low, self.high, strict=True)
+        ]
 
 
 class Datasets:
@@ -47,11 +74,12 @@ class Datasets:
         if (found := self._desk.earlier(asked)) is not None:
             return found
         read = read_parquet if upload.filename.lower().endswith(".parquet") else read_csv
-        table = read(file, self._limits, upload.columns)
         identity = new_id("ds")
         try:
-            self._vault.keep_dataset(identity, table.values)
-            reply = self._desk.once(asked, lambda db: self._add(db, identity, upload, table, digest))
+            with read(file, self._limits, upload.columns) as table:
+                seen = _Seen()
+                self._vault.keep_dataset(identity, seen.on_the_way(table.blocks))
+            reply = self._desk.once(asked, lambda db: self._add(db, identity, upload, table, seen, digest))
         except BaseException:
             self._vault.drop(identity)
             raise
@@ -59,15 +87,15 @@ class Datasets:
             self._vault.drop(identity)
         return reply
 
-    def _add(self, db: Connection, identity: str, upload: Upload, table: Table, digest: str) -> Effect:
+    def _add(self, db: Connection, identity: str, upload: Upload, table: Table, seen: _Seen, digest: str) -> Effect:
         store.insert(
             db,
             store.datasets,
             id=identity,
             name=upload.name,
             public=int(upload.public),
-            rows=len(table.values),
-            columns=json.dumps([column.model_dump() for column in _columns(table)]),
+            rows=seen.rows,
+            columns=json.dumps([column.model_dump() for column in seen.columns(table.names)]),
             dropped=json.dumps(table.dropped),
             sha256=digest,
             created_at=stamp(self._desk.clock()),
@@ -121,14 +149,6 @@ def dataset_view(row: Any) -> wire.DatasetView:
         sha256=row.sha256,
         created_at=moment(row.created_at),
     )
-
-
-def _columns(table: Table) -> list[wire.Column]:
-    low, high = table.values.min(axis=0), table.values.max(axis=0)
-    return [
-        wire.Column(name=name, minimum=float(a), maximum=float(b))
-        for name, a, b in zip(table.names, low, high, strict=True)
-    ]
 
 
 def _digest(file: BinaryIO) -> str:

@@ -10,8 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from curator_service import store
-from curator_service.forecasts.cells import cells_of
-from curator_service.forecasts.simulation import ROWS_MIN
+from curator_service.forecasts.cells import ROWS_MIN, cells_of
 from curator_service.forecasts.worker import Job, News, Worker
 from curator_service.privacy import entropy
 from curator_service.settings import Settings

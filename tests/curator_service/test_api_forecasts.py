@@ -250,7 +250,7 @@ def test_a_fault_in_the_curator_itself_is_told_without_its_text(tmp_path, small,
 
 def _stored(desk, vault, small, count):
     """A dataset, a study, and forecasts that nobody works on yet; their ids."""
-    vault.keep_dataset("ds_0", np.column_stack([small.x, small.y]))
+    vault.keep_dataset("ds_0", [np.column_stack([small.x, small.y])])
     columns = json.dumps([{"name": name} for name in small.names])
     said = {"created_at": "2026-01-01T00:00:00.000000Z"}
     dataset = {"name": "d", "public": 0, "rows": 400, "columns": columns, "dropped": "[]", "sha256": "0" * 64}
