@@ -75,9 +75,10 @@ class Studies:
 def restored(db: Connection, desk: Desk) -> None:
     """After a restore: charges and answers that came after the backup are lost, and could be spent again.
 
-    So every open study is closed; its owner may open a new one.
+    So every study is closed, drafts too: one may have been released since, and would be a second time for the
+    charge of one. Its owner may make a new one.
     """
-    closed = store.open_studies(db)
+    closed = store.unclosed_studies(db)
     for identity in closed:
         store.change(db, store.studies, identity, state="closed")
     desk.note_restored(db, {"closed_studies": closed})
