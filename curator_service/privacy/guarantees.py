@@ -167,9 +167,9 @@ GAPS: tuple[Gap, ...] = (
 )
 
 
-def not_protected(spec: StudyCreate, release: Concrete | None = None) -> list[str]:
-    """What a study does not promise, in words for every party."""
-    ran = release or concrete(spec)[0]
+def not_protected(spec: StudyCreate, release: Concrete | None = None, *, withdrawn: bool = False) -> list[str]:
+    """What a study does not promise, in words for every party. A release that is ``withdrawn`` is not sound."""
+    ran: Concrete = IdentityRelease(mechanism="identity") if withdrawn else release or concrete(spec)[0]
     return [gap.sentence for gap in GAPS if gap.applies(spec, ran)]
 
 

@@ -86,7 +86,7 @@ class Exchanges:
             limits=self._limits,
             reply_after_ms=spec.reply_after_ms,
             guarantee=guarantee(spec, now.withdrawn, now.release),
-            not_protected=not_protected(spec, now.release),
+            not_protected=not_protected(spec, now.release, withdrawn=now.withdrawn is not None),
         )
 
     def candidates(self, identity: str) -> tuple[Path, str]:

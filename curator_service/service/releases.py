@@ -200,7 +200,7 @@ def _report(
         version=mechanism.version,
         why=now.why,
         guarantee=guarantee(spec, now.withdrawn, now.release),
-        not_protected=not_protected(spec, now.release),
+        not_protected=not_protected(spec, now.release, withdrawn=now.withdrawn is not None),
         status=status,
         n=rows.n,
         r=mechanism.columns(rows.d),

@@ -75,9 +75,10 @@ class Studies:
 def restored(db: Connection, desk: Desk) -> None:
     """After a restore: charges and answers that came after the backup are lost, and could be spent again.
 
-    So every open study is closed; its owner may open a new one.
+    So every study is closed, drafts too: one may have been released since, and would be a second time for the
+    charge of one. Its owner may make a new one.
     """
-    closed = store.open_studies(db)
+    closed = store.unclosed_studies(db)
     for identity in closed:
         store.change(db, store.studies, identity, state="closed")
     desk.note_restored(db, {"closed_studies": closed})
@@ -90,10 +91,14 @@ def owner_view(db: Connection, identity: str) -> wire.StudyOwnerView:
     release = store.release_of(db, identity)
     report = wire.ReleaseReport.model_validate_json(release.report) if release else None
     now = standing(db, spec, report)
-    told = guarantee(spec, now.withdrawn, now.release)
+    told, gaps = guarantee(spec, now.withdrawn, now.release), not_protected(spec, now.release, withdrawn=now.withdrawn is not None)
     if report is not None:  # it tells what holds now, not what was thought when it was written
         status = "withdrawn" if now.withdrawn is not None else report.status
-        report = report.model_copy(update={"status": status, "guarantee": told})
+        features = report.features
+        if now.withdrawn is not None:  # no change of any size is protected any more
+            features = [feature.model_copy(update={"sensitivity": None}) for feature in features]
+        holds = {"status": status, "guarantee": told, "not_protected": gaps, "features": features}
+        report = report.model_copy(update=holds)
     return wire.StudyOwnerView(
         id=row.id,
         state=row.state,
@@ -101,7 +106,7 @@ def owner_view(db: Connection, identity: str) -> wire.StudyOwnerView:
         opened_at=moment(row.opened_at) if row.opened_at else None,
         spec=spec,
         guarantee=told,
-        not_protected=not_protected(spec, now.release),
+        not_protected=gaps,
         release_id=release.id if release else None,
         release_sha256=release.sha256 if release else None,
         report=report,

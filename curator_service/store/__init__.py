@@ -132,9 +132,9 @@ def releasing(db: Connection) -> list[Row[Any]]:
     return list(db.execute(select(studies).where(studies.c.state == "releasing")))
 
 
-def open_studies(db: Connection) -> list[str]:
-    """Ids of open studies."""
-    return list(db.execute(select(studies.c.id).where(studies.c.state == "open")).scalars())
+def unclosed_studies(db: Connection) -> list[str]:
+    """Ids of studies that are open, or may be one day."""
+    return list(db.execute(select(studies.c.id).where(studies.c.state != "closed").order_by(studies.c.seq)).scalars())
 
 
 def all_queries(db: Connection) -> Iterable[Row[Any]]:

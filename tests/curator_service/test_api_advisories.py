@@ -66,6 +66,10 @@ def test_an_advisory_names_the_studies_that_it_touches(world):
         assert refusal(lambda: auditor.withdraw(WITHDRAWN)) == (403, "forbidden")
 
 
+def headings(sentences):
+    return {sentence.partition(":")[0] for sentence in sentences}
+
+
 def test_a_draft_that_waited_is_refused_and_costs_nothing(world):
     assert refusal(lambda: world.owner.release(world.waiting)) == (409, "mechanism_withdrawn")
     assert world.owner.study(world.waiting).state == "draft"
@@ -78,6 +82,10 @@ def test_a_preview_says_that_it_is_withdrawn(world):
     assert after.status == "withdrawn"
     assert after.guarantee.startswith(f"Withdrawn: {WHY}.")
     assert [feature.sensitivity for feature in after.features] == [None, None]  # nothing protects a change any more
+    assert headings(world.before.not_protected) & {"Features", "Changes larger than Delta"} == {
+        "Changes larger than Delta"
+    }
+    assert headings(after.not_protected) & {"Features", "Changes larger than Delta"} == {"Features"}
 
 
 def test_a_study_that_is_open_goes_on_and_says_so(world):
@@ -88,11 +96,14 @@ def test_a_study_that_is_open_goes_on_and_says_so(world):
             assert (view.state, view.status, view.mechanism) == ("open", "withdrawn", "gaussian")
             assert view.guarantee.startswith(f"Withdrawn: {WHY}.")
             assert "until its owner closes it" in view.guarantee
+            assert "Features" in headings(view.not_protected)
             answered, _ = study.ask(wire.QueryRequest(rows=[wire.RowPlays(row=1)]), key="after")
             assert answered.state == "answered"
         owned = world.owner.study(opened.id)
         assert owned.report.status == "withdrawn"
         assert owned.guarantee == owned.report.guarantee == view.guarantee
+        assert owned.not_protected == owned.report.not_protected == view.not_protected
+        assert [feature.sensitivity for feature in owned.report.features] == [None, None]
         assert (owned.report.mechanism, owned.report.version) == ("gaussian", 1)
     with StudyClient(world.service.url, world.other.token, world.other.id) as study:
         view = study.study()
