@@ -28,7 +28,7 @@ demo: $(READY)
 	@$(BIN)/python -m demo $(ARGS)
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 SECONDS ?= 600
 soak: $(READY)
