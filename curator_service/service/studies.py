@@ -91,7 +91,8 @@ def owner_view(db: Connection, identity: str) -> wire.StudyOwnerView:
     release = store.release_of(db, identity)
     report = wire.ReleaseReport.model_validate_json(release.report) if release else None
     now = standing(db, spec, report)
-    told, gaps = guarantee(spec, now.withdrawn, now.release), not_protected(spec, now.release, withdrawn=now.withdrawn is not None)
+    told = guarantee(spec, now.withdrawn, now.release)
+    gaps = not_protected(spec, now.release, withdrawn=now.withdrawn is not None)
     if report is not None:  # it tells what holds now, not what was thought when it was written
         status = "withdrawn" if now.withdrawn is not None else report.status
         features = report.features
