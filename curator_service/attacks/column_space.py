@@ -23,6 +23,8 @@ RUNS = 1_000
 RUNS_MIN = 50
 RUNS_MIN_NOISY = 10
 """Whatever the time; drawing noise takes its own."""
+_WIDE = 50
+"""With more features a run without noise takes long, too: as few of them."""
 RUNS_OF_A_ROW = 10_000
 _THRESHOLDS = 40
 
@@ -44,7 +46,7 @@ def attack(
     if public.shows_x:
         scores = one_row(x, mechanism, public, rng, runs_of_a_row)
     elif len(x) >= x.shape[1] + 2:
-        least = RUNS_MIN_NOISY if public.noise_sd else RUNS_MIN
+        least = RUNS_MIN_NOISY if public.noise_sd or x.shape[1] > _WIDE else RUNS_MIN
         scores = neighbours(x, mechanism, public.unit, rng, least=least, seconds=seconds)
     else:
         return None

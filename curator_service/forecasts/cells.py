@@ -1,5 +1,6 @@
 """What a forecast tries: each mechanism at each privacy level, as the study that it would be."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,36 +52,36 @@ class Cell:
         return mechanism
 
 
-def cells_of(study: StudyCreate, asked: ForecastCreate) -> list[Cell]:
+def cells_of(study: StudyCreate, asked: ForecastCreate, withdrawn: Collection[str] = ()) -> list[Cell]:
     """Identity first, then each mechanism at each level, in the order of ``asked``; what is told twice, once.
 
-    Depends on public values alone. Raises Invalid for a study without kernel, and for a mechanism that
-    cannot be made for this study.
+    ``auto`` takes none that is ``withdrawn``, as a release would. Depends on public values alone. Raises Invalid for
+    a study without kernel, and for a mechanism that cannot be made for this study.
     """
     if study.kernel is None:
         fault: dict[str, object] = {"field": "kernel", "message": "the study has none"}
         raise Invalid("a forecast draws functions from the study's kernel: draft a study that has one", [fault])
-    cells = [Cell("identity", None, _made(study, IdentityRelease(mechanism="identity")))]
+    cells = [Cell("identity", None, _made(study, IdentityRelease(mechanism="identity"), ()))]
     levels = {amount(epsilon): epsilon for epsilon in reversed(asked.epsilons)}
     for name in dict.fromkeys(asked.mechanisms):
         place = asked.mechanisms.index(name)
         for epsilon in dict.fromkeys(levels[amount(text)] for text in asked.epsilons):
             if name != "identity":
-                cells.append(_cell(study, name, epsilon, place))
+                cells.append(_cell(study, name, epsilon, place, withdrawn))
     return cells
 
 
-def _cell(study: StudyCreate, name: str, epsilon: str, place: int) -> Cell:
+def _cell(study: StudyCreate, name: str, epsilon: str, place: int, withdrawn: Collection[str]) -> Cell:
     by_rule = name == "po_gp_ucb" and not isinstance(study.release, PoGpUcbRelease)
     try:
-        return Cell(name, epsilon, _made(study, _release(study, name, epsilon)), by_rule)
+        return Cell(name, epsilon, _made(study, _release(study, name, epsilon), withdrawn), by_rule)
     except Invalid as error:
         fault: dict[str, object] = {"field": f"mechanisms.{place}", "message": str(error)[:300]}
         raise Invalid(f"{name} cannot be tried for this study: leave it out", [fault]) from None
 
 
-def _made(study: StudyCreate, release: ReleaseSpec) -> Mechanism:
-    return choice_of(study.model_copy(update={"release": release})).mechanism
+def _made(study: StudyCreate, release: ReleaseSpec, withdrawn: Collection[str]) -> Mechanism:
+    return choice_of(study.model_copy(update={"release": release}), withdrawn).mechanism
 
 
 def _release(study: StudyCreate, name: str, epsilon: str) -> ReleaseSpec:

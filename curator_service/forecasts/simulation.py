@@ -7,7 +7,7 @@ drawn by the mechanism itself, anew for each function. The modeler is gp_ucb as 
 kernel for Z as it would for X, and the declared noise_variance for that of y.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import numpy as np
 
@@ -28,7 +28,13 @@ _FUNCTIONS, _NOISE, _TIES, _PAIRS = range(4)  # streams of the seed
 
 
 def simulate(
-    study: StudyCreate, asked: ForecastCreate, rows: ScaledRows, *, seed: int, told: Callable[[float], None]
+    study: StudyCreate,
+    asked: ForecastCreate,
+    rows: ScaledRows,
+    *,
+    seed: int,
+    told: Callable[[float], None],
+    withdrawn: Collection[str] = (),
 ) -> list[ForecastPoint]:
     """The points of a forecast on ``rows`` (n, d), n >= 2: the yardsticks, then each mechanism at each level.
 
@@ -36,7 +42,7 @@ def simulate(
     decides these; what the mechanisms draw has no seed. ``told`` hears the share that is done. Raises
     Invalid, ReleaseImpossible and NumericalFailure.
     """
-    cells = cells_of(study, asked)
+    cells = cells_of(study, asked, withdrawn)
     if rows.n < ROWS_MIN:
         raise Invalid("a forecast needs a dataset of two rows or more")
     trial = _Trial(study, asked, rows, seed)

@@ -35,6 +35,7 @@ class Job(BaseModel):
     asked: ForecastCreate
     n: int
     seed: int
+    withdrawn: list[str] = []
 
 
 class News(BaseModel):
@@ -109,7 +110,7 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
 
     rows = ScaledRows(values=values, places=list(range(d)), features=job.study.features, order=np.arange(job.n))
     try:
-        tell(News(points=simulate(job.study, job.asked, rows, seed=job.seed, told=told)))
+        tell(News(points=simulate(job.study, job.asked, rows, seed=job.seed, told=told, withdrawn=job.withdrawn)))
     except BlindoptError as error:
         tell(News(problem=str(error)))
     except MemoryError:

@@ -14,6 +14,7 @@ from shared.wire import (
     PlanarLaplaceRelease,
     PoGpUcbRelease,
     StudyCreate,
+    amount,
 )
 
 EXACT_ANSWERS = (
@@ -82,7 +83,8 @@ def _answers(spec: StudyCreate) -> str:
         one += " Several plays of a row in one query are released once, as their mean: so much holds for all of them."
     if spec.privacy_unit == "answer":
         return f"{one} Each answer is counted as another person's."
-    cap = spec.budget.epsilon_per_row
+    caps = [cap for cap in (spec.budget.epsilon_per_row, spec.budget.epsilon_total) if cap is not None]
+    cap = min(caps, key=amount, default=None)  # what bounds the study bounds each row
     added = "Answers about one row add up, with the release"
     return f"{one} {added}, to {cap} at most." if cap else f"{one} {added}: the study sets no cap on the sum."
 
@@ -132,6 +134,7 @@ GAPS: tuple[Gap, ...] = (
             not isinstance(spec.answers, NoAnswerNoise)
             and spec.privacy_unit == "row"
             and spec.budget.epsilon_per_row is None
+            and spec.budget.epsilon_total is None
         ),
     ),
     Gap(

@@ -13,6 +13,7 @@ from curator_service import store
 from curator_service.forecasts.cells import ROWS_MIN, cells_of
 from curator_service.forecasts.worker import Job, News, Worker
 from curator_service.privacy import entropy
+from curator_service.service.advisories import names
 from curator_service.settings import Settings
 from curator_service.store import forecasts as table
 from curator_service.vault import Vault, new_id
@@ -142,8 +143,8 @@ class Forecasts:
     def _check(self, study_id: str, forecast: wire.ForecastCreate) -> None:
         # Before the transaction: calibrating many mechanisms takes long. What is checked never changes.
         with self._desk.database.read() as db:
-            study, rows = _study(db, study_id)
-        cells_of(study, forecast)
+            (study, rows), withdrawn = _study(db, study_id), names(db)
+        cells_of(study, forecast, withdrawn)
         if rows < ROWS_MIN:
             raise Invalid(f"a forecast needs a dataset of {ROWS_MIN} rows or more")
 
@@ -180,12 +181,12 @@ class Forecasts:
         """Run one forecast; how it ended, or None where it had ended before."""
         with self._desk.database.read() as db:
             row = table.find(db, identity)
-            study, _ = _study(db, row.study_id)
+            (study, _), withdrawn = _study(db, row.study_id), sorted(names(db))
         if row.state != "running":
             return None
         asked = wire.ForecastCreate.model_validate_json(row.spec)
         values = self._sample(study, asked.rows)
-        job = Job(study=study, asked=asked, n=len(values), seed=secrets.randbits(63))
+        job = Job(study=study, asked=asked, n=len(values), seed=secrets.randbits(63), withdrawn=withdrawn)
         worker = Worker()
         late = threading.Event()
 

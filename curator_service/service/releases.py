@@ -210,7 +210,8 @@ def _report(
                 column=feature.column,
                 # Only a mechanism whose claim holds protects a change of any size.
                 sensitivity=sensitivity * feature.unit if sensitivity and status == "sound" else None,
-                noise_sd=sd * feature.unit if sd is not None else None,
+                # A column of a projection is no feature: its noise has no feature's unit.
+                noise_sd=sd * feature.unit if sd is not None and mechanism.columns(rows.d) == rows.d else None,
             )
             for feature in spec.features
         ],

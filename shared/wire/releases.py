@@ -120,7 +120,9 @@ class FeatureMeaning(Reply):
 
     column: str = Field(description="The feature.")
     sensitivity: float | None = Field(description="A change of this size, in this feature alone, is protected.")
-    noise_sd: float | None = Field(description="Standard deviation of the noise, in this feature's unit.")
+    noise_sd: float | None = Field(
+        description="Standard deviation of the noise, in this feature's unit; null where columns of Z mix features."
+    )
 
 
 class Price(Reply):

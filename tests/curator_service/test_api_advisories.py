@@ -3,6 +3,7 @@
 import io
 import json
 import sqlite3
+import time
 from contextlib import closing
 from datetime import UTC, datetime
 
@@ -196,6 +197,20 @@ def test_auto_takes_the_next_sound_one_and_says_why(world):
     assert concrete(pure, {"planar_laplace"})[0].mechanism == "planar_laplace"
     assert [as_run(spec, name).mechanism for name in ("gaussian", "planar_laplace")] == ["gaussian", "planar_laplace"]
     assert as_run(world.opened.view.spec, "gaussian") == GAUSSIAN
+
+
+def test_a_forecast_of_auto_tries_what_a_release_would_take_today(world):
+    draft = world.owner.create_study(
+        world.opened.view.spec.model_copy(
+            update={"release": AUTO, "kernel": wire.Kernel(lengthscale=3.0, signal_variance=1.0, noise_variance=1e-4)}
+        )
+    )
+    asked = wire.ForecastCreate(epsilons=["1"], mechanisms=["auto"], functions=2, queries=2, rows=10)
+    began = world.owner.start_forecast(draft.id, asked)
+    while (found := world.owner.forecast(draft.id, began.id)).state == "running":
+        time.sleep(0.05)
+    assert [point.runs_as for point in found.points if point.mechanism == "auto"] == ["planar_laplace"]
+    assert world.owner.preview(draft.id).mechanism == "planar_laplace"
 
 
 def test_what_the_owner_chose_is_never_changed(world):

@@ -110,6 +110,14 @@ def test_private_answers_are_told_with_their_epsilon_and_how_they_add_up():
     assert capped.endswith("add up, with the release, to 6.5 at most.")
 
 
+def test_a_cap_on_the_study_caps_what_is_said_of_a_row():
+    for per_row, total, told_cap in ((None, "4", "4"), ("5", "4", "4"), ("3", "10", "3")):
+        spec = study(GAUSSIAN, answers=LAPLACE)
+        spec = spec.model_copy(update={"budget": Budget(epsilon_per_row=per_row, epsilon_total=total)})
+        assert guarantee(spec).endswith(f"add up, with the release, to {told_cap} at most.")
+        assert not any(sentence.startswith("Answers about one row") for sentence in not_protected(spec))
+
+
 def test_pure_privacy_is_told_without_a_delta():
     text = told(PLANAR)
     assert text.startswith("1.25-differential privacy")

@@ -1,0 +1,32 @@
+"""What the owner is told of noise, in each feature's own unit."""
+
+import numpy as np
+import pytest
+
+from curator_service.release.registry import mechanism_of
+from curator_service.scaling import ScaledRows
+from curator_service.service.advisories import Standing
+from curator_service.service.releases import _report
+from shared import wire
+
+LAW = {"epsilon": "1", "delta": 1e-5, "sensitivity": 0.5}
+PLAIN = wire.GaussianRelease(mechanism="gaussian", **LAW)
+PROJECTION = wire.GaussianProjectionRelease(mechanism="gaussian_projection", r=4, **LAW)
+
+
+@pytest.mark.parametrize("release", [PLAIN, PROJECTION], ids=lambda r: r.mechanism)
+def test_noise_has_a_feature_s_unit_only_where_a_column_is_a_feature(release):
+    features = [wire.Feature(column=f"x{j}", lower=0.0, upper=1.0 + j) for j in range(13)]
+    spec = wire.StudyCreate(
+        name="s",
+        dataset_id="ds_1",
+        features=features,
+        measurement=wire.Measurement(column="y", direction="maximize"),
+        release=release,
+    )
+    rows = ScaledRows(np.zeros((20, 13)), list(range(13)), features, np.arange(20))
+    mechanism = mechanism_of(spec, release)
+    report = _report(spec, rows, mechanism, Standing(release, None, None), mechanism.assess(rows))
+    assert [feature.sensitivity for feature in report.features] == [0.5 * (1 + j) for j in range(13)]
+    expected = [None] * 13 if release is PROJECTION else [report.noise_sd * (1 + j) for j in range(13)]
+    assert [feature.noise_sd for feature in report.features] == expected
