@@ -1,11 +1,12 @@
 """Noise for many rows: in this process, or spread over as many as there are processors.
 
 The workers are fresh processes (spawn), so that none can share a generator's state with another, and each draws from
-the operating system and OpenDP for itself. They get one piece of the rows at a time, of about a second's work, and
-hold nothing else. A worker that fails or dies ends the whole draw with an error: no piece is drawn in another way.
+the operating system and OpenDP for itself. They get one piece of the rows at a time, of a fraction of a second's work,
+and hold nothing else. A worker that fails or dies ends the whole draw with an error: no piece is drawn in another way.
 They cannot outlive the parent: a worker whose pipe is closed, whatever closed it, ends after the piece in hand.
 """
 
+import gc
 import math
 import os
 import signal
@@ -21,8 +22,8 @@ import numpy as np
 from shared.errors import NumericalFailure
 from shared.matrix import Matrix, forget_pages
 
-PIECE_DRAWS = 100_000
-"""About a second of one processor."""
+PIECE_DRAWS = 25_000
+"""About a quarter of a second of one processor; OpenDP takes some 300 bytes for each."""
 PARALLEL_DRAWS = 300_000
 """Fewer are drawn faster here than it takes workers to start."""
 _DONE = b"done"
@@ -87,7 +88,13 @@ def _pieces(blocks: Iterable[tuple[slice, Matrix]], rows: int) -> Iterator[tuple
 
 def _here(law: Law, pieces: Iterator[tuple[slice, Matrix]]) -> _Noisy:
     for place, piece in pieces:
-        yield place, law.add(piece)
+        yield place, _drawn(law, piece)
+
+
+def _drawn(law: Law, piece: Matrix) -> Matrix:
+    noisy = law.add(piece)
+    gc.collect(1)  # OpenDP 0.16 ties the values into reference cycles: left alone, they pile up, piece upon piece
+    return noisy
 
 
 def _spread(law: Law, pieces: Iterator[tuple[slice, Matrix]], count: int) -> _Noisy:
@@ -176,7 +183,7 @@ def work(pipe: connection.Connection, law: Law) -> None:
             columns = int(pipe.recv_bytes())
             block = np.frombuffer(pipe.recv_bytes()).reshape(-1, columns)
             try:
-                noisy = law.add(block)
+                noisy = _drawn(law, block)
             except BaseException as error:  # whatever it is, nothing is drawn; its text might quote a value
                 known = isinstance(error, NumericalFailure)
                 pipe.send_bytes((str(error) if known else f"a draw of noise failed: {type(error).__name__}").encode())
