@@ -13,6 +13,7 @@ from curator_service.release.mechanism import Assessment
 from curator_service.scaling import BLOCK_ROWS, ScaledRows
 from shared.errors import NumericalFailure
 from shared.wire import Feature, NoiseLaw
+from tests.scale import scaled
 
 MISTAKEN = 1e-6  # a correct mechanism fails a decision about as often
 
@@ -141,6 +142,6 @@ def test_the_conversion_of_the_audit_is_the_known_one():
 def test_no_attack_on_two_neighbours_proves_more_than_epsilon_and_half_the_noise_is_caught():
     """50,000 releases a side at epsilon 1: about 0.8 is proved; with half the noise about 1.75."""
     parameters = Decimal(1), 1e-5, 0.3
-    honest = audited_epsilon(GaussianMechanism(*parameters), 2, 50_000)
+    honest = audited_epsilon(GaussianMechanism(*parameters), 2, max(50_000, scaled(10_000)))
     assert 0.6 < honest <= 1.0
     assert audited_epsilon(HalfTheNoise(*parameters), 2, 20_000) > 1.0
