@@ -10,7 +10,7 @@ help:
 	@echo "make demo     both parties on this machine, over real HTTP: a table and a plot (ARGS='--keep')"
 	@echo "make test     every test"
 	@echo "make soak     kill -9 at random under load for ten minutes, then 20 times at each named point (SECONDS=600)"
-	@echo "make audit-privacy   the statistical privacy tests at full size: 2 x 200,000 draws (SCALE=25; 250: the nightly figure)"
+	@echo "make audit-privacy   the statistical privacy tests at full size: 2 x 200,000 draws (SCALE=20; 200: the nightly figure)"
 	@echo "make check    ruff, mypy --strict, import contracts"
 	@echo "make bench    speed side by side with what one would use instead"
 	@echo "make docker-check   build and run docker-compose.yml (needs a Docker engine)"
@@ -35,7 +35,7 @@ soak: $(READY)
 	$(BIN)/python -m tests.system.soak --seconds $(SECONDS) $(ARGS)
 	BLINDOPT_CRASHES=20 $(BIN)/python -m pytest tests/system/test_crash_matrix.py
 
-SCALE ?= 25
+SCALE ?= 20
 audit-privacy: $(READY)
 	BLINDOPT_AUDIT_SCALE=$(SCALE) $(BIN)/python -m pytest -n 2 --dist loadfile tests/curator_service/privacy \
 	    tests/curator_service/release tests/curator_service/measurement tests/curator_service/attacks \

@@ -34,17 +34,25 @@ def attack(spec: StudyCreate, outcomes: Vector, rng: np.random.Generator, *, sec
     chosen = rng.integers(len(outcomes), size=rows)
     truths = np.asarray(outcomes)[chosen]
     errors = np.array([abs(_mean(spec, float(truth), k) - truth) for truth in truths])
+    blind = False
     if isinstance(spec.answers, NoAnswerNoise):
         unit = "error of y, in its own unit"
     else:
         errors, unit = errors / spec.answers.bound, "error of y, in units of C"
+        guesses = np.abs(truths - spec.answers.centre) / spec.answers.bound
+        if blind := bool(np.median(guesses) <= np.median(errors)):  # the middle of the range is public
+            errors = guesses
     error, low, high = median_interval(errors)
     cost = f", which cost epsilon {text(k * Prices.of(spec).answer)} together" if private else ""
     asks = f"Who asks for y of one row {k:,} times" if k > 1 else "Who asks for y of one row once"
     if is_exact(spec):
         sentence = "Who asks for y of a row once gets it as it is: answers have no noise, and no finite epsilon."
+    elif blind:
+        sentence = (
+            f"{asks}{cost}, does no better than by guessing the middle: {_percent(error)} of C off in the median."
+        )
     elif private:
-        sentence = f"{asks}{cost}, knows it to within {100 * error:.2g} % of C in the median."
+        sentence = f"{asks}{cost}, knows it to within {_percent(error)} of C in the median."
     else:
         sentence = f"{asks} knows it to within {error:.2g} in the median; it has no finite epsilon."
     return Finding(
@@ -67,6 +75,10 @@ def answers_about_a_row(spec: StudyCreate) -> int:
         if budget.epsilon_per_row is not None and spec.privacy_unit == "row":
             left.append((units(budget.epsilon_per_row) - prices.release) // prices.answer)
     return max(0, int(min(left)))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
 
 
 def _answer_seconds(spec: StudyCreate, y: float) -> float:

@@ -123,3 +123,13 @@ def test_noise_of_the_measurement_averages_out():
 def test_slow_answers_are_tried_fewer_times_and_the_sentence_says_so():
     found = found_of(spec(laplace("5")), seconds=1e-6)
     assert f"{averaging.ANSWERS_MIN} times, which cost epsilon 500" in found.sentence
+
+
+def test_noise_that_hides_more_than_the_range_tells_is_compared_with_a_guess():
+    """Outcomes lie within a tenth of the range: the middle, which is public, is nearer than so noisy a mean."""
+    narrow = np.random.default_rng(2).uniform(-0.5, 0.5, size=300)
+    said = spec(laplace("0.01"), budget=wire.Budget(epsilon_per_row="1.6"))
+    found = averaging.attack(said, narrow, np.random.default_rng(1), seconds=0.3)
+    assert "does no better than by guessing the middle" in found.sentence
+    assert 0.02 < found.figure < 0.08
+    assert found.low <= found.figure <= found.high
