@@ -135,11 +135,13 @@ def test_few_pieces_are_in_flight_at_a_time(monkeypatch):
 
 
 ENDLESS = """
+import signal
 import numpy as np
 from curator_service.privacy.noise import parallel
 from tests.curator_service.privacy.laws import Plus
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background inherits that it is ignored
     parallel.processors = lambda: 2
     x = np.zeros((100_000, 2))
     parallel.apply(Plus(), [(slice(0, len(x)), x)], x.copy(), id, len(x))
