@@ -64,11 +64,14 @@ class Memory:
 
 
 def _family(pid: int) -> Iterator[int]:
+    """A process and its children, but for one that has not begun its own program: it shows its parent's memory."""
     yield pid
     with suppress(OSError):
+        program = Path(f"/proc/{pid}/cmdline").read_bytes()
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in (task / "children").read_text().split():
-                yield from _family(int(child))
+                if Path(f"/proc/{child}/cmdline").read_bytes() != program:
+                    yield from _family(int(child))
 
 
 @contextmanager

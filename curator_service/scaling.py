@@ -7,12 +7,10 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.matrix import Matrix, forget_pages
+from shared.matrix import Matrix, take
 from shared.wire import Feature
 
 BLOCK_ROWS = 16_384
-_SCATTERED_ROWS = 128
-"""In a secret order, each of them brings 64 KiB of a memory-mapped file with it: a block of them, all of the file."""
 
 
 def rounding_of(features: list[Feature]) -> float:
@@ -59,15 +57,5 @@ class ScaledRows:
         unit = np.array([f.unit for f in self.features])
         for start in range(0, self.n, BLOCK_ROWS):
             place = slice(start, min(start + BLOCK_ROWS, self.n))
-            raw = np.concatenate([self._raw(order) for order in _parts(self.order[place])])
+            raw = take(self.values, self.order[place])[:, self.places]
             yield place, (np.clip(raw, lower, upper) - (lower + upper) / 2) / unit
-
-    def _raw(self, order: NDArray[np.int64]) -> Matrix:
-        raw: Matrix = self.values[order][:, self.places]
-        forget_pages(self.values)
-        return raw
-
-
-def _parts(order: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    for start in range(0, len(order), _SCATTERED_ROWS):
-        yield order[start : start + _SCATTERED_ROWS]

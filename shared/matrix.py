@@ -74,6 +74,22 @@ def forget_pages(matrix: Matrix) -> None:
         mapped.madvise(mmap.MADV_DONTNEED)
 
 
+def take(matrix: Matrix, rows: NDArray[np.int64]) -> Matrix:
+    """A copy of some rows of a matrix, in any order. One that ``load`` has mapped is read from its file instead.
+
+    Of a large file, scattered rows would bring nearly all pages into this process: each comes with its neighbours.
+    """
+    whole = isinstance(matrix, np.memmap) and isinstance(matrix.base, mmap.mmap) and matrix.flags.c_contiguous
+    if not isinstance(matrix, np.memmap) or not whole or matrix.filename is None:
+        return matrix[rows]
+    taken = np.empty((len(rows), matrix.shape[1]))
+    with Path(matrix.filename).open("rb", buffering=0) as file:
+        for row, place in zip(taken, matrix.offset + rows * matrix.strides[0], strict=True):
+            if os.preadv(file.fileno(), [row], int(place)) != row.nbytes:
+                raise NumericalFailure("the file of a matrix ends before its time")
+    return taken
+
+
 def digest(path: Path) -> str:
     """SHA-256 of the file's bytes, in hex: the identity of a release."""
     sha = hashlib.sha256()

@@ -120,6 +120,39 @@ def test_more_rows_than_one_chunk_keep_their_order():
     np.testing.assert_array_equal(read.values[:, 1], -np.arange(25_003.0))
 
 
+def test_more_rows_than_one_block_or_group_of_parquet_keep_their_order():
+    buffer = io.BytesIO()
+    up = np.arange(25_003.0)
+    pq.write_table(pa.table({"a": up, "b": -up}), buffer, row_group_size=7_001)
+    read = whole(read_parquet, buffer, Limits(rows=30_000, columns=2))
+    np.testing.assert_array_equal(read.values, np.column_stack([up, -up]))
+
+
+class Counted(io.BytesIO):
+    """Knows how many of its bytes were read."""
+
+    taken = 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        part = super().read(size)
+        self.taken += len(part)
+        return part
+
+
+@pytest.mark.parametrize("groups", [300_000, 10_000])
+def test_parquet_is_read_as_its_blocks_are_taken(groups):
+    """However large a row group is: a file may be larger than the memory."""
+    file = Counted()
+    table = pa.table({name: np.random.default_rng(0).random(300_000) for name in "abc"})
+    pq.write_table(table, file, row_group_size=groups, use_dictionary=False, data_page_size=1 << 16)
+    size, file.taken = file.tell(), 0
+    with read_parquet(file, Limits(rows=10**6, columns=3)) as read:
+        next(read.blocks)
+        assert 0 < file.taken < size / 8
+        assert sum(len(block) for block in read.blocks) == 290_000
+    assert file.taken >= 0.99 * size
+
+
 @pytest.mark.parametrize("text", ["1", " 1 ", "+1", "1.", "01", "1e0", "1E+0", "\t1", '" 1"'])
 def test_a_number_may_be_written_in_any_plain_way(text):
     assert csv_of(f"a\n{text}\n").values.tolist() == [[1.0]]
@@ -269,6 +302,27 @@ def test_a_fault_in_parquet_is_refused_in_its_place(column, place, why):
     error = refusal(parquet_of, pa.table({"b": [1.0, 2.0], "a": column}))
     assert only_fault(error) == place
     assert why in error.errors[0]["message"]
+
+
+def test_faults_beyond_the_first_block_of_parquet_have_their_place():
+    values = np.ones(25_000)
+    values[20_000] = math.inf
+    column = pa.array(values, mask=np.arange(25_000) == 10_000)
+    text = pa.array(["x"] * 25_000)
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"a": column, "b": text}), buffer)
+    error = refusal(whole, read_parquet, buffer, Limits(rows=30_000, columns=2))
+    places = [{key: value for key, value in fault.items() if key != "message"} for fault in error.errors]
+    assert places == [{"column": "b"}, {"row": 10_001, "column": "a"}, {"row": 20_001, "column": "a"}]
+    assert error.total == 3
+
+
+def test_what_comes_after_a_fault_is_read_for_its_faults_alone():
+    content = "a\n" + "1\n" * 10_000 + "x\n" + "1\n" * 20_000 + "y\n"
+    with read_csv(io.BytesIO(content.encode()), Limits(rows=40_000, columns=1)) as table:
+        assert len(next(table.blocks)) == 10_000
+        error = refusal(next, table.blocks)
+    assert [fault["row"] for fault in error.errors] == [10_001, 30_002]
 
 
 # --- files that are refused whole ------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Scaling by public bounds: the formula, every row once, and no two rows further apart than Delta allows."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from curator_service import scaling
 from curator_service.scaling import BLOCK_ROWS, ScaledRows
+from shared import matrix
 from shared.wire import Feature
 
 RANGE = st.floats(-1e50, 1e50, allow_nan=False)
@@ -136,3 +139,24 @@ def test_blocks_are_as_large_as_the_module_says(monkeypatch):
     monkeypatch.setattr(scaling, "BLOCK_ROWS", 2)
     rows = ScaledRows(np.zeros((5, 1)), [0], [Feature(column="a", lower=0.0, upper=1.0)], np.arange(5))
     assert [len(block) for _, block in rows.blocks()] == [2, 2, 1]
+
+
+def test_a_secret_order_holds_little_of_a_mapped_file(tmp_path):
+    """64 MiB, of which a block of rows in random order touches nearly every page."""
+    n = 1 << 18
+    mapped = matrix.create(tmp_path / "x.npy", n, 32)
+    mapped[:] = np.arange(float(n))[:, None]
+    del mapped
+    values = matrix.load(tmp_path / "x.npy")
+    order = np.random.default_rng(0).permutation(n)
+    features, before = [Feature(column="a", lower=0.0, upper=float(n), scale=1.0)], _file_kib()
+    _, block = next(ScaledRows(values, [3], features, order).blocks())
+    np.testing.assert_array_equal(block[:, 0], order[:BLOCK_ROWS] - n / 2)
+    assert _file_kib() - before < 1_000
+    values[order[:BLOCK_ROWS]]
+    assert _file_kib() - before > 32_000  # without the care
+
+
+def _file_kib() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssFile"))

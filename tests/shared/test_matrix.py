@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import os
 import pickle
 import warnings
 from pathlib import Path
@@ -158,3 +159,30 @@ def test_forgetting_leaves_other_arrays_alone(tmp_path):
     private[0, 0] = 7.0
     matrix.forget_pages(private)
     assert private[0, 0] == 7.0
+
+
+@pytest.mark.parametrize("sizes", [[1], [9, 1], [3, 0, 5], [99_999, 1, 7]], ids=str)
+def test_blocks_are_written_as_one_matrix(tmp_path, sizes):
+    """The number of rows that the header tells grows by digits on the way."""
+    values = np.random.default_rng(0).normal(size=(sum(sizes), 3))
+    blocks = np.split(np.asfortranarray(values), np.cumsum(sizes)[:-1])
+    with (tmp_path / "x.npy").open("wb") as file:
+        matrix.write(file, iter(blocks))
+    assert matrix.load(tmp_path / "x.npy").tobytes() == values.tobytes()
+    assert (tmp_path / "x.npy").stat().st_size - values.nbytes <= matrix.HEADER_MAX
+
+
+def test_rows_are_taken_alike_from_a_file_and_from_memory(tmp_path):
+    """In any order, and more than once; a part of a mapped matrix is not taken for the whole."""
+    values = np.random.default_rng(0).normal(size=(50, 3))
+    np.save(tmp_path / "x.npy", values)
+    rows = np.array([49, 0, 7, 7, 31])
+    mapped = matrix.load(tmp_path / "x.npy")
+    for whole, part in ((values, values[10:]), (mapped, mapped[10:])):
+        np.testing.assert_array_equal(matrix.take(whole, rows), values[rows])
+        np.testing.assert_array_equal(matrix.take(part, rows[1:]), values[10:][rows[1:]])
+    np.save(tmp_path / "turned.npy", np.asfortranarray(values))
+    np.testing.assert_array_equal(matrix.take(matrix.load(tmp_path / "turned.npy"), rows), values[rows])
+    os.truncate(tmp_path / "x.npy", (tmp_path / "x.npy").stat().st_size - 1)
+    with pytest.raises(NumericalFailure, match="before its time"):
+        matrix.take(mapped, rows)
