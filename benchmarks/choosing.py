@@ -10,7 +10,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 
 from benchmarks.table import Cell, Table
-from shared.acquisition import beta, choose_maximum, upper_confidence_bound
+from shared.acquisition import beta, choose_maximum
 from shared.kernels import SquaredExponential
 from shared.matrix import Matrix, Vector
 from shared.posterior import Posterior
@@ -46,10 +46,9 @@ def ours(problem: Problem) -> list[int]:
     kernel = SquaredExponential(problem.lengthscale)
     posterior = Posterior(problem.candidates, kernel, noise_variance=NOISE_VARIANCE, capacity=STEPS)
     rows = []
+    ties = np.random.default_rng(0)
     for step in range(1, STEPS + 1):
-        weight = beta(len(problem.candidates), step, DELTA_PRIME)
-        bound = upper_confidence_bound(posterior.mean, posterior.variance, weight)
-        choice = choose_maximum(bound, posterior.mean, posterior.variance, np.random.default_rng([0, step]))
+        choice = posterior.choose(beta(len(problem.candidates), step, DELTA_PRIME), lambda: ties)
         posterior.observe(choice.row, float(problem.outcomes[choice.row]))
         rows.append(choice.row)
     return rows

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import stdtrit
 
-from shared.acquisition import beta, choose_maximum, upper_confidence_bound
-from shared.kernels import SquaredExponential
+from shared.acquisition import beta
+from shared.kernels import Kernel
 from shared.matrix import Matrix, Vector
 from shared.posterior import Posterior
 from shared.wire import GpUcb
@@ -19,7 +19,7 @@ def gp_ucb_regret(
     candidates: Matrix,
     f: Vector,
     noise: Vector,
-    kernel: SquaredExponential,
+    kernel: Kernel,
     noise_variance: float,
     rng: np.random.Generator,
 ) -> float:
@@ -32,8 +32,7 @@ def gp_ucb_regret(
     n, best = len(f), -np.inf
     posterior = Posterior(candidates, kernel, noise_variance=noise_variance, capacity=len(noise))
     for step, error in enumerate(noise, start=1):
-        bound = upper_confidence_bound(posterior.mean, posterior.variance, beta(n, step, DELTA_PRIME))
-        row = choose_maximum(bound, posterior.mean, posterior.variance, rng).row
+        row = posterior.choose(beta(n, step, DELTA_PRIME), lambda: rng).row
         best = max(best, f[row])
         if step < len(noise):
             posterior.observe(row, float(f[row] + error))

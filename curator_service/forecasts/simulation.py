@@ -19,7 +19,7 @@ from curator_service.measurement.column import passport_of
 from curator_service.release.mechanism import Mechanism
 from curator_service.scaling import ScaledRows
 from shared.errors import Invalid
-from shared.kernels import SquaredExponential
+from shared.kernels import kernel_of
 from shared.matrix import Matrix, Vector
 from shared.wire import ForecastCreate, ForecastPoint, StudyCreate
 
@@ -59,7 +59,7 @@ class _Trial:
         assert study.kernel is not None
         self._rows = rows
         self._x: Matrix = np.vstack([block for _, block in rows.blocks()])
-        self._kernel = SquaredExponential(study.kernel.lengthscale, study.kernel.signal_variance)
+        self._kernel = kernel_of(study.kernel.kind, study.kernel.lengthscale, study.kernel.signal_variance)
         self._noise_variance = study.kernel.noise_variance
         self._queries = asked.queries
         self._seed = seed

@@ -3,8 +3,8 @@
 import numpy as np
 
 from shared import wire
-from shared.acquisition import Choice, beta, choose_maximum, upper_confidence_bound
-from shared.kernels import SquaredExponential
+from shared.acquisition import Choice, beta
+from shared.kernels import kernel_of
 from shared.matrix import Matrix
 from shared.posterior import Posterior
 
@@ -23,7 +23,7 @@ class GpUcb:
         self._seed = seed
         self._posterior = Posterior(
             np.asarray(candidates),
-            SquaredExponential(kernel.lengthscale, kernel.signal_variance),
+            kernel_of(kernel.kind, kernel.lengthscale, kernel.signal_variance),
             noise_variance=kernel.noise_variance,
             prior_mean=sign * kernel.mean,
             capacity=capacity,
@@ -31,9 +31,8 @@ class GpUcb:
 
     def choose(self, step: int) -> Choice:
         """The row of the largest upper confidence bound."""
-        mean, variance = self._posterior.mean, self._posterior.variance
-        bound = upper_confidence_bound(mean, variance, beta(len(mean), step, self._delta_prime))
-        return choose_maximum(bound, mean, variance, np.random.default_rng([self._seed, step]))
+        weight = beta(self._posterior.n, step, self._delta_prime)
+        return self._posterior.choose(weight, lambda: np.random.default_rng([self._seed, step]))
 
     def observe(self, row: int, outcome: float) -> None:
         """Update the posterior."""
