@@ -35,6 +35,6 @@ class GpUcb:
         bound = upper_confidence_bound(mean, variance, beta(len(mean), step, self._delta_prime))
         return choose_maximum(bound, mean, variance, np.random.default_rng([self._seed, step]))
 
-    def observe(self, row: int, outcome: float) -> None:
+    def observe(self, row: int, outcome: float, passport: wire.NoisePassport | None = None) -> None:
         """Update the posterior."""
         self._posterior.observe(row, outcome)
