@@ -34,6 +34,6 @@ class GpUcb:
         weight = beta(self._posterior.n, step, self._delta_prime)
         return self._posterior.choose(weight, lambda: np.random.default_rng([self._seed, step]))
 
-    def observe(self, row: int, outcome: float) -> None:
+    def observe(self, row: int, outcome: float, passport: wire.NoisePassport | None = None) -> None:
         """Update the posterior."""
         self._posterior.observe(row, outcome)
