@@ -131,6 +131,7 @@ class Run:
             answers=study.answers,
             initial=len(initial),
             people=study.privacy_unit == "row",
+            noise=study.noise,
         )
         warnings = json.dumps(warnings_of(algorithm))
         self._write(lambda db: store.change_run(db, self._identity, warnings=warnings))

@@ -9,6 +9,7 @@ from scipy.interpolate import CubicSpline
 
 from shared.kernels import SMALLEST, Kernel, Matern12, Matern32, Matern52, SquaredExponential
 from shared.matrix import Matrix, Vector
+from shared.wire.releases import NoiseLaw
 
 Law = Literal["gaussian", "planar_laplace"]
 _ORDERS: dict[type[Kernel], float] = {Matern12: 0.5, Matern32: 1.5, Matern52: 2.5}
@@ -34,6 +35,16 @@ class Tabulated(Kernel):
         squared -= place
         squared *= self.values[place + 1] - self.values[place]
         squared += self.values[place]
+
+
+def noise_aware(kernel: Kernel, law: NoiseLaw, r: int) -> tuple[Kernel, float]:
+    """Kernel and nugget for a release of ``r`` columns with this noise; those of no noise where its law says none.
+
+    Of ``gaussian_projection`` only the Gaussian noise is taken into account, not what the projection does.
+    """
+    if law.family in ("none", "random_projection") or not law.sd:
+        return kernel, 0.0
+    return averaged(kernel, "planar_laplace" if law.family == "planar_laplace" else "gaussian", law.sd, r)
 
 
 def averaged(kernel: Kernel, law: Law, sd: float, r: int) -> tuple[Kernel, float]:

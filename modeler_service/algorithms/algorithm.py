@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from modeler_service.algorithms.few_arms import ARMS_MAX, MATRICES, FewArms
-from modeler_service.algorithms.gp_ucb import GpUcb
+from modeler_service.algorithms.gp_ucb import NO_NOISE, GpUcb
 from modeler_service.algorithms.making import few_arms_of
 from modeler_service.algorithms.random_rows import RandomRows
 from shared import wire
@@ -44,18 +44,21 @@ def algorithm_of(
     answers: wire.Answers = NONE,
     initial: int = 0,
     people: bool = False,
+    noise: wire.NoiseLaw = NO_NOISE,
 ) -> Algorithm:
     """The algorithm that a run asks for; ``sign`` is -1 for minimization.
 
     It will be shown ``capacity`` outcomes at most, the first ``initial`` of them of random rows. ``people``: rows are
-    people, and answers about one add up. Raises Invalid if it needs a kernel and there is none, or other answers.
+    people, and answers about one add up; ``noise``: the law of the release's noise. Raises Invalid if it needs a
+    kernel and there is none, or other answers.
     """
     if isinstance(spec, wire.RandomRows):
         return RandomRows(len(candidates), seed)
     if kernel is None:
         raise Invalid(f"{spec.name} needs a kernel: the study has none, so give one with the run")
     if isinstance(spec, wire.GpUcb):
-        return GpUcb(candidates, kernel, spec.delta_ucb, sign=sign, seed=seed, capacity=capacity)
+        law = noise if spec.noise_aware else NO_NOISE
+        return GpUcb(candidates, kernel, spec.delta_ucb, sign=sign, seed=seed, capacity=capacity, noise=law)
     return few_arms_of(
         spec,
         candidates,

@@ -10,7 +10,7 @@ from shared import wire
 from shared.acquisition import Choice
 from shared.arms import check_reward
 from shared.errors import Invalid, NumericalFailure
-from shared.kernels import SquaredExponential
+from shared.kernels import kernel_of
 from shared.matrix import Matrix, Vector
 from shared.rewards import Family, RewardLaw
 
@@ -95,7 +95,7 @@ def gram_of(candidates: Matrix, kernel: wire.Kernel, nugget: float) -> Matrix:
         )
     if not np.isfinite(candidates).all():
         raise NumericalFailure("the candidates hold a number that is not finite")
-    gram = SquaredExponential(kernel.lengthscale)(np.asarray(candidates), np.asarray(candidates))
+    gram = kernel_of(kernel.kind, kernel.lengthscale, 1.0)(np.asarray(candidates), np.asarray(candidates))
     gram[np.diag_indices(len(gram))] += nugget
     gram /= 1 + nugget
     return gram

@@ -29,6 +29,9 @@ class GpUcb(Request):
 
     name: Literal["gp_ucb"] = Field(description="Names the algorithm.")
     delta_ucb: float = Field(0.05, gt=0, lt=1, description="Theorem 3; delta' is half of it.")
+    noise_aware: bool = Field(
+        True, description="Average the kernel over the release's noise, where its law is known; else take Z for X."
+    )
 
 
 class RandomRows(Request):
