@@ -43,10 +43,15 @@ class RewardLaw:
 
     @classmethod
     def of(cls, answers: Answers, kernel: Kernel) -> Self:
-        """The law of a study's answers. ``auto`` is what its curator takes it for: the smallest variance."""
+        """The law of a study's answers. ``auto`` is what its curator takes it for: the smallest variance.
+
+        ProtocolViolated for bounded answers with an epsilon that no curator takes.
+        """
         if isinstance(answers, NoAnswerNoise):
             return cls("none", kernel.mean, sqrt(kernel.signal_variance), sqrt(kernel.noise_variance), 0.0, 0.0, None)
         epsilon, bound = float(amount(answers.epsilon)), answers.bound
+        if isinstance(answers, OneBitAnswers | PiecewiseAnswers) and epsilon > BOUNDED_EPSILON_MAX:
+            raise ProtocolViolated(f"{answers.mechanism} answers with an epsilon above {BOUNDED_EPSILON_MAX}")
         laws = {family: _noise(family, bound, epsilon) for family in _families(answers, epsilon)}
         family = min(laws, key=lambda name: laws[name][1])
         scale, variance = laws[family]

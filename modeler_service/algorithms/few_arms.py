@@ -39,9 +39,11 @@ class Stage:
         """What is taken off outcomes: the centre, in the run's direction."""
         return self.sign * self.law.centre
 
-    def choice(self, step: int, mean: Vector, width: Vector, sd: Vector) -> Choice:
-        """The arm of largest mean + width; exact ties are broken by a draw of seed and step alone."""
-        index = mean + width
+    def choice(self, step: int, index: Vector, mean: Vector, variance: Vector, amplitude: float) -> Choice:
+        """The arm of largest ``index``; exact ties are broken by a draw of seed and step alone.
+
+        The standard deviation that it tells is ``amplitude`` times the root of ``variance``.
+        """
         arm = int(index.argmax())
         top = float(index[arm])
         if not abs(top) < np.inf:  # argmax returns the first NaN
@@ -50,7 +52,11 @@ class Stage:
         if ties > 1:
             draw = np.random.default_rng([self.seed, step]).integers(ties)
             arm = int(np.flatnonzero(index == top)[draw])
-        return Choice(arm, float(mean[arm]) + self.offset, float(sd[arm]), top + self.offset, ties)
+        return self.told(arm, float(mean[arm]), amplitude * sqrt(max(float(variance[arm]), 0.0)), top, ties)
+
+    def told(self, arm: int, mean: float, sd: float, top: float, ties: int) -> Choice:
+        """A choice in units of the outcome: the centre is put back."""
+        return Choice(arm, mean + self.offset, sd, top + self.offset, ties)
 
 
 class FewArms(ABC):
@@ -63,8 +69,12 @@ class FewArms(ABC):
 
     def choose(self, step: int) -> Choice:
         """The arm of the largest index."""
-        mean, width, sd = self._index()
-        return self.stage.choice(step, mean, width, sd)
+        mean, variance, width, amplitude = self._view()
+        index = np.maximum(variance, 0.0)  # rounding may dip below
+        np.sqrt(index, out=index)
+        index *= width
+        index += mean
+        return self.stage.choice(step, index, mean, variance, amplitude)
 
     def observe(self, row: int, outcome: float, passport: wire.NoisePassport | None = None) -> None:
         """Learn from an outcome. ProtocolViolated for a passport that is not of the study's answers."""
@@ -76,8 +86,11 @@ class FewArms(ABC):
         self._learn(row, outcome - self.stage.offset)
 
     @abstractmethod
-    def _index(self) -> tuple[Vector, Vector, Vector]:
-        """Mean, width of the bound above it, and standard deviation, of each arm; units of y, centred."""
+    def _view(self) -> tuple[Vector, Vector, float, float]:
+        """Mean and variance of each arm, the weight of the standard deviation, and its unit in units of y.
+
+        Means are centred, in units of y; variances belong to the kernel of unit size, or to that of the algorithm.
+        """
 
     @abstractmethod
     def _learn(self, arm: int, reward: float) -> None:

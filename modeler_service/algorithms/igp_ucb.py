@@ -2,8 +2,6 @@
 
 from math import log, sqrt
 
-import numpy as np
-
 from modeler_service.algorithms.few_arms import FewArms, Stage, amplitude
 from shared.arms import ArmsPosterior
 from shared.matrix import Vector
@@ -29,9 +27,8 @@ class IgpUcb(FewArms):
         inner = 2 * (self.posterior.gain + log(1 / self._delta)) / self.posterior.lam
         return self._scale * (self._rkhs_bound + self._sub_gaussian * sqrt(inner))
 
-    def _index(self) -> tuple[Vector, Vector, Vector]:
-        sigma = np.sqrt(np.maximum(self.posterior.variance, 0.0))
-        return self.posterior.mean, self.width * sigma, self._sd * sigma
+    def _view(self) -> tuple[Vector, Vector, float, float]:
+        return self.posterior.mean, self.posterior.variance, self.width, self._sd
 
     def _learn(self, arm: int, reward: float) -> None:
         self.posterior.play(arm, reward)

@@ -50,9 +50,8 @@ class LaplaceAdf(FewArms):
         self.covariance = np.ascontiguousarray(stage.gram * stage.law.value_bound**2)
         self._variance = np.einsum("ii->i", self.covariance)
 
-    def _index(self) -> tuple[Vector, Vector, Vector]:
-        sd = np.sqrt(np.maximum(self._variance, 0.0))
-        return self.mean, self._beta * sd, sd
+    def _view(self) -> tuple[Vector, Vector, float, float]:
+        return self.mean, self._variance, self._beta, 1.0
 
     def _learn(self, arm: int, reward: float) -> None:
         column = self.covariance[:, arm].copy()

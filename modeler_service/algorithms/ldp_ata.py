@@ -81,11 +81,10 @@ class LdpAta(FewArms):
             total -= products.sum(axis=1)
         return left_product(total, self.root.turned)
 
-    def _index(self) -> tuple[Vector, Vector, Vector]:
+    def _view(self) -> tuple[Vector, Vector, float, float]:
         root = self.root
-        sigma = np.sqrt(np.maximum(self._missed + root.lam * root.norms, 0.0))
         width = self._settings.width(root.plays, root.rank, self.stage.horizon)
-        return self.mean(), width * sigma, self._sd * sigma
+        return self.mean(), self._missed + root.lam * root.norms, width, self._sd
 
     def _learn(self, arm: int, reward: float) -> None:
         self.root.play(arm)

@@ -83,16 +83,17 @@ class LdpMoma(FewArms):
 
     def choose(self, step: int) -> Choice:
         """The epoch's arm; at its first round that of the largest index."""
-        mean, width, sd = self._index()
         if not self._epoch:
-            return self.stage.choice(step, mean, width, sd)
-        arm, offset = self._arm, self.stage.offset
-        return Choice(arm, float(mean[arm]) + offset, float(sd[arm]), float(mean[arm] + width[arm]) + offset, 1)
+            return super().choose(step)
+        mean, variance, width, amplitude = self._view()
+        arm = self._arm
+        sigma = sqrt(max(float(variance[arm]), 0.0))
+        return self.stage.told(arm, float(mean[arm]), amplitude * sigma, float(mean[arm]) + width * sigma, 1)
 
-    def _index(self) -> tuple[Vector, Vector, Vector]:
+    def _view(self) -> tuple[Vector, Vector, float, float]:
         root = self.root
-        sigma = np.sqrt(np.maximum(self._missed + root.lam * root.norms, 0.0))
-        return self.mean, self._settings.width(root.plays, root.rank) * sigma, self._sd * sigma
+        width = self._settings.width(root.plays, root.rank)
+        return self.mean, self._missed + root.lam * root.norms, width, self._sd
 
     def _learn(self, arm: int, reward: float) -> None:
         self._seen += 1

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from math import log, sqrt
 
-import numpy as np
-
 from modeler_service.algorithms.few_arms import FewArms, Stage, amplitude
 from shared.arms import ArmsPosterior
 from shared.matrix import Vector
@@ -89,9 +87,8 @@ class LdpTgp(FewArms):
         posterior = self.posterior
         return self._scale * self._rule.beta(posterior.plays, posterior.gain, self._biases, posterior.lam)
 
-    def _index(self) -> tuple[Vector, Vector, Vector]:
-        sigma = np.sqrt(np.maximum(self.posterior.variance, 0.0))
-        return self.posterior.mean, self.width * sigma, self._sd * sigma
+    def _view(self) -> tuple[Vector, Vector, float, float]:
+        return self.posterior.mean, self.posterior.variance, self.width, self._sd
 
     def _learn(self, arm: int, reward: float) -> None:
         t = self.posterior.plays + 1

@@ -31,13 +31,15 @@ class Thompson(FewArms):
 
     def choose(self, step: int) -> Choice:
         """The arm that is largest in the draw of this step."""
-        mean, spread, sd = self._index()
-        draw = (self._scale * self._sd) * left_product(self._normals(step), self.root.turned)
-        return self.stage.choice(step, mean, draw, spread + sd)
+        mean, variance, width, amplitude = self._view()
+        index = left_product(self._normals(step), self.root.turned)
+        index *= width
+        index += mean
+        return self.stage.choice(step, index, mean, variance, amplitude)
 
-    def _index(self) -> tuple[Vector, Vector, Vector]:
+    def _view(self) -> tuple[Vector, Vector, float, float]:
         mean = left_product(right_product(self.root.turned, self._sums), self.root.turned)
-        return mean, np.zeros(len(mean)), self._sd * np.sqrt(np.maximum(self.root.norms, 0.0))
+        return mean, self.root.norms, self._scale * self._sd, self._sd
 
     def _learn(self, arm: int, reward: float) -> None:
         self.root.play(arm)

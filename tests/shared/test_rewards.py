@@ -38,6 +38,12 @@ def test_auto_is_what_the_curator_takes_it_for(epsilon):
     assert RewardLaw.of(answers, KERNEL).family == concrete_answers(answers).mechanism
 
 
+@pytest.mark.parametrize("kind", ["one_bit", "piecewise"])
+def test_bounded_answers_that_no_curator_gives_are_a_broken_protocol(kind):
+    with pytest.raises(ProtocolViolated, match="epsilon"):
+        RewardLaw.of(answers_of(kind, "1000"), KERNEL)
+
+
 def test_moments_are_those_of_the_paper():
     law = RewardLaw.of(answers_of("laplace", "0.5"), KERNEL)
     private = 8 * 2.5**2 / 0.5**2

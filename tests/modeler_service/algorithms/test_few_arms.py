@@ -73,9 +73,7 @@ def test_ata_keeps_few_rewards_and_has_the_estimates_of_the_pass_over_all(lam, m
             level = (moment / math.log(4 * m * horizon / DELTA)) ** power * t ** ((1 - alpha) / (2 * (1 + alpha)))
             mean, variance, cut = ata_as_written(bandit.gram, lam, level, arms[:t], rewards[:t], renewed_every)
             np.testing.assert_allclose(algorithm.mean(), mean, atol=1e-8)
-            np.testing.assert_allclose(
-                algorithm._index()[2] ** 2 * lam, variance * bandit.law.noise_variance, atol=1e-6
-            )
+            np.testing.assert_allclose(algorithm._view()[1], variance, atol=1e-8)
             cuts += cut
     assert cuts > 0  # else the truncation was not tested
     assert algorithm.dangerous < horizon  # nor the pruning
@@ -127,9 +125,14 @@ def test_tgp_is_the_textbook_posterior_of_truncated_rewards(tight):
     else:
         moment = law.value_bound**2 + law.noise_bound**2 + 2 * law.scale**2
         beta += math.sqrt(moment * (math.log(t) + 1) / lam)
-    found, width, _ = algorithm._index()
+    found, spread, width, amplitude = algorithm._view()
     np.testing.assert_allclose(found, mean, atol=1e-8)
-    np.testing.assert_allclose(width, 0.5 * beta * np.sqrt(variance), rtol=1e-8)
+    np.testing.assert_allclose(spread, variance, atol=1e-8)
+    assert (width, amplitude) == pytest.approx((0.5 * beta, math.sqrt(law.noise_variance / lam)))
+    index, choice = mean + 0.5 * beta * np.sqrt(variance), algorithm.choose(301)
+    assert (choice.row, choice.ties) == (index.argmax(), 1)
+    assert (choice.acquisition, choice.mean) == pytest.approx((index.max(), mean[choice.row]), abs=1e-8)
+    assert choice.sd == pytest.approx(math.sqrt(law.noise_variance / lam * variance[choice.row]))
 
 
 def test_tgps_first_levels_have_no_logarithm_of_zero():
@@ -200,7 +203,8 @@ def test_moma_is_the_naive_median_of_ridge_regressions(k):
             variance = lam * np.einsum("ij,ij->j", phi, np.linalg.solve(ridge, phi))
             beta = 6 * (1 + math.sqrt(2)) + 9 * math.sqrt(len(phi) * bandit.law.noise_moment / lam)
             variance += np.diag(bandit.gram) - (phi**2).sum(axis=0)
-            np.testing.assert_allclose(algorithm._index()[1], 0.1 * beta * np.sqrt(variance), atol=1e-5)
+            np.testing.assert_allclose(algorithm._view()[1], variance, atol=1e-8)
+            assert algorithm._view()[2] == pytest.approx(0.1 * beta)
     played = [set(rows[i : i + k]) for i in range(0, horizon, k)]
     assert all(len(arms) == 1 for arms in played)  # one arm an epoch, and in the rounds left over
 
@@ -302,7 +306,7 @@ def test_thompson_draws_from_the_posterior():
     counts, sums = np.bincount(arms, minlength=8), np.bincount(arms, rewards, minlength=8)
     covariance = np.linalg.solve(np.eye(8) + bandit.gram * counts / lam, bandit.gram)
     mean = covariance @ sums / lam
-    np.testing.assert_allclose(algorithm._index()[0], mean, atol=1e-6)
+    np.testing.assert_allclose(algorithm._view()[0], mean, atol=1e-6)
     steps = 4_096
     noise = np.array([algorithm._normals(step) @ algorithm.root.turned for step in range(steps)])
     draws = 0.5 * math.sqrt(law.noise_variance) * noise
