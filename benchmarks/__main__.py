@@ -21,13 +21,14 @@ def main() -> None:
     )
     parser.add_argument("--grants", type=int, default=exchange.CLIENTS, help="how many the clients of exchange share")
     parser.add_argument("--rows", type=int, default=release.ROWS, help="of the release; a million take minutes")
+    parser.add_argument("--large", action="store_true", help="choosing among a million rows too: a minute, 2 GiB")
     chosen = parser.parse_args()
     if not 1 <= chosen.grants <= exchange.CLIENTS:
         parser.error(f"--grants: 1 to {exchange.CLIENTS}")
     if chosen.rows < 1:
         parser.error("--rows: at least 1")
     parts: dict[str, Callable[[], list[Table]]] = {
-        "choosing": choosing.tables,
+        "choosing": lambda: choosing.tables(chosen.large),
         "draws": draws.tables,
         "exchange": lambda: exchange.tables(chosen.grants),
         "ldp": ldp.tables,
