@@ -80,7 +80,9 @@ class Points:
     def covariance(self, rows: NDArray[np.intp] | slice, asked: Matrix) -> Matrix:
         """The kernel of candidates ``rows`` with asked ones, as (m, k) numbers of ``dtype`` in C order."""
         if self._by_products:
-            squared: Matrix = (self._kept[rows] if isinstance(rows, slice) else self._kept.take(rows, axis=0)) @ asked
+            kept = self._kept[rows] if isinstance(rows, slice) else self._kept.take(rows, axis=0)
+            # One column: a product with a vector takes half the time of one with a matrix.
+            squared: Matrix = (kept @ asked[:, 0])[:, None] if asked.shape[1] == 1 else kept @ asked
             np.maximum(squared, 0.0, out=squared)
         else:
             squared = cdist(self._kept[rows, :-2], -0.5 * asked[:-2].T, "sqeuclidean").astype(self._kept.dtype)

@@ -21,7 +21,7 @@ _CELLS = 1 << 17  # numbers of a temporary while candidates are brought up to da
 _SOLVED = 1 << 12  # candidates that are solved for exactly together
 _EPSILON = float(np.finfo(np.float64).eps)
 _LEADERS = 64  # candidates that are brought up to date first, all over the rows: they tell what others must reach
-_FEW = 30_000  # candidates that are all brought up to date each time: that takes less than telling which
+_FEW = 50_000  # candidates that are all brought up to date each time: that takes less than telling which
 _FIRST = 1 << 10  # most of those left over that come next
 
 
@@ -76,6 +76,7 @@ class Posterior:
         self._mean: Vector = np.full(n, self._prior_mean)
         self._variance: Vector = np.full(n, self._prior_variance)
         self._state: Rows = np.zeros(n, dtype=np.intp)  # how many outcomes mean and variance know
+        self._everybody = 0  # with how many outcomes all of them are up to date alike; -1: some know more
         self._bounds: Vector = np.empty(n)
         self._stripes = min(n, _LEADERS)
         self._tolerance = 64.0 * float(np.finfo(dtype).eps) * (1 + self._points.strain)
@@ -161,18 +162,19 @@ class Posterior:
             self._extend(rows[start : start + size])
 
     def _refresh_all(self) -> None:
-        late = np.flatnonzero(self._state < self.count)
-        if len(late) == len(self._mean) and self._state.min() == self.count - 1:
+        if self._everybody == self.count - 1:
             self._extend_all()
-        else:
+        elif self._everybody < self.count:
+            late = np.flatnonzero(self._state < self.count)
             for start in range(0, len(late), _SCAN):
                 self._refresh(late[start : start + _SCAN])
+        self._everybody = self.count
 
     def _extend_all(self) -> None:
         """The same for everybody and one outcome: a block of rows at a time, in place."""
         s = self.count - 1
         factor = self._factor[s, : s + 1].astype(self._whitened.dtype, copy=False)
-        size = max(_LEADERS, _CELLS // max(s, 1))
+        size = min(_SCAN, len(self._mean))
         for start in range(0, len(self._mean), size):
             part = slice(start, start + size)
             column = self._points.covariance(part, self._queries[:, s : s + 1])[:, 0]
@@ -186,7 +188,7 @@ class Posterior:
             column *= column
             self._variance[part] -= column
         np.maximum(self._variance, 0.0, out=self._variance)
-        self._state[:] = self.count
+        self._state.fill(self.count)
 
     def _extend(self, rows: Rows) -> None:
         """Append to whitened rows what they lack: (K - V L_old^T) L_new^-T, for the columns that any of them lacks.
@@ -194,6 +196,8 @@ class Posterior:
         The block of L^-1 is the inverse of the block of L; one product is eight times as fast as a substitution.
         """
         t, s = self.count, int(self._state[rows].min())
+        if self._everybody < t:
+            self._everybody = -1
         w = self._weights[:t].astype(self._whitened.dtype, copy=False)
         new = self._points.covariance(rows, self._queries[:, s:t])
         if self._nugget:
