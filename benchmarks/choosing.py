@@ -1,23 +1,30 @@
-"""Choosing rows: GP-UCB's loop over finite candidates against scikit-learn's, with equal settings."""
+"""Choosing rows: GP-UCB's loop over finite candidates beside scikit-learn's and plain numpy's, with equal settings.
+
+Times are of the processor, with one thread: on a busy machine the clock measures the others too.
+"""
 
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
+from threadpoolctl import threadpool_limits
 
 from benchmarks.table import Cell, Table
 from shared.acquisition import beta, choose_maximum, upper_confidence_bound
 from shared.kernels import SquaredExponential
 from shared.matrix import Matrix, Vector
+from shared.points import Precision
 from shared.posterior import Posterior
 
 STEPS = 50
 NOISE_VARIANCE = 1e-4
 DELTA_PRIME = 0.025
+LARGE = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,67 +36,188 @@ class Problem:
     lengthscale: float
     outcomes: Vector
 
+    def weight(self, step: int) -> float:
+        """beta_t."""
+        return beta(len(self.candidates), step, DELTA_PRIME)
+
+
+Loop = Callable[[Problem], Iterator[int]]
+
 
 def problems() -> list[Problem]:
     """A: a 100 x 100 grid; B: 36,000 random candidates of 15 columns."""
     axis = np.linspace(0.0, 1.0, 100)
     grid = np.stack(np.meshgrid(axis, axis), axis=-1).reshape(-1, 2)
-    cloud = np.random.default_rng(0).normal(size=(36_000, 15))
     return [
         Problem("A: n = 10,000, r = 2", grid, 0.2, np.sin(7 * grid).sum(axis=1)),
-        Problem("B: n = 36,000, r = 15", cloud, 4.0, np.sin(cloud).sum(axis=1) / 4),
+        cloud("B", 36_000),
     ]
 
 
-def ours(problem: Problem) -> list[int]:
+def cloud(name: str, n: int) -> Problem:
+    """Normal candidates of 15 columns."""
+    z = np.random.default_rng(0).normal(size=(n, 15))
+    return Problem(f"{name}: n = {n:,}, r = 15", z, 4.0, np.sin(z).sum(axis=1) / 4)
+
+
+def ours(problem: Problem, dtype: Precision = np.float64) -> Iterator[int]:
     """The rows that the modeler's engine chooses."""
-    kernel = SquaredExponential(problem.lengthscale)
-    posterior = Posterior(problem.candidates, kernel, noise_variance=NOISE_VARIANCE, capacity=STEPS)
-    rows = []
+    kernel, ties = SquaredExponential(problem.lengthscale), np.random.default_rng(0)
+    posterior = Posterior(problem.candidates, kernel, noise_variance=NOISE_VARIANCE, capacity=STEPS, dtype=dtype)
     for step in range(1, STEPS + 1):
-        weight = beta(len(problem.candidates), step, DELTA_PRIME)
-        bound = upper_confidence_bound(posterior.mean, posterior.variance, weight)
-        choice = choose_maximum(bound, posterior.mean, posterior.variance, np.random.default_rng([0, step]))
-        posterior.observe(choice.row, float(problem.outcomes[choice.row]))
-        rows.append(choice.row)
-    return rows
+        row = posterior.choose(problem.weight(step), lambda: ties).row
+        posterior.observe(row, float(problem.outcomes[row]))
+        yield row
 
 
-def scikit_learn(problem: Problem) -> list[int]:
-    """The same loop over GaussianProcessRegressor, refitted at each step with fixed hyper-parameters."""
-    n = len(problem.candidates)
-    kernel = RBF(problem.lengthscale)
-    rows: list[int] = []
-    for step in range(1, STEPS + 1):
+def plain(problem: Problem) -> Iterator[int]:
+    """The floor: incremental columns in plain numpy, everybody updated at each step."""
+    z, n, ties = problem.candidates, len(problem.candidates), np.random.default_rng(0)
+    whitened, mean, variance = np.empty((STEPS, n)), np.zeros(n), np.ones(n)
+    squares = np.einsum("ij,ij->i", z, z)
+    for t in range(STEPS):
+        bound = upper_confidence_bound(mean, variance, problem.weight(t + 1))
+        row = choose_maximum(bound, mean, variance, ties).row
+        column = z @ z[row]
+        column *= -2.0
+        column += squares
+        column += squares[row]
+        column *= -0.5 / problem.lengthscale**2
+        np.exp(column, out=column)
+        column -= whitened[:t, row] @ whitened[:t]
+        pivot = np.sqrt(variance[row] + NOISE_VARIANCE)
+        column /= pivot
+        mean += column * ((problem.outcomes[row] - mean[row]) / pivot)
+        variance -= column * column
+        np.maximum(variance, 0.0, out=variance)
+        whitened[t] = column
+        yield row
+
+
+def scikit_learn(problem: Problem, asked: list[int] | None = None) -> Iterator[int]:
+    """GaussianProcessRegressor, fitted anew at each step with fixed hyper-parameters; after ``asked`` just once."""
+    kernel, ties, rows = RBF(problem.lengthscale), np.random.default_rng(0), list(asked or [])
+    for step in range(len(rows) + 1, STEPS + 1 if asked is None else len(rows) + 2):
         model = GaussianProcessRegressor(kernel, alpha=NOISE_VARIANCE, optimizer=None)
         if rows:
             model.fit(problem.candidates[rows], problem.outcomes[rows])
         mean, sd = model.predict(problem.candidates, return_std=True)
-        bound = mean + np.sqrt(beta(n, step, DELTA_PRIME)) * sd
-        rows.append(choose_maximum(bound, mean, sd**2, np.random.default_rng([0, step])).row)
-    return rows
+        bound = mean + np.sqrt(problem.weight(step)) * sd
+        rows.append(choose_maximum(bound, mean, sd**2, ties).row)
+        yield rows[-1]
 
 
-def measure(loop: Callable[[Problem], list[int]], problem: Problem, repeats: int) -> tuple[float, float]:
-    """Median seconds, and peak MiB of one further run."""
-    times = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        loop(problem)
-        times.append(time.perf_counter() - started)
+def worst_gap(problem: Problem, rows: list[int]) -> float:
+    """Largest relative gap of a chosen row's bound to the true maximum, with the same outcomes, in long double."""
+    long = np.longdouble
+    z, n = problem.candidates.astype(long), len(problem.candidates)
+    whitened, mean, variance = np.empty((len(rows), n), long), np.zeros(n, long), np.ones(n, long)
+    worst = 0.0
+    for t, row in enumerate(rows):
+        bound = mean + np.sqrt(long(problem.weight(t + 1)) * variance)
+        worst = max(worst, float((bound.max() - bound[row]) / bound.max()))
+        column = np.exp(-((z - z[row]) ** 2).sum(axis=1) / (2 * long(problem.lengthscale) ** 2))
+        column -= whitened[:t, row] @ whitened[:t]
+        pivot = np.sqrt(variance[row] + long(NOISE_VARIANCE))
+        column /= pivot
+        mean += column * ((long(problem.outcomes[row]) - mean[row]) / pivot)
+        variance = np.maximum(variance - column * column, 0)
+        whitened[t] = column
+    return worst
+
+
+def timed(loop: Loop, problem: Problem) -> tuple[list[int], list[float]]:
+    """The rows, and the seconds of processor time of each step; what comes before the first counts with it."""
+    rows, times, last = [], [], time.process_time()
+    for row in loop(problem):
+        now = time.process_time()
+        rows.append(row)
+        times.append(now - last)
+        last = now
+    return rows, times
+
+
+def peak(loop: Loop, problem: Problem) -> float:
+    """Most MiB held at once besides the candidates."""
     tracemalloc.start()
-    loop(problem)
-    peak = tracemalloc.get_traced_memory()[1] / 2**20
+    for _ in loop(problem):
+        pass
+    found = tracemalloc.get_traced_memory()[1] / 2**20
     tracemalloc.stop()
-    return float(np.median(times)), peak
+    return found
 
 
-def tables() -> list[Table]:
-    """Loop, seconds, ratio to ours, extra memory."""
-    rows: list[list[Cell]] = []
-    for problem in problems():
-        fast, memory = measure(ours, problem, 5)
-        slow, slow_memory = measure(scikit_learn, problem, 1)
-        rows.append([problem.name, fast, slow, slow / fast, memory, slow_memory])
-    columns = ["problem", "blindopt s", "scikit-learn s", "times faster", "MiB", "scikit-learn MiB"]
-    return [Table(f"{STEPS} choices", columns, rows)]
+LOOPS: dict[str, Loop] = {
+    "plain numpy": plain,
+    "blindopt": ours,
+    "blindopt, float32": partial(ours, dtype=np.float32),
+    "scikit-learn": scikit_learn,
+}
+
+
+def whole(problem: Problem, repeats: int) -> Table:
+    """The loop of 50 choices: repeats take turns, the median counts."""
+    times: dict[str, list[float]] = {name: [] for name in LOOPS}
+    rows: dict[str, list[int]] = {}
+    for repeat in range(repeats):
+        for name, loop in LOOPS.items():
+            if name != "scikit-learn" or repeat < 2:
+                rows[name], steps = timed(loop, problem)
+                times[name].append(sum(steps))
+    seconds = {name: float(np.median(found)) for name, found in times.items()}
+    lines: list[list[Cell]] = [
+        [
+            name,
+            seconds[name],
+            seconds[name] / seconds["plain numpy"],
+            seconds["scikit-learn"] / seconds[name],
+            peak(loop, problem),
+            worst_gap(problem, rows[name]),
+        ]
+        for name, loop in LOOPS.items()
+    ]
+    columns = ["loop", "CPU s", "to plain numpy", "times faster than scikit-learn", "extra MiB", "worst gap of UCB"]
+    return Table(f"{STEPS} choices, {problem.name}", columns, lines)
+
+
+def step_by_step(problem: Problem) -> Table:
+    """M: what a late step costs. Lazy steps differ, so the mean of the last 25 and the longest count."""
+    n, r = problem.candidates.shape
+    limit = 8 * n * (STEPS + r + 6) / bandwidth()
+    lines: list[list[Cell]] = []
+    asked: list[int] = []
+    for name in ("plain numpy", "blindopt", "blindopt, float32"):
+        asked, times = timed(LOOPS[name], problem)
+        late = np.array(times[-25:]) * 1e3
+        memory = peak(LOOPS[name], problem)
+        lines.append(
+            [name, sum(times), float(late.mean()), float(late.max()), float(late.mean()) / limit / 1e3, memory]
+        )
+    step = partial(scikit_learn, asked=asked[:-1])
+    _, (once,) = timed(step, problem)
+    lines.append(["scikit-learn, step 50", None, once * 1e3, once * 1e3, once / limit, peak(step, problem)])
+    mean = lines[1][2]
+    assert isinstance(mean, float)
+    for line in lines:
+        assert isinstance(line[2], float)
+        line.append(line[2] / mean)
+    columns = ["loop", "CPU s of all", "ms a step", "longest ms", "to the byte bound", "extra MiB", "to blindopt"]
+    stated = 8 * n * (STEPS + r + 6) / 2**20 + 50
+    return Table(f"The last 25 of {STEPS} steps, {problem.name} (goal: at most {stated:.0f} MiB)", columns, lines)
+
+
+def bandwidth() -> float:
+    """Bytes a second that one thread reads from memory: the best of five sums of 256 MiB."""
+    numbers, best = np.ones(1 << 25), np.inf
+    for _ in range(5):
+        started = time.process_time()
+        numbers.sum()
+        best = min(best, time.process_time() - started)
+    return numbers.nbytes / best
+
+
+def tables(large: bool = False) -> list[Table]:
+    """A and B; M too where it is asked for: it takes a minute and 2 GiB."""
+    with threadpool_limits(1):
+        found = [whole(problem, 7) for problem in problems()]
+        return [*found, step_by_step(cloud("M", LARGE))] if large else found

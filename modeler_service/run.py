@@ -1,5 +1,6 @@
 """One run: fetch the candidates, choose, ask, store, until it ends."""
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from modeler_service import store
-from modeler_service.algorithms.algorithm import Algorithm, algorithm_of
+from modeler_service.algorithms.algorithm import Algorithm, algorithm_of, memory_of, warnings_of
 from modeler_service.settings import Settings
 from modeler_service.signals import Interrupted, Signal
 from modeler_service.witness import Witness
@@ -102,7 +103,7 @@ class Run:
     def _candidates(self, curator: StudyClient, study: wire.StudyView) -> Matrix:
         size = 8 * study.n * study.r + matrix.HEADER_MAX
         capacity = self._spec.iterations + self._spec.initial_rows
-        if 8 * study.n * (capacity + study.r + 8) > self._settings.run_memory_max_bytes:
+        if memory_of(self._spec.algorithm, study.n, study.r, capacity) > self._settings.run_memory_max_bytes:
             raise MemoryError
         if size > self._settings.candidates_max_bytes:
             raise NumericalFailure(
@@ -121,8 +122,19 @@ class Run:
         initial = np.random.default_rng([spec.seed, 0]).permutation(study.n)[: spec.initial_rows]
         last = len(initial) + spec.iterations
         algorithm = algorithm_of(
-            spec.algorithm, candidates, spec.kernel or study.kernel, sign=sign, seed=spec.seed, capacity=last
+            spec.algorithm,
+            candidates,
+            spec.kernel or study.kernel,
+            sign=sign,
+            seed=spec.seed,
+            capacity=last,
+            answers=study.answers,
+            initial=len(initial),
+            people=study.privacy_unit == "row",
+            noise=study.noise,
         )
+        warnings = json.dumps(warnings_of(algorithm))
+        self._write(lambda db: store.change_run(db, self._identity, warnings=warnings))
         because = "budget"
         for number in range(1, last + 1):
             if (outcome := self._stored(number)) is None:
@@ -131,10 +143,10 @@ class Run:
                 if row is None:
                     because = "exhausted"
                     break
-                outcome = row, self._ask(curator, number, row)
+                outcome = self._ask(curator, number, row)
                 if number % self._settings.countersign_every == 0:
                     self._settle(curator, study)
-            algorithm.observe(outcome[0], sign * outcome[1])
+            algorithm.observe(outcome.row, sign * outcome.y, outcome.passport)
             self._signal.progress()
         self._conclude(curator, study)
         return {"state": "completed", "ended_because": because}
@@ -154,12 +166,13 @@ class Run:
             if can_retry(error):
                 raise
 
-    def _stored(self, number: int) -> tuple[int, float] | None:
-        """Row and y of a trial that was answered before the run was taken up."""
+    def _stored(self, number: int) -> wire.Answer | None:
+        """The answer of a trial that was answered before the run was taken up."""
         if number > len(self._trials) or self._trials[number - 1].y is None:
             return None
         trial = self._trials[number - 1]
-        return trial.row, trial.y
+        passport = wire.NoisePassport.model_validate_json(trial.passport)
+        return wire.Answer(row=trial.row, play=1, plays=trial.plays, y=trial.y, passport=passport)
 
     def _choose(self, number: int, initial: Any, algorithm: Algorithm, sign: int) -> int | None:
         if number <= len(self._trials):  # chosen before a crash, not yet answered
@@ -184,7 +197,7 @@ class Run:
         )
         return choice.row
 
-    def _ask(self, curator: StudyClient, number: int, row: int) -> float:
+    def _ask(self, curator: StudyClient, number: int, row: int) -> wire.Answer:
         """Ask for one measurement; answer and exchange are stored in one transaction."""
         reply, told = self._retry(lambda: curator.ask(query_of(row), key=f"{self._identity}:{number}"))
         answer = next((a for a in reply.answers if a.row == row), None)
@@ -215,7 +228,7 @@ class Run:
 
         self._desk.database.write(work)
         self._waited = False
-        return answer.y
+        return answer
 
     def _retry(self, call: Callable[[], T]) -> T:
         """Call again, ever slower, while a retry may help. Interrupted when told so meanwhile."""

@@ -180,6 +180,7 @@ class Modeler:
             ended_at=moment(row.ended_at) if row.ended_at else None,
             ended_because=row.ended_because,
             problem=wire.RunProblem(**json.loads(row.problem)) if row.problem else None,
+            warnings=json.loads(row.warnings) if row.warnings else [],
             name=spec.name,
             curator_url=spec.curator_url,
             study_id=spec.study_id,

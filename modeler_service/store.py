@@ -47,6 +47,7 @@ runs = Table(
     Column("ended_at", Text),
     Column("ended_because", Text),
     Column("problem", Text),
+    Column("warnings", Text),
 )
 trials = Table(
     "trials",

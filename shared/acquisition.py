@@ -1,5 +1,6 @@
 """Upper confidence bounds, their exploration weight, and a choice that can be made again."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import log, pi
 
@@ -38,15 +39,23 @@ def upper_confidence_bound(mean: Vector, variance: Vector, weight: float) -> Vec
     return mean + np.sqrt(weight * variance)
 
 
-def choose_maximum(acquisition: Vector, mean: Vector, variance: Vector, rng: np.random.Generator) -> Choice:
-    """The row of largest acquisition; exact ties are broken by a draw from ``rng``.
+def choose_maximum(
+    acquisition: Vector,
+    mean: Vector,
+    variance: Vector,
+    rng: np.random.Generator | Callable[[], np.random.Generator],
+) -> Choice:
+    """The row of largest acquisition; exact ties are broken by a draw from ``rng``, which is made only then.
 
     Ties are real: before the first outcome every row is equal, and grids have symmetric rows.
     """
     best = np.flatnonzero(acquisition == acquisition.max())
     if not len(best):  # NaN equals nothing
         raise NumericalFailure("the acquisition of a candidate is not a number")
-    row = int(best[rng.integers(len(best))]) if len(best) > 1 else int(best[0])
+    row = int(best[0])
+    if len(best) > 1:
+        source = rng if isinstance(rng, np.random.Generator) else rng()
+        row = int(best[source.integers(len(best))])
     return Choice(
         row=row,
         mean=float(mean[row]),

@@ -1,69 +1,314 @@
-"""The exact Gaussian-process posterior at every candidate, one outcome at a time."""
+"""The exact Gaussian-process posterior at every candidate, and the row with the largest bound, found lazily."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from shared.acquisition import Choice, choose_maximum, upper_confidence_bound
 from shared.errors import NumericalFailure
-from shared.kernels import SquaredExponential
+from shared.kernels import Kernel
 from shared.matrix import Matrix, Vector
+from shared.points import Points, Precision
 
 OUTCOME_MAX = 1e150  # its square is still a number
+Rows = NDArray[np.intp]
+T = TypeVar("T", bound=np.generic)
+_SCAN = 1 << 16  # candidates whose bounds are looked at together
+_CELLS = 1 << 17  # numbers of a temporary while candidates are brought up to date: it stays in the cache
+_SOLVED = 1 << 12  # candidates that are solved for exactly together
+_EPSILON = float(np.finfo(np.float64).eps)
+_LEADERS = 64  # candidates that are brought up to date first, all over the rows: they tell what others must reach
+_FEW = 50_000  # candidates that are all brought up to date each time: that takes less than telling which
+_FIRST = 1 << 10  # most of those left over that come next
 
 
 class Posterior:
     """Posterior mean and variance of f at all n candidates, after each outcome.
 
-    Equals eq. (1) of Kharkovskii et al. (2020) (Rasmussen & Williams 2006, eqs. 2.25-2.26), without
-    ever building an n x n or refitting a t x t matrix: with the whitened columns V (n, t) of the
-    observed rows, the posterior covariance is K - V V^T, and an outcome y at row i adds the column
+    Equals eq. (1) of Kharkovskii et al. (2020) (Rasmussen & Williams 2006, eqs. 2.25-2.26). With L the Cholesky
+    factor of the covariance of the t outcomes, w = L^-1 (y - prior mean) and the whitened row
+    v_i = L^-1 k(Z_asked, z_i) of a candidate: mean_i = prior mean + v_i . w, variance_i = k(z_i, z_i) - |v_i|^2.
+    An outcome appends one number to each v_i, and one to w.
 
-        c = (k(Z, z_i) - V V_i^T) / sqrt(variance_i + noise_variance)
+    **Lazy.** Let candidate i be up to date with the first s outcomes. By Cauchy-Schwarz on what v_i will gain,
 
-    A step costs O(n (t + r)) time; the whole run holds n * capacity numbers. A row may be observed
-    again. ``noise_variance`` is in squared units of the outcome and must be positive.
+        mean_i(t) + sqrt(beta variance_i(t)) <= mean_i(s) + sqrt(variance_i(s) (beta + w_s^2 + ... + w_(t-1)^2)),
+
+    so whoever's right-hand side is below a bound already reached cannot be the maximum, and is left as it is. Those
+    left over are brought up to date many outcomes at a time, with matrix products. At worst, when nobody can be
+    left out, a step costs O(n (t + r)), as if each were updated at each outcome.
+
+    **Choices depend on the outcomes alone.** What is left at the end, some few candidates within rounding of the
+    maximum, is computed once more in float64 and in an order of operations that depends on nothing but row and
+    outcomes. So neither a restart, nor how often one chose before, nor ``dtype`` changes the row that is chosen.
+
+    Holds n (capacity + rank of Z + 5) numbers of ``dtype`` (float64, or float32 for half of it). A row may be observed
+    again. ``noise_variance`` is in squared units of the outcome and must be positive. ``nugget`` is the variance
+    of a part of f that each row has for itself, uncorrelated with all others (see ``averaging``).
     """
 
     def __init__(
         self,
         candidates: Matrix,
-        kernel: SquaredExponential,
+        kernel: Kernel,
         *,
         noise_variance: float,
         prior_mean: float = 0.0,
+        nugget: float = 0.0,
         capacity: int,
+        dtype: Precision = np.float64,
     ) -> None:
         if not 0 < noise_variance < np.inf:
             raise ValueError(f"noise_variance must be positive and finite, not {noise_variance}")
-        if not np.isfinite(candidates).all():
-            raise NumericalFailure("the candidates hold a number that is not finite")
-        n = len(candidates)
-        self._candidates = candidates
-        self._kernel = kernel
-        self._noise_variance = noise_variance
-        # One contiguous row per outcome: the update below then reads memory in order.
-        self._whitened: Matrix = np.empty((capacity, n))
+        if not 0 <= nugget < np.inf:
+            raise ValueError(f"nugget must be finite and not negative, not {nugget}")
+        n, r = candidates.shape
+        self._candidates, self._kernel, self._nugget = candidates, kernel, nugget
+        self._noise_variance, self._prior_mean = noise_variance, float(prior_mean)
+        self._prior_variance = kernel.variance + nugget
+        self.n = n
+        self._points = Points(candidates, kernel, dtype)
+        # A few grow by columns, all together; many by rows, each when it is needed.
+        self._whitened: Matrix = np.empty((n, capacity), dtype, order="F" if n <= _FEW else "C")
+        self._mean: Vector = np.full(n, self._prior_mean)
+        self._variance: Vector = np.full(n, self._prior_variance)
+        self._state: Rows = np.zeros(n, dtype=np.intp)  # how many outcomes mean and variance know
+        self._everybody = 0  # with how many outcomes all of them are up to date alike; -1: some know more
+        self._bounds: Vector = np.empty(n)
+        self._stripes = min(n, _LEADERS)
+        self._tolerance = 64.0 * float(np.finfo(dtype).eps) * (1 + self._points.strain)
         self.count = 0
-        self.mean: Vector = np.full(n, float(prior_mean))
-        self.variance: Vector = np.full(n, kernel.variance)
+        self._chosen: tuple[int, Vector, float, float] | None = None  # the row solved for last, for ``observe``
+        self._capacity = capacity
+        self._asked: Rows = np.empty(0, dtype=np.intp)
+        self._asked_at: Matrix = np.empty((0, r))
+        self._factor: Matrix = np.empty((0, 0))
+        self._inverse: Matrix = np.empty((0, 0))
+        self._weights: Vector = np.empty(0)
+        self._surprise: Vector = np.zeros(1)  # w_1^2 + ... + w_s^2 for s = 0 .. t
+        self._queries: Matrix = np.empty((self._points.columns, 0), dtype)
 
-    def observe(self, row: int, outcome: float) -> None:
-        """Condition on ``outcome`` at candidate ``row``.
+    # --- outcomes ---------------------------------------------------------------------------------
+
+    def observe(self, row: int, outcome: float, noise_variance: float | None = None) -> None:
+        """Condition on ``outcome`` at candidate ``row``; ``noise_variance`` is its own, or null: everybody's.
 
         Raises NumericalFailure, and changes nothing, if the outcome is not finite or the
         factorization has lost its positive pivot; IndexError past n or past the capacity.
         """
-        if not 0 <= row < len(self.mean):
-            raise IndexError(f"row {row} of {len(self.mean)} candidates")
-        if self.count == len(self._whitened):
+        if not 0 <= row < len(self._mean):
+            raise IndexError(f"row {row} of {len(self._mean)} candidates")
+        if self.count == self._capacity:
             raise IndexError(f"the posterior was built for {self.count} outcomes")
-        pivot = self.variance[row] + self._noise_variance
+        noise = self._noise_variance if noise_variance is None else noise_variance
+        if not 0 < noise < np.inf:
+            raise ValueError(f"noise_variance must be positive and finite, not {noise}")
+        if self._chosen is None or self._chosen[0] != row:
+            self._chosen = row, *(part[0] for part in self._solve(np.array([row])))
+        _, whitened, mean, variance = self._chosen
+        pivot = np.sqrt(variance + noise)
         if not (abs(outcome) <= OUTCOME_MAX and np.isfinite(pivot) and pivot > 0):  # refuses NaN too
             raise NumericalFailure(f"outcome {self.count + 1} cannot be absorbed: check its value")
-        seen = self._whitened[: self.count]
-        column = self._kernel(self._candidates, self._candidates[row : row + 1])[:, 0]
-        column -= seen[:, row] @ seen
-        column /= np.sqrt(pivot)
-        self.mean += column * ((outcome - self.mean[row]) / np.sqrt(pivot))
-        self.variance -= column * column
-        np.maximum(self.variance, 0.0, out=self.variance)  # rounding may dip below zero
-        self._whitened[self.count] = column
-        self.count += 1
+        weight = (outcome - mean) / pivot
+        surprise = float(self._surprise[self.count]) + float(weight) ** 2 if abs(weight) <= OUTCOME_MAX else np.inf
+        if not np.isfinite(surprise):
+            raise NumericalFailure(f"outcome {self.count + 1} cannot be absorbed: check its value")
+        self._append(row, whitened, pivot, weight, surprise)
+
+    def _append(self, row: int, whitened: Vector, pivot: float, weight: float, surprise: float) -> None:
+        t = self.count
+        if t == len(self._weights):
+            self._grow(min(max(16, 2 * t), self._capacity))
+        self._asked[t], self._asked_at[t] = row, self._candidates[row]
+        self._queries[:, t] = self._points.queries(self._asked[t : t + 1])[:, 0]
+        self._factor[t, :t], self._factor[t, t] = whitened, pivot
+        self._inverse[t, :t] = -np.einsum("j,jk->k", whitened, self._inverse[:t, :t]) / pivot
+        self._inverse[t, t] = 1.0 / pivot
+        self._weights[t], self._surprise[t + 1] = weight, surprise
+        self.count, self._chosen = t + 1, None
+
+    def _grow(self, size: int) -> None:
+        self._asked, self._weights = _grown(self._asked, size), _grown(self._weights, size)
+        self._asked_at = _grown(self._asked_at, size, self._asked_at.shape[1])
+        self._factor, self._inverse = _grown(self._factor, size, size), _grown(self._inverse, size, size)
+        self._surprise = _grown(self._surprise, size + 1)
+        self._queries = _grown(self._queries, len(self._queries), size)
+
+    # --- moments ----------------------------------------------------------------------------------
+
+    @property
+    def mean(self) -> Vector:
+        """Posterior means (n,), after bringing every candidate up to date."""
+        self._refresh_all()
+        return self._mean
+
+    @property
+    def variance(self) -> Vector:
+        """Posterior variances (n,), after bringing every candidate up to date."""
+        self._refresh_all()
+        return self._variance
+
+    def _refresh(self, rows: Rows) -> None:
+        """Bring candidates up to date, as many together as stay in the cache."""
+        if not len(rows):
+            return
+        size = max(_LEADERS, _CELLS // self.count)
+        if len(rows) > size:
+            rows = rows[np.argsort(self._state[rows], kind="stable")]  # equally late ones together
+        for start in range(0, len(rows), size):
+            self._extend(rows[start : start + size])
+
+    def _refresh_all(self) -> None:
+        if self._everybody == self.count - 1:
+            self._extend_all()
+        elif self._everybody < self.count:
+            late = np.flatnonzero(self._state < self.count)
+            for start in range(0, len(late), _SCAN):
+                self._refresh(late[start : start + _SCAN])
+        self._everybody = self.count
+
+    def _extend_all(self) -> None:
+        """The same for everybody and one outcome: a block of rows at a time, in place."""
+        s = self.count - 1
+        factor = self._factor[s, : s + 1].astype(self._whitened.dtype, copy=False)
+        size = min(_SCAN, len(self._mean))
+        for start in range(0, len(self._mean), size):
+            part = slice(start, start + size)
+            column = self._points.covariance(part, self._queries[:, s : s + 1])[:, 0]
+            if self._nugget and start <= self._asked[s] < start + size:
+                column[self._asked[s] - start] += self._nugget
+            if s:
+                column -= self._whitened[part, :s] @ factor[:s]
+            column /= factor[s]
+            self._whitened[part, s] = column
+            self._mean[part] += column * self._weights[s]
+            column *= column
+            self._variance[part] -= column
+        np.maximum(self._variance, 0.0, out=self._variance)
+        self._state.fill(self.count)
+
+    def _extend(self, rows: Rows) -> None:
+        """Append to whitened rows what they lack: (K - V L_old^T) L_new^-T, for the columns that any of them lacks.
+
+        The block of L^-1 is the inverse of the block of L; one product is eight times as fast as a substitution.
+        """
+        t, s = self.count, int(self._state[rows].min())
+        if self._everybody < t:
+            self._everybody = -1
+        w = self._weights[:t].astype(self._whitened.dtype, copy=False)
+        new = self._points.covariance(rows, self._queries[:, s:t])
+        if self._nugget:
+            new += self._nugget * (rows[:, None] == self._asked[s:t])
+        factor = self._factor[s:t, :t].astype(self._whitened.dtype, copy=False)
+        mean = np.full(len(rows), self._prior_mean)
+        variance = np.full(len(rows), self._prior_variance)
+        if s:
+            old = self._whitened[rows, :s]
+            new -= old @ factor[:, :s].T
+            mean += old @ w[:s]
+            variance -= np.einsum("ij,ij->i", old, old)
+        new = new @ self._inverse[s:t, s:t].T.astype(self._whitened.dtype, copy=False)
+        self._whitened[rows, s:t] = new
+        mean += new @ w[s:]
+        variance -= np.einsum("ij,ij->i", new, new)
+        self._mean[rows], self._variance[rows] = mean, np.maximum(variance, 0.0)
+        self._state[rows] = t
+
+    def _solve(self, rows: Rows) -> tuple[Matrix, Vector, Vector]:
+        """Whitened rows, means and variances of a few candidates, in float64.
+
+        Bits depend on row and outcomes alone: ``einsum`` without BLAS sums each entry in one order, however many
+        there are. One step of refinement makes up for the explicit inverse.
+        """
+        t = self.count
+        wanted = self._kernel(np.asarray(self._candidates[rows]), self._asked_at[:t])
+        if self._nugget:
+            wanted += self._nugget * (rows[:, None] == self._asked[:t])
+        factor, inverse = self._factor[:t, :t], self._inverse[:t, :t]
+        whitened = np.einsum("ij,kj->ik", wanted, inverse)
+        wanted -= np.einsum("ij,kj->ik", whitened, factor)
+        whitened += np.einsum("ij,kj->ik", wanted, inverse)
+        mean = self._prior_mean + np.einsum("ij,j->i", whitened, self._weights[:t])
+        variance = self._prior_variance - np.einsum("ij,ij->i", whitened, whitened)
+        return whitened, mean, np.maximum(variance, 0.0)
+
+    # --- choices ----------------------------------------------------------------------------------
+
+    def choose(self, weight: float, rng: Callable[[], np.random.Generator]) -> Choice:
+        """The row of largest mean + sqrt(weight * variance); exact ties are broken by a draw from ``rng()``."""
+        if self.count == 0:
+            bound = upper_confidence_bound(self._mean, self._variance, weight)
+            return choose_maximum(bound, self._mean, self._variance, rng)
+        rows = self._close(weight)
+        found = [self._solve(rows[:_SOLVED])]
+        for start in range(_SOLVED, len(rows), _SOLVED):
+            found.append((np.empty((0, 0)), *self._solve(rows[start : start + _SOLVED])[1:]))
+        mean, variance = np.concatenate([f[1] for f in found]), np.concatenate([f[2] for f in found])
+        choice = choose_maximum(upper_confidence_bound(mean, variance, weight), mean, variance, rng)
+        row = int(rows[choice.row])
+        if len(found) == 1:
+            self._chosen = row, found[0][0][choice.row], float(mean[choice.row]), float(variance[choice.row])
+        return replace(choice, row=row)
+
+    def _close(self, weight: float) -> Rows:
+        """All candidates that may have the largest bound, in order."""
+        slack = self._tolerance * self._prior_variance
+        # What rounding may hide of a mean: it is an inner product with the weights.
+        shift = self._tolerance * float(np.sqrt(self._prior_variance * self._surprise[self.count]))
+        if len(self._mean) > _FEW:
+            rows, upper = self._late(weight, slack, shift)
+        else:
+            self._refresh_all()
+            upper = upper_confidence_bound(self._mean, self._variance + slack, weight) + shift
+            best = int(upper.argmax())
+            low = max(self._variance[best] - slack, 0.0)
+            rows = np.flatnonzero(upper >= self._mean[best] - shift + np.sqrt(weight * low))
+        if len(rows) > _LEADERS:
+            _, mean, variance = self._solve(rows[[int(upper[rows].argmax())]])
+            reached = min(upper[rows].max(), upper_confidence_bound(mean, variance, weight)[0])
+            rows = rows[upper[rows] >= reached]
+        return rows
+
+    def _late(self, weight: float, slack: float, shift: float) -> tuple[Rows, Vector]:
+        """The same without bringing everybody up to date; and what the bounds are at most."""
+        t = self.count
+        growth = weight + (self._surprise[t] - self._surprise[: t + 1])
+        growth += 4 * _EPSILON * t * self._surprise[t]  # what the difference may have lost
+        upper = self._bounds
+        for start in range(0, len(upper), _SCAN):
+            part, told = slice(start, start + _SCAN), upper[start : start + _SCAN]
+            growth.take(self._state[part], out=told, mode="clip")
+            told *= self._variance[part] + slack
+            np.sqrt(told, out=told)
+            told += self._mean[part]
+            told += shift
+
+        def settle(rows: Rows) -> float:
+            """Bring rows up to date and put down their bounds; what the best of them has at least."""
+            best = -np.inf
+            for some in (rows[start : start + _SCAN] for start in range(0, len(rows), _SCAN)):
+                self._refresh(some)
+                mean, variance = self._mean[some], self._variance[some]
+                upper[some] = mean + shift + np.sqrt(weight * (variance + slack))
+                low = mean - shift + np.sqrt(weight * np.maximum(variance - slack, 0.0))
+                best = max(best, float(low.max()))
+            return best
+
+        stripes = upper[: len(upper) // self._stripes * self._stripes].reshape(self._stripes, -1)
+        reached = settle(np.arange(self._stripes) * stripes.shape[1] + stripes.argmax(axis=1))
+        rows, limit = np.flatnonzero(upper >= reached), _FIRST
+        while len(late := rows[self._state[rows] < t]):
+            if limit < len(late) < len(upper) // 2:
+                late = np.sort(late[np.argpartition(upper[late], -limit)[-limit:]])
+            reached, limit = max(reached, settle(late)), limit * 8
+            rows = rows[upper[rows] >= reached]
+        return rows, upper
+
+
+def _grown(old: NDArray[T], *shape: int) -> NDArray[T]:
+    new = np.zeros(shape, old.dtype)
+    new[tuple(slice(length) for length in old.shape)] = old
+    return new

@@ -3,13 +3,13 @@
 import numpy as np
 
 from shared.errors import NumericalFailure
-from shared.kernels import SquaredExponential
+from shared.kernels import Kernel
 from shared.matrix import Matrix
 
 _JITTERS = tuple(10.0**-power for power in range(10, 3, -1))
 
 
-def draw_functions(points: Matrix, kernel: SquaredExponential, count: int, rng: np.random.Generator) -> Matrix:
+def draw_functions(points: Matrix, kernel: Kernel, count: int, rng: np.random.Generator) -> Matrix:
     """``count`` independent draws of f ~ GP(0, kernel) at ``points`` (n, d), as a (count, n) matrix.
 
     Exact up to a jitter on the diagonal, of at most 1e-4 and mostly 1e-10 of the variance: points that

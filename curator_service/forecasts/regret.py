@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shared.acquisition import beta, choose_maximum, upper_confidence_bound
-from shared.kernels import SquaredExponential
+from shared.acquisition import beta
+from shared.kernels import Kernel
 from shared.matrix import Matrix, Vector
 from shared.posterior import Posterior
 from shared.wire import GpUcb
@@ -18,21 +18,21 @@ def gp_ucb_regret(
     candidates: Matrix,
     f: Vector,
     noise: Vector,
-    kernel: SquaredExponential,
+    kernel: Kernel,
     noise_variance: float,
     rng: np.random.Generator,
+    nugget: float = 0.0,
 ) -> float:
     """Simple regret max f - max over asked rows of f, after one query for each number in ``noise`` (queries,).
 
     What a modeler's gp_ucb does with ``candidates`` (n, r) and its default settings, maximizing: it sees
-    f + noise, models f by ``kernel`` on the candidates and ``noise_variance``, and may ask a row again.
+    f + noise, models f by ``kernel`` and ``nugget`` on the candidates and ``noise_variance``, and may ask a row again.
     ``rng`` decides ties alone: the first row is one. In units of f.
     """
     n, best = len(f), -np.inf
-    posterior = Posterior(candidates, kernel, noise_variance=noise_variance, capacity=len(noise))
+    posterior = Posterior(candidates, kernel, noise_variance=noise_variance, nugget=nugget, capacity=len(noise))
     for step, error in enumerate(noise, start=1):
-        bound = upper_confidence_bound(posterior.mean, posterior.variance, beta(n, step, DELTA_PRIME))
-        row = choose_maximum(bound, posterior.mean, posterior.variance, rng).row
+        row = posterior.choose(beta(n, step, DELTA_PRIME), lambda: rng).row
         best = max(best, f[row])
         if step < len(noise):
             posterior.observe(row, float(f[row] + error))

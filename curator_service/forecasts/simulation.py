@@ -3,8 +3,8 @@
 What is modelled. f is drawn from GP(0, kernel) at the scaled rows X. y = f + Gaussian noise whose variance is
 the kernel's noise_variance (or the study's measurement.noise_variance, where that is larger), plus the
 variance of the study's private answers, if it has them: their own law and their clip are not modelled. Z is
-drawn by the mechanism itself, anew for each function. The modeler is gp_ucb as it is: it takes the declared
-kernel for Z as it would for X, and the declared noise_variance for that of y.
+drawn by the mechanism itself, anew for each function. The modeler is gp_ucb as it is: it averages the declared
+kernel over the noise of Z where its law is known, and knows the variance of y.
 """
 
 from collections.abc import Callable, Collection
@@ -18,8 +18,9 @@ from curator_service.forecasts.regret import chance_regret, gp_ucb_regret, mean_
 from curator_service.measurement.column import passport_of
 from curator_service.release.mechanism import Mechanism
 from curator_service.scaling import ScaledRows
+from shared.averaging import noise_aware
 from shared.errors import Invalid
-from shared.kernels import SquaredExponential
+from shared.kernels import kernel_of
 from shared.matrix import Matrix, Vector
 from shared.wire import ForecastCreate, ForecastPoint, StudyCreate
 
@@ -64,13 +65,14 @@ class _Trial:
         assert study.kernel is not None
         self._rows = rows
         self._x: Matrix = np.vstack([block for _, block in rows.blocks()])
-        self._kernel = SquaredExponential(study.kernel.lengthscale, study.kernel.signal_variance)
-        self._noise_variance = study.kernel.noise_variance
+        self._kernel = kernel_of(study.kernel.kind, study.kernel.lengthscale, study.kernel.signal_variance)
+        self._noise_variance = outcome_variance(study)
         self._queries = asked.queries
         self._seed = seed
         self._f = draw_functions(self._x, self._kernel, asked.functions, self._rng(_FUNCTIONS))
-        sd = np.sqrt(outcome_variance(study))
-        self._noise = sd * self._rng(_NOISE).standard_normal((asked.functions, asked.queries))
+        self._noise = np.sqrt(self._noise_variance) * self._rng(_NOISE).standard_normal(
+            (asked.functions, asked.queries)
+        )
 
     def _rng(self, stream: int, function: int = 0) -> np.random.Generator:
         return np.random.default_rng([self._seed, stream, function])
@@ -79,11 +81,12 @@ class _Trial:
         """One mechanism at one level: a fresh Z and a run of GP-UCB for each function."""
         count, n, d = len(self._f), self._rows.n, self._rows.d
         law, z = mechanism.noise(d), np.empty((n, mechanism.columns(d)))
+        kernel, nugget = noise_aware(self._kernel, law, z.shape[1])
         regrets, errors = np.empty(count), []
         for place, (f, noise) in enumerate(zip(self._f, self._noise, strict=True)):
             mechanism.draw(self._rows, z)
             ties = self._rng(_TIES, place)
-            regrets[place] = gp_ucb_regret(z, f, noise, self._kernel, self._noise_variance, ties)
+            regrets[place] = gp_ucb_regret(z, f, noise, kernel, self._noise_variance, ties, nugget)
             pairs = draw_pairs(n, -(-PAIRS // count), self._rng(_PAIRS, place))
             errors.append(relative_errors(self._x, z, law, pairs))
             told((place + 1) / count)

@@ -2,14 +2,20 @@
 
 from typing import Protocol
 
-from modeler_service.algorithms.gp_ucb import GpUcb
+from modeler_service.algorithms.few_arms import ARMS_MAX, MATRICES, FewArms
+from modeler_service.algorithms.gp_ucb import NO_NOISE, GpUcb
+from modeler_service.algorithms.making import few_arms_of
 from modeler_service.algorithms.random_rows import RandomRows
 from shared import wire
 from shared.acquisition import Choice
 from shared.errors import Invalid
 from shared.matrix import Matrix
+from shared.wire.answers import NONE
 
-NAMES = ("gp_ucb", "random")
+NAMES = (
+    "gp_ucb", "random", "ldp_ata", "ldp_tgp", "tgp_tight", "ldp_moma", "ata", "tgp", "moma", "laplace_adf",
+    "bounded_igp", "igp_ucb", "thompson",
+)  # fmt: skip
 
 
 class Algorithm(Protocol):
@@ -19,22 +25,60 @@ class Algorithm(Protocol):
         """The row to ask at ``step`` (from 1), or None when there is nothing left to ask."""
         ...
 
-    def observe(self, row: int, outcome: float) -> None:
-        """Take an outcome into account, in the direction of maximization."""
+    def observe(self, row: int, outcome: float, passport: wire.NoisePassport | None = None) -> None:
+        """Take an outcome into account, in the direction of maximization; the passport tells what was done to it.
+
+        Without one the answers are those of the study. Raises ProtocolViolated for a passport that is not.
+        """
         ...
 
 
 def algorithm_of(
-    spec: wire.AlgorithmSpec, candidates: Matrix, kernel: wire.Kernel | None, *, sign: int, seed: int, capacity: int
+    spec: wire.AlgorithmSpec,
+    candidates: Matrix,
+    kernel: wire.Kernel | None,
+    *,
+    sign: int,
+    seed: int,
+    capacity: int,
+    answers: wire.Answers = NONE,
+    initial: int = 0,
+    people: bool = False,
+    noise: wire.NoiseLaw = NO_NOISE,
 ) -> Algorithm:
     """The algorithm that a run asks for; ``sign`` is -1 for minimization.
 
-    Raises Invalid if it needs a kernel and there is none.
+    It will be shown ``capacity`` outcomes at most, the first ``initial`` of them of random rows. ``people``: rows are
+    people, and answers about one add up; ``noise``: the law of the release's noise. Raises Invalid if it needs a
+    kernel and there is none, or other answers.
     """
-    match spec:
-        case wire.RandomRows():
-            return RandomRows(len(candidates), seed)
-        case wire.GpUcb():
-            if kernel is None:
-                raise Invalid("gp_ucb needs a kernel: the study has none, so give one with the run")
-            return GpUcb(candidates, kernel, spec.delta_ucb, sign=sign, seed=seed, capacity=capacity)
+    if isinstance(spec, wire.RandomRows):
+        return RandomRows(len(candidates), seed)
+    if kernel is None:
+        raise Invalid(f"{spec.name} needs a kernel: the study has none, so give one with the run")
+    if isinstance(spec, wire.GpUcb):
+        law = noise if spec.noise_aware else NO_NOISE
+        return GpUcb(candidates, kernel, spec.delta_ucb, sign=sign, seed=seed, capacity=capacity, noise=law)
+    return few_arms_of(
+        spec,
+        candidates,
+        kernel,
+        answers,
+        sign=sign,
+        seed=seed,
+        horizon=capacity,
+        initial=initial,
+        people=people,
+    )
+
+
+def warnings_of(algorithm: Algorithm) -> list[str]:
+    """What speaks against an algorithm where it is to run, in words."""
+    return algorithm.warnings if isinstance(algorithm, FewArms) else []
+
+
+def memory_of(spec: wire.AlgorithmSpec, n: int, r: int, capacity: int) -> int:
+    """Bytes that a run needs at most, about: a column an outcome, or some n x n matrices."""
+    if isinstance(spec, wire.FewArmsSpec):
+        return 8 * n * (MATRICES * min(n, ARMS_MAX) + r + 8)
+    return 8 * n * (capacity + r + 8)

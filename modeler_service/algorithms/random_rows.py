@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from shared import wire
 from shared.acquisition import Choice
 
 
@@ -22,6 +23,6 @@ class RandomRows:
             return None
         return Choice(row=int(self._order[self._next]), mean=None, sd=None, acquisition=None, ties=1)
 
-    def observe(self, row: int, outcome: float) -> None:
+    def observe(self, row: int, outcome: float, passport: wire.NoisePassport | None = None) -> None:
         """Remember that the row was asked."""
         self._seen.add(row)

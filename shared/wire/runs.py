@@ -6,6 +6,19 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field
 
+from shared.wire.bandits import (
+    Ata,
+    BoundedIgp,
+    IgpUcb,
+    LaplaceAdf,
+    LdpAta,
+    LdpMoma,
+    LdpTgp,
+    Moma,
+    Tgp,
+    TgpTight,
+    Thompson,
+)
 from shared.wire.base import Name, Page, Reply, Request, Seed
 from shared.wire.queries import NoisePassport
 from shared.wire.studies import Kernel, StudyView
@@ -16,6 +29,9 @@ class GpUcb(Request):
 
     name: Literal["gp_ucb"] = Field(description="Names the algorithm.")
     delta_ucb: float = Field(0.05, gt=0, lt=1, description="Theorem 3; delta' is half of it.")
+    noise_aware: bool = Field(
+        True, description="Average the kernel over the release's noise, where its law is known; else take Z for X."
+    )
 
 
 class RandomRows(Request):
@@ -24,7 +40,22 @@ class RandomRows(Request):
     name: Literal["random"] = Field(description="Names the algorithm.")
 
 
-AlgorithmSpec = Annotated[GpUcb | RandomRows, Field(discriminator="name")]
+AlgorithmSpec = Annotated[
+    GpUcb
+    | RandomRows
+    | LdpAta
+    | LdpTgp
+    | TgpTight
+    | LdpMoma
+    | Ata
+    | Tgp
+    | Moma
+    | LaplaceAdf
+    | BoundedIgp
+    | IgpUcb
+    | Thompson,
+    Field(discriminator="name"),
+]
 
 
 def _address(url: str) -> str:
@@ -128,6 +159,9 @@ class RunView(Reply):
         description="budget: all queries were answered; exhausted: no row is left."
     )
     problem: RunProblem | None = Field(description="Why it failed, was refused, or waits; else null.")
+    warnings: list[str] = Field(
+        [], description="What speaks against the chosen algorithm here, in words: told when the run begins."
+    )
 
 
 class RunPage(Page):

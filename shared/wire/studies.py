@@ -45,9 +45,11 @@ class Feature(Request):
 
 
 class Kernel(Request):
-    """Squared-exponential kernel and Gaussian likelihood with hyper-parameters that are public values."""
+    """A kernel and Gaussian likelihood with hyper-parameters that are public values."""
 
-    kind: Literal["squared_exponential"] = Field("squared_exponential", description="The covariance function.")
+    kind: Literal["squared_exponential", "matern_12", "matern_32", "matern_52"] = Field(
+        "squared_exponential", description="The covariance function; matern_32 is the Matern kernel of order 3/2."
+    )
     lengthscale: PositiveFloat = Field(description="In scaled units of the features.")
     signal_variance: PositiveFloat = Field(description="In squared units of the measurement.")
     noise_variance: PositiveFloat = Field(description="Of one measurement, in its squared units.")

@@ -6,10 +6,47 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import gamma, kv
 
-from shared.kernels import SquaredExponential
+from shared.kernels import KERNELS as KINDS
+from shared.kernels import Matern12, Matern32, Matern52, SquaredExponential, kernel_of
+from shared.wire import Kernel as WireKernel
 
-KERNELS = [SquaredExponential(0.5), SquaredExponential(2.0, 9.0), SquaredExponential(30.0, 1e-3)]
+KERNELS = [kernel(*scales) for kernel in KINDS.values() for scales in ((0.5,), (2.0, 9.0), (30.0, 1e-3))]
+ORDERS = {Matern12: 0.5, Matern32: 1.5, Matern52: 2.5}
+
+
+def bessel(distance, order, lengthscale, variance):
+    """Rasmussen & Williams (2006), eq. 4.14, by scipy's modified Bessel function."""
+    u = np.sqrt(2 * order) * distance / lengthscale
+    return variance * 2 ** (1 - order) / gamma(order) * u**order * kv(order, u)
+
+
+@pytest.mark.parametrize("kernel", ORDERS, ids=lambda k: k.__name__)
+def test_a_matern_kernel_is_the_bessel_form(kernel):
+    """From a ten-thousandth of a lengthscale to forty of them, to 1e-12 of the variance and of the value."""
+    distance = np.geomspace(1e-4, 40, 2_000) * 0.7
+    got = kernel(0.7, 3.0)(distance[:, None], np.zeros((1, 1)))[:, 0]
+    np.testing.assert_allclose(got, bessel(distance, ORDERS[kernel], 0.7, 3.0), rtol=1e-12, atol=0)
+    wrong = bessel(distance, ORDERS[kernel] + 1e-6, 0.7, 3.0)  # the oracle tells another order
+    assert np.abs(got / wrong - 1).max() > 1e-9
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=repr)
+def test_correlations_in_single_precision_stay_single(kernel):
+    squared = np.linspace(0, 9, 50, dtype=np.float32)[:, None]
+    double = squared.astype(float)
+    kernel.correlate(squared)
+    kernel.correlate(double)
+    assert squared.dtype == np.float32
+    np.testing.assert_allclose(squared, double, rtol=1e-5)
+
+
+def test_every_kind_of_the_wire_has_its_kernel():
+    kinds = WireKernel.model_json_schema()["properties"]["kind"]["enum"]
+    assert list(KINDS) == kinds
+    assert {type(kernel_of(kind, 2.0, 3.0)) for kind in kinds} == set(KINDS.values())
+    assert kernel_of("matern_52", 2.0, 3.0) == Matern52(2.0, 3.0)
 
 
 @pytest.mark.parametrize(

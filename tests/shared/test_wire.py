@@ -31,6 +31,7 @@ LAPLACE = {"mechanism": "laplace", "epsilon": "0.5", "value_bound": 1.0}
 ONE_BIT = {**LAPLACE, "mechanism": "one_bit", "plays": "mean"}
 PIECEWISE = {**LAPLACE, "mechanism": "piecewise", "centre": -7.5}
 AUTO_ANSWERS = {**LAPLACE, "mechanism": "auto"}
+HEAVY = {"alpha": 0.5, "value_bound": 4.0, "noise_moment": 2.0}
 ADVISORY = {"mechanism": "gaussian", "version": 1, "reason": "its proof has a hole"}
 RUN = {"curator_url": "http://curator:8000", "study_id": "std_0123456789abcdef", "token": SECRET}
 REQUESTS = [
@@ -60,6 +61,17 @@ REQUESTS = [
     (wire.GrantCreate, {"name": "g"}),
     (wire.QueryRequest, {"rows": [{"row": 0}]}),
     (wire.RowPlays, {"row": 0, "plays": 1}),
+    (wire.LdpAta, {"name": "ldp_ata", "theory": True, "accuracy": 0.4}),
+    (wire.LdpTgp, {"name": "ldp_tgp", "scale": 0.04, "lam": 30.0, "delta": 0.05, "rkhs_bound": 9.0}),
+    (wire.TgpTight, {"name": "tgp_tight", "nugget": 0.01}),
+    (wire.LdpMoma, {"name": "ldp_moma", "plays": 5}),
+    (wire.Ata, HEAVY | {"name": "ata"}),
+    (wire.Tgp, HEAVY | {"name": "tgp", "raw_moment": 30.0}),
+    (wire.Moma, HEAVY | {"name": "moma", "plays": 9}),
+    (wire.LaplaceAdf, {"name": "laplace_adf", "beta": 1.5}),
+    (wire.BoundedIgp, {"name": "bounded_igp", "mode": "guaranteed"}),
+    (wire.IgpUcb, {"name": "igp_ucb", "theory": False}),
+    (wire.Thompson, {"name": "thompson", "scale": 1.0}),
     (wire.RunSpec, {k: v for k, v in RUN.items() if k != "token"}),
     (wire.RunCreate, RUN),
 ]
@@ -85,11 +97,14 @@ def test_every_request_reads_back_what_it_writes_and_takes_no_unknown_field(kind
 
 
 def test_every_kind_of_request_is_in_this_list():
+    # What several share: never sent by themselves.
+    shared_alone = {wire.Request, PrivateAnswers, wire.FewArmsSpec, wire.PaperSpec, wire.HeavyTails}
+
     def leaves(kind: type[BaseModel]) -> set[type[BaseModel]]:
-        return {kind, *(d for child in kind.__subclasses__() for d in leaves(child))} - {wire.Request, PrivateAnswers}
+        return {kind, *(d for child in kind.__subclasses__() for d in leaves(child))} - shared_alone
 
     mine = {kind for kind in leaves(wire.Request) if kind.__module__.startswith("shared.wire")}
-    mine -= {wire.PrivateAnswers}  # what three of them share: never sent by itself
+    mine -= shared_alone
     assert mine - {kind for kind, _ in REQUESTS} == {wire.GpUcb, wire.RandomRows}
 
 
@@ -113,6 +128,12 @@ NUMBERS = [
     (wire.OneBitAnswers, ONE_BIT, "centre"),
     (wire.PiecewiseAnswers, PIECEWISE, "value_bound"),
     (wire.GpUcb, {"name": "gp_ucb"}, "delta_ucb"),
+    (wire.LdpAta, {"name": "ldp_ata"}, "accuracy"),
+    (wire.LdpTgp, {"name": "ldp_tgp"}, "lam"),
+    (wire.Ata, HEAVY | {"name": "ata"}, "alpha"),
+    (wire.Moma, HEAVY | {"name": "moma"}, "noise_moment"),
+    (wire.LaplaceAdf, {"name": "laplace_adf"}, "beta"),
+    (wire.Thompson, {"name": "thompson"}, "nugget"),
 ]
 NOT_NUMBERS = ["true", "false", '"1"', "1e400", "-1e400", "NaN", "Infinity", "-Infinity", "[1]", "{}", "1" + "0" * 400]
 
@@ -176,6 +197,18 @@ def test_a_number_is_a_finite_json_number(kind, body, field, literal):
         (wire.RunCreate, RUN, "seed", [-1, 2**53, 0.5, True]),
         (wire.RunCreate, RUN, "study_id", ["std_1", "std_0123456789ABCDEF", "std_0123456789abcdef\n", "../std"]),
         (wire.GpUcb, {"name": "gp_ucb"}, "delta_ucb", [0, 1, -0.1]),
+        (wire.LdpAta, {"name": "ldp_ata"}, "accuracy", [0, 1, -0.1]),
+        (wire.LdpTgp, {"name": "ldp_tgp"}, "theory", [1, "true", None]),
+        (wire.LdpTgp, {"name": "ldp_tgp"}, "scale", [0, -1, 1e51]),
+        (wire.TgpTight, {"name": "tgp_tight"}, "delta", [0, 1, None]),
+        (wire.LdpMoma, {"name": "ldp_moma"}, "plays", [0, 10_001, 1.0, True]),
+        (wire.Ata, HEAVY | {"name": "ata"}, "alpha", [0, 1.1, -0.5]),
+        (wire.Tgp, HEAVY | {"name": "tgp"}, "value_bound", [0, None]),
+        (wire.Moma, HEAVY | {"name": "moma"}, "noise_moment", [0, None]),
+        (wire.LaplaceAdf, {"name": "laplace_adf"}, "nugget", [-1e-9, 10.1]),
+        (wire.BoundedIgp, {"name": "bounded_igp"}, "mode", ["theory", True, None]),
+        (wire.IgpUcb, {"name": "igp_ucb"}, "rkhs_bound", [0, -1]),
+        (wire.Thompson, {"name": "thompson"}, "scale", [0, None]),
     ],
 )
 def test_what_lies_outside_its_range_is_refused(kind, body, field, outside):

@@ -1,0 +1,114 @@
+"""What a kernel is on average when the candidates carry noise of a known law."""
+
+from dataclasses import dataclass, field
+from math import log, sqrt
+from typing import Literal
+
+import numpy as np
+from scipy.interpolate import CubicSpline
+
+from shared.kernels import SMALLEST, Kernel, Matern12, Matern32, Matern52, SquaredExponential
+from shared.matrix import Matrix, Vector
+from shared.wire.releases import NoiseLaw
+
+Law = Literal["gaussian", "planar_laplace"]
+_ORDERS: dict[type[Kernel], float] = {Matern12: 0.5, Matern32: 1.5, Matern52: 2.5}
+_STEP = 0.35  # of the trapezoidal rule in a logarithm: its error is about e^(-pi^2 / step)
+_TINY = 1e-17
+_FAR = 1e-13  # correlations below this are taken as nought
+_TABLE = 1 << 19
+
+
+@dataclass(frozen=True, slots=True)
+class Tabulated(Kernel):
+    """A correlation told by its values at distances 0, h, 2h, ... in lengthscales; linear in between, 0 beyond."""
+
+    values: Vector = field(default_factory=lambda: np.ones(2), repr=False, compare=False)
+    spacing: float = 1.0
+
+    def correlate(self, squared: Matrix) -> None:
+        """Interpolate."""
+        np.sqrt(squared, out=squared)
+        squared *= 1.0 / self.spacing
+        np.minimum(squared, len(self.values) - 2, out=squared)
+        place = squared.astype(np.intp)
+        squared -= place
+        squared *= self.values[place + 1] - self.values[place]
+        squared += self.values[place]
+
+
+def noise_aware(kernel: Kernel, law: NoiseLaw, r: int) -> tuple[Kernel, float]:
+    """Kernel and nugget for a release of ``r`` columns with this noise; those of no noise where its law says none.
+
+    Of ``gaussian_projection`` only the Gaussian noise is taken into account, not what the projection does.
+    """
+    if law.family in ("none", "random_projection") or not law.sd:
+        return kernel, 0.0
+    return averaged(kernel, "planar_laplace" if law.family == "planar_laplace" else "gaussian", law.sd, r)
+
+
+def averaged(kernel: Kernel, law: Law, sd: float, r: int) -> tuple[Kernel, float]:
+    """The mean of ``kernel`` over the noise of two different candidates, and the variance that is left to each alone.
+
+    Candidates are z = x + u, u of ``law`` with standard deviation ``sd`` in each of the r coordinates. The second
+    moment of f given all z is E k(|z - z' + w|), w = u' - u, for two rows and the full variance for one: the
+    best linear predictor from z uses the first as its kernel and the difference to the second as a nugget that a
+    row shares with itself alone. With a squared-exponential kernel and Gaussian noise it has a closed form:
+    variance (l^2 / (l^2 + 2 sd^2))^(r/2), lengthscale sqrt(l^2 + 2 sd^2).
+
+    The others are mixtures of that one, over a Gamma variable for each law that is not Gaussian: a Matern kernel of
+    order v has l^2 H / v, H ~ Gamma(v), in the place of l^2 (its spectrum is Student's: Rasmussen & Williams 2006,
+    section 4.2). Planar Laplace noise of density exp(-a |u|), a = sqrt(r + 1) / sd, has the characteristic function
+    (1 + q^2 / a^2)^(-(r + 1)/2), so w is Gaussian with variance 2 G / a^2, G ~ Gamma(r + 1). Both are integrated by the
+    trapezoidal rule in the logarithm, once, and tabulated.
+    """
+    square = kernel.lengthscale**2
+    if isinstance(kernel, SquaredExponential) and law == "gaussian":
+        wide = square + 2 * sd**2
+        between = max(kernel.variance * (square / wide) ** (r / 2), SMALLEST)
+        return SquaredExponential(sqrt(wide), between), max(kernel.variance - between, 0.0)
+    shares, squares = _mixture(kernel, law, sd, r)
+    lengthscale, total = float(np.sqrt(np.exp(shares @ np.log(squares) / shares.sum()))), float(shares.sum())
+    between = max(kernel.variance * total, SMALLEST)
+
+    def correlation(distance: Vector) -> Vector:
+        told: Vector = np.exp(-0.5 * np.outer((distance * lengthscale) ** 2, 1.0 / squares)) @ (shares / total)
+        return told
+
+    end = 1.0
+    while correlation(np.array([end]))[0] > _FAR and end < 1e6:
+        end *= 1.25
+    coarse = np.unique(np.concatenate([[0.0], np.geomspace(1e-7, 1.0, 700) * end, np.linspace(0.0, end, 1_500)]))
+    fine = np.linspace(0.0, end, _TABLE)
+    values = CubicSpline(coarse, correlation(coarse), bc_type=((1, 0.0), "not-a-knot"))(fine)
+    values[-2:] = 0.0
+    told = Tabulated(lengthscale, between, values, float(fine[1]))
+    return told, max(kernel.variance - between, 0.0)
+
+
+def _mixture(kernel: Kernel, law: Law, sd: float, r: int) -> tuple[Vector, Vector]:
+    """Shares p and squared lengthscales s of E k = variance * sum of p exp(-d^2 / (2 s))."""
+    part, scale = np.ones(1), np.ones(1)
+    if type(kernel) in _ORDERS:
+        order = _ORDERS[type(kernel)]
+        part, scale = _gamma(order)
+        scale = scale / order
+    elif not isinstance(kernel, SquaredExponential):
+        raise TypeError(f"no average is known of {type(kernel).__name__}")
+    noise_part, spread = np.ones(1), np.array([2 * sd**2])
+    if law == "planar_laplace":
+        noise_part, spread = _gamma(r + 1.0)
+        spread = spread * (2 * sd**2 / (r + 1))
+    plain = kernel.lengthscale**2 * scale[:, None]
+    wide = plain + spread
+    shares = (part[:, None] * noise_part * (plain / wide) ** (r / 2)).ravel()
+    kept = shares > _TINY * shares.max()
+    return shares[kept], wide.ravel()[kept]
+
+
+def _gamma(order: float) -> tuple[Vector, Vector]:
+    """Weights and nodes of the mean over Gamma(order, 1), in log H: e^(order v - e^v) dv."""
+    v = np.arange(log(_TINY) / order - 5.0, 5.0 + log(order + 1.0), _STEP)
+    weights = np.exp(order * v - np.exp(v) - (order * log(order) - order))
+    weights /= weights.sum()
+    return weights, np.exp(v)
