@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from curator_service.forecasts import simulation
 from curator_service.forecasts import worker as workers
 from curator_service.forecasts.worker import Job, Worker
 from shared import wire
@@ -52,7 +53,7 @@ def test_a_fault_is_told_by_its_kind_alone(study_of, rows_of, monkeypatch):
     def fails(*_, **__):
         raise ZeroDivisionError("77123456789.25")
 
-    monkeypatch.setattr(workers, "simulate", fails)
+    monkeypatch.setattr(simulation, "simulate", fails)
     job = Job(study=study_of(), asked=SMALL, n=40, seed=1)
     told = _served(job, rows_of(40).values)
     assert "ZeroDivisionError" in told
