@@ -142,6 +142,22 @@ def test_a_large_study_takes_no_more_memory_nor_time():
     assert took < 15  # a safeguard against passes over all rows in Python, not a measure
 
 
+def test_a_turned_release_of_little_epsilon_is_told_to_need_more_trials_than_a_preview_has():
+    """Nothing of what an owner reads may sound like an all-clear where nothing could have been seen.
+
+    By luck something is seen in one trial of 150: in four of four, once in 10^8.
+    """
+    turned = wire.GaussianRelease(mechanism="gaussian", epsilon="0.1", delta=1e-5, rotate=True)
+
+    def told():
+        found = {finding.attack: finding for finding in tried(king_county()[:500], turned, seconds=0.2)}
+        return found["column_space"].figure, found["column_space"].sentence
+
+    trials = (told() for _ in range(4))
+    sentence = next(sentence for figure, sentence in trials if figure == 0)
+    assert re.search(r": too few trials to tell; with about [\d,]{6,} the best attacker", sentence)
+
+
 def test_slow_draws_make_a_smaller_trial():
     spec = study("gaussian")
     x = king_county()
