@@ -173,7 +173,7 @@ def test_less_noise_needs_fewer_trials_and_a_planar_release_is_told_its_own_numb
 
 
 def test_a_turned_release_without_the_noise_it_claims_is_caught_by_as_few_trials():
-    """The control: those words are not said of a release that is seen through, but that its claim stands is not told."""
+    """The control: of a release that is seen through those words are not said, and of a large claim others are."""
     found = few_trials("0.3", 100, sd=0.02)
     assert found.figure > 0.3
     assert "too few" not in found.sentence
