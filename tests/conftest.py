@@ -302,11 +302,12 @@ def open_study(small: Small) -> Callable[..., Opened]:
         **more: Any,
     ) -> Opened:
         measurement = wire.Measurement(column=small.names[2], direction=direction, noise_variance=noise_variance)
+        features = more.pop("features", small.features)
         draft = owner.create_study(
             wire.StudyCreate(
                 name="study",
                 dataset_id=dataset.id,
-                features=small.features,
+                features=features,
                 measurement=measurement,
                 release=release,
                 kernel=kernel,
@@ -364,7 +365,7 @@ class Proxy:
     """A TCP proxy to ``port``: the k-th connection carries at most ``cuts[k]`` bytes back, then it breaks.
 
     Connections past the list are whole. ``broken`` counts those that were cut, ``carried`` the bytes that
-    went back on all of them.
+    went back on all of them, ``told`` are those bytes.
     """
 
     def __init__(self, port: int, cuts: Sequence[int | None]) -> None:
@@ -374,6 +375,7 @@ class Proxy:
         self.connections = 0
         self.broken = 0
         self.carried = 0
+        self.told: dict[socket.socket, bytearray] = {}
         self._open: list[socket.socket] = []
         self._clients: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
@@ -406,6 +408,7 @@ class Proxy:
                 target.sendall(data)
                 if target in self._clients:
                     self.carried += len(data)
+                    self.told.setdefault(target, bytearray()).extend(data)
         for end in (source, target):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
