@@ -62,6 +62,8 @@ class Service:
     settings: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=_free_port)
     process: subprocess.Popen[bytes] | None = None
+    module: str = ""
+    """What runs instead of the service itself: one that is broken on purpose."""
 
     @property
     def url(self) -> str:
@@ -102,7 +104,7 @@ class Service:
         """A serving process, not waited for."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with (self.folder / "service.log").open("ab") as log:
-            command = [sys.executable, "-m", f"{self.name}_service", "serve"]
+            command = [sys.executable, "-m", self.module or f"{self.name}_service", "serve"]
             return subprocess.Popen(
                 command, env=self.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=ROOT
             )

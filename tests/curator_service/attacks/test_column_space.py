@@ -92,6 +92,26 @@ def test_fifty_runs_a_side_refute_the_published_projection_at_epsilon_1(r, epsil
     assert column_space.implied(first, second, 0.0, DELTA, alpha=1e-6) > 1.0
 
 
+REFUTED = "5" if scaled(1) >= 20 else "2"
+"""The epsilon that 2,300 runs a side refute at full size, and 115 otherwise: with fewer than 2,161 and 115, nothing."""
+
+
+@pytest.mark.parametrize("r", [2, 3, 6])
+def test_as_many_runs_as_it_takes_refute_the_published_projection_at_epsilon_5(r):
+    """At an error of one in a million. The controls: a tenth of the runs do not, nor do they refute a sound release."""
+    runs, claimed = scaled(115), float(REFUTED)
+    mechanism = PoGpUcb(Decimal(REFUTED), DELTA, 1.0, r)
+    first, second = column_space.neighbours(X, mechanism, 1.0, np.random.default_rng(17), runs=runs)
+    assert (len(first), len(second)) == (runs, runs)
+    assert column_space.implied(first, second, 0.0, DELTA, alpha=1e-6) > claimed
+    few = runs // 10
+    assert column_space.implied(first[:few], second[:few], 0.0, DELTA, alpha=1e-6) < claimed
+    sd = GaussianMechanism(Decimal(REFUTED), DELTA, 1.0).sd(3)
+    sound = Simulated("gaussian", sd, np.random.default_rng(18))
+    first, second = column_space.neighbours(X, sound, 1.0, np.random.default_rng(17), runs=runs)
+    assert column_space.implied(first, second, 0.0, DELTA, alpha=1e-6) <= claimed
+
+
 def test_a_move_of_a_millionth_of_delta_is_seen_in_the_published_projection():
     mechanism = PoGpUcb(Decimal(1), DELTA, 1.0, 3)
     first, second = column_space.neighbours(X, mechanism, 1e-6, np.random.default_rng(5), runs=50)
