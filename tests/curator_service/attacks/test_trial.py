@@ -63,7 +63,7 @@ def test_every_attack_has_its_finding(release):
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 8, 12, 50])
 def test_a_study_of_few_rows_has_fewer_findings_and_no_fault(n, release):
     x = np.random.default_rng(n).normal(size=(n, 3))
-    found = {finding.attack for finding in tried(x, release, seconds=0.1)}
+    found = {finding.attack for finding in tried(x, release, seconds=0.1 if n < 50 else 0.5)}
     assert "averaging" in found
     assert ("known_rows" in found) == (n >= 6)
     assert ("membership" in found) == (n == 50)
@@ -74,7 +74,8 @@ def test_a_constant_column_and_equal_rows_are_no_fault(release):
     x = np.random.default_rng(0).normal(size=(60, 3))
     x[:, 1] = 7.25
     for odd in (x, np.zeros((60, 3))):
-        found = {finding.attack for finding in tried(odd, release, seconds=0.1)}
+        # On a busy machine a tenth of a second is too short to draw 60 rows in its share of it.
+        found = {finding.attack for finding in tried(odd, release, seconds=0.5)}
         # Algorithm 1 refuses such rows: there is no release to attack, but answers are asked all the same.
         assert found == ({"averaging"} if release == "po_gp_ucb" else set(EVERY))
 
