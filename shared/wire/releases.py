@@ -170,6 +170,9 @@ class ReleaseReport(Reply):
     features: list[FeatureMeaning] = Field(description="What Delta and noise mean in the unit of each feature.")
     price: Price = Field(description="What it costs, and what the budget leaves for answers.")
     attacks: list[Finding] = Field(description="What an attacker would get, on a trial that is thrown away.")
+    not_tried: str | None = Field(
+        None, description="What a preview left out, and why, in words; null where it left out nothing."
+    )
     sigma_min: float | None = Field(None, description="Smallest singular value of the centred, scaled X.")
     omega: float | None = Field(None, description="Threshold of Algorithm 1 for the chosen r, times Delta.")
     branch: Literal["project", "lift"] | None = Field(None, description="The branch that Algorithm 1 takes.")
