@@ -215,7 +215,7 @@ def _report(
             )
             for feature in spec.features
         ],
-        price=accounting.price(spec, now.release),
+        price=accounting.price(spec, now.release, withdrawn=now.withdrawn is not None),
         attacks=[],  # a preview's: a report that is stored says what was promised and done, and draws nothing more
         **asdict(found),
     )

@@ -23,7 +23,7 @@ from shared.serving.store.database import Connection, Database
 log = logging.getLogger("blindopt.trials")
 PREVIEW_SECONDS = 3.0
 """What a preview's attacks are sized for."""
-DEADLINE_SECONDS = 10.0
+DEADLINE_SECONDS = 15.0
 """When they are ended, whatever they do."""
 COMMAND_SECONDS = 20.0
 WAIT_SECONDS = 1.0

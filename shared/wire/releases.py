@@ -128,7 +128,7 @@ class FeatureMeaning(Reply):
 class Price(Reply):
     """What a study costs, before anything is spent. Amounts are exact decimals; null where none is finite."""
 
-    release_epsilon: str | None = Field(description="What the release charges every row.")
+    release_epsilon: str | None = Field(description="What the release charges every row; 0: of public records.")
     answer_epsilon: str | None = Field(description="What one released y charges its row.")
     answers_per_row: int | None = Field(description="Releases of y that the caps leave one row; null: no cap on it.")
     answers: int | None = Field(description="Releases of y that the caps leave the study; null: no cap on them.")
