@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from curator_service import store
-from curator_service.app import open_desk
+from curator_service.desk import open_desk
 from curator_service.privacy.guarantees import GAPS
 from curator_service.service import forecasts
 from curator_service.service.forecasts import Forecasts
