@@ -5,6 +5,8 @@ One synchronous httpx.Client is kept open per client: it is faster than the asyn
 """
 
 import base64
+import hashlib
+import hmac
 import json
 import re
 import secrets
@@ -31,6 +33,7 @@ EMPTY_SHA256 = sha256(b"")
 DOWNLOAD_ATTEMPTS = 5
 REPLY_MAX_BYTES = 64 << 20
 STUDY_REPLY_MAX_BYTES = 8 << 20
+SCORER_REPLY_MAX_BYTES = 1 << 16
 PROGRESS_BYTES = 1 << 20
 GRANT = re.compile("grt_[0-9a-f]{16}")
 
@@ -481,6 +484,56 @@ class OwnerClient(Client):
     def consistency(self, first: int, second: int, grant_id: str | None = None) -> wire.Consistency:
         """Proof that the log has only grown between two sizes."""
         return self._get("/v1/audit/consistency", wire.Consistency, first=first, second=second, grant_id=grant_id)
+
+
+class ScorerClient:
+    """A curator's view of a scorer in its owner's network: a webhook that tells how good hyper-parameters are.
+
+    Each body is signed: ``Blindopt-Signature: t=<seconds since 1970>,v1=<HMAC-SHA256 of "<t>.<body>", in hex>``.
+    """
+
+    def __init__(self, url: str, secret: bytes, *, timeout_s: float, verify: str | bool = True) -> None:
+        context: ssl.SSLContext | bool = (
+            ssl.create_default_context(cafile=verify) if isinstance(verify, str) else verify
+        )
+        self._url = url
+        self._secret = secret
+        self._timeout_s = timeout_s
+        self._http = httpx.Client(
+            headers={"Accept-Encoding": "identity"}, timeout=timeout_s, verify=context, trust_env=False
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._http.close()
+
+    def ask(self, body: bytes, *, key: str, at: int) -> bytes:
+        """The body of a 200 reply. Raises Unreachable where another try may help, else ProtocolViolated."""
+        headers = {
+            "Content-Type": "application/json",
+            "Idempotency-Key": key,
+            "Blindopt-Signature": f"t={at},v1={scorer_signature(self._secret, body, at)}",
+        }
+        deadline = time.monotonic() + self._timeout_s
+        with _transport_errors(), self._http.stream("POST", self._url, content=body, headers=headers) as response:
+            received = bytearray()
+            for chunk in _at_most(response, SCORER_REPLY_MAX_BYTES):
+                received += chunk
+                if time.monotonic() > deadline:  # httpx bounds each read alone
+                    raise Unreachable("the other party did not answer in time")
+        status = response.status_code
+        if status in (408, 409, 425, 429) or status >= 500:
+            raise Unreachable(f"the other party answered {status}")
+        if status != 200:
+            raise ProtocolViolated(f"the other party answered {status}, which asking again would not mend")
+        return bytes(received)
+
+
+def scorer_signature(secret: bytes, body: bytes, at: int) -> str:
+    """What a scorer compares the signature of a body with, in constant time; ``at``: the t of its header."""
+    return hmac.new(secret, b"%d." % at + body, hashlib.sha256).hexdigest()
 
 
 class VendorClient(Client):

@@ -1,10 +1,7 @@
 """Forecasts of quality: jobs for the owner, one at a time, each in a process of its own."""
 
 import json
-import logging
-import queue
 import secrets
-import threading
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -14,50 +11,36 @@ from curator_service.forecasts.cells import ROWS_MIN, cells_of
 from curator_service.forecasts.worker import Job, News, Worker
 from curator_service.privacy import entropy
 from curator_service.service.advisories import names
+from curator_service.service.jobs import Jobs
 from curator_service.settings import Settings
 from curator_service.store import forecasts as table
 from curator_service.vault import Vault, new_id
 from shared import wire
-from shared.errors import BlindoptError, Invalid, StateConflict
+from shared.errors import Invalid, StateConflict
 from shared.matrix import Matrix
 from shared.serving.desk import Asked, Desk, Effect
-from shared.serving.store import logs
 from shared.serving.store.base import moment, stamp
-from shared.serving.store.database import Connection, StoreFault
+from shared.serving.store.database import Connection
 from shared.serving.store.replies import StoredReply
 
-log = logging.getLogger("blindopt.forecasts")
-CLOSE_SECONDS = 5.0
-STOPPED = "the curator was stopped before this forecast was done: ask for it again"
 _POINTS = TypeAdapter(list[wire.ForecastPoint])
-_AGAIN_SECONDS = 1.0
 
 
-class Forecasts:
+class Forecasts(Jobs):
     """At most one forecast runs, others wait in their order. What it finds out is shown to the owner alone.
 
     One that a crash or a shutdown interrupted is ``failed`` from the next start on. Logs tell ids and how it
     ended, never what was found.
     """
 
+    noun = "forecast"
+    stopped = "the curator was stopped before this forecast was done: ask for it again"
+    _table = table
+
     def __init__(self, desk: Desk, vault: Vault, settings: Settings) -> None:
-        self._desk = desk
         self._vault = vault
         self._waiting_max = settings.forecasts_waiting_max
-        self._seconds_max = settings.forecast_seconds_max
-        self._progress: dict[str, float] = {}
-        self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._current: tuple[str, Worker] | None = None
-        self._closing = threading.Event()
-        desk.database.write(self._recover)
-        # A daemon: a process that is not closed in order must not wait for a forecast.
-        self._thread = threading.Thread(target=self._serve, daemon=True, name="forecasts")
-        self._thread.start()
-
-    def _recover(self, db: Connection) -> None:
-        for identity in table.running(db):
-            self._settle(db, identity, state="failed", problem=STOPPED)
+        super().__init__(desk, settings.forecast_seconds_max)
 
     # --- what the owner asks ----------------------------------------------------------------------
 
@@ -126,19 +109,8 @@ class Forecasts:
             return Effect(view, "forecast.cancelled", {"study_id": study_id, "forecast_id": identity}, 200)
 
         reply = self._desk.once(asked, effect)
-        with self._lock:
-            if self._current is not None and self._current[0] == identity:
-                self._current[1].kill()
+        self._kill(identity)
         return reply
-
-    def close(self) -> None:
-        """Stop the work, now. What has not ended is told as failed at the next start."""
-        self._closing.set()
-        with self._lock:
-            if self._current is not None:
-                self._current[1].kill()
-        self._queue.put(None)
-        self._thread.join(CLOSE_SECONDS)
 
     def _check(self, study_id: str, forecast: wire.ForecastCreate) -> None:
         # Before the transaction: calibrating many mechanisms takes long. What is checked never changes.
@@ -164,19 +136,6 @@ class Forecasts:
 
     # --- the work ---------------------------------------------------------------------------------
 
-    def _serve(self) -> None:
-        while (identity := self._queue.get()) is not None and not self._closing.is_set():
-            try:
-                ending = self._work(identity)
-            except BlindoptError as error:
-                ending = {"state": "failed", "problem": str(error)}
-            except Exception as error:  # its text may quote a value
-                log.error("fault", extra={"fields": {"forecast_id": identity, "kind": type(error).__name__}})
-                ending = {"state": "failed", "problem": f"a fault on our side ({type(error).__name__}): ask again"}
-            if ending is not None and not self._closing.is_set():
-                self._keep(identity, ending)
-            self._progress.pop(identity, None)
-
     def _work(self, identity: str) -> dict[str, Any] | None:
         """Run one forecast; how it ended, or None where it had ended before."""
         with self._desk.database.read() as db:
@@ -188,31 +147,14 @@ class Forecasts:
         values = self._sample(study, asked.rows)
         job = Job(study=study, asked=asked, n=len(values), seed=secrets.randbits(63), withdrawn=withdrawn)
         worker = Worker()
-        late = threading.Event()
-
-        def too_late() -> None:
-            late.set()
-            worker.kill()
-
-        timer = threading.Timer(self._seconds_max, too_late)
-        timer.daemon = True
-        timer.start()
         last: News | None = None
-        try:
-            with self._lock:
-                self._current = identity, worker
-            if self._closing.is_set() or not self._is_running(identity):
-                worker.kill()  # since we looked
+        with self._running(identity, worker) as ended:
             for news in worker.work(job, values):
                 if news.progress is not None:
                     self._progress[identity] = news.progress
                 last = news
-        finally:
-            timer.cancel()
-            with self._lock:
-                self._current = None
-            status = worker.end()
-        return self._ending(last, late=late.is_set(), status=status)
+            late, status = ended()
+        return self._ending(last, late=late, status=status)
 
     def _ending(self, last: News | None, *, late: bool, status: int) -> dict[str, Any]:
         if last is not None and last.points is not None:
@@ -233,10 +175,6 @@ class Forecasts:
             "problem": f"its process ended with status {status}; if memory was short, ask for fewer rows",
         }
 
-    def _is_running(self, identity: str) -> bool:
-        with self._desk.database.read() as db:
-            return bool(table.find(db, identity).state == "running")
-
     def _sample(self, study: wire.StudyCreate, most: int) -> Matrix:
         """The features' raw columns of up to ``most`` records, chosen at random."""
         with self._desk.database.read() as db:
@@ -247,24 +185,8 @@ class Forecasts:
         sampled: Matrix = values[chosen][:, places]
         return sampled
 
-    def _keep(self, identity: str, ending: dict[str, Any]) -> None:
-        """Store an end, once the database can be written: a forecast never runs for ever."""
-        while not self._closing.is_set():
-            try:
-                self._desk.database.write(lambda db: self._settle(db, identity, **ending))
-                return
-            except (BlindoptError, StoreFault):
-                self._closing.wait(_AGAIN_SECONDS)
-
-    def _settle(self, db: Connection, identity: str, **told: Any) -> None:
-        """End a forecast, unless it has ended, and log that it did."""
-        if self._end(db, identity, **told):
-            details = {"study_id": table.find(db, identity).study_id, "forecast_id": identity, "state": told["state"]}
-            logs.append(db, "forecast.ended", actor="curator", now=self._desk.clock(), details=details)
-
-    def _end(self, db: Connection, identity: str, **told: Any) -> bool:
-        progress = {"progress": self._progress[identity]} if identity in self._progress else {}
-        return table.end(db, identity, ended_at=stamp(self._desk.clock()), **(progress | told))
+    def _told(self, row: Any) -> dict[str, Any]:
+        return {"study_id": row.study_id}
 
 
 def _study(db: Connection, study_id: str) -> tuple[wire.StudyCreate, int]:

@@ -12,7 +12,6 @@ import pytest
 from curator_service import store
 from curator_service.desk import open_desk
 from curator_service.privacy.guarantees import GAPS
-from curator_service.service import forecasts
 from curator_service.service.forecasts import Forecasts
 from curator_service.settings import Settings
 from curator_service.store import forecasts as table
@@ -197,7 +196,7 @@ def test_one_whose_process_dies_fails_and_the_next_one_runs(curator, owner, draf
 
 def test_an_end_that_cannot_be_stored_is_stored_once_it_can(tmp_path, small, until, monkeypatch):
     """A disk that is full for a while: the forecast does not run for ever."""
-    monkeypatch.setattr(forecasts, "_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr("curator_service.service.jobs.AGAIN_SECONDS", 0.05)
     settings = Settings(data_dir=tmp_path)
     desk, vault = open_desk(settings), Vault(tmp_path / "files")
     (identity,) = _stored(desk, vault, small, 1)

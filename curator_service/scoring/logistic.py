@@ -1,0 +1,108 @@
+"""The built-in score: L2-regularised logistic regression, trained on public records, scored on private ones.
+
+O(w) = lambda/2 |w|^2 + (1/n) sum log(1 + exp(-y <w, x>)), without an intercept, |x| <= 1, y in {-1, 1};
+f(lambda) = -(1/m) sum g(y <w_lambda, x>) over the m validation records, g a bounded loss. Replacing a validation
+record moves f by at most g*/m. Source: Kusner et al. (2015), section 5, where the training set is public too.
+"""
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit
+
+from curator_service.scaling import ScaledRows
+from curator_service.scoring.losses import Loss
+from shared.errors import Invalid, NumericalFailure
+from shared.matrix import Matrix, Vector
+
+LAMBDA_MIN, LAMBDA_MAX = 1e-6, 1e6
+MISSING = "this curator has no trainer for logistic regression: install blindopt[tuning], or use an http scorer"
+DISTANCE_MAX = 1e-8
+"""How far from the minimiser trained weights may be, by their gradient: |w - w*| <= |gradient| / lambda."""
+_NEWTON_STEPS = 50
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Records:
+    """Rows x (n, d) with |x| <= 1 and labels y (n,) in {-1, 1}. Its repr shows their shape: they may be private."""
+
+    x: Matrix
+    y: Vector
+
+    def __repr__(self) -> str:
+        return f"Records({len(self.x)} x {self.x.shape[1]})"
+
+    @classmethod
+    def of(cls, rows: ScaledRows, labels: Vector, threshold: float) -> "Records":
+        """Rows scaled by public bounds, then drawn onto the unit ball; a label above ``threshold`` is +1."""
+        x = np.empty((rows.n, rows.d))
+        for place, block in rows.blocks():
+            x[place] = in_unit_ball(block)
+        return cls(x, np.where(np.asarray(labels) > threshold, 1.0, -1.0))
+
+
+def in_unit_ball(x: Matrix) -> Matrix:
+    """Each row (n, d), shortened to norm 1 where it is longer.
+
+    >>> in_unit_ball(np.array([[3.0, 4.0], [0.3, 0.4]]))
+    array([[0.6, 0.8],
+           [0.3, 0.4]])
+    """
+    shortened: Matrix = x / np.maximum(1.0, np.linalg.norm(x, axis=1))[:, None]
+    return shortened
+
+
+def check_trainer() -> None:
+    """Invalid where scikit-learn is not installed."""
+    try:
+        import sklearn.linear_model  # noqa: F401
+    except ImportError:
+        raise Invalid(MISSING, [{"field": "score.kind", "message": MISSING}]) from None
+
+
+def train(records: Records, penalty: float) -> Vector:
+    """The weights w (d,) that minimise O for lambda = ``penalty``.
+
+    Raises NumericalFailure where they are not within DISTANCE_MAX of the minimiser: the sensitivity bounds of
+    Theorem 7 are about the minimiser, and about no other weights.
+    """
+    from sklearn.linear_model import LogisticRegression
+
+    n = len(records.x)
+    trainer = LogisticRegression(C=1.0 / (n * penalty), fit_intercept=False, solver="newton-cholesky", tol=1e-9)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # whether it converged is found out below
+        fitted = trainer.fit(records.x, records.y)
+    w = _polished(fitted.coef_[0], records, penalty)
+    distance = float(np.linalg.norm(gradient(w, records, penalty))) / penalty
+    if not distance <= DISTANCE_MAX:  # NaN too
+        raise NumericalFailure(
+            f"training at lambda = {penalty:g} did not reach the optimum (within {distance:.1e}, {DISTANCE_MAX:g} is "
+            "needed): use larger values of lambda"
+        )
+    return w
+
+
+def gradient(w: Vector, records: Records, penalty: float) -> Vector:
+    """Of O at w (d,)."""
+    pull = expit(-records.y * (records.x @ w)) * records.y
+    slope: Vector = penalty * w - records.x.T @ pull / len(records.x)
+    return slope
+
+
+def _polished(w: Vector, records: Records, penalty: float) -> Vector:
+    """A few Newton steps more: the trainer stops by a rule that is relative to the size of the loss."""
+    for _ in range(_NEWTON_STEPS):
+        slope = gradient(w, records, penalty)
+        if np.linalg.norm(slope) <= DISTANCE_MAX * penalty / 10:
+            break
+        p = expit(records.x @ w)
+        hessian = (records.x * (p * (1 - p))[:, None]).T @ records.x / len(records.x)
+        w = w - np.linalg.solve(hessian + penalty * np.eye(len(w)), slope)
+    return w
+
+
+def score(w: Vector, records: Records, loss: Loss) -> float:
+    """Minus the mean loss: f, in [-g*, 0]. Private where the records are."""
+    return -float(loss(records.y * (records.x @ w)).mean())

@@ -1,0 +1,149 @@
+"""Long work for the owner: jobs, one at a time, each in a process of its own."""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from curator_service.child import Child
+from shared.errors import BlindoptError
+from shared.serving.desk import Desk
+from shared.serving.store import logs
+from shared.serving.store.base import stamp
+from shared.serving.store.database import Connection, StoreFault
+
+log = logging.getLogger("blindopt.jobs")
+CLOSE_SECONDS = 5.0
+AGAIN_SECONDS = 1.0
+
+
+class JobTable(Protocol):
+    """What a table of jobs offers: a job is ``running`` until it has ended, for good."""
+
+    def find(self, db: Connection, identity: str) -> Any: ...
+    def running(self, db: Connection) -> list[str]: ...
+    def end(self, db: Connection, identity: str, **values: Any) -> bool: ...
+
+
+class Jobs:
+    """At most one job runs, others wait in their order.
+
+    One that a crash or a shutdown interrupted is ``failed`` from the next start on. Logs tell ids and how it ended,
+    never what was found.
+    """
+
+    noun = ""
+    stopped = ""
+    """Why a job failed that was interrupted, and what to do."""
+    _table: JobTable
+
+    def __init__(self, desk: Desk, seconds_max: int) -> None:
+        self._desk = desk
+        self._seconds_max = seconds_max
+        self._progress: dict[str, float] = {}
+        self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._current: tuple[str, Child] | None = None
+        self._closing = threading.Event()
+        desk.database.write(self._recover)
+        # A daemon: a process that is not closed in order must not wait for a job.
+        self._thread = threading.Thread(target=self._serve, daemon=True, name=f"{self.noun}s")
+        self._thread.start()
+
+    def _recover(self, db: Connection) -> None:
+        for identity in self._table.running(db):
+            self._settle(db, identity, state="failed", problem=self.stopped)
+
+    def close(self) -> None:
+        """Stop the work, now. What has not ended is told as failed at the next start."""
+        self._closing.set()
+        with self._lock:
+            if self._current is not None:
+                self._current[1].kill()
+        self._queue.put(None)
+        self._thread.join(CLOSE_SECONDS)
+
+    # --- for those who are a kind of job ------------------------------------------------------------
+
+    def _work(self, identity: str) -> dict[str, Any] | None:
+        """Do one job; how it ended, or None where it had ended before."""
+        raise NotImplementedError
+
+    def _told(self, row: Any) -> dict[str, Any]:
+        """What the log tells of a job that has ended, besides its id and its state; ``row``: of its table."""
+        raise NotImplementedError
+
+    # --- the work ---------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while (identity := self._queue.get()) is not None and not self._closing.is_set():
+            try:
+                ending = self._work(identity)
+            except BlindoptError as error:
+                ending = {"state": "failed", "problem": str(error)}
+            except Exception as error:  # its text may quote a value
+                told = {f"{self.noun}_id": identity, "kind": type(error).__name__}
+                log.error("fault", extra={"fields": told})
+                ending = {"state": "failed", "problem": f"a fault on our side ({type(error).__name__}): ask again"}
+            if ending is not None and not self._closing.is_set():
+                self._keep(identity, ending)
+            self._progress.pop(identity, None)
+
+    @contextmanager
+    def _running(self, identity: str, worker: Child) -> Iterator[Callable[[], tuple[bool, int]]]:
+        """While the worker works on a job: it is killed where that takes too long, is cancelled, or at a shutdown.
+
+        What is given tells, once called, whether it took too long, and the exit status.
+        """
+        late = threading.Event()
+
+        def too_late() -> None:
+            late.set()
+            worker.kill()
+
+        timer = threading.Timer(self._seconds_max, too_late)
+        timer.daemon = True
+        timer.start()
+        try:
+            with self._lock:
+                self._current = identity, worker
+            if self._closing.is_set() or not self._is_running(identity):
+                worker.kill()  # since we looked
+            yield lambda: (late.is_set(), worker.end())
+        finally:
+            timer.cancel()
+            with self._lock:
+                self._current = None
+            worker.end()
+
+    def _kill(self, identity: str) -> None:
+        """End the process of a job, if it is this one's turn."""
+        with self._lock:
+            if self._current is not None and self._current[0] == identity:
+                self._current[1].kill()
+
+    def _is_running(self, identity: str) -> bool:
+        with self._desk.database.read() as db:
+            return bool(self._table.find(db, identity).state == "running")
+
+    def _keep(self, identity: str, ending: dict[str, Any]) -> None:
+        """Store an end, once the database can be written: a job never runs for ever."""
+        while not self._closing.is_set():
+            try:
+                self._desk.database.write(lambda db: self._settle(db, identity, **ending))
+                return
+            except (BlindoptError, StoreFault):
+                self._closing.wait(AGAIN_SECONDS)
+
+    def _settle(self, db: Connection, identity: str, **told: Any) -> None:
+        """End a job, unless it has ended, and log that it did."""
+        if self._end(db, identity, **told):
+            row = self._table.find(db, identity)
+            details = {**self._told(row), f"{self.noun}_id": identity, "state": told["state"]}
+            logs.append(db, f"{self.noun}.ended", actor="curator", now=self._desk.clock(), details=details)
+
+    def _end(self, db: Connection, identity: str, **told: Any) -> bool:
+        progress = {"progress": self._progress[identity]} if identity in self._progress else {}
+        return self._table.end(db, identity, ended_at=stamp(self._desk.clock()), **(progress | told))
