@@ -131,6 +131,18 @@ class ReleaseImpossible(Invalid):
     code, title = "release_impossible", "This release cannot be made"
 
 
+class TuningImpossible(Invalid):
+    """The method cannot be run on this problem; the text says what to change. Nothing was charged."""
+
+    code, title = "tuning_impossible", "This tuning cannot be run"
+
+
+class TuningFailed(BlindoptError):
+    """A tuning that began could not be finished, and releases nothing; what it was charged stays spent."""
+
+    code, status, title = "tuning_failed", 500, "The tuning failed"
+
+
 class IdempotencyKeyMissing(BlindoptError):
     """A request that creates or spends needs a key, so that a retry does it once."""
 
