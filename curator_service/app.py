@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
 from curator_service.desk import open_desk
-from curator_service.routes import accounts, advisories, datasets, exchange, forecasts, meta, studies
+from curator_service.routes import accounts, advisories, datasets, exchange, forecasts, meta, studies, tunings
 from curator_service.service.curator import Curator
 from curator_service.settings import Settings
 from curator_service.vault import Vault
@@ -52,6 +52,7 @@ def build(settings: Settings) -> FastAPI:
             studies.router,
             advisories.router,
             forecasts.router,
+            tunings.router,
         ],
         limit_of=lambda path, principal: (
             settings.upload_limit_bytes

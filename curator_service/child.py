@@ -32,12 +32,20 @@ class Child:
 
     def lines(self, *parts: Part) -> Iterator[bytes]:
         """Send the parts of a job and yield each whole line that is told, until the process has ended."""
+        self.send(*parts)
+        yield from self.told()
+
+    def send(self, *parts: Part) -> None:
+        """Send the parts of a job."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         with suppress(BrokenPipeError):  # it ended early: there is no news
             for part in parts:
                 self._process.stdin.write(part)
             self._process.stdin.flush()
+
+    def told(self) -> Iterator[bytes]:
+        """Yield each whole line that is told, until the process has ended, or until nobody asks for more."""
+        assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.endswith(b"\n"):  # else it was killed in the middle of it
                 yield line

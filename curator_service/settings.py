@@ -1,8 +1,9 @@
 """Settings of the curator, from variables BLINDOPT_CURATOR_<NAME>."""
 
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, FilePath, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from shared.serving.settings import ServiceSettings
@@ -22,5 +23,25 @@ class Settings(ServiceSettings):
     import_dir: Path | None = Field(None, description="Folder whose files an owner may register by name.")
     query_rows_max: int = Field(100, ge=1, le=ROWS_MAX, description="Most rows in one query.")
     query_plays_max: int = Field(100, ge=1, le=PLAYS_MAX, description="Most plays of one row in one query.")
+    tunings_waiting_max: int = Field(8, ge=0, description="Most tunings that wait while one runs.")
+    tuning_seconds_max: int = Field(86_400, ge=1, le=1_000_000, description="A tuning that runs longer fails.")
+    tuning_plan_seconds_max: int = Field(
+        60, ge=1, le=3_600, description="A tuning whose plan takes longer to make is refused."
+    )
+    scorer_url: str | None = Field(None, description="Where http scores are asked for; none unless set.")
+    scorer_secret_file: FilePath | None = Field(
+        None, description="File with the key that signs what a scorer is asked: 32 characters or more."
+    )
+    scorer_ca: FilePath | None = Field(None, description="CA in PEM of the scorer's certificate; else the system's.")
+    scorer_timeout_seconds: float = Field(300.0, gt=0, le=86_400, description="How long one score may take.")
+    scorer_attempts: int = Field(5, ge=1, le=100, description="How often one score is asked for before it is given up.")
     forecasts_waiting_max: int = Field(8, ge=0, description="Most forecasts that wait while one runs.")
     forecast_seconds_max: int = Field(3_600, ge=1, le=1_000_000, description="A forecast that runs longer fails.")
+
+    @model_validator(mode="after")
+    def _scorer_is_whole(self) -> Self:
+        if (self.scorer_url is None) != (self.scorer_secret_file is None):
+            raise ValueError("SCORER_URL and SCORER_SECRET_FILE belong together")
+        if self.scorer_url is not None and not self.scorer_url.startswith(("http://", "https://")):
+            raise ValueError("SCORER_URL must begin with http:// or https://")
+        return self

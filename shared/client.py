@@ -33,7 +33,6 @@ EMPTY_SHA256 = sha256(b"")
 DOWNLOAD_ATTEMPTS = 5
 REPLY_MAX_BYTES = 64 << 20
 STUDY_REPLY_MAX_BYTES = 8 << 20
-SCORER_REPLY_MAX_BYTES = 1 << 16
 PROGRESS_BYTES = 1 << 20
 GRANT = re.compile("grt_[0-9a-f]{16}")
 
@@ -519,7 +518,7 @@ class ScorerClient:
         deadline = time.monotonic() + self._timeout_s
         with _transport_errors(), self._http.stream("POST", self._url, content=body, headers=headers) as response:
             received = bytearray()
-            for chunk in _at_most(response, SCORER_REPLY_MAX_BYTES):
+            for chunk in _at_most(response, REPLY_MAX_BYTES):
                 received += chunk
                 if time.monotonic() > deadline:  # httpx bounds each read alone
                     raise Unreachable("the other party did not answer in time")

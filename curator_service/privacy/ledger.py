@@ -38,6 +38,16 @@ def text(amount: int) -> str:
     return f"{whole}.{part:012d}".rstrip("0").rstrip(".") if part else str(whole)
 
 
+def exact(amount: Decimal) -> str:
+    """The text of an amount: no exponent, no zeros at its end.
+
+    >>> exact(Decimal("1e-6")), exact(Decimal("2.50")), exact(Decimal(0))
+    ('0.000001', '2.5', '0')
+    """
+    text = f"{amount:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
 @dataclass(frozen=True, slots=True)
 class Balance:
     """What a study has spent: by its release (on every row), in all, and how many measurements."""

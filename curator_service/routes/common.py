@@ -13,6 +13,7 @@ DatasetId = Annotated[str, Path(description="ds_...")]
 StudyId = Annotated[str, Path(description="std_...")]
 QueryId = Annotated[str, Path(description="qry_...")]
 GrantId = Annotated[str, Path(description="grt_...")]
+TuningId = Annotated[str, Path(description="tun_...")]
 TokenId = Annotated[str, Path(description="The token's key id.")]
 
 

@@ -12,11 +12,9 @@ import numpy as np
 from scipy.special import expit
 
 from curator_service.scaling import ScaledRows
-from curator_service.scoring.losses import Loss
-from shared.errors import Invalid, NumericalFailure
+from shared.errors import Invalid, TuningImpossible
 from shared.matrix import Matrix, Vector
 
-LAMBDA_MIN, LAMBDA_MAX = 1e-6, 1e6
 MISSING = "this curator has no trainer for logistic regression: install blindopt[tuning], or use an http scorer"
 DISTANCE_MAX = 1e-8
 """How far from the minimiser trained weights may be, by their gradient: |w - w*| <= |gradient| / lambda."""
@@ -64,7 +62,7 @@ def check_trainer() -> None:
 def train(records: Records, penalty: float) -> Vector:
     """The weights w (d,) that minimise O for lambda = ``penalty``.
 
-    Raises NumericalFailure where they are not within DISTANCE_MAX of the minimiser: the sensitivity bounds of
+    Raises TuningImpossible where they are not within DISTANCE_MAX of the minimiser: the sensitivity bounds of
     Theorem 7 are about the minimiser, and about no other weights.
     """
     from sklearn.linear_model import LogisticRegression
@@ -77,7 +75,7 @@ def train(records: Records, penalty: float) -> Vector:
     w = _polished(fitted.coef_[0], records, penalty)
     distance = float(np.linalg.norm(gradient(w, records, penalty))) / penalty
     if not distance <= DISTANCE_MAX:  # NaN too
-        raise NumericalFailure(
+        raise TuningImpossible(
             f"training at lambda = {penalty:g} did not reach the optimum (within {distance:.1e}, {DISTANCE_MAX:g} is "
             "needed): use larger values of lambda"
         )
@@ -101,8 +99,3 @@ def _polished(w: Vector, records: Records, penalty: float) -> Vector:
         hessian = (records.x * (p * (1 - p))[:, None]).T @ records.x / len(records.x)
         w = w - np.linalg.solve(hessian + penalty * np.eye(len(w)), slope)
     return w
-
-
-def score(w: Vector, records: Records, loss: Loss) -> float:
-    """Minus the mean loss: f, in [-g*, 0]. Private where the records are."""
-    return -float(loss(records.y * (records.x @ w)).mean())

@@ -8,10 +8,13 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import isfinite
+from math import inf
+
+import numpy as np
 
 from shared.client import ScorerClient
-from shared.errors import NumericalFailure, ProtocolViolated, Unreachable
+from shared.errors import ProtocolViolated, TuningFailed, Unreachable
+from shared.matrix import Vector
 
 FIRST_WAIT_SECONDS = 0.2
 LONGEST_WAIT_SECONDS = 30.0
@@ -25,13 +28,14 @@ class Webhook:
     tuning_id: str
     model: str
     attempts: int
+    records: int | None = None
+    """m, where a score of each record is told; else the mean is."""
     sleep: Callable[[float], None] = time.sleep
 
-    def score(self, number: int, point: Mapping[str, float]) -> float:
-        """The score of evaluation ``number`` at a point.
+    def score(self, number: int, point: Mapping[str, float]) -> Vector | float:
+        """The score of evaluation ``number`` at a point, or of each record (m,). It may not be finite.
 
-        Raises Unreachable after the last attempt, ProtocolViolated for a reply that is no score, NumericalFailure
-        for one that is not finite. Their texts hold no score.
+        Raises TuningFailed after the last attempt, and for a reply that is no score. Its text holds no score.
         """
         key = f"{self.tuning_id}:{number}"
         said = {"tuning_id": self.tuning_id, "evaluation": number, "model": self.model, "hyperparameters": dict(point)}
@@ -39,29 +43,45 @@ class Webhook:
         wait_s = FIRST_WAIT_SECONDS
         for left in reversed(range(self.attempts)):
             try:
-                return _number(self.client.ask(body, key=key, at=int(time.time())))
+                reply = self.client.ask(body, key=key, at=int(time.time()))
+                return _mean(reply) if self.records is None else _all(reply, self.records)
             except Unreachable as error:
                 if not left:
-                    raise Unreachable(f"the scorer failed {self.attempts} times, the last time: {error}") from None
+                    raise TuningFailed(f"the scorer failed {self.attempts} times, at last: {error}") from None
             except ProtocolViolated as error:
-                raise ProtocolViolated(f"the scorer broke the protocol: {error}") from None
+                raise TuningFailed(f"the scorer broke the protocol: {error}") from None
             self.sleep(wait_s)
             wait_s = min(2 * wait_s, LONGEST_WAIT_SECONDS)
         raise AssertionError("there is a last attempt")
 
 
-def _number(reply: bytes) -> float:
-    """The score of a reply ``{"score": 0.5}``. NaN, in any spelling that parsers take, is told as what it is."""
+def _mean(reply: bytes) -> float:
+    """The score of a reply ``{"score": 0.5}``; NaN in any spelling that parsers take stays what it is."""
+    return _number(_member(reply, "score"))
+
+
+def _all(reply: bytes, m: int) -> Vector:
+    """The scores (m,) of a reply ``{"scores": [0.5, ...]}``."""
+    told = _member(reply, "scores")
+    if not isinstance(told, list) or len(told) != m:
+        raise ProtocolViolated(f'"scores" must be a list with a number for each of the {m} validation records')
+    return np.array([_number(score) for score in told])
+
+
+def _member(reply: bytes, name: str) -> object:
     try:
-        told = json.loads(reply)["score"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise ProtocolViolated('the reply must be {"score": <number>}') from None
+        told = json.loads(reply)
+    except (ValueError, RecursionError):
+        told = None
+    if not isinstance(told, dict) or name not in told:
+        raise ProtocolViolated(f'the reply must be a JSON object with "{name}"')
+    return told[name]
+
+
+def _number(told: object) -> float:
     if isinstance(told, bool) or not isinstance(told, int | float):
-        raise ProtocolViolated('the reply must be {"score": <number>}')
+        raise ProtocolViolated("a score must be a number")
     try:
-        value = float(told)
+        return float(told)
     except OverflowError:
-        value = float("inf")
-    if not isfinite(value):
-        raise NumericalFailure("the scorer told a score that is not a finite number")
-    return value
+        return inf

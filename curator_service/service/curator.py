@@ -9,6 +9,7 @@ from curator_service.service.forecasts import Forecasts
 from curator_service.service.grants import Grants
 from curator_service.service.releases import Releases
 from curator_service.service.studies import Studies
+from curator_service.service.tunings import Tunings
 from curator_service.service.witnesses import Witnesses
 from curator_service.settings import Settings
 from curator_service.vault import Vault
@@ -33,7 +34,9 @@ class Curator:
         self.accounts = Accounts(desk, vault)
         self.witnesses = Witnesses(desk)
         self.forecasts = Forecasts(desk, vault, settings)
+        self.tunings = Tunings(desk, vault, settings)
 
     def close(self) -> None:
         """Stop what runs beside the requests."""
         self.forecasts.close()
+        self.tunings.close()

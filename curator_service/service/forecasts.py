@@ -148,13 +148,15 @@ class Forecasts(Jobs):
         job = Job(study=study, asked=asked, n=len(values), seed=secrets.randbits(63), withdrawn=withdrawn)
         worker = Worker()
         last: News | None = None
-        with self._running(identity, worker) as ended:
-            for news in worker.work(job, values):
-                if news.progress is not None:
-                    self._progress[identity] = news.progress
-                last = news
-            late, status = ended()
-        return self._ending(last, late=late, status=status)
+        try:
+            with self._running(identity, worker) as late:
+                for news in worker.work(job, values):
+                    if news.progress is not None:
+                        self._progress[identity] = news.progress
+                    last = news
+        finally:
+            status = worker.end()
+        return self._ending(last, late=late.is_set(), status=status)
 
     def _ending(self, last: News | None, *, late: bool, status: int) -> dict[str, Any]:
         if last is not None and last.points is not None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from curator_service import store
 from curator_service.privacy.ledger import Balance, Prices, RowBalance, text, units
+from curator_service.service import tuning_accounts
 from curator_service.store import advisories as advisories_of
 from curator_service.store import ledger as lines
 from shared import wire
@@ -23,7 +24,9 @@ def check(db: Connection, records: Iterable[Json]) -> None:
     accounts: dict[str, _Account] = {}
     studies: dict[str, _Told] = {}
     advisories: dict[str, tuple[str, int, str]] = {}
+    tunings = tuning_accounts.Told()
     for record in records:
+        tunings.follow(record)
         details = record.get("details", {})
         exchange = record.get("exchange")
         _follow(studies, record["kind"], details)
@@ -48,6 +51,7 @@ def check(db: Connection, records: Iterable[Json]) -> None:
             answered.add(place)
     _check_studies(db, studies)
     _check_advisories(db, advisories)
+    tunings.check(db)
     _check_ledger(db, accounts)
     _check_queries(db, charged)
     _check_replies(db, settled)

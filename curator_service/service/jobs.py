@@ -3,7 +3,7 @@
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -92,10 +92,10 @@ class Jobs:
             self._progress.pop(identity, None)
 
     @contextmanager
-    def _running(self, identity: str, worker: Child) -> Iterator[Callable[[], tuple[bool, int]]]:
+    def _running(self, identity: str, worker: Child) -> Iterator[threading.Event]:
         """While the worker works on a job: it is killed where that takes too long, is cancelled, or at a shutdown.
 
-        What is given tells, once called, whether it took too long, and the exit status.
+        The event is set where it took too long. Whoever made the worker ends it.
         """
         late = threading.Event()
 
@@ -111,12 +111,11 @@ class Jobs:
                 self._current = identity, worker
             if self._closing.is_set() or not self._is_running(identity):
                 worker.kill()  # since we looked
-            yield lambda: (late.is_set(), worker.end())
+            yield late
         finally:
             timer.cancel()
             with self._lock:
                 self._current = None
-            worker.end()
 
     def _kill(self, identity: str) -> None:
         """End the process of a job, if it is this one's turn."""

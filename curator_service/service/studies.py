@@ -4,6 +4,7 @@ from curator_service import store
 from curator_service.privacy import answers, ledger
 from curator_service.privacy.guarantees import guarantee, not_protected
 from curator_service.release.registry import choice_of
+from curator_service.service import tuning_accounts
 from curator_service.service.advisories import names, standing
 from curator_service.service.datasets import dataset_view
 from curator_service.vault import new_id
@@ -81,7 +82,7 @@ def restored(db: Connection, desk: Desk) -> None:
     closed = store.unclosed_studies(db)
     for identity in closed:
         store.change(db, store.studies, identity, state="closed")
-    desk.note_restored(db, {"closed_studies": closed})
+    desk.note_restored(db, {"closed_studies": closed, "closed_accounts": tuning_accounts.close_all(db, desk)})
 
 
 def owner_view(db: Connection, identity: str) -> wire.StudyOwnerView:

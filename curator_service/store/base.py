@@ -3,4 +3,4 @@
 from sqlalchemy import MetaData
 
 METADATA = MetaData()
-APPEND_ONLY = ("releases", "queries", "ledger", "advisories")
+APPEND_ONLY = ("releases", "queries", "ledger", "advisories", "tuning_ledger")
