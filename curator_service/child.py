@@ -29,6 +29,7 @@ class Child:
             stderr=subprocess.DEVNULL,  # a traceback may quote a value
             start_new_session=True,
         )
+        self.killed = False
 
     def lines(self, *parts: Part) -> Iterator[bytes]:
         """Send the parts of a job and yield each whole line that is told, until the process has ended."""
@@ -62,6 +63,7 @@ class Child:
 
     def kill(self) -> None:
         """Kill it; whoever reads its news sees the end of them."""
+        self.killed = True
         self._process.kill()
 
 

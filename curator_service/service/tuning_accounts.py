@@ -50,23 +50,24 @@ def charge(
 ) -> BudgetExhausted | None:
     """Charge a tuning, or record why not, in the caller's transaction. Raises StateConflict for a closed account."""
     before, at = lowered(open_account(db, dataset), caps), stamp(desk.clock())
+    account = table.account_name(db, dataset)
     epsilon, delta = map(Decimal, cost)
     try:
         after = spend(before, epsilon, delta)
     except BudgetExhausted as refusal:
         # Its caps are not those of a tuning that was made: they bind nothing.
-        cap, known = str(refusal.budget["cap"]).removeprefix("caps."), table.account_of(db, dataset.sha256)
-        table.add(db, dataset.sha256, "refused", after=known, at=at, epsilon=epsilon, delta=delta, cap=cap)
-        told = {"account": dataset.sha256, "dataset_id": dataset.id, "epsilon": cost[0], "delta": cost[1], "cap": cap}
+        cap, known = str(refusal.budget["cap"]).removeprefix("caps."), table.account_of(db, account)
+        table.add(db, account, "refused", after=known, at=at, epsilon=epsilon, delta=delta, cap=cap)
+        told = {"account": account, "dataset_id": dataset.id, "epsilon": cost[0], "delta": cost[1], "cap": cap}
         logs.append(db, "tuning.refused", actor=asked.principal.actor, now=desk.clock(), details=told)
         return refusal
-    table.add(db, dataset.sha256, "tuning", after=after, at=at, tuning_id=identity, epsilon=epsilon, delta=delta)
+    table.add(db, account, "tuning", after=after, at=at, tuning_id=identity, epsilon=epsilon, delta=delta)
     return None
 
 
 def open_account(db: Connection, dataset: Any) -> Account:
     """The account of a dataset's file. Raises StateConflict where it is closed."""
-    account = table.account_of(db, dataset.sha256)
+    account = table.account_of(db, table.account_name(db, dataset))
     if account.closed:
         raise StateConflict(CLOSED)
     return account
@@ -82,7 +83,7 @@ def close_all(db: Connection, desk: Desk) -> list[str]:
 
 def ledger(db: Connection, dataset_id: str, after: int, limit: int) -> tuple[list[wire.TuningCharge], Account]:
     """Lines of the account of a dataset's file, and what it has spent."""
-    account = store.find(db, store.datasets, dataset_id).sha256
+    account = table.account_name(db, store.find(db, store.datasets, dataset_id))
     found = table.lines(db, account, after=after, limit=limit)
     return [_view(row) for row in found], table.account_of(db, account)
 

@@ -113,7 +113,7 @@ class Tunings(Jobs):
         details = {
             "tuning_id": identity,
             "dataset_id": dataset.id,
-            "account": dataset.sha256,
+            "account": table.account_name(db, dataset),
             "method": report.method,
             "epsilon": report.epsilon,
             "delta": report.delta,
@@ -198,9 +198,8 @@ class Tunings(Jobs):
             message = "must be a dataset that was declared public: trained weights are protected by nothing"
             raise Invalid("the training dataset is not public", [_fault("score.training_dataset_id", message)])
         logistic.check_trainer()
-        sources = [
-            self._source(row, score, named) for row, named in ((training, "training"), (validation, "validation"))
-        ]
+        named = (training, "training"), (validation, "validation")
+        sources = [self._source(dataset, score, name) for dataset, name in named]
         self._check_classes(sources[0], score)
         return job.model_copy(update={"training": sources[0], "validation": sources[1]})
 
@@ -281,7 +280,7 @@ class Tunings(Jobs):
                     self._progress[identity] = news.progress
                 last = news
         status = None
-        if last.ended is None or self._queue.empty():  # else the next one is spared the start of a process
+        if last.ended is None or worker.killed or self._queue.empty():  # else the next one is spared its start
             self._worker, status = None, worker.end()
         return self._ending(last, late=late.is_set(), status=status)
 
@@ -328,6 +327,8 @@ def _dataset(db: Connection, field: str, identity: str) -> Any:
         found = store.find(db, store.datasets, identity)
     except NotFound:
         raise Invalid("there is no such dataset", [_fault(field, "there is no such dataset")]) from None
+    if found.archived_at is not None:
+        raise StateConflict(f"{field}: the dataset is archived")
     return found
 
 

@@ -33,7 +33,7 @@ _ledger = Table(
     "tuning_ledger",
     METADATA,
     Column("seq", Integer, primary_key=True),
-    Column("account", Text, nullable=False),  # SHA-256 of the file: registered twice, it is the same people
+    Column("account", Text, nullable=False),
     Column("kind", Text, nullable=False),
     Column("tuning_id", Text),
     Column("epsilon", Text, nullable=False),
@@ -94,9 +94,16 @@ def every(db: Connection) -> Iterable[Any]:
     return db.execute(select(tunings).order_by(tunings.c.seq))
 
 
+def account_name(db: Connection, dataset: Any) -> str:
+    """The account of a dataset: the id under which its file was registered first. It is the same people ever after."""
+    same = select(datasets.c.id).where(datasets.c.sha256 == dataset.sha256)
+    return str(db.execute(same.order_by(datasets.c.seq).limit(1)).scalar_one())
+
+
 def accounts(db: Connection) -> list[str]:
-    """Every file that can be tuned on and is not closed."""
-    found = select(datasets.c.sha256).distinct().order_by(datasets.c.sha256)
+    """Every account that is not closed."""
+    first = select(func.min(datasets.c.seq)).group_by(datasets.c.sha256)
+    found = select(datasets.c.id).where(datasets.c.seq.in_(first)).order_by(datasets.c.seq)
     return [account for account in db.execute(found).scalars() if not account_of(db, account).closed]
 
 
