@@ -444,6 +444,50 @@ class OwnerClient(Client):
             time.sleep(poll_s)
         return forecast
 
+    def preview_tuning(self, tuning: wire.TuningCreate) -> wire.TuningReport:
+        """What a tuning would cost, promise and be expected to find. Spends nothing."""
+        return self._post("/v1/tunings:preview", wire.TuningReport, tuning)
+
+    def start_tuning(self, tuning: wire.TuningCreate, *, key: str | None = None) -> wire.TuningView:
+        """Charge a tuning and begin it."""
+        return self._post("/v1/tunings", wire.TuningView, tuning, key)
+
+    def tuning(self, tuning_id: str) -> wire.TuningView:
+        """A tuning, with its result once it is completed."""
+        return self._get(f"/v1/tunings/{tuning_id}", wire.TuningView)
+
+    def tunings(self) -> list[wire.TuningView]:
+        """Every tuning, in order of creation."""
+        pages = _pages(lambda token: self._get("/v1/tunings", wire.TuningPage, page_token=token, page_size=1_000))
+        return [tuning for page in pages for tuning in page.tunings]
+
+    def cancel_tuning(self, tuning_id: str, *, key: str | None = None) -> wire.TuningView:
+        """End a tuning now; what it was charged stays spent."""
+        return self._post(f"/v1/tunings/{tuning_id}:cancel", wire.TuningView, None, key)
+
+    def wait_tuning(
+        self,
+        tuning_id: str,
+        *,
+        timeout_s: float,
+        poll_s: float = 0.1,
+        told: Callable[[wire.TuningView], None] = lambda view: None,
+    ) -> wire.TuningView:
+        """Ask until the tuning has ended, and tell each view; Unreachable after ``timeout_s``."""
+        deadline = time.monotonic() + timeout_s
+        while (tuning := self.tuning(tuning_id)).ended_at is None:
+            told(tuning)
+            if time.monotonic() > deadline:
+                raise Unreachable(f"tuning {tuning_id} has not ended within {timeout_s} s")
+            time.sleep(poll_s)
+        return tuning
+
+    def tuning_charges(self, dataset_id: str) -> list[wire.TuningCharge]:
+        """What tunings spent on a dataset's file."""
+        path = f"/v1/datasets/{dataset_id}/ledger"
+        pages = _pages(lambda token: self._get(path, wire.TuningLedger, page_token=token, page_size=1_000))
+        return [charge for page in pages for charge in page.charges]
+
     def ledger(self, study_id: str) -> Iterator[wire.LedgerEntry]:
         """Every charge and refusal of a study."""
         path = f"/v1/studies/{study_id}/ledger"

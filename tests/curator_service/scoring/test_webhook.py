@@ -1,0 +1,102 @@
+"""The scorer's side of the wire: what is sent, what is retried, what is no score."""
+
+import math
+
+import numpy as np
+import pytest
+
+from curator_service.scoring.webhook import LONGEST_WAIT_SECONDS, Webhook
+from shared.client import ScorerClient
+from shared.errors import TuningFailed
+from tests.curator_service.scoring.scorer import KEY, serving
+
+
+def _score(url, *, records=None, attempts=3, timeout_s=5.0, key=KEY, waits=None):
+    with ScorerClient(url, key.encode(), timeout_s=timeout_s) as client:
+        sleep = (lambda seconds: None) if waits is None else waits.append
+        return Webhook(client, "tun_1", "trees", attempts, records, sleep).score(7, {"depth": 3.0})
+
+
+def test_it_is_asked_for_a_point_with_a_signature_and_a_key():
+    with serving(lambda asked, count: (200, b'{"score": 0.25}')) as scorer:
+        assert _score(scorer.url) == 0.25
+    assert scorer.asked == [
+        {"tuning_id": "tun_1", "evaluation": 7, "model": "trees", "hyperparameters": {"depth": 3.0}}
+    ]
+    assert scorer.keys == ["tun_1:7"]
+
+
+def test_another_key_does_not_verify():
+    """The control of the signature."""
+    with (
+        serving(lambda asked, count: (200, b'{"score": 0.25}')) as scorer,
+        pytest.raises(TuningFailed, match="answered 401"),
+    ):
+        _score(scorer.url, key=KEY + "!")
+    assert (scorer.forged, scorer.asked) == (1, [])
+
+
+def test_a_fault_that_passes_is_retried_under_the_same_key():
+    waits = []
+    with serving(lambda asked, count: (503, b"") if count < 3 else (200, b'{"score": 1}')) as scorer:
+        assert _score(scorer.url, waits=waits) == 1.0
+    assert scorer.keys == ["tun_1:7"] * 3
+    assert waits == [0.2, 0.4]
+
+
+def test_waits_grow_and_end_at_a_limit():
+    waits = []
+    with pytest.raises(TuningFailed, match="failed 12 times"):
+        _score("http://127.0.0.1:9/", attempts=12, waits=waits)
+    assert waits == sorted(waits)
+    assert waits[-1] == LONGEST_WAIT_SECONDS
+
+
+def test_one_that_is_slow_is_given_up_after_the_last_attempt():
+    with (
+        serving(lambda asked, count: __import__("time").sleep(1) or (200, b"{}")) as scorer,
+        pytest.raises(TuningFailed, match="failed 2 times, at last: the other party did not answer in time"),
+    ):
+        _score(scorer.url, attempts=2, timeout_s=0.1)
+
+
+@pytest.mark.parametrize("status", [400, 404, 302, 201])
+def test_a_refusal_is_not_retried(status):
+    with (
+        serving(lambda asked, count: (status, b'{"score": 0.5}')) as scorer,
+        pytest.raises(TuningFailed, match=f"answered {status}"),
+    ):
+        _score(scorer.url)
+    assert len(scorer.asked) == 1
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"0.512345", b"[]", b'{"score": "0.512345"}', b'{"score": true}', b'{"score": null}', b"[" * 100_000]
+)
+def test_what_is_no_score_fails_and_is_not_repeated_in_the_text(body):
+    with (
+        serving(lambda asked, count: (200, body)) as scorer,
+        pytest.raises(TuningFailed, match="broke the protocol") as failed,
+    ):
+        _score(scorer.url)
+    assert "512345" not in str(failed.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "value"), [(b"NaN", math.nan), (b"-Infinity", -math.inf), (b"1e999", math.inf), (b"9" * 400, math.inf)]
+)
+def test_numbers_that_are_not_finite_arrive_as_what_they_are(body, value):
+    """So that the tuning fails for this reason, and is not asked for again."""
+    with serving(lambda asked, count: (200, b'{"score": %s}' % body)) as scorer:
+        np.testing.assert_equal(_score(scorer.url), value)
+    assert len(scorer.asked) == 1
+
+
+def test_scores_of_records_come_as_a_list_of_just_so_many():
+    with serving(lambda asked, count: (200, b'{"scores": [0.5, 1, NaN]}')) as scorer:
+        np.testing.assert_equal(_score(scorer.url, records=3), [0.5, 1.0, math.nan])
+        for m in (2, 4):
+            with pytest.raises(TuningFailed, match=f"each of the {m} validation records"):
+                _score(scorer.url, records=m)
+        with pytest.raises(TuningFailed, match='"score"'):
+            _score(scorer.url)
