@@ -4,9 +4,27 @@ The curator scores public hyper-parameters on private validation records and rel
 its score, v~. Pure: no database, no HTTP. ``plan_of`` makes a plan from public values; its ``run`` touches the data.
 """
 
+from curator_service.tuning import (
+    gp_design,
+    gp_ucb_simulated,
+    grid_exponential,
+    kusner_1,
+    kusner_2,
+    kusner_3,
+    public_weights,
+)
 from curator_service.tuning.plan import Cost, ExpectedError, Noise, Outcome, Plan
 from curator_service.tuning.problem import Evaluate, Facts, Problem, Progress, Records, Score
-from shared.wire.tunings import TuningSpec
+from shared.wire.tunings import (
+    GpDesign,
+    GpUcbSimulated,
+    GridExponential,
+    Kusner1,
+    Kusner2,
+    Kusner3,
+    PublicWeights,
+    TuningSpec,
+)
 
 __all__ = [
     "Cost",
@@ -26,4 +44,18 @@ __all__ = [
 
 def plan_of(spec: TuningSpec, problem: Problem) -> Plan:
     """The plan of a tuning, from public values alone. TuningImpossible says what does not fit, before any charge."""
-    raise NotImplementedError
+    match spec.method:
+        case GridExponential() as method:
+            return grid_exponential.plan(spec, method, problem)
+        case GpDesign() as method:
+            return gp_design.plan(spec, method, problem)
+        case GpUcbSimulated() as method:
+            return gp_ucb_simulated.plan(spec, method, problem)
+        case Kusner1() as method:
+            return kusner_1.plan(spec, method, problem)
+        case Kusner2() as method:
+            return kusner_2.plan(spec, method, problem)
+        case Kusner3() as method:
+            return kusner_3.plan(spec, method, problem)
+        case PublicWeights() as method:
+            return public_weights.plan(spec, method, problem)

@@ -18,7 +18,14 @@ def laplace_scale(bound: float, epsilon: Decimal) -> float:
     """
     if not (0 < bound < math.inf and 0 < epsilon < math.inf):
         raise ValueError("noise needs a positive, finite bound and epsilon")
-    return 2 * bound / float(epsilon) * (1 + 2.0**-38 * max(1.0, 1 / float(epsilon)))
+    return sensitivity_scale(2 * bound, epsilon)
+
+
+def sensitivity_scale(sensitivity: float, epsilon: Decimal) -> float:
+    """Scale of the noise of a number that moves by ``sensitivity`` at most, epsilon-DP: as ``laplace_scale``."""
+    if not (0 < sensitivity < math.inf and 0 < epsilon < math.inf):
+        raise ValueError("noise needs a positive, finite sensitivity and epsilon")
+    return sensitivity / float(epsilon) * (1 + 2.0**-38 * max(1.0, 1 / float(epsilon)))
 
 
 def add_laplace(values: Vector, bound: float, epsilon: Decimal) -> Vector:
@@ -27,21 +34,30 @@ def add_laplace(values: Vector, bound: float, epsilon: Decimal) -> Vector:
     Each is epsilon-DP by itself, whatever the value. Raises NumericalFailure for one that is not finite.
     """
     check_finite(values)
-    draw = _laplace(bound, epsilon)
+    draw = _laplace(2 * bound, epsilon)
     # OpenDP neither clamps nor refuses what lies outside the bounds that it is told.
     noisy: Vector = np.array([draw(value) for value in np.clip(values, -bound, bound).tolist()])
     return noisy
 
 
+def add_laplace_to_one(value: float, sensitivity: float, epsilon: Decimal) -> float:
+    """``value`` with Laplace noise of ``sensitivity_scale``: nothing is clipped.
+
+    epsilon-DP where neighbours' values lie within ``sensitivity``. Raises NumericalFailure for one that is not finite.
+    """
+    check_finite(np.array([value]))
+    return float(_laplace(sensitivity, epsilon)(value))
+
+
 @lru_cache(maxsize=64)
-def _laplace(bound: float, epsilon: Decimal) -> Any:
+def _laplace(sensitivity: float, epsilon: Decimal) -> Any:
     from opendp import domains, measurements, metrics, mod  # its prelude would load twice the memory
 
     mod.enable_features("contrib")
-    scale = laplace_scale(bound, epsilon)
+    scale = sensitivity_scale(sensitivity, epsilon)
     space = domains.atom_domain(T=float, nan=False), metrics.absolute_distance(T=float)
     measurement: Any = measurements.make_laplace(*space, scale=scale, k=lattice(scale))
     # A tripwire for upgrades, and for a scale of 0, which would release the exact value.
-    if not 0.5 * float(epsilon) < measurement.map(2 * bound) <= epsilon:
+    if not 0.5 * float(epsilon) < measurement.map(sensitivity) <= epsilon:
         raise untrusted()
     return measurement

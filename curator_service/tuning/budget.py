@@ -1,0 +1,66 @@
+"""How a tuning's budget is split between lambda~ and v~, in exact decimals."""
+
+from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Decimal
+
+from curator_service.tuning.plan import Cost
+from shared.errors import TuningImpossible
+from shared.wire.base import amount
+from shared.wire.tunings import TuningBudget
+
+_UNIT = Decimal("1e-12")
+"""The ledger's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What each release costs, None where it is not made; and both together."""
+
+    index: Cost | None
+    value: Cost | None
+    total: Cost
+
+
+def pure_shares(budget: TuningBudget) -> Shares:
+    """lambda~ and v~ without a delta."""
+    index, value = _epsilons(budget, budget.index_share or "0.5")
+    return Shares(_cost(index), _cost(value), Cost(amount(budget.epsilon)))
+
+
+def value_alone(budget: TuningBudget, *, needs_delta: bool) -> Shares:
+    """v~ gets everything: the method has no lambda~ that it could release."""
+    if amount(budget.index_share or "0") != 0:
+        raise TuningImpossible("this method releases v~ alone: leave index_share out, or set it to 0")
+    cost = Cost(amount(budget.epsilon), _delta(budget) if needs_delta else Decimal(0))
+    return Shares(None, cost, cost)
+
+
+def shared_event(budget: TuningBudget) -> Shares:
+    """Both releases rest on one event, a bound on every posterior mean: they share all of delta."""
+    delta = _delta(budget)
+    index, value = _epsilons(budget, budget.index_share or "0.5")
+    return Shares(_cost(index, delta), _cost(value, delta), Cost(amount(budget.epsilon), delta))
+
+
+def split_events(budget: TuningBudget) -> Shares:
+    """Each release rests on events of its own: delta is split as epsilon is."""
+    delta, share = _delta(budget), budget.index_share or "0.5"
+    index, value = _epsilons(budget, share)
+    first = delta * amount(share)
+    return Shares(_cost(index, first), _cost(value, delta - first), Cost(amount(budget.epsilon), delta))
+
+
+def _delta(budget: TuningBudget) -> Decimal:
+    if budget.delta <= 0:
+        raise TuningImpossible("this method is private but for a delta: set budget.delta larger than 0")
+    return Decimal(repr(budget.delta))
+
+
+def _epsilons(budget: TuningBudget, share: str) -> tuple[Decimal, Decimal]:
+    epsilon = amount(budget.epsilon)
+    index = (epsilon * amount(share)).quantize(_UNIT, rounding=ROUND_FLOOR)
+    return index, epsilon - index
+
+
+def _cost(epsilon: Decimal, delta: Decimal = Decimal(0)) -> Cost | None:
+    return Cost(epsilon, delta) if epsilon > 0 else None

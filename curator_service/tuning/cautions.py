@@ -1,0 +1,58 @@
+"""What speaks against a tuning, in words, before anything is spent."""
+
+from curator_service.tuning.budget import Shares
+from curator_service.tuning.plan import Noise, text
+from shared.wire.tunings import TuningPrior
+
+ON_AVERAGE = (
+    "Private only on average over the Gaussian-process prior: delta is a probability over the draw of the functions, "
+    "and for the datasets at hand there may be no guarantee at all."
+)
+TRACE = (
+    "The search asks for hyper-parameters in an order that depends on private scores. A scorer outside of this process "
+    "learns that order, which nothing protects: keep it inside the owner's network."
+)
+
+UNPROVED = "The printed q is kept on request: the proof of v~'s privacy fails at that step."
+REFUTED = "The printed Theorem 7 is kept on request: it is too small in general, and epsilon is charged for what the noise keeps."
+CONSTANTS = (
+    "A and tau cannot be computed from anything public. Without a reason to believe them, release the whole grid "
+    "instead (whole_grid)."
+)
+
+
+def of_prior(prior: TuningPrior) -> list[str]:
+    """What an assumed prior asks to accept."""
+    if not prior.estimated:
+        return [ON_AVERAGE]
+    return [
+        ON_AVERAGE,
+        f"Estimated from private data: {', '.join(prior.estimated)}. That leaks: declare public values.",
+    ]
+
+
+def of_noise(noise: Noise, spread: float) -> list[str]:
+    """Where noise drowns what it is added to; ``spread`` is how far scores lie apart, in units of the score."""
+    found = []
+    if noise.index_sensitivity is not None and noise.index_scale is not None:
+        larger = max(noise.index_sensitivity, noise.index_scale)
+        if larger > spread:
+            found.append(
+                f"Noise larger than the signal: lambda~ is drawn at a scale of {noise.index_scale:.3g} (sensitivity "
+                f"{noise.index_sensitivity:.3g}), and scores spread over {spread:.3g}: it is close to random."
+            )
+    if noise.value_scale is not None and noise.value_scale > spread:
+        found.append(
+            f"Noise larger than the signal: v~ has noise of scale {noise.value_scale:.3g}, and scores spread over "
+            f"{spread:.3g}: it tells next to nothing."
+        )
+    return found
+
+
+def of_both(shares: Shares) -> list[str]:
+    """Where lambda~ and v~ are both released."""
+    if shares.index is None or shares.value is None:
+        return []
+    parts = f"epsilon {text(shares.index.epsilon)} and {text(shares.value.epsilon)}"
+    delta = f" and delta {text(shares.total.delta)}" if shares.total.delta else ""
+    return [f"Both lambda~ and v~ are released: they add up ({parts}) to epsilon {text(shares.total.epsilon)}{delta}."]

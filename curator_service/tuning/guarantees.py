@@ -1,0 +1,104 @@
+"""What a tuning promises, in words: the one source of it."""
+
+from typing import Literal
+
+from curator_service.tuning.plan import Cost, text
+from curator_service.tuning.problem import Records
+from shared.wire.tunings import Kusner1, TuningPrior
+
+_RECORDS: dict[Records, str] = {
+    "scored": "Each record's score is clipped to the declared range here, so this holds whatever the scorer returns.",
+    "averaged": (
+        "It holds if the score is the mean of one number for each record, each in the declared range: that is the "
+        "scorer's word."
+    ),
+    "whole": "The score may be any function of the validation dataset: it is clipped to the declared range.",
+}
+_PROTECTED = (
+    "Only the validation records are protected; the grid, their number, the declared range, training data and trained "
+    "models are public. Only what is released here may leave: no score, no order of evaluation, no plot."
+)
+
+
+def _released(index: bool, value: bool) -> str:
+    if index and value:
+        return "lambda~ and v~ together"
+    return "lambda~" if index else "v~"
+
+
+def worst_case(total: Cost, records: Records, *, index: bool, value: bool, condition: str = "") -> str:
+    """Pure differential privacy of all validation datasets that differ in one record."""
+    promise = (
+        f"Worst case: {text(total.epsilon)}-differential privacy of each validation record. Replacing one record by any "
+        f"other makes no result ({_released(index, value)}) more than e^{text(total.epsilon)} times likelier, whatever an attacker "
+        "knows."
+    )
+    return " ".join(part for part in (promise, condition, _RECORDS[records], _PROTECTED) if part)
+
+
+WEIGHTS = (
+    "It rests on public facts about the trained models: no intercept, |x| <= 1 enforced by clipping, and a score that "
+    "is Lipschitz in the weights."
+)
+CONVEX = (
+    "It rests on training by L2-regularised convex loss that is 1-Lipschitz, |x| <= 1 enforced by clipping, no "
+    "intercept, solved to optimality: a model that is not optimal breaks it."
+)
+
+
+def literal_theorem_7(asked: Cost, kept: Cost) -> str:
+    """Of noise that is smaller than the corrected sensitivity needs."""
+    return (
+        "As published: the noise is calibrated by the printed Theorem 7, whose second term may be half of what it "
+        f"should be. For epsilon {text(asked.epsilon)} it keeps, and is charged, {text(kept.epsilon)}."
+    )
+
+
+def prior_average(
+    total: Cost, prior: TuningPrior, *, index: bool, value: bool, kind: Literal["exact", "simulated", "bound"]
+) -> str:
+    """(epsilon, delta) where delta is over the draw of the functions."""
+    how = {
+        "exact": "The bound is exact under this assumption.",
+        "simulated": (
+            "The bound was measured on simulated neighbours, and is large enough with probability 0.999 over them."
+        ),
+        "bound": "The bound is the paper's, under this assumption.",
+    }[kind]
+    if prior.estimated:
+        return (
+            "None: the prior was estimated from private data ("
+            + ", ".join(prior.estimated)
+            + "), and what is promised "
+            "takes it as public. With a public prior it would be: " + _average(total, index=index, value=value) + how
+        )
+    return f"{_average(total, index=index, value=value)}{how} {_PROTECTED}"
+
+
+def _average(total: Cost, *, index: bool, value: bool) -> str:
+    return (
+        f"On average over the Gaussian-process prior only, not in the worst case: ({text(total.epsilon)}, {text(total.delta)}). "
+        f"For two validation datasets that differ in one record, no result ({_released(index, value)}) is more than "
+        f"e^{text(total.epsilon)} times likelier under one than under the other, where their functions are as close as the "
+        f"prior says; the prior draws functions that are not with probability {text(total.delta)} at most. For a pair of "
+        "datasets whose functions are further apart nothing is promised, and nothing in the data can verify the prior. "
+    )
+
+
+KUSNER_2 = (
+    " It also rests on A and tau, which depend on the private objective near its maximum: they are the caller's word, "
+    "and nothing public confirms them."
+)
+
+
+def kusner_1(method: Kusner1) -> str:
+    """What to add where constants are literal."""
+    if method.q == "paper":
+        return (
+            " As published: the proof of v~'s noise has a hole. The step about q takes the noise of the largest of T "
+            "noisy scores for that of one, and fails in 15 to 87 % of simulated runs; the bound of Theorem 3 as a "
+            "whole was never exceeded there, but nothing proves it."
+        )
+    if method.delta_split == "paper":
+        return " The printed split of delta adds up to 5/3 of it for v~; that is what is charged."
+    return ""
