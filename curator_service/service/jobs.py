@@ -17,6 +17,7 @@ from shared.serving.store.database import Connection, StoreFault
 log = logging.getLogger("blindopt.jobs")
 CLOSE_SECONDS = 5.0
 AGAIN_SECONDS = 1.0
+REST_SECONDS = 10.0
 
 
 class JobTable(Protocol):
@@ -75,10 +76,13 @@ class Jobs:
         """What the log tells of a job that has ended, besides its id and its state; ``row``: of its table."""
         raise NotImplementedError
 
+    def _rest(self) -> None:
+        """Let go of what is kept for the next job: none has come for a while."""
+
     # --- the work ---------------------------------------------------------------------------------
 
     def _serve(self) -> None:
-        while (identity := self._queue.get()) is not None and not self._closing.is_set():
+        while (identity := self._next()) is not None and not self._closing.is_set():
             try:
                 ending = self._work(identity)
             except BlindoptError as error:
@@ -90,6 +94,14 @@ class Jobs:
             if ending is not None and not self._closing.is_set():
                 self._keep(identity, ending)
             self._progress.pop(identity, None)
+
+    def _next(self) -> str | None:
+        """The next job, once there is one; None at a shutdown."""
+        try:
+            return self._queue.get(timeout=REST_SECONDS)
+        except queue.Empty:
+            self._rest()
+            return self._queue.get()
 
     @contextmanager
     def _running(self, identity: str, worker: Child) -> Iterator[threading.Event]:

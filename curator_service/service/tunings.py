@@ -159,8 +159,7 @@ class Tunings(Jobs):
     def close(self) -> None:
         """Stop the work, now. What has not ended is told as failed at the next start."""
         super().close()
-        if self._worker is not None:
-            self._worker.end()
+        self._rest()
 
     def _view(self, row: Any) -> wire.TuningView:
         ended = None if row.outcome is None else Ended.model_validate_json(row.outcome)
@@ -280,7 +279,7 @@ class Tunings(Jobs):
                     self._progress[identity] = news.progress
                 last = news
         status = None
-        if last.ended is None or worker.killed or self._queue.empty():  # else the next one is spared its start
+        if last.ended is None or worker.killed:  # else the next one is spared the start of a process
             self._worker, status = None, worker.end()
         return self._ending(last, late=late.is_set(), status=status)
 
@@ -297,6 +296,11 @@ class Tunings(Jobs):
             if late:
                 problem = f"it took longer than {self._seconds_max} s (TUNING_SECONDS_MAX)"
         return {"state": "failed", "problem": f"{problem}; what it was charged stays spent"}
+
+    def _rest(self) -> None:
+        if self._worker is not None:
+            self._worker.end()
+            self._worker = None
 
     def _told(self, row: Any) -> dict[str, Any]:
         return {"outcome_sha256": tuning_accounts.digest(row.outcome, row.salt)}

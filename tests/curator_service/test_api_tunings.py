@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import threading
+import time
 from decimal import Decimal
 
 import numpy as np
@@ -60,7 +62,7 @@ def settings(scorer, tmp_path_factory):
         "scorer_url": scorer.url,
         "scorer_secret_file": str(secret),
         "scorer_attempts": "3",
-        "scorer_timeout_seconds": "2",
+        "scorer_timeout_seconds": "1",
     }
 
 
@@ -99,7 +101,7 @@ LOSSES = {
 def test_with_hardly_any_noise_it_releases_the_best_point_and_its_score(owner, case, loss):
     """Against scores that were computed another way, from the raw rows."""
     said = {"loss": loss, "clip": 0.8} if loss == "clipped_logistic" else {"loss": loss}
-    ended = _ended(owner, case.asked("1000", "100000", score=said))
+    ended = _ended(owner, case.asked("1000", score=said))
     true = scores(rows_of(150, 1), rows_of(200, 2), LOSSES[loss])
     assert (ended.state, ended.problem, ended.progress) == ("completed", None, 1)
     assert true[ended.result.index] == pytest.approx(max(true), abs=1e-3)
@@ -126,7 +128,7 @@ def test_noise_has_the_scale_that_the_preview_tells(owner, case):
 
 
 def test_an_http_score_is_asked_for_every_point_and_signed(owner, case, scorer):
-    ended = _ended(owner, case.http("1000", "100000"))
+    ended = _ended(owner, case.http("1000"))
     assert (ended.state, ended.problem) == ("completed", None)
     assert ended.result.hyperparameters == {"depth": 3.0, "rate": 0.2}
     assert ended.result.index == 5
@@ -141,7 +143,7 @@ def test_an_http_score_is_asked_for_every_point_and_signed(owner, case, scorer):
 
 def test_scores_outside_the_range_are_clipped_and_counted_for_the_owner_alone(curator, owner, case, replies):
     replies.make = lambda asked, count: (200, b'{"score": %r}' % (7 if count % 2 else 0.5))
-    ended = _ended(owner, case.http("1000", "100000"))
+    ended = _ended(owner, case.http("1000"))
     assert (ended.state, ended.clipped, ended.evaluations) == ("completed", 3, 6)
     assert ended.result.value == pytest.approx(1.0, abs=1e-3)
     assert "clipped" not in json.dumps([r for r in curator.records() if r["kind"].startswith("tuning.")])
@@ -150,7 +152,7 @@ def test_scores_outside_the_range_are_clipped_and_counted_for_the_owner_alone(cu
 def test_scores_of_records_are_clipped_one_by_one(owner, case, replies):
     """Half of the records tell 3, which counts as 1."""
     replies.make = lambda asked, count: (200, json.dumps({"scores": [3.0, 0.0] * 100}).encode())
-    ended = _ended(owner, case.http("1000", "100000", reply="records"))
+    ended = _ended(owner, case.http("1000", reply="records"))
     assert ended.result.value == pytest.approx(0.5, abs=1e-3)
     assert ended.clipped == 6 * 100
 
@@ -190,7 +192,7 @@ def test_a_fault_that_passes_is_retried_under_the_same_key(owner, case, replies,
 
 
 def test_a_slow_scorer_is_given_up(owner, case, replies, until):
-    replies.make = lambda asked, count: __import__("time").sleep(3) or (200, b'{"score": 0.5}')
+    replies.make = lambda asked, count: time.sleep(1.5) or (200, b'{"score": 0.5}')
     ended = _ended(owner, case.http())
     assert ended.state == "failed"
     assert "did not answer in time" in ended.problem
@@ -216,7 +218,7 @@ def test_a_preview_spends_nothing_and_tells_what_will_be_spent(owner):
     assert Decimal(report.index_epsilon) + Decimal(report.value_epsilon) == Decimal("0.3")
     assert report.index_sensitivity == pytest.approx(1 / 200, rel=1e-6)
     assert report.expected_value_error > 0
-    assert "epsilon" in report.guarantee
+    assert "Worst case: 0.3-differential privacy" in report.guarantee
     assert (report.spent_epsilon, report.cap_epsilon) == ("0", "5")
     assert owner.tuning_charges(case.validation.id) == []
     begun = owner.start_tuning(case.asked("0.3", "5"))
@@ -392,8 +394,6 @@ def test_an_archived_dataset_is_not_tuned_on(curator, owner):
 @pytest.fixture
 def stuck(replies):
     """The scorer answers no more until the test is over."""
-    import threading
-
     free = threading.Event()
     replies.make = lambda asked, count: (free.wait(20), (200, b'{"score": 0.5}'))[1]
     yield
@@ -470,7 +470,7 @@ def test_nothing_of_the_trace_leaves_in_logs_records_or_replies(curator, owner, 
     """Scores that are recognisable; the released value is 0.8 with hardly any noise."""
     told = [0.1234567, 0.2345678, 0.3456789, 0.4567891, 0.5678912, 0.8]
     replies.make = lambda asked, count: (200, json.dumps({"score": told[count - 1]}).encode())
-    ended = _ended(owner, case.http("1000", "100000"))
+    ended = _ended(owner, case.http("1000"))
     assert ended.result.index == 5
     auditor = curator.run("token", "create", "--role", "auditor", "--name", "t").stdout.strip()
     with curator.http(auditor) as http:

@@ -31,7 +31,7 @@ class Case:
     training: wire.DatasetView
     validation: wire.DatasetView
 
-    def asked(self, epsilon="1", cap="1000", method=None, name="a tuning", **changed) -> wire.TuningCreate:
+    def asked(self, epsilon="1", cap="100000", method=None, name="a tuning", **changed) -> wire.TuningCreate:
         score = {"loss": "zero_one"} | changed.pop("score", {})
         said = {
             "name": name,
@@ -50,7 +50,7 @@ class Case:
         }
         return wire.TuningCreate(**(said | changed))
 
-    def http(self, epsilon="1", cap="1000", lower=0.0, upper=1.0, reply="mean", **changed) -> wire.TuningCreate:
+    def http(self, epsilon="1", cap="100000", lower=0.0, upper=1.0, reply="mean", **changed) -> wire.TuningCreate:
         """The same, of an http score over two hyper-parameters."""
         axes = [wire.TuningAxis(name="depth", values=[1.0, 2.0, 3.0]), wire.TuningAxis(name="rate", values=[0.1, 0.2])]
         score = wire.HttpScore(kind="http", model="trees", lower=lower, upper=upper, reply=reply)
