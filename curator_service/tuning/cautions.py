@@ -14,7 +14,10 @@ TRACE = (
 )
 
 UNPROVED = "The printed q is kept on request: the proof of v~'s privacy fails at that step."
-REFUTED = "The printed Theorem 7 is kept on request: it is too small in general, and epsilon is charged for what the noise keeps."
+REFUTED = (
+    "The printed Theorem 7 is kept on request: it is too small in general, and what is charged is the epsilon that its "
+    "noise keeps."
+)
 CONSTANTS = (
     "A and tau cannot be computed from anything public. Without a reason to believe them, release the whole grid "
     "instead (whole_grid)."

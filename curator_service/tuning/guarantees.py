@@ -28,10 +28,10 @@ def _released(index: bool, value: bool) -> str:
 
 def worst_case(total: Cost, records: Records, *, index: bool, value: bool, condition: str = "") -> str:
     """Pure differential privacy of all validation datasets that differ in one record."""
+    epsilon = text(total.epsilon)
     promise = (
-        f"Worst case: {text(total.epsilon)}-differential privacy of each validation record. Replacing one record by any "
-        f"other makes no result ({_released(index, value)}) more than e^{text(total.epsilon)} times likelier, whatever an attacker "
-        "knows."
+        f"Worst case: {epsilon}-differential privacy of each validation record. Replacing one record by any other "
+        f"makes no result ({_released(index, value)}) more than e^{epsilon} times likelier, whatever an attacker knows."
     )
     return " ".join(part for part in (promise, condition, _RECORDS[records], _PROTECTED) if part)
 
@@ -76,12 +76,14 @@ def prior_average(
 
 
 def _average(total: Cost, *, index: bool, value: bool) -> str:
+    epsilon, delta = text(total.epsilon), text(total.delta)
     return (
-        f"On average over the Gaussian-process prior only, not in the worst case: ({text(total.epsilon)}, {text(total.delta)}). "
-        f"For two validation datasets that differ in one record, no result ({_released(index, value)}) is more than "
-        f"e^{text(total.epsilon)} times likelier under one than under the other, where their functions are as close as the "
-        f"prior says; the prior draws functions that are not with probability {text(total.delta)} at most. For a pair of "
-        "datasets whose functions are further apart nothing is promised, and nothing in the data can verify the prior. "
+        f"On average over the Gaussian-process prior only, not in the worst case: ({epsilon}, {delta}). "
+        "For two validation datasets that differ in one record, "
+        f"no result ({_released(index, value)}) is more than e^{epsilon} times likelier under one "
+        "than under the other, where their functions are as close as the prior says; the prior "
+        f"draws functions that are not with probability {delta} at most. For a pair of datasets whose functions are "
+        "further apart nothing is promised, and nothing in the data can verify the prior. "
     )
 
 

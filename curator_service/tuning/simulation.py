@@ -17,7 +17,7 @@ CONFIDENCE = 0.999
 """With which a simulated sensitivity is large enough."""
 WORK_MAX = 4e11
 """Multiplications that a simulation may take: minutes."""
-_BATCH = 4e6
+_BATCH = 1e6
 _NOISES = 32
 FUNCTIONS = 400
 """Most functions of the prior that expected errors are averaged over."""

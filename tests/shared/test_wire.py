@@ -34,6 +34,7 @@ AUTO_ANSWERS = {**LAPLACE, "mechanism": "auto"}
 HEAVY = {"alpha": 0.5, "value_bound": 4.0, "noise_moment": 2.0}
 ADVISORY = {"mechanism": "gaussian", "version": 1, "reason": "its proof has a hole"}
 RUN = {"curator_url": "http://curator:8000", "study_id": "std_0123456789abcdef", "token": SECRET}
+PRIOR = {"lengthscale": 0.2, "one_minus_k1": 1e-4}
 REQUESTS = [
     (wire.Feature, FEATURE),
     (wire.Kernel, KERNEL),
@@ -74,6 +75,17 @@ REQUESTS = [
     (wire.Thompson, {"name": "thompson", "scale": 1.0}),
     (wire.RunSpec, {k: v for k, v in RUN.items() if k != "token"}),
     (wire.RunCreate, RUN),
+    (wire.TuningSearch, {"lengthscale": 0.2}),
+    (wire.TuningPrior, PRIOR | {"estimated": ["lengthscale"]}),
+    (wire.TuningBudget, {"epsilon": "1", "delta": 0.01, "index_share": "0.25"}),
+    (wire.TuningSpec, {"budget": {"epsilon": "1"}}),
+    (wire.GridExponential, {"name": "grid_exponential", "selection": "exponential", "use_weights": True}),
+    (wire.GpDesign, {"name": "gp_design", "prior": PRIOR}),
+    (wire.GpUcbSimulated, {"name": "gp_ucb_simulated", "prior": PRIOR, "pairs": 500, "seed": 3}),
+    (wire.Kusner1, {"name": "kusner_1", "prior": PRIOR, "q": "paper", "delta_split": "paper", "index_bound": "clip"}),
+    (wire.Kusner2, {"name": "kusner_2", "prior": PRIOR, "a": 1.0, "tau": 0.1, "last": 4}),
+    (wire.Kusner3, {"name": "kusner_3", "search": {"lengthscale": 0.2}, "form": "paper"}),
+    (wire.PublicWeights, {"name": "public_weights", "search": {"lengthscale": 0.2}}),
 ]
 
 

@@ -1,0 +1,118 @@
+"""One of several by its score: frequencies against exact probabilities, with controls; what is refused."""
+
+import itertools
+import math
+from decimal import Decimal
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from curator_service.privacy.noise import add_laplace_to_one, lattice, select, selection_scale, sensitivity_scale
+from shared.errors import NumericalFailure
+from tests.scale import scaled
+
+N = scaled(12_000)
+MISTAKEN = 1e-6
+SCORES = np.array([0.0, 0.31, 0.5, 0.2])
+SENSITIVITY, EPSILON = 0.25, Decimal("1.3")
+
+
+def exponential(scores, scale):
+    weights = np.exp(scores / scale)
+    return weights / weights.sum()
+
+
+def permute_and_flip(scores, scale):
+    """Its definition: in a random order, each is taken with probability exp((score - best) / scale), until one is."""
+    heads = np.exp((scores - scores.max()) / scale)
+    found = np.zeros(len(scores))
+    orders = list(itertools.permutations(range(len(scores))))
+    for order in orders:
+        left = 1.0
+        for place in order:
+            found[place] += left * heads[place] / len(orders)
+            left *= 1 - heads[place]
+    return found
+
+
+EXACT = {"exponential": exponential, "permute_and_flip": permute_and_flip}
+
+
+@pytest.fixture(scope="module", params=sorted(EXACT))
+def drawn(request):
+    law = request.param
+    places = [select(SCORES, SENSITIVITY, EPSILON, law) for _ in range(N)]
+    return law, np.bincount(places, minlength=len(SCORES))
+
+
+def fits(counts, probabilities):
+    return stats.chisquare(counts, probabilities * counts.sum()).pvalue
+
+
+def test_frequencies_are_those_of_the_law(drawn):
+    law, counts = drawn
+    assert fits(counts, EXACT[law](SCORES, 2 * SENSITIVITY / float(EPSILON))) > MISTAKEN
+
+
+@pytest.mark.parametrize("wrong", [0.8, 1.25])
+def test_another_scale_would_be_caught(drawn, wrong):
+    law, counts = drawn
+    assert fits(counts, EXACT[law](SCORES, wrong * 2 * SENSITIVITY / float(EPSILON))) < MISTAKEN
+
+
+def test_the_other_law_would_be_caught(drawn):
+    law, counts = drawn
+    (other,) = set(EXACT) - {law}
+    assert fits(counts, EXACT[other](SCORES, 2 * SENSITIVITY / float(EPSILON))) < MISTAKEN
+
+
+@pytest.mark.parametrize("law", sorted(EXACT))
+def test_no_neighbour_makes_a_place_more_than_e_to_the_epsilon_times_likelier(law):
+    """Exact probabilities, over all neighbours that move each score by the sensitivity one way or the other."""
+    scale = selection_scale(SENSITIVITY, EPSILON)
+    here = EXACT[law](SCORES, scale)
+    moves = itertools.product((-SENSITIVITY, 0, SENSITIVITY), repeat=len(SCORES))
+    most = max(float(np.abs(np.log(here / EXACT[law](SCORES + move, scale))).max()) for move in moves)
+    assert 0.6 * float(EPSILON) < most <= float(EPSILON)
+    # The control: at half of the scale it is exceeded.
+    assert float(np.abs(np.log(EXACT[law](SCORES, scale / 2) / EXACT[law](-SCORES, scale / 2))).max()) > float(EPSILON)
+
+
+def test_the_scale_pays_for_rounding_scores_to_the_lattice():
+    step = math.ldexp(1.0, lattice(SENSITIVITY))
+    assert selection_scale(SENSITIVITY, EPSILON) >= 2 * (SENSITIVITY + step) / float(EPSILON)
+    assert step < 2e-12 * SENSITIVITY
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_score_that_is_not_finite_is_refused(bad):
+    with pytest.raises(NumericalFailure):
+        select(np.array([0.0, bad]), 1.0, Decimal(1), "exponential")
+    with pytest.raises(NumericalFailure):
+        add_laplace_to_one(bad, 1.0, Decimal(1))
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
+def test_a_sensitivity_that_is_not_positive_and_finite_is_refused(bad):
+    with pytest.raises(ValueError, match="positive"):
+        select(np.zeros(2), bad, Decimal(1), "exponential")
+    with pytest.raises(ValueError, match="positive"):
+        add_laplace_to_one(0.0, bad, Decimal(1))
+
+
+@pytest.mark.parametrize("epsilon", ["0.000001", "1000"])
+@pytest.mark.parametrize("sensitivity", [1e-40, 1e40])
+@pytest.mark.parametrize("law", sorted(EXACT))
+def test_extreme_sensitivities_and_epsilons_are_drawn_with(law, sensitivity, epsilon):
+    assert select(np.array([0.0, sensitivity]), sensitivity, Decimal(epsilon), law) in (0, 1)
+    assert math.isfinite(add_laplace_to_one(sensitivity, sensitivity, Decimal(epsilon)))
+
+
+def test_one_value_has_laplace_noise_of_its_scale():
+    noise = [add_laplace_to_one(7.0, 0.3, Decimal("0.5")) - 7.0 for _ in range(N)]
+    scale = sensitivity_scale(0.3, Decimal("0.5"))
+    assert scale == pytest.approx(0.6, rel=1e-9)
+    assert stats.kstest(noise, stats.laplace(scale=scale).cdf).pvalue > MISTAKEN
+    for wrong in (0.85, 1.18):
+        assert stats.kstest(noise, stats.laplace(scale=wrong * scale).cdf).pvalue < MISTAKEN

@@ -1,0 +1,375 @@
+"""Every method from its plan to its outcome: what it costs, says, asks for, draws and refuses."""
+
+import math
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from scipy import stats
+
+from curator_service.tuning import Facts, Plan, Problem, plan_of
+from curator_service.tuning.budget import split_events
+from curator_service.tuning.grid_exponential import worst_gap
+from shared.errors import TuningFailed, TuningImpossible
+from shared.wire import TuningBudget, TuningSpec
+from tests.scale import scaled
+
+MISTAKEN = 1e-6
+GRID = np.linspace(0, 1, 24)[:, None]
+SCORES = 0.5 + 0.3 * np.sin(5 * GRID[:, 0])
+PRIOR = {"lengthscale": 0.2, "one_minus_k1": 1e-4, "evaluations": 30}
+FACTS = Facts(0.8, 0.3, 0.5, 1.0, 10.0, "hinge")
+METHODS: dict[str, dict[str, Any]] = {
+    "grid": {"name": "grid_exponential"},
+    "grid, exponential": {"name": "grid_exponential", "selection": "exponential"},
+    "grid, weights": {"name": "grid_exponential", "use_weights": True},
+    "design": {"name": "gp_design", "prior": PRIOR},
+    "design, maximum": {"name": "gp_design", "prior": PRIOR, "value_at": "maximum"},
+    "simulated": {"name": "gp_ucb_simulated", "prior": PRIOR, "pairs": 200},
+    "algorithm 1": {"name": "kusner_1", "prior": PRIOR},
+    "algorithm 1, literal": {"name": "kusner_1", "prior": PRIOR, "q": "paper", "delta_split": "paper"},
+    "algorithm 1, tight": {"name": "kusner_1", "prior": PRIOR, "index_bound": "tight"},
+    "algorithm 1, clip": {"name": "kusner_1", "prior": PRIOR, "index_bound": "clip"},
+    "algorithm 2": {"name": "kusner_2", "prior": PRIOR, "a": 1.0, "tau": 0.5, "last": 7},
+    "algorithm 2, grid": {"name": "kusner_2", "prior": PRIOR, "whole_grid": True},
+    "algorithm 3": {"name": "kusner_3", "search": {"lengthscale": 0.2, "evaluations": 30}},
+    "algorithm 3, literal": {"name": "kusner_3", "search": {"lengthscale": 0.2, "evaluations": 30}, "form": "paper"},
+    "weights": {"name": "public_weights", "search": {"lengthscale": 0.2, "evaluations": 30}},
+}
+PURE = ("grid", "algorithm 3", "weights")
+VALUE_ALONE = ("algorithm 2", "algorithm 3", "weights")
+
+
+def problem(m: int = 40, **more: Any) -> Problem:
+    return Problem(**({"grid": GRID, "m": m, "lower": 0.0, "upper": 1.0, "facts": FACTS} | more))
+
+
+def plan(
+    name: str | dict[str, Any], epsilon: str = "1", delta: float = 0.05, share: str | None = None, **more: Any
+) -> Plan:
+    method = METHODS[name] if isinstance(name, str) else name
+    said = {"method": method, "budget": {"epsilon": epsilon, "delta": delta, "index_share": share}}
+    return plan_of(TuningSpec.model_validate(said), problem(**more))
+
+
+def score(index: int) -> float:
+    return float(SCORES[index])
+
+
+# --- all of them ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_plan_says_what_it_costs_and_promises_and_runs(name):
+    made = plan(name)
+    pure, alone = name.startswith(PURE), name.startswith(VALUE_ALONE)
+    assert made.guarantee.startswith("Worst case" if pure else "On average over the Gaussian-process prior only")
+    assert ("Private only on average" in " ".join(made.warnings)) is not pure
+    parts = [cost for cost in (made.index_cost, made.value_cost) if cost]
+    assert sum(cost.epsilon for cost in parts) == made.cost.epsilon
+    assert isinstance(made.cost.delta, Decimal)
+    assert (made.cost.delta == 0) is pure
+    assert made.cost.delta <= sum(cost.delta for cost in parts)
+    assert (made.index_cost is None) is (made.noise.index_scale is None) is alone
+    if "literal" not in name or not pure:  # which is charged for more than its noise was made for
+        assert made.noise.value_scale == pytest.approx(made.noise.value_sensitivity / float(made.value_cost.epsilon))
+    assert math.isfinite(made.expected_error.value)
+    assert (made.expected_error.index_gap is None) is alone
+    assert made.expected_error.how
+    told: list[float] = []
+    outcome = made.run(score, told.append)
+    assert (outcome.index is None) is alone
+    assert outcome.index is None or 0 <= outcome.index < len(GRID)
+    assert isinstance(outcome.value, float)
+    assert told == sorted(told)
+    assert told[-1] == 1
+    assert len(told) == outcome.evaluations
+    assert outcome.clipped == 0
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_with_an_epsilon_of_a_thousand_the_result_is_nearly_exact(name):
+    made = plan(name, epsilon="1000", delta=0.1)
+    outcome = made.run(score)
+    if name.startswith("algorithm 1"):  # whose noise is thirty times as large
+        assert outcome.value == pytest.approx(SCORES.max(), abs=0.3)
+    elif name == "algorithm 2":
+        assert outcome.value == pytest.approx(SCORES[7], abs=0.05)
+    else:
+        assert outcome.value == pytest.approx(SCORES.max(), abs=0.1)
+        assert outcome.index is None or SCORES[outcome.index] > SCORES.max() - 0.05
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_nothing_private_is_in_what_a_run_leaves(name):
+    made = plan(name)
+    outcome = made.run(lambda index: 0.123456789 + index / 1e12)
+    assert "0.12345" not in repr(made)
+    assert "clipped" not in repr(outcome)
+    assert set(outcome.__slots__) == {"index", "value", "clipped", "evaluations"}
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name", METHODS)
+def test_a_score_that_is_not_finite_fails_the_tuning_and_is_not_told(name, bad):
+    with pytest.raises(TuningFailed, match="not a finite number") as failed:
+        plan(name).run(lambda index: bad)
+    assert str(bad) not in str(failed.value)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_scores_out_of_range_are_clipped_and_counted(name):
+    far, near = plan(name, epsilon="1000").run(lambda index: 1e9), plan(name, epsilon="1000").run(lambda index: 1.0)
+    assert 1 <= far.clipped <= far.evaluations
+    assert near.clipped == 0
+    assert abs(far.value) < 10  # no trace of how far it was
+
+
+def test_what_the_scorer_raises_goes_through():
+    class Unreachable(Exception):
+        pass
+
+    def ask(index: int) -> float:
+        raise Unreachable
+
+    with pytest.raises(Unreachable):
+        plan("grid").run(ask)
+
+
+# --- the score ------------------------------------------------------------------------------------
+
+
+def test_records_are_clipped_one_by_one_so_that_no_scorer_breaks_the_sensitivity():
+    """One record told 1e9: the mean moves by g* / m and no further; a scorer that averages by itself moves it by g*."""
+    calm = np.full(40, 0.5)
+    wild = calm.copy()
+    wild[3] = 1e9
+    made = plan("grid", epsilon="1000", share="0", records="scored")
+    values = [made.run(lambda index, told=told: told) for told in (calm, wild)]
+    assert made.noise.value_sensitivity == pytest.approx(1 / 40)
+    assert values[1].value - values[0].value == pytest.approx(0.5 / 40, abs=0.002)
+    assert [outcome.clipped for outcome in values] == [0, len(GRID)]
+    assert "whatever the scorer returns" in made.guarantee
+    assert "scorer's word" in plan("grid").guarantee
+
+
+@pytest.mark.parametrize("told", [0.5, np.zeros(39), np.zeros((40, 1)), np.zeros(41)])
+def test_a_scorer_that_returns_something_else_fails_the_tuning(told):
+    with pytest.raises(TuningFailed, match="one for each record"):
+        plan("grid", records="scored").run(lambda index: told)
+
+
+def test_a_score_of_the_whole_dataset_moves_by_its_range():
+    assert plan("grid", records="whole").noise.index_sensitivity == pytest.approx(1)
+    assert plan("grid", m=500).noise.index_sensitivity == pytest.approx(1 / 500)
+    assert plan("grid, weights", m=500).noise.index_sensitivity == pytest.approx(0.8 / 500)
+    for name in ("grid, weights", "algorithm 3", "weights"):
+        with pytest.raises(TuningImpossible, match="mean over the records"):
+            plan(name, records="whole")
+
+
+@pytest.mark.parametrize("noise", ["added", "own"])
+def test_a_score_is_asked_for_again_only_where_its_noise_is_its_own(noise):
+    made = plan({"name": "gp_design", "prior": PRIOR | {"noise": noise, "evaluations": 80}})
+    calls: list[int] = []
+    made.run(lambda index: calls.append(index) or score(index))
+    assert len(calls) == (80 if noise == "own" else len(set(made.arms.tolist())))
+    assert set(calls) == set(made.arms.tolist())
+
+
+def test_added_noise_is_fresh_and_of_the_sd_that_was_told():
+    """Of one hyper-parameter scored once the posterior mean is v / (1 + sigma^2); Laplace noise is 1 in 1,000 of it."""
+    made = plan(
+        {"name": "gp_design", "prior": PRIOR | {"noise_sd": 0.5, "evaluations": 1}},
+        epsilon="1000",
+        share="0",
+        grid=GRID[:1],
+    )
+    told = [made.run(lambda index: 0.5).value - 0.5 for _ in range(scaled(2_000))]
+    sd = 0.25 * 0.5 / 1.25  # unit, sigma, 1 + sigma^2
+    assert stats.kstest(told, stats.norm(scale=sd).cdf).pvalue > MISTAKEN
+    for wrong in (0.75, 1.33):
+        assert stats.kstest(told, stats.norm(scale=wrong * sd).cdf).pvalue < MISTAKEN
+
+
+# --- what is drawn --------------------------------------------------------------------------------
+
+
+def frequencies(values: list[float], runs: int) -> np.ndarray:
+    made = plan("grid, exponential", epsilon="2", m=5, grid=GRID[:3])
+    return np.bincount([made.run(lambda index: values[index]).index for _ in range(runs)], minlength=3)
+
+
+def test_lambda_is_drawn_as_often_as_the_exponential_mechanism_says():
+    """Sensitivity 1/5, half of epsilon 2: weights exp(score / 0.4). Controls: the whole of epsilon, and half."""
+    values = [0.2, 0.6, 0.5]
+    counts = frequencies(values, scaled(6_000))
+    for factor, good in ((1.0, True), (2.0, False), (0.5, False)):
+        weights = np.exp(factor * np.array(values) / 0.4)
+        fit = stats.chisquare(counts, weights / weights.sum() * counts.sum()).pvalue
+        assert bool(fit > MISTAKEN) is good
+
+
+def test_v_has_laplace_noise_of_the_scale_that_was_told():
+    made = plan("grid", epsilon="2", m=5, grid=GRID[:1])
+    noise = [made.run(lambda index: 0.25).value - 0.25 for _ in range(scaled(6_000))]
+    assert made.noise.value_scale == pytest.approx(0.2, rel=1e-6)
+    assert stats.kstest(noise, stats.laplace(scale=0.2).cdf).pvalue > MISTAKEN
+    assert stats.kstest(noise, stats.laplace(scale=0.25).cdf).pvalue < MISTAKEN
+
+
+@pytest.mark.parametrize(("n", "scale"), [(2, 0.1), (24, 0.05), (100, 0.01), (100, 3.0)])
+def test_the_worst_gap_is_the_worst_of_many_scores(n, scale):
+    rng, bound, most = np.random.default_rng(2), worst_gap(n, scale, 1.0), 0.0
+    shapes = [np.concatenate([[0.0], np.full(n - 1, gap)]) for gap in np.linspace(0, 1, 2_001)]
+    shapes += [rng.uniform(0, rng.uniform(0, 1), size=n) for _ in range(300)]
+    for gaps in shapes:
+        gaps = gaps - gaps.min()
+        weights = np.exp(-gaps / scale)
+        mean = float(gaps @ weights / weights.sum())
+        assert mean <= bound * (1 + 1e-9)
+        most = max(most, mean)
+    assert most == pytest.approx(bound, rel=1e-4)
+
+
+# --- budgets --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["grid", "design", "algorithm 1", "simulated"])
+@pytest.mark.parametrize("share", ["0", "1"])
+def test_one_release_alone_gets_everything(name, share):
+    made = plan(name, share=share)
+    kept, left = (made.index_cost, made.value_cost) if share == "1" else (made.value_cost, made.index_cost)
+    assert left is None
+    assert kept == made.cost
+    outcome = made.run(score)
+    assert (outcome.index is None) is (share == "0")
+    assert (outcome.value is None) is (share == "1")
+    assert not any("add up" in warning for warning in made.warnings)
+
+
+def test_thirds_add_up_exactly():
+    made = plan("grid", epsilon="1", share="0.333333333333")
+    assert made.index_cost.epsilon == Decimal("0.333333333333")
+    assert made.index_cost.epsilon + made.value_cost.epsilon == 1
+    shares = split_events(TuningBudget(epsilon="0.7", delta=0.1, index_share="0.333333333333"))
+    assert shares.index.epsilon + shares.value.epsilon == Decimal("0.7")
+    assert shares.index.delta + shares.value.delta == shares.total.delta == Decimal("0.1")
+
+
+def test_releases_from_one_posterior_mean_share_one_delta_and_those_of_algorithm_1_split_it():
+    both, split = plan("design"), plan("algorithm 1")
+    assert both.index_cost.delta == both.value_cost.delta == both.cost.delta == Decimal("0.05")
+    assert split.index_cost.delta + split.value_cost.delta == split.cost.delta == Decimal("0.05")
+    literal = plan("algorithm 1, literal")
+    assert literal.value_cost.delta == pytest.approx(Decimal("0.025") * 5 / 3)
+    assert literal.value_cost.delta >= Decimal("0.025") * 5 / 3
+    assert "As published" in literal.guarantee
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if not name.startswith(PURE)])
+def test_a_method_that_needs_a_delta_is_refused_without(name):
+    with pytest.raises(TuningImpossible, match="delta"):
+        plan(name, delta=0.0)
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name.startswith(VALUE_ALONE)])
+def test_a_method_without_lambda_gives_it_no_share(name):
+    with pytest.raises(TuningImpossible, match="releases v~ alone"):
+        plan(name, share="0.5")
+    assert plan(name, share="0").cost.epsilon >= 1
+
+
+# --- warnings -------------------------------------------------------------------------------------
+
+
+def said(made) -> str:
+    return "\n".join(made.warnings)
+
+
+def test_noise_that_drowns_the_score_is_told_beforehand():
+    assert "close to random" in said(plan("algorithm 1"))
+    assert "next to nothing" in said(plan("algorithm 3", epsilon="0.1"))
+    assert "Noise larger" not in said(plan("grid", m=2_000))
+    assert "Noise larger" in said(plan("grid", m=2))
+
+
+def test_a_prior_from_private_data_promises_nothing():
+    made = plan({"name": "gp_design", "prior": PRIOR | {"estimated": ["lengthscale", "scaling"]}})
+    assert made.guarantee.startswith("None: the prior was estimated from private data (lengthscale, scaling)")
+    assert "Estimated from private data: lengthscale, scaling" in said(made)
+
+
+def test_adaptive_searches_say_that_their_order_is_private():
+    for name in METHODS:
+        adaptive = name.startswith(("simulated", "algorithm 1", "algorithm 3", "weights"))
+        assert ("outside of this process" in said(plan(name))) is adaptive
+
+
+def test_both_releases_add_up_in_words():
+    assert "epsilon 0.5 and 0.5) to epsilon 1." in said(plan("grid"))
+    assert "to epsilon 1 and delta 0.05." in said(plan("design"))
+
+
+# --- refusals -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"grid": np.empty((0, 1))}, "grid"),
+        ({"grid": np.empty((3, 0))}, "grid"),
+        ({"grid": np.zeros(3)}, "grid"),
+        ({"grid": np.zeros((2_001, 1))}, "grid"),
+        ({"grid": np.array([[math.nan]])}, "not finite"),
+        ({"m": 0}, "no records"),
+        ({"lower": 1.0}, "range"),
+        ({"upper": math.inf}, "range"),
+        ({"lower": math.nan}, "range"),
+    ],
+)
+def test_a_problem_that_is_none_is_refused(more, why):
+    with pytest.raises(TuningImpossible, match=why):
+        problem(**more)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        {"name": "kusner_2", "prior": PRIOR},
+        {"name": "kusner_2", "prior": PRIOR, "a": 1.0, "last": 3},
+        {"name": "kusner_2", "prior": PRIOR, "a": 1.0, "tau": 1.0, "last": 3, "whole_grid": True},
+        {"name": "unknown"},
+        {"name": "gp_design"},
+    ],
+    ids=str,
+)
+def test_a_method_that_is_incomplete_or_unknown_is_refused(method):
+    with pytest.raises(ValidationError):
+        TuningSpec.model_validate({"method": method, "budget": {"epsilon": "1"}})
+
+
+@pytest.mark.parametrize(
+    "budget", [{"epsilon": "0"}, {"epsilon": "1", "index_share": "1.5"}, {"epsilon": "1", "delta": 1}]
+)
+def test_a_budget_that_is_none_is_refused(budget):
+    with pytest.raises(ValidationError):
+        TuningBudget.model_validate(budget)
+
+
+def test_facts_that_a_method_needs_are_asked_for():
+    for name in ("grid, weights", "weights", "algorithm 3"):
+        with pytest.raises(TuningImpossible, match="public"):
+            plan(name, facts=Facts())
+
+
+def test_an_index_outside_of_the_grid_is_refused():
+    with pytest.raises(TuningImpossible, match="from 0 to 4"):
+        plan("algorithm 2", grid=GRID[:5])
+
+
+def test_a_simulation_that_would_take_hours_is_refused():
+    with pytest.raises(TuningImpossible, match="takes too long"):
+        plan({"name": "gp_ucb_simulated", "prior": PRIOR | {"evaluations": 2_000}, "pairs": 100_000})
