@@ -1,10 +1,11 @@
-"""`blindopt-curator`: serve, token, audit, backup, restore, attack.
+"""`blindopt-curator`: serve, token, audit, backup, restore, attack, tune.
 
 A command imports what it needs when it runs: `token` and `audit` do without the web framework and the numerics.
 """
 
 import json
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
@@ -86,6 +87,70 @@ def _table(view: wire.StudyOwnerView, found: list[wire.Finding]) -> str:
         lines.append(textwrap.indent(f"{finding.unit}", " " * 4))
         lines.append(textwrap.fill(finding.sentence, 100, initial_indent=" " * 4, subsequent_indent=" " * 4))
     return "\n".join(lines)
+
+
+@app.command()
+def tune(
+    request: Annotated[Path, typer.Argument(help="JSON file with what POST /v1/tunings takes.")],
+    token_file: Annotated[Path, typer.Option(help="File with an owner's token.")],
+    url: Annotated[str, typer.Option(help="Where the curator serves.")] = "http://127.0.0.1:8410",
+    preview: Annotated[bool, typer.Option("--preview", help="Tell what it would cost and promise; spend nothing.")] = (
+        False
+    ),
+    key: Annotated[
+        str | None, typer.Option(help="Idempotency key: the same one again charges nothing and waits for the same.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report or the tuning as JSON.")] = False,
+) -> None:
+    """Choose hyper-parameters privately, at a curator that serves: charge, wait, and print what may leave the house."""
+    from shared.client import OwnerClient
+
+    with cli.plain_errors():
+        asked = wire.TuningCreate.model_validate_json(request.read_bytes())
+        with OwnerClient(url, token_file.read_text().strip(), timeout_s=_TUNE_SECONDS) as owner:
+            if preview:
+                report = owner.preview_tuning(asked)
+                typer.echo(report.model_dump_json(indent=2) if as_json else _told(report))
+                return
+            begun = owner.start_tuning(asked, key=key)
+            if not as_json:
+                typer.echo(f"{begun.id} is charged\n{_told(begun.report)}")
+            ended = owner.wait_tuning(begun.id, timeout_s=_TUNE_WAIT_SECONDS, poll_s=0.2)
+    typer.echo(ended.model_dump_json(indent=2) if as_json else _ended(ended))
+    if ended.state != "completed":
+        raise typer.Exit(1)
+
+
+_TUNE_SECONDS = 120.0
+_TUNE_WAIT_SECONDS = 7 * 86_400.0
+
+
+def _told(report: wire.TuningReport) -> str:
+    def number(value: float | None) -> str:
+        return "not released" if value is None else f"{value:.4g}"
+
+    delta = "" if report.delta == "0" else f", delta {report.delta}"
+    error = number(report.expected_value_error)
+    lines = [
+        f"{report.method}: {report.points} hyper-parameters, {report.records} records, epsilon {report.epsilon}{delta}",
+        f"  spent so far  {report.spent_epsilon} of {report.cap_epsilon}",
+        f"  lambda~       drawn at scale {number(report.index_scale)}; expected gap {number(report.expected_gap)}",
+        f"  v~            noise of scale {number(report.value_scale)}; expected error {error}",
+        *(textwrap.fill(f"! {warning}", 100, subsequent_indent="  ") for warning in report.warnings),
+        textwrap.fill(report.guarantee, 100),
+    ]
+    return "\n".join(lines)
+
+
+def _ended(view: wire.TuningView) -> str:
+    if view.result is None:
+        return f"{view.id} {view.state}: {view.problem or 'what it was charged stays spent'}"
+    chosen = view.result.hyperparameters
+    lines = [] if chosen is None else [f"{name:14} {value:.6g}" for name, value in chosen.items()]
+    if view.result.value is not None:
+        lines.append(f"{'score':14} {view.result.value:.6g}")
+    private = f"(for you alone: {view.clipped} scores lay outside the range)" if view.clipped else ""
+    return "\n".join([*lines, private]).strip()
 
 
 def main() -> None:

@@ -20,7 +20,9 @@ from starlette.responses import JSONResponse
 
 from shared import wire
 from shared.client import OwnerClient, StudyClient, VendorClient
+from shared.errors import Remote
 from shared.notes import Signer
+from tests.curator_service.tuning_case import registered
 
 EXAMPLES = int(os.environ.get("BLINDOPT_SCHEMATHESIS_EXAMPLES", "8"))
 SEED = 20_231_117
@@ -196,6 +198,10 @@ def at_curator(curator, opened, small) -> World:
         forecast = owner.wait_forecast(opened.id, owner.start_forecast(opened.id, quick).id, timeout_s=60)
         cancelled = owner.cancel_forecast(opened.id, owner.start_forecast(opened.id, quick).id)
         ends = [owner.grant(opened.id, wire.GrantCreate(name="rotates")).id for _ in range(9)]
+        case = registered(owner, m=20)
+        tuning = case.asked("0.01").model_dump(mode="json")
+        tuned = owner.wait_tuning(owner.start_tuning(case.asked()).id, timeout_s=60)
+        ended_early = _cancelled(owner, case)
     spec = opened.view.spec.model_dump(mode="json")
     real = {name: spec[name] for name in ("dataset_id", "features", "measurement")}
     return World(
@@ -206,6 +212,7 @@ def at_curator(curator, opened, small) -> World:
             "grant_id": grants[0],
             "kid": granted[2].kid,
             "forecast_id": forecast.id,
+            "tuning_id": tuned.id,
         },
         own={
             "POST /v1/datasets/{dataset_id}:archive": {"dataset_id": [archived.id]},
@@ -215,6 +222,7 @@ def at_curator(curator, opened, small) -> World:
             "POST /v1/studies/{study_id}/grants/{grant_id}:rotate": {"grant_id": ends},
             "POST /v1/studies/{study_id}/grants/{grant_id}/tokens/{kid}:revoke": {"grant_id": [granted[2].id]},
             "POST /v1/studies/{study_id}/forecasts/{forecast_id}:cancel": {"forecast_id": [cancelled.id]},
+            "POST /v1/tunings/{tuning_id}:cancel": {"tuning_id": [ended_early]},
         },
         bodies={
             "POST /v1/datasets": lambda body: {"name": body["name"], "file": "a,b\n1,2\n3,4\n"},
@@ -223,9 +231,22 @@ def at_curator(curator, opened, small) -> World:
             "POST /v1/advisories": lambda body: body | {"mechanism": "po_gp_ucb", "version": 1},
             "POST /v1/studies/{study_id}/queries": lambda body: {"rows": [{"row": 3, "plays": 1}]},
             "POST /v1/studies/{study_id}/forecasts": lambda body: FORECAST,
+            "POST /v1/tunings": lambda body: tuning,
+            "POST /v1/tunings:preview": lambda body: tuning,
             "POST /v1/audit/countersignatures": lambda body: {"note": signed, "key": witness.verifier.vkey},
         },
     )
+
+
+def _cancelled(owner, case) -> str:
+    """A tuning that was cancelled while the one before it ran."""
+    first, second = (owner.start_tuning(case.asked()).id for _ in range(2))
+    try:
+        return owner.cancel_tuning(second).id
+    except Remote:  # both had ended
+        return _cancelled(owner, case)
+    finally:
+        owner.wait_tuning(first, timeout_s=60)
 
 
 def _drafts(owner, opened, number):
