@@ -11,7 +11,7 @@ from curator_service.cli import main
 from curator_service.measurement import column
 from curator_service.privacy import noise
 from curator_service.privacy.noise import laplace
-from curator_service.service import releases
+from curator_service.service import releases, tunings
 from shared.wire import amount
 
 
@@ -26,6 +26,20 @@ def twice_the_epsilon() -> None:
     releases.mechanism_of = lambda spec, release: released(spec, doubled(release))
 
 
+def four_times_the_epsilon_in_tunings() -> None:
+    """Draws of tunings for four times the epsilon that is told and charged."""
+    made = tunings.Tunings._job
+
+    def job(self, identity, asked, charged=None):
+        if charged is not None:  # to be run
+            fourfold = str(4 * amount(asked.budget.epsilon))
+            asked = asked.model_copy(update={"budget": asked.budget.model_copy(update={"epsilon": fourfold})})
+            charged = fourfold, charged[1]
+        return made(self, identity, asked, charged)
+
+    tunings.Tunings._job = job
+
+
 def seeded() -> None:
     """Noise of the right law from a generator with a seed: started again, it draws the same again."""
     rng = np.random.default_rng(0)
@@ -34,5 +48,6 @@ def seeded() -> None:
 
 
 if __name__ == "__main__":
-    {"twice_the_epsilon": twice_the_epsilon, "seeded": seeded}[os.environ["BROKEN"]]()
+    ways = twice_the_epsilon, four_times_the_epsilon_in_tunings, seeded
+    {way.__name__: way for way in ways}[os.environ["BROKEN"]]()
     main()

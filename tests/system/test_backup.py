@@ -99,7 +99,8 @@ def test_a_restored_curator_has_closed_its_studies_and_drafts_and_says_so(restor
     _, _, _, study, draft, _ = parties
     party, code, _ = restored("curator")
     assert code == 0
-    assert party.records()[-1]["details"] == {"closed_studies": [study, draft]}
+    ((dataset,),) = party.rows("SELECT id FROM datasets")
+    assert party.records()[-1]["details"] == {"closed_studies": [study, draft], "closed_accounts": [dataset]}
     assert dict(party.rows("SELECT id, state FROM studies")) == {study: "closed", draft: "closed"}
     service = make_service("curator", party.data.parent)
     service = replace(service, folder=party.data.parent / "serving")

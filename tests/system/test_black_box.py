@@ -15,7 +15,7 @@ from scipy import optimize, stats
 from curator_service.privacy.calibration import gaussian_sd
 from shared import wire
 from shared.client import OwnerClient
-from tests.curator_service.privacy.epsilon_audit import MISTAKEN, lower_bound
+from tests.curator_service.privacy.epsilon_audit import MISTAKEN, at_least, lower_bound
 from tests.scale import scaled
 
 ANSWERS = {"one_bit": wire.OneBitAnswers, "piecewise": wire.PiecewiseAnswers, "laplace": wire.LaplaceAnswers}
@@ -28,7 +28,7 @@ def started(make_service, tmp_path_factory):
 
     @functools.cache
     def start(broken=None):
-        service = make_service("curator", tmp_path_factory.mktemp("black-box"))
+        service = make_service("curator", tmp_path_factory.mktemp("black-box"), tunings_waiting_max="100000")
         if broken is None:
             return service.start()
         service.module = "tests.system.broken"
@@ -151,6 +151,67 @@ def test_an_audit_over_http_finds_no_more_than_epsilon_in_candidates(name, least
 def test_candidates_with_noise_for_twice_the_epsilon_are_caught_over_http(name, started, open_study):
     """The control."""
     assert audited_release(started("twice_the_epsilon"), name, 10_000, open_study) > 1.0
+
+
+# --- tunings ----------------------------------------------------------------------------------------
+
+
+def audited_tunings(service, share, trials) -> float:
+    """The epsilon that so many tunings of each of two neighbours prove, at 1e-6, by an event that is chosen before."""
+    drawn = []
+    with OwnerClient(service.url, service.token, timeout_s=60) as owner:
+        for wrong in (0, 1):
+            asked = neighbour(owner, wrong, share)
+            begun = {owner.start_tuning(asked).id for _ in range(trials)}
+            ended = [owner.wait_tuning(identity, timeout_s=60, poll_s=0.05) for identity in sorted(begun)]
+            assert [view.state for view in ended] == ["completed"] * trials, ended[0].problem
+            drawn.append(np.array([speaks_for_the_first(view.result) for view in ended]))
+    return at_least(*drawn, 0.5)
+
+
+def neighbour(owner, wrong: int, share: str) -> wire.TuningCreate:
+    """Ramp scores of 4 records: at lambda 1e-3 margins are past the ramp's ends, at 1e6 nearly 0.
+
+    Three records have x = 0 and score 1/2 for any lambda; the fourth has x = 1, and its class right or wrong. So the
+    first score moves by its sensitivity, g*/m, from above the second one, which stays, to below it. Alone, v~ is of
+    the largest score: there is the first one only.
+    """
+    training = owner.register("separable", b"x,class\n" + b"1,1\n-1,0\n" * 10, public=True)
+    rows = b"0,1\n" * 3 + (b"1,0\n" if wrong else b"1,1\n")
+    return wire.TuningCreate(
+        name="audit",
+        grid=[wire.TuningAxis(name="lambda", values=[1e-3] if share == "0" else [1e-3, 1e6])],
+        score=wire.LogisticScore(
+            kind="logistic",
+            training_dataset_id=training.id,
+            features=[wire.Feature(column="x", lower=-1.0, upper=1.0, scale=1.0)],
+            label="class",
+            loss="ramp",
+        ),
+        validation_dataset_id=owner.register(f"neighbour {wrong}", b"x,class\n" + rows).id,
+        budget=wire.TuningBudget(epsilon="1", index_share=share),
+        caps=wire.TuningCaps(epsilon="100000"),
+    )
+
+
+def speaks_for_the_first(result: wire.TuningResult) -> float:
+    """1 where lambda~ and v~, as far as they are told, lie where the first neighbour's would without noise.
+
+    Its scores are -3/8 and -1/2, the other one's -5/8 and -1/2. Half of Laplace's draws lie above what they are added
+    to: no other threshold tells the two further apart.
+    """
+    return float(result.index in (None, 0) and (result.value is None or result.value > -0.375))
+
+
+@pytest.mark.parametrize("share", ["0", "0.5", "1"])
+def test_an_audit_over_http_finds_no_more_than_epsilon_in_tunings(share, started):
+    """From 50 tunings a side, at full size 1,000: v~ alone, both, lambda~ alone."""
+    assert audited_tunings(started(), share, scaled(50)) <= 1.0
+
+
+def test_tunings_that_are_drawn_for_four_times_the_epsilon_are_caught_over_http(started):
+    """The control."""
+    assert audited_tunings(started("four_times_the_epsilon_in_tunings"), "0", 250) > 1.0
 
 
 # --- a restart repeats no noise -------------------------------------------------------------------
