@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from threadpoolctl import threadpool_limits
 
 from benchmarks.papers import report, sources
 from benchmarks.papers.bandits import Recorded, Synthetic
@@ -74,11 +75,15 @@ def reproduce(parts: list[Part], size: Size, kept: Path, folder: Path, workers: 
     """Play each part, and after each write its summary and the page anew, with what ``folder`` has of the others."""
     target = folder / "results.md"
     columns = (TextColumn("{task.description:<14}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as progress:
+    with (
+        threadpool_limits(1),
+        Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as progress,
+    ):
         for part in parts:
             summary = _play(part, size, kept, workers, progress)
             (folder / report.FOLDER).mkdir(parents=True, exist_ok=True)
             (folder / report.FOLDER / f"{part.name}.json").write_text(json.dumps(summary, separators=(",", ":")) + "\n")
+            report.draw(folder, summary)
             target = report.write(folder, summaries(folder))
     return target
 

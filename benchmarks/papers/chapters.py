@@ -95,13 +95,13 @@ modeler's: averaged over the public law of the noise. The reference are the spec
         "PO-GP-UCB on loans (Tables 4 to 6, in kind)",
         """\
 9,977 LendingClub loans of openintro's loans_full_schema, by amount, interest rate and logarithm of income; the
-logarithm of the return is to be maximized. The paper has 36,000 others: the shape can be compared, the digits cannot.""",
+logarithm of the return is to be maximized. The paper has 36,000 others: the shape can be compared, not the digits.""",
     ),
     "property": _records_chapter(
         "PO-GP-UCB on property (Tables 7 to 9, in kind)",
         """\
 2,004 of the King County house sales by place; the lowest price of a square metre is wanted. The paper has
-2,004 sales in Singapore: the shape can be compared, the digits cannot.""",
+2,004 sales in Singapore: the shape can be compared, not the digits.""",
     ),
     "ldp": _bandits_chapter(
         "Locally private bandits, synthetic (Figure 2 in kind)",

@@ -11,7 +11,7 @@ FOLDER = "results"
 
 
 def write(folder: Path, summaries: list[Summary]) -> Path:
-    """results.md and a figure of each part, into ``folder``."""
+    """results.md, into ``folder``."""
     told = {summary["part"]: summary for summary in summaries}
     lines = [HEAD]
     for name, chapter in CHAPTERS.items():
@@ -19,10 +19,6 @@ def write(folder: Path, summaries: list[Summary]) -> Path:
             lines += [f"## {chapter.title}", "", "Not run.", ""]
             continue
         summary = told[name]
-        path = folder / FOLDER / f"{name}.svg"
-        figures.draw(
-            path, summary, chapter.panels(summary), xlabel=chapter.xlabel, ylabel=chapter.ylabel, log=chapter.log
-        )
         size = f"{summary['size'].capitalize()} form, {_runs(summary)}"
         cost = f"{summary['cpu_s'] / 60:.1f} minutes of processor time"
         lines += [f"## {chapter.title}", "", f"*{size}; {cost}.*", "", chapter.text, ""]
@@ -30,6 +26,14 @@ def write(folder: Path, summaries: list[Summary]) -> Path:
     target = folder / "results.md"
     target.write_text("\n".join(lines).rstrip() + "\n")
     return target
+
+
+def draw(folder: Path, summary: Summary) -> Path:
+    """The figure of a part, beside its summary."""
+    chapter, path = CHAPTERS[summary["part"]], folder / FOLDER / f"{summary['part']}.svg"
+    panels = chapter.panels(summary)
+    figures.draw(path, summary, panels, xlabel=chapter.xlabel, ylabel=chapter.ylabel, log=chapter.log)
+    return path
 
 
 def _runs(summary: Summary) -> str:

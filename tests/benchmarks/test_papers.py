@@ -11,14 +11,15 @@ from benchmarks.papers.__main__ import NEEDED, PARTS, reproduce, summaries
 from benchmarks.papers.arms import law_of, released
 from benchmarks.papers.bandits import PRIVATE
 from benchmarks.papers.part import QUICK
+from benchmarks.papers.records import SETTINGS
 from benchmarks.papers.runner import Run, Store, played
 from benchmarks.papers.search import Hunt
 from benchmarks.papers.summary import figure, summary_of
-from benchmarks.papers.tables import compared
+from benchmarks.papers.tables import by_chance, compared
 from curator_service.release.po_gp_ucb import largest_r, spectrum
 from shared.kernels import SquaredExponential
 
-TINY = replace(QUICK, name="tiny", tables=2, frontier=2, records=2, trials=2, rounds=40, levels=("1",), side=12)
+TINY = replace(QUICK, name="tiny", tables=2, frontier=2, records=1, trials=2, rounds=40, levels=("1",), side=12)
 SEEDED = {"heavy": "ATA", "synthetic": synthetic.NON_PRIVATE}
 """Columns in which the curator draws nothing."""
 
@@ -36,7 +37,7 @@ def test_every_part_runs_and_its_page_is_written(name, tmp_path, console):
     }
     text = page.read_text()
     assert f"![{report.CHAPTERS[name].title}](results/{name}.svg)" in text
-    assert "Tiny form, 2 runs of each column" in text
+    assert f"Tiny form, {1 if name in SETTINGS else 2} runs of each column" in text
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def test_figures_are_the_same_bytes_for_the_same_numbers(tmp_path, console):
     reproduce([PARTS["heavy"]], TINY, tmp_path / "kept", tmp_path, 1, console)
     path = tmp_path / "results" / "heavy.svg"
     first = path.read_bytes()
-    report.write(tmp_path, summaries(tmp_path))
+    report.draw(tmp_path, summaries(tmp_path)[0])
     assert path.read_bytes() == first
     assert b"dc:date" not in first
 
@@ -149,6 +150,17 @@ def test_the_tables_have_all_21_printed_numbers():
     found = compared(summary_of(part, TINY, played(part, TINY, part.tasks(TINY), 1)))
     assert len(found) == 21
     assert all(np.isfinite([c.ours, c.se, c.noise]).all() for c in found)
+
+
+def test_an_experiment_that_is_off_by_more_than_chance_is_told():
+    """Runs whose spread is known: N(0, 1) in every column. As far off as noise: often so; three times as far: never."""
+    rng = np.random.default_rng(0)
+    columns = [synthetic.NON_PRIVATE, *(synthetic.cell(p, r) for p, row in printed.TABLES.items() for r in row)]
+    columns += [synthetic.cell(power, r) for power, r in synthetic.QUOTED.items()]
+    summary = {"groups": {synthetic.GROUP: {name: {"last": rng.normal(size=200)} for name in columns}}}
+    usual = np.sqrt((1 + 2 * 2 / 21) * (1 / 200 + 1 / 50))  # the two differences have twice the variance
+    assert 0.2 < by_chance(summary, usual) < 0.8
+    assert by_chance(summary, 3 * usual) == 0
 
 
 def test_functions_are_paired_over_columns_and_differ_between_runs():
