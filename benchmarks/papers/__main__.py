@@ -95,7 +95,10 @@ def _play(part: Part, size: Size, kept: Path, workers: int, progress: Progress) 
     for run in played(part, size, left, workers):
         store.add(run)
         progress.advance(shown)
-    return summary_of(part, size, store.runs.values())
+    summary = summary_of(part, size, store.runs.values())
+    if not progress.console.is_terminal:  # it shows no bars
+        progress.console.print(f"{part.name}: {len(tasks)} runs, {summary['cpu_s']:.0f} s of processor time")
+    return summary
 
 
 def summaries(folder: Path) -> list[Summary]:

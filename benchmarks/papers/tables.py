@@ -1,7 +1,7 @@
 """Tables of Markdown: what was measured beside what is printed."""
 
 from dataclasses import dataclass
-from math import sqrt
+from math import hypot, inf, sqrt
 
 import numpy as np
 
@@ -145,9 +145,17 @@ def records_tables(summary: Summary) -> Lines:
         if elsewhere is not None:
             rows.append(["paper's data", *(f"{value:.3f}" for value in elsewhere[place])])
         lines += _table([f"e^{power:.1f}, r", *(f"**{r}**" if r == kept else str(r) for r in here)], rows)
-        lines += [f"The largest r that is not lifted, {kept}, is number {order.index(kept) + 1} of {len(order)}.", ""]
-    open_ = figure(summary, group, NON_PRIVATE)
-    rows = [[NON_PRIVATE, open_.text, ""], [RANDOM, figure(summary, group, RANDOM).text, ""]]
+        best, worst = here[order[0]], here[order[-1]]
+        if worst.mean - best.mean > 2 * hypot(best.se or inf, worst.se or inf):
+            place_of = f"is number {order.index(kept) + 1} of {len(order)}"
+        else:
+            place_of = "cannot be told from the others: best and worst are within two standard errors"
+        lines += [f"The largest r that is not lifted, {kept}, {place_of}.", ""]
+    open_, chance = figure(summary, group, NON_PRIVATE), figure(summary, group, RANDOM)
+    if open_.mean > chance.mean - 2 * hypot(open_.se or inf, chance.se or inf):
+        text = "Even without privacy GP-UCB is not better than random rows by two standard errors"
+        lines += [f"{text}: on this target releases cannot be compared by it.", ""]
+    rows = [[NON_PRIVATE, open_.text, ""], [RANDOM, chance.text, ""]]
     small = printed.SMALL.get(group, [])
     for place, quoted in enumerate(facts["quoted"]):
         name = cell(quoted["power"], quoted["r"])
