@@ -91,7 +91,8 @@ def reproduce(parts: list[Part], size: Size, kept: Path, folder: Path, workers: 
 def _play(part: Part, size: Size, kept: Path, workers: int, progress: Progress) -> Summary:
     store, tasks = Store.open(kept, part, size), part.tasks(size)
     left = [task for task in tasks if task not in store.runs]
-    shown = progress.add_task(part.name, total=len(tasks), completed=len(tasks) - len(left))
+    shown = progress.add_task(part.name, total=len(tasks))
+    progress.update(shown, completed=len(tasks) - len(left))  # the clock of what is complete stops
     for run in played(part, size, left, workers):
         store.add(run)
         progress.advance(shown)
