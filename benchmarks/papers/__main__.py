@@ -62,6 +62,8 @@ def main() -> None:
     for name in [name for name in parts if name in NEEDED and not sources.have(NEEDED[name])]:
         console.print(f"{name} is left out: its data are not in {sources.FOLDER} (`make data` fetches them)")
         del parts[name]
+    if not parts:
+        sys.exit("nothing is left to play")
     kept = OUT / "reproduce" / size.name
     for name in parts if chosen.again else ():
         (kept / f"{name}.jsonl").unlink(missing_ok=True)
