@@ -24,8 +24,9 @@ _USUAL = {"lengthscale": (0.01, 20.0), "signal_variance": (1e-3, 1e3), "noise_va
 _MEDIAN, _SPREAD = 0.4, 1.0  # of the length-scale, where no prior is told: times the typical distance
 _STARTS = ((log(0.02), log(2.0)), (log(0.1), log(10.0)), (log(1e-6), log(0.3)))
 _DIGITS = 4  # that a fitted value is rounded to: no more than they tell, and equal wherever it is computed
-# With a longer memory its triangular systems, though tiny, go to several threads, and waiting costs more than the fit.
-_OPTIONS = {"ftol": 1e-13, "gtol": 1e-7, "maxcor": 3}
+# With a longer memory its triangular systems, though tiny, go to several threads: on a busy machine waiting for them
+# took ten times as long as the likelihoods, and a memory of one needs half as many likelihoods more.
+_OPTIONS = {"ftol": 1e-13, "gtol": 1e-7, "maxcor": 1, "maxfun": 500}
 _BLOCK = 1 << 14  # candidates that are read together
 _EQUAL = 1e-6  # optima whose likelihoods are closer are one: the first start that found it counts
 

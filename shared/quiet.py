@@ -65,7 +65,7 @@ def inverse_factor(gram: Matrix) -> Matrix:
     steps = _steps(len(gram))
     for at, k in enumerate(steps):
         factor, info = dpotrf(rest[k, k], lower=1)
-        if info != 0:
+        if info != 0 or not np.isfinite(factor.diagonal()).all():
             raise NumericalFailure("a covariance cannot be factored: it is not positive definite in doubles")
         inverse[k, k] = dtrtri(factor, lower=1)[0]
         turned = inverse[k, k].T.copy()

@@ -110,10 +110,9 @@ class Surrogate:
         return made
 
     def _absorb(self, posterior: Posterior, told: _Outcome) -> None:
-        if self._fit is not None and told.is_known:
-            measured = told.measured
-        else:
-            measured = max(self._hyper.noise_variance, told.measured)
+        measured = max(self._hyper.noise_variance, told.measured)
+        if self._fit is not None:
+            measured = told.measured if told.is_known else self._hyper.noise_variance
         posterior.observe(told.row, told.value, measured + told.private)
 
     # --- fits -------------------------------------------------------------------------------------
