@@ -21,7 +21,7 @@ ANSWERS_MAX = 300
 """Of more answers the first ones are taken: a fit costs the cube of their number, and they settle it."""
 PARAMETERS: tuple[Parameter, ...] = get_args(Parameter)
 _USUAL = {"lengthscale": (0.01, 20.0), "signal_variance": (1e-3, 1e3), "noise_variance": (1e-8, 1.0)}
-_MEDIAN, _SPREAD = 0.4, 1.0  # of the length-scale, where no prior is told: times the typical distance
+_MEDIAN, _SPREAD = 0.4, 1.0  # where no prior is told: of the length-scale in typical distances; of all logarithms
 _STARTS = ((log(0.02), log(2.0)), (log(0.1), log(10.0)), (log(1e-6), log(0.3)))
 _DIGITS = 4  # that a fitted value is rounded to: no more than they tell, and equal wherever it is computed
 # With a longer memory its triangular systems, though tiny, go to several threads: on a busy machine waiting for them
@@ -146,11 +146,19 @@ def typical_distance(candidates: Matrix, law: NoiseLaw) -> float:
 
 
 def fit(
-    evidence: Evidence, kind: Kind, law: NoiseLaw, start: Hyper, settings: Fit, *, distance: float, seed: list[int]
+    evidence: Evidence,
+    kind: Kind,
+    law: NoiseLaw,
+    start: Hyper,
+    settings: Fit,
+    *,
+    distance: float,
+    seed: list[int],
+    is_told: bool = False,
 ) -> Found:
     """The likeliest hyper-parameters, or those of largest posterior density of their logarithms where priors are told.
 
-    L-BFGS-B from ``start`` and from draws of ``seed``; the same arguments give the same values, rounded to
+    L-BFGS-B from ``start`` (of a kernel where it ``is_told``) and from draws of ``seed``; the same arguments give the same values, rounded to
     four digits. Raises NumericalFailure where the outcomes are too few, all equal, or no start leads anywhere.
     """
     evidence = evidence.first(ANSWERS_MAX)
@@ -161,7 +169,7 @@ def fit(
         raise NumericalFailure("the answers are all equal, or too large or small to be told apart")
     likelihood = MarginalLikelihood(evidence, kind, law, None if settings.mean == "fitted" else start.mean)
     low, high = _box(evidence, settings, start, variance, distance)
-    priors = _priors(settings.priors, distance)
+    priors = _priors(settings.priors, distance, start if is_told else None)
     reached = [
         _climb(likelihood, priors, begin, low, high)
         for begin in _starts(start, settings.starts, low, high, variance, distance, seed)
@@ -230,9 +238,13 @@ def _box(evidence: Evidence, settings: Fit, start: Hyper, variance: float, dista
     return np.log([low for low, _ in ends]), np.log([high for _, high in ends])
 
 
-def _priors(told: FitPriors | None, distance: float) -> list[LogNormal | None]:
+def _priors(told: FitPriors | None, distance: float, start: Hyper | None) -> list[LogNormal | None]:
     if told is None:
-        told = FitPriors(lengthscale=LogNormal(median=_MEDIAN * distance, spread=_SPREAD))
+        told = FitPriors(
+            lengthscale=LogNormal(median=_MEDIAN * distance, spread=_SPREAD),
+            signal_variance=LogNormal(median=start.signal_variance, spread=_SPREAD) if start else None,
+            noise_variance=LogNormal(median=start.noise_variance, spread=_SPREAD) if start else None,
+        )
     return [getattr(told, name) for name in PARAMETERS]
 
 

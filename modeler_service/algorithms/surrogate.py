@@ -187,6 +187,7 @@ class Surrogate:
             self._fit,
             distance=self._distance,
             seed=[self._seed, count, _STREAM],
+            is_told=self._told is not None,
         )
 
     def _view(self, due: int, found: Found | None, problem: str | None) -> wire.Fitted:

@@ -60,8 +60,8 @@ class Fit(Request):
     priors: FitPriors | None = Field(
         None,
         description=(
-            "Null: a wide one of the length-scale alone, median 0.4 of the candidates' typical distance, spread 1. "
-            "An empty object: none."
+            "Null: wide ones, of spread 1: of the length-scale about 0.4 of the candidates' typical distance, of the "
+            "variances about those of the kernel, where there is one. An empty object: none."
         ),
     )
 

@@ -175,6 +175,16 @@ def test_the_prior_is_a_normal_density_of_the_logarithm():
     assert abs(slope) > 0.5
 
 
+def test_without_priors_of_the_request_a_kernel_that_was_told_is_one():
+    told, settings = evidence(6), wire.Fit()
+    far = Hyper(0.7, 500.0, 0.05)
+    loose = fit(told, "matern_32", NO_NOISE, far, settings, distance=1.7, seed=[0])
+    tight = fit(told, "matern_32", NO_NOISE, far, settings, distance=1.7, seed=[0], is_told=True)
+    none = fit(told, "matern_32", NO_NOISE, far, FREE, distance=1.7, seed=[0], is_told=True)
+    assert loose.hyper.signal_variance < 5 < tight.hyper.signal_variance < 500
+    assert none.log_likelihood >= max(loose.log_likelihood, tight.log_likelihood) - 1e-6
+
+
 def test_a_fit_is_a_function_of_its_arguments():
     """Twice the same; several starts find what one from far away misses; rounding outcomes changes nothing."""
     told, arguments = evidence(25), {"distance": 1.7, "seed": [3, 25]}

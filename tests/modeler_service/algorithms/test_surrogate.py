@@ -69,7 +69,9 @@ def test_a_choice_is_that_of_a_posterior_with_the_values_of_the_fit(noise):
     for number, (choice, count) in enumerate(zip(choices, fits, strict=True)):
         seen = np.array(rows[:count])
         told = Evidence(z[seen], seen, y[seen], np.zeros(count), np.ones(count, bool))
-        hyper = fit(told, "squared_exponential", noise, HYPER, FIT, distance=distance, seed=[1, count, 3]).hyper
+        hyper = fit(
+            told, "squared_exponential", noise, HYPER, FIT, distance=distance, seed=[1, count, 3], is_told=True
+        ).hyper
         kernel = wire.Kernel(
             lengthscale=hyper.lengthscale,
             signal_variance=hyper.signal_variance,
