@@ -158,8 +158,9 @@ def fit(
 ) -> Found:
     """The likeliest hyper-parameters, or those of largest posterior density of their logarithms where priors are told.
 
-    L-BFGS-B from ``start`` (of a kernel where it ``is_told``) and from draws of ``seed``; the same arguments give the same values, rounded to
-    four digits. Raises NumericalFailure where the outcomes are too few, all equal, or no start leads anywhere.
+    L-BFGS-B from ``start`` (of a kernel where it ``is_told``) and from draws of ``seed``; the same arguments give the
+    same values, rounded to four digits. Raises NumericalFailure where the outcomes are too few, all equal, or no
+    start leads anywhere.
     """
     evidence = evidence.first(ANSWERS_MAX)
     variance = float(np.var(evidence.outcomes)) if len(evidence.outcomes) else 0.0

@@ -165,7 +165,9 @@ GAPS: tuple[Gap, ...] = (
     Gap(
         "Who sees what",
         "the promise is about what the modeler is sent, and so about everyone whom it tells. The curator's machine, "
-        "who reads its folder, and the owner, with previews and reports, see what no noise protects.",
+        "who reads its folder, and the owner, with previews and reports, see what no noise protects. Auditors read in "
+        "the log that a release was abandoned or a forecast failed: with po_gp_ucb that can tell them that features "
+        "are linearly dependent.",
     ),
 )
 

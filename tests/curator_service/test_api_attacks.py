@@ -34,6 +34,22 @@ def test_a_preview_tells_the_owner_what_each_attack_gets(owner, draft_of, releas
     assert (share < 0.05 and distance > 0.1) if release == "gaussian" else (share == 1.0 and distance < 1e-6)
 
 
+def test_a_preview_of_a_turned_release_says_that_its_trials_are_too_few(owner, dataset, small):
+    release = {"mechanism": "gaussian", "epsilon": "0.1", "delta": 1e-5, "rotate": True}
+    spec = wire.StudyCreate(
+        name="turned",
+        dataset_id=dataset.id,
+        features=small.features,
+        measurement=wire.Measurement(column=small.names[2], direction="maximize"),
+        release=release,
+    )
+    draft = owner.create_study(spec).id
+    previews = (owner.preview(draft) for _ in range(4))  # by luck something is seen in one preview of 150
+    found = ({finding.attack: finding for finding in preview.attacks}["column_space"] for preview in previews)
+    sentence = next(finding.sentence for finding in found if finding.figure == 0)
+    assert "too few trials to tell; with about" in sentence
+
+
 def test_a_preview_changes_nothing_and_the_stored_report_has_no_attacks(curator, owner, draft_of):
     draft = draft_of("gaussian")
     before, files = len(curator.records()), sorted((curator.data / "files").rglob("*"))

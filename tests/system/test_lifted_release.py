@@ -23,7 +23,7 @@ SIZE_ALONE = wire.Fit(
 
 
 def problem(seed):
-    """A function on the grid of the paper, drawn exactly, and the release of epsilon = 1 with r = 10: its gain is 3.0."""
+    """A function on the grid of the paper, drawn exactly, and a release of epsilon 1, r = 10: its gain is 3.0."""
     rng = np.random.default_rng([17, seed])
     axis = np.linspace(-SIDE / 2, SIDE / 2, POINTS)
     x = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
