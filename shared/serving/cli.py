@@ -1,4 +1,7 @@
-"""The command line that both services have: serve, token, audit."""
+"""The command line that both services have: serve, token, audit.
+
+What only some commands need, the web server above all, they import when they run: a token is made in a moment.
+"""
 
 import gc
 import os
@@ -10,23 +13,24 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
-import uvicorn
-from fastapi import FastAPI
 from pydantic import ValidationError
 
 from shared import reconciliation
 from shared.audit import Head
 from shared.errors import BlindoptError, LogBroken, StateConflict
-from shared.serving import archive, logs
+from shared.serving import logs
 from shared.serving.desk import Desk
 from shared.serving.settings import ServiceSettings
 from shared.serving.store.database import Connection, only_process
 from shared.serving.store.tokens import is_live
 from shared.serving.tokens import Role
 from shared.serving.version import VERSION
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 Check = Callable[[Connection, Iterable[dict[str, Any]]], None]
 
@@ -54,7 +58,7 @@ def build(
     roles: tuple[Role, ...],
     settings: Callable[[], ServiceSettings],
     desk: Callable[[ServiceSettings], Desk],
-    app: Callable[[ServiceSettings], FastAPI],
+    app: Callable[[ServiceSettings], "FastAPI"],
     check: Check,
     files: Callable[[Connection], Iterable[str]],
     restored: Callable[[Connection, Desk], None],
@@ -78,6 +82,8 @@ def build(
     @cli.command()
     def backup(target: Annotated[Path, typer.Argument(help="A new folder for the copy.")]) -> None:
         """Copy the database and its files, consistent while the service runs. The keys are not in it."""
+        from shared.serving import archive
+
         with plain_errors():
             chosen = existing(settings)
             with desk(chosen) as opened:
@@ -90,6 +96,8 @@ def build(
         secrets: Annotated[Path, typer.Option(help="The folder with the keys of this service.")],
     ) -> None:
         """Put a backup into an empty DATA_DIR, verify it, and record that what came after it is lost."""
+        from shared.serving import archive
+
         with plain_errors():
             chosen = _checked(settings)
             with only_process(chosen.data_dir):
@@ -104,6 +112,8 @@ def build(
     @cli.command()
     def serve() -> None:
         """Serve the REST API until SIGTERM. Settings come from the environment (docs/operations.md)."""
+        import uvicorn
+
         with plain_errors():
             chosen = _checked(settings)
         logs.configure(chosen.log_level)

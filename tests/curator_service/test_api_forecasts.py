@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from curator_service import store
-from curator_service.app import open_desk
+from curator_service.desk import open_desk
 from curator_service.privacy.guarantees import GAPS
 from curator_service.service import forecasts
 from curator_service.service.forecasts import Forecasts
@@ -338,7 +338,9 @@ def test_nobody_but_the_owner_gets_near_it(curator, owner, opened):
             assert made.id not in reply.text.replace(reply.json()["instance"], "")
     assert len(owner.forecasts(opened.id)) == before
     with StudyClient(curator.url, opened.token, opened.id) as modeler:
-        assert "forecast" not in modeler.study().model_dump_json()
+        view = modeler.study()
+        assert made.id not in view.model_dump_json()
+        assert "forecast" not in view.model_dump_json(exclude={"not_protected"})  # the gaps tell that there may be some
 
 
 def test_an_auditor_can_tell_from_what_failed_that_features_depend_on_each_other_as_the_list_of_gaps_says(

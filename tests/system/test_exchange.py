@@ -416,6 +416,23 @@ def test_a_modeler_sees_of_a_study_what_is_listed_here_and_nothing_else(name, cu
         view = modeler.get(f"/v1/studies/{study.id}").json()
     assert set(_paths(view)) == VISIBLE
     assert view["mechanism"] == TAKEN.get(name, name.split()[0])
+    # What claims nothing has no epsilon, whatever its owner declared.
+    sound = view["status"] == "sound"
+    assert sound == (name not in ("po_gp_ucb", "identity"))
+    assert all((view[field] is not None) == sound for field in ("epsilon", "sensitivity"))
+    assert (view["delta"] is not None) == (sound and view["mechanism"] != "planar_laplace")  # which is pure
+
+
+@pytest.mark.parametrize(("epsilon", "family"), [("0.5", "one_bit"), ("2", "piecewise"), ("100", "laplace")])
+def test_a_modeler_is_told_by_name_what_auto_does_to_answers(epsilon, family, curator, owner, dataset, open_study):
+    said = wire.AutoAnswers(mechanism="auto", epsilon=epsilon, value_bound=0.5, noise_bound=0.1, centre=0.5)
+    study = open_study(owner, dataset, GAUSSIAN, answers=said)
+    with StudyClient(curator.url, study.token, study.id) as modeler:
+        view = modeler.study()
+        answered, _ = modeler.ask(wire.QueryRequest(rows=[wire.RowPlays(row=1)]), key="one")
+    assert view.answers.mechanism == answered.answers[0].passport.privacy.family == family
+    assert view.answers.model_dump(exclude={"mechanism"}) == said.model_dump(exclude={"mechanism"})
+    assert owner.study(study.id).spec.answers == said  # auto, as the owner chose
 
 
 def test_a_modeler_sees_of_private_answers_what_is_listed_here_and_nothing_else(curator, owner, dataset, open_study):

@@ -74,8 +74,7 @@ def test_a_constant_column_and_equal_rows_are_no_fault(release):
     x = np.random.default_rng(0).normal(size=(60, 3))
     x[:, 1] = 7.25
     for odd in (x, np.zeros((60, 3))):
-        # On a busy machine a tenth of a second is too short to draw 60 rows in its share of it.
-        found = {finding.attack for finding in tried(odd, release, seconds=0.5)}
+        found = {finding.attack for finding in tried(odd, release)}  # time for 60 rows on a busy machine
         # Algorithm 1 refuses such rows: there is no release to attack, but answers are asked all the same.
         assert found == ({"averaging"} if release == "po_gp_ucb" else set(EVERY))
 
