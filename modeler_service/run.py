@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from modeler_service import store
-from modeler_service.algorithms.algorithm import Algorithm, algorithm_of, memory_of, warnings_of
+from modeler_service.algorithms.algorithm import Algorithm, algorithm_of, fitted_of, memory_of, warnings_of
 from modeler_service.settings import Settings
 from modeler_service.signals import Interrupted, Signal
 from modeler_service.witness import Witness
@@ -53,6 +53,8 @@ class Run:
         with desk.database.read() as db:
             row = store.run(db, identity)
             self._trials = store.trial_page(db, identity)
+            last = store.last_fit(db, identity)
+        self._fit_told = wire.Fitted.model_validate_json(last).answers if last else 0
         self._spec = wire.RunSpec.model_validate_json(row.spec)
         self._begun = wire.StudyView.model_validate_json(row.study) if row.study else None
         self._waited = row.waits > 0
@@ -132,6 +134,7 @@ class Run:
             initial=len(initial),
             people=study.privacy_unit == "row",
             noise=study.noise,
+            fit=spec.fit,
         )
         warnings = json.dumps(warnings_of(algorithm))
         self._write(lambda db: store.change_run(db, self._identity, warnings=warnings))
@@ -190,12 +193,20 @@ class Run:
             "sd": choice.sd,
             "acquisition": choice.acquisition,
             "ties": choice.ties,
+            "fitted": self._newly(fitted_of(algorithm)),
         }
         now = stamp(self._desk.clock())
         self._write(
             lambda db: store.add_trial(db, run_id=self._identity, number=number, phase=phase, chosen_at=now, **values)
         )
         return choice.row
+
+    def _newly(self, fitted: wire.Fitted | None) -> str | None:
+        """A fit as it is stored, unless it was told before."""
+        if fitted is None or fitted.answers <= self._fit_told:
+            return None
+        self._fit_told = fitted.answers
+        return fitted.model_dump_json()
 
     def _ask(self, curator: StudyClient, number: int, row: int) -> wire.Answer:
         """Ask for one measurement; answer and exchange are stored in one transaction."""

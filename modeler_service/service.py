@@ -166,6 +166,9 @@ class Modeler:
         row = store.run(db, identity)
         spec = wire.RunSpec.model_validate_json(row.spec)
         study = wire.StudyView.model_validate_json(row.study) if row.study else None
+        last = store.last_fit(db, identity) if spec.fit else None
+        fitted = wire.Fitted.model_validate_json(last) if last else None
+        warnings = json.loads(row.warnings) if row.warnings else []
         best = store.best(db, identity, largest=study.direction == "maximize") if study else None
         return wire.RunView(
             id=row.id,
@@ -180,7 +183,7 @@ class Modeler:
             ended_at=moment(row.ended_at) if row.ended_at else None,
             ended_because=row.ended_because,
             problem=wire.RunProblem(**json.loads(row.problem)) if row.problem else None,
-            warnings=json.loads(row.warnings) if row.warnings else [],
+            warnings=[*warnings, fitted.problem] if fitted and fitted.problem else warnings,
             name=spec.name,
             curator_url=spec.curator_url,
             study_id=spec.study_id,
@@ -189,6 +192,8 @@ class Modeler:
             initial_rows=spec.initial_rows,
             seed=spec.seed,
             kernel=spec.kernel,
+            fit=spec.fit,
+            fitted=fitted,
         )
 
 
@@ -208,6 +213,7 @@ def _trial_view(row: Any) -> wire.TrialView:
         sd=row.sd,
         acquisition=row.acquisition,
         ties=row.ties,
+        fitted=wire.Fitted.model_validate_json(row.fitted) if row.fitted else None,
         chosen_at=moment(row.chosen_at),
         answered_at=moment(row.answered_at) if row.answered_at else None,
         query_id=row.query_id,

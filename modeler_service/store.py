@@ -67,13 +67,14 @@ trials = Table(
     Column("plays", Integer),
     Column("passport", Text),
     Column("reply", LargeBinary),
+    Column("fitted", Text),
     PrimaryKeyConstraint("run_id", "number"),
 )
 
 
 _RUN = Prepared(select(runs).where(runs.c.id == bindparam("identity")))
 _ADD_TRIAL = Prepared(
-    trials.insert(), ["run_id", "number", "phase", "row", "mean", "sd", "acquisition", "ties", "chosen_at"]
+    trials.insert(), ["run_id", "number", "phase", "row", "mean", "sd", "acquisition", "ties", "chosen_at", "fitted"]
 )
 
 
@@ -153,6 +154,12 @@ def best(db: Connection, run_id: str, *, largest: bool) -> Row[Any] | None:
     where = (trials.c.run_id == run_id) & trials.c.y.is_not(None)
     order = trials.c.y.desc() if largest else trials.c.y.asc()
     return db.execute(select(trials).where(where).order_by(order, trials.c.number).limit(1)).one_or_none()
+
+
+def last_fit(db: Connection, run_id: str) -> str | None:
+    """The last fit of hyper-parameters in a run, as JSON."""
+    where = (trials.c.run_id == run_id) & trials.c.fitted.is_not(None)
+    return db.execute(select(trials.c.fitted).where(where).order_by(trials.c.number.desc()).limit(1)).scalar()
 
 
 def answered_trials(db: Connection) -> Iterable[Row[Any]]:

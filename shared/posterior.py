@@ -1,7 +1,7 @@
 """The exact Gaussian-process posterior at every candidate, and the row with the largest bound, found lazily."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -21,7 +21,9 @@ _CELLS = 1 << 17  # numbers of a temporary while candidates are brought up to da
 _SOLVED = 1 << 12  # candidates that are solved for exactly together
 _EPSILON = float(np.finfo(np.float64).eps)
 _LEADERS = 64  # candidates that are brought up to date first, all over the rows: they tell what others must reach
-_FEW = 50_000  # candidates that are all brought up to date each time: that takes less than telling which
+_FEW = 50_000  # candidates that are brought up to date all together, not each when it is needed
+_LITTLE = 16_000  # of which so many all are each time: that takes less than telling which
+_SHARE = 16  # one in so many may be ahead of the others: then it is their turn
 _FIRST = 1 << 10  # most of those left over that come next
 
 
@@ -45,7 +47,11 @@ class Posterior:
     maximum, is computed once more in float64 and in an order of operations that depends on nothing but row and
     outcomes. So neither a restart, nor how often one chose before, nor ``dtype`` changes the row that is chosen.
 
-    Holds n (capacity + rank of Z + 5) numbers of ``dtype`` (float64, or float32 for half of it). A row may be observed
+    Few candidates (up to 50,000) are brought up to date all together: up to 16,000 at each choice, which takes less
+    than telling which could be left out; more of them when many outcomes have gathered, and until then only those near
+    the maximum go ahead, in arrays of their own.
+
+    Holds n (capacity + rank of Z + 7) numbers of ``dtype`` (float64, or float32 for half of it). A row may be observed
     again. ``noise_variance`` is in squared units of the outcome and must be positive. ``nugget`` is the variance
     of a part of f that each row has for itself, uncorrelated with all others (see ``averaging``).
     """
@@ -78,6 +84,8 @@ class Posterior:
         self._state: Rows = np.zeros(n, dtype=np.intp)  # how many outcomes mean and variance know
         self._everybody = 0  # with how many outcomes all of them are up to date alike; -1: some know more
         self._bounds: Vector = np.empty(n)
+        self._deviation: Vector = np.empty(0)  # roots of all variances, where some may be ahead
+        self._ahead: _Ahead | None = None
         self._stripes = min(n, _LEADERS)
         self._tolerance = 64.0 * float(np.finfo(dtype).eps) * (1 + self._points.strain)
         self.count = 0
@@ -162,8 +170,9 @@ class Posterior:
             self._extend(rows[start : start + size])
 
     def _refresh_all(self) -> None:
-        if self._everybody == self.count - 1:
+        if len(self._mean) <= _FEW and self._everybody < self.count:
             self._extend_all()
+            self._deviation, self._ahead = np.empty(0), None
         elif self._everybody < self.count:
             late = np.flatnonzero(self._state < self.count)
             for start in range(0, len(late), _SCAN):
@@ -171,8 +180,19 @@ class Posterior:
         self._everybody = self.count
 
     def _extend_all(self) -> None:
-        """The same for everybody and one outcome: a block of rows at a time, in place."""
-        s = self.count - 1
+        """The same for everybody: a block of rows at a time, in place."""
+        s = self._everybody
+        if s < self.count - 1:
+            size = max(_LEADERS, _CELLS // self.count)
+            for start in range(0, len(self._mean), size):
+                part = slice(start, min(start + size, len(self._mean)))
+                rows = np.arange(part.start, part.stop)
+                new, self._mean[part], self._variance[part] = self._appended(
+                    rows, part, self._whitened[part], self._mean[part], self._variance[part], s
+                )
+                self._whitened[part, s : self.count] = new
+            self._state.fill(self.count)
+            return
         factor = self._factor[s, : s + 1].astype(self._whitened.dtype, copy=False)
         size = min(_SCAN, len(self._mean))
         for start in range(0, len(self._mean), size):
@@ -189,6 +209,20 @@ class Posterior:
             self._variance[part] -= column
         np.maximum(self._variance, 0.0, out=self._variance)
         self._state.fill(self.count)
+
+    def _appended(
+        self, rows: Rows, place: Rows | slice, old: Matrix, mean: Vector, variance: Vector, s: int
+    ) -> tuple[Matrix, Vector, Vector]:
+        """What candidates that know s outcomes gain by the later ones: columns; and their means and variances then."""
+        t, dtype = self.count, self._whitened.dtype
+        new = self._points.covariance(place, self._queries[:, s:t])
+        if self._nugget:
+            new += self._nugget * (rows[:, None] == self._asked[s:t])
+        if s:
+            new -= old[:, :s] @ self._factor[s:t, :s].T.astype(dtype, copy=False)
+        new = new @ self._inverse[s:t, s:t].T.astype(dtype, copy=False)
+        gained = np.einsum("ij,ij->i", new, new)
+        return new, mean + new @ self._weights[s:t].astype(dtype, copy=False), np.maximum(variance - gained, 0.0)
 
     def _extend(self, rows: Rows) -> None:
         """Append to whitened rows what they lack: (K - V L_old^T) L_new^-T, for the columns that any of them lacks.
@@ -260,6 +294,8 @@ class Posterior:
         shift = self._tolerance * float(np.sqrt(self._prior_variance * self._surprise[self.count]))
         if len(self._mean) > _FEW:
             rows, upper = self._late(weight, slack, shift)
+        elif len(self._mean) > _LITTLE and (near := self._near(weight, slack, shift)) is not None:
+            rows, upper = near
         else:
             self._refresh_all()
             upper = upper_confidence_bound(self._mean, self._variance + slack, weight) + shift
@@ -271,6 +307,57 @@ class Posterior:
             reached = min(upper[rows].max(), upper_confidence_bound(mean, variance, weight)[0])
             rows = rows[upper[rows] >= reached]
         return rows
+
+    def _near(self, weight: float, slack: float, shift: float) -> tuple[Rows, Vector] | None:
+        """The same where some candidates are ahead of all others; None when too many would have to be."""
+        t, s = self.count, self._everybody
+        if s in (0, t):
+            return None
+        if not len(self._deviation):
+            self._deviation = np.sqrt(self._variance + slack)
+        growth = weight + (1 + 4 * _EPSILON * t) * float(self._surprise[t]) - float(self._surprise[s])
+        upper = np.multiply(self._deviation, np.sqrt(growth), out=self._bounds)
+        upper += self._mean
+        upper += shift
+        ahead = self._ahead
+        if ahead is None:
+            stripes = upper[: len(upper) // self._stripes * self._stripes].reshape(self._stripes, -1)
+            ahead = self._joined(None, np.arange(self._stripes) * stripes.shape[1] + stripes.argmax(axis=1))
+        elif ahead.count < t:
+            new, mean, variance = self._appended(
+                ahead.rows, ahead.rows, ahead.whitened, ahead.mean, ahead.variance, ahead.count
+            )
+            ahead = _Ahead(ahead.rows, np.concatenate([ahead.whitened, new], axis=1), mean, variance, t)
+        upper[ahead.rows], limit = -np.inf, _LEADERS
+        late = np.flatnonzero(upper >= ahead.reached(weight, slack, shift))
+        while len(late):
+            some = late
+            if len(late) > limit:
+                some = late[np.argpartition(upper[late], -limit)[-limit:]]
+            if len(some) + len(ahead.rows) > len(upper) // _SHARE:
+                return None
+            ahead, limit = self._joined(ahead, some), limit * 8
+            upper[some] = -np.inf
+            late = late[upper[late] >= ahead.reached(weight, slack, shift)]
+        self._ahead = ahead
+        upper[ahead.rows] = ahead.upper(weight, slack, shift)
+        return np.sort(ahead.rows[upper[ahead.rows] >= ahead.reached(weight, slack, shift)]), upper
+
+    def _joined(self, ahead: "_Ahead | None", rows: Rows) -> "_Ahead":
+        """With some rows more, which were up to date like everybody."""
+        s = self._everybody
+        old = self._whitened[rows, :s]
+        new, mean, variance = self._appended(rows, rows, old, self._mean[rows], self._variance[rows], s)
+        more = _Ahead(rows, np.concatenate([old, new], axis=1), mean, variance, self.count)
+        if ahead is None:
+            return more
+        return _Ahead(
+            np.concatenate([ahead.rows, rows]),
+            np.concatenate([ahead.whitened, more.whitened]),
+            np.concatenate([ahead.mean, mean]),
+            np.concatenate([ahead.variance, variance]),
+            self.count,
+        )
 
     def _late(self, weight: float, slack: float, shift: float) -> tuple[Rows, Vector]:
         """The same without bringing everybody up to date; and what the bounds are at most."""
@@ -306,6 +393,26 @@ class Posterior:
             reached, limit = max(reached, settle(late)), limit * 8
             rows = rows[upper[rows] >= reached]
         return rows, upper
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """Candidates that know ``count`` outcomes, more than the others: whitened rows (m, count), means, variances."""
+
+    rows: Rows
+    whitened: Matrix
+    mean: Vector
+    variance: Vector
+    count: int
+
+    def upper(self, weight: float, slack: float, shift: float) -> Vector:
+        """Their bounds at most."""
+        told: Vector = self.mean + shift + np.sqrt(weight * (self.variance + slack))
+        return told
+
+    def reached(self, weight: float, slack: float, shift: float) -> float:
+        """What the largest bound is at least."""
+        return float((self.mean - shift + np.sqrt(weight * np.maximum(self.variance - slack, 0.0))).max())
 
 
 def _grown(old: NDArray[T], *shape: int) -> NDArray[T]:

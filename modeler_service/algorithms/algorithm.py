@@ -3,9 +3,10 @@
 from typing import Protocol
 
 from modeler_service.algorithms.few_arms import ARMS_MAX, MATRICES, FewArms
-from modeler_service.algorithms.gp_ucb import NO_NOISE, GpUcb
+from modeler_service.algorithms.gp_ucb import GpUcb
 from modeler_service.algorithms.making import few_arms_of
 from modeler_service.algorithms.random_rows import RandomRows
+from modeler_service.algorithms.surrogate import NO_NOISE
 from shared import wire
 from shared.acquisition import Choice
 from shared.errors import Invalid
@@ -45,20 +46,34 @@ def algorithm_of(
     initial: int = 0,
     people: bool = False,
     noise: wire.NoiseLaw = NO_NOISE,
+    fit: wire.Fit | None = None,
 ) -> Algorithm:
     """The algorithm that a run asks for; ``sign`` is -1 for minimization.
 
     It will be shown ``capacity`` outcomes at most, the first ``initial`` of them of random rows. ``people``: rows are
-    people, and answers about one add up; ``noise``: the law of the release's noise. Raises Invalid if it needs a
-    kernel and there is none, or other answers.
+    people, and answers about one add up; ``noise``: the law of the release's noise; ``fit``: how hyper-parameters are
+    fitted, None for not at all. Raises Invalid if it needs a kernel and there is none, or other answers.
     """
     if isinstance(spec, wire.RandomRows):
         return RandomRows(len(candidates), seed)
-    if kernel is None:
+    if kernel is None and fit is None:
         raise Invalid(f"{spec.name} needs a kernel: the study has none, so give one with the run")
     if isinstance(spec, wire.GpUcb):
         law = noise if spec.noise_aware else NO_NOISE
-        return GpUcb(candidates, kernel, spec.delta_ucb, sign=sign, seed=seed, capacity=capacity, noise=law)
+        return GpUcb(
+            candidates,
+            kernel,
+            spec.delta_ucb,
+            sign=sign,
+            seed=seed,
+            capacity=capacity,
+            noise=law,
+            scale=spec.scale,
+            fit=fit,
+            initial=initial,
+        )
+    if kernel is None or fit is not None:
+        raise Invalid(f"{spec.name} takes hyper-parameters as they are told: give a kernel, and leave out fit")
     return few_arms_of(
         spec,
         candidates,
@@ -75,6 +90,11 @@ def algorithm_of(
 def warnings_of(algorithm: Algorithm) -> list[str]:
     """What speaks against an algorithm where it is to run, in words."""
     return algorithm.warnings if isinstance(algorithm, FewArms) else []
+
+
+def fitted_of(algorithm: Algorithm) -> wire.Fitted | None:
+    """The last fit of hyper-parameters that a choice was made with, if there is one."""
+    return algorithm.fitted if isinstance(algorithm, GpUcb) else None
 
 
 def memory_of(spec: wire.AlgorithmSpec, n: int, r: int, capacity: int) -> int:

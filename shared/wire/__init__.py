@@ -47,6 +47,7 @@ from shared.wire.base import (
     amount,
 )
 from shared.wire.datasets import Column, DatasetPage, DatasetView
+from shared.wire.fits import Fit, FitBounds, FitPriors, Fitted, Interval, LogNormal
 from shared.wire.forecasts import ForecastCreate, ForecastPage, ForecastPoint, ForecastView
 from shared.wire.ledgers import Accounting, ExposurePage, LedgerEntry, LedgerPage, Loss, RowExposure, RowsLoss
 from shared.wire.problems import BudgetProblem, FieldProblem, Problem
@@ -154,6 +155,10 @@ __all__ = [
     "FewArmsSpec",
     "FieldProblem",
     "Finding",
+    "Fit",
+    "FitBounds",
+    "FitPriors",
+    "Fitted",
     "ForecastCreate",
     "ForecastPage",
     "ForecastPoint",
@@ -169,6 +174,7 @@ __all__ = [
     "HeavyTails",
     "IdentityRelease",
     "IgpUcb",
+    "Interval",
     "Kernel",
     "LaplaceAdf",
     "LaplaceAnswers",
@@ -178,6 +184,7 @@ __all__ = [
     "LedgerEntry",
     "LedgerPage",
     "Limits",
+    "LogNormal",
     "Loss",
     "Measurement",
     "MechanismView",

@@ -1,10 +1,10 @@
 """Optimizations at the modeler."""
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from shared.wire.bandits import (
     Ata,
@@ -19,7 +19,8 @@ from shared.wire.bandits import (
     TgpTight,
     Thompson,
 )
-from shared.wire.base import Name, Page, Reply, Request, Seed
+from shared.wire.base import Name, Page, PositiveFloat, Reply, Request, Seed
+from shared.wire.fits import Fit, Fitted
 from shared.wire.queries import NoisePassport
 from shared.wire.studies import Kernel, StudyView
 
@@ -32,6 +33,7 @@ class GpUcb(Request):
     noise_aware: bool = Field(
         True, description="Average the kernel over the release's noise, where its law is known; else take Z for X."
     )
+    scale: PositiveFloat = Field(1.0, description="Factor of beta_t; 1 is the theorem, less explores less.")
 
 
 class RandomRows(Request):
@@ -56,6 +58,10 @@ AlgorithmSpec = Annotated[
     | Thompson,
     Field(discriminator="name"),
 ]
+
+
+FITTED = (GpUcb,)
+"""Algorithms whose hyper-parameters can be fitted."""
 
 
 def _address(url: str) -> str:
@@ -87,12 +93,25 @@ class RunSpec(Request):
     iterations: int = Field(50, ge=1, le=100_000, description="T: queries after the initial ones.")
     initial_rows: int = Field(1, ge=0, le=10_000, description="Uniform random rows asked first.")
     seed: Seed = Field(0, description="Decides initial rows and ties: the same seed makes the same choices.")
-    kernel: Kernel | None = Field(None, description="Fixed hyper-parameters, or null: those of the study.")
+    kernel: Kernel | None = Field(None, description="Hyper-parameters, or null: those of the study.")
+    fit: Fit | None = Field(
+        None,
+        description=(
+            "Fit hyper-parameters to the answers, from the kernel on; without a kernel a squared-exponential one of "
+            "the candidates' size is taken. Null: they stay as they are told. For gp_ucb."
+        ),
+    )
     log_key: str | None = Field(
         None,
         max_length=400,
         description="The curator's C2SP verifier key, learnt another way; null: the first that is seen is kept.",
     )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.fit is not None and not isinstance(self.algorithm, FITTED):
+            raise ValueError(f"{self.algorithm.name} takes hyper-parameters as they are told: leave out fit")
+        return self
 
 
 class RunCreate(RunSpec):
@@ -147,6 +166,8 @@ class RunView(Reply):
     initial_rows: int = Field(description="Uniform random rows asked first.")
     seed: int = Field(description="Decides initial rows and ties.")
     kernel: Kernel | None = Field(description="Given with the run; null: that of the study.")
+    fit: Fit | None = Field(None, description="Given with the run; null: hyper-parameters stay as they are told.")
+    fitted: Fitted | None = Field(None, description="The last fit; null before the first.")
     study: StudyView | None = Field(description="What the curator told of the study; null until it was asked.")
     trials: int = Field(description="Answered so far.")
     best: Best | None = Field(description="Null before the first answer.")
@@ -180,6 +201,9 @@ class TrialView(Reply):
     sd: float | None = Field(description="Posterior standard deviation; null for a random row.")
     acquisition: float | None = Field(description="In the direction of maximization.")
     ties: int = Field(description="Rows that shared the maximum; one was drawn with the run's seed.")
+    fitted: Fitted | None = Field(
+        None, description="Hyper-parameters that were fitted before this choice; null: those of the trials before."
+    )
     chosen_at: datetime = Field(description="When the row was chosen.")
     answered_at: datetime | None = Field(description="Null until the curator answered.")
     query_id: str | None = Field(description="The query at the curator; null until it was answered.")

@@ -72,6 +72,11 @@ REQUESTS = [
     (wire.BoundedIgp, {"name": "bounded_igp", "mode": "guaranteed"}),
     (wire.IgpUcb, {"name": "igp_ucb", "theory": False}),
     (wire.Thompson, {"name": "thompson", "scale": 1.0}),
+    (wire.LogNormal, {"median": 2.0, "spread": 0.5}),
+    (wire.Interval, {"lower": 1.0, "upper": 1.0}),
+    (wire.FitBounds, {"lengthscale": {"lower": 1.0, "upper": 2.0}}),
+    (wire.FitPriors, {"noise_variance": {"median": 2.0, "spread": 0.5}}),
+    (wire.Fit, {"every": 5, "starts": 2, "mean": "kernel", "bounds": {}, "priors": {}}),
     (wire.RunSpec, {k: v for k, v in RUN.items() if k != "token"}),
     (wire.RunCreate, RUN),
 ]
