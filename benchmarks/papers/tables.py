@@ -181,7 +181,8 @@ def _ratios(summary: Summary) -> Lines:
     """Regret over that of uniform play at the end; beside it what a separate implementation had."""
     groups = groups_of(summary)
     columns = list(summary["groups"][groups[0]])
-    rows, near, of = [], 0, 0
+    rows: list[list[str]] = []
+    apart: list[float] = []  # in standard errors of the difference
     for column in columns:
         row = [column]
         for group in groups:
@@ -189,16 +190,21 @@ def _ratios(summary: Summary) -> Lines:
             text = f"{found.mean:.3f}" + (f" ({found.se:.3f})" if found.se is not None else "")
             if reference is not None:
                 text += f" / {reference[0]:.3f}"
-                of += 1
-                error = sqrt((found.se or 0.0) ** 2 + reference[1] ** 2)
-                near += abs(found.mean - reference[0]) <= 2 * error
+                apart.append((found.mean - reference[0]) / hypot(found.se or 0.0, reference[1]))
             row.append(text)
         stuck = [value for group in groups for value in summary["groups"][group][column]["last"]]
         rows.append([*row, f"{100 * sum(value > 0.5 for value in stuck) / len(stuck):.0f} %"])
     lines = _table(["algorithm", *groups, "runs above 0.5"], rows)
-    if of:
-        text = "After a slash: a separate implementation, 30 trials (10 of theorems). Within two standard errors of the"
-        lines += [f"{text} difference: {near} of {of}.", ""]
+    if apart:
+        near, above = sum(abs(z) <= 2 for z in apart), sum(z > 2 for z in apart)
+        lines += [
+            "After a slash: a separate implementation on functions of its own, 30 trials (10 of theorems).",
+            (
+                f"Within two standard errors of the difference: {near} of {len(apart)}; "
+                f"regret lower by more: {len(apart) - near - above}, higher by more: {above}."
+            ),
+            "",
+        ]
     return lines
 
 
