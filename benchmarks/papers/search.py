@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from curator_service.release.mechanism import Mechanism
 from curator_service.scaling import ScaledRows
-from modeler_service.algorithms.gp_ucb import NO_NOISE, GpUcb
+from modeler_service.algorithms.gp_ucb import GpUcb
+from modeler_service.algorithms.surrogate import NO_NOISE
 from shared import wire
 from shared.matrix import Matrix, Vector
 
