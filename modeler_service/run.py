@@ -3,18 +3,17 @@
 import json
 import random
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
-
-import numpy as np
+from typing import TypeVar
 
 from modeler_service import store
-from modeler_service.algorithms.algorithm import Algorithm, algorithm_of, memory_of, warnings_of
+from modeler_service.algorithms.algorithm import memory_of
+from modeler_service.choosing import Choosing, Proposal
 from modeler_service.settings import Settings
 from modeler_service.signals import Interrupted, Signal
 from modeler_service.witness import Witness
 from shared import matrix, wire
-from shared.acquisition import Choice
 from shared.audit import sha256
 from shared.client import StudyClient, query_body
 from shared.errors import BlindoptError, NumericalFailure, ProtocolViolated, Remote, Unreachable
@@ -118,38 +117,26 @@ class Run:
         return candidates
 
     def _loop(self, curator: StudyClient, study: wire.StudyView, candidates: Matrix) -> Ending:
-        spec, sign = self._spec, 1 if study.direction == "maximize" else -1
-        initial = np.random.default_rng([spec.seed, 0]).permutation(study.n)[: spec.initial_rows]
-        last = len(initial) + spec.iterations
-        algorithm = algorithm_of(
-            spec.algorithm,
-            candidates,
-            spec.kernel or study.kernel,
-            sign=sign,
-            seed=spec.seed,
-            capacity=last,
-            answers=study.answers,
-            initial=len(initial),
-            people=study.privacy_unit == "row",
-            noise=study.noise,
-        )
-        warnings = json.dumps(warnings_of(algorithm))
+        choosing = Choosing(self._spec, study, candidates)
+        warnings = json.dumps(choosing.warnings)
         self._write(lambda db: store.change_run(db, self._identity, warnings=warnings))
-        because = "budget"
-        for number in range(1, last + 1):
+        while True:
+            number = choosing.seen + 1
             if (outcome := self._stored(number)) is None:
-                self._signal.check()
-                row = self._choose(number, initial, algorithm, sign)
-                if row is None:
-                    because = "exhausted"
+                row = self._pending(number)
+                proposals = choosing.next() if row is None else []
+                if row is None and not proposals:
                     break
+                self._signal.check()
+                if row is None:
+                    row = self._keep(number, proposals[0])
                 outcome = self._ask(curator, number, row)
                 if number % self._settings.countersign_every == 0:
                     self._settle(curator, study)
-            algorithm.observe(outcome.row, sign * outcome.y, outcome.passport)
+            choosing.observe(outcome.row, outcome.y, outcome.passport)
             self._signal.progress()
         self._conclude(curator, study)
-        return {"state": "completed", "ended_because": because}
+        return {"state": "completed", "ended_because": choosing.ended_because}
 
     def _settle(self, curator: StudyClient, study: wire.StudyView) -> None:
         """Compare and countersign the shared log; where the curator does not answer, the next one covers it."""
@@ -174,28 +161,15 @@ class Run:
         passport = wire.NoisePassport.model_validate_json(trial.passport)
         return wire.Answer(row=trial.row, play=1, plays=trial.plays, y=trial.y, passport=passport)
 
-    def _choose(self, number: int, initial: Any, algorithm: Algorithm, sign: int) -> int | None:
-        if number <= len(self._trials):  # chosen before a crash, not yet answered
-            return int(self._trials[number - 1].row)
-        phase, choice = "initial", None
-        if number <= len(initial):
-            choice = Choice(row=int(initial[number - 1]), mean=None, sd=None, acquisition=None, ties=1)
-        else:
-            phase, choice = "algorithm", algorithm.choose(number - len(initial))
-        if choice is None:
-            return None
-        values = {
-            "row": choice.row,
-            "mean": None if choice.mean is None else sign * choice.mean,
-            "sd": choice.sd,
-            "acquisition": choice.acquisition,
-            "ties": choice.ties,
-        }
-        now = stamp(self._desk.clock())
-        self._write(
-            lambda db: store.add_trial(db, run_id=self._identity, number=number, phase=phase, chosen_at=now, **values)
-        )
-        return choice.row
+    def _pending(self, number: int) -> int | None:
+        """The row of a trial that was chosen before the run was taken up, and not answered."""
+        return int(self._trials[number - 1].row) if number <= len(self._trials) else None
+
+    def _keep(self, number: int, proposal: Proposal) -> int:
+        """Store what was chosen before it is asked; the row."""
+        now, values = stamp(self._desk.clock()), asdict(proposal)
+        self._write(lambda db: store.add_trial(db, run_id=self._identity, number=number, chosen_at=now, **values))
+        return proposal.row
 
     def _ask(self, curator: StudyClient, number: int, row: int) -> wire.Answer:
         """Ask for one measurement; answer and exchange are stored in one transaction."""

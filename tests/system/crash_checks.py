@@ -9,12 +9,11 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from typer.testing import CliRunner
 
 import curator_service.cli
 import modeler_service.cli
-from modeler_service.algorithms.algorithm import algorithm_of
+from modeler_service.choosing import Choosing
 from shared import matrix, wire
 from shared.client import OwnerClient, StudyClient
 
@@ -170,23 +169,15 @@ def check_choices(modeler: Any, runs: Iterable[str]) -> None:
         spec_text, study_text = modeler.rows("SELECT spec, study FROM runs WHERE id = ?", run)[0]
         spec, study = wire.RunSpec.model_validate_json(spec_text), wire.StudyView.model_validate_json(study_text)
         z = matrix.load(modeler.data / "candidates" / f"{study.release_sha256}.npy")
-        sign = 1 if study.direction == "maximize" else -1
-        initial = np.random.default_rng([spec.seed, 0]).permutation(study.n)[: spec.initial_rows]
-        algorithm = algorithm_of(
-            spec.algorithm, z, spec.kernel or study.kernel, sign=sign, seed=spec.seed, capacity=10_000
-        )
-        for number, row, mean, sd, ties, y in modeler.rows(
-            "SELECT number, row, mean, sd, ties, y FROM trials WHERE run_id = ? ORDER BY number", run
+        choosing = Choosing(spec, study, z)
+        for number, phase, row, mean, sd, ties, y, passport in modeler.rows(
+            "SELECT number, phase, row, mean, sd, ties, y, passport FROM trials WHERE run_id = ? ORDER BY number", run
         ):
-            if number <= len(initial):
-                assert row == initial[number - 1], f"trial {run}:{number} is not the row that its seed draws"
-            else:
-                choice = algorithm.choose(number - len(initial))
-                assert choice is not None
-                told = (choice.row, None if choice.mean is None else sign * choice.mean, choice.sd, choice.ties)
-                assert told == (row, mean, sd, ties), f"trial {run}:{number} was chosen otherwise than its past says"
+            (choice,) = choosing.next()
+            told = (choice.phase, choice.row, choice.mean, choice.sd, choice.ties)
+            assert told == (phase, row, mean, sd, ties), f"trial {run}:{number} was chosen otherwise than its past says"
             if y is not None:  # the last one of a run whose budget ended
-                algorithm.observe(row, sign * y)
+                choosing.observe(row, y, wire.NoisePassport.model_validate_json(passport))
 
 
 def check_exact(modeler: Any, run: str, small: Any) -> None:
