@@ -11,6 +11,7 @@ from modeler_service import store
 from modeler_service.routes import meta, runs
 from modeler_service.service import Modeler
 from modeler_service.settings import Settings
+from shared import wire
 from shared.serving import app as serving
 from shared.serving.desk import Desk
 from shared.serving.seal import Seal, signer
@@ -57,6 +58,8 @@ def build(settings: Settings) -> FastAPI:
         limit_of=lambda path, principal: settings.body_limit_bytes,
         auditors=("vendor", "viewer"),
         lifespan=lifespan,
+        read_by_hand=(wire.ObservationImport,),
     )
     app.state.modeler = modeler
+    app.state.leave = modeler.streams.close
     return app
