@@ -230,7 +230,7 @@ async def events(
     response_model=wire.ImportReport,
     responses={
         200: {"model": wire.ImportReport, "description": "A dry run: nothing was stored."},
-        **documented(409, 415, 502),
+        **documented(409, 502),
     },
     dependencies=_WRITE,
     operation_id="import_observations",

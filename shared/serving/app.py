@@ -35,7 +35,8 @@ def build(
     """The application: gate, problem documents, health, the log, the service's own routes.
 
     ``period_of`` (method, path, principal) tells the seconds that replies leave at whole multiples of; None: at once.
-    ``read_by_hand`` are bodies that routes parse themselves, for the contract. ``hot`` are routes that answer in front of the documented ones, without FastAPI's machinery.
+    ``hot`` are routes that answer in front of the documented ones, without FastAPI's machinery; ``read_by_hand`` are
+    bodies that routes parse themselves, for the contract.
     FastAPI's documentation pages load outside resources, so only /openapi.json is served.
     """
     app = FastAPI(
