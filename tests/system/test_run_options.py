@@ -98,7 +98,6 @@ def test_a_batch_of_more_than_the_budget_left_is_refused_as_a_whole(owner, datas
     tight = open_study(owner, dataset, budget=wire.Budget(queries=10))
     done = run("gp_bucb", study=tight, batch_size=4, iterations=20, initial_rows=4)
     assert (done.state, done.ended_because, done.trials) == ("completed", "refused", 8)
-    assert owner.balance(tight.id).balance.queries.spent == "8" if hasattr(owner.balance(tight.id), "balance") else True
 
 
 @pytest.mark.parametrize(
