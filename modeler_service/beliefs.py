@@ -126,7 +126,7 @@ def recommended(choosing: Choosing, over: Over) -> wire.Recommendation | None:
         by=by,
         mean=found.mean,
         sd=found.sd,
-        interval=None if reach is None else (found.mean - reach, found.mean + reach),
+        interval=None if reach is None else [found.mean - reach, found.mean + reach],
         outcomes=choosing.outcomes,
     )
 

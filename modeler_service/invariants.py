@@ -27,6 +27,9 @@ def check(db: Connection, records: Iterable[Json]) -> None:
     for (run_id, first), found in groupby(store.answered_trials(db), lambda trial: (trial.run_id, trial.query)):
         trials = list(found)
         where = f"trial {first} of {run_id}"
+        for place, trial in enumerate(trials, start=first):
+            if trial.number != place:
+                raise LogBroken(f"trial {trial.number} of {run_id} has an answer that the log does not tell")
         told = answered.pop(f"{run_id}:{first}", ("", ""))
         if told == ("", ""):
             raise LogBroken(f"{where} has an answer that the log does not tell")

@@ -64,8 +64,9 @@ class Modeler:
             self._runs.submit(identity)
         return reply
 
-    def check_import(self, identity: str, found: Import) -> wire.ImportReport:
+    def check_import(self, asked: Asked, identity: str, found: Import) -> wire.ImportReport:
         """What an import would do; nothing is stored. Asks the curator for the study where it is not known yet."""
+        self.desk.key_of(asked)  # a dry run is refused for what would refuse the import
         spec, known, n = self._importing(identity)
         return report(found, misfits(found, spec, n), known=known, dry_run=True)
 

@@ -27,6 +27,15 @@ router = APIRouter(prefix="/v1/runs", tags=["runs"])
 _READ = [allowed("vendor", "viewer")]
 _WRITE = [allowed("vendor")]
 PARQUET = "application/vnd.apache.parquet"
+EVENT: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "event": {"type": "string", "enum": ["trial", "run"]},
+        "id": {"type": "string"},
+        "data": {"type": "string", "description": "A TrialView or a RunView as JSON."},
+    },
+    "required": ["event", "data"],
+}
 BINARY: dict[str, Any] = {"type": "string", "format": "binary"}
 
 
@@ -215,7 +224,7 @@ def posterior(
 @router.get(
     "/{run_id}/events",
     response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}, **documented()},
+    responses={200: {"content": {"text/event-stream": {"schema": EVENT}}}, **documented()},
     dependencies=_READ,
     operation_id="follow_run",
 )
@@ -269,6 +278,6 @@ async def observe(
         found = importing.of_json(await body_of(request, wire.ObservationImport))
     one = await asked(request, idempotency_key)  # its digest needs the whole body, which is read by now
     if dry_run:
-        report = await run_in_threadpool(modeler.check_import, run_id, found)
+        report = await run_in_threadpool(modeler.check_import, one, run_id, found)
         return Response(report.model_dump_json(), media_type="application/json")
     return answer(request, await run_in_threadpool(modeler.observe, one, run_id, found))

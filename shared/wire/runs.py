@@ -242,7 +242,7 @@ class Recommendation(Reply):
     )
     mean: float = Field(description="Of f at the row.")
     sd: float | None = Field(description="Of f at the row, without the noise of an answer; null: not known.")
-    interval: tuple[float, float] | None = Field(
+    interval: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
         description="mean - 1.96 sd, mean + 1.96 sd: 95 % where the model holds."
     )
     outcomes: int = Field(description="How many answers and past measurements it rests on.")
