@@ -39,7 +39,7 @@ SCALE ?= 20
 audit-privacy: $(READY)
 	BLINDOPT_AUDIT_SCALE=$(SCALE) $(BIN)/python -m pytest -n 2 --dist loadfile tests/curator_service/privacy \
 	    tests/curator_service/release tests/curator_service/measurement tests/curator_service/attacks \
-	    tests/curator_service/test_api_timing.py tests/system/test_private_answers.py $(ARGS)
+	    tests/curator_service/test_api_timing.py tests/system/test_black_box.py $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -13,8 +13,8 @@ import numpy as np
 
 from benchmarks.server import Failed, environment, scratch
 from benchmarks.table import Table
-from curator_service.app import open_desk
-from curator_service.service import Curator
+from curator_service.desk import open_desk
+from curator_service.service.curator import Curator
 from curator_service.service.datasets import Upload
 from curator_service.settings import Settings
 from curator_service.vault import Vault

@@ -3,21 +3,16 @@
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
+from curator_service.desk import open_desk
 from curator_service.routes import accounts, advisories, datasets, exchange, forecasts, meta, studies
-from curator_service.service import Curator
+from curator_service.service.curator import Curator
 from curator_service.settings import Settings
-from curator_service.store import base as schema
 from curator_service.vault import Vault
 from shared.serving import app as serving
-from shared.serving.desk import Desk
-from shared.serving.seal import Seal, signer
-from shared.serving.store.base import APPEND_ONLY, METADATA, Clock
-from shared.serving.store.database import Database
 
 DESCRIPTION = """\
 Holds a data owner's records and lets a modeler optimize over them without seeing them.
@@ -25,16 +20,6 @@ Holds a data owner's records and lets a modeler optimize over them without seein
 Send a token as `Authorization: Bearer blindopt_...`, and an `Idempotency-Key` with every POST that creates or
 spends: the same key with the same body gets the stored reply. Errors are RFC 9457 problem documents.
 """
-
-
-def open_desk(settings: Settings, clock: Clock = lambda: datetime.now(UTC)) -> Desk:
-    """The curator's database, tokens and log."""
-    folder = settings.data_dir
-    tables, append_only = (METADATA, schema.METADATA), (*APPEND_ONLY, *schema.APPEND_ONLY)
-    database = Database(folder / "curator.sqlite", tables, append_only=append_only)
-    keys = folder / "secrets"
-    log_key = signer(keys / "log.key", "curator")
-    return Desk(database, Seal(keys / "seal.key"), log_key, clock, kept=folder / "checkpoint")
 
 
 def build(settings: Settings) -> FastAPI:

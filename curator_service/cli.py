@@ -1,19 +1,39 @@
-"""`blindopt-curator`: serve, token, audit, backup, restore, attack."""
+"""`blindopt-curator`: serve, token, audit, backup, restore, attack.
+
+A command imports what it needs when it runs: `token` and `audit` do without the web framework and the numerics.
+"""
 
 import json
 import textwrap
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from curator_service import store
-from curator_service.app import build, open_desk
-from curator_service.service import invariants, trials
-from curator_service.service.studies import restored
+from curator_service.desk import open_desk
+from curator_service.service import invariants
 from curator_service.settings import Settings
-from curator_service.vault import Vault
 from shared import wire
 from shared.serving import cli
+from shared.serving.desk import Desk
+from shared.serving.settings import ServiceSettings
+from shared.serving.store.database import Connection
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+
+def _build(settings: ServiceSettings) -> "FastAPI":
+    from curator_service.app import build
+
+    return build(cast(Settings, settings))
+
+
+def _restored(db: Connection, desk: Desk) -> None:
+    from curator_service.service.studies import restored
+
+    restored(db, desk)
+
 
 app = cli.build(
     service="blindopt-curator",
@@ -22,10 +42,10 @@ app = cli.build(
     roles=("owner", "measurer", "auditor"),
     settings=Settings,
     desk=lambda settings: open_desk(cast(Settings, settings)),
-    app=lambda settings: build(cast(Settings, settings)),
+    app=_build,
     check=invariants.check,
     files=lambda db: [f"files/{name}" for name in store.file_names(db)],
-    restored=restored,
+    restored=_restored,
 )
 
 
@@ -39,6 +59,9 @@ def attack(
     A draft is attacked on a trial release that is thrown away, a released study on the Z that left. What is told
     depends on the records: it is for their owner.
     """
+    from curator_service.service import trials
+    from curator_service.vault import Vault
+
     with cli.plain_errors():
         chosen = cli.existing(Settings)
         with open_desk(cast(Settings, chosen)) as desk:

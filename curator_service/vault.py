@@ -48,6 +48,10 @@ class Vault:
         """The values of a dataset, memory-mapped and read-only."""
         return matrix.load(self._path(identity))
 
+    def records(self, identity: str) -> Path:
+        """The npy file of a dataset, for a process of our own."""
+        return self._path(identity)
+
     def begin_release(self, identity: str, n: int, r: int) -> Matrix:
         """An empty Z to fill in the scratch folder."""
         return matrix.create(self.scratch / f"{identity}.npy", n, r)

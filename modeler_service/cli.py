@@ -1,15 +1,42 @@
-"""`blindopt-modeler`: serve, token, audit, backup, restore, recommendation."""
+"""`blindopt-modeler`: serve, token, audit, backup, restore, recommendation.
 
-from typing import Annotated, cast
+A command imports what it needs when it runs: `token` does without the web framework and the numerics.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from modeler_service import invariants
-from modeler_service.app import build, open_desk
-from modeler_service.beliefs import Beliefs, Over
+from modeler_service.desk import open_desk
 from modeler_service.settings import Settings
-from modeler_service.witness import restored
+from shared.audit import Json
 from shared.serving import cli
+from shared.serving.desk import Desk
+from shared.serving.settings import ServiceSettings
+from shared.serving.store.database import Connection
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+
+def _build(settings: ServiceSettings) -> "FastAPI":
+    from modeler_service.app import build
+
+    return build(cast(Settings, settings))
+
+
+def _check(db: Connection, records: Iterable[Json]) -> None:
+    from modeler_service import invariants
+
+    invariants.check(db, records)
+
+
+def _restored(db: Connection, desk: Desk) -> None:
+    from modeler_service.witness import restored
+
+    restored(db, desk)
+
 
 app = cli.build(
     service="blindopt-modeler",
@@ -18,19 +45,23 @@ app = cli.build(
     roles=("vendor", "viewer"),
     settings=Settings,
     desk=lambda settings: open_desk(cast(Settings, settings)),
-    app=lambda settings: build(cast(Settings, settings)),
-    check=invariants.check,
+    app=_build,
+    check=_check,
     files=lambda db: [],  # candidates are fetched again, and checked against their digest
-    restored=restored,  # runs ask again under the same keys: nothing is lost
+    restored=_restored,  # runs ask again under the same keys: nothing is lost
 )
 
 
 @app.command()
 def recommendation(
     run: Annotated[str, typer.Argument(help="run_...")],
-    over: Annotated[Over, typer.Option(help="asked: the best of the rows asked; all: the best of all rows.")] = "asked",
+    over: Annotated[
+        Literal["asked", "all"], typer.Option(help="asked: the best of the rows asked; all: the best of all rows.")
+    ] = "asked",
 ) -> None:
     """Print the row to take by the answers of a run, with its mean and a 95 % interval, as JSON."""
+    from modeler_service.beliefs import Beliefs
+
     with cli.plain_errors():
         settings = cast(Settings, cli.existing(Settings))
         with open_desk(settings) as desk:

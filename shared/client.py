@@ -374,7 +374,7 @@ class OwnerClient(Client):
         return self._post("/v1/studies", wire.StudyOwnerView, study, key)
 
     def preview(self, study_id: str) -> wire.ReleaseReport:
-        """What a release would be, before anything is drawn."""
+        """What a release would be, and what attackers get from a trial. Remote ``busy`` while another is made."""
         return self._post(f"/v1/studies/{study_id}:preview", wire.ReleaseReport)
 
     def release(self, study_id: str, *, key: str | None = None) -> wire.StudyOwnerView:

@@ -165,6 +165,16 @@ class StorageUnavailable(BlindoptError):
     code, status, title, retryable = "storage_unavailable", 503, "A file cannot be written", True
 
 
+class Busy(BlindoptError):
+    """Work of which there is one at a time is under way for somebody else."""
+
+    code, status, title, retryable = "busy", 503, "Busy with another's request", True
+
+    def __init__(self, detail: str, *, seconds: int) -> None:
+        super().__init__(detail)
+        self.headers = {"Retry-After": str(seconds)}
+
+
 class RangeNotSatisfiable(BlindoptError):
     """A range outside the file, or several at once."""
 

@@ -62,6 +62,8 @@ class Service:
     settings: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=_free_port)
     process: subprocess.Popen[bytes] | None = None
+    module: str = ""
+    """What runs instead of the service itself: one that is broken on purpose."""
 
     @property
     def url(self) -> str:
@@ -102,7 +104,7 @@ class Service:
         """A serving process, not waited for."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with (self.folder / "service.log").open("ab") as log:
-            command = [sys.executable, "-m", f"{self.name}_service", "serve"]
+            command = [sys.executable, "-m", self.module or f"{self.name}_service", "serve"]
             return subprocess.Popen(
                 command, env=self.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=ROOT
             )
@@ -302,11 +304,12 @@ def open_study(small: Small) -> Callable[..., Opened]:
         **more: Any,
     ) -> Opened:
         measurement = wire.Measurement(column=small.names[2], direction=direction, noise_variance=noise_variance)
+        features = more.pop("features", small.features)
         draft = owner.create_study(
             wire.StudyCreate(
                 name="study",
                 dataset_id=dataset.id,
-                features=small.features,
+                features=features,
                 measurement=measurement,
                 release=release,
                 kernel=kernel,
@@ -364,7 +367,7 @@ class Proxy:
     """A TCP proxy to ``port``: the k-th connection carries at most ``cuts[k]`` bytes back, then it breaks.
 
     Connections past the list are whole. ``broken`` counts those that were cut, ``carried`` the bytes that
-    went back on all of them.
+    went back on all of them, ``told`` are those bytes.
     """
 
     def __init__(self, port: int, cuts: Sequence[int | None]) -> None:
@@ -374,6 +377,7 @@ class Proxy:
         self.connections = 0
         self.broken = 0
         self.carried = 0
+        self.told: dict[socket.socket, bytearray] = {}
         self._open: list[socket.socket] = []
         self._clients: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
@@ -406,6 +410,7 @@ class Proxy:
                 target.sendall(data)
                 if target in self._clients:
                     self.carried += len(data)
+                    self.told.setdefault(target, bytearray()).extend(data)
         for end in (source, target):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

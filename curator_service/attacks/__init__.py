@@ -4,6 +4,6 @@ Everything here runs on the curator's side, for the owner's eyes. What it draws 
 randomness is numpy's: it is the attacker's, never a mechanism's.
 """
 
-from curator_service.attacks.trial import on_release, on_trial
+from curator_service.attacks.trial import ATTACKS, on_release, on_trial
 
-__all__ = ["on_release", "on_trial"]
+__all__ = ["ATTACKS", "on_release", "on_trial"]

@@ -13,6 +13,7 @@ from math import inf
 import numpy as np
 
 from curator_service.attacks.intervals import ALPHA, epsilon_bound
+from curator_service.attacks.power import about, best_share, to_contradict, to_differ_from_a_coin
 from curator_service.attacks.scene import Public, draw
 from curator_service.release.mechanism import Mechanism
 from shared.matrix import Matrix, Vector
@@ -56,15 +57,9 @@ def attack(
         fair = threshold(learnt[0], learnt[1], public.delta, alpha)
     bound = implied(scores[0], scores[1], fair, public.delta, alpha)
     right, runs = int(np.sum(scores[0] <= 0) + np.sum(scores[1] > 0)), len(scores[0]) + len(scores[1])
-    if bound == 0:
-        meant = "a coin might do as well"
-    elif public.epsilon is None:
-        meant = f"no claim of an epsilon below {bound:.2g} could be true"
-    else:
-        meant = f"that takes an epsilon of at least {bound:.2g}, where {public.epsilon} is claimed"
     sentence = (
         f"Shown a release and the two datasets it may come from, one row moved by {public.name}, an attacker names the "
-        f"right one {right:,} times of {runs:,}: {meant}."
+        f"right one {right:,} times of {runs:,}: {_meaning(bound, runs, public, x.shape[1], alpha)}."
     )
     return Finding(
         attack="column_space",
@@ -75,6 +70,23 @@ def attack(
         unit=f"epsilon at delta = {public.delta:g}: no smaller one allows what the attacker did",
         sentence=sentence,
     )
+
+
+def _meaning(bound: float, runs: int, public: Public, d: int, alpha: float) -> str:
+    """What a record of so many ``runs`` on both sides together says; where it says little, how many would say more."""
+    distance = public.unit / public.noise_sd if public.noise_sd else inf
+    to_tell = 2 * to_differ_from_a_coin(best_share(public.law.family, distance, d), public.delta, alpha)
+    if bound == 0:
+        if runs < to_tell:
+            return f"too few trials to tell; with {about(to_tell)} the best attacker would stand out from a coin"
+        return "a coin might have done as well, which says nothing of other attackers"
+    if public.epsilon is None:
+        return f"no claim of an epsilon below {bound:.2g} could be true"
+    told = f"that takes an epsilon of at least {bound:.2g}, where {public.epsilon} is claimed"
+    to_refute = 2 * to_contradict(float(public.epsilon), public.delta, alpha)
+    if bound <= float(public.epsilon) and runs < to_refute:
+        told += f"; too few trials to tell more: it takes {about(to_refute)} without a fault to contradict the claim"
+    return told
 
 
 def implied(first: Vector, second: Vector, fair: float, delta: float, alpha: float = ALPHA) -> float:

@@ -1,14 +1,14 @@
 """Membership: is this person among the records? Half of the rows are released; all are asked about.
 
-A record is said to be in if a row of Z lies near where it would be. What is near is learnt on half of the
-people and judged on the others.
+A record is said to be in if a row of Z lies near where it would be. What is near, and which way to say where, is
+learnt on half of the people and judged on the others.
 """
 
 import numpy as np
 
 from curator_service.attacks.intervals import ALPHA, clopper_pearson
 from curator_service.attacks.linkage import nearest
-from curator_service.attacks.maps import forward
+from curator_service.attacks.maps import Map, forward
 from curator_service.attacks.scene import Public, draw
 from curator_service.release.mechanism import Mechanism
 from shared.matrix import Matrix, Vector
@@ -33,13 +33,14 @@ def attack(x: Matrix, mechanism: Mechanism, public: Public, rng: np.random.Gener
     z = draw(mechanism, inside)
     ways = forward(inside[:known], z[:known], shows_x=public.shows_x, rotated=public.rotated)
     asked_in, cut = inside[known : known + people], people // 2
-    hits, alarms = max(
-        (
-            _judged(nearest(way(asked_in), z[known:])[1], nearest(way(outside), z[known:])[1], cut)
-            for way in ways.values()
-        ),
-        key=lambda counts: counts[0] - counts[1],
-    )
+
+    def near(way: Map, part: slice) -> tuple[Vector, Vector]:
+        return nearest(way(asked_in[part]), z[known:])[1], nearest(way(outside[part]), z[known:])[1]
+
+    # Where two do as well the later one: it was fitted to less.
+    learnt = [(way, *threshold(*near(way, slice(cut)))) for way in reversed(ways.values())]
+    best, limit, _ = max(learnt, key=lambda one: one[2])
+    hits, alarms = (int(np.sum(distance <= limit)) for distance in near(best, slice(cut, None)))
     asked = people - cut
     # Two shares, each with half of what the interval of their difference may miss.
     (in_low, in_high), (out_low, out_high) = (clopper_pearson(n, asked, ALPHA / 2) for n in (hits, alarms))
@@ -59,15 +60,13 @@ def attack(x: Matrix, mechanism: Mechanism, public: Public, rng: np.random.Gener
     )
 
 
-def _judged(inside: Vector, outside: Vector, cut: int) -> tuple[int, int]:
-    """How many of the people after ``cut`` are called in: of those inside, of those outside."""
-    near = threshold(inside[:cut], outside[:cut])
-    return int(np.sum(inside[cut:] <= near)), int(np.sum(outside[cut:] <= near))
+def threshold(inside: Vector, outside: Vector) -> tuple[float, float]:
+    """The distance with the largest share of ``inside`` minus share of ``outside`` below, well before the next.
 
-
-def threshold(inside: Vector, outside: Vector) -> float:
-    """The distance with the largest share of ``inside`` minus share of ``outside`` below, well before the next."""
+    And that advantage, which flatters: the distance was chosen by it.
+    """
     scores = np.unique(np.concatenate([inside, outside]))
     below = [np.searchsorted(np.sort(part), scores, side="right") / len(part) for part in (inside, outside)]
-    best = int(np.argmax(below[0] - below[1]))
-    return float(scores[best : best + 2].mean())
+    advantage = below[0] - below[1]
+    best = int(np.argmax(advantage))
+    return float(scores[best : best + 2].mean()), float(advantage[best])

@@ -1,7 +1,7 @@
 """All attacks on one study: on a trial release of some of its rows, or on what was released for good."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +16,9 @@ from shared.errors import ReleaseImpossible
 from shared.matrix import Matrix, Vector
 from shared.wire import Finding, StudyCreate
 
+ATTACKS = ("known_rows", "known_rows_noisy", "linkage", "column_space", "membership", "averaging")
+"""In the order in which they are told."""
+_ON_SCENE = ATTACKS[:3]
 ROWS = 2_000
 """Rows of a trial: enough for what is told of them, few enough for a person who waits."""
 _MORE = 20
@@ -52,17 +55,39 @@ def on_trial(
 ) -> list[Finding]:
     """Every attack that applies, on a release of up to 2,000 random rows that is thrown away.
 
-    ``outcomes`` (n,) is the measurement column. Takes about ``seconds``, once the noise library is loaded:
-    slow draws make fewer rows. Changes nothing. An attack that needs more rows than there are is left out, and
-    so is one whose trial the mechanism cannot release.
+    ``outcomes`` (n,) is the measurement column. Takes about ``seconds`` where there are few features, once the noise
+    library is loaded: slow draws make fewer rows. Changes nothing. An attack that needs more rows than there are is
+    left out, and so is one whose trial the mechanism cannot release.
     """
+    told = dict(one_by_one(spec, rows, outcomes, mechanism, rng=rng, seconds=seconds))
+    return _found(*(told[attack] for attack in ATTACKS))
+
+
+def one_by_one(
+    spec: StudyCreate,
+    rows: ScaledRows,
+    outcomes: Vector,
+    mechanism: Mechanism,
+    *,
+    rng: np.random.Generator | None = None,
+    seconds: float = 3.0,
+) -> Iterator[tuple[str, Finding | None]]:
+    """The same as each attack ends, by name, None for one that does not apply: for who may stop in the middle.
+
+    That on answers comes first: it alone takes no longer for more features.
+    """
+    yield (
+        "averaging",
+        averaging.attack(spec, outcomes, rng := rng or np.random.default_rng(), seconds=_ANSWERS * seconds),
+    )
     study = _study(spec, rows, outcomes, mechanism, rng, seconds)
-
-    def trial() -> list[Finding]:
+    try:
         scene = Scene(study.x, draw(mechanism, study.x), study.public, study.n)
-        return _on_scene(study, scene, scene.z, np.arange(len(study.x)))
-
-    return [*_if_possible(trial), *_on_more(study)]
+    except ReleaseImpossible:
+        yield from ((attack, None) for attack in _ON_SCENE)
+    else:
+        yield from _on_scene(study, scene, scene.z, np.arange(len(study.x)))
+    yield from _on_more(study)
 
 
 def on_release(
@@ -79,7 +104,9 @@ def on_release(
     study = _study(spec, rows, outcomes, mechanism, rng, seconds)
     places = entropy.some_rows(rows.n, ROWS)
     scene = Scene(_some(rows, places), np.asarray(z[places]), study.public, study.n)
-    return [*_on_scene(study, scene, z, places), *_on_more(study)]
+    told = dict([*_on_scene(study, scene, z, places), *_on_more(study)])
+    told["averaging"] = averaging.attack(spec, outcomes, study.rng, seconds=_ANSWERS * seconds)
+    return _found(*(told[attack] for attack in ATTACKS))
 
 
 def _study(
@@ -115,40 +142,37 @@ def _row_seconds(mechanism: Mechanism, d: int) -> float:
     return max((time.perf_counter() - begun) / 32, 1e-6)
 
 
-def _if_possible(act: Callable[[], list[Finding]]) -> list[Finding]:
-    try:
-        return act()
-    except ReleaseImpossible:
-        return []
-
-
-def _on_scene(study: _Study, scene: Scene, whole: Matrix, places: NDArray[np.int64]) -> list[Finding]:
+def _on_scene(
+    study: _Study, scene: Scene, whole: Matrix, places: NDArray[np.int64]
+) -> Iterator[tuple[str, Finding | None]]:
     """Attacks on one release ``whole`` (n, r), of which the scene shows the rows at ``places``."""
     repetitions = known_rows.REPETITIONS if scene.x.shape[1] <= _WIDE else known_rows.REPETITIONS // 3
-    return _found(
-        known_rows.attack(scene, study.rng, repetitions),
-        known_rows_noisy.attack(scene, study.rng, repetitions),
-        linkage.attack(scene, whole, places, study.rng),
-    )
+    yield "known_rows", known_rows.attack(scene, study.rng, repetitions)
+    yield "known_rows_noisy", known_rows_noisy.attack(scene, study.rng, repetitions)
+    yield "linkage", linkage.attack(scene, whole, places, study.rng)
 
 
-def _on_more(study: _Study) -> list[Finding]:
-    """Attacks that draw releases of their own, and the one on answers."""
+def _on_more(study: _Study) -> Iterator[tuple[str, Finding | None]]:
+    """Attacks that draw releases of their own."""
     x, public, seconds = study.x, study.public, study.seconds
     few = x[: max(60, 4 * (x.shape[1] + 1))]
     runs = column_space.RUNS_OF_A_ROW
     if study.row_seconds:
         runs = int(np.clip(_NEIGHBOURS * seconds / 2 / study.row_seconds, 200, runs))
 
-    def neighbours(part: Matrix) -> list[Finding]:
+    def neighbours(part: Matrix) -> Finding | None:
         attack = column_space.attack
-        return _found(attack(part, study.mechanism, public, study.rng, runs_of_a_row=runs, seconds=_SPACES * seconds))
+        return attack(part, study.mechanism, public, study.rng, runs_of_a_row=runs, seconds=_SPACES * seconds)
 
-    return [
-        *(_if_possible(lambda: neighbours(few)) or _if_possible(lambda: neighbours(x))),
-        *_if_possible(lambda: _found(membership.attack(x, study.mechanism, public, study.rng, study.n))),
-        *_found(averaging.attack(study.spec, study.outcomes, study.rng, seconds=_ANSWERS * seconds)),
-    ]
+    yield "column_space", _if_possible(lambda: neighbours(few)) or _if_possible(lambda: neighbours(x))
+    yield "membership", _if_possible(lambda: membership.attack(x, study.mechanism, public, study.rng, study.n))
+
+
+def _if_possible(act: Callable[[], Finding | None]) -> Finding | None:
+    try:
+        return act()
+    except ReleaseImpossible:
+        return None
 
 
 def _found(*findings: Finding | None) -> list[Finding]:

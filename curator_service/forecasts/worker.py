@@ -1,22 +1,16 @@
 """A forecast in a process of its own, so that the exchange goes on beside it.
 
-The job goes in on the standard input: a line of JSON, then the numbers of the rows. What it comes to goes out
-on the standard output, a line of JSON each. Nothing is written to a file or to the command line. Where the
-curator ends, its end of the pipe closes, and the worker ends with it.
+The job is a line of JSON, then the numbers of the rows.
 """
 
-import os
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from curator_service.child import Child, end_with
 from curator_service.scaling import ScaledRows
 from shared.errors import BlindoptError
 from shared.matrix import Matrix
@@ -48,44 +42,18 @@ class News(BaseModel):
     problem: str | None = None
 
 
-class Worker:
+class Worker(Child):
     """The process, seen from the curator."""
 
     def __init__(self) -> None:
-        # A session of its own: an interrupt from the keyboard is the curator's, who ends the worker.
-        self._process = subprocess.Popen(  # noqa: S603  this interpreter, a file of ours
-            [sys.executable, "-P", str(Path(__file__).with_name("__main__.py"))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # a traceback may quote a value
-            start_new_session=True,
-        )
+        super().__init__(Path(__file__).with_name("__main__.py"))
 
     def work(self, job: Job, values: Matrix) -> Iterator[News]:
         """Send the job with its raw rows (n, d) and yield what is told, until the process has ended."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        with suppress(BrokenPipeError):  # it ended early: there is no news
-            self._process.stdin.write(job.model_dump_json().encode() + b"\n")
-            self._process.stdin.write(np.ascontiguousarray(values, dtype=np.float64).data)
-            self._process.stdin.flush()
-        for line in self._process.stdout:
-            if line.endswith(b"\n"):  # else it was killed in the middle of it
-                yield News.model_validate_json(line)
-
-    def end(self) -> int:
-        """Kill it if it still runs; its exit status."""
-        self._process.kill()
-        status = self._process.wait()
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            with suppress(BrokenPipeError):
-                pipe.close()
-        return status
-
-    def kill(self) -> None:
-        """Kill it; whoever reads its news sees the end of them."""
-        self._process.kill()
+        for line in self.lines(
+            job.model_dump_json().encode() + b"\n", np.ascontiguousarray(values, dtype=np.float64).data
+        ):
+            yield News.model_validate_json(line)
 
 
 def serve(source: BinaryIO, sink: BinaryIO) -> None:
@@ -95,7 +63,7 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
     job = Job.model_validate_json(source.readline())
     d = len(job.study.features)
     values = np.frombuffer(source.read(8 * job.n * d)).reshape(job.n, d)
-    threading.Thread(target=_end_with, args=(source,), daemon=True).start()
+    end_with(source)
     last = 0.0
 
     def tell(news: News) -> None:
@@ -117,8 +85,3 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
         tell(News(problem="the simulation ran out of memory: ask for fewer rows"))
     except Exception as error:
         tell(News(problem=f"a fault on our side ({type(error).__name__}); asking for fewer rows may help"))
-
-
-def _end_with(source: BinaryIO) -> None:
-    os.read(source.fileno(), 1)  # nothing more is ever sent: it returns where the other end closes
-    os._exit(1)

@@ -53,14 +53,12 @@ class Costs:
     black_box: bool = False
 
     @classmethod
-    def of(cls, spec: StudyCreate, release: Concrete | None = None) -> "Costs":
-        """None for a cost where nothing is bounded. ``release``: what ran, where ``auto`` was left to choose."""
-        prices, release = Prices.of(spec), release or concrete(spec)[0]
-        answered = not isinstance(spec.answers, NoAnswerNoise)
-        bounded = not isinstance(release, IdentityRelease | PoGpUcbRelease)
+    def of(cls, spec: StudyCreate, release: Concrete | None = None, *, withdrawn: bool = False) -> "Costs":
+        """None for a cost where nothing is bounded: ``Prices`` decides. ``release``: what ran, where ``auto`` chose."""
+        prices, release = Prices.of(spec, withdrawn=withdrawn), release or concrete(spec)[0]
         return cls(
-            release=prices.release if bounded else None,
-            answer=prices.answer if answered else None,
+            release=prices.release if prices.release_bounded else None,
+            answer=prices.answer if prices.answers_bounded else None,
             release_part=_release_part(release, len(spec.features)),
             answer_part=_answer_part(spec),
             failure=release.delta if isinstance(release, GaussianRelease | GaussianProjectionRelease) else 0.0,
@@ -86,6 +84,7 @@ class Costs:
         return Loss(epsilon=text(pure), tight_epsilon=self._tight(releases, answers, pure, delta))
 
     def _tight(self, releases: int, answers: int, pure: int, delta: float) -> float | None:
+        releases = releases if self.release_part is not None else 0  # of public records: it has no noise
         failure = self.failure if releases else 0.0
         # Pure composition holds at the release's own delta: the tight figure there is never more.
         sum_ = float(Decimal(text(pure))) if failure <= delta else math.inf
@@ -93,6 +92,8 @@ class Costs:
         parts = [self.release_part] if releases and self.release_part is not None else []
         if answers and self.answer_part is not None:
             parts.append(Part(self.answer_part.kind, self.answer_part.size, answers))
+        if not parts:  # nothing but a release of public records
+            return 0.0
         # Discrete Laplace noise is that of a rounded continuous variable but for a factor of e^(2^-42) (docs).
         lattice = (releases + answers) * 2.0**-LATTICE_BITS
         left *= 1 - lattice
@@ -136,9 +137,10 @@ def _answer_part(spec: StudyCreate) -> Part | None:
 # --- before ---------------------------------------------------------------------------------------
 
 
-def price(spec: StudyCreate, release: Concrete | None = None) -> Price:
+def price(spec: StudyCreate, release: Concrete | None = None, *, withdrawn: bool = False) -> Price:
     """What a study's release and answers cost, and how many answers its caps leave."""
-    costs, prices, alone = Costs.of(spec, release), Prices.of(spec), spec.privacy_unit == "answer"
+    costs, prices = Costs.of(spec, release, withdrawn=withdrawn), Prices.of(spec)
+    alone = spec.privacy_unit == "answer"
     of_study, of_row = _left(spec, prices)
     bounded = costs.release is not None and costs.answer is not None
     full = None
@@ -171,11 +173,12 @@ def _left(spec: StudyCreate, prices: Prices) -> tuple[int | None, int | None]:
 
 
 def _price_in_words(spec: StudyCreate, costs: Costs, of_row: int | None, of_study: int | None) -> str:
-    release = (
-        "The release has no finite epsilon: no sum bounds what a row loses"
-        if costs.release is None
-        else f"The release costs every row {text(costs.release)}"
-    )
+    if costs.release is None:
+        release = "The release has no finite epsilon: no sum bounds what a row loses"
+    elif isinstance(spec.release, IdentityRelease):
+        release = "The release costs 0, for its records are declared public"
+    else:
+        release = f"The release costs every row {text(costs.release)}"
     mean = getattr(spec.answers, "plays", "each") == "mean"
     what = "the mean of a query's plays of a row" if mean else "each answer"
     answer = (
@@ -209,13 +212,15 @@ def report(
     *,
     released: bool = True,
     release: Concrete | None = None,
+    withdrawn: bool = False,
 ) -> Accounting:
     """What a study has cost so far, by pure composition and tightly at ``delta``.
 
     ``rows``: how many rows have each number of released answers. ``total``: all released answers.
     ``released``: whether the release was charged. ``release``: what ran, where ``auto`` was left to choose.
+    ``withdrawn``: whether its mechanism is, so that nothing bounds what the release costs.
     """
-    costs, alone = Costs.of(spec, release), spec.privacy_unit == "answer"
+    costs, alone = Costs.of(spec, release, withdrawn=withdrawn), spec.privacy_unit == "answer"
     if not released:
         nothing = Loss(epsilon="0", tight_epsilon=0.0)
         found, study = [RowsLoss(answers=k, rows=n, **dict(nothing)) for k, n in sorted(rows.items())], nothing

@@ -42,7 +42,7 @@ def guarantee(spec: StudyCreate, withdrawn: str | None = None, release: Concrete
             "No new release is made with it; Z that has left cannot come back, so a study that is open goes on "
             "answering queries until its owner closes it. It was: " + promised
         )
-    return f"{promised} {_answers(spec)}"
+    return f"{promised} {_answers(spec, with_release=withdrawn is None and _is_sound(ran))}"
 
 
 def _release(release: Concrete, d: int) -> str:
@@ -70,7 +70,8 @@ def _release(release: Concrete, d: int) -> str:
             )
 
 
-def _answers(spec: StudyCreate) -> str:
+def _answers(spec: StudyCreate, *, with_release: bool) -> str:
+    """``with_release``: whether the release has a promise of its own, that answers add up with."""
     answers = concrete_answers(spec.answers)
     if isinstance(answers, NoAnswerNoise):
         return EXACT_ANSWERS
@@ -85,8 +86,11 @@ def _answers(spec: StudyCreate) -> str:
         return f"{one} Each answer is counted as another person's."
     caps = [cap for cap in (spec.budget.epsilon_per_row, spec.budget.epsilon_total) if cap is not None]
     cap = min(caps, key=amount, default=None)  # what bounds the study bounds each row
-    added = "Answers about one row add up, with the release"
-    return f"{one} {added}, to {cap} at most." if cap else f"{one} {added}: the study sets no cap on the sum."
+    if with_release:
+        added, to = "Answers about one row add up, with the release", f", to {cap} at most."
+    else:  # of public records, which cost 0, or one that nothing bounds
+        added, to = "Answers about one row add up", f" to {cap} at most."
+    return f"{one} {added}{to}" if cap else f"{one} {added}: the study sets no cap on the sum."
 
 
 # --- what is not promised -------------------------------------------------------------------------
@@ -165,7 +169,9 @@ GAPS: tuple[Gap, ...] = (
     Gap(
         "Who sees what",
         "the promise is about what the modeler is sent, and so about everyone whom it tells. The curator's machine, "
-        "who reads its folder, and the owner, with previews and reports, see what no noise protects.",
+        "who reads its folder, and the owner, with previews and reports, see what no noise protects. Auditors read in "
+        "the log that a release was abandoned or a forecast failed: with po_gp_ucb that can tell them that features "
+        "are linearly dependent.",
     ),
 )
 

@@ -79,14 +79,18 @@ class Prices:
     """Whether the plays of a row in one query are released once, as their mean."""
 
     @classmethod
-    def of(cls, spec: StudyCreate) -> "Prices":
-        """A release or an answer without noise has no finite price: it is counted, not priced."""
+    def of(cls, spec: StudyCreate, *, withdrawn: bool = False) -> "Prices":
+        """A release of public records costs nothing: nobody's privacy is claimed, so none is spent.
+
+        A refuted release, or one whose mechanism is ``withdrawn``, and an answer without noise have no finite price:
+        they are counted, not priced. What a withdrawn one was charged is still what the caps count.
+        """
         release = units(spec.release.epsilon) if isinstance(spec.release, SoundRelease) else 0
         answer = 0 if isinstance(spec.answers, NoAnswerNoise) else units(spec.answers.epsilon)
         return cls(
             release=release,
             answer=answer,
-            release_bounded=not isinstance(spec.release, PoGpUcbRelease),
+            release_bounded=not withdrawn and not isinstance(spec.release, PoGpUcbRelease),
             answers_bounded=not isinstance(spec.answers, NoAnswerNoise),
             of_means=not isinstance(spec.answers, NoAnswerNoise) and spec.answers.plays == "mean",
         )

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import Depends, Path, Request
 
-from curator_service.service import Curator
+from curator_service.service.curator import Curator
 from shared.errors import NotFound
 from shared.serving.tokens import Principal
 

@@ -8,7 +8,7 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
 from curator_service.routes.common import CuratorDep, QueryId, StudyId, of_own_study
-from curator_service.service import Curator
+from curator_service.service.curator import Curator
 from shared import wire
 from shared.errors import RangeNotSatisfiable
 from shared.matrix import MEDIA_TYPE

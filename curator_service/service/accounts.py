@@ -77,9 +77,7 @@ class Accounts:
             row = store.find(db, store.studies, study_id)
             spec = wire.StudyCreate.model_validate_json(row.spec)
             n = int(store.find(db, store.datasets, row.dataset_id).rows)
-            release = store.release_of(db, study_id)
-            report = wire.ReleaseReport.model_validate_json(release.report) if release is not None else None
-            ran = standing(db, spec, report).release
+            now = standing(db, spec, _report(db, study_id))
             charged, asked = lines.is_released(db, study_id), lines.asked_rows(db, study_id)
         price = Prices.of(spec).answer
         rows: Counter[int] = Counter()
@@ -89,11 +87,19 @@ class Accounts:
         if never := n - sum(rows.values()):
             rows[0] += never
         at = delta if delta is not None else getattr(spec.release, "delta", None) or accounting.DELTA
-        return accounting.report(spec, rows, total, at, released=charged, release=ran)
+        withdrawn = now.withdrawn is not None
+        return accounting.report(spec, rows, total, at, released=charged, release=now.release, withdrawn=withdrawn)
 
 
 def _prices(db: Connection, study_id: str) -> Prices:
-    return Prices.of(wire.StudyCreate.model_validate_json(store.find(db, store.studies, study_id).spec))
+    """What a study charges, as it is judged today: a withdrawn mechanism bounds nothing any more."""
+    spec = wire.StudyCreate.model_validate_json(store.find(db, store.studies, study_id).spec)
+    return Prices.of(spec, withdrawn=standing(db, spec, _report(db, study_id)).withdrawn is not None)
+
+
+def _report(db: Connection, study_id: str) -> wire.ReleaseReport | None:
+    release = store.release_of(db, study_id)
+    return wire.ReleaseReport.model_validate_json(release.report) if release is not None else None
 
 
 def _entry(row: Any, prices: Prices) -> wire.LedgerEntry:

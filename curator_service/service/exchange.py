@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from curator_service import store
 from curator_service.measurement.column import is_exact, measure
 from curator_service.privacy import ledger
+from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.guarantees import guarantee, not_protected
 from curator_service.release.registry import mechanism_of
 from curator_service.service.advisories import standing
@@ -61,7 +62,8 @@ class Exchanges:
             released, state = self._released(db, identity), store.state_of(db, identity)
             now = standing(db, released.spec, released.report)
         spec, mechanism = released.spec, mechanism_of(released.spec, now.release)
-        private = None if isinstance(now.release, wire.IdentityRelease) else now.release
+        status: wire.Status = "withdrawn" if now.withdrawn is not None else mechanism.status
+        claims = now.release if status == "sound" and not isinstance(now.release, wire.IdentityRelease) else None
         return wire.StudyView(
             id=identity,
             state="closed" if state == "closed" else "open",
@@ -70,12 +72,12 @@ class Exchanges:
             release_id=released.id,
             release_sha256=released.sha256,
             mechanism=mechanism.name,
-            status="withdrawn" if now.withdrawn is not None else mechanism.status,
-            epsilon=private.epsilon if private else None,
-            delta=getattr(private, "delta", None),
-            sensitivity=private.sensitivity if private else None,
+            status=status,
+            epsilon=claims.epsilon if claims else None,
+            delta=getattr(claims, "delta", None),
+            sensitivity=claims.sensitivity if claims else None,
             noise=mechanism.noise(len(spec.features)),
-            answers=spec.answers,
+            answers=concrete_answers(spec.answers),
             privacy_unit=spec.privacy_unit,
             budget=spec.budget,
             grant_id=principal.id,

@@ -17,10 +17,10 @@ def scaled_rows(
     db: Connection, vault: Vault, spec: wire.StudyCreate, order: NDArray[np.int64] | None = None
 ) -> ScaledRows:
     """The features of a study's dataset, in the order of the file or in ``order``."""
-    names, values = _columns(db, spec), vault.dataset(spec.dataset_id)
+    values = vault.dataset(spec.dataset_id)
     return ScaledRows(
         values=values,
-        places=[names.index(feature.column) for feature in spec.features],
+        places=places(db, spec)[0],
         features=spec.features,
         order=np.arange(len(values)) if order is None else order,
     )
@@ -28,8 +28,14 @@ def scaled_rows(
 
 def outcomes(db: Connection, vault: Vault, spec: wire.StudyCreate) -> Vector:
     """The measurement column (n,) in the order of the file, memory-mapped."""
-    column: Vector = vault.dataset(spec.dataset_id)[:, _columns(db, spec).index(spec.measurement.column)]
+    column: Vector = vault.dataset(spec.dataset_id)[:, places(db, spec)[1]]
     return column
+
+
+def places(db: Connection, spec: wire.StudyCreate) -> tuple[list[int], int]:
+    """Which columns of its dataset's file a study's features are, and which is its measurement."""
+    names = _columns(db, spec)
+    return [names.index(feature.column) for feature in spec.features], names.index(spec.measurement.column)
 
 
 def _columns(db: Connection, spec: wire.StudyCreate) -> list[str]:

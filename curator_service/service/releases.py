@@ -50,15 +50,15 @@ class Releases:
     def preview(self, identity: str) -> wire.ReleaseReport:
         """What a release would be, and what attackers get from a trial that is thrown away. For the owner alone.
 
-        Changes nothing.
+        Changes nothing. Raises ReleaseImpossible, and Busy while another preview is made.
         """
         with self._desk.database.read() as db:
             spec = owner_view(db, identity).spec
-            rows, outcomes = records.scaled_rows(db, self._vault, spec), records.outcomes(db, self._vault, spec)
-            now = standing(db, spec, None)
-        mechanism = mechanism_of(spec, now.release)
-        report = _report(spec, rows, mechanism, now, mechanism.assess(rows))
-        return report.model_copy(update={"attacks": trials.on_draft(spec, rows, outcomes, mechanism)})
+            rows, now = records.scaled_rows(db, self._vault, spec), standing(db, spec, None)
+            job = trials.job_of(db, self._vault, spec, now.release)
+        tried = trials.on_draft(job)
+        report = _report(spec, rows, mechanism_of(spec, now.release), now, tried.assessment)
+        return report.model_copy(update={"attacks": tried.findings, "not_tried": tried.left_out})
 
     def release(self, asked: Asked, identity: str) -> StoredReply:
         """Draw Z and publish it, once in the life of a study; the study is then open."""
@@ -215,7 +215,7 @@ def _report(
             )
             for feature in spec.features
         ],
-        price=accounting.price(spec, now.release),
+        price=accounting.price(spec, now.release, withdrawn=now.withdrawn is not None),
         attacks=[],  # a preview's: a report that is stored says what was promised and done, and draws nothing more
         **asdict(found),
     )

@@ -1,4 +1,7 @@
-"""The command line that both services have: serve, token, audit."""
+"""The command line that both services have: serve, token, audit.
+
+What only some commands need, the web server above all, they import when they run: a token is made in a moment.
+"""
 
 import gc
 import os
@@ -11,23 +14,25 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
-import uvicorn
-from fastapi import FastAPI
 from pydantic import ValidationError
 
 from shared import reconciliation
 from shared.audit import Head
 from shared.errors import BlindoptError, LogBroken, StateConflict
-from shared.serving import archive, logs
+from shared.serving import logs
 from shared.serving.desk import Desk
 from shared.serving.settings import ServiceSettings
 from shared.serving.store.database import Connection, only_process
 from shared.serving.store.tokens import is_live
 from shared.serving.tokens import Role
 from shared.serving.version import VERSION
+
+if TYPE_CHECKING:
+    import uvicorn
+    from fastapi import FastAPI
 
 Check = Callable[[Connection, Iterable[dict[str, Any]]], None]
 
@@ -55,7 +60,7 @@ def build(
     roles: tuple[Role, ...],
     settings: Callable[[], ServiceSettings],
     desk: Callable[[ServiceSettings], Desk],
-    app: Callable[[ServiceSettings], FastAPI],
+    app: Callable[[ServiceSettings], "FastAPI"],
     check: Check,
     files: Callable[[Connection], Iterable[str]],
     restored: Callable[[Connection, Desk], None],
@@ -79,6 +84,8 @@ def build(
     @cli.command()
     def backup(target: Annotated[Path, typer.Argument(help="A new folder for the copy.")]) -> None:
         """Copy the database and its files, consistent while the service runs. The keys are not in it."""
+        from shared.serving import archive
+
         with plain_errors():
             chosen = existing(settings)
             with desk(chosen) as opened:
@@ -91,6 +98,8 @@ def build(
         secrets: Annotated[Path, typer.Option(help="The folder with the keys of this service.")],
     ) -> None:
         """Put a backup into an empty DATA_DIR, verify it, and record that what came after it is lost."""
+        from shared.serving import archive
+
         with plain_errors():
             chosen = _checked(settings)
             with only_process(chosen.data_dir):
@@ -105,6 +114,8 @@ def build(
     @cli.command()
     def serve() -> None:
         """Serve the REST API until SIGTERM. Settings come from the environment (docs/operations.md)."""
+        import uvicorn
+
         with plain_errors():
             chosen = _checked(settings)
         logs.configure(chosen.log_level)
@@ -126,18 +137,23 @@ def build(
                 ssl_ca_certs=str(chosen.tls_client_ca) if chosen.tls_client_ca else None,
                 ssl_cert_reqs=ssl.CERT_REQUIRED if chosen.tls_client_ca else ssl.CERT_NONE,
             )
-            _Server(config).run(sockets=[listening])
+            _server(config).run(sockets=[listening])
 
     return cli
 
 
-class _Server(uvicorn.Server):
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Tell the application that it is to leave: replies without an end would hold up the drain."""
-        leave: Callable[[], None] | None = getattr(self.config.app.state, "leave", None)  # type: ignore[union-attr]
-        if leave is not None:
-            leave()
-        super().handle_exit(sig, frame)
+def _server(config: "uvicorn.Config") -> "uvicorn.Server":
+    """A server that tells its application when it is to leave: replies without an end would hold up the drain."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            leave: Callable[[], None] | None = getattr(self.config.app.state, "leave", None)  # type: ignore[union-attr]
+            if leave is not None:
+                leave()
+            super().handle_exit(sig, frame)
+
+    return Server(config)
 
 
 def _verified(opened: Desk, check: Check, key: str | None = None) -> Head:

@@ -36,7 +36,7 @@ _WHEN = {
     429: "Too many requests; Retry-After says when.",
     500: "A fault of ours; nothing of it is shown.",
     502: "The other party did not answer.",
-    503: "The record of the exchange cannot be written, so nothing happened.",
+    503: "The record of the exchange cannot be written, or the service is busy: nothing happened.",
 }
 
 

@@ -11,7 +11,8 @@ from shared.wire.base import Page, Reply
 class LedgerEntry(Reply):
     """One line of the ledger: a charge, or a refusal, which costs nothing.
 
-    Amounts are exact decimals; null where there is no finite one: y without noise, or a refuted release.
+    Amounts are exact decimals; null where there is no finite one: y without noise, or a release that is refuted or
+    withdrawn. A release of public records costs 0.
     """
 
     seq: int = Field(description="Place in the ledger of all studies; lines of other studies lie between.")
@@ -33,7 +34,9 @@ class LedgerPage(Page):
     """A page of a study's ledger."""
 
     entries: list[LedgerEntry] = Field(description="In the order of commits.")
-    release_epsilon: str | None = Field(description="What the release charged every row.")
+    release_epsilon: str | None = Field(
+        description="What the release charged every row; null: no bound; 0: of public records."
+    )
     total_epsilon: str | None = Field(description="Release and all answers so far.")
     total_plays: int = Field(description="Measurements so far.")
 

@@ -128,7 +128,7 @@ class FeatureMeaning(Reply):
 class Price(Reply):
     """What a study costs, before anything is spent. Amounts are exact decimals; null where none is finite."""
 
-    release_epsilon: str | None = Field(description="What the release charges every row.")
+    release_epsilon: str | None = Field(description="What the release charges every row; 0: of public records.")
     answer_epsilon: str | None = Field(description="What one released y charges its row.")
     answers_per_row: int | None = Field(description="Releases of y that the caps leave one row; null: no cap on it.")
     answers: int | None = Field(description="Releases of y that the caps leave the study; null: no cap on them.")
@@ -170,6 +170,9 @@ class ReleaseReport(Reply):
     features: list[FeatureMeaning] = Field(description="What Delta and noise mean in the unit of each feature.")
     price: Price = Field(description="What it costs, and what the budget leaves for answers.")
     attacks: list[Finding] = Field(description="What an attacker would get, on a trial that is thrown away.")
+    not_tried: str | None = Field(
+        None, description="What a preview left out, and why, in words; null where it left out nothing."
+    )
     sigma_min: float | None = Field(None, description="Smallest singular value of the centred, scaled X.")
     omega: float | None = Field(None, description="Threshold of Algorithm 1 for the chosen r, times Delta.")
     branch: Literal["project", "lift"] | None = Field(None, description="The branch that Algorithm 1 takes.")

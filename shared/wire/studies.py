@@ -160,11 +160,17 @@ class StudyView(Reply):
     release_sha256: Sha256 = Field(description="Of the npy file of Z: its ETag.")
     mechanism: str = Field(max_length=100, description="Name of the release mechanism.")
     status: Status = Field(description="Whether the guarantee is proved, refuted, or none.")
-    epsilon: DecimalString | None = Field(description="Of the release; null where it claims nothing.")
-    delta: float | None = Field(description="Of the release: failure probability of (epsilon, delta).")
-    sensitivity: float | None = Field(description="Delta: how far one row may move, in scaled units.")
+    epsilon: DecimalString | None = Field(
+        description="Of the release; null where it claims nothing: refuted, withdrawn, or unprotected."
+    )
+    delta: float | None = Field(
+        description="Of the release: failure probability of (epsilon, delta); null where it claims none."
+    )
+    sensitivity: float | None = Field(
+        description="Delta: how far one row may move, in scaled units, and be protected; null as epsilon is."
+    )
     noise: NoiseLaw = Field(description="How Z was made from X: public.")
-    answers: Answers = Field(description="What is done to each y, and what it costs.")
+    answers: Answers = Field(description="What is done to each y, by name: never auto; and what it costs.")
     privacy_unit: Literal["row", "answer"] = Field(description="Whether answers about one row add up.")
     budget: Budget = Field(description="Caps on what the study may spend.")
     grant_id: str = Field(pattern=r"^grt_[0-9a-f]{16}$", description="The grant that asks, and its shared log.")

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from curator_service.app import open_desk
+from curator_service.desk import open_desk
 from curator_service.settings import Settings
 from shared import wire
 from shared.client import OwnerClient, StudyClient, VendorClient

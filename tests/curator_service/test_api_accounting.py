@@ -63,11 +63,35 @@ def test_a_delta_that_makes_no_sense_is_refused(delta, curator, opened):
 
 
 def test_a_report_without_a_delta_of_the_study_is_at_a_millionth_and_null_where_nothing_is_bounded(made, owner):
-    told = owner.accounting(made(IDENTITY).id)
+    told = owner.accounting(made(IDENTITY, wire.NoAnswerNoise(mechanism="none")).id)
     assert told.delta == 1e-6
-    assert (told.study.epsilon, told.study.tight_epsilon) == (None, None)
+    assert (told.study.epsilon, told.study.tight_epsilon) == ("0", 0.0)  # public records, and no answer yet
     refuted = owner.accounting(made(REFUTED).id)
     assert (refuted.rows[0].epsilon, refuted.rows[0].tight_epsilon) == (None, None)
+
+
+def views(owner, study):
+    """What each view says the release has cost, and release and answers together: of the study, of row 7."""
+    balance, told = owner.balance(study.id), owner.accounting(study.id)
+    exposed = {row.row: row.spent for row in owner.exposure(study.id)}
+    price = owner.preview(owner.create_study(study.view.spec).id).price
+    by_answers = {row.answers: row.epsilon for row in told.rows}
+    lines = list(owner.ledger(study.id))
+    assert {line.total_epsilon is None for line in lines} == {balance.total_epsilon is None}
+    return {
+        "release": {balance.release_epsilon, lines[0].epsilon, by_answers[0], price.release_epsilon},
+        "study": {balance.total_epsilon, told.study.epsilon},
+        "row": {exposed[7], by_answers[5]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("release", "cost", "spent"), [(IDENTITY, "0", "1"), (GAUSSIAN, "1", "2"), (REFUTED, None, None)]
+)
+def test_ledger_exposure_price_and_accounting_tell_the_same_of_a_release(release, cost, spent, made, ask, owner):
+    study = made(release)
+    assert ask(study, (7, 5)) == 201
+    assert views(owner, study) == {"release": {cost}, "study": {spent}, "row": {spent}}
 
 
 def test_of_a_draft_nothing_is_spent_and_of_no_study_nothing_is_told(made, owner, opened):

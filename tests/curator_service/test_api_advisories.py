@@ -36,6 +36,11 @@ class Withdrawn:
         self.opened = open_study(owner, self.dataset, GAUSSIAN)
         self.by_auto = open_study(owner, self.dataset, AUTO)
         self.other = open_study(owner, self.dataset, IDENTITY)
+        answers = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=1.0)
+        budget = wire.Budget(epsilon_per_row="3")
+        self.answering = open_study(owner, self.dataset, GAUSSIAN, answers=answers, budget=budget)
+        with StudyClient(service.url, self.answering.token, self.answering.id) as study:
+            self.answering_before = study.study()
         self.before = owner.preview(self.draft(GAUSSIAN))
         self.waiting = self.draft(GAUSSIAN)
         self.advisory = owner.withdraw(WITHDRAWN, key="withdraw")
@@ -58,7 +63,7 @@ def refusal(of):
 
 
 def test_an_advisory_names_the_studies_that_it_touches(world):
-    assert world.advisory.affected == [world.opened.id, world.by_auto.id]
+    assert world.advisory.affected == [world.opened.id, world.by_auto.id, world.answering.id]
     assert (world.advisory.mechanism, world.advisory.version, world.advisory.reason) == ("gaussian", 1, WHY)
     assert world.owner.advisories() == [world.advisory]
     token = world.service.run("token", "create", "--name", "a", "--role", "auditor").stdout.strip()
@@ -87,6 +92,36 @@ def test_a_preview_says_that_it_is_withdrawn(world):
         "Changes larger than Delta"
     }
     assert headings(after.not_protected) & {"Features", "Changes larger than Delta"} == {"Features"}
+
+
+def test_nothing_bounds_what_a_withdrawn_release_costs_in_any_view(world):
+    after, before = world.owner.preview(world.waiting).price, world.before.price
+    assert (before.release_epsilon, after.release_epsilon) == ("1", None)
+    assert after.sentence.startswith("The release has no finite epsilon")
+    for opened, cost in ((world.opened, None), (world.by_auto, None), (world.other, "0")):
+        told, balance = world.owner.accounting(opened.id), world.owner.balance(opened.id)
+        assert {told.rows[0].epsilon, balance.release_epsilon} == {cost}
+        assert [line.epsilon for line in world.owner.ledger(opened.id) if line.kind == "release"] == [cost]
+        assert ("without a bound" in told.sentence) == (cost is None)
+
+
+def test_private_answers_keep_their_promise_beside_a_withdrawn_release(world):
+    """The modeler is told no epsilon of the release any more, and that of y; what was charged is not given back."""
+    opened, before = world.answering, world.answering_before
+    with StudyClient(world.service.url, opened.token, opened.id) as study:
+        after = study.study()
+        study.ask(wire.QueryRequest(rows=[wire.RowPlays(row=1, plays=4)]), key="to the cap")
+        with pytest.raises(Remote, match=r"epsilon_per_row of row 1: 0\.5 requested with 3 of 3 spent"):
+            study.ask(wire.QueryRequest(rows=[wire.RowPlays(row=1)]), key="past the cap")
+    claims = [(view.status, view.epsilon, view.delta, view.sensitivity) for view in (before, after)]
+    assert claims == [("sound", "1", 0.1, 1.0), ("withdrawn", None, None, None)]
+    assert after.answers == before.answers
+    assert before.guarantee.endswith("Answers about one row add up, with the release, to 3 at most.")
+    assert after.guarantee.endswith("Answers about one row add up to 3 at most.")
+    (exposed,) = world.owner.exposure(opened.id)
+    assert (exposed.epsilon, exposed.spent) == ("2", None)
+    assert [row.epsilon for row in world.owner.accounting(opened.id).rows] == [None, None]
+    assert world.owner.study(opened.id).spec.release == GAUSSIAN  # as declared: the owner's own settings
 
 
 def test_a_study_that_is_open_goes_on_and_says_so(world):

@@ -1,9 +1,17 @@
 """What an owner is told of attacks, over REST and on the curator's machine; a modeler is told nothing."""
 
+import asyncio
 import json
+import secrets
+import threading
 
+import httpx
 import pytest
 
+from curator_service.app import build
+from curator_service.attacks.worker import attempt
+from curator_service.service import trials
+from curator_service.settings import Settings
 from shared import wire
 
 EVERY = ["known_rows", "known_rows_noisy", "linkage", "column_space", "membership", "averaging"]
@@ -32,6 +40,22 @@ def test_a_preview_tells_the_owner_what_each_attack_gets(owner, draft_of, releas
     assert list(found) == EVERY
     share, distance = found["known_rows"].figure, found["known_rows"].distance
     assert (share < 0.05 and distance > 0.1) if release == "gaussian" else (share == 1.0 and distance < 1e-6)
+
+
+def test_a_preview_of_a_turned_release_says_that_its_trials_are_too_few(owner, dataset, small):
+    release = {"mechanism": "gaussian", "epsilon": "0.1", "delta": 1e-5, "rotate": True}
+    spec = wire.StudyCreate(
+        name="turned",
+        dataset_id=dataset.id,
+        features=small.features,
+        measurement=wire.Measurement(column=small.names[2], direction="maximize"),
+        release=release,
+    )
+    draft = owner.create_study(spec).id
+    previews = (owner.preview(draft) for _ in range(4))  # by luck something is seen in one preview of 150
+    found = ({finding.attack: finding for finding in preview.attacks}["column_space"] for preview in previews)
+    sentence = next(finding.sentence for finding in found if finding.figure == 0)
+    assert "too few trials to tell; with about" in sentence
 
 
 def test_a_preview_changes_nothing_and_the_stored_report_has_no_attacks(curator, owner, draft_of):
@@ -136,3 +160,52 @@ def test_the_command_says_that_a_study_cannot_be_released(curator, owner, small)
     done = curator.run("attack", owner.create_study(spec).id)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("error: the features are linearly dependent after centring")
+
+
+def test_two_previews_at_once_are_one_and_a_word_when_to_come_again(tmp_path, small, releases, monkeypatch):
+    """Over HTTP, in one process, so that the first is surely under way: the second holds no thread for it."""
+    monkeypatch.setattr("tempfile.tempdir", None)
+    begun, go = threading.Event(), threading.Event()
+
+    def held(job, within):
+        begun.set()
+        assert go.wait(60)
+        return attempt(job, within)
+
+    monkeypatch.setattr(trials, "attempt", held)
+    app = build(Settings(data_dir=tmp_path / "data"))
+    desk = app.state.desk
+    token = desk.issue("owner", "o", days=1)[0].text
+
+    async def talk():
+        desk.database.attach()
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x", timeout=60) as http:
+
+            async def post(path, **sent):
+                headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": secrets.token_hex(8)}
+                return await http.post(path, headers=headers, **sent)
+
+            file = {"files": {"file": ("s.csv", small.csv)}, "data": {"name": "s", "public": "true"}}
+            spec = wire.StudyCreate(
+                name="s",
+                dataset_id=(await post("/v1/datasets", **file)).json()["id"],
+                features=small.features,
+                measurement=wire.Measurement(column=small.names[2], direction="maximize"),
+                release=releases["po_gp_ucb"],
+            )
+            study = (await post("/v1/studies", json=spec.model_dump(mode="json"))).json()["id"]
+            first = asyncio.create_task(post(f"/v1/studies/{study}:preview"))
+            await asyncio.to_thread(begun.wait, 60)
+            second = await post(f"/v1/studies/{study}:preview")
+            go.set()
+            replies = await first, second, await post(f"/v1/studies/{study}:preview")
+        await desk.database.finish()
+        return replies
+
+    first, second, third = asyncio.run(talk())
+    desk.close()
+    assert (first.status_code, second.status_code, third.status_code) == (200, 503, 200)
+    problem = second.json()
+    assert (problem["code"], problem["retryable"], second.headers["Retry-After"]) == ("busy", True, "3")
+    assert [finding["attack"] for finding in first.json()["attacks"]] == EVERY
+    assert first.json()["not_tried"] is None

@@ -3,13 +3,15 @@
 import json
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from curator_service import store
-from curator_service.app import open_desk
+from curator_service.desk import open_desk
+from curator_service.privacy.guarantees import GAPS
 from curator_service.service import forecasts
 from curator_service.service.forecasts import Forecasts
 from curator_service.settings import Settings
@@ -336,7 +338,41 @@ def test_nobody_but_the_owner_gets_near_it(curator, owner, opened):
             assert made.id not in reply.text.replace(reply.json()["instance"], "")
     assert len(owner.forecasts(opened.id)) == before
     with StudyClient(curator.url, opened.token, opened.id) as modeler:
-        assert "forecast" not in modeler.study().model_dump_json()
+        view = modeler.study()
+        assert made.id not in view.model_dump_json()
+        assert "forecast" not in view.model_dump_json(exclude={"not_protected"})  # the gaps tell that there may be some
+
+
+def test_an_auditor_can_tell_from_what_failed_that_features_depend_on_each_other_as_the_list_of_gaps_says(
+    curator, owner, small
+):
+    """Two datasets that differ in one value: the same requests, the same study, other records in the log."""
+    token = curator.run("token", "create", "--role", "auditor", "--name", "gaps").stdout.strip()
+    told = {}
+    for name, last in (("independent", 7), ("dependent", 29)):
+        lines = b"".join(b"%d,%d,1\n" % (i, i if i < 29 else last) for i in range(30))
+        twins = owner.register(name, b"a,b,y\n" + lines)
+        changed = {
+            "features": [wire.Feature(column=c, lower=0.0, upper=30.0) for c in "ab"],
+            "measurement": wire.Measurement(column="y", direction="maximize"),
+            "release": wire.PoGpUcbRelease(
+                mechanism="po_gp_ucb", epsilon="1", delta=1e-5, r=1, acknowledge_refuted=True
+            ),
+        }
+        study = owner.create_study(_study(twins, small).model_copy(update=changed)).id
+        asked = SHORT.model_copy(update={"mechanisms": ["po_gp_ucb"], "rows": 1_000})
+        owner.wait_forecast(study, owner.start_forecast(study, asked).id, timeout_s=WAIT)
+        with suppress(Remote):
+            owner.release(study)
+        with OwnerClient(curator.url, token) as auditor:
+            records = [json.loads(entry.body) for entry in auditor.audit()]
+        mine = [r for r in records if (r.get("details") or {}).get("study_id") == study]
+        told[name] = {(r["kind"], r["details"].get("state")) for r in mine}
+    only = ("forecast.ended", "failed"), ("release.abandoned", None)
+    assert told["dependent"] - told["independent"] == set(only)
+    assert told["independent"] - told["dependent"] == {("forecast.ended", "completed"), ("study.released", None)}
+    (gap,) = (gap for gap in GAPS if gap.heading == "Who sees what")
+    assert all(word in gap.says for word in ("Auditors", "abandoned", "failed", "linearly dependent"))
 
 
 def test_logs_tell_ids_and_counts_and_nothing_that_was_found(curator, owner, dataset, small):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from curator_service.app import open_desk
+from curator_service.desk import open_desk
 from curator_service.settings import Settings
 from shared import wire
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from modeler_service.app import open_desk
+from modeler_service.desk import open_desk
 from modeler_service.settings import Settings
 from shared import wire
 

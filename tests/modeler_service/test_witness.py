@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from modeler_service.app import open_desk
+from modeler_service.desk import open_desk
 from modeler_service.settings import Settings
 from modeler_service.witness import Witness
 from shared import audit, wire

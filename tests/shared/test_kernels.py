@@ -42,6 +42,16 @@ def test_correlations_in_single_precision_stay_single(kernel):
     np.testing.assert_allclose(squared, double, rtol=1e-5)
 
 
+@pytest.mark.parametrize("kernel", KERNELS, ids=repr)
+def test_every_kernel_reads_turned_rows_as_before(kernel):
+    """Hence a modeler need not be told whether Z was turned; that it was stretched in one direction would show."""
+    rng = np.random.default_rng(8)
+    rows, turn = rng.normal(size=(20, 4)), np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    np.testing.assert_allclose(kernel(rows @ turn, rows @ turn), kernel(rows, rows), rtol=1e-9, atol=1e-12)
+    stretched = rows * [1.5, 1.0, 1.0, 1.0]
+    assert not np.allclose(kernel(stretched, stretched), kernel(rows, rows), rtol=1e-9, atol=1e-12)
+
+
 def test_every_kind_of_the_wire_has_its_kernel():
     kinds = WireKernel.model_json_schema()["properties"]["kind"]["enum"]
     assert list(KINDS) == kinds

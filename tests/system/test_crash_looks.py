@@ -2,7 +2,7 @@
 
 import pytest
 
-from curator_service.app import open_desk
+from curator_service.desk import open_desk
 from curator_service.settings import Settings
 from shared import reconciliation
 from shared.serving.store import logs

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import re
 
 import numpy as np
 import pytest
@@ -279,16 +280,74 @@ def test_measurement_noise_is_drawn_anew_for_every_play_and_named_in_the_passpor
     assert {a["passport"]["measurement_variance"] for a in reply["answers"]} == {4.0}
 
 
+# --- what leaves the curator, for every release mechanism -------------------------------------------------------
+
+
+MECHANISMS = {
+    "identity": {"mechanism": "identity"},
+    "po_gp_ucb": {"mechanism": "po_gp_ucb", "epsilon": "4", "delta": 1e-5, "r": 2, "acknowledge_refuted": True},
+    "gaussian": {"mechanism": "gaussian", "epsilon": "4", "delta": 1e-5},
+    "gaussian turned": {"mechanism": "gaussian", "epsilon": "4", "delta": 1e-5, "rotate": True},
+    "planar_laplace": {"mechanism": "planar_laplace", "epsilon": "4"},
+    "planar_laplace turned": {"mechanism": "planar_laplace", "epsilon": "4", "rotate": True},
+    "gaussian_projection of 13": {"mechanism": "gaussian_projection", "epsilon": "4", "delta": 1e-5, "r": 3},
+    "auto": {"epsilon": "4"},
+    "auto turned": {"epsilon": "4", "delta": 1e-5, "rotate": True},
+    "auto of 13": {"epsilon": "1", "delta": 1e-5},
+}
+TAKEN = {"auto": "planar_laplace", "auto turned": "planar_laplace", "auto of 13": "gaussian"}
+
+
+def _columns(small, name):
+    """Names and rows of the features: those of the small data, or 13 where the mechanism is for many."""
+    if not name.endswith("of 13"):
+        return small.names[:2], small.x
+    return tuple(f"zq_w{j:02}" for j in range(13)), np.random.default_rng(6).uniform(-3, 3, (400, 13)).round(6)
+
+
+def _csv(small, name, stretch):
+    names, x = _columns(small, name)
+    lines = [",".join([*names, small.names[2]])]
+    lines += [",".join(map(repr, row)) for row in (np.column_stack([x, small.y]) * stretch).tolist()]
+    return "\n".join(lines).encode()
+
+
+@pytest.fixture(scope="module")
+def open_by(owner, small, open_study):
+    """Opens a study by a mechanism of MECHANISMS, on data that may be stretched."""
+
+    def make(name, stretch=1.0, **more):
+        lower, upper = small.bounds
+        names, _ = _columns(small, name)
+        features = [wire.Feature(column=c, lower=lower, upper=upper, scale=small.scale) for c in names]
+        dataset = owner.register(f"{name} {stretch}", _csv(small, name, stretch), public=name == "identity")
+        return open_study(owner, dataset, MECHANISMS[name], features=features, **more)
+
+    return make
+
+
+def test_every_mechanism_that_a_release_may_name_is_walked_here():
+    """A new one is not forgotten."""
+    schema = wire.StudyCreate.model_json_schema(mode="validation")["$defs"]
+    known = {d["properties"]["mechanism"].get("const") for name, d in schema.items() if name.endswith("Release")}
+    assert known == {said.get("mechanism", "auto") for said in MECHANISMS.values()}
+
+
+def _private(small, study):
+    """Texts that belong to the owner alone: of columns, data, bounds, scale, and what was computed from records."""
+    found = [*small.names, "zq_w", study.view.spec.dataset_id, "3.21875", "3.46875", "0.65625"]
+    return found + [f"{value:.6g}" for value in (study.view.report.sigma_min, study.view.report.omega) if value]
+
+
 # Words that name what depends on the data, or what the owner alone knows.
 FORBIDDEN = ("sigma_min", "omega", "branch", "largest_r", "lower", "upper", "bounds", "dataset_id", "column")
 
 
-@pytest.mark.parametrize("mechanism", ["identity", "gaussian", "po_gp_ucb"])
-def test_no_reply_to_a_modeler_names_what_the_owner_alone_may_know(
-    mechanism, releases, small, curator, owner, dataset, open_study, tmp_path
-):
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_no_reply_to_a_modeler_names_what_the_owner_alone_may_know(name, small, curator, owner, open_by):
     """Every reply of a whole run, and of every refusal that a modeler can provoke, headers too."""
-    study = open_study(owner, dataset, releases[mechanism])
+    study = open_by(name)
+    dataset = study.view.spec.dataset_id
     path, seen = f"/v1/studies/{study.id}", []
     with curator.http(study.token) as modeler:
         key = iter(range(100))
@@ -307,12 +366,11 @@ def test_no_reply_to_a_modeler_names_what_the_owner_alone_may_know(
         seen += [modeler.get(p) for p in ("/v1/studies", "/v1/datasets", f"{path}/grants")]
         seen += [modeler.get(p) for p in (f"{path}/ledger", f"{path}/exposure")]
         seen += [modeler.get(f"/v1/audit/{p}") for p in ("entries", "checkpoint", "consistency?first=1&second=2")]
-        seen += [modeler.get(f"/v1/datasets/{dataset.id}"), modeler.post(f"{path}:preview")]
+        seen += [modeler.get(f"/v1/datasets/{dataset}"), modeler.post(f"{path}:preview")]
         owner.close_study(study.id)
         seen += [modeler.get(path), ask({"rows": [{"row": 1}]})]
     assert [reply.status_code for reply in seen].count(500) == 0
-    private = [*small.names, dataset.id, "3.21875", "3.46875", "0.65625"]  # bounds and scale of the features
-    private += [f"{value:.6g}" for value in (study.view.report.sigma_min, study.view.report.omega) if value]
+    private = _private(small, study)
     for reply in seen:
         text = (reply.content + repr(reply.headers.items()).encode()).decode("latin-1").lower()
         asked = reply.request.url.path.lower()  # a problem document names the path that was asked
@@ -350,19 +408,31 @@ def _paths(value, prefix=""):
                 yield from _paths(one, f"{prefix}{key}.")
 
 
-def _stretched(small, stretch):
-    lines = small.csv.decode().splitlines()
-    values = [[repr(float(cell) * stretch) for cell in line.split(",")] for line in lines[1:]]
-    return "\n".join([lines[0], *map(",".join, values)]).encode()
-
-
-@pytest.mark.parametrize("mechanism", ["identity", "gaussian", "po_gp_ucb"])
-def test_a_modeler_sees_of_a_study_what_is_listed_here_and_nothing_else(
-    mechanism, releases, curator, owner, dataset, open_study
-):
-    study = open_study(owner, dataset, releases[mechanism])
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_a_modeler_sees_of_a_study_what_is_listed_here_and_nothing_else(name, curator, open_by):
+    """Not why auto chose, nor whether Z was turned."""
+    study = open_by(name)
     with curator.http(study.token) as modeler:
-        assert set(_paths(modeler.get(f"/v1/studies/{study.id}").json())) == VISIBLE
+        view = modeler.get(f"/v1/studies/{study.id}").json()
+    assert set(_paths(view)) == VISIBLE
+    assert view["mechanism"] == TAKEN.get(name, name.split()[0])
+    # What claims nothing has no epsilon, whatever its owner declared.
+    sound = view["status"] == "sound"
+    assert sound == (name not in ("po_gp_ucb", "identity"))
+    assert all((view[field] is not None) == sound for field in ("epsilon", "sensitivity"))
+    assert (view["delta"] is not None) == (sound and view["mechanism"] != "planar_laplace")  # which is pure
+
+
+@pytest.mark.parametrize(("epsilon", "family"), [("0.5", "one_bit"), ("2", "piecewise"), ("100", "laplace")])
+def test_a_modeler_is_told_by_name_what_auto_does_to_answers(epsilon, family, curator, owner, dataset, open_study):
+    said = wire.AutoAnswers(mechanism="auto", epsilon=epsilon, value_bound=0.5, noise_bound=0.1, centre=0.5)
+    study = open_study(owner, dataset, GAUSSIAN, answers=said)
+    with StudyClient(curator.url, study.token, study.id) as modeler:
+        view = modeler.study()
+        answered, _ = modeler.ask(wire.QueryRequest(rows=[wire.RowPlays(row=1)]), key="one")
+    assert view.answers.mechanism == answered.answers[0].passport.privacy.family == family
+    assert view.answers.model_dump(exclude={"mechanism"}) == said.model_dump(exclude={"mechanism"})
+    assert owner.study(study.id).spec.answers == said  # auto, as the owner chose
 
 
 def test_a_modeler_sees_of_private_answers_what_is_listed_here_and_nothing_else(curator, owner, dataset, open_study):
@@ -394,7 +464,7 @@ def test_what_a_modeler_is_told_of_answers_does_not_depend_on_the_values(small, 
     """The same questions about data that are stretched: but for y and what is random, both replies read alike."""
     told = []
     for stretch in (1.0, 0.01):
-        dataset = owner.register("stretched", _stretched(small, stretch))
+        dataset = owner.register("stretched", _csv(small, "gaussian", stretch))
         budget = wire.Budget(epsilon_per_row="2")
         study = open_study(owner, dataset, GAUSSIAN, answers=LAPLACE, budget=budget)
         with curator.http(study.token) as modeler:
@@ -426,16 +496,61 @@ def test_a_modeler_s_preview_is_refused_before_anything_is_looked_at(curator, ow
     assert shown[0] == shown[1]
 
 
-@pytest.mark.parametrize("mechanism", ["gaussian", "po_gp_ucb"])
-def test_what_a_modeler_is_told_does_not_depend_on_the_values(mechanism, releases, small, curator, owner, open_study):
+@pytest.mark.parametrize("name", [name for name in MECHANISMS if name != "identity"])
+def test_what_a_modeler_is_told_does_not_depend_on_the_values(name, curator, open_by):
     """Two data sets with the same number of rows: but for ids and digests, the two studies read alike."""
     told = []
     for stretch in (1.0, 0.01):
-        study = open_study(owner, owner.register("stretched", _stretched(small, stretch)), releases[mechanism])
+        study = open_by(name, stretch)
         with curator.http(study.token) as modeler:
             view = modeler.get(f"/v1/studies/{study.id}").json()
         told.append({k: v for k, v in view.items() if k not in ("id", "grant_id", "release_id", "release_sha256")})
     assert told[0] == told[1]
+
+
+# --- the same through both processes: a run, and every byte that the curator sent to it -------------------------
+
+
+def _told(proxy):
+    """All that went back, connection by connection; neither compressed nor sealed, so that words can be looked for."""
+    return "".join(bytes(told).decode("latin-1") for told in proxy.told.values())
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_a_run_in_a_process_of_its_own_is_sent_nothing_that_the_owner_alone_may_know(
+    name, small, curator, vendor, open_by, run_of, bad_network
+):
+    """Every byte on the wire from the curator to the modeler's process, from the first look to the last answer."""
+    study = open_by(name)
+    with bad_network(curator.port, []) as proxy:
+        started = vendor.start(run_of(proxy.url, study, iterations=3, initial_rows=2, seed=4))
+        ended = vendor.wait(started.id, timeout_s=60)
+    assert (ended.state, ended.trials, ended.problem) == ("completed", 5, None)
+    told = _told(proxy)
+    assert told.count('"answers":[{') == 5
+    assert f'"mechanism":"{TAKEN.get(name, name.split()[0])}"' in told
+    words = (*FORBIDDEN, *_private(small, study), '"rotate"', '"why"')
+    assert [word for word in words if word in told] == []
+    with curator.http() as owner:  # the control: the same words, where they may be read
+        shown = owner.get(f"/v1/studies/{study.id}").text
+    columns, _ = _columns(small, name)
+    assert all(word in shown for word in (*columns, small.names[2], study.view.spec.dataset_id, '"lower"', '"why"'))
+
+
+@pytest.mark.parametrize("name", [name for name in MECHANISMS if name != "identity"])
+def test_a_run_is_sent_as_much_whatever_the_values(name, curator, vendor, open_by, run_of, bad_network):
+    """Data that are stretched: replies of the same kinds in the same order, view and Z of the same length."""
+    shapes = []
+    for stretch in (1.0, 0.01):
+        study = open_by(name, stretch)
+        with bad_network(curator.port, []) as proxy:
+            started = vendor.start(run_of(proxy.url, study, iterations=1, initial_rows=2, random=True, seed=4))
+            assert vendor.wait(started.id, timeout_s=60).state == "completed"
+        told = _told(proxy)
+        statuses, lengths = re.findall(r"HTTP/1.1 (\d+)", told), re.findall(r"(?i)content-length: (\d+)", told)
+        shapes.append((statuses, lengths[:2]))
+    assert shapes[0] == shapes[1]
+    assert int(shapes[0][1][1]) == 128 + 400 * 8 * study.view.report.r  # Z alone
 
 
 @pytest.mark.parametrize("reason", ["unknown_row", "study_not_open", "unauthenticated"])

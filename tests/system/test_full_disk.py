@@ -10,8 +10,8 @@ from contextlib import contextmanager, suppress
 import numpy as np
 import pytest
 
-from curator_service.app import open_desk
-from curator_service.service import Curator
+from curator_service.desk import open_desk
+from curator_service.service.curator import Curator
 from curator_service.service.datasets import Upload
 from curator_service.settings import Settings
 from curator_service.store import ledger as lines

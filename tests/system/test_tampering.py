@@ -7,18 +7,26 @@ other party's receipts and countersignatures show, in `audit reconcile`.
 import json
 import re
 import shutil
-from collections.abc import Callable
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from curator_service import app as curator_app
+from curator_service.settings import Settings as CuratorSettings
+from modeler_service import app as modeler_app
+from modeler_service.settings import Settings as ModelerSettings
 from shared import audit, wire
 from shared.client import OwnerClient, VendorClient
 from shared.notes import Signer
+from tests.conftest import Service
 from tests.system import crash_checks as checks
 from tests.system.tampering import Party, lines, receipts_under, rows_of, write_lines
 
@@ -641,26 +649,66 @@ def spoilt(party: Party) -> None:
     (party.data / "checkpoint").write_bytes(b"\xff\xfe")
 
 
-@pytest.fixture
-def serving(make_service, finished, tmp_path) -> Callable[..., Any]:
-    """Puts a copy of a party where a service serves it, tampered with; the service, as far as it came up."""
+class Here(Service):
+    """A service on a thread of this process: what its command builds and serves, but for the start of a process."""
 
-    def make(name: str, tamper: Callable[[Party], None]) -> Any:
-        service = make_service(name, tmp_path)
+    BUILDS = {"curator": (curator_app.build, CuratorSettings), "modeler": (modeler_app.build, ModelerSettings)}
+
+    def serve(self, logged: pytest.LogCaptureFixture) -> None:
+        build, settings = self.BUILDS[self.name]
+        config = uvicorn.Config(build(settings(data_dir=self.data)), port=self.port, log_config=None)
+        self._logged, self._server = logged, uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._thread.start()
+
+    @property
+    def log(self) -> str:
+        return "\n".join(str(getattr(record, "fields", "")) for record in self._logged.records)
+
+    def is_up(self) -> bool:
+        return self._thread.is_alive()
+
+    def stop(self, within: float = 10.0) -> int:
+        self._server.should_exit = True
+        self._thread.join(within)
+        return int(self._thread.is_alive())
+
+    def kill(self) -> None:
+        assert self.stop() == 0
+
+
+@pytest.fixture
+def serving(make_service, finished, tmp_path, caplog, monkeypatch) -> Iterator[Callable[..., Any]]:
+    """Puts a copy of a party where a service serves it, tampered with; the service, as far as it came up.
+
+    As a process of its own where its tail was cut or nothing was done, else on a thread: processes take their time.
+    """
+    made: list[Here] = []
+    monkeypatch.setattr(tempfile, "tempdir", None)  # a curator says where its uploads go
+
+    def make(name: str, tamper: Callable[[Party], None], process: bool) -> Any:
+        service = make_service(name, tmp_path) if process else Here(name, tmp_path / name)
         shutil.copytree(finished.party(name).data, service.data)
         shutil.copy(finished.party(name).data.parent / "first-token", service.folder / "first-token")
         tamper(Party(name, service.data))
-        service.process = service.spawn()
+        if isinstance(service, Here):
+            made.append(service)
+            service.serve(caplog)
+        else:
+            service.process = service.spawn()
         return service
 
-    return make
+    yield make
+    for service in made:
+        service.kill()
 
 
 def answers(service: Any) -> bool:
     try:
         return httpx.get(f"{service.url}/healthz", timeout=5, trust_env=False).status_code == 200
     except httpx.TransportError:
-        assert service.process.poll() is None, service.log[-2000:]
+        up = service.is_up() if isinstance(service, Here) else service.process.poll() is None
+        assert up, service.log[-2000:]
         return False
 
 
@@ -668,7 +716,7 @@ def answers(service: Any) -> bool:
 def test_a_curator_whose_log_is_not_what_it_was_answers_no_query_and_shows_its_log(
     tamper, serving, finished, until, run_of
 ):
-    service = serving("curator", tamper)
+    service = serving("curator", tamper, process=tamper is cut)
     until(lambda: answers(service))
     with service.http() as owner:
         reply = owner.get("/readyz")
@@ -690,7 +738,7 @@ def test_a_curator_whose_log_is_not_what_it_was_answers_no_query_and_shows_its_l
 
 
 def test_a_modeler_is_told_503_by_a_curator_whose_log_was_cut(serving, finished, until):
-    service = serving("curator", cut)
+    service = serving("curator", cut, process=False)
     until(lambda: answers(service))
     with service.http(finished.token) as modeler:
         for reply in (
@@ -715,7 +763,7 @@ def test_a_modeler_whose_log_is_not_what_it_was_leaves_its_runs_alone(tamper, se
             db.execute("UPDATE runs SET state = 'running', ended_at = NULL, ended_because = NULL")
         tamper(party)
 
-    service = serving("modeler", under_way)
+    service = serving("modeler", under_way, process=tamper is cut)
     until(lambda: answers(service))
     party = Party("modeler", service.data)
     until(lambda: "AuditUnavailable" in service.log)
@@ -735,7 +783,7 @@ def test_a_modeler_whose_log_is_not_what_it_was_leaves_its_runs_alone(tamper, se
 def test_the_folders_of_a_finished_run_serve_again(serving, until):
     """The control: nothing was done to them."""
     for name in ("curator", "modeler"):
-        service = serving(name, lambda party: None)
+        service = serving(name, lambda party: None, process=True)
         until(lambda service=service: answers(service))
         with service.http() as client:
             assert client.get("/readyz").status_code == 200

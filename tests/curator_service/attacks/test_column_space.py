@@ -1,5 +1,6 @@
 """Which of two neighbours was released? Never better than epsilon allows, and always for the published projection."""
 
+import re
 from decimal import Decimal
 
 import numpy as np
@@ -91,6 +92,26 @@ def test_fifty_runs_a_side_refute_the_published_projection_at_epsilon_1(r, epsil
     assert column_space.implied(first, second, 0.0, DELTA, alpha=1e-6) > 1.0
 
 
+REFUTED = "5" if scaled(1) >= 20 else "2"
+"""The epsilon that 2,300 runs a side refute at full size, and 115 otherwise: with fewer than 2,161 and 115, nothing."""
+
+
+@pytest.mark.parametrize("r", [2, 3, 6])
+def test_as_many_runs_as_it_takes_refute_the_published_projection_at_epsilon_5(r):
+    """At an error of one in a million. The controls: a tenth of the runs do not, nor do they refute a sound release."""
+    runs, claimed = scaled(115), float(REFUTED)
+    mechanism = PoGpUcb(Decimal(REFUTED), DELTA, 1.0, r)
+    first, second = column_space.neighbours(X, mechanism, 1.0, np.random.default_rng(17), runs=runs)
+    assert (len(first), len(second)) == (runs, runs)
+    assert column_space.implied(first, second, 0.0, DELTA, alpha=1e-6) > claimed
+    few = runs // 10
+    assert column_space.implied(first[:few], second[:few], 0.0, DELTA, alpha=1e-6) < claimed
+    sd = GaussianMechanism(Decimal(REFUTED), DELTA, 1.0).sd(3)
+    sound = Simulated("gaussian", sd, np.random.default_rng(18))
+    first, second = column_space.neighbours(X, sound, 1.0, np.random.default_rng(17), runs=runs)
+    assert column_space.implied(first, second, 0.0, DELTA, alpha=1e-6) <= claimed
+
+
 def test_a_move_of_a_millionth_of_delta_is_seen_in_the_published_projection():
     mechanism = PoGpUcb(Decimal(1), DELTA, 1.0, 3)
     first, second = column_space.neighbours(X, mechanism, 1e-6, np.random.default_rng(5), runs=50)
@@ -129,6 +150,68 @@ def test_a_turned_release_implies_no_more_than_its_epsilon_and_far_too_little_no
         found = column_space.attack(X, mechanism, law, np.random.default_rng(9), alpha=1e-6)
         bounds.append(found.figure)
     assert bounds[0] <= 1 < bounds[1]
+
+
+SAFE = ("a coin", "no better", "safe", "nothing")
+"""Words that would sound like an all-clear."""
+
+
+def few_trials(epsilon, runs, sd=None, family="gaussian", rotated=True):
+    """The finding of ``runs`` a side of a rotated release, as many as a preview's seconds may leave."""
+    sd = sd or GaussianMechanism(Decimal(epsilon), DELTA, 1.0).sd(3)
+    law = public(family, sd, rotated=rotated, epsilon=epsilon, delta=DELTA if family == "gaussian" else 0.0)
+    mechanism = Simulated(family, sd, np.random.default_rng(13))
+    with pytest.MonkeyPatch.context() as fewer:
+        fewer.setattr(column_space, "RUNS_MIN_NOISY", runs)
+        return column_space.attack(X, mechanism, law, np.random.default_rng(14), seconds=0.0)
+
+
+def trials_needed(sentence):
+    return int(re.search(r"too few trials to tell; with about ([\d,]+) the", sentence)[1].replace(",", ""))
+
+
+@pytest.mark.parametrize(("epsilon", "runs"), [("0.3", 10), ("1", 10), ("1", 100), ("3", 20)])
+def test_a_turned_release_that_was_tried_too_few_times_is_said_to_be_so(epsilon, runs):
+    """Not that a coin might do as well: of 100 trials a side of epsilon 1, nothing could be told."""
+    found = few_trials(epsilon, runs)
+    assert found.figure == 0
+    needed = trials_needed(found.sentence)
+    assert runs < needed < 1e6
+    # Shares that are a = 2 Phi(Delta / 2 sd) - 1 apart, each with a standard error of 1 / (2 sqrt(n)): of it 1.96 are
+    # the interval's, and 1.28 what one record in ten is poorer by.
+    apart = 2 * stats.norm.cdf(0.5 / GaussianMechanism(Decimal(epsilon), DELTA, 1.0).sd(3)) - 1
+    assert needed == pytest.approx(2 * ((1.96 + 1.28) / apart) ** 2, rel=0.15)
+    assert not any(word in found.sentence.split("too few")[0] for word in SAFE)
+
+
+def test_less_noise_needs_fewer_trials_and_a_planar_release_is_told_its_own_number():
+    few = [trials_needed(few_trials(epsilon, 10).sentence) for epsilon in ("0.3", "1", "2")]
+    assert few == sorted(few, reverse=True)
+    planar = few_trials("0.3", 10, sd=2 / 0.3, family="planar_laplace")
+    assert planar.figure == 0
+    assert 100 < trials_needed(planar.sentence) < few[0]
+
+
+def test_a_turned_release_without_the_noise_it_claims_is_caught_by_as_few_trials():
+    """The control: of a release that is seen through those words are not said, and of a large claim others are."""
+    found = few_trials("0.3", 100, sd=0.02)
+    assert found.figure > 0.3
+    assert "too few" not in found.sentence
+    found = few_trials("8", 100, sd=0.02)
+    assert 0 < found.figure < 8
+    assert re.search(r"where 8 is claimed; too few trials to tell more: it takes about [\d,]+", found.sentence)
+
+
+def test_enough_trials_that_show_nothing_are_no_all_clear():
+    found = few_trials("20", 60, sd=None)
+    assert found.figure > 0  # the control
+    law = public("gaussian", 0.4, rotated=True, epsilon="20", delta=DELTA)
+    with pytest.MonkeyPatch.context() as blind:
+        blind.setattr(column_space, "_outside", lambda x: lambda z: 0.0)
+        mechanism = Simulated("gaussian", 0.4, np.random.default_rng(15))
+        found = column_space.attack(X, mechanism, law, np.random.default_rng(16), seconds=1.0)
+    assert found.figure == 0
+    assert "says nothing of other attackers" in found.sentence
 
 
 def test_a_wide_release_is_not_drawn_a_hundred_times_for_one_figure(monkeypatch):

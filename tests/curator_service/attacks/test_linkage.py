@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from curator_service.attacks import linkage
+from curator_service.attacks.maps import forward
 from curator_service.attacks.scene import Scene, draw
 from curator_service.release.gaussian import GaussianMechanism
 from curator_service.release.identity import Identity
@@ -95,3 +96,51 @@ def test_very_noisy_rows_are_linked_no_better_than_blindly():
 )
 def test_few_rows(n, family, told):
     assert (linked(X[:n], X[:n], public(family)) is not None) == told
+
+
+# --- the way is chosen on some people and judged on others ------------------------------------------------------
+
+
+def noise_alone(seed, n=60):
+    """A release that has nothing to do with its rows: whoever links is right once in n."""
+    rng = np.random.default_rng(seed)
+    return Scene(rng.normal(size=(n, 2)), rng.normal(size=(n, 2)), public("gaussian", 1.0, rotated=True), n)
+
+
+def best_on_the_same(scene, seed):
+    """The control: each way is tried on all people, and the best of them told of the same people."""
+    chosen = np.random.default_rng(seed).permutation(len(scene.x))
+    mine, people = chosen[:3], chosen[3:]
+    ways = forward(scene.x[mine], scene.z[mine], shows_x=False, rotated=True)
+    assert len(ways) == 2
+    return max(np.mean(linkage.nearest(way(scene.x[people]), scene.z)[0] == people) for way in ways.values())
+
+
+def test_of_noise_alone_the_best_of_two_ways_links_no_more_than_chance():
+    """400 releases. Told of those it was chosen on, the best of two would link half as many again as chance."""
+    told, flattered, missed = [], [], 0
+    for seed in range(400):
+        scene = noise_alone(seed)
+        found = linkage.attack(scene, scene.z, np.arange(60), np.random.default_rng(seed))
+        told.append(found.figure)
+        missed += not found.low <= 1 / 60 <= found.high
+        flattered.append(best_on_the_same(scene, seed))
+    assert stats.ttest_1samp(told, 1 / 60, alternative="greater").pvalue > 1e-6
+    assert stats.ttest_1samp(flattered, 1 / 60, alternative="greater").pvalue < 1e-6
+    assert missed < 45  # 20 of 400 may miss; 45 do so once in ten million
+
+
+def test_the_interval_is_of_the_people_who_were_judged():
+    """56 unknown people: 28 choose, 28 are judged; where there is one way, nobody has to choose."""
+    assert "records of 28 people" in linked(X[:60], X[:60], public("gaussian", 1.0), seed=1).sentence
+    assert "records of 56 people" in linked(X[:60], X[:60], public("random_projection"), seed=1).sentence
+    assert "records of 300 people" in linked(X, X, public("gaussian", 1.0)).sentence
+
+
+@pytest.mark.parametrize("way", ["read", "turned"])
+def test_the_best_way_is_still_found(way):
+    """Little noise, and a turn that only the known links tell."""
+    turn = np.linalg.qr(np.random.default_rng(6).normal(size=(3, 3)))[0] if way == "turned" else np.eye(3)
+    x = X - X.mean(axis=0)
+    z = (x + np.random.default_rng(7).normal(0, 1e-3, x.shape)) @ turn
+    assert linked(x, z, public("gaussian", 1e-3, rotated=way == "turned")).figure > 0.9

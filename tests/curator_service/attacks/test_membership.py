@@ -4,8 +4,11 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from curator_service.attacks import membership
+from curator_service.attacks.linkage import nearest
+from curator_service.attacks.maps import forward
 from curator_service.release.gaussian import GaussianMechanism
 from curator_service.release.identity import Identity
 from curator_service.release.po_gp_ucb import PoGpUcb
@@ -68,11 +71,41 @@ def test_the_interval_covers_an_advantage_of_none_as_often_as_it_says():
     assert missed < 25
 
 
+def best_on_the_same(x, seed):
+    """The control: each way learns its threshold on half of the people; the best of them is told of the other half."""
+    rng = np.random.default_rng(seed)
+    order, half = rng.permutation(len(x)), len(x) // 2
+    inside, outside = x[order[:half]], x[order[half:]]
+    z = np.random.default_rng(1000 + seed).normal(0, 1e5, inside.shape)
+    ways = forward(inside[:3], z[:3], shows_x=False, rotated=True)
+    assert len(ways) == 2
+    advantages = []
+    for way in ways.values():
+        near, far = (nearest(way(part[3:]), z[3:])[1] for part in (inside, outside))
+        limit, _ = membership.threshold(near[:28], far[:28])
+        advantages.append(np.mean(near[28:] <= limit) - np.mean(far[28:] <= limit))
+    return max(advantages)
+
+
+def test_of_noise_alone_the_best_of_two_ways_tells_no_member():
+    """400 releases of noise. Told of those it was chosen on, the best of two would have an advantage of 0.05."""
+    law, told, flattered, missed = public("gaussian", 1e5, rotated=True), [], [], 0
+    for seed in range(400):
+        x = np.random.default_rng(seed).normal(size=(120, 2))
+        found = asked(Simulated("gaussian", 1e5, np.random.default_rng(1000 + seed)), law, x, seed)
+        told.append(found.figure)
+        missed += not found.low <= 0 <= found.high
+        flattered.append(best_on_the_same(x, seed))
+    assert stats.ttest_1samp(told, 0).pvalue > 1e-6
+    assert stats.ttest_1samp(flattered, 0, alternative="greater").pvalue < 1e-6
+    assert missed < 45  # 20 of 400 may miss; 45 do so once in ten million
+
+
 def test_the_threshold_is_the_best_one_and_keeps_clear_of_the_next_score():
     inside, outside = np.array([1.0, 2.0, 3.0, 3.0, 9.0]), np.array([2.5, 8.0, 10.0, 11.0, 12.0])
-    assert membership.threshold(inside, outside) == 5.5  # between 3 and 8: 4 of 5 in, 1 of 5 out
-    assert membership.threshold(np.array([0.0, 0.0]), np.array([4.0])) == 2.0
-    assert membership.threshold(np.array([1.0]), np.array([1.0])) == 1.0
+    assert membership.threshold(inside, outside) == (5.5, pytest.approx(0.6))  # between 3 and 8: 4 of 5 in, 1 of 5 out
+    assert membership.threshold(np.array([0.0, 0.0]), np.array([4.0])) == (2.0, 1.0)
+    assert membership.threshold(np.array([1.0]), np.array([1.0])) == (1.0, 0.0)
 
 
 @pytest.mark.parametrize("n", [1, 2, 40, 47])

@@ -232,7 +232,7 @@ def test_a_report_never_exceeds_pure_composition(release, epsilon, kind, answers
 # --- what is reported ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("release", "answers"), [(REFUTED, laplace()), (IDENTITY, laplace()), (GAUSSIAN, NONE)])
+@pytest.mark.parametrize(("release", "answers"), [(REFUTED, laplace()), (IDENTITY, NONE), (GAUSSIAN, NONE)])
 def test_where_nothing_is_bounded_no_number_is_told(release, answers):
     told = accounting.report(study(release, answers), {0: 3, 2: 1}, 2, 1e-6)
     asked = told.rows[1]
@@ -240,6 +240,36 @@ def test_where_nothing_is_bounded_no_number_is_told(release, answers):
     assert (told.study.epsilon, told.study.tight_epsilon) == (None, None)
     assert "without a bound" in told.sentence
     assert (told.rows[0].epsilon is None) == (answers is not NONE)  # a sound release by itself is bounded
+
+
+@pytest.mark.parametrize("unit", ["row", "answer"])
+def test_a_release_of_public_records_costs_0_and_the_answers_cost_what_they_cost(unit):
+    spec = study(IDENTITY, laplace("0.2"), unit=unit, epsilon_per_row="1")
+    told = accounting.report(spec, {0: 3, 5: 1}, 5, 1e-5)
+    assert (told.rows[0].epsilon, told.rows[0].tight_epsilon) == ("0", 0.0)
+    assert (told.rows[1].epsilon, told.study.epsilon) == ("1" if unit == "row" else "0.2", "1")
+    of_five = tight_epsilon([Part("laplace", 0.2, 5)], 1e-5)
+    assert told.study.tight_epsilon == pytest.approx(of_five, rel=1e-9)
+    priced = accounting.price(spec)
+    assert (priced.release_epsilon, priced.answer_epsilon) == ("0", "0.2")
+    assert priced.row_epsilon == ("1" if unit == "row" else "0.2")
+    assert priced.sentence.startswith("The release costs 0, for its records are declared public, each answer costs 0.2")
+
+
+@pytest.mark.parametrize("release", [GAUSSIAN, PLANAR, PROJECTION, AUTO], ids=lambda r: r.mechanism)
+def test_nothing_bounds_what_a_withdrawn_release_costs_and_its_caps_count_what_they_counted(release):
+    spec = study(release, laplace("0.5"), epsilon_per_row="3")
+    before, after = (accounting.report(spec, {0: 2, 3: 1}, 3, 1e-5, withdrawn=w) for w in (False, True))
+    assert [row.epsilon for row in before.rows] == ["1", "2.5"]
+    assert [(row.epsilon, row.tight_epsilon) for row in (*after.rows, after.study)] == [(None, None)] * 3
+    assert "without a bound" in after.sentence
+    assert "without a bound" not in before.sentence
+    sound, priced = (accounting.price(spec, withdrawn=w) for w in (False, True))
+    assert (sound.release_epsilon, sound.row_epsilon) == ("1", "3")
+    assert (priced.release_epsilon, priced.row_epsilon, priced.tight_row_epsilon) == (None, None, None)
+    assert priced.answer_epsilon == "0.5"  # y has a promise of its own
+    assert priced.answers_per_row == sound.answers_per_row == 4  # the charge of the release stands
+    assert priced.sentence.startswith("The release has no finite epsilon")
 
 
 def test_below_the_release_s_own_delta_the_sum_does_not_hold_and_the_tight_figure_may_be_more():
@@ -336,9 +366,7 @@ def test_a_price_is_what_the_ledger_will_allow(release, unit, caps):
     assert until_refused(range(60))[0] == told.answers
     if told.row_epsilon is not None and unit == "row":
         assert until_refused([0] * 60)[1] == Decimal(told.row_epsilon) * 10**12
-    assert (told.row_epsilon is None) == (
-        release in (IDENTITY, REFUTED) or (unit == "row" and told.answers_per_row is None)
-    )
+    assert (told.row_epsilon is None) == (release is REFUTED or (unit == "row" and told.answers_per_row is None))
 
 
 def test_a_price_without_a_finite_number_says_so():

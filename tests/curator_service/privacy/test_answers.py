@@ -253,14 +253,15 @@ ONE = "Each released y is 0.2-differentially private"
     ("said", "unit", "cap", "end"),
     [
         (wire.NoAnswerNoise(mechanism="none"), "row", None, "without privacy noise, and the number of rows is public."),
-        (answers("0.2"), "row", None, "with the release: the study sets no cap on the sum."),
-        (answers("0.2"), "row", "1.5", "with the release, to 1.5 at most."),
+        (answers("0.2"), "row", None, "add up{}: the study sets no cap on the sum."),
+        (answers("0.2"), "row", "1.5", "add up{} to 1.5 at most."),
         (answers("0.2"), "answer", "1.5", "Each answer is counted as another person's."),
     ],
 )
 def test_the_guarantee_says_what_holds_for_release_and_answers(beginning, said, unit, cap, end):
     text = guarantee(study(said, release=RELEASES[beginning], unit=unit, epsilon_per_row=cap))
     assert text.startswith(beginning)
-    assert text.endswith(end)
+    sound = "differential privacy of each row" in text  # with no other release do they add up to anything
+    assert text.endswith(end.format(", with the release" + "," * (" to " in end) if sound else ""))
     assert (ONE in text) == (said.mechanism == "laplace")
     assert len(text) <= 4_000

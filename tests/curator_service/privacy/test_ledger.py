@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from curator_service import store
-from curator_service.app import open_desk
+from curator_service.desk import open_desk
 from curator_service.privacy import ledger
 from curator_service.privacy.ledger import Balance, charge_answers, charge_release, faults, text, units
-from curator_service.service import Curator, invariants
+from curator_service.service import invariants
+from curator_service.service.curator import Curator
 from curator_service.service.datasets import Upload
 from curator_service.service.exchange import Exchanges
 from curator_service.settings import Settings

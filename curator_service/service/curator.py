@@ -1,0 +1,39 @@
+"""All of the curator's use cases, wired."""
+
+from curator_service import store
+from curator_service.service.accounts import Accounts
+from curator_service.service.advisories import Advisories
+from curator_service.service.datasets import Datasets
+from curator_service.service.exchange import Exchanges
+from curator_service.service.forecasts import Forecasts
+from curator_service.service.grants import Grants
+from curator_service.service.releases import Releases
+from curator_service.service.studies import Studies
+from curator_service.service.witnesses import Witnesses
+from curator_service.settings import Settings
+from curator_service.vault import Vault
+from shared import wire
+from shared.serving.desk import Desk
+
+
+class Curator:
+    """Everything that may see a raw row. Safe to call from several threads."""
+
+    def __init__(self, desk: Desk, vault: Vault, settings: Settings) -> None:
+        self.desk = desk
+        with desk.database.read() as db:
+            vault.keep_only(store.with_files(db))
+        self.limits = wire.Limits(rows_per_query=settings.query_rows_max, plays_per_row=settings.query_plays_max)
+        self.datasets = Datasets(desk, vault, settings)
+        self.studies = Studies(desk)
+        self.advisories = Advisories(desk)
+        self.releases = Releases(desk, vault)
+        self.grants = Grants(desk)
+        self.exchange = Exchanges(desk, vault, self.limits)
+        self.accounts = Accounts(desk, vault)
+        self.witnesses = Witnesses(desk)
+        self.forecasts = Forecasts(desk, vault, settings)
+
+    def close(self) -> None:
+        """Stop what runs beside the requests."""
+        self.forecasts.close()

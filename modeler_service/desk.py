@@ -1,0 +1,19 @@
+"""Opens what the modeler keeps: for the service and, without the rest of it, for the command line."""
+
+from datetime import UTC, datetime
+
+from modeler_service import store
+from modeler_service.settings import Settings
+from shared.serving.desk import Desk
+from shared.serving.seal import Seal, signer
+from shared.serving.store.base import APPEND_ONLY, METADATA, Clock
+from shared.serving.store.database import Database
+
+
+def open_desk(settings: Settings, clock: Clock = lambda: datetime.now(UTC)) -> Desk:
+    """The modeler's database, tokens and log."""
+    folder = settings.data_dir
+    database = Database(folder / "modeler.sqlite", (METADATA, store.METADATA), append_only=APPEND_ONLY)
+    keys = folder / "secrets"
+    log_key = signer(keys / "log.key", "modeler")
+    return Desk(database, Seal(keys / "seal.key"), log_key, clock, kept=folder / "checkpoint")

@@ -1,0 +1,38 @@
+"""A curator whose privacy is broken on purpose, for controls: `BROKEN=... python -m tests.system.broken serve`.
+
+Its requests, its replies and what it says of itself are those of an honest one.
+"""
+
+import os
+
+import numpy as np
+
+from curator_service.cli import main
+from curator_service.measurement import column
+from curator_service.privacy import noise
+from curator_service.privacy.noise import laplace
+from curator_service.service import releases
+from shared.wire import amount
+
+
+def twice_the_epsilon() -> None:
+    """Noise for twice the epsilon that is claimed: B + R where 2 (B + R) should be."""
+    told, released = column.mechanism_of, releases.mechanism_of
+
+    def doubled(said):
+        return said.model_copy(update={"epsilon": str(2 * amount(said.epsilon))}) if hasattr(said, "epsilon") else said
+
+    column.mechanism_of = lambda answers: told(doubled(answers))
+    releases.mechanism_of = lambda spec, release: released(spec, doubled(release))
+
+
+def seeded() -> None:
+    """Noise of the right law from a generator with a seed: started again, it draws the same again."""
+    rng = np.random.default_rng(0)
+    laplace._laplace = lambda bound, epsilon: lambda value: value + rng.laplace(scale=2 * bound / float(epsilon))
+    noise.GaussianLaw.add = lambda law, block: block + rng.normal(0, law.sd, block.shape)
+
+
+if __name__ == "__main__":
+    {"twice_the_epsilon": twice_the_epsilon, "seeded": seeded}[os.environ["BROKEN"]]()
+    main()
