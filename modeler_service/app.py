@@ -10,6 +10,7 @@ from modeler_service.desk import open_desk
 from modeler_service.routes import meta, runs
 from modeler_service.service import Modeler
 from modeler_service.settings import Settings
+from shared import wire
 from shared.serving import app as serving
 
 DESCRIPTION = """\
@@ -43,6 +44,8 @@ def build(settings: Settings) -> FastAPI:
         limit_of=lambda path, principal: settings.body_limit_bytes,
         auditors=("vendor", "viewer"),
         lifespan=lifespan,
+        read_by_hand=(wire.ObservationImport,),
     )
     app.state.modeler = modeler
+    app.state.leave = modeler.streams.close
     return app

@@ -1,10 +1,12 @@
-"""`blindopt-modeler`: serve, token, audit, backup, restore.
+"""`blindopt-modeler`: serve, token, audit, backup, restore, recommendation.
 
 A command imports what it needs when it runs: `token` does without the web framework and the numerics.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
+
+import typer
 
 from modeler_service.desk import open_desk
 from modeler_service.settings import Settings
@@ -48,6 +50,24 @@ app = cli.build(
     files=lambda db: [],  # candidates are fetched again, and checked against their digest
     restored=_restored,  # runs ask again under the same keys: nothing is lost
 )
+
+
+@app.command()
+def recommendation(
+    run: Annotated[str, typer.Argument(help="run_...")],
+    over: Annotated[
+        Literal["asked", "all"], typer.Option(help="asked: the best of the rows asked; all: the best of all rows.")
+    ] = "asked",
+) -> None:
+    """Print the row to take by the answers of a run, with its mean and a 95 % interval, as JSON."""
+    from modeler_service.beliefs import Beliefs
+
+    with cli.plain_errors():
+        settings = cast(Settings, cli.existing(Settings))
+        with open_desk(settings) as desk:
+            beliefs = Beliefs(desk.database, settings.data_dir / "candidates", settings.look_memory_max_bytes)
+            told = beliefs.recommendation(run, over)
+    typer.echo(told.model_dump_json(indent=2))
 
 
 def main() -> None:
