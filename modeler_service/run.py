@@ -9,14 +9,15 @@ from typing import TypeVar
 
 from modeler_service import store
 from modeler_service.algorithms.algorithm import memory_of
+from modeler_service.candidates import fetched
 from modeler_service.choosing import Choosing, Proposal
 from modeler_service.settings import Settings
 from modeler_service.signals import Interrupted, Signal
 from modeler_service.witness import Witness
-from shared import matrix, wire
+from shared import wire
 from shared.audit import sha256
 from shared.client import StudyClient, query_body
-from shared.errors import BlindoptError, NumericalFailure, ProtocolViolated, Remote, Unreachable
+from shared.errors import BlindoptError, ProtocolViolated, Remote, Unreachable
 from shared.matrix import Matrix
 from shared.serving.desk import Desk
 from shared.serving.store.base import stamp
@@ -100,21 +101,10 @@ class Run:
                 raise ProtocolViolated(f"the study's {name} is not what it was when the run began")
 
     def _candidates(self, curator: StudyClient, study: wire.StudyView) -> Matrix:
-        size = 8 * study.n * study.r + matrix.HEADER_MAX
         capacity = self._spec.iterations + self._spec.initial_rows
         if memory_of(self._spec.algorithm, study.n, study.r, capacity) > self._settings.run_memory_max_bytes:
             raise MemoryError
-        if size > self._settings.candidates_max_bytes:
-            raise NumericalFailure(
-                f"the release has {study.n} x {study.r} numbers: more than CANDIDATES_MAX_BYTES allows"
-            )
-        path = self._folder / f"{study.release_sha256}.npy"
-        if not path.exists() or matrix.digest(path) != study.release_sha256:
-            self._retry(lambda: curator.download(path, study.release_sha256, max_bytes=size))
-        candidates = matrix.load(path)
-        if candidates.shape != (study.n, study.r):
-            raise NumericalFailure(f"the candidates are {candidates.shape}, the study says {(study.n, study.r)}")
-        return candidates
+        return fetched(curator, study, self._folder, self._settings.candidates_max_bytes, self._retry)
 
     def _loop(self, curator: StudyClient, study: wire.StudyView, candidates: Matrix) -> Ending:
         choosing = Choosing(self._spec, study, candidates)

@@ -2,17 +2,17 @@
 
 import csv
 import io
-import ipaddress
 import json
 import secrets
 from typing import Any
-from urllib.parse import urlsplit
 
 from modeler_service import store
+from modeler_service.addresses import check_address
 from modeler_service.runs import Runs, end, halted_state
 from modeler_service.settings import Settings
+from modeler_service.suggestions import Suggestions
 from shared import wire
-from shared.errors import Invalid, StateConflict
+from shared.errors import StateConflict
 from shared.serving.desk import Asked, Desk, Effect
 from shared.serving.store.base import moment, stamp
 from shared.serving.store.database import Connection
@@ -31,14 +31,16 @@ class Modeler:
         self.desk = desk
         self._settings = settings
         self._runs = Runs(desk, settings)
+        self.suggestions = Suggestions(desk, settings)
 
     def close(self) -> None:
         """Leave the runs; the next start takes them up."""
+        self.suggestions.close()
         self._runs.close()
 
     def start(self, asked: Asked, spec: wire.RunCreate) -> StoredReply:
         """Store a run and queue it. Its token is sealed and never shown again."""
-        self._check_url(spec.curator_url)
+        check_address(spec.curator_url, "curator_url", plain_http=self._settings.allow_plain_http)
         identity = f"run_{secrets.token_hex(8)}"
 
         def effect(db: Connection) -> Effect:
@@ -57,14 +59,6 @@ class Modeler:
         if not reply.replayed:
             self._runs.submit(identity)
         return reply
-
-    def _check_url(self, url: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme == "http" and not self._settings.allow_plain_http and not _is_loopback(parts.hostname or ""):
-            raise Invalid(
-                "a grant token is not sent over plain http to another machine",
-                [{"field": "curator_url", "message": "use https, or set BLINDOPT_MODELER_ALLOW_PLAIN_HTTP"}],
-            )
 
     def stop(self, asked: Asked, identity: str) -> StoredReply:
         """Tell a run to end after the query under way; at once where none is. Durable.
@@ -190,13 +184,6 @@ class Modeler:
             seed=spec.seed,
             kernel=spec.kernel,
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _trial_view(row: Any) -> wire.TrialView:

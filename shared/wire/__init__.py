@@ -114,6 +114,14 @@ from shared.wire.studies import (
     StudyView,
     TokenView,
 )
+from shared.wire.suggestions import (
+    InlineStudy,
+    Observation,
+    StudyAccess,
+    Suggestion,
+    SuggestionReply,
+    SuggestionRequest,
+)
 
 __all__ = [
     "FEATURES_MAX",
@@ -169,6 +177,7 @@ __all__ = [
     "HeavyTails",
     "IdentityRelease",
     "IgpUcb",
+    "InlineStudy",
     "Kernel",
     "LaplaceAdf",
     "LaplaceAnswers",
@@ -187,6 +196,7 @@ __all__ = [
     "NoAnswerNoise",
     "NoiseLaw",
     "NoisePassport",
+    "Observation",
     "OneBitAnswers",
     "Page",
     "PaperSpec",
@@ -220,10 +230,14 @@ __all__ = [
     "Sha256",
     "SoundRelease",
     "Status",
+    "StudyAccess",
     "StudyCreate",
     "StudyOwnerView",
     "StudyPage",
     "StudyView",
+    "Suggestion",
+    "SuggestionReply",
+    "SuggestionRequest",
     "Tgp",
     "TgpTight",
     "Thompson",

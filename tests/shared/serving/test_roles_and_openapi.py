@@ -123,6 +123,7 @@ ALLOWED = {
     },
     "modeler": {
         "POST /v1/runs": VENDOR,
+        "POST /v1/suggestions": VENDOR,
         **{f"GET {path}": VIEWERS for path in ("/v1/runs", RUN, f"{RUN}/trials", f"{RUN}/export")},
         **{f"POST {RUN}:{verb}": VENDOR for verb in ("stop", "pause", "resume", "replace_token")},
         **{f"GET /v1/audit/{what}": VIEWERS for what in ("entries", "checkpoint", "consistency")},
