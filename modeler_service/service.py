@@ -4,14 +4,15 @@ import csv
 import io
 import json
 import secrets
-from typing import Any
 
 from modeler_service import store
 from modeler_service.addresses import check_address
 from modeler_service.runs import Runs, end, halted_state
 from modeler_service.settings import Settings
 from modeler_service.suggestions import Suggestions
+from modeler_service.views import trial_view
 from shared import wire
+from shared.audit import sha256
 from shared.errors import StateConflict
 from shared.serving.desk import Asked, Desk, Effect
 from shared.serving.store.base import moment, stamp
@@ -41,18 +42,23 @@ class Modeler:
     def start(self, asked: Asked, spec: wire.RunCreate) -> StoredReply:
         """Store a run and queue it. Its token is sealed and never shown again."""
         check_address(spec.curator_url, "curator_url", plain_http=self._settings.allow_plain_http)
-        identity = f"run_{secrets.token_hex(8)}"
+        identity, settings = f"run_{secrets.token_hex(8)}", spec.model_dump_json(exclude={"token"})
 
         def effect(db: Connection) -> Effect:
             store.add_run(
                 db,
                 id=identity,
                 state="queued",
-                spec=spec.model_dump_json(exclude={"token"}),
+                spec=settings,
                 sealed_token=self.desk.seal(spec.token.encode()),
                 created_at=stamp(self.desk.clock()),
             )
-            details = {"run_id": identity, "study_id": spec.study_id, "algorithm": spec.algorithm.name}
+            details = {
+                "run_id": identity,
+                "study_id": spec.study_id,
+                "algorithm": spec.algorithm.name,
+                "spec_sha256": sha256(settings.encode()),  # a replay starts from these settings
+            }
             return Effect(self._view(db, identity), "run.created", details)
 
         reply = self.desk.once(asked, effect)
@@ -134,12 +140,12 @@ class Modeler:
         """Trials of a run in order."""
         with self.desk.database.read() as db:
             store.run(db, identity)
-            return [_trial_view(row) for row in store.trial_page(db, identity, after=after, limit=limit)]
+            return [trial_view(row) for row in store.trial_page(db, identity, after=after, limit=limit)]
 
     def export(self, identity: str) -> wire.RunExport:
         """Everything needed to redo a run, given the release."""
         with self.desk.database.read() as db:
-            trials = [_trial_view(row) for row in store.trial_page(db, identity)]
+            trials = [trial_view(row) for row in store.trial_page(db, identity)]
             return wire.RunExport(run=self._view(db, identity), trials=trials)
 
     def export_csv(self, identity: str) -> str:
@@ -184,21 +190,3 @@ class Modeler:
             seed=spec.seed,
             kernel=spec.kernel,
         )
-
-
-def _trial_view(row: Any) -> wire.TrialView:
-    return wire.TrialView(
-        number=row.number,
-        phase=row.phase,
-        row=row.row,
-        mean=row.mean,
-        sd=row.sd,
-        acquisition=row.acquisition,
-        ties=row.ties,
-        chosen_at=moment(row.chosen_at),
-        answered_at=moment(row.answered_at) if row.answered_at else None,
-        query_id=row.query_id,
-        y=row.y,
-        plays=row.plays,
-        passport=wire.NoisePassport.model_validate_json(row.passport) if row.passport else None,
-    )

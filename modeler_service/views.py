@@ -1,0 +1,25 @@
+"""How rows of the database are told."""
+
+from typing import Any
+
+from shared import wire
+from shared.serving.store.base import moment
+
+
+def trial_view(row: Any) -> wire.TrialView:
+    """A trial as it is told."""
+    return wire.TrialView(
+        number=row.number,
+        phase=row.phase,
+        row=row.row,
+        mean=row.mean,
+        sd=row.sd,
+        acquisition=row.acquisition,
+        ties=row.ties,
+        chosen_at=moment(row.chosen_at),
+        answered_at=moment(row.answered_at) if row.answered_at else None,
+        query_id=row.query_id,
+        y=row.y,
+        plays=row.plays,
+        passport=wire.NoisePassport.model_validate_json(row.passport) if row.passport else None,
+    )
