@@ -11,6 +11,7 @@ from modeler_service import store
 from modeler_service.routes import meta, runs, suggestions
 from modeler_service.service import Modeler
 from modeler_service.settings import Settings
+from shared import wire
 from shared.serving import app as serving
 from shared.serving.desk import Desk
 from shared.serving.seal import Seal, signer
@@ -60,6 +61,8 @@ def build(settings: Settings) -> FastAPI:
         ),
         auditors=("vendor", "viewer"),
         lifespan=lifespan,
+        read_by_hand=(wire.ObservationImport,),
     )
     app.state.modeler = modeler
+    app.state.leave = modeler.streams.close
     return app

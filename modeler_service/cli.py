@@ -1,4 +1,4 @@
-"""`blindopt-modeler`: serve, token, audit, backup, restore, replay."""
+"""`blindopt-modeler`: serve, token, audit, backup, restore, recommendation, replay."""
 
 from pathlib import Path
 from typing import Annotated, cast
@@ -8,6 +8,7 @@ import typer
 from modeler_service import invariants
 from modeler_service import replay as replays
 from modeler_service.app import build, open_desk
+from modeler_service.beliefs import Beliefs, Over
 from modeler_service.candidates import path_of
 from modeler_service.settings import Settings
 from modeler_service.witness import restored
@@ -27,6 +28,20 @@ app = cli.build(
     files=lambda db: [],  # candidates are fetched again, and checked against their digest
     restored=restored,  # runs ask again under the same keys: nothing is lost
 )
+
+
+@app.command()
+def recommendation(
+    run: Annotated[str, typer.Argument(help="run_...")],
+    over: Annotated[Over, typer.Option(help="asked: the best of the rows asked; all: the best of all rows.")] = "asked",
+) -> None:
+    """Print the row to take by the answers of a run, with its mean and a 95 % interval, as JSON."""
+    with cli.plain_errors():
+        settings = cast(Settings, cli.existing(Settings))
+        with open_desk(settings) as desk:
+            beliefs = Beliefs(desk.database, settings.data_dir / "candidates", settings.look_memory_max_bytes)
+            told = beliefs.recommendation(run, over)
+    typer.echo(told.model_dump_json(indent=2))
 
 
 @app.command()

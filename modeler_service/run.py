@@ -2,15 +2,16 @@
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from modeler_service import store
-from modeler_service.algorithms.algorithm import memory_of
+from modeler_service.beliefs import recommended
 from modeler_service.candidates import fetched
-from modeler_service.choosing import Choosing, Proposal
+from modeler_service.choosing import Choosing, Proposal, memory_needed
+from modeler_service.record import observations_of
 from modeler_service.settings import Settings
 from modeler_service.signals import Interrupted, Signal
 from modeler_service.witness import Witness
@@ -27,16 +28,38 @@ T = TypeVar("T")
 Ending = dict[str, str | None]
 
 
-def query_of(row: int) -> wire.QueryRequest:
-    """How a run asks for one measurement."""
-    return wire.QueryRequest(rows=[wire.RowPlays(row=row, plays=1)])
+def query_of(rows: Iterable[int]) -> wire.QueryRequest:
+    """How a run asks for one measurement of each of ``rows``."""
+    return wire.QueryRequest(rows=[wire.RowPlays(row=row, plays=1) for row in rows])
 
 
 def was_asked(db: Connection, key: str, request_sha256: str | None) -> bool:
     """Whether a run chose what a request under this key asks; None: whatever it asks."""
     run_id, _, number = key.rpartition(":")
-    trial = store.trial(db, run_id, int(number)) if number.isdecimal() and len(number) < 10 else None
-    return trial is not None and request_sha256 in (None, sha256(query_body(query_of(trial.row))))
+    rows = store.query_rows(db, run_id, int(number)) if number.isdecimal() and len(number) < 10 else []
+    return bool(rows) and request_sha256 in (None, sha256(query_body(query_of(rows))))
+
+
+def connected(
+    settings: Settings,
+    spec: wire.RunSpec | wire.StudyAccess,
+    token: str,
+    witness: Witness,
+    *,
+    cancelled: Callable[[], bool] = lambda: False,
+    progress: Callable[[], None] = lambda: None,
+) -> StudyClient:
+    """A connection to the curator of a study; every exchange is told to the witness."""
+    return StudyClient(
+        spec.curator_url,
+        token,
+        spec.study_id,
+        timeout_s=settings.curator_timeout_seconds,
+        verify=str(settings.curator_ca) if settings.curator_ca else True,
+        observe=witness.tell,
+        cancelled=cancelled,
+        progress=progress,
+    )
 
 
 def can_retry(error: BlindoptError) -> bool:
@@ -53,6 +76,7 @@ class Run:
         with desk.database.read() as db:
             row = store.run(db, identity)
             self._trials = store.trial_page(db, identity)
+            self._observations = observations_of(db, identity)
         self._spec = wire.RunSpec.model_validate_json(row.spec)
         self._begun = wire.StudyView.model_validate_json(row.study) if row.study else None
         self._waited = row.waits > 0
@@ -69,16 +93,8 @@ class Run:
 
     def _work(self) -> Ending:
         self._signal.check()
-        with StudyClient(
-            self._spec.curator_url,
-            self._token,
-            self._spec.study_id,
-            timeout_s=self._settings.curator_timeout_seconds,
-            verify=str(self._settings.curator_ca) if self._settings.curator_ca else True,
-            observe=self._witness.tell,
-            cancelled=self._signal.is_set,
-            progress=self._signal.progress,
-        ) as curator:
+        signals: dict[str, Any] = {"cancelled": self._signal.is_set, "progress": self._signal.progress}
+        with connected(self._settings, self._spec, self._token, self._witness, **signals) as curator:
             study = self._retry(curator.study)
             self._check_same(study)
             self._witness.trust(study, self._spec.log_key)
@@ -101,32 +117,37 @@ class Run:
                 raise ProtocolViolated(f"the study's {name} is not what it was when the run began")
 
     def _candidates(self, curator: StudyClient, study: wire.StudyView) -> Matrix:
-        capacity = self._spec.iterations + self._spec.initial_rows
-        if memory_of(self._spec.algorithm, study.n, study.r, capacity) > self._settings.run_memory_max_bytes:
+        if memory_needed(self._spec, study, len(self._observations)) > self._settings.run_memory_max_bytes:
             raise MemoryError
         return fetched(curator, study, self._folder, self._settings.candidates_max_bytes, self._retry)
 
     def _loop(self, curator: StudyClient, study: wire.StudyView, candidates: Matrix) -> Ending:
-        choosing = Choosing(self._spec, study, candidates)
+        choosing = Choosing(self._spec, study, candidates, self._observations)
         warnings = json.dumps(choosing.warnings)
         self._write(lambda db: store.change_run(db, self._identity, warnings=warnings))
         while True:
-            number = choosing.seen + 1
-            if (outcome := self._stored(number)) is None:
-                row = self._pending(number)
-                proposals = choosing.next() if row is None else []
-                if row is None and not proposals:
+            first = choosing.seen + 1
+            rows = self._chosen(first)
+            if (answers := self._stored(first, len(rows))) is None:
+                proposals = [] if rows else choosing.next()
+                if not rows and not proposals:
                     break
                 self._signal.check()
-                if row is None:
-                    row = self._keep(number, proposals[0])
-                outcome = self._ask(curator, number, row)
-                if number % self._settings.countersign_every == 0:
+                rows = rows or self._keep(first, proposals)
+                answers = self._ask(curator, first, rows)
+                last, every = first + len(rows) - 1, self._settings.countersign_every
+                if last // every > (first - 1) // every:
                     self._settle(curator, study)
-            choosing.observe(outcome.row, outcome.y, outcome.passport)
+            for answer in answers:
+                choosing.observe(answer.row, answer.y, answer.passport)
             self._signal.progress()
+        told = recommended(choosing, "asked")
         self._conclude(curator, study)
-        return {"state": "completed", "ended_because": choosing.ended_because}
+        return {
+            "state": "completed",
+            "ended_because": choosing.ended_because,
+            "recommendation": None if told is None else told.model_dump_json(),
+        }
 
     def _settle(self, curator: StudyClient, study: wire.StudyView) -> None:
         """Compare and countersign the shared log; where the curator does not answer, the next one covers it."""
@@ -143,31 +164,44 @@ class Run:
             if can_retry(error):
                 raise
 
-    def _stored(self, number: int) -> wire.Answer | None:
-        """The answer of a trial that was answered before the run was taken up."""
-        if number > len(self._trials) or self._trials[number - 1].y is None:
+    def _chosen(self, first: int) -> list[int]:
+        """The rows of the query that begins with this trial, if it was chosen before the run was taken up."""
+        end = first - 1
+        while end < len(self._trials) and self._trials[end].query == first:
+            end += 1
+        return [int(trial.row) for trial in self._trials[first - 1 : end]]
+
+    def _stored(self, first: int, count: int) -> list[wire.Answer] | None:
+        """The answers of a query that was answered before the run was taken up: all at once, or none."""
+        trials = self._trials[first - 1 : first - 1 + count]
+        if not trials or trials[0].y is None:
             return None
-        trial = self._trials[number - 1]
-        passport = wire.NoisePassport.model_validate_json(trial.passport)
-        return wire.Answer(row=trial.row, play=1, plays=trial.plays, y=trial.y, passport=passport)
+        passports = [wire.NoisePassport.model_validate_json(trial.passport) for trial in trials]
+        return [
+            wire.Answer(row=trial.row, play=1, plays=trial.plays, y=trial.y, passport=passport)
+            for trial, passport in zip(trials, passports, strict=True)
+        ]
 
-    def _pending(self, number: int) -> int | None:
-        """The row of a trial that was chosen before the run was taken up, and not answered."""
-        return int(self._trials[number - 1].row) if number <= len(self._trials) else None
+    def _keep(self, first: int, proposals: list[Proposal]) -> list[int]:
+        """Store what was chosen before it is asked; the rows."""
+        now = stamp(self._desk.clock())
 
-    def _keep(self, number: int, proposal: Proposal) -> int:
-        """Store what was chosen before it is asked; the row."""
-        now, values = stamp(self._desk.clock()), asdict(proposal)
-        self._write(lambda db: store.add_trial(db, run_id=self._identity, number=number, chosen_at=now, **values))
-        return proposal.row
+        def work(db: Connection) -> None:
+            for number, proposal in enumerate(proposals, start=first):
+                store.add_trial(
+                    db, run_id=self._identity, number=number, query=first, chosen_at=now, **asdict(proposal)
+                )
 
-    def _ask(self, curator: StudyClient, number: int, row: int) -> wire.Answer:
-        """Ask for one measurement; answer and exchange are stored in one transaction."""
-        reply, told = self._retry(lambda: curator.ask(query_of(row), key=f"{self._identity}:{number}"))
-        answer = next((a for a in reply.answers if a.row == row), None)
-        if answer is None or len(reply.answers) != 1:
+        self._write(work)
+        return [proposal.row for proposal in proposals]
+
+    def _ask(self, curator: StudyClient, first: int, rows: list[int]) -> list[wire.Answer]:
+        """Ask for one measurement of each row; answers and exchange are stored in one transaction."""
+        reply, told = self._retry(lambda: curator.ask(query_of(rows), key=f"{self._identity}:{first}"))
+        answers = reply.answers
+        if [answer.row for answer in answers] != rows:
             self._witness.tell(told.exchange, told.receipt)
-            raise ProtocolViolated("the curator answered another row than was asked")
+            raise ProtocolViolated("the curator answered other rows than were asked")
         if told.receipt is None:
             self._witness.tell(told.exchange, None)
             raise ProtocolViolated("the curator's answer came without a receipt of its log")
@@ -175,24 +209,26 @@ class Run:
 
         def work(db: Connection) -> None:
             self._hold(db)
-            store.answer_trial(
-                db,
-                self._identity,
-                number,
-                answered_at=stamp(now),
-                query_id=reply.id,
-                y=answer.y,
-                plays=answer.plays,
-                passport=answer.passport.model_dump_json(),
-                reply=told.body,  # the log has its digest: so nobody can change y afterwards
-            )
+            for number, answer in enumerate(answers, start=first):
+                store.answer_trial(
+                    db,
+                    self._identity,
+                    number,
+                    answered_at=stamp(now),
+                    query_id=reply.id,
+                    y=answer.y,
+                    plays=answer.plays,
+                    passport=answer.passport.model_dump_json(),
+                    # The log has its digest: so nobody can change y afterwards.
+                    reply=told.body if number == first else None,
+                )
             if self._waited:
                 store.change_run(db, self._identity, waits=0, waiting_since=None)
             self._witness.keep(db, told.exchange, told.receipt)
 
         self._desk.database.write(work)
         self._waited = False
-        return answer
+        return answers
 
     def _retry(self, call: Callable[[], T]) -> T:
         """Call again, ever slower, while a retry may help. Interrupted when told so meanwhile."""

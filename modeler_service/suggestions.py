@@ -11,20 +11,19 @@ import numpy as np
 
 from modeler_service.addresses import check_address
 from modeler_service.algorithms.algorithm import memory_of
+from modeler_service.beliefs import recommended
 from modeler_service.candidates import fetched
-from modeler_service.choosing import Choosing, Proposal
+from modeler_service.choosing import Choosing
+from modeler_service.run import connected
 from modeler_service.settings import Settings
 from modeler_service.witness import Witness
 from shared import wire
-from shared.client import StudyClient
 from shared.errors import CuratorRefused, Draining, Invalid, NumericalFailure, ProtocolViolated, RateLimited, Remote
 from shared.matrix import Matrix
 from shared.serving.desk import Desk
 
 WAITING_MAX = 8
 """Requests that may wait for a thread: each holds its body in memory."""
-_ALONE = wire.LdpAta | wire.LdpTgp | wire.TgpTight | wire.LdpMoma | wire.Ata | wire.Tgp | wire.Moma
-"""Algorithms whose estimate an outcome equal to its mean would change: no batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,11 @@ class Planned:
     algorithm: wire.AlgorithmSpec
     iterations: int
     initial_rows: int
+    initial_design: Literal["random", "maximin"]
     seed: int
+    batch_size: int
+    repeats: Literal["algorithm", "never", "after_all"]
+    stop: wire.StopRules
     kernel: wire.Kernel | None
 
 
@@ -106,7 +109,7 @@ class Suggestions:
         capacity = len(asked.observations) + asked.count
         # Candidates of a request are held once more as Python's numbers; and the factor of the outcomes' covariance.
         need = memory_of(asked.algorithm, n, r, capacity) + (40 * n * r if asked.inline else 0)
-        if isinstance(asked.algorithm, wire.GpUcb):
+        if isinstance(asked.algorithm, wire.GpUcb | wire.GpBucb):
             need += 16 * capacity**2
         if need > self._settings.suggestion_memory_max_bytes:
             raise _invalid(
@@ -130,15 +133,7 @@ class Suggestions:
         witness = Witness(self._desk, told.study_id, actor, lambda db, key, digest: False)
         settings = self._settings
         try:
-            with StudyClient(
-                told.curator_url,
-                told.token,
-                told.study_id,
-                timeout_s=settings.curator_timeout_seconds,
-                verify=str(settings.curator_ca) if settings.curator_ca else True,
-                observe=witness.tell,
-                cancelled=lambda: self._closing,
-            ) as curator:
+            with connected(settings, told, told.token, witness, cancelled=lambda: self._closing) as curator:
                 study = curator.study()
                 witness.trust(study, told.log_key)
                 self._check_memory(asked, study.n, study.r)
@@ -160,18 +155,13 @@ class Suggestions:
         for place, seen in enumerate(asked.observations):
             self._check_time(deadline)
             _observe(choosing, place, seen)
-        proposals: list[Proposal] = []
-        usual = asked.observations[-1].passport if asked.observations else None
-        while len(proposals) < asked.count and (found := choosing.next()):
-            self._check_time(deadline)
-            for proposal in found[: asked.count - len(proposals)]:
-                proposals.append(proposal)
-                if len(proposals) < asked.count:
-                    choosing.pend(proposal, usual)
-        short = len(proposals) < asked.count
+        self._check_time(deadline)
+        found = choosing.next()
         return wire.SuggestionReply(
-            suggestions=[wire.Suggestion(**asdict(proposal)) for proposal in proposals],
-            ended_because=choosing.ended_because if short else None,
+            suggestions=[wire.Suggestion(**asdict(proposal)) for proposal in found],
+            # There are no other rules here that end a run.
+            ended_because="exhausted" if choosing.ended_because == "exhausted" else None if found else "budget",
+            recommendation=recommended(choosing, "asked"),
             warnings=choosing.warnings,
         )
 
@@ -196,8 +186,10 @@ def _check(asked: wire.SuggestionRequest, known: Known) -> None:
     spec = asked.algorithm
     if not isinstance(spec, wire.RandomRows) and asked.kernel is None and known.kernel is None:
         raise _invalid("kernel", f"{spec.name} needs one: the study has none")
-    if asked.count > 1 and isinstance(spec, _ALONE):
-        raise _invalid("count", f"{spec.name} chooses one row at a time")
+    if asked.count > 1 and not isinstance(spec, wire.GpUcb | wire.GpBucb | wire.RandomRows):
+        raise _invalid("count", f"{spec.name} chooses one row at a time: for more take gp_bucb or random")
+    if asked.repeats != "algorithm" and isinstance(spec, wire.LdpMoma | wire.Moma):
+        raise _invalid("repeats", f"{spec.name} plays each row several times: repeats must be algorithm")
     for place, seen in enumerate(asked.observations):
         if seen.row >= known.n:
             raise _invalid(f"observations.{place}.row", f"there are {known.n} candidates, counted from 0")
@@ -208,25 +200,33 @@ def _check(asked: wire.SuggestionRequest, known: Known) -> None:
 
 def _choosing(asked: wire.SuggestionRequest, known: Known) -> Choosing:
     """What chooses, before it has seen anything. Raises Invalid for an algorithm that does not fit the candidates."""
-    initial = min(asked.initial_rows, known.n)
-    left = max(len(asked.observations) + asked.count - initial, 0)
-    iterations = left
-    if asked.iterations is not None:
-        # What only the algorithms over few arms weigh by is for the others memory that they would not use.
-        few = isinstance(asked.algorithm, wire.FewArmsSpec)
-        iterations = asked.iterations if few else min(asked.iterations, left)
-        if len(asked.observations) > initial + asked.iterations:
-            raise _invalid("observations", "there are more than initial_rows and iterations together")
-    plan = Planned(asked.algorithm, iterations, initial, asked.seed, asked.kernel)
+    initial, outcomes = min(asked.initial_rows, known.n), len(asked.observations) + asked.count
+    iterations = asked.iterations if asked.iterations is not None else max(outcomes - initial, 0)
+    if len(asked.observations) > initial + iterations:
+        raise _invalid("observations", "there are more than initial_rows and iterations together")
+    algorithm = asked.algorithm
+    if isinstance(algorithm, wire.GpUcb) and asked.count > 1:
+        algorithm = wire.GpBucb(**algorithm.model_dump() | {"name": "gp_bucb"})
+    plan = Planned(
+        algorithm,
+        iterations,
+        initial,
+        asked.initial_design,
+        asked.seed,
+        asked.count,
+        asked.repeats,
+        wire.StopRules(),
+        asked.kernel,
+    )
     usual = max(len(asked.observations) - initial, 0) + 1
     skipped = asked.step - usual if asked.step is not None else 0
     try:
-        return Choosing(plan, known, known.candidates, skipped=skipped)
+        return Choosing(plan, known, known.candidates, outcomes=outcomes, skipped=skipped)
     except (Invalid, ProtocolViolated) as error:
         raise _invalid("algorithm", str(error)) from None
 
 
-def _observe(choosing: Choosing, place: int, seen: wire.Observation) -> None:
+def _observe(choosing: Choosing, place: int, seen: wire.SuggestionObservation) -> None:
     passport = seen.passport
     if seen.noise_variance is not None:
         passport = wire.NoisePassport(measurement_variance=seen.noise_variance)

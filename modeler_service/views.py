@@ -10,6 +10,7 @@ def trial_view(row: Any) -> wire.TrialView:
     """A trial as it is told."""
     return wire.TrialView(
         number=row.number,
+        query=row.query,
         phase=row.phase,
         row=row.row,
         mean=row.mean,

@@ -1,13 +1,15 @@
 """GP-UCB over finite candidates: Algorithm 2 of Kharkovskii et al. (2020)."""
 
+from math import sqrt
+
 import numpy as np
 
 from shared import wire
-from shared.acquisition import Choice, beta
+from shared.acquisition import Choice, Estimate, beta
 from shared.averaging import noise_aware
 from shared.kernels import kernel_of
-from shared.matrix import Matrix
-from shared.posterior import Posterior
+from shared.matrix import Matrix, Vector
+from shared.posterior import Posterior, Rows
 
 NO_NOISE = wire.NoiseLaw(family="none")
 
@@ -53,7 +55,35 @@ class GpUcb:
 
     def observe(self, row: int, outcome: float, passport: wire.NoisePassport | None = None) -> None:
         """Update the posterior."""
-        variance = self._noise_variance
-        if passport is not None:
-            variance = max(variance, passport.measurement_variance) + (passport.privacy.variance or 0.0)
-        self._posterior.observe(row, outcome, variance)
+        self._posterior.observe(row, outcome, self._variance_of(passport))
+
+    def _variance_of(self, passport: wire.NoisePassport | None) -> float:
+        """With what noise variance an outcome counts."""
+        if passport is None:
+            return self._noise_variance
+        return max(self._noise_variance, passport.measurement_variance) + (passport.privacy.variance or 0.0)
+
+    def hide(self, rows: Rows) -> None:
+        """Choose none of these rows from now on, and any other."""
+        self._posterior.hide(rows)
+
+    def moments(self, rows: Rows) -> tuple[Vector, Vector]:
+        """Posterior means and variances of f at ``rows``."""
+        return self._posterior.moments(rows)
+
+    def best(self, rows: Rows) -> Estimate:
+        """Which of ``rows`` has the largest posterior mean."""
+        row, mean, variance = self._posterior.best(rows)
+        return Estimate(row, mean, sqrt(variance))
+
+    def regret(self, choice: Choice, step: int, rows: Rows) -> float:
+        """How much better than the best of ``rows`` any row can be that may be asked, with probability 1 - delta_ucb.
+
+        max (mean + sqrt(beta_t) sd) over those rows, which is the bound of the ``choice``, minus the largest
+        mean - sqrt(beta_t) sd over ``rows``: by Lemma 5.1 of Srinivas et al. (2010) every f lies between its bounds at
+        every step with that probability, if f is drawn from the process that the kernel says.
+        """
+        weight = beta(self._posterior.n, step, self._delta_prime)
+        _, mean, variance = self._posterior.best(rows, weight)
+        assert choice.acquisition is not None, "a choice of the largest bound has one"
+        return choice.acquisition - (mean - sqrt(weight * variance))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any, get_args
 
 import typer
@@ -125,9 +126,18 @@ def build(
                 ssl_ca_certs=str(chosen.tls_client_ca) if chosen.tls_client_ca else None,
                 ssl_cert_reqs=ssl.CERT_REQUIRED if chosen.tls_client_ca else ssl.CERT_NONE,
             )
-            uvicorn.Server(config).run(sockets=[listening])
+            _Server(config).run(sockets=[listening])
 
     return cli
+
+
+class _Server(uvicorn.Server):
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Tell the application that it is to leave: replies without an end would hold up the drain."""
+        leave: Callable[[], None] | None = getattr(self.config.app.state, "leave", None)  # type: ignore[union-attr]
+        if leave is not None:
+            leave()
+        super().handle_exit(sig, frame)
 
 
 def _verified(opened: Desk, check: Check, key: str | None = None) -> Head:

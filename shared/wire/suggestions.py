@@ -8,11 +8,10 @@ from shared.wire.answers import NONE, Answers
 from shared.wire.base import FEATURES_MAX, PositiveFloat, Reply, Request, Seed
 from shared.wire.queries import NoisePassport
 from shared.wire.releases import NoiseLaw
-from shared.wire.runs import AlgorithmSpec, CuratorUrl, GpUcb
+from shared.wire.runs import OBSERVATIONS_MAX, AlgorithmSpec, CuratorUrl, GpUcb, Outcome, Recommendation
 from shared.wire.studies import Kernel
 
 INLINE_ROWS_MAX = 100_000
-OBSERVATIONS_MAX = 10_000
 SUGGESTIONS_MAX = 100
 Number = Annotated[float, Field(ge=-1e50, le=1e50)]
 
@@ -49,11 +48,11 @@ class InlineStudy(Request):
     privacy_unit: Literal["row", "answer"] = Field("row", description="Whether answers about one row add up.")
 
 
-class Observation(Request):
+class SuggestionObservation(Request):
     """One outcome that is known."""
 
     row: int = Field(ge=0, lt=2**53, description="Row of the candidates, from 0.")
-    y: Number = Field(description="The outcome, in units of the measurement.")
+    y: Outcome = Field(description="The outcome, in units of the measurement.")
     noise_variance: PositiveFloat | None = Field(
         None,
         description=(
@@ -81,7 +80,7 @@ class SuggestionRequest(Request):
     inline: InlineStudy | None = Field(None, description="Candidates in this request.")
     algorithm: AlgorithmSpec = Field(GpUcb(name="gp_ucb"), description="How rows are chosen.")
     kernel: Kernel | None = Field(None, description="Fixed hyper-parameters, or null: those of the study.")
-    observations: list[Observation] = Field(
+    observations: list[SuggestionObservation] = Field(
         [], max_length=OBSERVATIONS_MAX, description="Outcomes, in the order in which they came."
     )
     count: int = Field(
@@ -90,7 +89,7 @@ class SuggestionRequest(Request):
         le=SUGGESTIONS_MAX,
         description=(
             "How many rows, to be asked together: each is chosen as if those before it had been answered with their "
-            "posterior mean. More than 1: gp_ucb, igp_ucb, bounded_igp, laplace_adf, thompson and random alone."
+            "posterior mean. More than 1: for gp_bucb and random; gp_ucb is then taken for gp_bucb."
         ),
     )
     seed: Seed = Field(0, description="Decides initial rows and ties: the same seed makes the same choices.")
@@ -104,7 +103,12 @@ class SuggestionRequest(Request):
         0,
         ge=0,
         le=10_000,
-        description="So many observations, the first, are of rows drawn at random; where there are fewer, draw on.",
+        description="So many observations, the first, are of rows of the initial design; where there are fewer, go on.",
+    )
+    initial_design: Literal["random", "maximin"] = Field("random", description="How the initial rows are chosen.")
+    repeats: Literal["algorithm", "never", "after_all"] = Field(
+        "algorithm",
+        description="Whether a row may be asked again: as the algorithm will, never, or once all were asked.",
     )
     iterations: int | None = Field(
         None,
@@ -118,7 +122,7 @@ class Suggestion(Reply):
     """One row to ask. Moments are in units of the measurement."""
 
     row: int = Field(description="Row of the candidates.")
-    phase: Literal["initial", "algorithm"] = Field(description="Whether the row was drawn at random or chosen.")
+    phase: Literal["initial", "algorithm"] = Field(description="Whether the row is of the initial design or chosen.")
     mean: float | None = Field(description="Posterior mean of the row; null for a random one.")
     sd: float | None = Field(description="Posterior standard deviation; null for a random row.")
     acquisition: float | None = Field(description="In the direction of maximization.")
@@ -128,8 +132,13 @@ class Suggestion(Reply):
 class SuggestionReply(Reply):
     """Rows to ask next, and the best so far."""
 
-    suggestions: list[Suggestion] = Field(description="In the order of choice; fewer than asked where none is left.")
+    suggestions: list[Suggestion] = Field(
+        description="In the order of choice. Fewer than asked where none is left, and where the initial rows end."
+    )
     ended_because: Literal["budget", "exhausted"] | None = Field(
-        description="Why there are fewer: iterations are used up, or every row was asked. Null: there are not."
+        description="Why there is none: iterations are used up, or every row was asked. Null: there are some."
+    )
+    recommendation: Recommendation | None = Field(
+        description="The best of the rows asked, by all that is known; null before an observation."
     )
     warnings: list[str] = Field(description="What speaks against the chosen algorithm here, in words.")

@@ -29,7 +29,7 @@ def inline(n=30, r=2, **told):
 
 
 def seen(*pairs, **told):
-    return [wire.Observation(row=row, y=y, **told) for row, y in pairs]
+    return [wire.SuggestionObservation(row=row, y=y, **told) for row, y in pairs]
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def access(curator, opened, **chosen):
 
 
 def observed(trials):
-    return [wire.Observation(row=t.row, y=t.y, passport=t.passport) for t in trials]
+    return [wire.SuggestionObservation(row=t.row, y=t.y, passport=t.passport) for t in trials]
 
 
 # --- the same rows as a run -----------------------------------------------------------------------
@@ -84,10 +84,26 @@ def test_suggestions_are_the_trials_of_a_run(name, owner, dataset, open_study, c
         for field in wire.Suggestion.model_fields:
             assert getattr(told, field) == getattr(chosen, field), (number, field)
         assert (reply.ended_because, reply.warnings) == (None, run.warnings)
+        assert (reply.recommendation is None) == (number == 0)
     done = wire.SuggestionRequest(
         study=access(curator, opened), algorithm=algorithm, observations=observed(trials), initial_rows=3, iterations=9
     )
-    assert (vendor.suggest(done).suggestions, vendor.suggest(done).ended_because) == ([], "budget")
+    reply = vendor.suggest(done)
+    assert (reply.suggestions, reply.ended_because, reply.recommendation) == ([], "budget", run.recommendation)
+
+
+def test_a_batch_is_the_query_of_a_run(opened, curator, vendor):
+    """Also with rows that are never asked again, and a design that is not random."""
+    chosen = {"repeats": "never", "initial_rows": 3, "initial_design": "maximin", "iterations": 12, "seed": 4}
+    how = {"algorithm": wire.GpBucb(name="gp_bucb"), **chosen}
+    run = wire.RunCreate(curator_url=curator.url, study_id=opened.id, token=opened.token, batch_size=4, **how)
+    trials = vendor.export(vendor.wait(vendor.start(run).id, timeout_s=60).id).trials
+    for first in (0, 3, 7, 11):
+        known = {"study": access(curator, opened), "observations": observed(trials[:first]), "count": 4}
+        rows = [told.row for told in vendor.suggest(wire.SuggestionRequest(**known, **how)).suggestions]
+        assert rows == [trial.row for trial in trials if trial.query == first + 1]
+        plain = how | {"algorithm": wire.GpUcb(name="gp_ucb")}
+        assert rows == [told.row for told in vendor.suggest(wire.SuggestionRequest(**known, **plain)).suggestions]
 
 
 def test_candidates_in_the_request_are_answered_as_those_of_a_study(curator, opened, vendor, small, modeler):
@@ -127,7 +143,7 @@ def test_a_batch_conditions_on_its_rows_and_keeps_the_mean_of_the_outcomes(vendo
     x, rows, y = np.array(own.candidates), [4, 9, 9], np.array([0.3, -0.2, -0.1])
     noise = [0.01, 0.5, 0.01]  # one outcome is told with a noise of its own
     told = seen((4, 0.3), (9, -0.2), (9, -0.1))
-    told[1] = wire.Observation(row=9, y=-0.2, noise_variance=0.5)
+    told[1] = wire.SuggestionObservation(row=9, y=-0.2, noise_variance=0.5)
     reply = vendor.suggest(wire.SuggestionRequest(inline=own, observations=told, count=6))
     mean = posterior(x, rows, noise)[0] @ y
     for place, found in enumerate(reply.suggestions):
@@ -140,21 +156,13 @@ def test_a_batch_conditions_on_its_rows_and_keeps_the_mean_of_the_outcomes(vendo
     assert len({found.row for found in reply.suggestions}) > 1
 
 
-@pytest.mark.parametrize("name", ["random", "thompson", "igp_ucb", "laplace_adf", "bounded_igp"])
-def test_other_batches_begin_with_the_single_choice_and_differ(name, vendor):
-    algorithm, answers = {**FAMILIES, "igp_ucb": (wire.IgpUcb(name="igp_ucb"), None)}[name]
-    own = inline(answers=answers) if answers else inline()
-    known = {"inline": own, "algorithm": algorithm, "observations": seen((1, 0.5), (7, -0.5)), "iterations": 30}
-    one = vendor.suggest(wire.SuggestionRequest(**known)).suggestions
-    many = vendor.suggest(wire.SuggestionRequest(**known, count=8)).suggestions
-    assert (many[:1], len(many)) == (one, 8)
-    assert len({told.row for told in many}) > 1
-
-
 def test_random_rows_end_when_every_row_was_asked(vendor):
     known = {"inline": inline(n=5), "algorithm": wire.RandomRows(name="random"), "observations": seen((2, 0.0))}
     reply = vendor.suggest(wire.SuggestionRequest(**known, count=10))
-    assert (sorted(told.row for told in reply.suggestions), reply.ended_because) == ([0, 1, 3, 4], "exhausted")
+    assert (sorted(told.row for told in reply.suggestions), reply.ended_because) == ([0, 1, 3, 4], None)
+    known["observations"] = seen(*((row, 0.0) for row in range(5)))
+    reply = vendor.suggest(wire.SuggestionRequest(**known, count=10))
+    assert (reply.suggestions, reply.ended_because) == ([], "exhausted")
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -220,7 +228,7 @@ MADE = {
     "an outcome that the kernel cannot take": (
         "observations.1",
         {
-            "observations": seen((1, 1e50), (2, -1e50)),
+            "observations": seen((1, 1e50), (2, -1e150)),
             "kernel": wire.Kernel(lengthscale=1.0, signal_variance=1e-50, noise_variance=1e-50),
         },
     ),
@@ -301,7 +309,7 @@ def test_what_was_asked_of_the_curator_is_in_both_logs_and_nothing_else_is_kept(
             (told,) = vendor.suggest(request.model_copy(update={"observations": observations})).suggestions
             query = wire.QueryRequest(rows=[wire.RowPlays(row=told.row)])
             (answer,) = study.ask(query, key=f"own-{number}")[0].answers
-            observations.append(wire.Observation(row=answer.row, y=answer.y, passport=answer.passport))
+            observations.append(wire.SuggestionObservation(row=answer.row, y=answer.y, passport=answer.passport))
     exchanges = [r["exchange"] for r in modeler.records() if r.get("exchange")]
     paths = [f"/v1/studies/{opened.id}{what}" for what in ("", "/candidates", "", "")]
     assert [exchange["path"] for exchange in exchanges] == paths
