@@ -252,7 +252,13 @@ def at_modeler(curator, opened, modeler, run_of) -> World:
                 for verb, run_id in zip(HALTED, halted, strict=True)
             },
         },
-        bodies={"POST /v1/runs": lambda body: body | {"curator_url": nowhere}},
+        bodies={
+            "POST /v1/suggestions": lambda body: {
+                "inline": {"candidates": [[0.0], [1.0]], "direction": "maximize"},
+                "algorithm": {"name": "random"},
+            },
+            "POST /v1/runs": lambda body: body | {"curator_url": nowhere},
+        },
     )
 
 
