@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks import choosing, draws, exchange, ldp, log, release
+from benchmarks import both, choosing, draws, exchange, ldp, log, release
 from benchmarks.table import Table
 
 RESULTS = Path(__file__).parent / "results"
@@ -17,17 +17,20 @@ def main() -> None:
     """Run every benchmark, or the parts that are named: then nothing is kept."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=main.__doc__)
     parser.add_argument(
-        "parts", nargs="*", metavar="part", help="choosing, draws, exchange, ldp, log, release (default: all)"
+        "parts", nargs="*", metavar="part", help="both, choosing, draws, exchange, ldp, log, release (default: all)"
     )
     parser.add_argument("--grants", type=int, default=exchange.CLIENTS, help="how many the clients of exchange share")
     parser.add_argument("--rows", type=int, default=release.ROWS, help="of the release; a million take minutes")
-    parser.add_argument("--large", action="store_true", help="choosing among a million rows too: a minute, 2 GiB")
+    parser.add_argument(
+        "--large", action="store_true", help="choosing and both with a million rows too: minutes, 3 GiB"
+    )
     chosen = parser.parse_args()
     if not 1 <= chosen.grants <= exchange.CLIENTS:
         parser.error(f"--grants: 1 to {exchange.CLIENTS}")
     if chosen.rows < 1:
         parser.error("--rows: at least 1")
     parts: dict[str, Callable[[], list[Table]]] = {
+        "both": lambda: both.tables(chosen.large),
         "choosing": lambda: choosing.tables(chosen.large),
         "draws": draws.tables,
         "exchange": lambda: exchange.tables(chosen.grants),

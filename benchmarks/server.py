@@ -64,13 +64,27 @@ def bare(mode: str, folder: Path) -> Iterator[Server]:
 @contextmanager
 def curator(folder: Path, settings: dict[str, str]) -> Iterator[tuple[Server, str]]:
     """A curator with a data folder of its own, and the owner's token."""
-    port, token = _free_port(), folder / "first-token"
+    with _service("curator", folder, settings) as told:
+        yield told
+
+
+@contextmanager
+def modeler(folder: Path, settings: dict[str, str]) -> Iterator[tuple[Server, str]]:
+    """A modeler with a data folder of its own, and the vendor's token."""
+    with _service("modeler", folder, settings) as told:
+        yield told
+
+
+@contextmanager
+def _service(name: str, folder: Path, settings: dict[str, str]) -> Iterator[tuple[Server, str]]:
+    port, token = _free_port(), folder / f"{name}-first-token"
+    prefix = f"BLINDOPT_{name.upper()}_"
     chosen = {
-        "BLINDOPT_CURATOR_DATA_DIR": str(folder / "data"),
-        "BLINDOPT_CURATOR_PORT": str(port),
-        "BLINDOPT_CURATOR_FIRST_TOKEN_FILE": str(token),
+        f"{prefix}DATA_DIR": str(folder / f"{name}-data"),
+        f"{prefix}PORT": str(port),
+        f"{prefix}FIRST_TOKEN_FILE": str(token),
     }
-    with _started(["curator_service", "serve"], chosen | settings, port, folder / "curator.log") as server:
+    with _started([f"{name}_service", "serve"], chosen | settings, port, folder / f"{name}.log") as server:
         yield server, token.read_text()
 
 

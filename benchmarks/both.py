@@ -1,0 +1,188 @@
+"""Whole runs over real HTTP: curator and modeler as two processes, each with its durable log."""
+
+import io
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from threadpoolctl import threadpool_limits
+
+from benchmarks.choosing import DELTA_PRIME, LARGE, NOISE_VARIANCE, STEPS, Problem, scikit_learn, worst_gap
+from benchmarks.release import Memory, watched
+from benchmarks.server import Failed, Server, curator, modeler, scratch
+from benchmarks.table import Cell, Table
+from shared import matrix, wire
+from shared.client import OwnerClient, StudyClient, VendorClient
+from shared.matrix import Matrix, Vector
+
+REPEATS = 5
+ROWS, COLUMNS, LENGTHSCALE = 10_000, 2, 0.2
+LARGE_COLUMNS, LARGE_STEPS = 15, 100
+_MIB = 2**20
+_WAIT_SECONDS = 3_600.0
+
+
+def outcome(x: Matrix) -> Vector:
+    """A smooth one, of rows (n, d)."""
+    total: Vector = np.sin(7 * x).sum(axis=1) / np.sqrt(x.shape[1])
+    return total
+
+
+def records(rows: int, columns: int) -> bytes:
+    """A Parquet file of uniform features and a smooth outcome."""
+    x = np.random.default_rng(0).uniform(size=(rows, columns))
+    file = io.BytesIO()
+    told = {f"c{j}": x[:, j] for j in range(columns)} | {"y": outcome(x)}
+    pq.write_table(pa.table(told), file, compression="none")
+    return file.getvalue()
+
+
+@dataclass(frozen=True, slots=True)
+class Parties:
+    """Both services, and their people's clients."""
+
+    curator: Server
+    modeler: Server
+    owner: OwnerClient
+    vendor: VendorClient
+
+    def register(self, file: bytes) -> str:
+        """The dataset's identity."""
+        return self.owner.register("bench", file, filename="bench.parquet").id
+
+    def release(self, dataset_id: str, columns: int, lengthscale: float) -> tuple[str, str]:
+        """A study of the records under a Gaussian release, and the token of a grant."""
+        spec = wire.StudyCreate(
+            name="bench",
+            dataset_id=dataset_id,
+            features=[wire.Feature(column=f"c{j}", lower=0.0, upper=1.0) for j in range(columns)],
+            measurement=wire.Measurement(column="y", direction="maximize"),
+            release=wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5),
+            kernel=wire.Kernel(lengthscale=lengthscale, signal_variance=1.0, noise_variance=NOISE_VARIANCE),
+        )
+        study = self.owner.create_study(spec).id
+        self.owner.release(study)
+        return study, self.owner.grant(study, wire.GrantCreate(name="bench")).token
+
+    def candidates(self, study: str, token: str) -> Matrix:
+        """Z, as a modeler gets it."""
+        with StudyClient(self.curator.url, token, study) as client, tempfile.TemporaryDirectory() as folder:
+            view, path = client.study(), Path(folder) / "z.npy"
+            client.download(path, view.release_sha256, max_bytes=1 << 30)
+            return np.array(matrix.load(path))
+
+    def run(self, study: str, token: str, steps: int) -> wire.RunView:
+        """A run to its end; Failed if it ended otherwise than by its budget."""
+        asked = wire.RunCreate(
+            curator_url=self.curator.url,
+            study_id=study,
+            token=token,
+            algorithm=wire.GpUcb(name="gp_ucb", delta_ucb=2 * DELTA_PRIME, noise_aware=False),
+            iterations=steps,
+            initial_rows=0,
+        )
+        done = self.vendor.wait(self.vendor.start(asked).id, timeout_s=_WAIT_SECONDS)
+        if done.state != "completed" or done.trials != steps:
+            raise Failed(f"the run is {done.state} after {done.trials} of {steps} trials: {done.problem}")
+        return done
+
+
+@contextmanager
+def parties() -> Iterator[Parties]:
+    """Both services with folders of their own on the project's disk."""
+    with scratch() as folder, ExitStack() as stack:
+        one, owner = stack.enter_context(curator(folder, {}))
+        two, vendor = stack.enter_context(modeler(folder, {}))
+        told = (
+            stack.enter_context(OwnerClient(one.url, owner, timeout_s=7_200)),
+            stack.enter_context(VendorClient(two.url, vendor, timeout_s=7_200)),
+        )
+        yield Parties(one, two, *told)
+
+
+def _check(z: Matrix, trials: list[wire.TrialView]) -> None:
+    """Failed unless each row that a run asked had the largest bound."""
+    outcomes, rows = np.zeros(len(z)), [trial.row for trial in trials]
+    outcomes[rows] = [trial.y for trial in trials]
+    gap = worst_gap(Problem("run", z, LENGTHSCALE, outcomes), rows)
+    if gap > 1e-9:
+        raise Failed(f"a row was chosen whose bound is {gap:.1e} below the largest")
+
+
+def small() -> Table:
+    """A run of 50 queries over 10,000 candidates, download of Z included, beside loops that need no other party."""
+    file = records(ROWS, COLUMNS)
+    times: dict[str, list[float]] = {"both services": [], **{name: [] for name in PEERS}}
+    with parties() as both:
+        dataset = both.register(file)
+        for _ in range(REPEATS):
+            study, token = both.release(dataset, COLUMNS, LENGTHSCALE)  # a new one each time: Z is downloaded again
+            z = both.candidates(study, token)
+            started = time.perf_counter()
+            done = both.run(study, token, STEPS)
+            times["both services"].append(time.perf_counter() - started)
+            _check(z, both.vendor.export(done.id).trials)
+            problem = Problem("run", z, LENGTHSCALE, outcome(z))  # Z is in secret order: y of its rows is not known
+            for name, loop in PEERS.items():
+                started = time.perf_counter()
+                for _ in loop(problem):
+                    pass
+                times[name].append(time.perf_counter() - started)
+    ours = float(np.median(times["both services"]))
+    lines: list[list[Cell]] = [
+        [name, float(np.median(found)), min(found), max(found), float(np.median(found)) / ours]
+        for name, found in times.items()
+    ]
+    title = (
+        f"A whole run, n = {ROWS:,}, r = {COLUMNS}, {STEPS} queries over HTTP with two durable logs and Z fetched first"
+    )
+    return Table(title, ["loop", "s (median)", "least", "most", "to both services"], lines)
+
+
+PEERS: dict[str, Callable[[Problem], Iterator[int]]] = {"scikit-learn alone, one process": scikit_learn}
+
+
+def large() -> Table:
+    """A million records of 15 features: what each party takes from the file to the last of 100 answers."""
+    told: list[list[Cell]] = []
+    file = records(LARGE, LARGE_COLUMNS)
+    size = 8 * LARGE * LARGE_COLUMNS
+
+    @contextmanager
+    def step(name: str) -> Iterator[None]:
+        memories: list[Memory] = []
+        with ExitStack() as stack:
+            memories += [stack.enter_context(watched(party.pid)) for party in (both.curator, both.modeler)]
+            started = time.perf_counter()
+            yield
+            seconds = time.perf_counter() - started
+        sizes = [found / _MIB for one in memories for found in (one.proportional, one.anonymous)]
+        told.append([name, seconds, *sizes])
+
+    with parties() as both:
+        with step("register the Parquet file"):
+            dataset = both.register(file)
+        with step("draw and publish Z, grant"):
+            study, token = both.release(dataset, LARGE_COLUMNS, 4.0)
+        with step(f"run of {LARGE_STEPS} queries, Z fetched"):
+            both.run(study, token, LARGE_STEPS)
+    columns = ["step", "s", "curator PSS MiB", "curator anonymous MiB", "modeler PSS MiB", "modeler anonymous MiB"]
+    stated = 8 * LARGE * (LARGE_STEPS + LARGE_COLUMNS + 6) / _MIB + 50
+    title = (
+        f"A run over {LARGE:,} candidates of {LARGE_COLUMNS} columns ({size / _MIB:.0f} MiB) through both services; "
+        f"the engine may hold {stated:.0f} MiB"
+    )
+    return Table(title, columns, told)
+
+
+def tables(huge: bool = False) -> list[Table]:
+    """The run beside its peers; with ``huge`` the million too: minutes, and 3 GiB."""
+    with threadpool_limits(1):
+        found = [small()]
+    return [*found, large()] if huge else found
