@@ -11,7 +11,17 @@ from modeler_service import exporting, importing
 from modeler_service.service import Modeler
 from shared import wire
 from shared.serving.problems import documented
-from shared.serving.routing import AskedDep, PageSize, PageToken, allowed, answer, body_of, page_of
+from shared.serving.routing import (
+    AskedDep,
+    IdempotencyKey,
+    PageSize,
+    PageToken,
+    allowed,
+    answer,
+    asked,
+    body_of,
+    page_of,
+)
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 _READ = [allowed("vendor", "viewer")]
@@ -247,8 +257,8 @@ async def events(
 async def observe(
     request: Request,
     run_id: RunId,
-    asked: AskedDep,
     modeler: ModelerDep,
+    idempotency_key: IdempotencyKey = None,
     dry_run: Annotated[bool, Query(description="Check every line and store nothing.")] = False,
 ) -> Response:
     """Give a run that was created with `hold` what was measured before, as JSON or CSV. The curator never sees it."""
@@ -257,7 +267,8 @@ async def observe(
         found = await run_in_threadpool(importing.of_csv, await request.body())
     else:
         found = importing.of_json(await body_of(request, wire.ObservationImport))
+    one = await asked(request, idempotency_key)  # its digest needs the whole body, which is read by now
     if dry_run:
         report = await run_in_threadpool(modeler.check_import, run_id, found)
         return Response(report.model_dump_json(), media_type="application/json")
-    return answer(request, await run_in_threadpool(modeler.observe, asked, run_id, found))
+    return answer(request, await run_in_threadpool(modeler.observe, one, run_id, found))
