@@ -287,15 +287,15 @@ def test_a_run_that_was_killed_and_resumed_is_derived_again_as_it_was(play, part
     if modeler.process.poll() is not None:
         modeler.start()
     run = play(wire.GpUcb(name="gp_ucb"), release=wire.GaussianRelease(mechanism="gaussian", epsilon="4", delta=1e-5),
-               iterations=298)  # fmt: skip
+               iterations=198)  # fmt: skip
     count = "SELECT count(*) FROM trials WHERE run_id = ?"
-    for service, past in ((modeler, 40), (curator, 110), (modeler, 180)):
+    for service, past in ((modeler, 30), (curator, 80), (modeler, 130)):
         until(lambda past=past: modeler.rows(count, run)[0][0] >= past)
         service.kill()
-        assert modeler.rows(count, run)[0][0] < 300
+        assert modeler.rows(count, run)[0][0] < 200
         if service is modeler:
             code, told = replayed(modeler, run)  # in the middle: what was chosen so far
             assert (code, "choices derived again" in told) == (0, True), told
         service.start()
-    assert play.ended(run).trials == 300
+    assert play.ended(run).trials == 200
     assert replayed(modeler, run)[0] == 0
