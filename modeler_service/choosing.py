@@ -5,7 +5,7 @@ No clock, no database, no network: who has a run's record can derive every choic
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -35,6 +35,48 @@ class Proposal:
     ties: int
 
 
+class Plan(Protocol):
+    """How rows are to be chosen: what a run's settings tell."""
+
+    @property
+    def algorithm(self) -> wire.AlgorithmSpec: ...
+    @property
+    def iterations(self) -> int: ...
+    @property
+    def initial_rows(self) -> int: ...
+    @property
+    def initial_design(self) -> Literal["random", "maximin"]: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def repeats(self) -> Literal["algorithm", "never", "after_all"]: ...
+    @property
+    def stop(self) -> wire.StopRules: ...
+    @property
+    def kernel(self) -> wire.Kernel | None: ...
+    @property
+    def fit(self) -> wire.Fit | None: ...
+
+
+class Problem(Protocol):
+    """What they are chosen among: what a study tells of its candidates and answers."""
+
+    @property
+    def n(self) -> int: ...
+    @property
+    def direction(self) -> Literal["maximize", "minimize"]: ...
+    @property
+    def kernel(self) -> wire.Kernel | None: ...
+    @property
+    def noise(self) -> wire.NoiseLaw: ...
+    @property
+    def answers(self) -> wire.Answers: ...
+    @property
+    def privacy_unit(self) -> Literal["row", "answer"]: ...
+
+
 class Choosing:
     """Chooses the rows of one run.
 
@@ -42,17 +84,20 @@ class Choosing:
     answers to trials 1 .. k were observed, in order, ``next`` tells what follows them, however often it was asked
     before. An empty answer ends the run; ``ended_because`` then says why. ``observations`` are known from the start.
     ``outcomes``: how many it will be shown, where that is known to be fewer than the run may ask.
+    ``skipped``: so many steps came before, of which it is not shown the answers.
     """
 
     def __init__(
         self,
-        spec: wire.RunSpec,
-        study: wire.StudyView,
+        spec: Plan,
+        study: Problem,
         candidates: Matrix,
         observations: Sequence[wire.Observation] = (),
         *,
         outcomes: int | None = None,
+        skipped: int = 0,
     ) -> None:
+        self._skipped = skipped
         self._spec, self._sign, self._n = spec, 1 if study.direction == "maximize" else -1, study.n
         self._asked = np.zeros(study.n, dtype=np.bool_)
         self._sums: dict[int, tuple[float, int]] = {}
@@ -104,7 +149,7 @@ class Choosing:
         if self.seen < len(self._initial):
             rows = self._initial[self.seen : self.seen + self._spec.batch_size]
             return [self._told("initial", Choice(int(row), None, None, None, 1)) for row in rows]
-        step, pending = self.seen - len(self._initial) + 1, np.empty(0, dtype=np.intp)
+        step, pending = self._skipped + self.seen - len(self._initial) + 1, np.empty(0, dtype=np.intp)
         chosen: list[Choice] = []
         try:
             for place in range(min(self._spec.batch_size, self.last - self.seen)):

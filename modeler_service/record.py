@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from modeler_service import store
+from modeler_service.candidates import path_of
 from modeler_service.choosing import Choosing, memory_needed
 from shared import matrix, wire
 from shared.errors import StateConflict
@@ -46,7 +47,7 @@ class Record:
 
     def candidates(self, folder: Path) -> Matrix:
         """The candidates, as they were fetched and checked. StateConflict where they are not there."""
-        path = candidates_path(folder, self.begun.release_sha256)
+        path = path_of(folder, self.begun.release_sha256)
         if not path.exists() or matrix.digest(path) != self.begun.release_sha256:
             raise StateConflict("the candidates are not here: they are fetched when a run on the study works")
         return matrix.load(path)
@@ -71,8 +72,3 @@ def observations_of(db: Connection, identity: str) -> list[wire.Observation]:
         wire.Observation(row=row.row, y=row.y, noise_variance=row.noise_variance)
         for row in store.observation_page(db, identity)
     ]
-
-
-def candidates_path(folder: Path, sha256: str) -> Path:
-    """Where the candidates of a release are kept."""
-    return folder / f"{sha256}.npy"

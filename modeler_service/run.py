@@ -9,15 +9,16 @@ from typing import Any, TypeVar
 
 from modeler_service import store
 from modeler_service.beliefs import recommended
+from modeler_service.candidates import fetched
 from modeler_service.choosing import Choosing, Proposal, memory_needed
-from modeler_service.record import candidates_path, observations_of
+from modeler_service.record import observations_of
 from modeler_service.settings import Settings
 from modeler_service.signals import Interrupted, Signal
 from modeler_service.witness import Witness
-from shared import matrix, wire
+from shared import wire
 from shared.audit import sha256
 from shared.client import StudyClient, query_body
-from shared.errors import BlindoptError, NumericalFailure, ProtocolViolated, Remote, Unreachable
+from shared.errors import BlindoptError, ProtocolViolated, Remote, Unreachable
 from shared.matrix import Matrix
 from shared.serving.desk import Desk
 from shared.serving.store.base import stamp
@@ -41,14 +42,14 @@ def was_asked(db: Connection, key: str, request_sha256: str | None) -> bool:
 
 def connected(
     settings: Settings,
-    spec: wire.RunSpec,
+    spec: wire.RunSpec | wire.StudyAccess,
     token: str,
     witness: Witness,
     *,
     cancelled: Callable[[], bool] = lambda: False,
     progress: Callable[[], None] = lambda: None,
 ) -> StudyClient:
-    """A connection to the curator of a run; every exchange is told to the witness."""
+    """A connection to the curator of a study; every exchange is told to the witness."""
     return StudyClient(
         spec.curator_url,
         token,
@@ -118,21 +119,9 @@ class Run:
                 raise ProtocolViolated(f"the study's {name} is not what it was when the run began")
 
     def _candidates(self, curator: StudyClient, study: wire.StudyView) -> Matrix:
-        size = 8 * study.n * study.r + matrix.HEADER_MAX
-        needed = memory_needed(self._spec, study, len(self._observations))
-        if needed > self._settings.run_memory_max_bytes:
+        if memory_needed(self._spec, study, len(self._observations)) > self._settings.run_memory_max_bytes:
             raise MemoryError
-        if size > self._settings.candidates_max_bytes:
-            raise NumericalFailure(
-                f"the release has {study.n} x {study.r} numbers: more than CANDIDATES_MAX_BYTES allows"
-            )
-        path = candidates_path(self._folder, study.release_sha256)
-        if not path.exists() or matrix.digest(path) != study.release_sha256:
-            self._retry(lambda: curator.download(path, study.release_sha256, max_bytes=size))
-        candidates = matrix.load(path)
-        if candidates.shape != (study.n, study.r):
-            raise NumericalFailure(f"the candidates are {candidates.shape}, the study says {(study.n, study.r)}")
-        return candidates
+        return fetched(curator, study, self._folder, self._settings.candidates_max_bytes, self._retry)
 
     def _loop(self, curator: StudyClient, study: wire.StudyView, candidates: Matrix) -> Ending:
         choosing = Choosing(self._spec, study, candidates, self._observations)

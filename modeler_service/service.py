@@ -1,12 +1,11 @@
 """The modeler's use cases, without HTTP."""
 
-import ipaddress
 import json
 import secrets
 from typing import Any
-from urllib.parse import urlsplit
 
 from modeler_service import store
+from modeler_service.addresses import check_address
 from modeler_service.beliefs import Beliefs, Over
 from modeler_service.events import TRIALS_MAX, News, Streams
 from modeler_service.importing import Import, misfits, report
@@ -14,8 +13,11 @@ from modeler_service.record import observations_of
 from modeler_service.run import connected, was_asked
 from modeler_service.runs import Runs, end, halted_state
 from modeler_service.settings import Settings
+from modeler_service.suggestions import Suggestions
+from modeler_service.views import trial_view
 from modeler_service.witness import Witness
 from shared import wire
+from shared.audit import sha256
 from shared.errors import Invalid, ProtocolViolated, Remote, StateConflict
 from shared.serving.desk import Asked, Desk, Effect
 from shared.serving.store.base import moment, stamp
@@ -32,31 +34,39 @@ class Modeler:
         self._runs = Runs(desk, settings)
         self.beliefs = Beliefs(desk.database, settings.data_dir / "candidates", settings.look_memory_max_bytes)
         self.streams = Streams()
+        self.suggestions = Suggestions(desk, settings)
 
     def close(self) -> None:
         """Leave the runs; the next start takes them up."""
         self.streams.close()
+        self.suggestions.close()
         self._runs.close()
 
     def start(self, asked: Asked, spec: wire.RunCreate) -> StoredReply:
         """Store a run and queue it. Its token is sealed and never shown again."""
-        self._check_url(spec.curator_url)
+        check_address(spec.curator_url, "curator_url", plain_http=self._settings.allow_plain_http)
         past = Import(list(enumerate(spec.observations, start=1)), [])
         _check_fits(misfits(past, spec, 2**53))  # how many rows there are is known when the run begins
         identity = f"run_{secrets.token_hex(8)}"
+        settings = spec.model_dump_json(exclude={"token", "observations", "hold"})
 
         def effect(db: Connection) -> Effect:
             store.add_run(
                 db,
                 id=identity,
                 state="paused" if spec.hold else "queued",
-                spec=spec.model_dump_json(exclude={"token", "observations", "hold"}),
+                spec=settings,
                 sealed_token=self.desk.seal(spec.token.encode()),
                 created_at=stamp(self.desk.clock()),
                 pause_asked_at=stamp(self.desk.clock()) if spec.hold else None,
             )
             store.add_observations(db, identity, [past.model_dump() for past in spec.observations])
-            details = {"run_id": identity, "study_id": spec.study_id, "algorithm": spec.algorithm.name}
+            details = {
+                "run_id": identity,
+                "study_id": spec.study_id,
+                "algorithm": spec.algorithm.name,
+                "spec_sha256": sha256(settings.encode()),  # a replay starts from these settings
+            }
             return Effect(self._view(db, identity), "run.created", details)
 
         reply = self.desk.once(asked, effect)
@@ -109,16 +119,8 @@ class Modeler:
         with self.desk.database.read() as db:
             now = store.progress(db, identity)
             found = store.trial_page(db, identity, after=after, limit=TRIALS_MAX) if now[-1] > after else []
-            trials = [_trial_view(row) for row in found if row.y is not None]
+            trials = [trial_view(row) for row in found if row.y is not None]
             return News(trials, self._view(db, identity) if now != mark else None, now)
-
-    def _check_url(self, url: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme == "http" and not self._settings.allow_plain_http and not _is_loopback(parts.hostname or ""):
-            raise Invalid(
-                "a grant token is not sent over plain http to another machine",
-                [{"field": "curator_url", "message": "use https, or set BLINDOPT_MODELER_ALLOW_PLAIN_HTTP"}],
-            )
 
     def stop(self, asked: Asked, identity: str) -> StoredReply:
         """Tell a run to end after the query under way; at once where none is. Durable.
@@ -194,7 +196,7 @@ class Modeler:
         """Trials of a run in order."""
         with self.desk.database.read() as db:
             store.run(db, identity)
-            return [_trial_view(row) for row in store.trial_page(db, identity, after=after, limit=limit)]
+            return [trial_view(row) for row in store.trial_page(db, identity, after=after, limit=limit)]
 
     def recommendation(self, identity: str, over: Over) -> wire.Recommendation:
         """The row to take: as it was stored at the run's end, or computed now."""
@@ -207,7 +209,7 @@ class Modeler:
     def export(self, identity: str) -> wire.RunExport:
         """Everything needed to redo a run, given the release."""
         with self.desk.database.read() as db:
-            trials = [_trial_view(row) for row in store.trial_page(db, identity)]
+            trials = [trial_view(row) for row in store.trial_page(db, identity)]
             past = observations_of(db, identity)
             return wire.RunExport(run=self._view(db, identity), trials=trials, observations=past)
 
@@ -265,30 +267,3 @@ def _check_fits(faults: list[wire.ImportFault]) -> None:
     if faults:
         told: list[dict[str, object]] = [{"field": f"{f.line}.{f.field}", "message": f.message} for f in faults]
         raise Invalid("the observations cannot be taken: errors says which line and what", told)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _trial_view(row: Any) -> wire.TrialView:
-    return wire.TrialView(
-        number=row.number,
-        query=row.query,
-        phase=row.phase,
-        row=row.row,
-        mean=row.mean,
-        sd=row.sd,
-        acquisition=row.acquisition,
-        ties=row.ties,
-        fitted=wire.Fitted.model_validate_json(row.fitted) if row.fitted else None,
-        chosen_at=moment(row.chosen_at),
-        answered_at=moment(row.answered_at) if row.answered_at else None,
-        query_id=row.query_id,
-        y=row.y,
-        plays=row.plays,
-        passport=wire.NoisePassport.model_validate_json(row.passport) if row.passport else None,
-    )

@@ -549,6 +549,11 @@ class VendorClient(Client):
         """The trials as CSV."""
         return self._send("GET", f"/v1/runs/{run_id}/export", params={"format": "csv"}).check().body.decode()
 
+    def suggest(self, asked: wire.SuggestionRequest) -> wire.SuggestionReply:
+        """Rows to ask next, without a run."""
+        body = asked.model_dump_json().encode()
+        return self._send("POST", "/v1/suggestions", body=body).check().read(wire.SuggestionReply)
+
     def audit(self, grant_id: str | None = None) -> Iterator[wire.AuditEntry]:
         """The whole log, or the modeler's copy of the shared one of a grant."""
         yield from _audit(self._get, grant_id)

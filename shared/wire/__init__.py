@@ -126,6 +126,14 @@ from shared.wire.studies import (
     StudyView,
     TokenView,
 )
+from shared.wire.suggestions import (
+    InlineStudy,
+    StudyAccess,
+    Suggestion,
+    SuggestionObservation,
+    SuggestionReply,
+    SuggestionRequest,
+)
 
 __all__ = [
     "FEATURES_MAX",
@@ -190,6 +198,7 @@ __all__ = [
     "IgpUcb",
     "ImportFault",
     "ImportReport",
+    "InlineStudy",
     "Interval",
     "Kernel",
     "LaplaceAdf",
@@ -249,10 +258,15 @@ __all__ = [
     "SoundRelease",
     "Status",
     "StopRules",
+    "StudyAccess",
     "StudyCreate",
     "StudyOwnerView",
     "StudyPage",
     "StudyView",
+    "Suggestion",
+    "SuggestionObservation",
+    "SuggestionReply",
+    "SuggestionRequest",
     "Tgp",
     "TgpTight",
     "Thompson",

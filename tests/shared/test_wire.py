@@ -35,6 +35,8 @@ HEAVY = {"alpha": 0.5, "value_bound": 4.0, "noise_moment": 2.0}
 ADVISORY = {"mechanism": "gaussian", "version": 1, "reason": "its proof has a hole"}
 RUN = {"curator_url": "http://curator:8000", "study_id": "std_0123456789abcdef", "token": SECRET}
 PAST = {"row": 3, "y": 0.5}
+ACCESS = {"curator_url": "https://curator.example", "study_id": "std_0123456789abcdef", "token": SECRET}
+INLINE = {"candidates": [[0.0, 1.0], [2.0, 3.0]], "direction": "minimize", "answers": LAPLACE}
 REQUESTS = [
     (wire.Feature, FEATURE),
     (wire.Kernel, KERNEL),
@@ -83,6 +85,11 @@ REQUESTS = [
     (wire.Fit, {"every": 5, "starts": 2, "mean": "kernel", "bounds": {}, "priors": {}}),
     (wire.RunSpec, {k: v for k, v in RUN.items() if k != "token"}),
     (wire.RunCreate, RUN),
+    (wire.StudyAccess, ACCESS),
+    (wire.InlineStudy, INLINE),
+    (wire.SuggestionObservation, {"row": 3, "y": -1.5, "passport": {"measurement_variance": 0.1, "clip": [0.0, 1.0]}}),
+    (wire.SuggestionRequest, {"study": ACCESS, "observations": [{"row": 0, "y": 1.0, "noise_variance": 2.0}]}),
+    (wire.SuggestionRequest, {"inline": INLINE, "count": 100, "step": 7, "repeats": "never"}),
 ]
 
 
@@ -306,6 +313,7 @@ def test_a_token_is_not_in_the_repr_of_what_carries_it():
     for carrier in (
         read(wire.RunCreate, RUN),
         read(wire.TokenReplacement, {"token": SECRET}),
+        read(wire.StudyAccess, ACCESS),
         read(wire.GrantReply, granted | {"token": SECRET}),
     ):
         assert carrier.token == SECRET

@@ -258,6 +258,10 @@ def at_modeler(curator, opened, modeler, run_of) -> World:
             # Not all settings go together: that is tested elsewhere.
             "POST /v1/runs": lambda body: body | {"curator_url": nowhere, "algorithm": {"name": "gp_bucb"}, "stop": {}},
             "POST /v1/runs/{run_id}/observations": lambda body: {"observations": [{"row": 3, "y": 0.5}]},
+            "POST /v1/suggestions": lambda body: {
+                "inline": {"candidates": [[0.0], [1.0]], "direction": "maximize"},
+                "algorithm": {"name": "random"},
+            },
         },
     )
 

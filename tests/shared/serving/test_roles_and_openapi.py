@@ -17,6 +17,8 @@ from shared.serving import problems
 from shared.serving.tokens import Role
 
 OPEN = {"/healthz", "/readyz", "/v1/meta", "/openapi.json"}
+CHANGES_NOTHING = (":preview", "/v1/suggestions")
+"""POSTs that create and spend nothing: no key is needed, and no state is in their way."""
 ROLES = {"curator": ("owner", "measurer", "auditor", "modeler"), "modeler": ("vendor", "viewer")}
 
 
@@ -123,6 +125,7 @@ ALLOWED = {
     },
     "modeler": {
         "POST /v1/runs": VENDOR,
+        "POST /v1/suggestions": VENDOR,
         **{f"GET {path}": VIEWERS for path in ("/v1/runs", RUN, f"{RUN}/trials", f"{RUN}/export")},
         **{f"GET {RUN}/{part}": VIEWERS for part in ("recommendation", "posterior", "events")},
         f"POST {RUN}/observations": VENDOR,
@@ -229,7 +232,7 @@ def test_every_operation_documents_its_errors_as_problems(document):
             continue
         replies = operation["responses"]
         assert replies.keys() >= {"400", "401", "403", "404", "405", "413", "422", "500", "503"}, where
-        if method == "post" and not path.endswith(":preview"):
+        if method == "post" and not path.endswith(CHANGES_NOTHING):
             assert "409" in replies, where
         for status, reply in replies.items():
             assert reply["description"], where
@@ -256,7 +259,7 @@ def test_operations_ask_for_a_token_where_the_service_does(document):
 def test_every_operation_that_needs_an_idempotency_key_says_so(document):
     """A client that is written from the contract alone must know the header."""
     for where, path, method, operation in _operations(document):
-        if method != "post" or path.endswith(":preview"):
+        if method != "post" or path.endswith(CHANGES_NOTHING):
             continue
         headers = {p["name"].lower(): p for p in operation.get("parameters", []) if p["in"] == "header"}
         assert "idempotency-key" in headers, where
