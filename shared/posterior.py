@@ -24,6 +24,7 @@ _LEADERS = 64  # candidates that are brought up to date first, all over the rows
 _FEW = 50_000  # candidates that are brought up to date all together, not each when it is needed
 _LITTLE = 16_000  # of which so many all are each time: that takes less than telling which
 _SHARE = 16  # one in so many may be ahead of the others: then it is their turn
+_LOWEST = float(np.finfo(np.float64).min)  # below every bound but that of a hidden row
 _FIRST = 1 << 10  # most of those left over that come next
 
 
@@ -90,6 +91,8 @@ class Posterior:
         self._tolerance = 64.0 * float(np.finfo(dtype).eps) * (1 + self._points.strain)
         self.count = 0
         self._chosen: tuple[int, Vector, float, float] | None = None  # the row solved for last, for ``observe``
+        self._hidden: Rows = np.empty(0, dtype=np.intp)
+        self._hides: NDArray[np.bool_] = np.zeros(n, dtype=np.bool_)
         self._capacity = capacity
         self._asked: Rows = np.empty(0, dtype=np.intp)
         self._asked_at: Matrix = np.empty((0, r))
@@ -107,6 +110,54 @@ class Posterior:
         Raises NumericalFailure, and changes nothing, if the outcome is not finite or the
         factorization has lost its positive pivot; IndexError past n or past the capacity.
         """
+        whitened, mean, pivot = self._next(row, noise_variance)
+        if not (abs(outcome) <= OUTCOME_MAX and np.isfinite(pivot) and pivot > 0):  # refuses NaN too
+            raise NumericalFailure(f"outcome {self.count + 1} cannot be absorbed: check its value")
+        weight = (outcome - mean) / pivot
+        surprise = float(self._surprise[self.count]) + float(weight) ** 2 if abs(weight) <= OUTCOME_MAX else np.inf
+        if not np.isfinite(surprise):
+            raise NumericalFailure(f"outcome {self.count + 1} cannot be absorbed: check its value")
+        self._append(row, whitened, pivot, weight, surprise)
+
+    def suppose(self, row: int, noise_variance: float | None = None) -> None:
+        """Condition on an outcome at ``row`` that is not known yet, as if it were the posterior mean there.
+
+        Means stay as they are, variances fall as they will whatever the outcome: hallucinated feedback of Desautels
+        et al. (2014), section 4. ``retract`` takes it back.
+        """
+        whitened, _, pivot = self._next(row, noise_variance)
+        if not (np.isfinite(pivot) and pivot > 0):
+            raise NumericalFailure(f"row {row} cannot be supposed to be asked: its variance is lost")
+        self._append(row, whitened, pivot, 0.0, float(self._surprise[self.count]))
+
+    def retract(self, count: int) -> None:
+        """Go back to the first ``count`` outcomes, as if the later ones had never been."""
+        if not 0 <= count <= self.count:
+            raise ValueError(f"there are {self.count} outcomes, not {count}")
+        if count == self.count:
+            return
+        self.count, self._chosen = count, None
+        w = self._weights[:count].astype(self._whitened.dtype, copy=False)
+        know = np.flatnonzero(self._state > count)
+        size = max(_LEADERS, _CELLS // max(1, count))
+        for start in range(0, len(know), size):
+            rows = know[start : start + size]
+            old = self._whitened[rows, :count]
+            self._mean[rows] = self._prior_mean + old @ w
+            self._variance[rows] = np.maximum(self._prior_variance - np.einsum("ij,ij->i", old, old), 0.0)
+            self._state[rows] = count
+        self._ahead = None
+        if self._everybody > count:
+            self._everybody, self._deviation = count, np.empty(0)
+
+    def hide(self, rows: Rows) -> None:
+        """Choose none of ``rows`` from now on, and any other; those that were hidden before are shown again."""
+        self._hides[self._hidden] = False
+        self._hidden = np.asarray(rows, dtype=np.intp)
+        self._hides[self._hidden] = True
+
+    def _next(self, row: int, noise_variance: float | None) -> tuple[Vector, float, float]:
+        """Whitened row, mean, and standard deviation of the next outcome, if it is asked at ``row``."""
         if not 0 <= row < len(self._mean):
             raise IndexError(f"row {row} of {len(self._mean)} candidates")
         if self.count == self._capacity:
@@ -117,14 +168,7 @@ class Posterior:
         if self._chosen is None or self._chosen[0] != row:
             self._chosen = row, *(part[0] for part in self._solve(np.array([row])))
         _, whitened, mean, variance = self._chosen
-        pivot = np.sqrt(variance + noise)
-        if not (abs(outcome) <= OUTCOME_MAX and np.isfinite(pivot) and pivot > 0):  # refuses NaN too
-            raise NumericalFailure(f"outcome {self.count + 1} cannot be absorbed: check its value")
-        weight = (outcome - mean) / pivot
-        surprise = float(self._surprise[self.count]) + float(weight) ** 2 if abs(weight) <= OUTCOME_MAX else np.inf
-        if not np.isfinite(surprise):
-            raise NumericalFailure(f"outcome {self.count + 1} cannot be absorbed: check its value")
-        self._append(row, whitened, pivot, weight, surprise)
+        return whitened, mean, float(np.sqrt(variance + noise))
 
     def _append(self, row: int, whitened: Vector, pivot: float, weight: float, surprise: float) -> None:
         t = self.count
@@ -158,6 +202,29 @@ class Posterior:
         """Posterior variances (n,), after bringing every candidate up to date."""
         self._refresh_all()
         return self._variance
+
+    def moments(self, rows: Rows) -> tuple[Vector, Vector]:
+        """Posterior means and variances of some candidates, after bringing them up to date."""
+        if self.n <= _FEW:
+            self._refresh_all()
+        else:
+            self._refresh(rows[self._state[rows] < self.count])
+        return self._mean[rows], self._variance[rows]
+
+    def best(self, rows: Rows, weight: float = 0.0) -> tuple[int, float, float]:
+        """The first of ``rows`` (in rising order, not none) with the largest mean - sqrt(weight variance).
+
+        With its mean and variance, in float64: like a choice, they depend on the outcomes alone.
+        """
+        mean, variance = self.moments(rows)
+        slack = self._tolerance * self._prior_variance
+        shift = self._tolerance * float(np.sqrt(self._prior_variance * self._surprise[self.count]))
+        low = mean - np.sqrt(weight * (variance + slack)) - shift
+        high = mean - np.sqrt(weight * np.maximum(variance - slack, 0.0)) + shift
+        near = rows[high >= low.max()][:_SOLVED]  # very many are equal: far from all outcomes, say
+        _, mean, variance = self._solve(near)
+        place = int((mean - np.sqrt(weight * variance)).argmax())
+        return int(near[place]), float(mean[place]), float(variance[place])
 
     def _refresh(self, rows: Rows) -> None:
         """Bring candidates up to date, as many together as stay in the cache."""
@@ -272,9 +339,15 @@ class Posterior:
     # --- choices ----------------------------------------------------------------------------------
 
     def choose(self, weight: float, rng: Callable[[], np.random.Generator]) -> Choice:
-        """The row of largest mean + sqrt(weight * variance); exact ties are broken by a draw from ``rng()``."""
+        """The row of largest mean + sqrt(weight * variance); exact ties are broken by a draw from ``rng()``.
+
+        Of those that are not hidden: IndexError where none is left.
+        """
+        if len(self._hidden) and self._hides.all():
+            raise IndexError("every row is hidden")
         if self.count == 0:
             bound = upper_confidence_bound(self._mean, self._variance, weight)
+            bound[self._hidden] = -np.inf
             return choose_maximum(bound, self._mean, self._variance, rng)
         rows = self._close(weight)
         found = [self._solve(rows[:_SOLVED])]
@@ -294,11 +367,12 @@ class Posterior:
         shift = self._tolerance * float(np.sqrt(self._prior_variance * self._surprise[self.count]))
         if len(self._mean) > _FEW:
             rows, upper = self._late(weight, slack, shift)
-        elif len(self._mean) > _LITTLE and (near := self._near(weight, slack, shift)) is not None:
+        elif self._may_go_ahead() and (near := self._near(weight, slack, shift)) is not None:
             rows, upper = near
         else:
             self._refresh_all()
             upper = upper_confidence_bound(self._mean, self._variance + slack, weight) + shift
+            upper[self._hidden] = -np.inf
             best = int(upper.argmax())
             low = max(self._variance[best] - slack, 0.0)
             rows = np.flatnonzero(upper >= self._mean[best] - shift + np.sqrt(weight * low))
@@ -307,6 +381,10 @@ class Posterior:
             reached = min(upper[rows].max(), upper_confidence_bound(mean, variance, weight)[0])
             rows = rows[upper[rows] >= reached]
         return rows
+
+    def _may_go_ahead(self) -> bool:
+        """Not where rows are hidden: those near the maximum are too often among them."""
+        return len(self._mean) > _LITTLE and not len(self._hidden)
 
     def _near(self, weight: float, slack: float, shift: float) -> tuple[Rows, Vector] | None:
         """The same where some candidates are ahead of all others; None when too many would have to be."""
@@ -372,10 +450,12 @@ class Posterior:
             np.sqrt(told, out=told)
             told += self._mean[part]
             told += shift
+        upper[self._hidden] = -np.inf
 
         def settle(rows: Rows) -> float:
             """Bring rows up to date and put down their bounds; what the best of them has at least."""
-            best = -np.inf
+            best = _LOWEST
+            rows = rows[~self._hides[rows]]
             for some in (rows[start : start + _SCAN] for start in range(0, len(rows), _SCAN)):
                 self._refresh(some)
                 mean, variance = self._mean[some], self._variance[some]

@@ -1,12 +1,14 @@
 """GP-UCB over finite candidates: Algorithm 2 of Kharkovskii et al. (2020)."""
 
+from math import sqrt
+
 import numpy as np
 
 from modeler_service.algorithms.surrogate import NO_NOISE, Surrogate
 from shared import wire
-from shared.acquisition import Choice, beta
-from shared.matrix import Matrix
-from shared.posterior import Posterior
+from shared.acquisition import Choice, Estimate, beta
+from shared.matrix import Matrix, Vector
+from shared.posterior import Posterior, Rows
 
 
 class GpUcb:
@@ -54,3 +56,28 @@ class GpUcb:
     def observe(self, row: int, outcome: float, passport: wire.NoisePassport | None = None) -> None:
         """Update the posterior."""
         self.surrogate.observe(row, outcome, passport)
+
+    def hide(self, rows: Rows) -> None:
+        """Choose none of these rows from now on, and any other."""
+        self._posterior.hide(rows)
+
+    def moments(self, rows: Rows) -> tuple[Vector, Vector]:
+        """Posterior means and variances of f at ``rows``."""
+        return self._posterior.moments(rows)
+
+    def best(self, rows: Rows) -> Estimate:
+        """Which of ``rows`` has the largest posterior mean."""
+        row, mean, variance = self._posterior.best(rows)
+        return Estimate(row, mean, sqrt(variance))
+
+    def regret(self, choice: Choice, step: int, rows: Rows) -> float:
+        """How much better than the best of ``rows`` any row can be that may be asked, with probability 1 - delta_ucb.
+
+        max (mean + sqrt(beta_t) sd) over those rows, which is the bound of the ``choice``, minus the largest
+        mean - sqrt(beta_t) sd over ``rows``: by Lemma 5.1 of Srinivas et al. (2010) every f lies between its bounds at
+        every step with that probability, if f is drawn from the process that the kernel says and ``scale`` is 1.
+        """
+        weight = self._scale * beta(self._posterior.n, step, self._delta_prime)
+        _, mean, variance = self._posterior.best(rows, weight)
+        assert choice.acquisition is not None, "a choice of the largest bound has one"
+        return choice.acquisition - (mean - sqrt(weight * variance))

@@ -110,10 +110,19 @@ class Surrogate:
         return made
 
     def _absorb(self, posterior: Posterior, told: _Outcome) -> None:
+        posterior.observe(told.row, told.value, self._variance_of(told))
+
+    def _variance_of(self, told: _Outcome) -> float:
+        """With what noise variance an outcome counts."""
         measured = max(self._hyper.noise_variance, told.measured)
         if self._fit is not None:
             measured = told.measured if told.is_known else self._hyper.noise_variance
-        posterior.observe(told.row, told.value, measured + told.private)
+        return measured + told.private
+
+    @property
+    def pending_variance(self) -> float:
+        """With what noise variance an outcome counts that is still to come: as the last one, if there was one."""
+        return self._variance_of(self._outcomes[-1]) if self._outcomes else self._hyper.noise_variance
 
     # --- fits -------------------------------------------------------------------------------------
 

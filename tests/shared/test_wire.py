@@ -34,6 +34,9 @@ AUTO_ANSWERS = {**LAPLACE, "mechanism": "auto"}
 HEAVY = {"alpha": 0.5, "value_bound": 4.0, "noise_moment": 2.0}
 ADVISORY = {"mechanism": "gaussian", "version": 1, "reason": "its proof has a hole"}
 RUN = {"curator_url": "http://curator:8000", "study_id": "std_0123456789abcdef", "token": SECRET}
+PAST = {"row": 3, "y": 0.5}
+ACCESS = {"curator_url": "https://curator.example", "study_id": "std_0123456789abcdef", "token": SECRET}
+INLINE = {"candidates": [[0.0, 1.0], [2.0, 3.0]], "direction": "minimize", "answers": LAPLACE}
 REQUESTS = [
     (wire.Feature, FEATURE),
     (wire.Kernel, KERNEL),
@@ -58,6 +61,9 @@ REQUESTS = [
     (wire.Rotation, {"expires_in_days": 3}),
     (wire.Countersigning, {"note": "n", "key": "k"}),
     (wire.TokenReplacement, {"token": SECRET}),
+    (wire.StopRules, {"target": -1.5, "target_by": "mean", "improvement": 0.1}),
+    (wire.Observation, {"row": 3, "y": 0.5, "noise_variance": 0.0}),
+    (wire.ObservationImport, {"observations": [PAST]}),
     (wire.GrantCreate, {"name": "g"}),
     (wire.QueryRequest, {"rows": [{"row": 0}]}),
     (wire.RowPlays, {"row": 0, "plays": 1}),
@@ -79,6 +85,11 @@ REQUESTS = [
     (wire.Fit, {"every": 5, "starts": 2, "mean": "kernel", "bounds": {}, "priors": {}}),
     (wire.RunSpec, {k: v for k, v in RUN.items() if k != "token"}),
     (wire.RunCreate, RUN),
+    (wire.StudyAccess, ACCESS),
+    (wire.InlineStudy, INLINE),
+    (wire.SuggestionObservation, {"row": 3, "y": -1.5, "passport": {"measurement_variance": 0.1, "clip": [0.0, 1.0]}}),
+    (wire.SuggestionRequest, {"study": ACCESS, "observations": [{"row": 0, "y": 1.0, "noise_variance": 2.0}]}),
+    (wire.SuggestionRequest, {"inline": INLINE, "count": 100, "step": 7, "repeats": "never"}),
 ]
 
 
@@ -110,7 +121,7 @@ def test_every_kind_of_request_is_in_this_list():
 
     mine = {kind for kind in leaves(wire.Request) if kind.__module__.startswith("shared.wire")}
     mine -= shared_alone
-    assert mine - {kind for kind, _ in REQUESTS} == {wire.GpUcb, wire.RandomRows}
+    assert mine - {kind for kind, _ in REQUESTS} == {wire.GpUcb, wire.GpBucb, wire.RandomRows}
 
 
 # --- numbers ---------------------------------------------------------------------------------------
@@ -199,6 +210,12 @@ def test_a_number_is_a_finite_json_number(kind, body, field, literal):
         (wire.GrantCreate, {"name": "g"}, "name", ["", "a\n", "a\x00", "\x1f", "\x7f", "x" * 201, 1]),
         (wire.RunCreate, RUN, "iterations", [0, -1, 100_001, 1.0, True]),
         (wire.RunCreate, RUN, "initial_rows", [-1, 10_001, True]),
+        (wire.RunCreate, RUN, "batch_size", [0, -1, 101, 2, 1.0, True]),  # 2: not with gp_ucb
+        (wire.RunCreate, RUN, "repeats", ["sometimes", None]),
+        (wire.RunCreate, RUN, "initial_design", ["grid", None]),
+        (wire.RunCreate, RUN, "stop", [None, {"targets": 1.0}, {"improvement": 0.0}, {"target": 1e151}]),
+        (wire.RunCreate, RUN, "observations", [None, [{"row": -1, "y": 0.0}], [{"row": 1}], [PAST] * 10_001]),
+        (wire.Observation, PAST, "noise_variance", [-1.0, 1e101, True, "1"]),
         (wire.RunCreate, RUN, "seed", [-1, 2**53, 0.5, True]),
         (wire.RunCreate, RUN, "study_id", ["std_1", "std_0123456789ABCDEF", "std_0123456789abcdef\n", "../std"]),
         (wire.GpUcb, {"name": "gp_ucb"}, "delta_ucb", [0, 1, -0.1]),
@@ -296,6 +313,7 @@ def test_a_token_is_not_in_the_repr_of_what_carries_it():
     for carrier in (
         read(wire.RunCreate, RUN),
         read(wire.TokenReplacement, {"token": SECRET}),
+        read(wire.StudyAccess, ACCESS),
         read(wire.GrantReply, granted | {"token": SECRET}),
     ):
         assert carrier.token == SECRET

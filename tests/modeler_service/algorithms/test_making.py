@@ -72,7 +72,7 @@ def test_every_algorithm_is_found_by_its_request(spec, family, kind):
 
 
 def test_every_request_has_a_case_here():
-    assert {spec.name for spec, _, _ in CASES} | {"gp_ucb", "random"} == set(NAMES)
+    assert {spec.name for spec, _, _ in CASES} | {"gp_ucb", "gp_bucb", "random"} == set(NAMES)
 
 
 @pytest.mark.parametrize(("spec", "family", "kind"), CASES, ids=lambda v: getattr(v, "name", None))
