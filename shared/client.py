@@ -90,13 +90,14 @@ class Client:
         context: ssl.SSLContext | bool = (
             ssl.create_default_context(cafile=verify) if isinstance(verify, str) else verify
         )
-        self._http = httpx.Client(
-            base_url=base_url,
-            headers={"Authorization": f"Bearer {token}", "Accept-Encoding": "identity"},
-            timeout=timeout_s,
-            verify=context,
-            trust_env=False,  # a proxy of the environment would read the token
-        )
+        with _transport_errors():
+            self._http = httpx.Client(
+                base_url=base_url,
+                headers={"Authorization": f"Bearer {token}", "Accept-Encoding": "identity"},
+                timeout=timeout_s,
+                verify=context,
+                trust_env=False,  # a proxy of the environment would read the token
+            )
         self._timeout_s = self._allowed_s = timeout_s
         self._cancelled = cancelled
         self._progress = progress
@@ -250,7 +251,7 @@ def _transport_errors() -> Iterator[None]:
         yield
     except httpx.TimeoutException as error:
         raise Unreachable("the other party did not answer in time") from error
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # the last: no name that could be looked up
         raise Unreachable(f"the connection to the other party failed ({type(error).__name__})") from error
 
 

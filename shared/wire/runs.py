@@ -80,7 +80,9 @@ def _address(url: str) -> str:
     try:
         parts = urlsplit(url)
         plain = not (parts.username or parts.password or parts.query or parts.fragment)
-        good = plain and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        labels = (parts.hostname or "").rstrip(".").split(".")
+        named = all(0 < len(label) < 64 for label in labels) and len(parts.hostname or "") < 254
+        good = plain and named and (parts.port is None or parts.port > 0)
     except ValueError:
         good = False
     if not good:

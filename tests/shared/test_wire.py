@@ -281,7 +281,9 @@ def test_the_unit_of_a_feature_is_its_scale_or_its_range():
 # --- addresses -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("url", ["http://h", "https://h:8443/", "http://10.0.0.1:8000/curator", "http://[::1]:80/x"])
+@pytest.mark.parametrize(
+    "url", ["http://h", "https://h:8443/", "http://10.0.0.1:8000/curator", "http://[::1]:80/x", "http://h.example./"]
+)
 def test_a_plain_address_is_taken(url):
     assert read(wire.RunCreate, {**RUN, "curator_url": url}).curator_url == url
 
@@ -299,6 +301,9 @@ NOT_ADDRESSES = "h ftp://h file:///etc/passwd http:// http:///x http://user:pass
         " http://h",
         "javascript:x()",
         "http://h/" + "x" * 2_000,
+        "http://" + "h" * 64,
+        "http://" + ".".join(["h" * 60] * 5),
+        "http://a..b",
     ],
 )
 def test_an_address_with_secrets_queries_or_another_scheme_is_refused(url):
