@@ -142,7 +142,7 @@ def small() -> Table:
     ]
     absent = "" if botorch_loop.INSTALLED else f"; {botorch_loop.ABSENT}"
     title = (
-        f"A whole run, n = {ROWS:,}, r = {COLUMNS}, {STEPS} queries over HTTP with two durable logs and Z fetched first "
+        f"A whole run, n = {ROWS:,}, r = {COLUMNS}, {STEPS} queries over HTTP with two durable logs, Z fetched first "
         f"(goal: faster than BoTorch alone){absent}"
     )
     return Table(title, ["loop", "s (median)", "least", "most", "to both services"], lines)
