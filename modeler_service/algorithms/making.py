@@ -1,4 +1,4 @@
-"""Algorithms over few arms from their requests: the defaults of the specification, section 6, in one place."""
+"""Algorithms over few arms from their requests: their defaults in one place."""
 
 from dataclasses import replace
 from math import sqrt
