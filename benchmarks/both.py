@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from threadpoolctl import threadpool_limits
 
-from benchmarks.choosing import DELTA_PRIME, LARGE, NOISE_VARIANCE, STEPS, Problem, scikit_learn, worst_gap
+from benchmarks import botorch_loop
+from benchmarks.choosing import DELTA_PRIME, LARGE, NOISE_VARIANCE, STEPS, Problem, botorch, scikit_learn, worst_gap
 from benchmarks.release import Memory, watched
 from benchmarks.server import Failed, Server, curator, modeler, scratch
 from benchmarks.table import Cell, Table
@@ -139,13 +140,17 @@ def small() -> Table:
         [name, float(np.median(found)), min(found), max(found), float(np.median(found)) / ours]
         for name, found in times.items()
     ]
+    absent = "" if botorch_loop.INSTALLED else f"; {botorch_loop.ABSENT}"
     title = (
-        f"A whole run, n = {ROWS:,}, r = {COLUMNS}, {STEPS} queries over HTTP with two durable logs and Z fetched first"
+        f"A whole run, n = {ROWS:,}, r = {COLUMNS}, {STEPS} queries over HTTP with two durable logs, Z fetched first "
+        f"(goal: faster than BoTorch alone){absent}"
     )
     return Table(title, ["loop", "s (median)", "least", "most", "to both services"], lines)
 
 
 PEERS: dict[str, Callable[[Problem], Iterator[int]]] = {"scikit-learn alone, one process": scikit_learn}
+if botorch_loop.INSTALLED:
+    PEERS["BoTorch alone, one process"] = botorch
 
 
 def large() -> Table:

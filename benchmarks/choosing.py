@@ -1,4 +1,6 @@
-"""Choosing rows: GP-UCB's loop over finite candidates beside scikit-learn's and plain numpy's, with equal settings.
+"""Choosing rows: GP-UCB's loop over finite candidates beside scikit-learn's, BoTorch's and plain numpy's.
+
+All have equal settings. BoTorch is measured where it is installed (the extra ``peers``).
 
 Times are of the processor, with one thread: on a busy machine the clock measures the others too.
 """
@@ -14,6 +16,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 from threadpoolctl import threadpool_limits
 
+from benchmarks import botorch_loop
 from benchmarks.table import Cell, Table
 from shared.acquisition import beta, choose_maximum, upper_confidence_bound
 from shared.kernels import SquaredExponential
@@ -107,6 +110,18 @@ def scikit_learn(problem: Problem, asked: list[int] | None = None) -> Iterator[i
         yield rows[-1]
 
 
+def botorch(problem: Problem, asked: list[int] | None = None) -> Iterator[int]:
+    """SingleTaskGP and optimize_acqf_discrete, made anew at each step; after ``asked`` just once."""
+    rows = list(asked or [])
+    choose = botorch_loop.chooser(problem.candidates, problem.outcomes, problem.lengthscale, NOISE_VARIANCE)
+    if not rows:  # it has no model without an outcome: the first of all ties is drawn
+        rows.append(int(np.random.default_rng(0).integers(len(problem.candidates))))
+        yield rows[0]
+    for step in range(len(rows) + 1, STEPS + 1 if asked is None else len(rows) + 2):
+        rows.append(choose(rows, problem.weight(step)))
+        yield rows[-1]
+
+
 def worst_gap(problem: Problem, rows: list[int]) -> float:
     """Largest relative gap of a chosen row's bound to the true maximum, with the same outcomes, in long double."""
     long = np.longdouble
@@ -153,6 +168,9 @@ LOOPS: dict[str, Loop] = {
     "blindopt, float32": partial(ours, dtype=np.float32),
     "scikit-learn": scikit_learn,
 }
+if botorch_loop.INSTALLED:
+    LOOPS["BoTorch"] = botorch
+SLOW = ("scikit-learn", "BoTorch")
 
 
 def whole(problem: Problem, repeats: int) -> Table:
@@ -161,7 +179,7 @@ def whole(problem: Problem, repeats: int) -> Table:
     rows: dict[str, list[int]] = {}
     for repeat in range(repeats):
         for name, loop in LOOPS.items():
-            if name != "scikit-learn" or repeat < 2:
+            if name not in SLOW or repeat < 2:
                 rows[name], steps = timed(loop, problem)
                 times[name].append(sum(steps))
     seconds = {name: float(np.median(found)) for name, found in times.items()}
@@ -171,13 +189,23 @@ def whole(problem: Problem, repeats: int) -> Table:
             seconds[name],
             seconds[name] / seconds["plain numpy"],
             seconds["scikit-learn"] / seconds[name],
-            peak(loop, problem),
+            seconds["BoTorch"] / seconds[name] if "BoTorch" in seconds else None,
+            None if name == "BoTorch" else peak(loop, problem),  # its memory is not Python's: it cannot be seen here
             worst_gap(problem, rows[name]),
         ]
         for name, loop in LOOPS.items()
     ]
-    columns = ["loop", "CPU s", "to plain numpy", "times faster than scikit-learn", "extra MiB", "worst gap of UCB"]
-    return Table(f"{STEPS} choices, {problem.name}", columns, lines)
+    columns = [
+        "loop",
+        "CPU s",
+        "to plain numpy",
+        "times faster than scikit-learn",
+        "than BoTorch",
+        "extra MiB",
+        "worst gap of UCB",
+    ]
+    absent = "" if botorch_loop.INSTALLED else f"; {botorch_loop.ABSENT}"
+    return Table(f"{STEPS} choices, {problem.name}{absent}", columns, lines)
 
 
 def step_by_step(problem: Problem) -> Table:
@@ -193,9 +221,14 @@ def step_by_step(problem: Problem) -> Table:
         lines.append(
             [name, sum(times), float(late.mean()), float(late.max()), float(late.mean()) / limit / 1e3, memory]
         )
-    step = partial(scikit_learn, asked=asked[:-1])
-    _, (once,) = timed(step, problem)
-    lines.append(["scikit-learn, step 50", None, once * 1e3, once * 1e3, once / limit, peak(step, problem)])
+    peers: dict[str, Loop] = {"scikit-learn": partial(scikit_learn, asked=asked[:-1])}
+    if botorch_loop.INSTALLED:
+        peers["BoTorch"] = partial(botorch, asked=asked[:-1])
+    for name, step in peers.items():
+        _, (once,) = timed(step, problem)
+        lines.append([f"{name}, step 50", None, once * 1e3, once * 1e3, once / limit, None])
+        if name != "BoTorch":  # its memory is not Python's: it cannot be seen here
+            lines[-1][-1] = peak(step, problem)
     mean = lines[1][2]
     assert isinstance(mean, float)
     for line in lines:

@@ -7,16 +7,17 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
 from modeler_service.desk import open_desk
-from modeler_service.routes import meta, runs
+from modeler_service.routes import meta, runs, suggestions
 from modeler_service.service import Modeler
 from modeler_service.settings import Settings
+from shared import wire
 from shared.serving import app as serving
 
 DESCRIPTION = """\
 Optimizes over a curator's records without seeing them: fetches transformed candidates, chooses rows, asks.
 
-Send a token as `Authorization: Bearer blindopt_...`, and an `Idempotency-Key` with every POST: the same key with
-the same body gets the stored reply. Errors are RFC 9457 problem documents.
+Send a token as `Authorization: Bearer blindopt_...`, and an `Idempotency-Key` with every POST but
+that for suggestions: the same key with the same body gets the stored reply. Errors are RFC 9457 problem documents.
 """
 
 
@@ -39,10 +40,15 @@ def build(settings: Settings) -> FastAPI:
         description=DESCRIPTION,
         desk=desk,
         settings=settings,
-        routers=[meta.router, runs.router],
-        limit_of=lambda path, principal: settings.body_limit_bytes,
+        routers=[meta.router, runs.router, suggestions.router],
+        hot=[suggestions.HOT],
+        limit_of=lambda path, principal: (
+            settings.suggestion_body_limit_bytes if path == suggestions.PATH else settings.body_limit_bytes
+        ),
         auditors=("vendor", "viewer"),
         lifespan=lifespan,
+        read_by_hand=(wire.ObservationImport,),
     )
     app.state.modeler = modeler
+    app.state.leave = modeler.streams.close
     return app

@@ -1,10 +1,13 @@
-"""`blindopt-modeler`: serve, token, audit, backup, restore.
+"""`blindopt-modeler`: serve, token, audit, backup, restore, recommendation, replay.
 
 A command imports what it needs when it runs: `token` does without the web framework and the numerics.
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, cast
+
+import typer
 
 from modeler_service.desk import open_desk
 from modeler_service.settings import Settings
@@ -48,6 +51,72 @@ app = cli.build(
     files=lambda db: [],  # candidates are fetched again, and checked against their digest
     restored=_restored,  # runs ask again under the same keys: nothing is lost
 )
+
+
+@app.command()
+def recommendation(
+    run: Annotated[str, typer.Argument(help="run_...")],
+    over: Annotated[
+        Literal["asked", "all"], typer.Option(help="asked: the best of the rows asked; all: the best of all rows.")
+    ] = "asked",
+) -> None:
+    """Print the row to take by the answers of a run, with its mean and a 95 % interval, as JSON."""
+    from modeler_service.beliefs import Beliefs
+
+    with cli.plain_errors():
+        settings = cast(Settings, cli.existing(Settings))
+        with open_desk(settings) as desk:
+            beliefs = Beliefs(desk.database, settings.data_dir / "candidates", settings.look_memory_max_bytes)
+            told = beliefs.recommendation(run, over)
+    typer.echo(told.model_dump_json(indent=2))
+
+
+@app.command()
+def replay(
+    run: Annotated[str, typer.Argument(help="run_...")],
+    export: Annotated[Path | None, typer.Option(help="The run's export in JSON, in place of the database.")] = None,
+    log: Annotated[Path | None, typer.Option(help="An export of the log (`audit export`); goes with --export.")] = None,
+    candidates: Annotated[
+        Path | None, typer.Option(help="The npy file of the candidates; default: that in DATA_DIR.")
+    ] = None,
+) -> None:
+    """Derive every choice of a run again; exit 1 and name the first that differs from what was recorded.
+
+    Changes nothing and asks nobody; also beside the service. Where --export, --log and --candidates are all given, no
+    data of a service are needed.
+    """
+    from modeler_service import replay as replays
+    from modeler_service.candidates import path_of
+    from shared import reconciliation
+    from shared.errors import LogBroken, StateConflict
+
+    with cli.plain_errors():
+        if (export is None) != (log is None):
+            raise StateConflict("--export and --log belong together: the one is held against the other")
+        if export is not None and log is not None:
+            record, told = replays.exported(export), reconciliation.read(log)
+        else:
+            with open_desk(cast(Settings, cli.existing(Settings))) as desk, desk.database.read() as db:
+                told = desk.export(db)
+                record = replays.stored(db, run)
+        if record.identity != run:
+            raise StateConflict(f"the export is of {record.identity}, not of {run}")
+        reconciliation.verify_export(told)
+        if told.service != "blindopt-modeler":
+            raise LogBroken(f"the log is of {told.service}, not of the modeler")
+        if candidates is None:
+            folder = cast(Settings, cli.existing(Settings)).data_dir / "candidates"
+            candidates = path_of(folder, record.study.release_sha256)
+        matrix = replays.candidates_of(record, candidates)
+        found = replays.replay(record, replays.told_of((entry.record for entry in told.own), record), matrix)
+    if found is not None:
+        typer.echo(f"{run}: {found}")
+        raise typer.Exit(1)
+    answered = sum(trial.y is not None for trial in record.trials)
+    typer.echo(
+        f"{run}: {len(record.trials)} choices derived again, each as it is recorded; "
+        f"{answered} answers, each as the log tells"
+    )
 
 
 def main() -> None:

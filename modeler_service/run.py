@@ -2,22 +2,23 @@
 
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
 from modeler_service import store
-from modeler_service.algorithms.algorithm import Algorithm, algorithm_of, memory_of, warnings_of
+from modeler_service.beliefs import recommended
+from modeler_service.candidates import fetched
+from modeler_service.choosing import Choosing, Proposal, memory_needed
+from modeler_service.record import observations_of
 from modeler_service.settings import Settings
 from modeler_service.signals import Interrupted, Signal
 from modeler_service.witness import Witness
-from shared import matrix, wire
-from shared.acquisition import Choice
+from shared import wire
 from shared.audit import sha256
 from shared.client import StudyClient, query_body
-from shared.errors import BlindoptError, NumericalFailure, ProtocolViolated, Remote, Unreachable
+from shared.errors import BlindoptError, ProtocolViolated, Remote, Unreachable
 from shared.matrix import Matrix
 from shared.serving.desk import Desk
 from shared.serving.store.base import stamp
@@ -27,16 +28,38 @@ T = TypeVar("T")
 Ending = dict[str, str | None]
 
 
-def query_of(row: int) -> wire.QueryRequest:
-    """How a run asks for one measurement."""
-    return wire.QueryRequest(rows=[wire.RowPlays(row=row, plays=1)])
+def query_of(rows: Iterable[int]) -> wire.QueryRequest:
+    """How a run asks for one measurement of each of ``rows``."""
+    return wire.QueryRequest(rows=[wire.RowPlays(row=row, plays=1) for row in rows])
 
 
 def was_asked(db: Connection, key: str, request_sha256: str | None) -> bool:
     """Whether a run chose what a request under this key asks; None: whatever it asks."""
     run_id, _, number = key.rpartition(":")
-    trial = store.trial(db, run_id, int(number)) if number.isdecimal() and len(number) < 10 else None
-    return trial is not None and request_sha256 in (None, sha256(query_body(query_of(trial.row))))
+    rows = store.query_rows(db, run_id, int(number)) if number.isdecimal() and len(number) < 10 else []
+    return bool(rows) and request_sha256 in (None, sha256(query_body(query_of(rows))))
+
+
+def connected(
+    settings: Settings,
+    spec: wire.RunSpec | wire.StudyAccess,
+    token: str,
+    witness: Witness,
+    *,
+    cancelled: Callable[[], bool] = lambda: False,
+    progress: Callable[[], None] = lambda: None,
+) -> StudyClient:
+    """A connection to the curator of a study; every exchange is told to the witness."""
+    return StudyClient(
+        spec.curator_url,
+        token,
+        spec.study_id,
+        timeout_s=settings.curator_timeout_seconds,
+        verify=str(settings.curator_ca) if settings.curator_ca else True,
+        observe=witness.tell,
+        cancelled=cancelled,
+        progress=progress,
+    )
 
 
 def can_retry(error: BlindoptError) -> bool:
@@ -53,6 +76,9 @@ class Run:
         with desk.database.read() as db:
             row = store.run(db, identity)
             self._trials = store.trial_page(db, identity)
+            last = store.last_fit(db, identity)
+            self._observations = observations_of(db, identity)
+        self._fit_told = wire.Fitted.model_validate_json(last).answers if last else 0
         self._spec = wire.RunSpec.model_validate_json(row.spec)
         self._begun = wire.StudyView.model_validate_json(row.study) if row.study else None
         self._waited = row.waits > 0
@@ -69,16 +95,8 @@ class Run:
 
     def _work(self) -> Ending:
         self._signal.check()
-        with StudyClient(
-            self._spec.curator_url,
-            self._token,
-            self._spec.study_id,
-            timeout_s=self._settings.curator_timeout_seconds,
-            verify=str(self._settings.curator_ca) if self._settings.curator_ca else True,
-            observe=self._witness.tell,
-            cancelled=self._signal.is_set,
-            progress=self._signal.progress,
-        ) as curator:
+        signals: dict[str, Any] = {"cancelled": self._signal.is_set, "progress": self._signal.progress}
+        with connected(self._settings, self._spec, self._token, self._witness, **signals) as curator:
             study = self._retry(curator.study)
             self._check_same(study)
             self._witness.trust(study, self._spec.log_key)
@@ -101,55 +119,37 @@ class Run:
                 raise ProtocolViolated(f"the study's {name} is not what it was when the run began")
 
     def _candidates(self, curator: StudyClient, study: wire.StudyView) -> Matrix:
-        size = 8 * study.n * study.r + matrix.HEADER_MAX
-        capacity = self._spec.iterations + self._spec.initial_rows
-        if memory_of(self._spec.algorithm, study.n, study.r, capacity) > self._settings.run_memory_max_bytes:
+        if memory_needed(self._spec, study, len(self._observations)) > self._settings.run_memory_max_bytes:
             raise MemoryError
-        if size > self._settings.candidates_max_bytes:
-            raise NumericalFailure(
-                f"the release has {study.n} x {study.r} numbers: more than CANDIDATES_MAX_BYTES allows"
-            )
-        path = self._folder / f"{study.release_sha256}.npy"
-        if not path.exists() or matrix.digest(path) != study.release_sha256:
-            self._retry(lambda: curator.download(path, study.release_sha256, max_bytes=size))
-        candidates = matrix.load(path)
-        if candidates.shape != (study.n, study.r):
-            raise NumericalFailure(f"the candidates are {candidates.shape}, the study says {(study.n, study.r)}")
-        return candidates
+        return fetched(curator, study, self._folder, self._settings.candidates_max_bytes, self._retry)
 
     def _loop(self, curator: StudyClient, study: wire.StudyView, candidates: Matrix) -> Ending:
-        spec, sign = self._spec, 1 if study.direction == "maximize" else -1
-        initial = np.random.default_rng([spec.seed, 0]).permutation(study.n)[: spec.initial_rows]
-        last = len(initial) + spec.iterations
-        algorithm = algorithm_of(
-            spec.algorithm,
-            candidates,
-            spec.kernel or study.kernel,
-            sign=sign,
-            seed=spec.seed,
-            capacity=last,
-            answers=study.answers,
-            initial=len(initial),
-            people=study.privacy_unit == "row",
-            noise=study.noise,
-        )
-        warnings = json.dumps(warnings_of(algorithm))
+        choosing = Choosing(self._spec, study, candidates, self._observations)
+        warnings = json.dumps(choosing.warnings)
         self._write(lambda db: store.change_run(db, self._identity, warnings=warnings))
-        because = "budget"
-        for number in range(1, last + 1):
-            if (outcome := self._stored(number)) is None:
-                self._signal.check()
-                row = self._choose(number, initial, algorithm, sign)
-                if row is None:
-                    because = "exhausted"
+        while True:
+            first = choosing.seen + 1
+            rows = self._chosen(first)
+            if (answers := self._stored(first, len(rows))) is None:
+                proposals = [] if rows else choosing.next()
+                if not rows and not proposals:
                     break
-                outcome = self._ask(curator, number, row)
-                if number % self._settings.countersign_every == 0:
+                self._signal.check()
+                rows = rows or self._keep(first, proposals, choosing.fitted)
+                answers = self._ask(curator, first, rows)
+                last, every = first + len(rows) - 1, self._settings.countersign_every
+                if last // every > (first - 1) // every:
                     self._settle(curator, study)
-            algorithm.observe(outcome.row, sign * outcome.y, outcome.passport)
+            for answer in answers:
+                choosing.observe(answer.row, answer.y, answer.passport)
             self._signal.progress()
+        told = recommended(choosing, "asked")
         self._conclude(curator, study)
-        return {"state": "completed", "ended_because": because}
+        return {
+            "state": "completed",
+            "ended_because": choosing.ended_because,
+            "recommendation": None if told is None else told.model_dump_json(),
+        }
 
     def _settle(self, curator: StudyClient, study: wire.StudyView) -> None:
         """Compare and countersign the shared log; where the curator does not answer, the next one covers it."""
@@ -166,44 +166,50 @@ class Run:
             if can_retry(error):
                 raise
 
-    def _stored(self, number: int) -> wire.Answer | None:
-        """The answer of a trial that was answered before the run was taken up."""
-        if number > len(self._trials) or self._trials[number - 1].y is None:
-            return None
-        trial = self._trials[number - 1]
-        passport = wire.NoisePassport.model_validate_json(trial.passport)
-        return wire.Answer(row=trial.row, play=1, plays=trial.plays, y=trial.y, passport=passport)
+    def _chosen(self, first: int) -> list[int]:
+        """The rows of the query that begins with this trial, if it was chosen before the run was taken up."""
+        end = first - 1
+        while end < len(self._trials) and self._trials[end].query == first:
+            end += 1
+        return [int(trial.row) for trial in self._trials[first - 1 : end]]
 
-    def _choose(self, number: int, initial: Any, algorithm: Algorithm, sign: int) -> int | None:
-        if number <= len(self._trials):  # chosen before a crash, not yet answered
-            return int(self._trials[number - 1].row)
-        phase, choice = "initial", None
-        if number <= len(initial):
-            choice = Choice(row=int(initial[number - 1]), mean=None, sd=None, acquisition=None, ties=1)
-        else:
-            phase, choice = "algorithm", algorithm.choose(number - len(initial))
-        if choice is None:
+    def _stored(self, first: int, count: int) -> list[wire.Answer] | None:
+        """The answers of a query that was answered before the run was taken up: all at once, or none."""
+        trials = self._trials[first - 1 : first - 1 + count]
+        if not trials or trials[0].y is None:
             return None
-        values = {
-            "row": choice.row,
-            "mean": None if choice.mean is None else sign * choice.mean,
-            "sd": choice.sd,
-            "acquisition": choice.acquisition,
-            "ties": choice.ties,
-        }
-        now = stamp(self._desk.clock())
-        self._write(
-            lambda db: store.add_trial(db, run_id=self._identity, number=number, phase=phase, chosen_at=now, **values)
-        )
-        return choice.row
+        passports = [wire.NoisePassport.model_validate_json(trial.passport) for trial in trials]
+        return [
+            wire.Answer(row=trial.row, play=1, plays=trial.plays, y=trial.y, passport=passport)
+            for trial, passport in zip(trials, passports, strict=True)
+        ]
 
-    def _ask(self, curator: StudyClient, number: int, row: int) -> wire.Answer:
-        """Ask for one measurement; answer and exchange are stored in one transaction."""
-        reply, told = self._retry(lambda: curator.ask(query_of(row), key=f"{self._identity}:{number}"))
-        answer = next((a for a in reply.answers if a.row == row), None)
-        if answer is None or len(reply.answers) != 1:
+    def _keep(self, first: int, proposals: list[Proposal], fitted: wire.Fitted | None) -> list[int]:
+        """Store what was chosen before it is asked; the rows."""
+        now, news = stamp(self._desk.clock()), self._newly(fitted)
+
+        def work(db: Connection) -> None:
+            for number, proposal in enumerate(proposals, start=first):
+                values = asdict(proposal) | {"fitted": news if number == first else None}
+                store.add_trial(db, run_id=self._identity, number=number, query=first, chosen_at=now, **values)
+
+        self._write(work)
+        return [proposal.row for proposal in proposals]
+
+    def _newly(self, fitted: wire.Fitted | None) -> str | None:
+        """A fit as it is stored, unless it was told before."""
+        if fitted is None or fitted.answers <= self._fit_told:
+            return None
+        self._fit_told = fitted.answers
+        return fitted.model_dump_json()
+
+    def _ask(self, curator: StudyClient, first: int, rows: list[int]) -> list[wire.Answer]:
+        """Ask for one measurement of each row; answers and exchange are stored in one transaction."""
+        reply, told = self._retry(lambda: curator.ask(query_of(rows), key=f"{self._identity}:{first}"))
+        answers = reply.answers
+        if [answer.row for answer in answers] != rows:
             self._witness.tell(told.exchange, told.receipt)
-            raise ProtocolViolated("the curator answered another row than was asked")
+            raise ProtocolViolated("the curator answered other rows than were asked")
         if told.receipt is None:
             self._witness.tell(told.exchange, None)
             raise ProtocolViolated("the curator's answer came without a receipt of its log")
@@ -211,24 +217,26 @@ class Run:
 
         def work(db: Connection) -> None:
             self._hold(db)
-            store.answer_trial(
-                db,
-                self._identity,
-                number,
-                answered_at=stamp(now),
-                query_id=reply.id,
-                y=answer.y,
-                plays=answer.plays,
-                passport=answer.passport.model_dump_json(),
-                reply=told.body,  # the log has its digest: so nobody can change y afterwards
-            )
+            for number, answer in enumerate(answers, start=first):
+                store.answer_trial(
+                    db,
+                    self._identity,
+                    number,
+                    answered_at=stamp(now),
+                    query_id=reply.id,
+                    y=answer.y,
+                    plays=answer.plays,
+                    passport=answer.passport.model_dump_json(),
+                    # The log has its digest: so nobody can change y afterwards.
+                    reply=told.body if number == first else None,
+                )
             if self._waited:
                 store.change_run(db, self._identity, waits=0, waiting_since=None)
             self._witness.keep(db, told.exchange, told.receipt)
 
         self._desk.database.write(work)
         self._waited = False
-        return answer
+        return answers
 
     def _retry(self, call: Callable[[], T]) -> T:
         """Call again, ever slower, while a retry may help. Interrupted when told so meanwhile."""

@@ -1,27 +1,28 @@
 """The modeler's use cases, without HTTP."""
 
-import csv
-import io
-import ipaddress
 import json
 import secrets
 from typing import Any
-from urllib.parse import urlsplit
 
 from modeler_service import store
+from modeler_service.addresses import check_address
+from modeler_service.beliefs import Beliefs, Over
+from modeler_service.events import TRIALS_MAX, News, Streams
+from modeler_service.importing import Import, misfits, report
+from modeler_service.record import observations_of
+from modeler_service.run import connected, was_asked
 from modeler_service.runs import Runs, end, halted_state
 from modeler_service.settings import Settings
+from modeler_service.suggestions import Suggestions
+from modeler_service.views import trial_view
+from modeler_service.witness import Witness
 from shared import wire
-from shared.errors import Invalid, StateConflict
+from shared.audit import sha256
+from shared.errors import Invalid, ProtocolViolated, Remote, StateConflict
 from shared.serving.desk import Asked, Desk, Effect
 from shared.serving.store.base import moment, stamp
 from shared.serving.store.database import Connection
 from shared.serving.store.replies import StoredReply
-
-CSV_COLUMNS = (
-    "number", "phase", "row", "y", "plays", "mean", "sd", "acquisition", "ties", "measurement_variance",
-    "privacy_family", "privacy_scale", "privacy_variance", "query_id", "chosen_at", "answered_at",
-)  # fmt: skip
 
 
 class Modeler:
@@ -31,40 +32,95 @@ class Modeler:
         self.desk = desk
         self._settings = settings
         self._runs = Runs(desk, settings)
+        self.beliefs = Beliefs(desk.database, settings.data_dir / "candidates", settings.look_memory_max_bytes)
+        self.streams = Streams()
+        self.suggestions = Suggestions(desk, settings)
 
     def close(self) -> None:
         """Leave the runs; the next start takes them up."""
+        self.streams.close()
+        self.suggestions.close()
         self._runs.close()
 
     def start(self, asked: Asked, spec: wire.RunCreate) -> StoredReply:
         """Store a run and queue it. Its token is sealed and never shown again."""
-        self._check_url(spec.curator_url)
+        check_address(spec.curator_url, "curator_url", plain_http=self._settings.allow_plain_http)
+        past = Import(list(enumerate(spec.observations, start=1)), [])
+        _check_fits(misfits(past, spec, 2**53))  # how many rows there are is known when the run begins
         identity = f"run_{secrets.token_hex(8)}"
+        settings = spec.model_dump_json(exclude={"token", "observations", "hold"})
 
         def effect(db: Connection) -> Effect:
             store.add_run(
                 db,
                 id=identity,
-                state="queued",
-                spec=spec.model_dump_json(exclude={"token"}),
+                state="paused" if spec.hold else "queued",
+                spec=settings,
                 sealed_token=self.desk.seal(spec.token.encode()),
                 created_at=stamp(self.desk.clock()),
+                pause_asked_at=stamp(self.desk.clock()) if spec.hold else None,
             )
-            details = {"run_id": identity, "study_id": spec.study_id, "algorithm": spec.algorithm.name}
+            store.add_observations(db, identity, [past.model_dump() for past in spec.observations])
+            details = {
+                "run_id": identity,
+                "study_id": spec.study_id,
+                "algorithm": spec.algorithm.name,
+                "spec_sha256": sha256(settings.encode()),  # a replay starts from these settings
+            }
             return Effect(self._view(db, identity), "run.created", details)
 
         reply = self.desk.once(asked, effect)
-        if not reply.replayed:
+        if not reply.replayed and not spec.hold:
             self._runs.submit(identity)
         return reply
 
-    def _check_url(self, url: str) -> None:
-        parts = urlsplit(url)
-        if parts.scheme == "http" and not self._settings.allow_plain_http and not _is_loopback(parts.hostname or ""):
-            raise Invalid(
-                "a grant token is not sent over plain http to another machine",
-                [{"field": "curator_url", "message": "use https, or set BLINDOPT_MODELER_ALLOW_PLAIN_HTTP"}],
-            )
+    def check_import(self, asked: Asked, identity: str, found: Import) -> wire.ImportReport:
+        """What an import would do; nothing is stored. Asks the curator for the study where it is not known yet."""
+        self.desk.key_of(asked)  # a dry run is refused for what would refuse the import
+        spec, known, n = self._importing(identity)
+        return report(found, misfits(found, spec, n), known=known, dry_run=True)
+
+    def observe(self, asked: Asked, identity: str, found: Import) -> StoredReply:
+        """Give a run that was not started past measurements. Invalid tells what is wrong with which line."""
+        if (earlier := self.desk.earlier(asked)) is not None:
+            return earlier
+        spec, _, n = self._importing(identity)
+        _check_fits(misfits(found, spec, n))
+
+        def effect(db: Connection) -> Effect:
+            _check_not_started(store.run(db, identity))
+            known = store.observation_count(db, identity)
+            if known + len(found.observations) > wire.OBSERVATIONS_MAX:
+                raise Invalid(f"a run begins with {wire.OBSERVATIONS_MAX} past measurements at most: it has {known}")
+            store.add_observations(db, identity, [past.model_dump() for _, past in found.observations])
+            details = {"run_id": identity, "observations": len(found.observations)}
+            return Effect(report(found, [], known=known, dry_run=False), "run.observations_imported", details)
+
+        return self.desk.once(asked, effect)
+
+    def _importing(self, identity: str) -> tuple[wire.RunSpec, int, int]:
+        """Settings of a run that was not started, how many past measurements it has, and the rows of its release."""
+        with self.desk.database.read() as db:
+            row, known = store.run(db, identity), store.observation_count(db, identity)
+        _check_not_started(row)
+        spec = wire.RunSpec.model_validate_json(row.spec)
+        witness = Witness(self.desk, spec.study_id, identity, was_asked)
+        try:
+            with connected(self._settings, spec, self.desk.unseal(row.sealed_token).decode(), witness) as curator:
+                return spec, known, curator.study().n
+        except ProtocolViolated as error:
+            witness.dispute(str(error))
+            raise
+        except Remote as error:
+            raise StateConflict(f"the curator refused to tell of the study: {error}") from None
+
+    def news(self, identity: str, after: int, mark: tuple[object, ...] | None) -> News:
+        """Answered trials that follow trial ``after``, and the run where it is not as ``mark`` says."""
+        with self.desk.database.read() as db:
+            now = store.progress(db, identity)
+            found = store.trial_page(db, identity, after=after, limit=TRIALS_MAX) if now[-1] > after else []
+            trials = [trial_view(row) for row in found if row.y is not None]
+            return News(trials, self._view(db, identity) if now != mark else None, now)
 
     def stop(self, asked: Asked, identity: str) -> StoredReply:
         """Tell a run to end after the query under way; at once where none is. Durable.
@@ -140,32 +196,31 @@ class Modeler:
         """Trials of a run in order."""
         with self.desk.database.read() as db:
             store.run(db, identity)
-            return [_trial_view(row) for row in store.trial_page(db, identity, after=after, limit=limit)]
+            return [trial_view(row) for row in store.trial_page(db, identity, after=after, limit=limit)]
+
+    def recommendation(self, identity: str, over: Over) -> wire.Recommendation:
+        """The row to take: as it was stored at the run's end, or computed now."""
+        with self.desk.database.read() as db:
+            told = store.run(db, identity).recommendation
+        if told is not None and over == "asked":
+            return wire.Recommendation.model_validate_json(told)
+        return self.beliefs.recommendation(identity, over)
 
     def export(self, identity: str) -> wire.RunExport:
         """Everything needed to redo a run, given the release."""
         with self.desk.database.read() as db:
-            trials = [_trial_view(row) for row in store.trial_page(db, identity)]
-            return wire.RunExport(run=self._view(db, identity), trials=trials)
-
-    def export_csv(self, identity: str) -> str:
-        """The trials as CSV, one line each."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, CSV_COLUMNS, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        for trial in self.export(identity).trials:
-            line = trial.model_dump(mode="json")
-            if trial.passport is not None:
-                line["measurement_variance"] = trial.passport.measurement_variance
-                for name in ("family", "scale", "variance"):
-                    line[f"privacy_{name}"] = getattr(trial.passport.privacy, name)
-            writer.writerow(line)
-        return text.getvalue()
+            trials = [trial_view(row) for row in store.trial_page(db, identity)]
+            past = observations_of(db, identity)
+            return wire.RunExport(run=self._view(db, identity), trials=trials, observations=past)
 
     def _view(self, db: Connection, identity: str) -> wire.RunView:
         row = store.run(db, identity)
         spec = wire.RunSpec.model_validate_json(row.spec)
         study = wire.StudyView.model_validate_json(row.study) if row.study else None
+        last = store.last_fit(db, identity) if spec.fit else None
+        fitted = wire.Fitted.model_validate_json(last) if last else None
+        warnings = json.loads(row.warnings) if row.warnings else []
+        told = row.recommendation
         best = store.best(db, identity, largest=study.direction == "maximize") if study else None
         return wire.RunView(
             id=row.id,
@@ -180,7 +235,7 @@ class Modeler:
             ended_at=moment(row.ended_at) if row.ended_at else None,
             ended_because=row.ended_because,
             problem=wire.RunProblem(**json.loads(row.problem)) if row.problem else None,
-            warnings=json.loads(row.warnings) if row.warnings else [],
+            warnings=[*warnings, fitted.problem] if fitted and fitted.problem else warnings,
             name=spec.name,
             curator_url=spec.curator_url,
             study_id=spec.study_id,
@@ -189,29 +244,26 @@ class Modeler:
             initial_rows=spec.initial_rows,
             seed=spec.seed,
             kernel=spec.kernel,
+            fit=spec.fit,
+            fitted=fitted,
+            batch_size=spec.batch_size,
+            repeats=spec.repeats,
+            initial_design=spec.initial_design,
+            stop=spec.stop,
+            observations=store.observation_count(db, identity),
+            recommendation=told and wire.Recommendation.model_validate_json(told),
         )
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+def _check_not_started(row: Any) -> None:
+    if row.started_at is not None or row.ended_at is not None:
+        raise StateConflict("the run has started: past measurements come before the first choice (create it with hold)")
+    if row.pause_asked_at is None:
+        raise StateConflict("the run may start at any moment: create it with hold, import, then resume it")
 
 
-def _trial_view(row: Any) -> wire.TrialView:
-    return wire.TrialView(
-        number=row.number,
-        phase=row.phase,
-        row=row.row,
-        mean=row.mean,
-        sd=row.sd,
-        acquisition=row.acquisition,
-        ties=row.ties,
-        chosen_at=moment(row.chosen_at),
-        answered_at=moment(row.answered_at) if row.answered_at else None,
-        query_id=row.query_id,
-        y=row.y,
-        plays=row.plays,
-        passport=wire.NoisePassport.model_validate_json(row.passport) if row.passport else None,
-    )
+def _check_fits(faults: list[wire.ImportFault]) -> None:
+    """Invalid for an import with faults, which it lists."""
+    if faults:
+        told: list[dict[str, object]] = [{"field": f"{f.line}.{f.field}", "message": f.message} for f in faults]
+        raise Invalid("the observations cannot be taken: errors says which line and what", told)

@@ -31,4 +31,17 @@ class Settings(ServiceSettings):
     )
     candidates_max_bytes: int = Field(8 << 30, ge=1 << 10, description="Largest release that is fetched.")
     run_memory_max_bytes: int = Field(8 << 30, ge=1 << 20, description="Most memory that one run may need.")
+    look_memory_max_bytes: int = Field(
+        2 << 30, ge=1 << 20, description="Most memory that a posterior or recommendation may need while it is computed."
+    )
     allow_plain_http: bool = Field(False, description="Send grant tokens over http to hosts other than loopback.")
+    concurrent_suggestions: int = Field(2, ge=1, le=64, description="Suggestions worked on at once; 8 more may wait.")
+    suggestion_body_limit_bytes: int = Field(
+        8 << 20, ge=1 << 10, description="Largest request for suggestions: 8 MiB are about 400,000 numbers."
+    )
+    suggestion_memory_max_bytes: int = Field(
+        1 << 30, ge=1 << 20, description="Most memory that one request for suggestions may need."
+    )
+    suggestion_seconds: float = Field(
+        30.0, gt=0, description="How long one may take; looked at after each observation and each suggestion."
+    )

@@ -1,4 +1,4 @@
-"""The modeler's tables: runs and trials. The only room of the modeler with SQL."""
+"""The modeler's tables: runs, their trials, and what they began with. The only room of the modeler with SQL."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -48,12 +48,14 @@ runs = Table(
     Column("ended_because", Text),
     Column("problem", Text),
     Column("warnings", Text),
+    Column("recommendation", Text),
 )
 trials = Table(
     "trials",
     METADATA,
     Column("run_id", Text, ForeignKey("runs.id"), nullable=False),
     Column("number", Integer, nullable=False),
+    Column("query", Integer, nullable=False),  # number of the first trial of its query
     Column("phase", Text, nullable=False),
     Column("row", Integer, nullable=False),
     Column("mean", Float),
@@ -66,14 +68,26 @@ trials = Table(
     Column("y", Float),
     Column("plays", Integer),
     Column("passport", Text),
-    Column("reply", LargeBinary),
+    Column("reply", LargeBinary),  # of the query: with its first trial
+    Column("fitted", Text),  # the hyper-parameters it was chosen with, where they are new
+    PrimaryKeyConstraint("run_id", "number"),
+)
+observations = Table(
+    "observations",
+    METADATA,
+    Column("run_id", Text, ForeignKey("runs.id"), nullable=False),
+    Column("number", Integer, nullable=False),
+    Column("row", Integer, nullable=False),
+    Column("y", Float, nullable=False),
+    Column("noise_variance", Float),
     PrimaryKeyConstraint("run_id", "number"),
 )
 
 
 _RUN = Prepared(select(runs).where(runs.c.id == bindparam("identity")))
 _ADD_TRIAL = Prepared(
-    trials.insert(), ["run_id", "number", "phase", "row", "mean", "sd", "acquisition", "ties", "chosen_at"]
+    trials.insert(),
+    ["run_id", "number", "query", "phase", "row", "mean", "sd", "acquisition", "ties", "chosen_at", "fitted"],
 )
 
 
@@ -136,6 +150,12 @@ def trial(db: Connection, run_id: str, number: int) -> Row[Any] | None:
     return db.execute(select(trials).where(where)).one_or_none()
 
 
+def query_rows(db: Connection, run_id: str, first: int) -> list[int]:
+    """The rows of the query whose first trial has this number, in order; none where no query begins there."""
+    where = (trials.c.run_id == run_id) & (trials.c.query == first)
+    return list(db.execute(select(trials.c.row).where(where).order_by(trials.c.number)).scalars())
+
+
 def trial_page(db: Connection, run_id: str, *, after: int = 0, limit: int = -1) -> list[Row[Any]]:
     """Trials in order of number."""
     where = (trials.c.run_id == run_id) & (trials.c.number > after)
@@ -155,10 +175,40 @@ def best(db: Connection, run_id: str, *, largest: bool) -> Row[Any] | None:
     return db.execute(select(trials).where(where).order_by(order, trials.c.number).limit(1)).one_or_none()
 
 
+def last_fit(db: Connection, run_id: str) -> str | None:
+    """The last fit of hyper-parameters in a run, as JSON."""
+    where = (trials.c.run_id == run_id) & trials.c.fitted.is_not(None)
+    return db.execute(select(trials.c.fitted).where(where).order_by(trials.c.number.desc()).limit(1)).scalar()
+
+
 def answered_trials(db: Connection) -> Iterable[Row[Any]]:
-    """Every answered trial of every run; streamed."""
-    return db.execute(
-        select(*(trials.c[name] for name in ("run_id", "number", "row", "y", "plays", "passport", "reply"))).where(
-            trials.c.y.is_not(None)
-        )
-    )
+    """Every answered trial of every run, in order; streamed."""
+    names = ("run_id", "number", "query", "row", "y", "plays", "passport", "reply")
+    told = select(*(trials.c[name] for name in names)).where(trials.c.y.is_not(None))
+    return db.execute(told.order_by(trials.c.run_id, trials.c.number))
+
+
+def add_observations(db: Connection, run_id: str, past: Iterable[dict[str, Any]]) -> None:
+    """Add past measurements to those that a run begins with."""
+    known = observation_count(db, run_id)
+    rows = [{"run_id": run_id, "number": number, **values} for number, values in enumerate(past, start=known + 1)]
+    if rows:
+        db.execute(observations.insert(), rows)
+
+
+def observation_count(db: Connection, run_id: str) -> int:
+    """How many past measurements a run begins with."""
+    where = observations.c.run_id == run_id
+    return int(db.execute(select(func.count()).select_from(observations).where(where)).scalar_one())
+
+
+def observation_page(db: Connection, run_id: str) -> list[Row[Any]]:
+    """Past measurements of a run, in order."""
+    where = observations.c.run_id == run_id
+    return list(db.execute(select(observations).where(where).order_by(observations.c.number)))
+
+
+def progress(db: Connection, run_id: str) -> tuple[Any, ...]:
+    """What changes when there is news of a run: its states and its answers. Raises NotFound."""
+    row = run(db, run_id)
+    return row.state, row.ended_at, row.ended_because, row.problem, row.waits_until, answered(db, run_id)

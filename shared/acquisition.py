@@ -34,6 +34,16 @@ class Choice:
     """How many rows shared the maximum exactly; one of them was drawn with the run's seed."""
 
 
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What is believed of f at one row; in the run's own direction, in units of the outcome."""
+
+    row: int
+    mean: float
+    sd: float | None
+    """None where nobody knows."""
+
+
 def upper_confidence_bound(mean: Vector, variance: Vector, weight: float) -> Vector:
     """Mean + sqrt(weight * variance), elementwise over the n candidates."""
     return mean + np.sqrt(weight * variance)

@@ -9,12 +9,15 @@ from scipy.interpolate import CubicSpline
 
 from shared.kernels import SMALLEST, Kernel, Matern12, Matern32, Matern52, SquaredExponential
 from shared.matrix import Matrix, Vector
+from shared.quiet import product
 from shared.wire.releases import NoiseLaw
 
 Law = Literal["gaussian", "planar_laplace"]
 _ORDERS: dict[type[Kernel], float] = {Matern12: 0.5, Matern32: 1.5, Matern52: 2.5}
 _STEP = 0.35  # of the trapezoidal rule in a logarithm: its error is about e^(-pi^2 / step)
 _TINY = 1e-17
+_SMALL = 1e-12  # the same where a likelihood is looked at, which needs fewer digits
+_NODES = 400
 _FAR = 1e-13  # correlations below this are taken as nought
 _TABLE = 1 << 19
 
@@ -42,9 +45,15 @@ def noise_aware(kernel: Kernel, law: NoiseLaw, r: int) -> tuple[Kernel, float]:
 
     Of ``gaussian_projection`` only the Gaussian noise is taken into account, not what the projection does.
     """
+    known = known_noise(law)
+    return (kernel, 0.0) if known is None else averaged(kernel, *known, r)
+
+
+def known_noise(law: NoiseLaw) -> tuple[Law, float] | None:
+    """Law and standard deviation of a release's noise per coordinate, where it tells of any."""
     if law.family in ("none", "random_projection") or not law.sd:
-        return kernel, 0.0
-    return averaged(kernel, "planar_laplace" if law.family == "planar_laplace" else "gaussian", law.sd, r)
+        return None
+    return "planar_laplace" if law.family == "planar_laplace" else "gaussian", law.sd
 
 
 def averaged(kernel: Kernel, law: Law, sd: float, r: int) -> tuple[Kernel, float]:
@@ -88,6 +97,12 @@ def averaged(kernel: Kernel, law: Law, sd: float, r: int) -> tuple[Kernel, float
 
 def _mixture(kernel: Kernel, law: Law, sd: float, r: int) -> tuple[Vector, Vector]:
     """Shares p and squared lengthscales s of E k = variance * sum of p exp(-d^2 / (2 s))."""
+    shares, _, wide = _parts(kernel, law, sd, r, _TINY)
+    return shares, wide
+
+
+def _parts(kernel: Kernel, law: Law, sd: float, r: int, tiny: float) -> tuple[Vector, Vector, Vector]:
+    """The same with what the kernel has in s; shares below ``tiny`` of the largest are left out."""
     part, scale = np.ones(1), np.ones(1)
     if type(kernel) in _ORDERS:
         order = _ORDERS[type(kernel)]
@@ -102,8 +117,36 @@ def _mixture(kernel: Kernel, law: Law, sd: float, r: int) -> tuple[Vector, Vecto
     plain = kernel.lengthscale**2 * scale[:, None]
     wide = plain + spread
     shares = (part[:, None] * noise_part * (plain / wide) ** (r / 2)).ravel()
-    kept = shares > _TINY * shares.max()
-    return shares[kept], wide.ravel()[kept]
+    kept = shares > tiny * shares.max()
+    return shares[kept], np.broadcast_to(plain, wide.shape).ravel()[kept], wide.ravel()[kept]
+
+
+def correlations(kernel: Kernel, noise: tuple[Law, float] | None, r: int, squared: Vector) -> tuple[Vector, Vector]:
+    """Mean correlations of two candidates at squared distances (m,), and their derivatives in log lengthscale.
+
+    ``noise`` is its law and standard deviation per coordinate, or None. With p and s of the mixture, s = a + b, a the
+    kernel's part: p exp(-d^2 / (2 s)) has the derivative p exp(-d^2 / (2 s)) (r b / s + a d^2 / s^2).
+    Exact to about 1e-8; many distances are interpolated from few.
+    """
+    if noise is None:
+        scaled = squared / kernel.lengthscale**2
+        slopes = kernel.slope(scaled)
+        kernel.correlate(scaled)
+        return scaled, slopes
+    shares, plain, wide = _parts(kernel, *noise, r, _SMALL)
+    parts = np.stack([shares, shares * (r * (1.0 - plain / wide)), shares * plain / wide**2], axis=1)
+
+    def mixed(at: Vector) -> Matrix:
+        sums = product(np.exp(-0.5 * np.outer(at, 1.0 / wide)), parts)
+        return np.stack([sums[:, 0], sums[:, 1] + at * sums[:, 2]], axis=1)
+
+    end = float(np.sqrt(squared.max(initial=0.0)))
+    if len(squared) <= _NODES or len(wide) == 1 or end == 0.0:
+        told = mixed(squared)
+    else:
+        nodes = end * np.linspace(0.0, 1.0, _NODES) ** 2  # closer near nought, where a sharp kernel bends
+        told = CubicSpline(nodes, mixed(nodes**2), bc_type=((1, np.zeros(2)), "not-a-knot"))(np.sqrt(squared))
+    return told[:, 0], told[:, 1]
 
 
 def _gamma(order: float) -> tuple[Vector, Vector]:

@@ -92,13 +92,14 @@ class Client:
         context: ssl.SSLContext | bool = (
             ssl.create_default_context(cafile=verify) if isinstance(verify, str) else verify
         )
-        self._http = httpx.Client(
-            base_url=base_url,
-            headers={"Authorization": f"Bearer {token}", "Accept-Encoding": "identity"},
-            timeout=timeout_s,
-            verify=context,
-            trust_env=False,  # a proxy of the environment would read the token
-        )
+        with _transport_errors():
+            self._http = httpx.Client(
+                base_url=base_url,
+                headers={"Authorization": f"Bearer {token}", "Accept-Encoding": "identity"},
+                timeout=timeout_s,
+                verify=context,
+                trust_env=False,  # a proxy of the environment would read the token
+            )
         self._timeout_s = self._allowed_s = timeout_s
         self._cancelled = cancelled
         self._progress = progress
@@ -252,7 +253,7 @@ def _transport_errors() -> Iterator[None]:
         yield
     except httpx.TimeoutException as error:
         raise Unreachable("the other party did not answer in time") from error
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # the last: no name that could be looked up
         raise Unreachable(f"the connection to the other party failed ({type(error).__name__})") from error
 
 
@@ -620,6 +621,23 @@ class VendorClient(Client):
             time.sleep(poll_s)
         return run
 
+    def recommendation(self, run_id: str, over: str = "asked") -> wire.Recommendation:
+        """The row to take by the answers so far."""
+        return self._get(f"/v1/runs/{run_id}/recommendation", wire.Recommendation, over=over)
+
+    def posterior(self, run_id: str, **chosen: Any) -> wire.PosteriorPage:
+        """What is believed of f: ``page_token`` and ``page_size``, or ``top``."""
+        return self._get(f"/v1/runs/{run_id}/posterior", wire.PosteriorPage, **chosen)
+
+    def import_observations(
+        self, run_id: str, told: wire.ObservationImport, *, dry_run: bool = False, key: str | None = None
+    ) -> wire.ImportReport:
+        """Give a run that was created with ``hold`` what was measured before."""
+        params = {"dry_run": "true" if dry_run else "false"}
+        body, path = told.model_dump_json().encode(), f"/v1/runs/{run_id}/observations"
+        reply = self._send("POST", path, params=params, body=body, key=key or new_key())
+        return reply.check().read(wire.ImportReport)
+
     def export(self, run_id: str) -> wire.RunExport:
         """Everything needed to redo a run."""
         return self._get(f"/v1/runs/{run_id}/export", wire.RunExport, format="json")
@@ -627,6 +645,11 @@ class VendorClient(Client):
     def export_csv(self, run_id: str) -> str:
         """The trials as CSV."""
         return self._send("GET", f"/v1/runs/{run_id}/export", params={"format": "csv"}).check().body.decode()
+
+    def suggest(self, asked: wire.SuggestionRequest) -> wire.SuggestionReply:
+        """Rows to ask next, without a run."""
+        body = asked.model_dump_json().encode()
+        return self._send("POST", "/v1/suggestions", body=body).check().read(wire.SuggestionReply)
 
     def audit(self, grant_id: str | None = None) -> Iterator[wire.AuditEntry]:
         """The whole log, or the modeler's copy of the shared one of a grant."""

@@ -5,6 +5,7 @@ holds a value from a dataset, a secret, a path or a query string.
 """
 
 import errno
+import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -187,6 +188,12 @@ class Busy(BlindoptError):
         self.headers = {"Retry-After": str(seconds)}
 
 
+class Draining(BlindoptError):
+    """The service is about to end, and left this undone."""
+
+    code, status, title, retryable = "draining", 503, "The service is ending", True
+
+
 class RangeNotSatisfiable(BlindoptError):
     """A range outside the file, or several at once."""
 
@@ -237,3 +244,14 @@ class Remote(BlindoptError):
 
     def __str__(self) -> str:
         return f"{self.remote_code} ({self.remote_status}): {super().__str__()}"
+
+
+class CuratorRefused(BlindoptError):
+    """A curator refused what a modeler asked for a vendor. Its code alone is told: other words may quote a token."""
+
+    code, status, title = "curator_refused", 502, "The curator refused"
+
+    def __init__(self, error: Remote) -> None:
+        code = error.remote_code if re.fullmatch("[a-z_]{1,60}", error.remote_code) else "an error"
+        super().__init__(f"the curator answered {code} ({error.remote_status}): check the study and its token")
+        self.retryable = error.remote_retryable

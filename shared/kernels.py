@@ -43,6 +43,10 @@ class Kernel:
     def correlate(self, squared: Matrix) -> None:
         """Turn squared distances in units of the lengthscale into correlations c, in place; float32 stays so."""
 
+    def slope(self, squared: Matrix) -> Matrix:
+        """Derivative of the correlation in the logarithm of the lengthscale, at squared distances in its units."""
+        raise TypeError(f"no derivative is known of {type(self).__name__}")
+
 
 @dataclass(frozen=True, slots=True)
 class SquaredExponential(Kernel):
@@ -58,6 +62,11 @@ class SquaredExponential(Kernel):
         """exp(-s / 2) for s = (d / l)^2."""
         squared *= -0.5
         np.exp(squared, out=squared)
+
+    def slope(self, squared: Matrix) -> Matrix:
+        """What s = (d / l)^2 gives: s exp(-s / 2)."""
+        told: Matrix = squared * np.exp(-0.5 * squared)
+        return told
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +84,11 @@ class Matern12(Kernel):
         np.sqrt(squared, out=squared)
         np.negative(squared, out=squared)
         np.exp(squared, out=squared)
+
+    def slope(self, squared: Matrix) -> Matrix:
+        """For u = d / l: u exp(-u)."""
+        u: Matrix = np.sqrt(squared)
+        return u * np.exp(-u)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +108,11 @@ class Matern32(Kernel):
         fading = np.exp(-squared)
         squared += 1.0
         squared *= fading
+
+    def slope(self, squared: Matrix) -> Matrix:
+        """u^2 exp(-u)."""
+        u: Matrix = np.sqrt(3.0 * squared)
+        return u * u * np.exp(-u)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +135,11 @@ class Matern52(Kernel):
         np.negative(root, out=root)
         np.exp(root, out=root)
         squared *= root
+
+    def slope(self, squared: Matrix) -> Matrix:
+        """u^2 (1 + u) exp(-u) / 3."""
+        u: Matrix = np.sqrt(5.0 * squared)
+        return u * u * (1.0 + u) * np.exp(-u) / 3.0
 
 
 KERNELS: dict[Kind, type[Kernel]] = {

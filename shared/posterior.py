@@ -1,7 +1,7 @@
 """The exact Gaussian-process posterior at every candidate, and the row with the largest bound, found lazily."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -21,7 +21,10 @@ _CELLS = 1 << 17  # numbers of a temporary while candidates are brought up to da
 _SOLVED = 1 << 12  # candidates that are solved for exactly together
 _EPSILON = float(np.finfo(np.float64).eps)
 _LEADERS = 64  # candidates that are brought up to date first, all over the rows: they tell what others must reach
-_FEW = 50_000  # candidates that are all brought up to date each time: that takes less than telling which
+_FEW = 50_000  # candidates that are brought up to date all together, not each when it is needed
+_LITTLE = 16_000  # of which so many all are each time: that takes less than telling which
+_SHARE = 16  # one in so many may be ahead of the others: then it is their turn
+_LOWEST = float(np.finfo(np.float64).min)  # below every bound but that of a hidden row
 _FIRST = 1 << 10  # most of those left over that come next
 
 
@@ -45,7 +48,11 @@ class Posterior:
     maximum, is computed once more in float64 and in an order of operations that depends on nothing but row and
     outcomes. So neither a restart, nor how often one chose before, nor ``dtype`` changes the row that is chosen.
 
-    Holds n (capacity + rank of Z + 5) numbers of ``dtype`` (float64, or float32 for half of it). A row may be observed
+    Few candidates (up to 50,000) are brought up to date all together: up to 16,000 at each choice, which takes less
+    than telling which could be left out; more of them when many outcomes have gathered, and until then only those near
+    the maximum go ahead, in arrays of their own.
+
+    Holds n (capacity + rank of Z + 7) numbers of ``dtype`` (float64, or float32 for half of it). A row may be observed
     again. ``noise_variance`` is in squared units of the outcome and must be positive. ``nugget`` is the variance
     of a part of f that each row has for itself, uncorrelated with all others (see ``averaging``).
     """
@@ -78,10 +85,14 @@ class Posterior:
         self._state: Rows = np.zeros(n, dtype=np.intp)  # how many outcomes mean and variance know
         self._everybody = 0  # with how many outcomes all of them are up to date alike; -1: some know more
         self._bounds: Vector = np.empty(n)
+        self._deviation: Vector = np.empty(0)  # roots of all variances, where some may be ahead
+        self._ahead: _Ahead | None = None
         self._stripes = min(n, _LEADERS)
         self._tolerance = 64.0 * float(np.finfo(dtype).eps) * (1 + self._points.strain)
         self.count = 0
         self._chosen: tuple[int, Vector, float, float] | None = None  # the row solved for last, for ``observe``
+        self._hidden: Rows = np.empty(0, dtype=np.intp)
+        self._hides: NDArray[np.bool_] = np.zeros(n, dtype=np.bool_)
         self._capacity = capacity
         self._asked: Rows = np.empty(0, dtype=np.intp)
         self._asked_at: Matrix = np.empty((0, r))
@@ -99,6 +110,54 @@ class Posterior:
         Raises NumericalFailure, and changes nothing, if the outcome is not finite or the
         factorization has lost its positive pivot; IndexError past n or past the capacity.
         """
+        whitened, mean, pivot = self._next(row, noise_variance)
+        if not (abs(outcome) <= OUTCOME_MAX and np.isfinite(pivot) and pivot > 0):  # refuses NaN too
+            raise NumericalFailure(f"outcome {self.count + 1} cannot be absorbed: check its value")
+        weight = (outcome - mean) / pivot
+        surprise = float(self._surprise[self.count]) + float(weight) ** 2 if abs(weight) <= OUTCOME_MAX else np.inf
+        if not np.isfinite(surprise):
+            raise NumericalFailure(f"outcome {self.count + 1} cannot be absorbed: check its value")
+        self._append(row, whitened, pivot, weight, surprise)
+
+    def suppose(self, row: int, noise_variance: float | None = None) -> None:
+        """Condition on an outcome at ``row`` that is not known yet, as if it were the posterior mean there.
+
+        Means stay as they are, variances fall as they will whatever the outcome: hallucinated feedback of Desautels
+        et al. (2014), section 4. ``retract`` takes it back.
+        """
+        whitened, _, pivot = self._next(row, noise_variance)
+        if not (np.isfinite(pivot) and pivot > 0):
+            raise NumericalFailure(f"row {row} cannot be supposed to be asked: its variance is lost")
+        self._append(row, whitened, pivot, 0.0, float(self._surprise[self.count]))
+
+    def retract(self, count: int) -> None:
+        """Go back to the first ``count`` outcomes, as if the later ones had never been."""
+        if not 0 <= count <= self.count:
+            raise ValueError(f"there are {self.count} outcomes, not {count}")
+        if count == self.count:
+            return
+        self.count, self._chosen = count, None
+        w = self._weights[:count].astype(self._whitened.dtype, copy=False)
+        know = np.flatnonzero(self._state > count)
+        size = max(_LEADERS, _CELLS // max(1, count))
+        for start in range(0, len(know), size):
+            rows = know[start : start + size]
+            old = self._whitened[rows, :count]
+            self._mean[rows] = self._prior_mean + old @ w
+            self._variance[rows] = np.maximum(self._prior_variance - np.einsum("ij,ij->i", old, old), 0.0)
+            self._state[rows] = count
+        self._ahead = None
+        if self._everybody > count:
+            self._everybody, self._deviation = count, np.empty(0)
+
+    def hide(self, rows: Rows) -> None:
+        """Choose none of ``rows`` from now on, and any other; those that were hidden before are shown again."""
+        self._hides[self._hidden] = False
+        self._hidden = np.asarray(rows, dtype=np.intp)
+        self._hides[self._hidden] = True
+
+    def _next(self, row: int, noise_variance: float | None) -> tuple[Vector, float, float]:
+        """Whitened row, mean, and standard deviation of the next outcome, if it is asked at ``row``."""
         if not 0 <= row < len(self._mean):
             raise IndexError(f"row {row} of {len(self._mean)} candidates")
         if self.count == self._capacity:
@@ -109,14 +168,7 @@ class Posterior:
         if self._chosen is None or self._chosen[0] != row:
             self._chosen = row, *(part[0] for part in self._solve(np.array([row])))
         _, whitened, mean, variance = self._chosen
-        pivot = np.sqrt(variance + noise)
-        if not (abs(outcome) <= OUTCOME_MAX and np.isfinite(pivot) and pivot > 0):  # refuses NaN too
-            raise NumericalFailure(f"outcome {self.count + 1} cannot be absorbed: check its value")
-        weight = (outcome - mean) / pivot
-        surprise = float(self._surprise[self.count]) + float(weight) ** 2 if abs(weight) <= OUTCOME_MAX else np.inf
-        if not np.isfinite(surprise):
-            raise NumericalFailure(f"outcome {self.count + 1} cannot be absorbed: check its value")
-        self._append(row, whitened, pivot, weight, surprise)
+        return whitened, mean, float(np.sqrt(variance + noise))
 
     def _append(self, row: int, whitened: Vector, pivot: float, weight: float, surprise: float) -> None:
         t = self.count
@@ -151,6 +203,29 @@ class Posterior:
         self._refresh_all()
         return self._variance
 
+    def moments(self, rows: Rows) -> tuple[Vector, Vector]:
+        """Posterior means and variances of some candidates, after bringing them up to date."""
+        if self.n <= _FEW:
+            self._refresh_all()
+        else:
+            self._refresh(rows[self._state[rows] < self.count])
+        return self._mean[rows], self._variance[rows]
+
+    def best(self, rows: Rows, weight: float = 0.0) -> tuple[int, float, float]:
+        """The first of ``rows`` (in rising order, not none) with the largest mean - sqrt(weight variance).
+
+        With its mean and variance, in float64: like a choice, they depend on the outcomes alone.
+        """
+        mean, variance = self.moments(rows)
+        slack = self._tolerance * self._prior_variance
+        shift = self._tolerance * float(np.sqrt(self._prior_variance * self._surprise[self.count]))
+        low = mean - np.sqrt(weight * (variance + slack)) - shift
+        high = mean - np.sqrt(weight * np.maximum(variance - slack, 0.0)) + shift
+        near = rows[high >= low.max()][:_SOLVED]  # very many are equal: far from all outcomes, say
+        _, mean, variance = self._solve(near)
+        place = int((mean - np.sqrt(weight * variance)).argmax())
+        return int(near[place]), float(mean[place]), float(variance[place])
+
     def _refresh(self, rows: Rows) -> None:
         """Bring candidates up to date, as many together as stay in the cache."""
         if not len(rows):
@@ -162,8 +237,9 @@ class Posterior:
             self._extend(rows[start : start + size])
 
     def _refresh_all(self) -> None:
-        if self._everybody == self.count - 1:
+        if len(self._mean) <= _FEW and self._everybody < self.count:
             self._extend_all()
+            self._deviation, self._ahead = np.empty(0), None
         elif self._everybody < self.count:
             late = np.flatnonzero(self._state < self.count)
             for start in range(0, len(late), _SCAN):
@@ -171,8 +247,19 @@ class Posterior:
         self._everybody = self.count
 
     def _extend_all(self) -> None:
-        """The same for everybody and one outcome: a block of rows at a time, in place."""
-        s = self.count - 1
+        """The same for everybody: a block of rows at a time, in place."""
+        s = self._everybody
+        if s < self.count - 1:
+            size = max(_LEADERS, _CELLS // self.count)
+            for start in range(0, len(self._mean), size):
+                part = slice(start, min(start + size, len(self._mean)))
+                rows = np.arange(part.start, part.stop)
+                new, self._mean[part], self._variance[part] = self._appended(
+                    rows, part, self._whitened[part], self._mean[part], self._variance[part], s
+                )
+                self._whitened[part, s : self.count] = new
+            self._state.fill(self.count)
+            return
         factor = self._factor[s, : s + 1].astype(self._whitened.dtype, copy=False)
         size = min(_SCAN, len(self._mean))
         for start in range(0, len(self._mean), size):
@@ -189,6 +276,20 @@ class Posterior:
             self._variance[part] -= column
         np.maximum(self._variance, 0.0, out=self._variance)
         self._state.fill(self.count)
+
+    def _appended(
+        self, rows: Rows, place: Rows | slice, old: Matrix, mean: Vector, variance: Vector, s: int
+    ) -> tuple[Matrix, Vector, Vector]:
+        """What candidates that know s outcomes gain by the later ones: columns; and their means and variances then."""
+        t, dtype = self.count, self._whitened.dtype
+        new = self._points.covariance(place, self._queries[:, s:t])
+        if self._nugget:
+            new += self._nugget * (rows[:, None] == self._asked[s:t])
+        if s:
+            new -= old[:, :s] @ self._factor[s:t, :s].T.astype(dtype, copy=False)
+        new = new @ self._inverse[s:t, s:t].T.astype(dtype, copy=False)
+        gained = np.einsum("ij,ij->i", new, new)
+        return new, mean + new @ self._weights[s:t].astype(dtype, copy=False), np.maximum(variance - gained, 0.0)
 
     def _extend(self, rows: Rows) -> None:
         """Append to whitened rows what they lack: (K - V L_old^T) L_new^-T, for the columns that any of them lacks.
@@ -238,9 +339,15 @@ class Posterior:
     # --- choices ----------------------------------------------------------------------------------
 
     def choose(self, weight: float, rng: Callable[[], np.random.Generator]) -> Choice:
-        """The row of largest mean + sqrt(weight * variance); exact ties are broken by a draw from ``rng()``."""
+        """The row of largest mean + sqrt(weight * variance); exact ties are broken by a draw from ``rng()``.
+
+        Of those that are not hidden: IndexError where none is left.
+        """
+        if len(self._hidden) and self._hides.all():
+            raise IndexError("every row is hidden")
         if self.count == 0:
             bound = upper_confidence_bound(self._mean, self._variance, weight)
+            bound[self._hidden] = -np.inf
             return choose_maximum(bound, self._mean, self._variance, rng)
         rows = self._close(weight)
         found = [self._solve(rows[:_SOLVED])]
@@ -260,9 +367,12 @@ class Posterior:
         shift = self._tolerance * float(np.sqrt(self._prior_variance * self._surprise[self.count]))
         if len(self._mean) > _FEW:
             rows, upper = self._late(weight, slack, shift)
+        elif self._may_go_ahead() and (near := self._near(weight, slack, shift)) is not None:
+            rows, upper = near
         else:
             self._refresh_all()
             upper = upper_confidence_bound(self._mean, self._variance + slack, weight) + shift
+            upper[self._hidden] = -np.inf
             best = int(upper.argmax())
             low = max(self._variance[best] - slack, 0.0)
             rows = np.flatnonzero(upper >= self._mean[best] - shift + np.sqrt(weight * low))
@@ -271,6 +381,61 @@ class Posterior:
             reached = min(upper[rows].max(), upper_confidence_bound(mean, variance, weight)[0])
             rows = rows[upper[rows] >= reached]
         return rows
+
+    def _may_go_ahead(self) -> bool:
+        """Not where rows are hidden: those near the maximum are too often among them."""
+        return len(self._mean) > _LITTLE and not len(self._hidden)
+
+    def _near(self, weight: float, slack: float, shift: float) -> tuple[Rows, Vector] | None:
+        """The same where some candidates are ahead of all others; None when too many would have to be."""
+        t, s = self.count, self._everybody
+        if s in (0, t):
+            return None
+        if not len(self._deviation):
+            self._deviation = np.sqrt(self._variance + slack)
+        growth = weight + (1 + 4 * _EPSILON * t) * float(self._surprise[t]) - float(self._surprise[s])
+        upper = np.multiply(self._deviation, np.sqrt(growth), out=self._bounds)
+        upper += self._mean
+        upper += shift
+        ahead = self._ahead
+        if ahead is None:
+            stripes = upper[: len(upper) // self._stripes * self._stripes].reshape(self._stripes, -1)
+            ahead = self._joined(None, np.arange(self._stripes) * stripes.shape[1] + stripes.argmax(axis=1))
+        elif ahead.count < t:
+            new, mean, variance = self._appended(
+                ahead.rows, ahead.rows, ahead.whitened, ahead.mean, ahead.variance, ahead.count
+            )
+            ahead = _Ahead(ahead.rows, np.concatenate([ahead.whitened, new], axis=1), mean, variance, t)
+        upper[ahead.rows], limit = -np.inf, _LEADERS
+        late = np.flatnonzero(upper >= ahead.reached(weight, slack, shift))
+        while len(late):
+            some = late
+            if len(late) > limit:
+                some = late[np.argpartition(upper[late], -limit)[-limit:]]
+            if len(some) + len(ahead.rows) > len(upper) // _SHARE:
+                return None
+            ahead, limit = self._joined(ahead, some), limit * 8
+            upper[some] = -np.inf
+            late = late[upper[late] >= ahead.reached(weight, slack, shift)]
+        self._ahead = ahead
+        upper[ahead.rows] = ahead.upper(weight, slack, shift)
+        return np.sort(ahead.rows[upper[ahead.rows] >= ahead.reached(weight, slack, shift)]), upper
+
+    def _joined(self, ahead: "_Ahead | None", rows: Rows) -> "_Ahead":
+        """With some rows more, which were up to date like everybody."""
+        s = self._everybody
+        old = self._whitened[rows, :s]
+        new, mean, variance = self._appended(rows, rows, old, self._mean[rows], self._variance[rows], s)
+        more = _Ahead(rows, np.concatenate([old, new], axis=1), mean, variance, self.count)
+        if ahead is None:
+            return more
+        return _Ahead(
+            np.concatenate([ahead.rows, rows]),
+            np.concatenate([ahead.whitened, more.whitened]),
+            np.concatenate([ahead.mean, mean]),
+            np.concatenate([ahead.variance, variance]),
+            self.count,
+        )
 
     def _late(self, weight: float, slack: float, shift: float) -> tuple[Rows, Vector]:
         """The same without bringing everybody up to date; and what the bounds are at most."""
@@ -285,10 +450,12 @@ class Posterior:
             np.sqrt(told, out=told)
             told += self._mean[part]
             told += shift
+        upper[self._hidden] = -np.inf
 
         def settle(rows: Rows) -> float:
             """Bring rows up to date and put down their bounds; what the best of them has at least."""
-            best = -np.inf
+            best = _LOWEST
+            rows = rows[~self._hides[rows]]
             for some in (rows[start : start + _SCAN] for start in range(0, len(rows), _SCAN)):
                 self._refresh(some)
                 mean, variance = self._mean[some], self._variance[some]
@@ -306,6 +473,26 @@ class Posterior:
             reached, limit = max(reached, settle(late)), limit * 8
             rows = rows[upper[rows] >= reached]
         return rows, upper
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """Candidates that know ``count`` outcomes, more than the others: whitened rows (m, count), means, variances."""
+
+    rows: Rows
+    whitened: Matrix
+    mean: Vector
+    variance: Vector
+    count: int
+
+    def upper(self, weight: float, slack: float, shift: float) -> Vector:
+        """Their bounds at most."""
+        told: Vector = self.mean + shift + np.sqrt(weight * (self.variance + slack))
+        return told
+
+    def reached(self, weight: float, slack: float, shift: float) -> float:
+        """What the largest bound is at least."""
+        return float((self.mean - shift + np.sqrt(weight * np.maximum(self.variance - slack, 0.0))).max())
 
 
 def _grown(old: NDArray[T], *shape: int) -> NDArray[T]:

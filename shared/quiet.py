@@ -9,11 +9,16 @@ from functools import lru_cache
 
 import numpy as np
 from scipy.linalg.blas import dger
+from scipy.linalg.lapack import dpotrf, dtrtri
 
+from shared.errors import NumericalFailure
 from shared.matrix import Matrix, Vector
 
 ALONE = 8_000
 """Numbers of a matrix that BLAS does not share out: its own limits start at 8,192."""
+
+BLOCK = 48
+"""Rows of a square block: BLAS multiplies two of them alone (up to 262,144 products), LAPACK factors one alone."""
 
 
 def add_outer(matrix: Matrix, left: Vector, right: Vector, factor: float) -> None:
@@ -39,6 +44,58 @@ def right_product(matrix: Matrix, vector: Vector) -> Vector:
     for rows in _blocks(*matrix.shape):
         np.dot(matrix[rows], vector, out=found[rows])
     return found
+
+
+def product(left: Matrix, right: Matrix) -> Matrix:
+    """``left`` (a, b) times ``right`` (b, c)."""
+    found: Matrix = np.zeros((len(left), right.shape[1]))
+    for i in _steps(len(left)):
+        for j in _steps(right.shape[1]):
+            for k in _steps(len(right)):
+                found[i, j] += left[i, k] @ right[k, j]
+    return found
+
+
+def inverse_factor(gram: Matrix) -> Matrix:
+    """The lower triangular W (n, n) with W gram W^T = 1: the inverse of the Cholesky factor, by blocks.
+
+    Raises NumericalFailure if ``gram`` is not positive definite.
+    """
+    rest, inverse = gram.copy(), np.zeros_like(gram)
+    steps = _steps(len(gram))
+    for at, k in enumerate(steps):
+        factor, info = dpotrf(rest[k, k], lower=1)
+        if info != 0 or not np.isfinite(factor.diagonal()).all():
+            raise NumericalFailure("a covariance cannot be factored: it is not positive definite in doubles")
+        inverse[k, k] = dtrtri(factor, lower=1)[0]
+        turned = inverse[k, k].T.copy()
+        for i in steps[at + 1 :]:
+            rest[i, k] = rest[i, k] @ turned
+        for place, i in enumerate(steps[at + 1 :], at + 1):
+            for j in steps[at + 1 : place + 1]:
+                rest[i, j] -= rest[i, k] @ rest[j, k].T.copy()
+    for at, i in enumerate(steps):
+        for first, j in enumerate(steps[:at]):
+            for k in steps[first:at]:
+                inverse[i, j] -= rest[i, k] @ inverse[k, j]
+            inverse[i, j] = inverse[i, i] @ inverse[i, j]
+    return inverse
+
+
+def gram_of_lower(lower: Matrix) -> Matrix:
+    """W^T W of a lower triangular W (n, n)."""
+    turned, found = lower.T.copy(), np.zeros_like(lower)
+    steps = _steps(len(lower))
+    for first, i in enumerate(steps):
+        for j in steps[: first + 1]:
+            for k in steps[first:]:
+                found[i, j] += turned[i, k] @ lower[k, j]
+            found[j, i] = found[i, j].T
+    return found
+
+
+def _steps(length: int) -> list[slice]:
+    return [slice(start, min(start + BLOCK, length)) for start in range(0, length, BLOCK)]
 
 
 @lru_cache(maxsize=64)

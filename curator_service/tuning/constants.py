@@ -17,7 +17,7 @@ def beta(n: int, t: int, delta: float, split: Split = "paper") -> float:
     proof grants delta / 3. corrected: at delta / 4, one of the four events that Theorem 3 rests on.
 
     >>> round(beta(100, 1, 0.05), 4), round(beta(100, 1, 0.05, "corrected"), 4)
-    (17.5837, 18.97)
+    (17.5835, 18.9698)
     """
     share = delta / 2 if split == "paper" else delta / 4
     return 2 * log(n * t**2 * pi**2 / (6 * share))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from curator_service.tuning.draws import Draws
+from curator_service.tuning.information import Arms
 from curator_service.tuning.plan import ExpectedError
 from curator_service.tuning.problem import Problem
 from curator_service.tuning.readings import Readings, with_noise
@@ -73,7 +74,7 @@ class Scaled:
         return None if value is None else self.centre + self.unit * value
 
 
-def posterior_weights(covariance: Matrix, arms: np.typing.NDArray[np.intp], sigma: float) -> Matrix:
+def posterior_weights(covariance: Matrix, arms: Arms, sigma: float) -> Matrix:
     """W (n, T) with mu_T = W v for scores v (T,) at ``arms``: K_A (K_AA + sigma^2 I)^-1."""
     from scipy.linalg import cho_factor, cho_solve
 
@@ -82,7 +83,7 @@ def posterior_weights(covariance: Matrix, arms: np.typing.NDArray[np.intp], sigm
     return weights
 
 
-def design_sd(covariance: Matrix, arms: np.typing.NDArray[np.intp], sigma: float, apart: float) -> Vector:
+def design_sd(covariance: Matrix, arms: Arms, sigma: float, apart: float) -> Vector:
     """Standard deviations (n,) of mu'_T - mu_T ~ N(0, W (2 (1 - k1) K_AA + 2 sigma^2 I) W^T): exact, of a fixed design.
 
     Neighbours' functions differ by N(0, 2 (1 - k1) k2), and each has noise of its own.

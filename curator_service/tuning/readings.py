@@ -41,7 +41,8 @@ class Readings:
         if not np.isfinite(told).all():  # which one is not told: it depends on the data
             raise TuningFailed("the scorer returned something that is not a finite number: nothing was released")
         half = problem.width / 2
-        offsets = told - problem.middle
+        with np.errstate(over="ignore"):  # infinity is clipped like the rest
+            offsets = told - problem.middle
         self.clipped += int(np.count_nonzero((told < problem.lower) | (told > problem.upper)))
         inside = np.clip(offsets, -half, half)
         # fsum rounds once, so that no order of the records adds to how far one of them moves the mean.

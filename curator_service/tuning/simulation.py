@@ -46,6 +46,13 @@ class World:
 
     def searched(self, functions: Matrix, weights: Vector, rng: np.random.Generator) -> tuple[Matrix, Vector]:
         """GP-UCB on each function with fresh noise: posterior means (count, n), largest noisy scores (count,)."""
+        batch = max(1, int(_BATCH / (len(self.covariance) * len(weights))))  # what stays in the cache
+        found = [
+            self._searched(functions[start : start + batch], weights, rng) for start in range(0, len(functions), batch)
+        ]
+        return np.concatenate([means for means, _ in found]), np.concatenate([largest for _, largest in found])
+
+    def _searched(self, functions: Matrix, weights: Vector, rng: np.random.Generator) -> tuple[Matrix, Vector]:
         every = np.arange(len(functions))
 
         def observe(arms: Arms) -> Vector:
@@ -76,7 +83,7 @@ def neighbour_differences(world: World, weights: Vector, apart: float, pairs: in
     n, steps = len(world.covariance), len(weights)
     check_work(2 * pairs, n, steps)
     rng = np.random.default_rng(seed)
-    batch = max(1, int(_BATCH / (2 * n * steps)))
+    batch = max(1, int(_BATCH / n))
     found_mean, found_maximum = [], []
     for start in range(0, pairs, batch):
         count = min(batch, pairs - start)

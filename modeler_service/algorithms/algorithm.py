@@ -1,19 +1,22 @@
 """What every algorithm offers, and how one is made from a run's settings."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from modeler_service.algorithms.few_arms import ARMS_MAX, MATRICES, FewArms
-from modeler_service.algorithms.gp_ucb import NO_NOISE, GpUcb
+from modeler_service.algorithms.gp_bucb import GpBucb
+from modeler_service.algorithms.gp_ucb import GpUcb
 from modeler_service.algorithms.making import few_arms_of
 from modeler_service.algorithms.random_rows import RandomRows
+from modeler_service.algorithms.surrogate import NO_NOISE
 from shared import wire
-from shared.acquisition import Choice
+from shared.acquisition import Choice, Estimate
 from shared.errors import Invalid
-from shared.matrix import Matrix
+from shared.matrix import Matrix, Vector
+from shared.posterior import Rows
 from shared.wire.answers import NONE
 
 NAMES = (
-    "gp_ucb", "random", "ldp_ata", "ldp_tgp", "tgp_tight", "ldp_moma", "ata", "tgp", "moma", "laplace_adf",
+    "gp_ucb", "gp_bucb", "random", "ldp_ata", "ldp_tgp", "tgp_tight", "ldp_moma", "ata", "tgp", "moma", "laplace_adf",
     "bounded_igp", "igp_ucb", "thompson",
 )  # fmt: skip
 
@@ -32,6 +35,36 @@ class Algorithm(Protocol):
         """
         ...
 
+    def hide(self, rows: Rows) -> None:
+        """Choose none of these rows from now on, and any other. Some row must be left."""
+        ...
+
+
+@runtime_checkable
+class Learner(Algorithm, Protocol):
+    """An algorithm that believes something of f, in the direction of maximization."""
+
+    def moments(self, rows: Rows) -> tuple[Vector, Vector]:
+        """Means and variances of f at ``rows``."""
+        ...
+
+    def best(self, rows: Rows) -> Estimate:
+        """Which of ``rows`` (in rising order) has the largest mean; the first of equals."""
+        ...
+
+
+@runtime_checkable
+class Batching(Algorithm, Protocol):
+    """An algorithm that can choose again before the outcome of a row is known."""
+
+    def suppose(self, row: int) -> None:
+        """A row of the batch was chosen: its outcome is pending."""
+        ...
+
+    def retract(self) -> None:
+        """Nothing is pending any more: as before the batch."""
+        ...
+
 
 def algorithm_of(
     spec: wire.AlgorithmSpec,
@@ -45,20 +78,37 @@ def algorithm_of(
     initial: int = 0,
     people: bool = False,
     noise: wire.NoiseLaw = NO_NOISE,
+    fit: wire.Fit | None = None,
+    again: bool = False,
 ) -> Algorithm:
     """The algorithm that a run asks for; ``sign`` is -1 for minimization.
 
     It will be shown ``capacity`` outcomes at most, the first ``initial`` of them of random rows. ``people``: rows are
-    people, and answers about one add up; ``noise``: the law of the release's noise. Raises Invalid if it needs a
-    kernel and there is none, or other answers.
+    people, and answers about one add up; ``noise``: the law of the release's noise; ``fit``: how hyper-parameters are
+    fitted, None for not at all; ``again``: rows may be asked again once each was asked (for an algorithm that would
+    not). Raises Invalid if it needs a kernel and there is none, or other answers.
     """
     if isinstance(spec, wire.RandomRows):
-        return RandomRows(len(candidates), seed)
-    if kernel is None:
+        return RandomRows(len(candidates), seed, again=again)
+    if kernel is None and fit is None:
         raise Invalid(f"{spec.name} needs a kernel: the study has none, so give one with the run")
-    if isinstance(spec, wire.GpUcb):
+    if isinstance(spec, wire.GpUcb | wire.GpBucb):
         law = noise if spec.noise_aware else NO_NOISE
-        return GpUcb(candidates, kernel, spec.delta_ucb, sign=sign, seed=seed, capacity=capacity, noise=law)
+        kind = GpUcb if isinstance(spec, wire.GpUcb) else GpBucb
+        return kind(
+            candidates,
+            kernel,
+            spec.delta_ucb,
+            sign=sign,
+            seed=seed,
+            capacity=capacity,
+            noise=law,
+            scale=spec.scale,
+            fit=fit,
+            initial=initial,
+        )
+    if kernel is None or fit is not None:
+        raise Invalid(f"{spec.name} takes hyper-parameters as they are told: give a kernel, and leave out fit")
     return few_arms_of(
         spec,
         candidates,
@@ -75,6 +125,11 @@ def algorithm_of(
 def warnings_of(algorithm: Algorithm) -> list[str]:
     """What speaks against an algorithm where it is to run, in words."""
     return algorithm.warnings if isinstance(algorithm, FewArms) else []
+
+
+def fitted_of(algorithm: Algorithm) -> wire.Fitted | None:
+    """The last fit of hyper-parameters that a choice was made with, if there is one."""
+    return algorithm.fitted if isinstance(algorithm, GpUcb) else None
 
 
 def memory_of(spec: wire.AlgorithmSpec, n: int, r: int, capacity: int) -> int:

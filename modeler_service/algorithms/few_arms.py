@@ -7,11 +7,12 @@ from math import sqrt
 import numpy as np
 
 from shared import wire
-from shared.acquisition import Choice
+from shared.acquisition import Choice, Estimate
 from shared.arms import check_reward
 from shared.errors import Invalid, NumericalFailure
 from shared.kernels import kernel_of
 from shared.matrix import Matrix, Vector
+from shared.posterior import Rows
 from shared.rewards import Family, RewardLaw
 
 ARMS_MAX = 2_000
@@ -66,6 +67,7 @@ class FewArms(ABC):
         self.stage = stage
         self.warnings: list[str] = []
         """What speaks against it on this stage, in words."""
+        self.hidden: Rows = np.empty(0, dtype=np.intp)
 
     def choose(self, step: int) -> Choice:
         """The arm of the largest index."""
@@ -74,6 +76,7 @@ class FewArms(ABC):
         np.sqrt(index, out=index)
         index *= width
         index += mean
+        index[self.hidden] = -np.inf
         return self.stage.choice(step, index, mean, variance, amplitude)
 
     def observe(self, row: int, outcome: float, passport: wire.NoisePassport | None = None) -> None:
@@ -84,6 +87,21 @@ class FewArms(ABC):
             self.stage.law.check(passport)
         check_reward(outcome)
         self._learn(row, outcome - self.stage.offset)
+
+    def hide(self, rows: Rows) -> None:
+        """Choose none of these arms from now on, and any other."""
+        self.hidden = np.asarray(rows, dtype=np.intp)
+
+    def moments(self, rows: Rows) -> tuple[Vector, Vector]:
+        """Its own estimates of f at ``rows``, and their variances."""
+        mean, variance, _, amplitude = self._view()
+        return mean[rows] + self.stage.offset, amplitude**2 * np.maximum(variance[rows], 0.0)
+
+    def best(self, rows: Rows) -> Estimate:
+        """The first of ``rows`` with the largest estimate."""
+        mean, variance = self.moments(rows)
+        place = int(mean.argmax())
+        return Estimate(int(rows[place]), float(mean[place]), sqrt(float(variance[place])))
 
     @abstractmethod
     def _view(self) -> tuple[Vector, Vector, float, float]:

@@ -1,4 +1,4 @@
-"""Algorithms over few arms from their requests: the defaults of the specification, section 6, in one place."""
+"""Algorithms over few arms from their requests: their defaults in one place."""
 
 from dataclasses import replace
 from math import sqrt
@@ -35,11 +35,28 @@ def few_arms_of(
 ) -> FewArms:
     """The algorithm that a run asks for, with its warnings. Raises Invalid where the answers do not fit it."""
     law = RewardLaw.of(answers, kernel)
+    _check(spec, law)  # before the covariances: they may be many
+    gram = gram_of(candidates, kernel, spec.nugget)
+    return few_arms_on(spec, gram, law, sign=sign, seed=seed, horizon=horizon, initial=initial, people=people)
+
+
+def few_arms_on(
+    spec: wire.FewArms,
+    gram: Matrix,
+    law: RewardLaw,
+    *,
+    sign: int,
+    seed: int,
+    horizon: int,
+    initial: int = 0,
+    people: bool = False,
+) -> FewArms:
+    """The same on arms with covariances ``gram`` (n, n) of unit size, its nugget added: they need no kernel."""
     _check(spec, law)
     if isinstance(spec, wire.HeavyTails):
         size = spec.noise_moment ** (1 / (1 + spec.alpha))
         law = replace(law, value_bound=spec.value_bound, noise_bound=size)
-    stage = Stage(gram_of(candidates, kernel, spec.nugget), law, sign, seed, horizon, initial)
+    stage = Stage(gram, law, sign, seed, horizon, initial)
     made = _made(spec, stage)
     plays = made.plays if isinstance(made, LdpMoma) else None
     made.warnings = cautions(spec, law, stage.gram, horizon=horizon, initial=initial, plays=plays, people=people)

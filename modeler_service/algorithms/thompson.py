@@ -35,6 +35,7 @@ class Thompson(FewArms):
         index = left_product(self._normals(step), self.root.turned)
         index *= width
         index += mean
+        index[self.hidden] = -np.inf
         return self.stage.choice(step, index, mean, variance, amplitude)
 
     def _view(self) -> tuple[Vector, Vector, float, float]:

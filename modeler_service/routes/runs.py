@@ -1,18 +1,42 @@
 """/v1/runs: optimizations and their trials."""
 
-from typing import Annotated, Literal
+from functools import partial
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Path, Query, Request
-from starlette.responses import Response
+from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response, StreamingResponse
 
+from modeler_service import exporting, importing
 from modeler_service.service import Modeler
 from shared import wire
 from shared.serving.problems import documented
-from shared.serving.routing import AskedDep, PageSize, PageToken, allowed, answer, page_of
+from shared.serving.routing import (
+    AskedDep,
+    IdempotencyKey,
+    PageSize,
+    PageToken,
+    allowed,
+    answer,
+    asked,
+    body_of,
+    page_of,
+)
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 _READ = [allowed("vendor", "viewer")]
 _WRITE = [allowed("vendor")]
+PARQUET = "application/vnd.apache.parquet"
+EVENT: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "event": {"type": "string", "enum": ["trial", "run"]},
+        "id": {"type": "string"},
+        "data": {"type": "string", "description": "A TrialView or a RunView as JSON."},
+    },
+    "required": ["event", "data"],
+}
+BINARY: dict[str, Any] = {"type": "string", "format": "binary"}
 
 
 async def modeler_of(request: Request) -> Modeler:
@@ -122,7 +146,10 @@ def trials(
 @router.get(
     "/{run_id}/export",
     response_model=wire.RunExport,
-    responses={200: {"content": {"text/csv": {"schema": {"type": "string"}}}}, **documented()},
+    responses={
+        200: {"content": {"text/csv": {"schema": {"type": "string"}}, PARQUET: {"schema": BINARY}}},
+        **documented(),
+    },
     dependencies=_READ,
     operation_id="export_run",
 )
@@ -130,11 +157,127 @@ def export(
     run_id: RunId,
     modeler: ModelerDep,
     form: Annotated[
-        Literal["json", "csv"], Query(alias="format", description="json: the run and its trials; csv: the trials.")
+        Literal["json", "csv", "parquet"],
+        Query(
+            alias="format",
+            description=(
+                "json: the run, its trials and what it began with; csv: the trials; parquet: the trials, and all "
+                "else as metadata."
+            ),
+        ),
     ] = "json",
 ) -> Response:
-    """Everything needed to redo the run (json), or its trials alone (csv)."""
+    """Everything needed to redo the run (json, parquet), or its trials alone (csv)."""
+    found = modeler.export(run_id)
+    headers = {"Content-Disposition": f'attachment; filename="{run_id}.{form}"'}
     if form == "csv":
-        headers = {"Content-Disposition": f'attachment; filename="{run_id}.csv"'}
-        return Response(modeler.export_csv(run_id), headers=headers, media_type="text/csv")
-    return Response(modeler.export(run_id).model_dump_json(), media_type="application/json")
+        return Response(exporting.as_csv(found), headers=headers, media_type="text/csv")
+    if form == "parquet":
+        return Response(exporting.as_parquet(found), headers=headers, media_type=PARQUET)
+    return Response(found.model_dump_json(), media_type="application/json")
+
+
+@router.get(
+    "/{run_id}/recommendation",
+    response_model=wire.Recommendation,
+    responses=documented(409),
+    dependencies=_READ,
+    operation_id="get_recommendation",
+)
+def recommendation(
+    run_id: RunId,
+    modeler: ModelerDep,
+    over: Annotated[
+        Literal["asked", "all"], Query(description="asked: the best of the rows asked; all: the best of all rows.")
+    ] = "asked",
+) -> wire.Recommendation:
+    """The row to take by the answers so far, and how sure that is."""
+    return modeler.recommendation(run_id, over)
+
+
+@router.get(
+    "/{run_id}/posterior",
+    response_model=wire.PosteriorPage,
+    responses=documented(409),
+    dependencies=_READ,
+    operation_id="get_posterior",
+)
+def posterior(
+    run_id: RunId,
+    modeler: ModelerDep,
+    page_size: PageSize = 50,
+    page_token: PageToken = None,
+    top: Annotated[
+        int | None, Query(ge=1, le=1_000, description="So many rows of the best means instead of a page.")
+    ] = None,
+) -> wire.PosteriorPage:
+    """What is believed of f after the answers so far: by row, or the best rows."""
+    if top is not None:
+        outcomes, points = modeler.beliefs.top(run_id, top)
+        return wire.PosteriorPage(outcomes=outcomes, points=points)
+    after = min(int(page_token or -1), 2**31) + 1
+    outcomes, points = modeler.beliefs.posterior(run_id, after, page_size + 1)
+    shown, token = page_of(points, page_size, lambda point: point.row)
+    return wire.PosteriorPage(outcomes=outcomes, points=shown, next_page_token=token)
+
+
+@router.get(
+    "/{run_id}/events",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": {"schema": EVENT}}}, **documented()},
+    dependencies=_READ,
+    operation_id="follow_run",
+)
+async def events(
+    run_id: RunId,
+    modeler: ModelerDep,
+    last_event_id: Annotated[
+        str | None, Header(pattern=r"^[0-9]{1,9}$", description="Number of the last trial that was told.")
+    ] = None,
+) -> Response:
+    """News as server-sent events: `trial` (id: its number) for each answer, `run` when its state changes; ends with it.
+
+    A connection that breaks, or is ended after ten minutes, goes on by Last-Event-ID.
+    """
+    told = await modeler.streams.follow(partial(modeler.news, run_id), int(last_event_id or 0))
+    return StreamingResponse(told, media_type="text/event-stream")
+
+
+@router.post(
+    "/{run_id}/observations",
+    status_code=201,
+    response_model=wire.ImportReport,
+    responses={
+        200: {"model": wire.ImportReport, "description": "A dry run: nothing was stored."},
+        **documented(409, 502),
+    },
+    dependencies=_WRITE,
+    operation_id="import_observations",
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {"schema": {"$ref": "#/components/schemas/ObservationImport"}},
+                "text/csv": {"schema": {"type": "string", "example": "row,y,noise_variance\n17,0.25,\n"}},
+            },
+        }
+    },
+)
+async def observe(
+    request: Request,
+    run_id: RunId,
+    modeler: ModelerDep,
+    idempotency_key: IdempotencyKey = None,
+    dry_run: Annotated[bool, Query(description="Check every line and store nothing.")] = False,
+) -> Response:
+    """Give a run that was created with `hold` what was measured before, as JSON or CSV. The curator never sees it."""
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media == "text/csv":
+        found = await run_in_threadpool(importing.of_csv, await request.body())
+    else:
+        found = importing.of_json(await body_of(request, wire.ObservationImport))
+    one = await asked(request, idempotency_key)  # its digest needs the whole body, which is read by now
+    if dry_run:
+        report = await run_in_threadpool(modeler.check_import, one, run_id, found)
+        return Response(report.model_dump_json(), media_type="application/json")
+    return answer(request, await run_in_threadpool(modeler.observe, one, run_id, found))

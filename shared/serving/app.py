@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
+from pydantic import BaseModel
 from starlette.routing import Route
 
 from shared import wire
@@ -29,11 +30,13 @@ def build(
     auditors: tuple[Role, ...],
     hot: list[Route] | None = None,
     lifespan: Any = None,
+    read_by_hand: tuple[type[BaseModel], ...] = (),
 ) -> FastAPI:
     """The application: gate, problem documents, health, the log, the service's own routes.
 
     ``period_of`` (method, path, principal) tells the seconds that replies leave at whole multiples of; None: at once.
-    ``hot`` are routes that answer in front of the documented ones, without FastAPI's machinery.
+    ``hot`` are routes that answer in front of the documented ones, without FastAPI's machinery; ``read_by_hand`` are
+    bodies that routes parse themselves, for the contract.
     FastAPI's documentation pages load outside resources, so only /openapi.json is served.
     """
     app = FastAPI(
@@ -59,7 +62,7 @@ def build(
     app.router.routes.extend(hot or [])
     for router in [*routers, audit_routes.router(auditors), _health()]:
         app.include_router(router)
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]
+    app.openapi = lambda: _openapi(app, (wire.Problem, *read_by_hand))  # type: ignore[method-assign]
     return app
 
 
@@ -67,10 +70,10 @@ def build(
 _KEY_SCHEMA = {"type": "string", "pattern": r"^[!-~]([ -~]{0,198}[!-~])?$", "minLength": 1, "maxLength": 200}
 
 
-def _openapi(app: FastAPI) -> dict[str, Any]:
+def _openapi(app: FastAPI, models: tuple[type[BaseModel], ...]) -> dict[str, Any]:
     if app.openapi_schema is None:
         document = FastAPI.openapi(app)
-        problems.add_schema(document, (wire.Problem,))
+        problems.add_schema(document, models)
         for name in ("HTTPValidationError", "ValidationError"):
             document["components"]["schemas"].pop(name, None)
         for name, schema in document["components"]["schemas"].items():

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
@@ -30,6 +31,7 @@ from shared.serving.tokens import Role
 from shared.serving.version import VERSION
 
 if TYPE_CHECKING:
+    import uvicorn
     from fastapi import FastAPI
 
 Check = Callable[[Connection, Iterable[dict[str, Any]]], None]
@@ -135,9 +137,23 @@ def build(
                 ssl_ca_certs=str(chosen.tls_client_ca) if chosen.tls_client_ca else None,
                 ssl_cert_reqs=ssl.CERT_REQUIRED if chosen.tls_client_ca else ssl.CERT_NONE,
             )
-            uvicorn.Server(config).run(sockets=[listening])
+            _server(config).run(sockets=[listening])
 
     return cli
+
+
+def _server(config: "uvicorn.Config") -> "uvicorn.Server":
+    """A server that tells its application when it is to leave: replies without an end would hold up the drain."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            leave: Callable[[], None] | None = getattr(self.config.app.state, "leave", None)  # type: ignore[union-attr]
+            if leave is not None:
+                leave()
+            super().handle_exit(sig, frame)
+
+    return Server(config)
 
 
 def _verified(opened: Desk, check: Check, key: str | None = None) -> Head:

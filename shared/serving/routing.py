@@ -55,11 +55,21 @@ async def asked(request: Request, idempotency_key: IdempotencyKey = None) -> Ask
 
 async def body_of(request: Request, model: type[B]) -> B:
     """The JSON body of a hot route as ``model``. Raises Invalid, as FastAPI's own parsing would."""
+    return parsed(await json_of(request), model)
+
+
+async def json_of(request: Request) -> bytes:
+    """The body of a request that says that it is JSON. Raises Invalid for another media type."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json":
         raise Invalid("send a JSON body", [{"field": "body", "message": "Content-Type must be application/json"}])
+    return await request.body()
+
+
+def parsed(body: bytes, model: type[B]) -> B:
+    """A JSON body as ``model``. Raises Invalid, as FastAPI's own parsing would."""
     try:
-        return model.model_validate_json(await request.body())
+        return model.model_validate_json(body)
     except ValidationError as error:
         raise invalid(error.errors(include_url=False, include_input=False)) from None
 

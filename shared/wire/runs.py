@@ -1,10 +1,10 @@
 """Optimizations at the modeler."""
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from shared.wire.bandits import (
     Ata,
@@ -19,7 +19,8 @@ from shared.wire.bandits import (
     TgpTight,
     Thompson,
 )
-from shared.wire.base import Name, Page, Reply, Request, Seed
+from shared.wire.base import Name, Page, PositiveFloat, Reply, Request, Seed
+from shared.wire.fits import Fit, Fitted
 from shared.wire.queries import NoisePassport
 from shared.wire.studies import Kernel, StudyView
 
@@ -32,6 +33,18 @@ class GpUcb(Request):
     noise_aware: bool = Field(
         True, description="Average the kernel over the release's noise, where its law is known; else take Z for X."
     )
+    scale: PositiveFloat = Field(1.0, description="Factor of beta_t; 1 is the theorem, less explores less.")
+
+
+class GpBucb(Request):
+    """GP-BUCB, Desautels et al. (2014): GP-UCB in batches, with hallucinated outcomes of what is pending."""
+
+    name: Literal["gp_bucb"] = Field(description="Names the algorithm.")
+    delta_ucb: float = Field(0.05, gt=0, lt=1, description="As for gp_ucb: delta' is half of it.")
+    noise_aware: bool = Field(
+        True, description="Average the kernel over the release's noise, where its law is known; else take Z for X."
+    )
+    scale: PositiveFloat = Field(1.0, description="Factor of beta_t; 1 is the theorem, less explores less.")
 
 
 class RandomRows(Request):
@@ -42,6 +55,7 @@ class RandomRows(Request):
 
 AlgorithmSpec = Annotated[
     GpUcb
+    | GpBucb
     | RandomRows
     | LdpAta
     | LdpTgp
@@ -58,11 +72,17 @@ AlgorithmSpec = Annotated[
 ]
 
 
+FITTED = (GpUcb, GpBucb)
+"""Algorithms whose hyper-parameters can be fitted."""
+
+
 def _address(url: str) -> str:
     try:
         parts = urlsplit(url)
         plain = not (parts.username or parts.password or parts.query or parts.fragment)
-        good = plain and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        labels = (parts.hostname or "").rstrip(".").split(".")
+        named = all(0 < len(label) < 64 for label in labels) and len(parts.hostname or "") < 254
+        good = plain and named and (parts.port is None or parts.port > 0)
     except ValueError:
         good = False
     if not good:
@@ -77,6 +97,41 @@ CuratorUrl = Annotated[
 ]
 
 
+Outcome = Annotated[float, Field(ge=-1e150, le=1e150)]
+
+
+class StopRules(Request):
+    """When a run ends before its budget does. Looked at before each query."""
+
+    target: Outcome | None = Field(
+        None, description="Stop when the run has reached this y or a better one; null: no target."
+    )
+    target_by: Literal["observed", "mean"] = Field(
+        "observed",
+        description=(
+            "observed: some y reaches the target; mean: the largest posterior mean of the rows asked does, for noisy y."
+        ),
+    )
+    improvement: PositiveFloat | None = Field(
+        None,
+        description=(
+            "Stop when no row that may be asked can beat the best row asked by more than this, in units of y, with "
+            "probability 1 - delta_ucb: the largest upper bound minus the largest lower bound of the rows asked. For "
+            "gp_ucb and gp_bucb; null: never."
+        ),
+    )
+
+
+class Observation(Request):
+    """A past measurement that a run begins with."""
+
+    row: int = Field(ge=0, lt=2**53, description="Row of Z, from 0.")
+    y: Outcome = Field(description="Its outcome, in units of the measurement.")
+    noise_variance: Annotated[float, Field(ge=0, le=1e100)] | None = Field(
+        None, description="Of y, where it is more than the kernel's; null: the kernel's. For gp_ucb and gp_bucb."
+    )
+
+
 class RunSpec(Request):
     """One optimization against one study of a curator, as it is stored: without its secret."""
 
@@ -85,14 +140,55 @@ class RunSpec(Request):
     study_id: Annotated[str, Field(pattern=r"^std_[0-9a-f]{16}$")] = Field(description="The study to optimize.")
     algorithm: AlgorithmSpec = Field(GpUcb(name="gp_ucb"), description="How rows are chosen.")
     iterations: int = Field(50, ge=1, le=100_000, description="T: queries after the initial ones.")
-    initial_rows: int = Field(1, ge=0, le=10_000, description="Uniform random rows asked first.")
+    initial_rows: int = Field(1, ge=0, le=10_000, description="Rows of the initial design, asked first.")
     seed: Seed = Field(0, description="Decides initial rows and ties: the same seed makes the same choices.")
-    kernel: Kernel | None = Field(None, description="Fixed hyper-parameters, or null: those of the study.")
+    batch_size: int = Field(
+        1, ge=1, le=100, description="Rows asked together, in one query; more than one for gp_bucb and random."
+    )
+    repeats: Literal["algorithm", "never", "after_all"] = Field(
+        "algorithm",
+        description=(
+            "Whether a row may be asked again. algorithm: as the algorithm will; never: the run ends when all were "
+            "asked; after_all: once all were. Imported rows count as asked."
+        ),
+    )
+    initial_design: Literal["random", "maximin"] = Field(
+        "random",
+        description="random: uniform random rows; maximin: a random one, then each time the row farthest from those.",
+    )
+    stop: StopRules = Field(StopRules(), description="When to end before the budget does.")
+    kernel: Kernel | None = Field(None, description="Hyper-parameters, or null: those of the study.")
+    fit: Fit | None = Field(
+        None,
+        description=(
+            "Fit hyper-parameters to the answers, from the kernel on; without a kernel a squared-exponential one of "
+            "the candidates' size is taken. Null: they stay as they are told. For gp_ucb and gp_bucb."
+        ),
+    )
     log_key: str | None = Field(
         None,
         max_length=400,
         description="The curator's C2SP verifier key, learnt another way; null: the first that is seen is kept.",
     )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        name, plain = self.algorithm.name, isinstance(self.algorithm, GpUcb | GpBucb)
+        if self.batch_size > 1 and not isinstance(self.algorithm, GpBucb | RandomRows):
+            other = "gp_bucb" if name == "gp_ucb" else "gp_bucb or random"
+            raise ValueError(f"{name} asks one row at a time: for a batch_size above 1 choose {other}")
+        if self.repeats != "algorithm" and isinstance(self.algorithm, LdpMoma | Moma):
+            raise ValueError(f"{name} plays each row several times: repeats must be algorithm")
+        if self.stop.improvement is not None and not plain:
+            raise ValueError(f"stop.improvement is for gp_ucb and gp_bucb, not for {name}")
+        if self.stop.target_by == "mean" and isinstance(self.algorithm, RandomRows):
+            raise ValueError("stop.target_by must be observed for random, which estimates nothing")
+        if self.fit is not None and not isinstance(self.algorithm, FITTED):
+            raise ValueError(f"{self.algorithm.name} takes hyper-parameters as they are told: leave out fit")
+        return self
+
+
+OBSERVATIONS_MAX = 10_000
 
 
 class RunCreate(RunSpec):
@@ -101,6 +197,40 @@ class RunCreate(RunSpec):
     token: Annotated[str, Field(max_length=200, pattern=r"^[\x21-\x7e]+$", repr=False)] = Field(
         description="The grant's token: stored sealed, never shown again."
     )
+    observations: list[Observation] = Field(
+        [],
+        max_length=OBSERVATIONS_MAX,
+        description="Past measurements that it begins with. The curator never sees them.",
+    )
+    hold: bool = Field(
+        False, description="True: created paused, so that observations can be imported; resume starts it."
+    )
+
+
+class ObservationImport(Request):
+    """Past measurements for a run that was not started."""
+
+    observations: list[Observation] = Field(
+        min_length=1, max_length=OBSERVATIONS_MAX, description="What it begins with, in this order."
+    )
+
+
+class ImportFault(Reply):
+    """What is wrong with one line of an import."""
+
+    line: int = Field(description="Of a CSV file, from 1 (the header); of a JSON list the place, from 1.")
+    field: str = Field(description="row, y, noise_variance, or line.")
+    message: str = Field(description="What is wrong.")
+
+
+class ImportReport(Reply):
+    """What an import did, or what a dry run found."""
+
+    dry_run: bool = Field(description="True: nothing was stored.")
+    observations: int = Field(description="How many can be taken; all of them were, if this is no dry run.")
+    rows: int = Field(description="How many different rows they are of: a row may have several.")
+    total: int = Field(description="How many the run has now, or would have.")
+    faults: list[ImportFault] = Field(description="The first 1,000, by line. Nothing is stored where there is one.")
 
 
 class TokenReplacement(Request):
@@ -112,6 +242,28 @@ class TokenReplacement(Request):
 
 
 RunState = Literal["queued", "running", "paused", "waiting", "completed", "failed", "stopped"]
+
+
+EndedBecause = Literal["budget", "exhausted", "target", "improvement", "refused", "stopped", "failed"]
+
+
+class Recommendation(Reply):
+    """The row to take, by all that is known, and how sure that is. In units of the measurement."""
+
+    row: int = Field(description="Row of Z.")
+    over: Literal["asked", "all"] = Field(description="Whether it is the best of the rows asked, or of all.")
+    by: Literal["posterior", "estimate", "observed"] = Field(
+        description=(
+            "posterior: largest posterior mean (smallest where y is minimized); estimate: that of an algorithm over "
+            "few arms; observed: best mean of the answers to a row, where nothing is estimated."
+        )
+    )
+    mean: float = Field(description="Of f at the row.")
+    sd: float | None = Field(description="Of f at the row, without the noise of an answer; null: not known.")
+    interval: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
+        description="mean - 1.96 sd, mean + 1.96 sd: 95 % where the model holds."
+    )
+    outcomes: int = Field(description="How many answers and past measurements it rests on.")
 
 
 class Best(Reply):
@@ -144,19 +296,34 @@ class RunView(Reply):
     study_id: str = Field(description="The study at the curator.")
     algorithm: AlgorithmSpec = Field(description="How rows are chosen.")
     iterations: int = Field(description="T: queries after the initial ones.")
-    initial_rows: int = Field(description="Uniform random rows asked first.")
+    initial_rows: int = Field(description="Rows of the initial design, asked first.")
     seed: int = Field(description="Decides initial rows and ties.")
+    batch_size: int = Field(1, description="Rows asked together, in one query.")
+    repeats: Literal["algorithm", "never", "after_all"] = Field(
+        "algorithm", description="Whether rows are asked again."
+    )
+    initial_design: Literal["random", "maximin"] = Field("random", description="How the initial rows are chosen.")
+    stop: StopRules = Field(StopRules(), description="When it ends before its budget does.")
+    observations: int = Field(0, description="Past measurements that it began with.")
     kernel: Kernel | None = Field(description="Given with the run; null: that of the study.")
+    fit: Fit | None = Field(None, description="Given with the run; null: hyper-parameters stay as they are told.")
+    fitted: Fitted | None = Field(None, description="The last fit; null before the first.")
     study: StudyView | None = Field(description="What the curator told of the study; null until it was asked.")
     trials: int = Field(description="Answered so far.")
     best: Best | None = Field(description="Null before the first answer.")
+    recommendation: Recommendation | None = Field(
+        None, description="Stored when the run has completed; GET .../recommendation tells it at any time."
+    )
     created_at: datetime = Field(description="When it was queued.")
     started_at: datetime | None = Field(description="When work on it first began.")
     heartbeat_at: datetime | None = Field(description="When it last made a step; null before the first.")
     waits_until: datetime | None = Field(description="When a waiting run tries again; null in other states.")
     ended_at: datetime | None = Field(description="Null until it has ended.")
-    ended_because: Literal["budget", "exhausted", "refused", "stopped", "failed"] | None = Field(
-        description="budget: all queries were answered; exhausted: no row is left."
+    ended_because: EndedBecause | None = Field(
+        description=(
+            "budget: all queries were answered; exhausted: no row is left; target: it was reached; improvement: no row "
+            "can be better by what the run's rule says."
+        )
     )
     problem: RunProblem | None = Field(description="Why it failed, was refused, or waits; else null.")
     warnings: list[str] = Field(
@@ -174,12 +341,16 @@ class TrialView(Reply):
     """One chosen row with its answer. Moments are in units of the measurement, at the time of the choice."""
 
     number: int = Field(description="From 1.")
-    phase: Literal["initial", "algorithm"] = Field(description="Whether the row was drawn at random or chosen.")
+    phase: Literal["initial", "algorithm"] = Field(description="Whether the row is of the initial design or chosen.")
+    query: int = Field(description="Number of the first trial of the query that it was asked in.")
     row: int = Field(description="Row of Z.")
     mean: float | None = Field(description="Posterior mean of the row; null for a random one.")
     sd: float | None = Field(description="Posterior standard deviation; null for a random row.")
     acquisition: float | None = Field(description="In the direction of maximization.")
     ties: int = Field(description="Rows that shared the maximum; one was drawn with the run's seed.")
+    fitted: Fitted | None = Field(
+        None, description="Hyper-parameters that were fitted before this choice; null: those of the trials before."
+    )
     chosen_at: datetime = Field(description="When the row was chosen.")
     answered_at: datetime | None = Field(description="Null until the curator answered.")
     query_id: str | None = Field(description="The query at the curator; null until it was answered.")
@@ -199,3 +370,19 @@ class RunExport(Reply):
 
     run: RunView = Field(description="The run.")
     trials: list[TrialView] = Field(description="All of them, in order.")
+    observations: list[Observation] = Field([], description="Past measurements that it began with, in order.")
+
+
+class PosteriorPoint(Reply):
+    """What is believed of f at one row, in units of the measurement."""
+
+    row: int = Field(description="Row of Z.")
+    mean: float = Field(description="Posterior mean of f.")
+    sd: float = Field(description="Posterior standard deviation of f, without the noise of an answer.")
+
+
+class PosteriorPage(Page):
+    """Some rows of what is believed of f after the answers so far."""
+
+    outcomes: int = Field(description="How many answers and past measurements it rests on: each page tells its own.")
+    points: list[PosteriorPoint] = Field(description="By row; where the best are asked for, the best first.")

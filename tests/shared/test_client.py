@@ -80,6 +80,12 @@ def test_a_reply_that_is_no_study_is_refused_and_told(party):
     assert [exchange.status for exchange in told] == [200]
 
 
+@pytest.mark.parametrize("host", ["0" * 100, "xn--a.b", "a..b"])
+def test_a_name_that_cannot_be_looked_up_is_unreachable(host):
+    with pytest.raises(Unreachable), StudyClient(f"https://{host}", "t", STUDY) as client:
+        client.study()
+
+
 def test_nobody_there_is_unreachable_and_no_proxy_of_the_environment_is_asked(party, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{party.server_address[1]}")
     with StudyClient("http://127.0.0.1:9", "t", STUDY) as client, pytest.raises(Unreachable):

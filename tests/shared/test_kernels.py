@@ -115,3 +115,20 @@ def test_whatever_lengthscale_is_accepted_gives_variance_at_distance_zero(length
     got = kernel(np.array([[0.0], [1.0]]), np.array([[0.0]]))[:, 0]
     assert got[0] == 3.0
     assert 0.0 <= got[1] <= 3.0
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=repr)
+def test_the_slope_is_the_derivative_in_the_log_lengthscale(kernel):
+    """Central differences of the correlation at fixed distances; nought at no distance."""
+    distance = np.concatenate([[0.0], np.geomspace(1e-3, 8, 50)]) * kernel.lengthscale
+    step = 1e-5
+
+    def correlations(factor):
+        squared = (distance / (kernel.lengthscale * factor)) ** 2
+        kernel.correlate(squared)
+        return squared
+
+    differences = (correlations(math.exp(step)) - correlations(math.exp(-step))) / (2 * step)
+    found = kernel.slope((distance / kernel.lengthscale) ** 2)
+    np.testing.assert_allclose(found, differences, atol=1e-9)
+    assert found[0] == 0.0

@@ -169,7 +169,7 @@ def test_the_candidates_are_left_as_they_were():
 # --- choosing --------------------------------------------------------------------------------------
 
 WEIGHTS = [20.0 + 2 * math.log(step) for step in range(1, 41)]
-PATHS = list(itertools.product(["all", "late"], [np.float64, np.float32]))
+PATHS = list(itertools.product(["all", "near", "late"], [np.float64, np.float32]))
 
 
 def in_long_double(candidates, kernel, rows, outcomes, weight, *, noise, mean=0.0, nugget=0.0):
@@ -205,7 +205,9 @@ def in_long_double(candidates, kernel, rows, outcomes, weight, *, noise, mean=0.
 @pytest.fixture
 def path(request, monkeypatch):
     """How candidates are brought up to date, and in which precision they are kept."""
-    monkeypatch.setattr(posterior_module, "_FEW", {"all": 10**9, "late": 0}[request.param[0]])
+    monkeypatch.setattr(posterior_module, "_FEW", 0 if request.param[0] == "late" else 10**9)
+    monkeypatch.setattr(posterior_module, "_LITTLE", 0 if request.param[0] == "near" else 10**9)
+    monkeypatch.setattr(posterior_module, "_SHARE", 2)
     monkeypatch.setattr(posterior_module, "_FIRST", 16)
     monkeypatch.setattr(posterior_module, "_SCAN", 100)
     monkeypatch.setattr(posterior_module, "_CELLS", 500)
@@ -253,11 +255,12 @@ def test_every_way_of_computing_chooses_the_same_to_the_last_bit(monkeypatch):
     z = np.random.default_rng(1).uniform(0, 4, size=(500, 3))
     y = np.sin(2 * z).sum(axis=1)
     found = []
-    for few, dtype in itertools.product([10**9, 0], [np.float64, np.float32]):
+    for (few, little), dtype in itertools.product([(10**9, 10**9), (10**9, 0), (0, 0)], [np.float64, np.float32]):
         monkeypatch.setattr(posterior_module, "_FEW", few)
+        monkeypatch.setattr(posterior_module, "_LITTLE", little)
         posterior = Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50, dtype=dtype)
         found.append(walk(posterior, y))
-    assert found[0] == found[1] == found[2] == found[3]
+    assert all(choices == found[0] for choices in found)
 
 
 @pytest.mark.parametrize("path", PATHS, indirect=True, ids=str)
@@ -279,15 +282,21 @@ def test_who_goes_on_after_a_crash_chooses_what_would_have_been_chosen(path):
         one.observe(choice.row, float(y[choice.row]))
 
 
-def test_late_candidates_are_left_late_and_a_bound_that_forgets_surprise_is_caught(monkeypatch):
+@pytest.mark.parametrize("few", [0, 10**9], ids=["late", "near"])
+def test_late_candidates_are_left_late_and_a_bound_that_forgets_surprise_is_caught(few, monkeypatch):
     """The negative control: without w^2 in the bound the wrong rows are left out, and other rows are chosen."""
-    monkeypatch.setattr(posterior_module, "_FEW", 0)
+    monkeypatch.setattr(posterior_module, "_FEW", few)
+    monkeypatch.setattr(posterior_module, "_LITTLE", 0)
     z = np.random.default_rng(3).uniform(0, 4, size=(2_000, 3))
     y = 4 * np.sin(2 * z).sum(axis=1)
     make = lambda: Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50)  # noqa: E731
     honest, broken = make(), make()
     rows = walk(honest, y)
-    assert (honest._state < honest.count - 5).mean() > 0.3
+    if few == 0:
+        assert (honest._state < honest.count - 5).mean() > 0.3
+    else:
+        assert honest._everybody < honest.count - 1
+        assert honest._ahead is not None
 
     class Forgets(np.ndarray):
         def __getitem__(self, place):

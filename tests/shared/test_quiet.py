@@ -3,7 +3,17 @@
 import numpy as np
 import pytest
 
-from shared.quiet import ALONE, add_outer, left_product, right_product
+from shared.errors import NumericalFailure
+from shared.quiet import (
+    ALONE,
+    BLOCK,
+    add_outer,
+    gram_of_lower,
+    inverse_factor,
+    left_product,
+    product,
+    right_product,
+)
 
 
 @pytest.mark.parametrize(
@@ -17,3 +27,35 @@ def test_blocks_add_up(a, b):
     before = matrix.copy()
     add_outer(matrix, left, right, -0.5)
     np.testing.assert_allclose(matrix, before - 0.5 * np.outer(left, right), atol=1e-12)
+
+
+@pytest.mark.parametrize(("a", "b", "c"), [(1, 1, 1), (3, 100, 2), (BLOCK, BLOCK, BLOCK), (100, 49, 97)])
+def test_a_product_by_blocks_is_the_product(a, b, c):
+    rng = np.random.default_rng(0)
+    left, right = rng.normal(size=(a, b)), rng.normal(size=(b, c))
+    np.testing.assert_allclose(product(left, right), left @ right, atol=1e-10)
+
+
+@pytest.mark.parametrize("n", [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5])
+def test_a_factor_by_blocks_is_that_of_cholesky(n):
+    rng = np.random.default_rng(n)
+    root = rng.normal(size=(n, n))
+    gram = root @ root.T + 0.1 * np.eye(n)
+    before = gram.copy()
+    found = inverse_factor(gram)
+    assert np.array_equal(gram, before)
+    assert np.array_equal(found, np.tril(found))
+    np.testing.assert_allclose(found @ np.linalg.cholesky(gram), np.eye(n), atol=1e-9)
+    np.testing.assert_allclose(gram_of_lower(found) @ gram, np.eye(n), atol=1e-8)
+    np.testing.assert_allclose(gram_of_lower(found), found.T @ found, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("place", [0, BLOCK + 3])
+def test_what_has_no_factor_is_told(place):
+    gram = np.eye(2 * BLOCK)
+    gram[place, place] = -1.0
+    with pytest.raises(NumericalFailure, match="factored"):
+        inverse_factor(gram)
+    gram[place, place] = np.nan
+    with pytest.raises(NumericalFailure, match="factored"):
+        inverse_factor(gram)

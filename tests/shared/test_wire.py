@@ -35,6 +35,24 @@ HEAVY = {"alpha": 0.5, "value_bound": 4.0, "noise_moment": 2.0}
 ADVISORY = {"mechanism": "gaussian", "version": 1, "reason": "its proof has a hole"}
 RUN = {"curator_url": "http://curator:8000", "study_id": "std_0123456789abcdef", "token": SECRET}
 PRIOR = {"lengthscale": 0.2, "one_minus_k1": 1e-4}
+PAST = {"row": 3, "y": 0.5}
+ACCESS = {"curator_url": "https://curator.example", "study_id": "std_0123456789abcdef", "token": SECRET}
+INLINE = {"candidates": [[0.0, 1.0], [2.0, 3.0]], "direction": "minimize", "answers": LAPLACE}
+AXIS = {"name": "lambda", "values": [0.1, 1.0], "scale": "log10"}
+LOGISTIC = {
+    "kind": "logistic",
+    "training_dataset_id": "ds_0",
+    "features": [{"column": "age", "lower": 0.0, "upper": 1.0}],
+    "label": "ill",
+}
+TUNING = {
+    "name": "t",
+    "grid": [AXIS],
+    "score": LOGISTIC,
+    "validation_dataset_id": "ds_1",
+    "budget": {"epsilon": "1"},
+    "caps": {"epsilon": "3"},
+}
 REQUESTS = [
     (wire.Feature, FEATURE),
     (wire.Kernel, KERNEL),
@@ -59,6 +77,9 @@ REQUESTS = [
     (wire.Rotation, {"expires_in_days": 3}),
     (wire.Countersigning, {"note": "n", "key": "k"}),
     (wire.TokenReplacement, {"token": SECRET}),
+    (wire.StopRules, {"target": -1.5, "target_by": "mean", "improvement": 0.1}),
+    (wire.Observation, {"row": 3, "y": 0.5, "noise_variance": 0.0}),
+    (wire.ObservationImport, {"observations": [PAST]}),
     (wire.GrantCreate, {"name": "g"}),
     (wire.QueryRequest, {"rows": [{"row": 0}]}),
     (wire.RowPlays, {"row": 0, "plays": 1}),
@@ -73,6 +94,11 @@ REQUESTS = [
     (wire.BoundedIgp, {"name": "bounded_igp", "mode": "guaranteed"}),
     (wire.IgpUcb, {"name": "igp_ucb", "theory": False}),
     (wire.Thompson, {"name": "thompson", "scale": 1.0}),
+    (wire.LogNormal, {"median": 2.0, "spread": 0.5}),
+    (wire.Interval, {"lower": 1.0, "upper": 1.0}),
+    (wire.FitBounds, {"lengthscale": {"lower": 1.0, "upper": 2.0}}),
+    (wire.FitPriors, {"noise_variance": {"median": 2.0, "spread": 0.5}}),
+    (wire.Fit, {"every": 5, "starts": 2, "mean": "kernel", "bounds": {}, "priors": {}}),
     (wire.RunSpec, {k: v for k, v in RUN.items() if k != "token"}),
     (wire.RunCreate, RUN),
     (wire.TuningSearch, {"lengthscale": 0.2}),
@@ -86,6 +112,16 @@ REQUESTS = [
     (wire.Kusner2, {"name": "kusner_2", "prior": PRIOR, "a": 1.0, "tau": 0.1, "last": 4}),
     (wire.Kusner3, {"name": "kusner_3", "search": {"lengthscale": 0.2}, "form": "paper"}),
     (wire.PublicWeights, {"name": "public_weights", "search": {"lengthscale": 0.2}}),
+    (wire.TuningAxis, AXIS),
+    (wire.TuningCaps, {"epsilon": "3", "delta": 0.01}),
+    (wire.LogisticScore, LOGISTIC | {"loss": "clipped_logistic", "clip": 2.0, "threshold": -1.0}),
+    (wire.HttpScore, {"kind": "http", "model": "trees", "lower": 0.0, "upper": 1.0, "reply": "records"}),
+    (wire.TuningCreate, TUNING),
+    (wire.StudyAccess, ACCESS),
+    (wire.InlineStudy, INLINE),
+    (wire.SuggestionObservation, {"row": 3, "y": -1.5, "passport": {"measurement_variance": 0.1, "clip": [0.0, 1.0]}}),
+    (wire.SuggestionRequest, {"study": ACCESS, "observations": [{"row": 0, "y": 1.0, "noise_variance": 2.0}]}),
+    (wire.SuggestionRequest, {"inline": INLINE, "count": 100, "step": 7, "repeats": "never"}),
 ]
 
 
@@ -117,7 +153,7 @@ def test_every_kind_of_request_is_in_this_list():
 
     mine = {kind for kind in leaves(wire.Request) if kind.__module__.startswith("shared.wire")}
     mine -= shared_alone
-    assert mine - {kind for kind, _ in REQUESTS} == {wire.GpUcb, wire.RandomRows}
+    assert mine - {kind for kind, _ in REQUESTS} == {wire.GpUcb, wire.GpBucb, wire.RandomRows}
 
 
 # --- numbers ---------------------------------------------------------------------------------------
@@ -206,6 +242,12 @@ def test_a_number_is_a_finite_json_number(kind, body, field, literal):
         (wire.GrantCreate, {"name": "g"}, "name", ["", "a\n", "a\x00", "\x1f", "\x7f", "x" * 201, 1]),
         (wire.RunCreate, RUN, "iterations", [0, -1, 100_001, 1.0, True]),
         (wire.RunCreate, RUN, "initial_rows", [-1, 10_001, True]),
+        (wire.RunCreate, RUN, "batch_size", [0, -1, 101, 2, 1.0, True]),  # 2: not with gp_ucb
+        (wire.RunCreate, RUN, "repeats", ["sometimes", None]),
+        (wire.RunCreate, RUN, "initial_design", ["grid", None]),
+        (wire.RunCreate, RUN, "stop", [None, {"targets": 1.0}, {"improvement": 0.0}, {"target": 1e151}]),
+        (wire.RunCreate, RUN, "observations", [None, [{"row": -1, "y": 0.0}], [{"row": 1}], [PAST] * 10_001]),
+        (wire.Observation, PAST, "noise_variance", [-1.0, 1e101, True, "1"]),
         (wire.RunCreate, RUN, "seed", [-1, 2**53, 0.5, True]),
         (wire.RunCreate, RUN, "study_id", ["std_1", "std_0123456789ABCDEF", "std_0123456789abcdef\n", "../std"]),
         (wire.GpUcb, {"name": "gp_ucb"}, "delta_ucb", [0, 1, -0.1]),
@@ -271,7 +313,9 @@ def test_the_unit_of_a_feature_is_its_scale_or_its_range():
 # --- addresses -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("url", ["http://h", "https://h:8443/", "http://10.0.0.1:8000/curator", "http://[::1]:80/x"])
+@pytest.mark.parametrize(
+    "url", ["http://h", "https://h:8443/", "http://10.0.0.1:8000/curator", "http://[::1]:80/x", "http://h.example./"]
+)
 def test_a_plain_address_is_taken(url):
     assert read(wire.RunCreate, {**RUN, "curator_url": url}).curator_url == url
 
@@ -289,6 +333,9 @@ NOT_ADDRESSES = "h ftp://h file:///etc/passwd http:// http:///x http://user:pass
         " http://h",
         "javascript:x()",
         "http://h/" + "x" * 2_000,
+        "http://" + "h" * 64,
+        "http://" + ".".join(["h" * 60] * 5),
+        "http://a..b",
     ],
 )
 def test_an_address_with_secrets_queries_or_another_scheme_is_refused(url):
@@ -303,6 +350,7 @@ def test_a_token_is_not_in_the_repr_of_what_carries_it():
     for carrier in (
         read(wire.RunCreate, RUN),
         read(wire.TokenReplacement, {"token": SECRET}),
+        read(wire.StudyAccess, ACCESS),
         read(wire.GrantReply, granted | {"token": SECRET}),
     ):
         assert carrier.token == SECRET

@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from decimal import Decimal
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from typer.testing import CliRunner
 
 import curator_service.cli
 import modeler_service.cli
-from modeler_service.algorithms.algorithm import algorithm_of
+from modeler_service.choosing import Choosing
 from shared import matrix, wire
 from shared.client import OwnerClient, StudyClient
 
@@ -72,14 +72,14 @@ def command(service: Any, *arguments: str) -> tuple[int, str]:
 
 def check_runs(curator: Any, modeler: Any, study: Study, runs: Iterable[str], length: int) -> None:
     """Every run ended; each trial has one charge, one answer, and the y that the curator stored."""
-    keys = set()
+    keys: dict[str, int] = {}
     for run in runs:
         state, because, problem = modeler.rows("SELECT state, ended_because, problem FROM runs WHERE id = ?", run)[0]
         assert (state, because, problem) == ("completed", "budget", None), f"{run}: {(state, because, problem)}"
-        trials = modeler.rows("SELECT number, y FROM trials WHERE run_id = ? ORDER BY number", run)
-        assert [number for number, _ in trials] == list(range(1, length + 1)), f"{run} has not all its trials"
-        assert all(y is not None for _, y in trials), f"{run} has lost an answer"
-        keys |= {f"{run}:{number}" for number, _ in trials}
+        trials = modeler.rows("SELECT number, query, y FROM trials WHERE run_id = ? ORDER BY number", run)
+        assert [number for number, *_ in trials] == list(range(1, length + 1)), f"{run} has not all its trials"
+        assert all(y is not None for *_, y in trials), f"{run} has lost an answer"
+        keys |= Counter(f"{run}:{first}" for _, first, _ in trials)
     records = records_of(curator)
     check_charges(curator, study, keys, records)
     check_answers(curator, study, keys, modeler, records, records_of(modeler))
@@ -90,8 +90,8 @@ def records_of(service: Any) -> list[dict[str, Any]]:
     return [json.loads(body) for (body,) in service.rows("SELECT body FROM log ORDER BY seq")]
 
 
-def check_charges(curator: Any, study: Study, keys: set[str], records: list[dict[str, Any]]) -> None:
-    """The ledger has one charge for each of ``keys`` and not a unit more; the log tells each once."""
+def check_charges(curator: Any, study: Study, keys: dict[str, int], records: list[dict[str, Any]]) -> None:
+    """The ledger has one charge for each row of ``keys`` and not a unit more; the log tells each query once."""
     runs = {key.partition(":")[0] for key in keys}
     queries = [
         (query, key)
@@ -100,26 +100,26 @@ def check_charges(curator: Any, study: Study, keys: set[str], records: list[dict
         )
         if key.partition(":")[0] in runs
     ]
-    charged = Counter(key for _, key in queries)
-    assert charged == Counter(keys), f"charged otherwise than asked: {_difference(charged, Counter(keys))}"
-    known = {query for query, _ in queries}
+    charged, wanted = Counter(key for _, key in queries), Counter(keys.keys())
+    assert charged == wanted, f"charged otherwise than asked: {_difference(charged, wanted)}"
+    known = {query: keys[key] for query, key in queries}
     with OwnerClient(curator.url, curator.token) as owner:
         lines = [line for line in owner.ledger(study.id) if line.query_id in known]
     assert Counter(line.query_id for line in lines) == Counter(known), "the ledger charged a query twice, or not at all"
     spent = sum(Decimal(line.epsilon or "0") for line in lines)
-    assert spent == len(keys) * Decimal(study.epsilon), f"the ledger's sum is {spent}"
+    assert spent == sum(keys.values()) * Decimal(study.epsilon), f"the ledger's sum is {spent}"
     told = Counter(
         record["details"]["query_id"]
         for record in records
         if record["kind"] == "charge" and record["details"].get("query_id") in known
     )
-    assert told == Counter(known), "the log does not tell each charge once"
+    assert told == Counter(known.keys()), "the log does not tell each charge once"
 
 
 def check_answers(
     curator: Any,
     study: Study,
-    keys: set[str],
+    keys: dict[str, int],
     modeler: Any,
     records: list[dict[str, Any]],
     modeler_records: list[dict[str, Any]],
@@ -128,14 +128,15 @@ def check_answers(
     grant = _grant(curator, study)
     found = curator.rows("SELECT idempotency_key, body FROM replies WHERE principal = ? AND status = 201", grant)
     replies = {key: wire.QueryReply.model_validate_json(body) for key, body in found if key in keys}
-    assert replies.keys() == keys, "the curator has no stored answer for a trial"
+    assert replies.keys() == keys.keys(), "the curator has no stored answer for a trial"
     for run in {key.partition(":")[0] for key in keys}:
         trials = modeler.rows(
-            "SELECT number, row, y, query_id, passport FROM trials WHERE run_id = ? AND y IS NOT NULL", run
+            "SELECT number, query, row, y, query_id, passport FROM trials WHERE run_id = ? AND y IS NOT NULL", run
         )
-        for number, row, y, query_id, passport in trials:
-            reply = replies[f"{run}:{number}"]
-            (answer,) = reply.answers
+        for number, first, row, y, query_id, passport in trials:
+            reply = replies[f"{run}:{first}"]
+            answer = reply.answers[number - first]
+            assert len(reply.answers) == keys[f"{run}:{first}"]
             told = (reply.id, answer.row, answer.y, answer.passport.model_dump_json())
             assert told == (query_id, row, y, passport), f"trial {run}:{number} has another answer than was stored"
     for name, log in (("curator", records), ("modeler", modeler_records)):
@@ -146,7 +147,7 @@ def check_answers(
             if exchange and exchange["status"] == 201 and exchange["idempotency_key"] in keys:
                 digests.setdefault(exchange["idempotency_key"], set()).add(exchange["reply_sha256"])
                 first[exchange["idempotency_key"]] += not exchange["replayed"]
-        assert digests.keys() == keys, f"an answer is not in the {name}'s log"
+        assert digests.keys() == keys.keys(), f"an answer is not in the {name}'s log"
         assert all(len(told) == 1 for told in digests.values()), f"the {name} tells two answers to one query"
         assert name == "modeler" or set(first.values()) <= {1}, "the curator answered a query anew"
 
@@ -170,23 +171,18 @@ def check_choices(modeler: Any, runs: Iterable[str]) -> None:
         spec_text, study_text = modeler.rows("SELECT spec, study FROM runs WHERE id = ?", run)[0]
         spec, study = wire.RunSpec.model_validate_json(spec_text), wire.StudyView.model_validate_json(study_text)
         z = matrix.load(modeler.data / "candidates" / f"{study.release_sha256}.npy")
-        sign = 1 if study.direction == "maximize" else -1
-        initial = np.random.default_rng([spec.seed, 0]).permutation(study.n)[: spec.initial_rows]
-        algorithm = algorithm_of(
-            spec.algorithm, z, spec.kernel or study.kernel, sign=sign, seed=spec.seed, capacity=10_000
+        choosing = Choosing(spec, study, z)
+        told = modeler.rows(
+            "SELECT query, phase, row, mean, sd, ties, y, passport FROM trials WHERE run_id = ? ORDER BY number", run
         )
-        for number, row, mean, sd, ties, y in modeler.rows(
-            "SELECT number, row, mean, sd, ties, y FROM trials WHERE run_id = ? ORDER BY number", run
-        ):
-            if number <= len(initial):
-                assert row == initial[number - 1], f"trial {run}:{number} is not the row that its seed draws"
-            else:
-                choice = algorithm.choose(number - len(initial))
-                assert choice is not None
-                told = (choice.row, None if choice.mean is None else sign * choice.mean, choice.sd, choice.ties)
-                assert told == (row, mean, sd, ties), f"trial {run}:{number} was chosen otherwise than its past says"
-            if y is not None:  # the last one of a run whose budget ended
-                algorithm.observe(row, sign * y)
+        for first, query in groupby(told, lambda trial: trial[0]):
+            trials, choices = list(query), choosing.next()
+            found = [(first, choice.phase, choice.row, choice.mean, choice.sd, choice.ties) for choice in choices]
+            stored = [trial[:6] for trial in trials]
+            assert stored == found, f"trial {run}:{first} was chosen otherwise than its past says"
+            for _, _, row, _, _, _, y, passport in trials:
+                if y is not None:  # the last ones of a run whose budget ended
+                    choosing.observe(row, y, wire.NoisePassport.model_validate_json(passport))
 
 
 def check_exact(modeler: Any, run: str, small: Any) -> None:

@@ -354,23 +354,19 @@ def _break_modeler(gun: Gun, run: Any) -> None:
 
         return keeps
 
-    def wavering(choose: Callable[..., Any]) -> Callable[..., Any]:
+    def wavering(following: Callable[..., Any]) -> Callable[..., Any]:
         """What is asked depends on more than the release, the seed and the answers."""
 
-        def chooses(self: Any, number: int, initial: Any, algorithm: Any, sign: int) -> Any:
+        def follows(self: Any) -> Any:
+            found = following(self)
             if not gun.broken("chosen by chance"):
-                return choose(self, number, initial, algorithm, sign)
-            chosen = algorithm.choose
-            algorithm.choose = lambda step: replace(chosen(step), row=secrets.randbelow(400))
-            try:
-                return choose(self, number, initial, algorithm, sign)
-            finally:
-                del algorithm.choose
+                return found
+            return [p if p.phase == "initial" else replace(p, row=secrets.randbelow(400)) for p in found]
 
-        return chooses
+        return follows
 
     _around(Witness, "keep", forgetting)
-    _around(run.Run, "_choose", wavering)
+    _around(run.Choosing, "next", wavering)
 
 
 SERVICES = {"curator": curator, "modeler": modeler}

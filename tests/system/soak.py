@@ -241,8 +241,8 @@ class Soak:
         return answers, self.curator.rows("SELECT count(*) FROM shared")[0][0]
 
     @staticmethod
-    def _check_runs(modeler: Service, runs: list[str], *, tight: bool) -> set[str]:
-        keys = set()
+    def _check_runs(modeler: Service, runs: list[str], *, tight: bool) -> dict[str, int]:
+        keys: dict[str, int] = {}
         for run in runs:
             state, because, problem = modeler.rows("SELECT state, ended_because, problem FROM runs WHERE id = ?", run)[
                 0
@@ -254,7 +254,7 @@ class Soak:
             answered = [number for number, y in trials if y is not None]
             assert answered == list(range(1, len(answered) + 1))
             assert refused or len(answered) == len(trials) == TRIALS, f"{run} has {len(answered)} answers"
-            keys |= {f"{run}:{number}" for number in answered}
+            keys |= dict.fromkeys((f"{run}:{number}" for number in answered), 1)
         return keys
 
     def end(self) -> None:

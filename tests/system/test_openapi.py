@@ -262,18 +262,28 @@ def at_modeler(curator, opened, modeler, run_of) -> World:
         nowhere = f"http://127.0.0.1:{silent.getsockname()[1]}"  # where soon nobody listens
         vendor.start(run_of(nowhere, opened))  # keeps the next one in the queue
         stopped = vendor.stop(vendor.start(run_of(nowhere, opened)).id)
+        held = vendor.start(run_of(curator.url, opened, hold=True))  # never started
         halted = [vendor.pause(vendor.start(run_of(nowhere, opened)).id).id for _ in range(3)]
         assert (run.state, stopped.state) == ("completed", "stopped"), run.problem
     return World(
         ids={"run_id": run.id},
         own={
             "POST /v1/runs/{run_id}:stop": {"run_id": [stopped.id]},
+            "POST /v1/runs/{run_id}/observations": {"run_id": [held.id]},
             **{
                 f"POST /v1/runs/{{run_id}}:{verb}": {"run_id": [run_id]}
                 for verb, run_id in zip(HALTED, halted, strict=True)
             },
         },
-        bodies={"POST /v1/runs": lambda body: body | {"curator_url": nowhere}},
+        bodies={
+            # Not all settings go together: that is tested elsewhere.
+            "POST /v1/runs": lambda body: body | {"curator_url": nowhere, "algorithm": {"name": "gp_bucb"}, "stop": {}},
+            "POST /v1/runs/{run_id}/observations": lambda body: {"observations": [{"row": 3, "y": 0.5}]},
+            "POST /v1/suggestions": lambda body: {
+                "inline": {"candidates": [[0.0], [1.0]], "direction": "maximize"},
+                "algorithm": {"name": "random"},
+            },
+        },
     )
 
 

@@ -328,6 +328,8 @@ def test_what_the_curator_stores_beside_its_log_must_fit_it(change, told, pair):
         ("DELETE FROM keys; DELETE FROM receipts", "shared log .* the key of .* is missing"),
         ("UPDATE trials SET row = (row + 1) % 400 WHERE number = 4", "trial 4 of {run} .* another row"),
         ("UPDATE trials SET number = 99 WHERE number = 4", "trial 99 of {run} has an answer that the log does not"),
+        ("UPDATE trials SET query = 3 WHERE number = 4", "trial 3 of {run} .* another row"),
+        ("UPDATE trials SET query = 5 WHERE number = 4", "trial 4 of {run} has an answer that the log does not"),
         ("UPDATE trials SET y = y + 1 WHERE number = 4", "trial 4 of {run} .* not what the curator said"),
         ("UPDATE trials SET passport = '' WHERE number = 4", "trial 4 of {run} .* not what the curator said"),
         ("UPDATE trials SET reply = '' WHERE number = 4", "trial 4 of {run} .* not what the curator said"),

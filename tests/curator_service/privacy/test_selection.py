@@ -12,7 +12,7 @@ from curator_service.privacy.noise import add_laplace_to_one, lattice, select, s
 from shared.errors import NumericalFailure
 from tests.scale import scaled
 
-N = scaled(12_000)
+N = scaled(8_000)
 MISTAKEN = 1e-6
 SCORES = np.array([0.0, 0.31, 0.5, 0.2])
 SENSITIVITY, EPSILON = 0.25, Decimal("1.3")

@@ -1,6 +1,6 @@
 """Assumption 1 of Kusner et al. (2015), simulated: which bounds hold, which do not, and what releases lose.
 
-100 hyper-parameters on a line, squared exponential kernel of lengthscale 0.2, sigma 0.1. With BLINDOPT_AUDIT_SCALE=10
+100 hyper-parameters on a line, squared exponential kernel of lengthscale 0.2, sigma 0.1. With BLINDOPT_AUDIT_SCALE=20
 each configuration has 2,000 pairs or more.
 """
 
@@ -31,7 +31,7 @@ from tests.scale import scaled
 GRID = np.linspace(0, 1, 100)[:, None]
 N, SIGMA, DELTA = 100, 0.1, 0.05
 WORLD = World(SquaredExponential(0.2)(GRID, GRID), SIGMA)
-PAIRS = {50: scaled(400), 200: scaled(250), 500: scaled(40)}
+PAIRS = {50: scaled(300), 200: scaled(300), 500: scaled(100)}
 PAIRS_OF_DESIGNS = scaled(4_000)
 MISTAKEN = 1e-6
 

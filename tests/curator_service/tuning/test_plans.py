@@ -205,7 +205,7 @@ def frequencies(values: list[float], runs: int) -> np.ndarray:
 def test_lambda_is_drawn_as_often_as_the_exponential_mechanism_says():
     """Sensitivity 1/5, half of epsilon 2: weights exp(score / 0.4). Controls: the whole of epsilon, and half."""
     values = [0.2, 0.6, 0.5]
-    counts = frequencies(values, scaled(6_000))
+    counts = frequencies(values, scaled(4_000))
     for factor, good in ((1.0, True), (2.0, False), (0.5, False)):
         weights = np.exp(factor * np.array(values) / 0.4)
         fit = stats.chisquare(counts, weights / weights.sum() * counts.sum()).pvalue
@@ -214,7 +214,7 @@ def test_lambda_is_drawn_as_often_as_the_exponential_mechanism_says():
 
 def test_v_has_laplace_noise_of_the_scale_that_was_told():
     made = plan("grid", epsilon="2", m=5, grid=GRID[:1])
-    noise = [made.run(lambda index: 0.25).value - 0.25 for _ in range(scaled(6_000))]
+    noise = [made.run(lambda index: 0.25).value - 0.25 for _ in range(scaled(4_000))]
     assert made.noise.value_scale == pytest.approx(0.2, rel=1e-6)
     assert stats.kstest(noise, stats.laplace(scale=0.2).cdf).pvalue > MISTAKEN
     assert stats.kstest(noise, stats.laplace(scale=0.25).cdf).pvalue < MISTAKEN

@@ -117,3 +117,35 @@ def test_penalties_must_be_positive_and_ordered():
     for low, high in ((0.0, 1.0), (3.0, 2.0)):
         with pytest.raises(TuningImpossible, match="lambda_min <= lambda_max"):
             plan("corrected", lambda_min=low, lambda_max=high)
+
+
+# --- how much noise it takes ----------------------------------------------------------------------
+
+LEVELS = {(0.001, 1.0): (347, 0.70, 0.0035), (0.1, 1.0): (3.2, 0.43, 0.0035), (1.0, 10.0): (0.32, 0.08, 0.0009)}
+"""By penalties, median error of v~ at epsilon 1 and m = 200: Algorithm 3, public weights, the whole grid."""
+
+
+@pytest.mark.parametrize("ends", LEVELS)
+def test_errors_on_breast_cancer_are_no_larger_than_measured_before(records, ends):
+    """Logistic training, ramp loss, within a factor of 1.5 of the levels; the median of |Laplace| is ln 2 scales."""
+    x, y, _, _ = records
+    weights = np.array([trained("logistic", penalty, x, y) for penalty in np.geomspace(*ends, 20)])
+    facts = Facts(
+        weight_norm_max=float(np.linalg.norm(weights, axis=1).max()),
+        weight_distance_max=float(max(np.linalg.norm(a - b) for a in weights for b in weights)),
+        lipschitz=0.5,
+        lambda_min=ends[0],
+        lambda_max=ends[1],
+        training_loss="logistic",
+    )
+    tuned = Problem(np.geomspace(*ends, 20)[:, None], 200, -1.0, 0.0, "scored", facts)
+    search = {"lengthscale": 1.0}
+    methods = (
+        {"name": "kusner_3", "search": search},
+        {"name": "public_weights", "search": search},
+        {"name": "grid_exponential", "use_weights": True},
+    )
+    for method, level in zip(methods, LEVELS[ends], strict=True):
+        budget = {"epsilon": "1", "index_share": "0"}
+        made = plan_of(TuningSpec.model_validate({"method": method, "budget": budget}), tuned)
+        assert level / 1.5 < made.noise.value_scale * np.log(2) < level * 1.5, method

@@ -1,4 +1,4 @@
-"""Synthetic bandits of the specification, section 4: 100 arms on [0, 1], f = sum a_i k(., x_i), uniform noise."""
+"""Synthetic bandits in the way of Zhou & Tan (2021): 100 arms on [0, 1], f = sum a_i k(., x_i), uniform noise."""
 
 from dataclasses import dataclass
 

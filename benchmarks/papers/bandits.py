@@ -1,0 +1,173 @@
+"""Figure 2 of Zhou & Tan (2021) in kind: private and heavy-tailed rewards, synthetic and real."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+
+from benchmarks.papers import sources
+from benchmarks.papers.arms import Bandit, law_of, marks_of, player, regrets, released, with_nugget
+from benchmarks.papers.part import Curves, Size, Task
+from shared import wire
+from shared.kernels import kernel_of
+from shared.matrix import Matrix
+
+Kind = Literal["squared_exponential", "matern_52"]
+KERNELS: dict[str, Kind] = {"SE": "squared_exponential", "Matern": "matern_52"}
+ARMS, LENGTHSCALE = 100, 0.2
+NUGGET = 0.1
+"""On covariances of real data."""
+OPEN = "IGP-UCB, no privacy"
+
+PRIVATE: dict[str, tuple[wire.FewArms, str]] = {
+    "LDP-TGP": (wire.LdpTgp(name="ldp_tgp"), "laplace"),
+    "LDP-ATA": (wire.LdpAta(name="ldp_ata"), "laplace"),
+    "LDP-MoMA": (wire.LdpMoma(name="ldp_moma"), "laplace"),
+    "IGP-UCB": (wire.IgpUcb(name="igp_ucb"), "laplace"),
+    "Thompson": (wire.Thompson(name="thompson"), "laplace"),
+    "Laplace-ADF": (wire.LaplaceAdf(name="laplace_adf"), "laplace"),
+    "bounded IGP, guaranteed": (wire.BoundedIgp(name="bounded_igp", mode="guaranteed"), "one_bit"),
+    "bounded IGP, practical": (wire.BoundedIgp(name="bounded_igp"), "auto"),
+    "bounded Thompson": (wire.Thompson(name="thompson"), "auto"),
+    "TGP tight, theory": (wire.TgpTight(name="tgp_tight"), "laplace"),
+    "LDP-TGP, theory": (wire.LdpTgp(name="ldp_tgp", theory=True), "laplace"),
+    "LDP-ATA, theory": (wire.LdpAta(name="ldp_ata", theory=True), "laplace"),
+    "LDP-MoMA, theory": (wire.LdpMoma(name="ldp_moma", theory=True), "laplace"),
+}
+"""Algorithm and the curator's mechanism; practical settings unless it says theory."""
+
+
+def private(bandit: Bandit, epsilon: str, rounds: int, seed: int) -> Curves:
+    """Every private algorithm on one bandit. All columns with Laplace answers share their noise."""
+    marks, found, answer = marks_of(rounds), {}, {}
+    for column, (spec, mechanism) in PRIVATE.items():
+        answers = bandit.private(mechanism, epsilon)
+        if mechanism not in answer:
+            answer[mechanism] = released(bandit, answers, rounds)
+        algorithm = player(spec, bandit, law_of(bandit, answers), rounds, seed)
+        found[column] = regrets(bandit, algorithm, answer[mechanism], marks)
+    algorithm = player(wire.IgpUcb(name="igp_ucb"), bandit, bandit.open(), rounds, seed)
+    return found | {OPEN: regrets(bandit, algorithm, bandit.reward, marks)}
+
+
+def heavy(bandit: Bandit, rounds: int, seed: int) -> Curves:
+    """The forms for heavy tails without privacy, and IGP-UCB, which takes the noise for sub-Gaussian."""
+    said: dict[str, Any] = {"value_bound": bandit.value_bound, "noise_moment": bandit.noise_variance}
+    specs: dict[str, wire.FewArms] = {
+        "TGP": wire.Tgp(name="tgp", **said),
+        "ATA": wire.Ata(name="ata", **said),
+        "MoMA": wire.Moma(name="moma", **said),
+        "IGP-UCB": wire.IgpUcb(name="igp_ucb"),
+    }
+    marks, law = marks_of(rounds), bandit.open()
+    return {
+        column: regrets(bandit, player(spec, bandit, law, rounds, seed), bandit.reward, marks)
+        for column, spec in specs.items()
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Synthetic:
+    """100 arms on [0, 1], f = sum a_i k(., x_i): private, with uniform noise, or heavy-tailed, with Student's t."""
+
+    name: str
+    heavy: bool
+
+    def tasks(self, size: Size) -> list[Task]:
+        levels = [""] if self.heavy else [f", epsilon = {level}" for level in size.levels]
+        return [(f"{kernel}{level}", run) for run in range(size.trials) for kernel in KERNELS for level in levels]
+
+    def marks(self, size: Size) -> Sequence[int]:
+        return marks_of(size.rounds)
+
+    def play(self, task: Task, size: Size) -> Curves:
+        group, run = task
+        kernel, _, level = group.partition(", epsilon = ")
+        bandit = drawn(KERNELS[kernel], run, size.rounds, heavy=self.heavy)
+        return heavy(bandit, size.rounds, run) if self.heavy else private(bandit, level, size.rounds, run)
+
+    def facts(self, size: Size) -> dict[str, Any]:
+        return {"rounds": size.rounds, "arms": ARMS}
+
+
+@lru_cache(maxsize=2)
+def gram(kind: Kind) -> Matrix:
+    """Covariances of the arms."""
+    x = np.linspace(0.0, 1.0, ARMS)[:, None]
+    return kernel_of(kind, LENGTHSCALE, 1.0)(x, x)
+
+
+def drawn(kind: Kind, seed: int, rounds: int, *, heavy: bool) -> Bandit:
+    """A random function: p = 100 coefficients uniform in [-1, 1] at support points that are uniform among the arms."""
+    rng = np.random.default_rng([3, seed])
+    support, coefficients = rng.integers(ARMS, size=ARMS), rng.uniform(-1.0, 1.0, size=ARMS)
+    f = gram(kind)[:, support] @ coefficients
+    noise = rng.standard_t(3, size=rounds) if heavy else rng.uniform(-1.0, 1.0, size=rounds)
+    bound, variance = (np.sqrt(3.0), 3.0) if heavy else (1.0, 1 / 3)
+    return Bandit(f, gram(kind), lambda t, arm: float(f[arm] + noise[t]), 0.0, float(bound), variance)
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Arms that were really measured: each round takes a random day of a table (days, arms).
+
+    f is the mean of an arm over the days, the noise what is left, and the kernel the correlations between arms. As
+    in the paper sensors learn the kernel from earlier days (the first three quarters), and stocks from the same ones.
+    Unlike there f is centred at its mean over the arms, a number that is taken as public.
+    """
+
+    name: str
+    heavy: bool
+    source: Literal["sensors", "stocks"]
+
+    def tasks(self, size: Size) -> list[Task]:
+        levels = ["heavy tails"] if self.heavy else [f"epsilon = {level}" for level in size.levels]
+        return [(level, run) for run in range(size.trials) for level in levels]
+
+    def marks(self, size: Size) -> Sequence[int]:
+        return marks_of(size.rounds)
+
+    def play(self, task: Task, size: Size) -> Curves:
+        group, run = task
+        bandit = recorded(self.source, run, size.rounds)
+        if self.heavy:
+            return heavy(bandit, size.rounds, run)
+        return private(bandit, group.removeprefix("epsilon = "), size.rounds, run)
+
+    def facts(self, size: Size) -> dict[str, Any]:
+        days, bandit = _days(self.source), recorded(self.source, 0, 1)
+        top = float(np.linalg.eigvalsh(bandit.gram)[-1] / np.trace(bandit.gram))
+        return {
+            "rounds": size.rounds,
+            "arms": days.shape[1],
+            "days": days.shape[0],
+            "B": bandit.value_bound,
+            "R": bandit.noise_bound,
+            "c": bandit.noise_variance,
+            "share_of_top_eigenvalue": top,
+        }
+
+
+@lru_cache(maxsize=2)
+def _days(source: Literal["sensors", "stocks"]) -> Matrix:
+    return sources.sensors() if source == "sensors" else sources.stocks()
+
+
+def recorded(source: Literal["sensors", "stocks"], seed: int, rounds: int) -> Bandit:
+    """The bandit of a table."""
+    days = _days(source)
+    train, test = np.split(days, [3 * len(days) // 4]) if source == "sensors" else (days, days)
+    f, correlations = np.asarray(test.mean(axis=0)), np.asarray(np.corrcoef(train.T))
+    noise = test - f
+    day = np.random.default_rng([4, seed]).integers(len(test), size=rounds)
+    bandit = Bandit(
+        f,
+        correlations,
+        lambda t, arm: float(test[day[t], arm]),
+        float(f.mean()),
+        float(np.abs(noise).max()),
+        float((noise**2).mean()),
+    )
+    return with_nugget(bandit, NUGGET)

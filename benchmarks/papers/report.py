@@ -1,0 +1,50 @@
+"""docs/results.md and its figures, written from the summaries alone."""
+
+from pathlib import Path
+
+from benchmarks.papers import figures
+from benchmarks.papers.chapters import CHAPTERS
+from benchmarks.papers.summary import Summary
+
+FOLDER = "results"
+"""Of summaries and figures, beside results.md."""
+
+
+def write(folder: Path, summaries: list[Summary]) -> Path:
+    """results.md, into ``folder``."""
+    told = {summary["part"]: summary for summary in summaries}
+    lines = [HEAD]
+    for name, chapter in CHAPTERS.items():
+        if name not in told:
+            lines += [f"## {chapter.title}", "", "Not run.", ""]
+            continue
+        summary = told[name]
+        size = f"{summary['size'].capitalize()} form, {_runs(summary)}"
+        cost = f"{summary['cpu_s'] / 60:.1f} minutes of processor time"
+        lines += [f"## {chapter.title}", "", f"*{size}; {cost}.*", "", chapter.text, ""]
+        lines += [*chapter.tables(summary), f"![{chapter.title}]({FOLDER}/{name}.svg)", ""]
+    target = folder / "results.md"
+    target.write_text("\n".join(lines).rstrip() + "\n")
+    return target
+
+
+def draw(folder: Path, summary: Summary) -> Path:
+    """The figure of a part, beside its summary."""
+    chapter, path = CHAPTERS[summary["part"]], folder / FOLDER / f"{summary['part']}.svg"
+    panels = chapter.panels(summary)
+    figures.draw(path, summary, panels, xlabel=chapter.xlabel, ylabel=chapter.ylabel, log=chapter.log)
+    return path
+
+
+def _runs(summary: Summary) -> str:
+    counts = {column["runs"] for group in summary["groups"].values() for column in group.values()}
+    return f"{' or '.join(str(count) for count in sorted(counts))} runs of each column"
+
+
+HEAD = """# Results
+
+Written by `make reproduce` from the runs that it made: the numbers in `results/*.json` say the same with more digits.
+Every release is drawn by the curator's own mechanisms, every row chosen by the modeler's own algorithms. In brackets:
+the standard error of a mean over runs. Regrets are heavy-tailed, so that a standard error from few runs says little.
+What the curator draws has no seed, so that another run gives other numbers, within their errors.
+"""

@@ -1,0 +1,84 @@
+"""An outsourced search: the curator's mechanism makes Z, the modeler's GP-UCB asks T rows of it."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator_service.release.mechanism import Mechanism
+from curator_service.scaling import ScaledRows
+from modeler_service.algorithms.gp_ucb import GpUcb
+from modeler_service.algorithms.surrogate import NO_NOISE
+from shared import wire
+from shared.matrix import Matrix, Vector
+
+NORM = 25.0
+"""Largest norm of a row, as in the papers' experiments."""
+START = 3
+"""Random rows that are asked first: "a different set of initializations", whose number is not printed."""
+DELTA_UCB = 0.05
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Rows x (n, d) of largest norm 25, in the order that the modeler sees, and the kernel that both know."""
+
+    x: Matrix
+    kernel: wire.Kernel
+
+    @cached_property
+    def rows(self) -> ScaledRows:
+        """The same as the curator's mechanisms take them: bounds of +-25, a unit of 1."""
+        n, d = self.x.shape
+        features = [wire.Feature(column=f"x{j}", lower=-NORM, upper=NORM, scale=1.0) for j in range(d)]
+        return ScaledRows(values=self.x, places=list(range(d)), features=features, order=np.arange(n))
+
+    def release(self, mechanism: Mechanism) -> Matrix:
+        """A fresh Z (n, r)."""
+        z = np.empty((self.rows.n, mechanism.columns(self.rows.d)))
+        mechanism.draw(self.rows, z)
+        return z
+
+
+@dataclass(frozen=True, slots=True)
+class Hunt:
+    """One function f (n,) on a ground, to be maximized; the first rows to ask; noise of y for each query."""
+
+    f: Vector
+    first: NDArray[np.intp]
+    noise: Vector
+    seed: int
+
+    @classmethod
+    def drawn(cls, f: Vector, steps: int, noise_variance: float, seed: int, rng: np.random.Generator) -> "Hunt":
+        """With random first rows, and Gaussian noise of y."""
+        first = rng.choice(len(f), START, replace=False)
+        return cls(f, first, np.sqrt(noise_variance) * rng.standard_normal(START + steps), seed)
+
+    @property
+    def steps(self) -> int:
+        """T: queries after the first rows."""
+        return len(self.noise) - len(self.first)
+
+    def regrets(self, ground: Ground, z: Matrix, law: wire.NoiseLaw = NO_NOISE) -> list[float]:
+        """Simple regret after each of the T steps of GP-UCB on ``z`` (n, r), whose noise it takes for ``law``'s."""
+        capacity = len(self.noise)
+        modeler = GpUcb(z, ground.kernel, DELTA_UCB, sign=1, seed=self.seed, capacity=capacity, noise=law)
+        for row, error in zip(self.first, self.noise, strict=False):
+            modeler.observe(int(row), float(self.f[row] + error))
+        asked = []
+        for step, error in enumerate(self.noise[len(self.first) :], start=1):
+            row = modeler.choose(step).row
+            modeler.observe(row, float(self.f[row] + error))
+            asked.append(row)
+        return self.simple(asked)
+
+    def chance(self) -> list[float]:
+        """Simple regret of T random rows in the place of chosen ones."""
+        return self.simple(np.random.default_rng([self.seed, 1]).choice(len(self.f), self.steps, replace=False))
+
+    def simple(self, asked: "list[int] | NDArray[np.intp]") -> list[float]:
+        """The best f less the best that was asked, the first rows too, after each of ``asked``."""
+        best = np.maximum.accumulate(np.concatenate([[self.f[self.first].max()], self.f[asked]]))[1:]
+        return [float(left) for left in self.f.max() - best]

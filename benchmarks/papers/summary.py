@@ -1,0 +1,70 @@
+"""Means over the runs of a part, with standard errors: what the table and the figures are written from."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any
+
+import numpy as np
+
+from benchmarks.papers.part import Part, Size
+from benchmarks.papers.runner import Run
+
+Summary = dict[str, Any]
+
+
+def summary_of(part: Part, size: Size, runs: Iterable[Run]) -> Summary:
+    """Of each column: mean and standard error of its last regret and of its curve, and every last regret."""
+    groups: dict[str, list[Run]] = {}
+    ordered = sorted(runs, key=lambda run: run.task)
+    for run in ordered:
+        groups.setdefault(run.task[0], []).append(run)
+    return {
+        "part": part.name,
+        "size": size.name,
+        "cpu_s": round(sum(run.cpu_s for run in ordered), 1),
+        "facts": part.facts(size),
+        "marks": list(part.marks(size)),
+        "groups": {name: _columns(found) for name, found in groups.items()},
+    }
+
+
+def _columns(runs: list[Run]) -> dict[str, Any]:
+    return {name: _column(np.array([run.curves[name] for run in runs])) for name in runs[0].curves}
+
+
+def _column(curves: "np.ndarray[tuple[int, int], np.dtype[np.float64]]") -> dict[str, Any]:
+    m = len(curves)
+    error = curves.std(axis=0, ddof=1) / sqrt(m) if m > 1 else np.full(curves.shape[1], np.nan)
+    return {
+        "runs": m,
+        "mean": _short(curves[:, -1].mean()),
+        "se": _short(error[-1]) if m > 1 else None,
+        "last": [_short(value) for value in curves[:, -1]],
+        "curve": [_short(value) for value in curves.mean(axis=0)],
+        "curve_se": [_short(value) for value in error] if m > 1 else None,
+    }
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.5g}")
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A mean over runs; ``se`` is its standard error, None for one run."""
+
+    mean: float
+    se: float | None
+    runs: int
+
+    @property
+    def text(self) -> str:
+        """As tables show it."""
+        return f"{self.mean:.4f}" + (f" ({self.se:.4f})" if self.se is not None else "")
+
+
+def figure(summary: Summary, group: str, column: str) -> Figure:
+    """One number of a summary."""
+    said = summary["groups"][group][column]
+    return Figure(said["mean"], said["se"], said["runs"])

@@ -1,0 +1,142 @@
+"""Functions of a Gaussian process on the 100 x 100 grid: Tables 1 to 3 of PO-GP-UCB, and sound releases beside it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import lru_cache
+from math import exp, sqrt
+from typing import Any
+
+import numpy as np
+
+from benchmarks.papers.part import Curves, Size, Task
+from benchmarks.papers.search import NORM, Ground, Hunt
+from curator_service.release.gaussian import GaussianMechanism
+from curator_service.release.planar_laplace import PlanarLaplaceMechanism
+from curator_service.release.po_gp_ucb import PoGpUcb, largest_r, spectrum
+from shared import wire
+from shared.kernels import SquaredExponential
+from shared.matrix import Matrix, Vector
+
+SIDE_PER_LENGTHSCALE = 6.4
+"""The printed length-scale of 1.25 with inputs of norm 25 would be 28.3: docs/results.md says why it cannot be."""
+NOISE_VARIANCE = 1e-5
+DELTA = 1e-5
+STEPS = 50
+GROUP = "synthetic"
+TABLES: dict[float, tuple[int, ...]] = {
+    1.1: (3, 6, 8, 10, 15, 20),
+    1.3: (3, 9, 12, 15, 20, 30),
+    1.5: (5, 10, 15, 20, 30, 50),
+}
+"""r of Tables 1, 2 and 3, by the logarithm of epsilon."""
+QUOTED = {0.9: 10, 0.0: 10}
+FRONTIER = {"1": Decimal(1), "e^1.1": Decimal(repr(exp(1.1)))}
+NON_PRIVATE, RANDOM = "non-private", "random rows"
+LAWS = {
+    "published, r = 10": "po_gp_ucb",
+    "Gaussian, naive kernel": "gaussian",
+    "Gaussian, noise-aware kernel": "gaussian",
+    "planar Laplace, naive kernel": "planar_laplace",
+    "planar Laplace, noise-aware kernel": "planar_laplace",
+}
+
+
+def cell(power: float, r: int) -> str:
+    """The name of a column: epsilon = e^power."""
+    return f"e^{power:.1f}, r = {r}"
+
+
+def published(power: float, r: int, delta: float = DELTA) -> PoGpUcb:
+    """Algorithm 1 at epsilon = e^power."""
+    return PoGpUcb(Decimal(repr(exp(power))), delta, 1.0, r)
+
+
+@lru_cache(maxsize=1)
+def ground(side: int) -> Ground:
+    """The grid, centred, its corners at norm 25."""
+    axis = np.linspace(-1.0, 1.0, side) * NORM / sqrt(2)
+    x = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
+    lengthscale = NORM * sqrt(2) / SIDE_PER_LENGTHSCALE
+    return Ground(x, wire.Kernel(lengthscale=lengthscale, signal_variance=1.0, noise_variance=NOISE_VARIANCE))
+
+
+@lru_cache(maxsize=1)
+def _root(side: int) -> Matrix:
+    """A (side, side) with A A^T the kernel matrix of one axis."""
+    axis = np.linspace(-1.0, 1.0, side)[:, None] * NORM / sqrt(2)
+    values, vectors = np.linalg.eigh(SquaredExponential(ground(side).kernel.lengthscale)(axis, axis))
+    root: Matrix = vectors * np.sqrt(np.maximum(values, 0.0))
+    return root
+
+
+def draw(side: int, rng: np.random.Generator) -> Vector:
+    """Draw f ~ GP(0, kernel) on the grid, exact: its covariance is the Kronecker product of those of the two axes.
+
+    vec(A G A^T) has covariance (A A^T) x (A A^T) for a matrix G of independent N(0, 1).
+    """
+    root = _root(side)
+    f: Vector = (root @ rng.standard_normal((side, side)) @ root.T).ravel()
+    return f
+
+
+def _hunt(stream: int, run: int, side: int) -> Hunt:
+    rng = np.random.default_rng([stream, run])
+    return Hunt.drawn(draw(side, rng), STEPS, NOISE_VARIANCE, run, rng)
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Tables 1 to 3 and the epsilons quoted beside them, all on the same functions."""
+
+    name: str = "synthetic"
+
+    def tasks(self, size: Size) -> list[Task]:
+        return [(GROUP, run) for run in range(size.tables)]
+
+    def marks(self, size: Size) -> Sequence[int]:
+        return range(1, STEPS + 1)
+
+    def play(self, task: Task, size: Size) -> Curves:
+        here, hunt = ground(size.side), _hunt(1, task[1], size.side)
+        cells = [(power, r) for power, rs in TABLES.items() for r in rs] + list(QUOTED.items())
+        found = {NON_PRIVATE: hunt.regrets(here, here.x), RANDOM: hunt.chance()}
+        return found | {cell(power, r): hunt.regrets(here, here.release(published(power, r))) for power, r in cells}
+
+    def facts(self, size: Size) -> dict[str, Any]:
+        sigma_min = spectrum(ground(size.side).rows).sigma_min
+        largest = {f"e^{power:.1f}": largest_r(sigma_min, exp(power), DELTA) for power in TABLES}
+        return {"sigma_min": sigma_min, "largest_r": largest, "n": len(ground(size.side).x)}
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """Releases that are provably private beside the published one, at two levels."""
+
+    name: str = "frontier"
+
+    def tasks(self, size: Size) -> list[Task]:
+        return [(GROUP, run) for run in range(size.frontier)]
+
+    def marks(self, size: Size) -> Sequence[int]:
+        return range(1, STEPS + 1)
+
+    def play(self, task: Task, size: Size) -> Curves:
+        here, hunt = ground(size.side), _hunt(2, task[1], size.side)
+        found = {NON_PRIVATE: hunt.regrets(here, here.x), RANDOM: hunt.chance()}
+        for level, epsilon in FRONTIER.items():
+            mechanisms = (PoGpUcb(epsilon, DELTA, 1.0, 10), *_sound(epsilon))
+            released = {mechanism.name: (mechanism, here.release(mechanism)) for mechanism in mechanisms}
+            for column, name in LAWS.items():
+                mechanism, z = released[name]
+                aware = [mechanism.noise(here.rows.d)] if "aware" in column else []
+                found[f"{column}, {level}"] = hunt.regrets(here, z, *aware)
+        return found
+
+    def facts(self, size: Size) -> dict[str, Any]:
+        sds = {level: {m.name: m.noise(2).sd for m in _sound(epsilon)} for level, epsilon in FRONTIER.items()}
+        return {"noise_sd": sds}
+
+
+def _sound(epsilon: Decimal) -> tuple[GaussianMechanism, PlanarLaplaceMechanism]:
+    return GaussianMechanism(epsilon, DELTA, 1.0), PlanarLaplaceMechanism(epsilon, 1.0)

@@ -1,0 +1,225 @@
+"""Tables of Markdown: what was measured beside what is printed."""
+
+from dataclasses import dataclass
+from math import hypot, inf, sqrt
+
+import numpy as np
+
+from benchmarks.papers import printed, synthetic
+from benchmarks.papers.records import PLANAR
+from benchmarks.papers.summary import Figure, Summary, figure
+from benchmarks.papers.synthetic import GROUP, NON_PRIVATE, RANDOM, cell
+
+Lines = list[str]
+
+
+def _table(columns: list[str], rows: list[list[str]]) -> Lines:
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    return [*lines, *("| " + " | ".join(row) + " |" for row in rows), ""]
+
+
+# --- PO-GP-UCB on functions of a Gaussian process ---------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A printed number beside ours; ``noise`` is the standard error of their difference, both being means of runs."""
+
+    what: str
+    printed: float
+    ours: float
+    se: float
+    noise: float
+
+    @property
+    def row(self) -> list[str]:
+        """Its line of the table."""
+        z = f"{(self.ours - self.printed) / self.noise:+.1f}" if self.noise else ""
+        return [self.what, f"{self.printed:.3f}", f"{self.ours:.4f} ({self.se:.4f})", z]
+
+
+def compared(summary: Summary) -> list[Compared]:
+    """All 21 printed numbers: Tables 1 to 3, non-private, and two quoted differences to it."""
+    found = [_compared("non-private", printed.NON_PRIVATE, figure(summary, GROUP, NON_PRIVATE))]
+    for power, row in printed.TABLES.items():
+        found += [_compared(cell(power, r), value, figure(summary, GROUP, cell(power, r))) for r, value in row.items()]
+    for power, more in printed.QUOTED.items():
+        here, open_ = summary["groups"][GROUP][cell(power, 10)], summary["groups"][GROUP][NON_PRIVATE]
+        over = [a - b for a, b in zip(here["last"], open_["last"], strict=True)]
+        found.append(_compared(f"{cell(power, 10)}, over non-private", more, _mean(over)))
+    return found
+
+
+def by_chance(summary: Summary, rms: float) -> float:
+    """How often the paper's number of our own runs would differ from all of ours by as much: 5,000 resamples.
+
+    Runs are drawn whole, since all columns of a run share their function. So this allows for the heavy tails and for
+    the correlation of the columns, where standard errors do not.
+    """
+    columns = summary["groups"][GROUP]
+    over = [np.subtract(columns[cell(power, 10)]["last"], columns[NON_PRIVATE]["last"]) for power in printed.QUOTED]
+    tables = [columns[cell(power, r)]["last"] for power, row in printed.TABLES.items() for r in row]
+    last = np.column_stack([columns[NON_PRIVATE]["last"], *tables, *over])
+    rng, m = np.random.default_rng(0), len(last)
+    apart = [
+        last[rng.integers(m, size=m)].mean(axis=0) - last[rng.integers(m, size=printed.PAPER_RUNS)].mean(axis=0)
+        for _ in range(5_000)
+    ]
+    return float(np.mean(np.sqrt(np.square(apart).mean(axis=1)) >= rms))
+
+
+def _mean(values: list[float]) -> Figure:
+    m = len(values)
+    mean = sum(values) / m
+    se = sqrt(sum((value - mean) ** 2 for value in values) / (m - 1) / m) if m > 1 else None
+    return Figure(mean, se, m)
+
+
+def _compared(what: str, value: float, ours: Figure) -> Compared:
+    se = ours.se if ours.se is not None else float("nan")
+    # The paper's runs are taken to spread as ours do.
+    return Compared(what, value, ours.mean, se, se * sqrt(1 + ours.runs / printed.PAPER_RUNS))
+
+
+def synthetic_tables(summary: Summary) -> Lines:
+    """Tables 1 to 3 in one."""
+    facts, found = summary["facts"], compared(summary)
+    largest = ", ".join(f"{r} at {level}" for level, r in facts["largest_r"].items())
+    rms = sqrt(sum((c.ours - c.printed) ** 2 for c in found) / len(found))
+    noise = sqrt(sum(c.noise**2 for c in found) / len(found))
+    within = sum(abs(c.ours - c.printed) <= 2 * c.noise for c in found)
+    return [
+        f"sigma_min is {facts['sigma_min']:.1f}; the largest r with sigma_min >= omega is {largest}.",
+        "",
+        *_table(["epsilon and r", "printed", "here", "difference in its own errors"], [c.row for c in found]),
+        f"Within two standard errors of the difference: {within} of {len(found)}.",
+        f"Root mean square of the differences {rms:.4f}, expected of noise alone {noise:.4f};",
+        f"two such experiments differ by more in {100 * by_chance(summary, rms):.0f} % of cases (runs resampled).",
+        f"{RANDOM.capitalize()}: {figure(summary, GROUP, RANDOM).text}.",
+        "",
+    ]
+
+
+def frontier_table(summary: Summary) -> Lines:
+    """Releases at two levels, and the goals."""
+    rows = []
+    for column in synthetic.LAWS:
+        private = "no: refuted" if column.startswith("published") else "yes"
+        reference = printed.REFERENCE_FRONTIER.get(column)
+        row = [column, private]
+        for place, level in enumerate(synthetic.FRONTIER):
+            row += [figure(summary, GROUP, f"{column}, {level}").text, f"{reference[place]}" if reference else ""]
+        rows.append(row)
+    for column, value in ((NON_PRIVATE, printed.REFERENCE_OPEN), (RANDOM, printed.REFERENCE_RANDOM)):
+        text = figure(summary, GROUP, column).text
+        rows.append([column, "no" if column == NON_PRIVATE else "yes", text, f"{value}", text, f"{value}"])
+    goals = [
+        f"{figure(summary, GROUP, f'planar Laplace, noise-aware kernel, {level}').mean:.4f} at epsilon = {level} "
+        f"(goal: at most {goal})"
+        for level, goal in printed.GOALS.items()
+    ]
+    columns = ["release", "private?", "epsilon = 1", "reference", "epsilon = e^1.1", "reference"]
+    return [*_table(columns, rows), f"Planar Laplace with the noise-aware kernel: {'; '.join(goals)}.", ""]
+
+
+# --- PO-GP-UCB on records ---------------------------------------------------------------------------
+
+
+def records_tables(summary: Summary) -> Lines:
+    """Three tables of a data set, and what is quoted beside them."""
+    facts, group = summary["facts"], summary["part"]
+    kernel = f"sigma_y^2 = {facts['signal_variance']:.3g}, sigma_n^2 = {facts['noise_variance']:.3g}"
+    lines = [
+        f"n = {facts['n']:,}, d = {facts['d']}, T = {facts['steps']}, delta = {facts['delta']:g};",
+        f"sigma_min {facts['sigma_min']:.1f}, longest side over length-scale {facts['side_per_lengthscale']:.1f},",
+        f"{kernel}.",
+        "",
+    ]
+    elsewhere = printed.RECORDS.get(group)
+    for place, table in enumerate(facts["tables"]):
+        power, top = table["power"], table["largest_r"]
+        here = {r: figure(summary, group, cell(power, r)) for r in table["r"]}
+        order = sorted(here, key=lambda r: here[r].mean)
+        kept = max(r for r in here if r <= top)
+        rows = [["here", *(here[r].text for r in here)]]
+        if elsewhere is not None:
+            rows.append(["paper's data", *(f"{value:.3f}" for value in elsewhere[place])])
+        lines += _table([f"e^{power:.1f}, r", *(f"**{r}**" if r == kept else str(r) for r in here)], rows)
+        best, worst = here[order[0]], here[order[-1]]
+        if worst.mean - best.mean > 2 * hypot(best.se or inf, worst.se or inf):
+            place_of = f"is number {order.index(kept) + 1} of {len(order)}"
+        else:
+            place_of = "cannot be told from the others: best and worst are within two standard errors"
+        lines += [f"The largest r that is not lifted, {kept}, {place_of}.", ""]
+    open_, chance = figure(summary, group, NON_PRIVATE), figure(summary, group, RANDOM)
+    if open_.mean > chance.mean - 2 * hypot(open_.se or inf, chance.se or inf):
+        text = "Even without privacy GP-UCB is not better than random rows by two standard errors"
+        lines += [f"{text}: on this target releases cannot be compared by it.", ""]
+    rows = [[NON_PRIVATE, open_.text, ""], [RANDOM, chance.text, ""]]
+    small = printed.SMALL.get(group, [])
+    for place, quoted in enumerate(facts["quoted"]):
+        name = cell(quoted["power"], quoted["r"])
+        found = figure(summary, group, name)
+        said = f"+{small[place]:.3f}" if place < len(small) else ""
+        rows.append([f"published, {name}", f"{found.text}, {found.mean - open_.mean:+.3f} over non-private", said])
+    rows += [
+        [f"{PLANAR}, epsilon = {level}, private", figure(summary, group, f"{PLANAR}, {level}").text, ""]
+        for level in facts["planar"]
+    ]
+    return [*lines, *_table(["", "here", "paper's data"], rows)]
+
+
+# --- locally private bandits ------------------------------------------------------------------------
+
+
+def groups_of(summary: Summary) -> list[str]:
+    """Groups of a summary, in order."""
+    return sorted(summary["groups"])
+
+
+def _ratios(summary: Summary) -> Lines:
+    """Regret over that of uniform play at the end; beside it what a separate implementation had."""
+    groups = groups_of(summary)
+    columns = list(summary["groups"][groups[0]])
+    rows: list[list[str]] = []
+    apart: list[float] = []  # in standard errors of the difference
+    for column in columns:
+        row = [column]
+        for group in groups:
+            found, reference = figure(summary, group, column), _reference(summary, group, column)
+            text = f"{found.mean:.3f}" + (f" ({found.se:.3f})" if found.se is not None else "")
+            if reference is not None:
+                text += f" / {reference[0]:.3f}"
+                apart.append((found.mean - reference[0]) / hypot(found.se or 0.0, reference[1]))
+            row.append(text)
+        stuck = [value for group in groups for value in summary["groups"][group][column]["last"]]
+        rows.append([*row, f"{100 * sum(value > 0.5 for value in stuck) / len(stuck):.0f} %"])
+    lines = _table(["algorithm", *groups, "runs above 0.5"], rows)
+    if apart:
+        near, above = sum(abs(z) <= 2 for z in apart), sum(z > 2 for z in apart)
+        lines += [
+            "After a slash: a separate implementation on functions of its own, 30 trials (10 of theorems).",
+            (
+                f"Within two standard errors of the difference: {near} of {len(apart)}; "
+                f"regret lower by more: {len(apart) - near - above}, higher by more: {above}."
+            ),
+            "",
+        ]
+    return lines
+
+
+def _reference(summary: Summary, group: str, column: str) -> tuple[float, float] | None:
+    if summary["part"] != "ldp":
+        return None
+    kernel, _, level = group.partition(", epsilon = ")
+    return printed.ldp(column, kernel, level)
+
+
+def bandits_table(summary: Summary) -> Lines:
+    """The problem, and every algorithm on it."""
+    facts = summary["facts"]
+    said = f"{facts['arms']} arms, T = {facts['rounds']:,}"
+    if "days" in facts:
+        said += f", {facts['days']:,} days; B = {facts['B']:.3g}, R = {facts['R']:.3g}, c = {facts['c']:.3g}; the "
+        said += f"largest eigenvalue of the kernel is {100 * facts['share_of_top_eigenvalue']:.0f} % of its trace"
+    return [f"{said}.", "", *_ratios(summary)]

