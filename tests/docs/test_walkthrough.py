@@ -42,6 +42,7 @@ def test_the_first_hours_of_owner_and_vendor_run_as_they_are_written(tmp_path):
     assert (run.state, run.ended_because, run.problem) == ("completed", "budget", None)
     assert "\n3-differential privacy of each row's features" in told
     assert "planar_laplace: noise" in told  # what auto took, and why
+    assert "{'index': " in told  # what the tuning released
     assert len((tmp_path / "trials.csv").read_text().splitlines()) == 1 + 23
 
 
