@@ -41,6 +41,13 @@ def started(folder: Path) -> Iterator[tuple[Party, Party]]:
 
 
 @contextmanager
+def curator_alone(folder: Path) -> Iterator[Party]:
+    """A curator as a process with a folder of its own; ended when this ends."""
+    with _process("curator", folder / "curator") as process:
+        yield _party("curator", *process)
+
+
+@contextmanager
 def _process(name: str, folder: Path) -> Iterator[tuple[str, Path, subprocess.Popen[bytes]]]:
     try:
         folder.mkdir(parents=True, mode=0o700)

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 
 import numpy as np
@@ -239,6 +240,26 @@ def test_ten_tenths_fit_under_one_and_the_eleventh_is_refused(owner):
     assert [line.kind for line in lines] == ["tuning"] * 10 + ["refused"]
     assert [line.total_epsilon for line in lines[-3:]] == ["0.9", "1", "1"]
     assert (lines[-1].cap, lines[-1].epsilon, lines[-1].tuning_id) == ("epsilon", "0.1", None)
+
+
+def test_requests_at_once_never_spend_more_than_the_cap(owner):
+    """Eight at once under a cap for three: three are made."""
+    case = registered(owner, m=20, seed=23)
+    asked = case.asked("1", "3")
+
+    def start(_):
+        try:
+            return owner.start_tuning(asked).id
+        except Remote as refusal:
+            assert refusal.remote_code == "privacy_budget_exhausted"
+            return None
+
+    with ThreadPoolExecutor(8) as pool:
+        made = [identity for identity in pool.map(start, range(8)) if identity]
+    assert len(made) == 3
+    lines = owner.tuning_charges(case.validation.id)
+    assert sorted(line.kind for line in lines) == ["refused"] * 5 + ["tuning"] * 3
+    assert lines[-1].total_epsilon == "3"
 
 
 def test_a_cap_can_be_lowered_and_never_raised(owner):
@@ -508,3 +529,65 @@ def test_tunings_are_listed_by_page_in_the_order_of_their_creation(curator, owne
         assert len(page["tunings"]) == 1
         assert page["next_page_token"]
         assert http.get("/v1/tunings/tun_0000000000000000").status_code == 404
+
+
+# --- every method -----------------------------------------------------------------------------------
+
+PRIOR = wire.TuningPrior(lengthscale=1.0, one_minus_k1=1e-6, evaluations=10)
+SEARCH = wire.TuningSearch(lengthscale=1.0, evaluations=10)
+METHODS = {
+    "grid_exponential": wire.GridExponential(name="grid_exponential", selection="exponential"),
+    "weights": wire.GridExponential(name="grid_exponential", use_weights=True),
+    "gp_design": wire.GpDesign(name="gp_design", prior=PRIOR),
+    "gp_ucb_simulated": wire.GpUcbSimulated(name="gp_ucb_simulated", prior=PRIOR, pairs=200),
+    "kusner_1": wire.Kusner1(name="kusner_1", prior=PRIOR),
+    "kusner_2": wire.Kusner2(name="kusner_2", prior=PRIOR, whole_grid=True),
+    "kusner_3": wire.Kusner3(name="kusner_3", search=SEARCH),
+    "public_weights": wire.PublicWeights(name="public_weights", search=SEARCH),
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_is_previewed_charged_run_and_told(owner, case, name):
+    """In its own words; what is released is what the method releases."""
+    assumes = "prior" in type(METHODS[name]).model_fields
+    budget = wire.TuningBudget(epsilon="2", delta=0.05 if assumes else 0.0)
+    caps = wire.TuningCaps(epsilon="100000", delta=0.5)
+    asked = case.asked(method=METHODS[name], budget=budget, caps=caps, score={"loss": "ramp"})
+    asked = asked.model_copy(update={"validation_dataset_id": owner.register("m", csv_of(rows_of(50, 21))).id})
+    report = owner.preview_tuning(asked)
+    ended = _ended(owner, asked)
+    assert (ended.state, ended.problem) == ("completed", None)
+    same = ("epsilon", "delta", "guarantee", "index_scale", "value_scale", "constants", "warnings")
+    assert [getattr(ended.report, field) for field in same] == [getattr(report, field) for field in same]
+    assert (report.epsilon, report.delta) == ("2", "0.05" if assumes else "0")
+    assert (ended.result.index is None) == (report.index_scale is None)
+    assert (ended.result.value is None) == (report.value_scale is None)
+    assert ("on average" in report.guarantee.lower()) == assumes
+    charges = owner.tuning_charges(asked.validation_dataset_id)
+    assert (charges[-1].epsilon, charges[-1].delta) == (report.epsilon, report.delta)
+
+
+def test_a_method_that_does_not_fit_its_score_is_refused_before_any_charge(owner, case):
+    before = owner.tuning_charges(case.validation.id)
+    for asked in (
+        case.asked(method=METHODS["kusner_3"]),  # the 0/1 loss has no Lipschitz constant
+        case.asked(method=METHODS["public_weights"]),
+        case.asked(method=METHODS["gp_design"]),  # no delta
+        case.http().model_copy(update={"method": METHODS["public_weights"]}),
+    ):
+        with pytest.raises(Remote) as refused:
+            owner.start_tuning(asked)
+        assert (refused.value.remote_status, refused.value.remote_code) == (422, "tuning_impossible")
+    assert owner.tuning_charges(case.validation.id) == before
+
+
+def test_a_plan_that_takes_too_long_is_refused_and_names_the_setting(make_service, tmp_path):
+    service = make_service("curator", tmp_path, tuning_plan_seconds_max="1").start()
+    with OwnerClient(service.url, service.token, timeout_s=60) as owner:
+        case = registered(owner, m=20)
+        method = METHODS["gp_ucb_simulated"].model_copy(update={"pairs": 100_000})
+        asked = case.asked(method=method, budget=wire.TuningBudget(epsilon="1", delta=0.05))
+        with pytest.raises(Remote, match="TUNING_PLAN_SECONDS_MAX"):
+            owner.start_tuning(asked)
+        assert owner.tuning_charges(case.validation.id) == []

@@ -189,3 +189,16 @@ def test_arguments_that_do_not_fit_are_a_usage_error(arguments):
     assert done.returncode == 2
     assert "usage: python -m demo" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_the_table_of_tuning_methods_is_printed_and_a_large_epsilon_finds_the_best_lambda():
+    """One row of it: with epsilon 1000 noise is nearly none, and the program's own scores must be the curator's."""
+    command = [sys.executable, "-m", "demo.tuning", "--methods", "grid_exponential", "--epsilons", "1000"]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("BLINDOPT_")} | {"COLUMNS": "140"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr) == (0, "")
+    (row,) = [line for line in done.stdout.splitlines() if "grid_exponential" in line]
+    _, _, _, _, _, chosen, regret, _, _, error, _ = (cell.strip() for cell in row.split("│"))
+    assert f"lambda {float(chosen):g}, score" in done.stdout
+    assert float(regret) == 0
+    assert float(error) < 1e-3
