@@ -62,7 +62,7 @@ def largest_gain(covariance: Matrix, sigma: float, evaluations: int) -> Gain:
     features: Matrix = vectors[:, kept] * np.sqrt(values[kept]) / sigma
     weights: Vector = 0.99 * np.bincount(arms, minlength=n).astype(np.float64) + 0.01 * evaluations / n
     upper = lower / (1 - np.exp(-1))  # Nemhauser et al. (1978): greedy reaches this share of the maximum
-    steps = min(_STEPS, max(10, int(_WORK / features.size / max(1, features.shape[1]))))
+    steps = min(_STEPS, max(5, int(_WORK / features.size / max(1, features.shape[1]))))
     for _ in range(steps):
         gain, slopes = _relaxed(features, weights)
         upper = min(upper, gain + evaluations * float(slopes.max()) - float(slopes @ weights) + left_out)

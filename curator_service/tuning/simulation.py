@@ -159,7 +159,7 @@ def sample_grid(world: World, seed: int) -> Sample:
 
 
 def _count(n: int, steps: int) -> int:
-    return max(8, min(FUNCTIONS, int(2e9 / (n * steps**2))))
+    return max(4, min(FUNCTIONS, int(2e9 / (n * steps**2))))
 
 
 def expected_errors(

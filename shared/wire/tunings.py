@@ -143,7 +143,10 @@ class Kusner2(Request):
         None, description="tau of the same theorem: it depends on the objective near its maximum."
     )
     last: int | None = Field(
-        None, ge=0, lt=TUNING_GRID_MAX, description="Grid index of lambda_T, which the caller's own search ended with."
+        None,
+        ge=0,
+        lt=TUNING_GRID_MAX,
+        description="Grid index of lambda_T, which the caller's own search ended with: private, as its scores are.",
     )
 
     @model_validator(mode="after")

@@ -119,6 +119,14 @@ def test_a_score_that_is_not_finite_fails_the_tuning_and_is_not_told(name, bad):
     assert str(bad) not in str(failed.value)
 
 
+@pytest.mark.parametrize("told", ["0.75 of patient 12", None, {"score": 0.5}])
+def test_what_is_no_number_is_not_quoted(told):
+    with pytest.raises(TuningFailed) as failed:
+        plan("grid").run(lambda index: told)
+    assert "patient" not in str(failed.value)
+    assert failed.value.__suppress_context__ or failed.value.__context__ is None
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_scores_out_of_range_are_clipped_and_counted(name):
     far, near = plan(name, epsilon="1000").run(lambda index: 1e9), plan(name, epsilon="1000").run(lambda index: 1.0)
