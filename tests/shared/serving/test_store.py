@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 
 from curator_service import store as curator_store
 from curator_service.privacy.ledger import Balance, Charge
-from curator_service.store import advisories, ledger
+from curator_service.store import advisories, ledger, tunings
 from curator_service.store import base as curator_base
 from shared import audit
 from shared.errors import AuditUnavailable, IdempotencyKeyReused, NotFound, StateConflict, Unauthenticated
@@ -94,6 +94,7 @@ def filled(database, desk):
         ledger.add(db, "std_1", "release", [Charge(None, 0, 1, Balance(1, 1, 0))], query_id=None, at=stamp(NOW))
         withdrawn = {"id": "adv_1", "mechanism": "m", "version": 1, "reason": "r"}
         curator_store.insert(db, advisories.advisories, **withdrawn, **known)
+        tunings.add(db, "ds_1", "tuning", after=tunings.Account(), at=stamp(NOW), tuning_id="tun_1")
         logs.share(db, "grt_1", b"{}")
         notes.pin(db, "grt_1", "vkey", NOW)
         notes.keep_receipt(db, "grt_1", 0, b"{}", "note")
@@ -140,7 +141,7 @@ def test_an_upsert_cannot_change_a_stored_reply(database, filled):
 
 def test_the_tables_that_are_append_only_are_these():
     evidence = {"log", "shared", "receipts", "keys", "countersignatures"}
-    assert set(TABLES) == evidence | {"replies", "releases", "queries", "ledger", "advisories"}
+    assert set(TABLES) == evidence | {"replies", "releases", "queries", "ledger", "advisories", "tuning_ledger"}
 
 
 def test_the_writer_waits_for_the_disk_and_readers_do_not_wait_for_it(database):
@@ -286,7 +287,7 @@ def test_a_schema_of_a_newer_program_is_refused_and_not_touched(tmp_path):
         db.execute("PRAGMA user_version = 99")
         db.execute("DROP TRIGGER log_UPDATE")
         db.commit()
-    with pytest.raises(StateConflict, match="the database has schema 99, this program needs 4"):
+    with pytest.raises(StateConflict, match="the database has schema 99, this program needs 5"):
         _open(path)
     with closing(sqlite3.connect(path)) as db:
         assert db.execute("PRAGMA user_version").fetchone() == (99,)
