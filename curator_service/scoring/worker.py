@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from curator_service.child import Child
 from curator_service.privacy.ledger import exact
@@ -43,18 +43,15 @@ class Source(BaseModel):
 
 
 class Scorer(BaseModel):
-    """Where http scores are asked for; ``key`` is a secret."""
+    """Where http scores are asked for."""
 
     model_config = _FROZEN
 
     url: str
-    key: str
+    key: str = Field(repr=False)
     ca: str | None
     timeout_s: float
     attempts: int
-
-    def __repr__(self) -> str:
-        return "Scorer(...)"
 
 
 class Job(BaseModel):

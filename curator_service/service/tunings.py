@@ -98,7 +98,7 @@ class Tunings(Jobs):
     def _add(
         self, db: Connection, identity: str, tuning: wire.TuningCreate, report: wire.TuningReport, dataset: Any
     ) -> Effect:
-        spec = tuning.model_dump_json()
+        spec, salt = tuning.model_dump_json(), secrets.token_hex(16)
         store.insert(
             db,
             table.tunings,
@@ -108,6 +108,7 @@ class Tunings(Jobs):
             spec=spec,
             report=report.model_dump_json(),
             progress=0.0,
+            salt=salt,
             created_at=stamp(self._desk.clock()),
         )
         details = {
@@ -119,7 +120,7 @@ class Tunings(Jobs):
             "delta": report.delta,
             "cap_epsilon": tuning.caps.epsilon,
             "cap_delta": repr(tuning.caps.delta),
-            "spec_sha256": tuning_accounts.digest(spec),
+            "spec_sha256": tuning_accounts.digest(spec, salt),
         }
         return Effect(self._view(table.find(db, identity)), "tuning.started", details, 202)
 
@@ -288,7 +289,6 @@ class Tunings(Jobs):
             return {
                 "state": "completed",
                 "outcome": last.ended.model_dump_json(),
-                "salt": secrets.token_hex(16),
                 "progress": 1.0,
             }
         if (problem := last.problem or last.impossible) is None:

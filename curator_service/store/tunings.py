@@ -24,7 +24,7 @@ tunings = Table(
     Column("report", Text, nullable=False),
     Column("progress", Float, nullable=False),
     Column("outcome", Text),
-    Column("salt", Text),
+    Column("salt", Text, nullable=False),
     Column("problem", Text),
     Column("created_at", Text, nullable=False),
     Column("ended_at", Text),
