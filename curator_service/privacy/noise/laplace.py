@@ -18,14 +18,12 @@ def laplace_scale(bound: float, epsilon: Decimal) -> float:
     """
     if not (0 < bound < math.inf and 0 < epsilon < math.inf):
         raise ValueError("noise needs a positive, finite bound and epsilon")
-    return sensitivity_scale(2 * bound, epsilon)
+    return 2 * bound / float(epsilon) * (1 + 2.0**-38 * max(1.0, 1 / float(epsilon)))
 
 
 def sensitivity_scale(sensitivity: float, epsilon: Decimal) -> float:
-    """Scale of the noise of a number that moves by ``sensitivity`` at most, epsilon-DP: as ``laplace_scale``."""
-    if not (0 < sensitivity < math.inf and 0 < epsilon < math.inf):
-        raise ValueError("noise needs a positive, finite sensitivity and epsilon")
-    return sensitivity / float(epsilon) * (1 + 2.0**-38 * max(1.0, 1 / float(epsilon)))
+    """The same for a number that moves by ``sensitivity`` at most, wherever it lies."""
+    return laplace_scale(sensitivity / 2, epsilon)
 
 
 def add_laplace(values: Vector, bound: float, epsilon: Decimal) -> Vector:
@@ -34,7 +32,7 @@ def add_laplace(values: Vector, bound: float, epsilon: Decimal) -> Vector:
     Each is epsilon-DP by itself, whatever the value. Raises NumericalFailure for one that is not finite.
     """
     check_finite(values)
-    draw = _laplace(2 * bound, epsilon)
+    draw = _laplace(bound, epsilon)
     # OpenDP neither clamps nor refuses what lies outside the bounds that it is told.
     noisy: Vector = np.array([draw(value) for value in np.clip(values, -bound, bound).tolist()])
     return noisy
@@ -46,18 +44,18 @@ def add_laplace_to_one(value: float, sensitivity: float, epsilon: Decimal) -> fl
     epsilon-DP where neighbours' values lie within ``sensitivity``. Raises NumericalFailure for one that is not finite.
     """
     check_finite(np.array([value]))
-    return float(_laplace(sensitivity, epsilon)(value))
+    return float(_laplace(sensitivity / 2, epsilon)(value))  # an exact half: the same distance as that of a range
 
 
 @lru_cache(maxsize=64)
-def _laplace(sensitivity: float, epsilon: Decimal) -> Any:
+def _laplace(bound: float, epsilon: Decimal) -> Any:
     from opendp import domains, measurements, metrics, mod  # its prelude would load twice the memory
 
     mod.enable_features("contrib")
-    scale = sensitivity_scale(sensitivity, epsilon)
+    scale = laplace_scale(bound, epsilon)
     space = domains.atom_domain(T=float, nan=False), metrics.absolute_distance(T=float)
     measurement: Any = measurements.make_laplace(*space, scale=scale, k=lattice(scale))
     # A tripwire for upgrades, and for a scale of 0, which would release the exact value.
-    if not 0.5 * float(epsilon) < measurement.map(sensitivity) <= epsilon:
+    if not 0.5 * float(epsilon) < measurement.map(2 * bound) <= epsilon:
         raise untrusted()
     return measurement
