@@ -32,6 +32,8 @@ LONGEST = (
     "test_full_disk.py",
     "test_crashes.py",
     "test_network.py",
+    "test_api_tunings.py",
+    "test_black_box.py",
     "test_api_forecasts.py",
     "test_private_answers.py",
     "test_demo.py",
