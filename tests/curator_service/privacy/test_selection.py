@@ -5,10 +5,18 @@ import math
 from decimal import Decimal
 
 import numpy as np
+import opendp.prelude as dp
 import pytest
 from scipy import stats
 
-from curator_service.privacy.noise import add_laplace_to_one, lattice, select, selection_scale, sensitivity_scale
+from curator_service.privacy.noise import (
+    add_laplace_to_one,
+    lattice,
+    select,
+    selection,
+    selection_scale,
+    sensitivity_scale,
+)
 from shared.errors import NumericalFailure
 from tests.scale import scaled
 
@@ -116,3 +124,17 @@ def test_one_value_has_laplace_noise_of_its_scale():
     assert stats.kstest(noise, stats.laplace(scale=scale).cdf).pvalue > MISTAKEN
     for wrong in (0.85, 1.18):
         assert stats.kstest(noise, stats.laplace(scale=wrong * scale).cdf).pvalue < MISTAKEN
+
+
+@pytest.mark.parametrize("wrong", [0.0, 1e-300, 0.5, 0.999, 3.0])
+@pytest.mark.parametrize("law", sorted(EXACT))
+def test_a_scale_that_does_not_cost_epsilon_draws_nothing(law, wrong, monkeypatch):
+    """As for Laplace noise: found when the mechanism is built."""
+    selection._noisy_max.cache_clear()
+    right = selection_scale(SENSITIVITY, EPSILON)
+    monkeypatch.setattr(selection, "selection_scale", lambda sensitivity, epsilon: wrong * right)
+    with pytest.raises((NumericalFailure, ValueError, dp.OpenDPException)):
+        select(SCORES, SENSITIVITY, EPSILON, law)
+    monkeypatch.undo()
+    selection._noisy_max.cache_clear()
+    assert 0 <= select(SCORES, SENSITIVITY, EPSILON, law) < len(SCORES)
