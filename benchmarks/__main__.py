@@ -1,24 +1,31 @@
-"""`make bench`: print the tables and keep them in benchmarks/results/latest.md and latest.json."""
+"""`make bench`: print the tables and keep them in benchmarks/results/latest.md and latest.json.
+
+Parts may be measured one by one (`--keep`): each says when.
+"""
 
 import argparse
 import json
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from benchmarks import both, choosing, draws, exchange, ldp, log, release
 from benchmarks.table import Table
 
+Json = dict[str, Any]
 RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
-    """Run every benchmark, or the parts that are named: then nothing is kept."""
+    """Run every benchmark, or the parts that are named: those are kept with --keep."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=main.__doc__)
     parser.add_argument(
         "parts", nargs="*", metavar="part", help="both, choosing, draws, exchange, ldp, log, release (default: all)"
     )
+    parser.add_argument("--keep", action="store_true", help="put the named parts into benchmarks/results")
     parser.add_argument("--grants", type=int, default=exchange.CLIENTS, help="how many the clients of exchange share")
     parser.add_argument("--rows", type=int, default=release.ROWS, help="of the release; a million take minutes")
     parser.add_argument(
@@ -40,32 +47,48 @@ def main() -> None:
     }
     if unknown := set(chosen.parts) - set(parts):
         parser.error(f"no part {', '.join(sorted(unknown))}")
-    told = {name: tables() for name, tables in parts.items() if name in chosen.parts or not chosen.parts}
-    text = markdown(told)
-    print(text)
-    if not chosen.parts:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "latest.md").write_text(text)
-        (RESULTS / "latest.json").write_text(json.dumps(as_json(told), indent=2) + "\n")
+    told = {}
+    for name, tables in parts.items():
+        if name in chosen.parts or not chosen.parts:
+            told[name] = Part(f"{datetime.now(UTC):%Y-%m-%d}", os.cpu_count() or 0, tables())
+            print(markdown({name: told[name].as_json()}), flush=True)
+    if chosen.keep or not chosen.parts:
+        keep({name: part.as_json() for name, part in told.items()}, list(parts))
 
 
-def markdown(told: dict[str, list[Table]]) -> str:
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The tables of one part, and where they are from."""
+
+    date: str
+    processors: int
+    tables: list[Table]
+
+    def as_json(self) -> Json:
+        """With all digits."""
+        tables = [table.as_json() for table in self.tables]
+        return {"date": self.date, "processors": self.processors, "tables": tables}
+
+
+def keep(told: dict[str, Json], order: list[str]) -> None:
+    """Put parts in the place of older ones in benchmarks/results."""
+    RESULTS.mkdir(exist_ok=True)
+    file = RESULTS / "latest.json"
+    known: dict[str, Json] = json.loads(file.read_text())["parts"] if file.exists() else {}
+    known |= told
+    kept = {name: known[name] for name in order if name in known}
+    file.write_text(json.dumps({"parts": kept}, indent=2) + "\n")
+    (RESULTS / "latest.md").write_text(markdown(kept))
+
+
+def markdown(told: dict[str, Json]) -> str:
     """All tables under one heading."""
-    machine = f"{os.cpu_count()} processors, {datetime.now(UTC):%Y-%m-%d}"
-    lines = ["# Benchmarks", "", f"Written by `make bench` on {machine}. Ratios are of one run, side by side.", ""]
-    for tables in told.values():
-        for table in tables:
-            lines += [*table.lines(), ""]
+    lines = ["# Benchmarks", "", "Written by `make bench`. Ratios are of one run, side by side.", ""]
+    for name, part in told.items():
+        lines += [f"## {name}", "", f"{part['date']}, {part['processors']} processors.", ""]
+        for table in part["tables"]:
+            lines += [*Table.of(table).lines(), ""]
     return "\n".join(lines)
-
-
-def as_json(told: dict[str, list[Table]]) -> dict[str, object]:
-    """The same with all digits."""
-    return {
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "processors": os.cpu_count(),
-        "parts": {name: [table.as_json() for table in tables] for name, tables in told.items()},
-    }
 
 
 if __name__ == "__main__":
