@@ -34,6 +34,14 @@ def _restored(db: Connection, desk: Desk) -> None:
     from curator_service.service.studies import restored
 
     restored(db, desk)
+    typer.echo(_FORGOTTEN, err=True)
+
+
+_FORGOTTEN = (
+    "Studies of that time, and accounts of tunings on files of that time, are closed. Files that were registered after "
+    "the backup are forgotten, with what tunings spent on them: if you register one again, its account starts at 0. "
+    "Lower its caps by what was spent, yourself."
+)
 
 
 app = cli.build(
@@ -100,9 +108,15 @@ def tune(
     key: Annotated[
         str | None, typer.Option(help="Idempotency key: the same one again charges nothing and waits for the same.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report or the tuning as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report or the result as JSON.")] = False,
+    whole: Annotated[
+        bool, typer.Option("--whole", help="Print the whole tuning as JSON: for the owner alone, not to be passed on.")
+    ] = False,
 ) -> None:
-    """Choose hyper-parameters privately, at a curator that serves: charge, wait, and print what may leave the house."""
+    """Choose hyper-parameters privately, at a curator that serves: charge, wait, and print what may leave the house.
+
+    That is the result, on stdout. What is told on stderr, and with --whole, is for the owner alone.
+    """
     from shared.client import OwnerClient
 
     with cli.plain_errors():
@@ -113,10 +127,15 @@ def tune(
                 typer.echo(report.model_dump_json(indent=2) if as_json else _told(report))
                 return
             begun = owner.start_tuning(asked, key=key)
-            if not as_json:
-                typer.echo(f"{begun.id} is charged\n{_told(begun.report)}")
+            if not (as_json or whole):
+                typer.echo(f"{begun.id} is charged\n{_told(begun.report)}", err=True)
             ended = owner.wait_tuning(begun.id, timeout_s=_TUNE_WAIT_SECONDS, poll_s=0.2)
-    typer.echo(ended.model_dump_json(indent=2) if as_json else _ended(ended))
+    if whole:
+        typer.echo(ended.model_dump_json(indent=2))
+    elif ended.result is not None:
+        typer.echo(ended.result.model_dump_json(indent=2) if as_json else _result(ended.result))
+    if private := _for_the_owner(ended):
+        typer.echo(private, err=True)
     if ended.state != "completed":
         raise typer.Exit(1)
 
@@ -142,15 +161,19 @@ def _told(report: wire.TuningReport) -> str:
     return "\n".join(lines)
 
 
-def _ended(view: wire.TuningView) -> str:
+def _result(result: wire.TuningResult) -> str:
+    chosen = result.hyperparameters
+    lines = [] if chosen is None else [f"{name:14} {value:.6g}" for name, value in chosen.items()]
+    if result.value is not None:
+        lines.append(f"{'score':14} {result.value:.6g}")
+    return "\n".join(lines)
+
+
+def _for_the_owner(view: wire.TuningView) -> str:
+    """What depends on the records and is protected by nothing: why a tuning failed, and how many scores lay outside."""
     if view.result is None:
         return f"{view.id} {view.state}: {view.problem or 'what it was charged stays spent'}"
-    chosen = view.result.hyperparameters
-    lines = [] if chosen is None else [f"{name:14} {value:.6g}" for name, value in chosen.items()]
-    if view.result.value is not None:
-        lines.append(f"{'score':14} {view.result.value:.6g}")
-    private = f"(for you alone: {view.clipped} scores lay outside the range)" if view.clipped else ""
-    return "\n".join([*lines, private]).strip()
+    return f"(for you alone: {view.clipped} scores lay outside the range)" if view.clipped else ""
 
 
 def main() -> None:

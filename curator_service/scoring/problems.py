@@ -6,6 +6,7 @@ from math import log10, prod
 import numpy as np
 from scipy.spatial.distance import pdist
 
+from curator_service.scoring.logistic import DISTANCE_MAX
 from curator_service.scoring.losses import loss_of
 from curator_service.tuning import Facts, Problem
 from shared import wire
@@ -35,6 +36,25 @@ def check(asked: wire.TuningCreate) -> None:
             faults.append({"field": "grid.0.values", "message": message})
     if faults:
         raise Invalid("the grid cannot be tuned over: errors says why", faults)
+    _check_centre(asked)
+
+
+def _check_centre(asked: wire.TuningCreate) -> None:
+    """Invalid for a prior mean outside the range of the score: scores less one far away would be rounded away."""
+    method, (lower, upper) = asked.method, score_range(asked.score)
+    for name in ("prior", "search"):
+        centre = getattr(getattr(method, name, None), "centre", None)
+        if centre is not None and not lower <= centre <= upper:
+            message = f"must lie in the range of the score, {lower:g} to {upper:g}; null: its middle"
+            fault = {"field": f"method.{method.name}.{name}.centre", "message": message}
+            raise Invalid("the centre lies outside the range of the score", [fault])
+
+
+def score_range(score: wire.LogisticScore | wire.HttpScore) -> tuple[float, float]:
+    """Between which ends one record's score lies."""
+    if isinstance(score, wire.HttpScore):
+        return score.lower, score.upper
+    return -loss_of(score.loss, score.clip).bound, 0.0
 
 
 def points(asked: wire.TuningCreate) -> list[dict[str, float]]:
@@ -74,5 +94,7 @@ def problem_of(asked: wire.TuningCreate, m: int, weights: Matrix | None = None) 
         lambda_min=min(penalties),
         lambda_max=max(penalties),
         training_loss="logistic",
+        training_error=DISTANCE_MAX,
     )
-    return Problem(grid=grid, m=m, lower=-loss.bound, upper=0.0, records="scored", facts=facts)
+    lower, upper = score_range(score)
+    return Problem(grid=grid, m=m, lower=lower, upper=upper, records="computed", facts=facts)

@@ -1,7 +1,8 @@
 """Scores from a program in the owner's network, for any model: asked over HTTP, a number for each point.
 
-The owner promises that the number is a mean over the m private records of a score of each that lies in the declared
-range: then replacing a record moves it by at most the range over m. Nothing here can check that.
+The owner promises that the number is a mean, over exactly the m private records, of a score of each that lies in the
+declared range and depends on that record and public models alone: then replacing a record moves it by at most the range
+over m. Nothing here can check that; the scorer is told the dataset and m, so that it can.
 """
 
 import json
@@ -28,8 +29,11 @@ class Webhook:
     tuning_id: str
     model: str
     attempts: int
-    records: int | None = None
-    """m, where a score of each record is told; else the mean is."""
+    validation_dataset_id: str
+    records: int
+    """m, in the validation dataset."""
+    each: bool = False
+    """Whether a score of each record is told; else their mean is."""
     sleep: Callable[[float], None] = time.sleep
 
     def score(self, number: int, point: Mapping[str, float]) -> Vector | float:
@@ -38,13 +42,20 @@ class Webhook:
         Raises TuningFailed after the last attempt, and for a reply that is no score. Its text holds no score.
         """
         key = f"{self.tuning_id}:{number}"
-        said = {"tuning_id": self.tuning_id, "evaluation": number, "model": self.model, "hyperparameters": dict(point)}
+        said = {
+            "tuning_id": self.tuning_id,
+            "evaluation": number,
+            "model": self.model,
+            "hyperparameters": dict(point),
+            "validation_dataset_id": self.validation_dataset_id,
+            "records": self.records,
+        }
         body = json.dumps(said).encode()
         wait_s = FIRST_WAIT_SECONDS
         for left in reversed(range(self.attempts)):
             try:
                 reply = self.client.ask(body, key=key, at=int(time.time()))
-                return _mean(reply) if self.records is None else _all(reply, self.records)
+                return _all(reply, self.records) if self.each else _mean(reply)
             except Unreachable as error:
                 if not left:
                     raise TuningFailed(f"the scorer failed {self.attempts} times, at last: {error}") from None

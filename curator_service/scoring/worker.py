@@ -24,6 +24,7 @@ from curator_service.scoring.problems import needs_weights, points, problem_of
 from curator_service.scoring.webhook import Webhook
 from curator_service.tuning import Evaluate, Plan, plan_of
 from shared import matrix, wire
+from shared.audit import sha256
 from shared.client import ScorerClient
 from shared.errors import BlindoptError, TuningFailed, TuningImpossible
 from shared.matrix import Matrix, Vector
@@ -182,16 +183,25 @@ def one(job: Job, sink: BinaryIO) -> None:
         tell(News(problem=f"a fault on our side ({type(error).__name__})"))
 
 
+def _spec(job: Job) -> wire.TuningSpec:
+    """With a seed that nobody could choose by its result: previews are free, and a tuning's id is drawn when it starts."""
+    method = job.asked.method
+    if not isinstance(method, wire.GpUcbSimulated):
+        return job.asked
+    seed = int(sha256(f"{job.tuning_id}:{method.seed}".encode())[:13], 16)
+    return job.asked.model_copy(update={"method": method.model_copy(update={"seed": seed})})
+
+
 def _plan(job: Job) -> News:
     weights = _trained(job) if needs_weights(job.asked) else None
-    return News(report=report_of(plan_of(job.asked, problem_of(job.asked, job.m, weights))))
+    return News(report=report_of(plan_of(_spec(job), problem_of(job.asked, job.m, weights))))
 
 
 def _run(job: Job, told: Callable[[float], None]) -> News:
     with ExitStack() as opened:
         weights = None if job.training is None else _trained(job)
         facts = weights if needs_weights(job.asked) else None
-        plan = plan_of(job.asked, problem_of(job.asked, job.m, facts))
+        plan = plan_of(_spec(job), problem_of(job.asked, job.m, facts))
         if (exact(plan.cost.epsilon), exact(plan.cost.delta)) != job.charged:
             raise TuningFailed("its plan costs something else than what it was charged: nothing was drawn")
         outcome = plan.run(_evaluate(job, weights, opened), told)
@@ -231,8 +241,15 @@ def _evaluate(job: Job, weights: Matrix | None, opened: ExitStack) -> Evaluate:
     client = opened.enter_context(
         ScorerClient(told.url, bytes.fromhex(told.key), timeout_s=told.timeout_s, verify=told.ca or True)
     )
-    records_told = job.m if score.reply == "records" else None
-    hook = Webhook(client, job.tuning_id, score.model, told.attempts, records_told)
+    hook = Webhook(
+        client,
+        job.tuning_id,
+        score.model,
+        told.attempts,
+        validation_dataset_id=job.asked.validation_dataset_id,
+        records=job.m,
+        each=score.reply == "records",
+    )
     grid = points(job.asked)
     asked = 0
 

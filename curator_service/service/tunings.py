@@ -197,6 +197,10 @@ class Tunings(Jobs):
         if not training.public:
             message = "must be a dataset that was declared public: trained weights are protected by nothing"
             raise Invalid("the training dataset is not public", [_fault("score.training_dataset_id", message)])
+        if training.sha256 == validation.sha256:  # then trained weights are not public, and change with a record
+            message = "is the validation dataset, or the same file: train on other, public records"
+            fault = _fault("score.training_dataset_id", message)
+            raise Invalid("training and validation records are the same", [fault])
         logistic.check_trainer()
         named = (training, "training"), (validation, "validation")
         sources = [self._source(dataset, score, name) for dataset, name in named]

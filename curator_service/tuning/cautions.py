@@ -2,6 +2,7 @@
 
 from curator_service.tuning.budget import Shares
 from curator_service.tuning.plan import Noise, text
+from curator_service.tuning.problem import Records
 from shared.wire.tunings import TuningPrior
 
 ON_AVERAGE = (
@@ -13,6 +14,10 @@ TRACE = (
     "learns that order, which nothing protects: keep it inside the owner's network."
 )
 
+OWN = (
+    "noise: own says that each evaluation has fresh Gaussian noise, and the built-in score has none: the sensitivity "
+    "rests on noise that is not there, and nothing is promised. Take added."
+)
 UNPROVED = "The printed q is kept on request: the proof of v~'s privacy fails at that step."
 REFUTED = (
     "The printed Theorem 7 is kept on request: it is too small in general, and what is charged is the epsilon that its "
@@ -32,6 +37,11 @@ def of_prior(prior: TuningPrior) -> list[str]:
         ON_AVERAGE,
         f"Estimated from private data: {', '.join(prior.estimated)}. That leaks: declare public values.",
     ]
+
+
+def of_own_noise(prior: TuningPrior, records: Records) -> list[str]:
+    """Where noise that scores are said to have is not there."""
+    return [OWN] if prior.noise == "own" and records == "computed" else []
 
 
 def of_noise(noise: Noise, spread: float) -> list[str]:

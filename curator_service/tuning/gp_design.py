@@ -63,9 +63,19 @@ def plan(spec: TuningSpec, method: GpDesign, problem: Problem) -> DesignPlan:
         cost=shares.total,
         noise=noise,
         guarantee=guarantees.prior_average(
-            shares.total, prior, index=draws.index is not None, value=draws.value is not None, kind="exact"
+            shares.total,
+            prior,
+            problem.records,
+            index=draws.index is not None,
+            value=draws.value is not None,
+            kind="exact",
         ),
-        warnings=cautions.of_prior(prior) + cautions.of_noise(noise, spread) + cautions.of_both(shares),
+        warnings=[
+            *cautions.of_prior(prior),
+            *cautions.of_own_noise(prior, problem.records),
+            *cautions.of_noise(noise, spread),
+            *cautions.of_both(shares),
+        ],
         expected_error=expected,
         method=method,
         scaled=scaled,

@@ -53,10 +53,16 @@ def plan(spec: TuningSpec, method: GpUcbSimulated, problem: Problem) -> Simulate
         cost=shares.total,
         noise=noise,
         guarantee=guarantees.prior_average(
-            shares.total, prior, index=draws.index is not None, value=draws.value is not None, kind="simulated"
+            shares.total,
+            prior,
+            problem.records,
+            index=draws.index is not None,
+            value=draws.value is not None,
+            kind="simulated",
         ),
         warnings=[
             *cautions.of_prior(prior),
+            *cautions.of_own_noise(prior, problem.records),
             *cautions.of_noise(noise, spread),
             *cautions.of_both(shares),
             cautions.TRACE,

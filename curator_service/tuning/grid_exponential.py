@@ -32,8 +32,12 @@ def score_sensitivity(problem: Problem) -> float:
 
 
 def rounding(problem: Problem) -> float:
-    """What doubles add to how far a mean of offsets moves: a mean rounds once, within 2^-53 of half the width."""
-    return problem.width * 2.0**-50
+    """What doubles add to how far a mean of offsets moves: a mean rounds once, within 2^-53 of half the width.
+
+    One that is told comes before the middle is taken off: it rounds within 2^-53 of the ends of the range.
+    """
+    told = max(abs(problem.lower), abs(problem.upper)) if problem.records == "averaged" else 0.0
+    return problem.width * 2.0**-50 + told * 2.0**-51
 
 
 def worst_gap(n: int, scale: float, width: float) -> float:

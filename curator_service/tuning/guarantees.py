@@ -7,13 +7,26 @@ from curator_service.tuning.problem import Records
 from shared.wire.tunings import Kusner1, TuningPrior
 
 _RECORDS: dict[Records, str] = {
-    "scored": "Each record's score is clipped to the declared range here, so this holds whatever the scorer returns.",
+    "computed": (
+        "Each record's score is computed here, of that record and public models alone, and clipped to the declared "
+        "range, so this holds whatever the records are."
+    ),
+    "scored": (
+        "Each record's score is clipped to the declared range here. It holds if each score depends on its own record, "
+        "the hyper-parameters and public models alone: that is the scorer's word. Scores by rank (such as AUC), or "
+        "standardised by the validation records, break it: one record then moves all of them, by up to the whole range."
+    ),
     "averaged": (
-        "It holds if the score is the mean of one number for each record, each in the declared range: that is the "
-        "scorer's word."
+        "It holds if the score is the mean, over exactly these m records of the validation dataset, of one number for "
+        "each, in the declared range, that depends on its own record, the hyper-parameters and public models alone: "
+        "that is the scorer's word."
     ),
     "whole": "The score may be any function of the validation dataset: it is clipped to the declared range.",
 }
+_FAILURE = (
+    "A failure is not protected: whether the scorer fails, or tells a number that is not finite, may depend on the "
+    "records, and auditors see that the tuning failed."
+)
 _PROTECTED = (
     "Only the validation records are protected; the grid, their number, the declared range, training data and trained "
     "models are public. Only what is released here may leave: no score, no order of evaluation, no plot."
@@ -33,7 +46,12 @@ def worst_case(total: Cost, records: Records, *, index: bool, value: bool, condi
         f"Worst case: {epsilon}-differential privacy of each validation record. Replacing one record by any other "
         f"makes no result ({_released(index, value)}) more than e^{epsilon} times likelier, whatever an attacker knows."
     )
-    return " ".join(part for part in (promise, condition, _RECORDS[records], _PROTECTED) if part)
+    return " ".join(part for part in (promise, condition, _RECORDS[records], _failure(records), _PROTECTED) if part)
+
+
+def _failure(records: Records) -> str:
+    """The built-in score is finite whatever the records are."""
+    return "" if records == "computed" else _FAILURE
 
 
 WEIGHTS = (
@@ -55,13 +73,20 @@ def literal_theorem_7(asked: Cost, kept: Cost) -> str:
 
 
 def prior_average(
-    total: Cost, prior: TuningPrior, *, index: bool, value: bool, kind: Literal["exact", "simulated", "bound"]
+    total: Cost,
+    prior: TuningPrior,
+    records: Records,
+    *,
+    index: bool,
+    value: bool,
+    kind: Literal["exact", "simulated", "bound"],
 ) -> str:
     """(epsilon, delta) where delta is over the draw of the functions."""
     how = {
         "exact": "The bound is exact under this assumption.",
         "simulated": (
-            "The bound was measured on simulated neighbours, and is large enough with probability 0.999 over them."
+            "The bound was measured on simulated neighbours, and is large enough with probability 0.999 over them, "
+            "if their seed was not chosen by what it gives."
         ),
         "bound": "The bound is the paper's, under this assumption.",
     }[kind]
@@ -72,7 +97,8 @@ def prior_average(
             + "), and what is promised "
             "takes it as public. With a public prior it would be: " + _average(total, index=index, value=value) + how
         )
-    return f"{_average(total, index=index, value=value)}{how} {_PROTECTED}"
+    parts = _average(total, index=index, value=value) + how, _failure(records), _PROTECTED
+    return " ".join(part for part in parts if part)
 
 
 def _average(total: Cost, *, index: bool, value: bool) -> str:

@@ -90,7 +90,12 @@ def plan(spec: TuningSpec, method: Kusner1, problem: Problem) -> Kusner1Plan:
     expected, spread = scaled.seen(draws, sample, "largest_score")
     charged = _charged(method, shares)
     kind = guarantees.prior_average(
-        charged.total, prior, index=draws.index is not None, value=draws.value is not None, kind="bound"
+        charged.total,
+        prior,
+        problem.records,
+        index=draws.index is not None,
+        value=draws.value is not None,
+        kind="bound",
     )
     return Kusner1Plan(
         spec=spec,
@@ -102,6 +107,7 @@ def plan(spec: TuningSpec, method: Kusner1, problem: Problem) -> Kusner1Plan:
         guarantee=kind + (guarantees.kusner_1(method) if draws.value else ""),
         warnings=[
             *cautions.of_prior(prior),
+            *cautions.of_own_noise(prior, problem.records),
             *cautions.of_noise(noise, spread),
             *cautions.of_both(charged),
             *([cautions.UNPROVED] if draws.value and method.q == "paper" else []),

@@ -57,7 +57,7 @@ def plan(spec: TuningSpec, method: Kusner2, problem: Problem) -> Kusner2Plan:
         value_cost=shares.value,
         cost=shares.total,
         noise=noise,
-        guarantee=guarantees.prior_average(shares.total, prior, index=False, value=True, kind="bound")
+        guarantee=guarantees.prior_average(shares.total, prior, problem.records, index=False, value=True, kind="bound")
         + ("" if method.whole_grid else guarantees.KUSNER_2),
         warnings=[*cautions.of_prior(prior), *cautions.of_noise(noise, spread)]
         + ([] if method.whole_grid else [cautions.CONSTANTS]),

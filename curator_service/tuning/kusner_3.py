@@ -28,15 +28,17 @@ def sensitivities(problem: Problem) -> tuple[float, float]:
         constants.lipschitz_sensitivity(facts.lipschitz, problem.m, problem.width, ends, form)
         for form in ("corrected", "paper")
     )
-    return corrected + rounding(problem), printed + rounding(problem)
+    # Trained weights are that far from the minimisers, at both penalties, and their norms too.
+    more = rounding(problem) + 2 * facts.lipschitz * facts.training_error * (1 + 1 / problem.m)
+    return corrected + more, printed + more
 
 
 def plan(spec: TuningSpec, method: Kusner3, problem: Problem) -> LipschitzPlan:
     """The printed form is charged for what its noise keeps: epsilon times corrected / printed sensitivity."""
     shares = value_alone(spec.budget, needs_delta=False)
-    corrected, printed = sensitivities(problem)
-    literal = method.form == "paper"
     scaled = Scaled.of(method.search, problem)
+    corrected, printed = (moved + scaled.rounding for moved in sensitivities(problem))
+    literal = method.form == "paper"
     draws = Draws.of(None, "exponential", ((printed if literal else corrected) / scaled.unit, shares.value))
     cost = shares.total
     if literal and problem.facts.training_loss != "logistic":

@@ -10,6 +10,7 @@ from curator_service.tuning.plan import ExpectedError
 from curator_service.tuning.problem import Problem
 from curator_service.tuning.readings import Readings, with_noise
 from curator_service.tuning.simulation import SaidAt, Sample, World, expected_errors
+from shared.errors import TuningImpossible
 from shared.kernels import kernel_of
 from shared.matrix import Matrix, Vector
 from shared.wire.tunings import TuningPrior, TuningSearch
@@ -28,15 +29,26 @@ class Scaled:
 
     @classmethod
     def of(cls, search: TuningSearch, problem: Problem) -> "Scaled":
-        """By public values alone: standardizing by observed scores would leak."""
+        """By public values alone: standardizing by observed scores would leak.
+
+        Raises TuningImpossible for a centre outside the range: scores less one far away would be rounded away.
+        """
+        centre = problem.middle if search.centre is None else search.centre
+        if not problem.lower <= centre <= problem.upper:
+            raise TuningImpossible(f"centre must lie in the range of the score: {problem.lower:g} to {problem.upper:g}")
         return cls(
             problem,
-            problem.middle if search.centre is None else search.centre,
+            centre,
             problem.width / 4 if search.scale is None else search.scale,
             search.noise_sd,
             kernel_of(search.kernel, search.lengthscale, 1.0)(problem.grid, problem.grid),
             isinstance(search, TuningPrior) and search.noise == "added",
         )
+
+    @property
+    def rounding(self) -> float:
+        """What ``exact`` adds to how far a score moves, in units of the score: a sum and a quotient of doubles."""
+        return 2.0**-50 * max(abs(self.centre), abs(self.problem.middle), self.problem.width)
 
     def exact(self, readings: Readings, index: int) -> float:
         """A score in scaled units."""

@@ -18,7 +18,7 @@ Evaluate = Callable[[int], Score]
 """From a grid index to the private score of that hyper-parameter, larger is better."""
 Progress = Callable[[float], None]
 """Is told the share of the evaluations that is done, from 0 to 1: public."""
-Records = Literal["scored", "averaged", "whole"]
+Records = Literal["computed", "scored", "averaged", "whole"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,8 @@ class Facts:
     """Of the L2 penalty l/2 |w|^2 over the grid."""
     training_loss: str | None = None
     """Such as ``logistic`` or ``hinge``."""
+    training_error: float = 0.0
+    """How far trained weights may be from the minimisers (Euclidean norm)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +49,11 @@ class Problem:
 
     ``lower`` and ``upper`` bound the score of each record and are public. ``records`` says what evaluate returns:
 
-    - ``scored``: the scores of all m records, (m,), in any order; each is clipped to the range here, and their mean
-      is the score. What is promised holds whatever the scorer returns.
-    - ``averaged``: their mean. That each record's score lies in the range is the scorer's word.
+    - ``computed``: the scores of all m records, (m,), in any order; each is clipped to the range here, and their mean
+      is the score. Each is computed by the curator itself, of its own record and of public models alone.
+    - ``scored``: the same, told by someone else, whose word it is that score i depends on record i, the
+      hyper-parameters and public models alone. Otherwise one record may move all of them: sensitivity is g*, not g*/m.
+    - ``averaged``: their mean. That each record's score lies in the range is the scorer's word too.
     - ``whole``: any function of the whole dataset in the range: one record may move it from end to end.
 
     Raises TuningImpossible for an empty or invalid grid, no records, or a range that is none.

@@ -23,7 +23,8 @@ def sensitivity(problem: Problem) -> float:
 def plan(spec: TuningSpec, method: PublicWeights, problem: Problem) -> LipschitzPlan:
     """As Algorithm 3, with this sensitivity."""
     shares = value_alone(spec.budget, needs_delta=False)
-    moved, scaled = sensitivity(problem), Scaled.of(method.search, problem)
+    scaled = Scaled.of(method.search, problem)
+    moved = sensitivity(problem) + scaled.rounding
     draws = Draws.of(None, "exponential", (moved / scaled.unit, shares.value))
     noise = draws.noise(scaled.unit)
     return LipschitzPlan(

@@ -40,7 +40,7 @@ class Readings:
             told = np.asarray(said, dtype=np.float64)
         except (TypeError, ValueError):  # whose text would quote it
             raise TuningFailed("the scorer returned something that is not a number: nothing was released") from None
-        if told.shape != ((problem.m,) if problem.records == "scored" else ()):
+        if told.shape != ((problem.m,) if problem.records in ("computed", "scored") else ()):
             raise TuningFailed("the scorer did not return what the problem says: one score, or one for each record")
         if not np.isfinite(told).all():  # which one is not told: it depends on the data
             raise TuningFailed("the scorer returned something that is not a finite number: nothing was released")
