@@ -46,7 +46,7 @@ def _check_centre(asked: wire.TuningCreate) -> None:
         centre = getattr(getattr(method, name, None), "centre", None)
         if centre is not None and not lower <= centre <= upper:
             message = f"must lie in the range of the score, {lower:g} to {upper:g}; null: its middle"
-            fault = {"field": f"method.{method.name}.{name}.centre", "message": message}
+            fault: dict[str, object] = {"field": f"method.{method.name}.{name}.centre", "message": message}
             raise Invalid("the centre lies outside the range of the score", [fault])
 
 

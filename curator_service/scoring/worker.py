@@ -184,7 +184,7 @@ def one(job: Job, sink: BinaryIO) -> None:
 
 
 def _spec(job: Job) -> wire.TuningSpec:
-    """With a seed that nobody could choose by its result: previews are free, and a tuning's id is drawn when it starts."""
+    """With a seed that nobody chose by its result: previews are free, and a tuning's id is drawn when it starts."""
     method = job.asked.method
     if not isinstance(method, wire.GpUcbSimulated):
         return job.asked

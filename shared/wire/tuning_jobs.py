@@ -73,7 +73,8 @@ class HttpScore(Request):
         "mean",
         description=(
             "mean: the program tells the mean over the validation records, and it is its word that each record's "
-            "score lies in the range; records: it tells all of them, and the curator clips each."
+            "score lies in the range; records: it tells all of them, and the curator clips each. In both cases it is "
+            "its word that a record's score depends on that record, the hyper-parameters and public models alone."
         ),
     )
 

@@ -111,7 +111,7 @@ class GpUcbSimulated(Request):
     selection: Selection = Field("permute_and_flip", description=_SELECTION)
     value_at: ValueAt = Field("chosen", description=_VALUE_AT)
     pairs: int = Field(2_000, ge=200, le=100_000, description="Simulated neighbours: 7 / delta or more.")
-    seed: Seed = Field(0, description="Of the simulation: public.")
+    seed: Seed = Field(0, description="Of the simulation: public. The tuning's id is mixed in.")
 
 
 class Kusner1(Request):

@@ -15,9 +15,10 @@ from shared import wire
 from shared.client import OwnerClient
 from shared.errors import Remote
 from tests.curator_service.scoring.scorer import KEY, serving
-from tests.curator_service.tuning_case import NAMES, PENALTIES, csv_of, registered, rows_of, scores
+from tests.curator_service.tuning_case import NAMES, PENALTIES, Case, csv_of, registered, rows_of, scores
 
 WAIT = 60.0
+WIDE = wire.TuningCaps(epsilon="100000", delta=0.5)
 GRID = wire.GridExponential(name="grid_exponential")
 
 
@@ -138,6 +139,7 @@ def test_an_http_score_is_asked_for_every_point_and_signed(owner, case, scorer):
         {"depth": d, "rate": r} for d in (1.0, 2.0, 3.0) for r in (0.1, 0.2)
     ]
     assert {told["model"] for told in scorer.asked} == {"trees"}
+    assert {(told["validation_dataset_id"], told["records"]) for told in scorer.asked} == {(case.validation.id, 200)}
     assert scorer.keys == [f"{ended.id}:{n}" for n in range(1, 7)]
     assert scorer.forged == 0
 
@@ -156,6 +158,18 @@ def test_scores_of_records_are_clipped_one_by_one(owner, case, replies):
     ended = _ended(owner, case.http("1000", reply="records"))
     assert ended.result.value == pytest.approx(0.5, abs=1e-3)
     assert ended.clipped == 6 * 100
+
+
+def test_the_seed_of_a_simulation_cannot_be_picked_by_previews(owner, case):
+    """Two runs of one request have sensitivities of their own; a preview tells a third. The control: previews agree."""
+    prior = wire.TuningPrior(lengthscale=1.0, one_minus_k1=1e-4, evaluations=5)
+    method = wire.GpUcbSimulated(name="gp_ucb_simulated", prior=prior, pairs=200)
+    asked = case.asked(method=method, budget=wire.TuningBudget(epsilon="1", delta=0.05), caps=WIDE)
+    previews = [owner.preview_tuning(asked).index_sensitivity for _ in range(2)]
+    ended = [_ended(owner, asked) for _ in range(2)]
+    assert [view.state for view in ended] == ["completed"] * 2
+    assert len({previews[0], *(view.report.index_sensitivity for view in ended)}) == 3
+    assert previews[0] == previews[1]
 
 
 # --- how it fails, with its charge ------------------------------------------------------------------
@@ -381,6 +395,41 @@ def test_scores_that_do_not_fit_their_datasets_are_refused_with_the_field(curato
         reply = http.post("/v1/tunings", json=body, headers={"Idempotency-Key": f"unfit {change}"})
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid"), reply.text
     assert reply.json()["errors"][0]["field"] == field
+
+
+@pytest.mark.parametrize(
+    ("method", "field"),
+    [
+        ({"name": "kusner_3", "search": {"lengthscale": 1.0, "centre": 1e12}}, "method.kusner_3.search.centre"),
+        (
+            {"name": "gp_design", "prior": {"lengthscale": 1.0, "one_minus_k1": 1e-4, "centre": 0.1}},
+            "method.gp_design.prior.centre",
+        ),
+    ],
+)
+def test_a_centre_outside_the_range_is_refused_with_its_field_before_any_charge(curator, owner, case, method, field):
+    before = owner.tuning_charges(case.validation.id)
+    body = case.asked().model_dump(mode="json") | {"method": method, "budget": {"epsilon": "1", "delta": 0.01}}
+    with curator.http() as http:
+        reply = http.post("/v1/tunings", json=body, headers={"Idempotency-Key": f"far {field}"})
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid"), reply.text
+    assert reply.json()["errors"] == [
+        {"field": field, "message": "must lie in the range of the score, -1 to 0; null: its middle"}
+    ]
+    assert owner.tuning_charges(case.validation.id) == before
+
+
+def test_training_and_validation_on_one_file_are_refused_before_any_charge(owner):
+    """By the same id, and by the same bytes under another one; the control is every other test."""
+    data = csv_of(rows_of(20, 31))
+    public, again = owner.register("public", data, public=True), owner.register("again", data)
+    for validation in (public, again):
+        case = Case(public, validation)
+        for ask in (owner.preview_tuning, owner.start_tuning):
+            with pytest.raises(Remote, match="are the same") as refused:
+                ask(case.asked())
+            assert refused.value.remote_status == 422
+        assert owner.tuning_charges(validation.id) == []
 
 
 @pytest.mark.parametrize(("lower", "upper"), [(1.0, 1.0), (2.0, 1.0)])

@@ -74,6 +74,7 @@ def test_a_restored_curator_tunes_no_more_on_files_whose_charges_may_be_lost(fin
         "restore", str(service.folder.parent / "backup"), "--secrets", str(party.data / "secrets")
     )
     assert code == 0, told
+    assert "registered after the backup are forgotten" in told
     assert target.command("audit", "verify")[0] == 0
     again = replace(make_service("curator", tmp_path), folder=tmp_path / "serving")
     shutil.copytree(target.data, again.data)
@@ -115,11 +116,13 @@ def test_the_command_tells_what_it_costs_then_waits_and_prints_the_choice(make_s
         done = service.run("tune", *where, "--key", "mine")
         assert done.returncode == 0, done.stderr
         (view,) = owner.tunings()
-        assert f"{view.id} is charged" in done.stdout
-        assert f"lambda         {view.result.hyperparameters['lambda']:.6g}" in done.stdout
-        assert f"score          {view.result.value:.6g}" in done.stdout
+        assert f"{view.id} is charged" in done.stderr
+        chosen, value = view.result.hyperparameters["lambda"], view.result.value
+        assert done.stdout == f"lambda         {chosen:.6g}\nscore          {value:.6g}\n"
         again = service.run("tune", *where, "--key", "mine", "--json")
-        assert json.loads(again.stdout)["id"] == view.id
+        assert json.loads(again.stdout) == view.result.model_dump()
+        whole = service.run("tune", *where, "--key", "mine", "--whole")
+        assert json.loads(whole.stdout) == view.model_dump(mode="json")
         assert len(owner.tunings()) == 1
     request.write_text("{}")
     assert service.run("tune", *where).returncode == 1

@@ -11,17 +11,24 @@ from shared.errors import TuningFailed
 from tests.curator_service.scoring.scorer import KEY, serving
 
 
-def _score(url, *, records=None, attempts=3, timeout_s=5.0, key=KEY, waits=None):
+def _score(url, *, records=40, each=False, attempts=3, timeout_s=5.0, key=KEY, waits=None):
     with ScorerClient(url, key.encode(), timeout_s=timeout_s) as client:
         sleep = (lambda seconds: None) if waits is None else waits.append
-        return Webhook(client, "tun_1", "trees", attempts, records, sleep).score(7, {"depth": 3.0})
+        return Webhook(client, "tun_1", "trees", attempts, "ds_1", records, each, sleep).score(7, {"depth": 3.0})
 
 
 def test_it_is_asked_for_a_point_with_a_signature_and_a_key():
     with serving(lambda asked, count: (200, b'{"score": 0.25}')) as scorer:
         assert _score(scorer.url) == 0.25
     assert scorer.asked == [
-        {"tuning_id": "tun_1", "evaluation": 7, "model": "trees", "hyperparameters": {"depth": 3.0}}
+        {
+            "tuning_id": "tun_1",
+            "evaluation": 7,
+            "model": "trees",
+            "hyperparameters": {"depth": 3.0},
+            "validation_dataset_id": "ds_1",
+            "records": 40,
+        }
     ]
     assert scorer.keys == ["tun_1:7"]
 
@@ -94,9 +101,9 @@ def test_numbers_that_are_not_finite_arrive_as_what_they_are(body, value):
 
 def test_scores_of_records_come_as_a_list_of_just_so_many():
     with serving(lambda asked, count: (200, b'{"scores": [0.5, 1, NaN]}')) as scorer:
-        np.testing.assert_equal(_score(scorer.url, records=3), [0.5, 1.0, math.nan])
+        np.testing.assert_equal(_score(scorer.url, records=3, each=True), [0.5, 1.0, math.nan])
         for m in (2, 4):
             with pytest.raises(TuningFailed, match=f"each of the {m} validation records"):
-                _score(scorer.url, records=m)
+                _score(scorer.url, records=m, each=True)
         with pytest.raises(TuningFailed, match='"score"'):
             _score(scorer.url)

@@ -12,6 +12,7 @@ from scipy import stats
 from curator_service.tuning import Facts, Plan, Problem, plan_of
 from curator_service.tuning.budget import split_events
 from curator_service.tuning.grid_exponential import worst_gap
+from curator_service.tuning.readings import Readings
 from shared.errors import TuningFailed, TuningImpossible
 from shared.wire import TuningBudget, TuningSpec
 from tests.scale import scaled
@@ -154,13 +155,69 @@ def test_records_are_clipped_one_by_one_so_that_no_scorer_breaks_the_sensitivity
     calm = np.full(40, 0.5)
     wild = calm.copy()
     wild[3] = 1e9
-    made = plan("grid", epsilon="1000", share="0", records="scored")
+    made = plan("grid", epsilon="1000", share="0", records="computed")
     values = [made.run(lambda index, told=told: told) for told in (calm, wild)]
     assert made.noise.value_sensitivity == pytest.approx(1 / 40)
     assert values[1].value - values[0].value == pytest.approx(0.5 / 40, abs=0.002)
     assert [outcome.clipped for outcome in values] == [0, len(GRID)]
-    assert "whatever the scorer returns" in made.guarantee
-    assert "scorer's word" in plan("grid").guarantee
+    assert "so this holds whatever the records are" in made.guarantee
+    assert "not protected" not in made.guarantee
+
+
+@pytest.mark.parametrize("records", ["scored", "averaged"])
+def test_of_scores_that_are_told_the_promise_names_its_condition_and_that_a_failure_is_seen(records):
+    """Scores that all depend on one record move by the whole range: only the scorer can keep them from it."""
+    made = plan("grid", epsilon="1000", share="0", records=records)
+    first, other = (
+        made.run(lambda index, told=told: np.full(40, told) if records == "scored" else told) for told in (0.0, 1.0)
+    )
+    assert other.value - first.value > 30 * made.noise.value_sensitivity
+    assert "depends on its own record" in made.guarantee
+    assert "that is the scorer's word" in made.guarantee
+    for name in ("grid", "design", "simulated", "algorithm 1", "algorithm 2, grid", "weights"):
+        assert "A failure is not protected" in plan(name, records=records).guarantee
+        assert "A failure is not protected" not in plan(name, records="computed").guarantee
+
+
+@pytest.mark.parametrize("end", [1e12, 2.0**40])
+def test_a_mean_that_is_told_far_from_zero_is_rounded_and_its_sensitivity_holds_that(end):
+    """Two neighbouring doubles are further apart than the range over m; of scores one by one nothing is lost."""
+    moved = [
+        plan("grid", m=10**6, lower=end, upper=end + 1, records=records).noise.value_sensitivity
+        for records in ("averaged", "scored")
+    ]
+    assert moved[0] >= 1e-6 + np.spacing(end)
+    assert moved[1] == pytest.approx(1e-6, rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["algorithm 3", "weights"])
+def test_a_centre_far_from_the_range_is_refused_and_one_in_it_moves_no_score_beyond_its_sensitivity(name):
+    search = {"lengthscale": 0.2, "evaluations": 1}
+    for centre in (1e12, 1.0000001, -0.1):
+        with pytest.raises(TuningImpossible, match="centre must lie in the range"):
+            plan({"name": METHODS[name]["name"], "search": search | {"centre": centre}})
+    facts = Facts(0.25, 0.0, 0.5, 2.0, 2.0, "hinge")
+    for centre in (0.0, 0.3, 1.0):
+        said = {"name": METHODS[name]["name"], "search": search | {"centre": centre}}
+        made = plan(said, m=10_000, grid=GRID[:1], facts=facts, records="computed")
+        told = np.array([exact_of(made, k) for k in range(0, 10_000, 97)])
+        steps = np.array([exact_of(made, k + 1) for k in range(0, 10_000, 97)]) - told
+        assert np.abs(steps).max() <= made.noise.value_sensitivity
+
+
+def exact_of(made: Plan, k: int) -> float:
+    """The score of which k records tell 0.75 and the others 0.5, as it is before the noise."""
+    scores = np.full(made.problem.m, 0.5)
+    scores[:k] = 0.75
+    readings = Readings(made.problem, lambda index: scores, lambda share: None, 1)
+    return made.scaled.exact(readings, 0) * made.scaled.unit
+
+
+def test_training_that_is_not_exact_adds_to_the_sensitivity_of_algorithm_3():
+    """At both penalties, and in the norm of one model: 2 L error (1 + 1 / m)."""
+    facts = [Facts(0.8, 0.3, 0.5, 1.0, 10.0, "hinge", error) for error in (0.0, 1e-3)]
+    moved = [plan("algorithm 3", facts=known).noise.value_sensitivity for known in facts]
+    assert moved[1] - moved[0] == pytest.approx(2 * 0.5 * 1e-3 * (1 + 1 / 40), rel=1e-6)
 
 
 @pytest.mark.parametrize("told", [0.5, np.zeros(39), np.zeros((40, 1)), np.zeros(41)])
@@ -308,6 +365,14 @@ def test_a_prior_from_private_data_promises_nothing():
     made = plan({"name": "gp_design", "prior": PRIOR | {"estimated": ["lengthscale", "scaling"]}})
     assert made.guarantee.startswith("None: the prior was estimated from private data (lengthscale, scaling)")
     assert "Estimated from private data: lengthscale, scaling" in said(made)
+
+
+@pytest.mark.parametrize("name", ["gp_design", "gp_ucb_simulated", "kusner_1"])
+def test_noise_that_the_built_in_score_does_not_have_is_told(name):
+    own = {"name": name, "prior": PRIOR | {"noise": "own"}}
+    assert "rests on noise that is not there" in said(plan(own, records="computed"))
+    assert "not there" not in said(plan(own, records="scored"))
+    assert "not there" not in said(plan({"name": name, "prior": PRIOR}, records="computed"))
 
 
 def test_adaptive_searches_say_that_their_order_is_private():
