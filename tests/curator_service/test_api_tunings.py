@@ -160,8 +160,9 @@ def test_scores_of_records_are_clipped_one_by_one(owner, case, replies):
     assert ended.clipped == 6 * 100
 
 
-def test_the_seed_of_a_simulation_cannot_be_picked_by_previews(owner, case):
+def test_the_seed_of_a_simulation_cannot_be_picked_by_previews(owner):
     """Two runs of one request have sensitivities of their own; a preview tells a third. The control: previews agree."""
+    case = registered(owner, m=50, seed=32)
     prior = wire.TuningPrior(lengthscale=1.0, one_minus_k1=1e-4, evaluations=5)
     method = wire.GpUcbSimulated(name="gp_ucb_simulated", prior=prior, pairs=200)
     asked = case.asked(method=method, budget=wire.TuningBudget(epsilon="1", delta=0.05), caps=WIDE)
@@ -607,7 +608,9 @@ def test_every_method_is_previewed_charged_run_and_told(owner, case, name):
     report = owner.preview_tuning(asked)
     ended = _ended(owner, asked)
     assert (ended.state, ended.problem) == ("completed", None)
-    same = ("epsilon", "delta", "guarantee", "index_scale", "value_scale", "constants", "warnings")
+    same = ["epsilon", "delta", "guarantee"]
+    if name != "gp_ucb_simulated":  # whose seed is not known before it is charged
+        same += ["index_scale", "value_scale", "constants", "warnings"]
     assert [getattr(ended.report, field) for field in same] == [getattr(report, field) for field in same]
     assert (report.epsilon, report.delta) == ("2", "0.05" if assumes else "0")
     assert (ended.result.index is None) == (report.index_scale is None)
