@@ -18,6 +18,7 @@ from shared.acquisition import Choice, Estimate
 from shared.errors import Invalid
 from shared.matrix import Matrix
 from shared.posterior import Rows
+from shared.ticks import NO_TICK, Tick
 
 Phase = Literal["initial", "algorithm"]
 Because = Literal["budget", "exhausted", "target", "improvement"]
@@ -84,7 +85,8 @@ class Choosing:
     answers to trials 1 .. k were observed, in order, ``next`` tells what follows them, however often it was asked
     before. An empty answer ends the run; ``ended_because`` then says why. ``observations`` are known from the start.
     ``outcomes``: how many it will be shown, where that is known to be fewer than the run may ask.
-    ``skipped``: so many steps came before, of which it is not shown the answers.
+    ``skipped``: so many steps came before, of which it is not shown the answers. ``tick`` is called after each part of
+    what takes long, and may raise to end it.
     """
 
     def __init__(
@@ -96,8 +98,9 @@ class Choosing:
         *,
         outcomes: int | None = None,
         skipped: int = 0,
+        tick: Tick = NO_TICK,
     ) -> None:
-        self._skipped = skipped
+        self._skipped, self._tick = skipped, tick
         self._spec, self._sign, self._n = spec, 1 if study.direction == "maximize" else -1, study.n
         self._asked = np.zeros(study.n, dtype=np.bool_)
         self._sums: dict[int, tuple[float, int]] = {}
@@ -120,6 +123,7 @@ class Choosing:
             people=study.privacy_unit == "row",
             noise=study.noise,
             fit=spec.fit,
+            tick=tick,
             again=spec.repeats == "after_all",
         )
         self.warnings = warnings_of(self._algorithm)
@@ -129,6 +133,7 @@ class Choosing:
         """How many outcomes it knows: answers and past observations."""
         self.ended_because: Because | None = None
         for past in observations:
+            tick()
             own = past.noise_variance
             self._learn(past.row, past.y, None if own is None else wire.NoisePassport(measurement_variance=own))
 
@@ -136,7 +141,7 @@ class Choosing:
         spec, taken = self._spec, known if self._spec.repeats != "algorithm" else known[:0]
         if spec.initial_design == "random" or not spec.initial_rows:
             return design.random_rows(self._n, spec.initial_rows, spec.seed, taken)
-        return design.maximin(candidates, spec.initial_rows, spec.seed, taken)
+        return design.maximin(candidates, spec.initial_rows, spec.seed, taken, self._tick)
 
     # --- choices ----------------------------------------------------------------------------------
 
@@ -153,6 +158,7 @@ class Choosing:
         chosen: list[Choice] = []
         try:
             for place in range(min(self._spec.batch_size, self.last - self.seen)):
+                self._tick()
                 if not self._hide(pending) or (choice := self._algorithm.choose(step + place)) is None:
                     break
                 if not place and self._is_good_enough(choice, step):

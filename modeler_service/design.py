@@ -5,6 +5,7 @@ import numpy as np
 from shared.errors import NumericalFailure
 from shared.matrix import Matrix
 from shared.posterior import Rows
+from shared.ticks import NO_TICK, Tick
 
 _BLOCK = 1 << 17  # numbers read together
 
@@ -15,11 +16,12 @@ def random_rows(n: int, count: int, seed: int, taken: Rows) -> Rows:
     return (order[~np.isin(order, taken)] if len(taken) else order)[:count]
 
 
-def maximin(candidates: Matrix, count: int, seed: int, taken: Rows) -> Rows:
+def maximin(candidates: Matrix, count: int, seed: int, taken: Rows, tick: Tick = NO_TICK) -> Rows:
     """Rows far from each other: a random first one, then each time the one farthest from those chosen (n, r).
 
     Greedy farthest points: the smallest distance within the design is at least half the largest that any design of
-    that size has (Gonzalez 1985). Of equals the first row is taken. O(n r) a row. None of ``taken``.
+    that size has (Gonzalez 1985). Of equals the first row is taken. None of ``taken``. O(n r) a row, with a
+    ``tick`` for each.
     """
     n, r = candidates.shape
     first = random_rows(n, 1, seed, taken)
@@ -30,6 +32,7 @@ def maximin(candidates: Matrix, count: int, seed: int, taken: Rows) -> Rows:
     nearest = np.full(n, np.inf)  # squared distance to the nearest chosen row; -1 for those not to be chosen
     nearest[taken] = -1.0
     while True:
+        tick()
         nearest[rows[-1]] = -1.0
         if len(rows) == count:
             return np.array(rows, dtype=np.intp)

@@ -47,11 +47,15 @@ class Streams:
         """Begin to tell news that come after trial ``after``. Raises what a look raises, and RateLimited."""
         if self._open >= STREAMS_MAX:
             raise RateLimited(5)
-        first = await run_in_threadpool(look, after, None)
+        self._open += 1  # before the first await: who comes meanwhile finds the place taken
+        try:
+            first = await run_in_threadpool(look, after, None)
+        except BaseException:
+            self._open -= 1
+            raise
         return self._told(look, after, first)
 
     async def _told(self, look: Look, after: int, news: News) -> AsyncIterator[str]:
-        self._open += 1
         began = spoke = time.monotonic()
         ended = False
         try:

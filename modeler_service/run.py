@@ -28,6 +28,12 @@ T = TypeVar("T")
 Ending = dict[str, str | None]
 
 
+SETTLED = (
+    "release_sha256", "n", "r", "direction", "kernel", "measurement_noise_variance", "answers", "noise", "privacy_unit"
+)  # fmt: skip
+"""What of a study its runs' choices depend on: it may not change while one goes on."""
+
+
 def query_of(rows: Iterable[int]) -> wire.QueryRequest:
     """How a run asks for one measurement of each of ``rows``."""
     return wire.QueryRequest(rows=[wire.RowPlays(row=row, plays=1) for row in rows])
@@ -114,7 +120,7 @@ class Run:
         if self._begun is not None and self._begun.grant_id != study.grant_id:
             # There its keys name other requests: what was charged and not yet answered would be charged again.
             raise ProtocolViolated("the token is of another grant than the one that the run began with")
-        for name in ("release_sha256", "n", "r", "direction", "kernel", "measurement_noise_variance", "answers"):
+        for name in SETTLED:
             if self._begun is not None and getattr(self._begun, name) != getattr(study, name):
                 raise ProtocolViolated(f"the study's {name} is not what it was when the run began")
 
@@ -124,7 +130,7 @@ class Run:
         return fetched(curator, study, self._folder, self._settings.candidates_max_bytes, self._retry)
 
     def _loop(self, curator: StudyClient, study: wire.StudyView, candidates: Matrix) -> Ending:
-        choosing = Choosing(self._spec, study, candidates, self._observations)
+        choosing = Choosing(self._spec, study, candidates, self._observations, tick=self._goes_on)
         warnings = json.dumps(choosing.warnings)
         self._write(lambda db: store.change_run(db, self._identity, warnings=warnings))
         while True:
@@ -141,6 +147,7 @@ class Run:
                 if last // every > (first - 1) // every:
                     self._settle(curator, study)
             for answer in answers:
+                self._goes_on()
                 choosing.observe(answer.row, answer.y, answer.passport)
             self._signal.progress()
         told = recommended(choosing, "asked")
@@ -150,6 +157,11 @@ class Run:
             "ended_because": choosing.ended_because,
             "recommendation": None if told is None else told.model_dump_json(),
         }
+
+    def _goes_on(self) -> None:
+        """Within what takes long: it is neither hung nor deaf."""
+        self._signal.check()
+        self._signal.progress()
 
     def _settle(self, curator: StudyClient, study: wire.StudyView) -> None:
         """Compare and countersign the shared log; where the curator does not answer, the next one covers it."""

@@ -78,7 +78,11 @@ class Modeler:
         """What an import would do; nothing is stored. Asks the curator for the study where it is not known yet."""
         self.desk.key_of(asked)  # a dry run is refused for what would refuse the import
         spec, known, n = self._importing(identity)
-        return report(found, misfits(found, spec, n), known=known, dry_run=True)
+        faults = misfits(found, spec, n)
+        if known + len(found.observations) > wire.OBSERVATIONS_MAX:
+            line = found.observations[wire.OBSERVATIONS_MAX - known][0]
+            faults.append(wire.ImportFault(line=line, field="line", message=_too_many(known)))
+        return report(found, faults, known=known, dry_run=True)
 
     def observe(self, asked: Asked, identity: str, found: Import) -> StoredReply:
         """Give a run that was not started past measurements. Invalid tells what is wrong with which line."""
@@ -91,7 +95,7 @@ class Modeler:
             _check_not_started(store.run(db, identity))
             known = store.observation_count(db, identity)
             if known + len(found.observations) > wire.OBSERVATIONS_MAX:
-                raise Invalid(f"a run begins with {wire.OBSERVATIONS_MAX} past measurements at most: it has {known}")
+                raise Invalid(_too_many(known))
             store.add_observations(db, identity, [past.model_dump() for _, past in found.observations])
             details = {"run_id": identity, "observations": len(found.observations)}
             return Effect(report(found, [], known=known, dry_run=False), "run.observations_imported", details)
@@ -260,6 +264,10 @@ def _check_not_started(row: Any) -> None:
         raise StateConflict("the run has started: past measurements come before the first choice (create it with hold)")
     if row.pause_asked_at is None:
         raise StateConflict("the run may start at any moment: create it with hold, import, then resume it")
+
+
+def _too_many(known: int) -> str:
+    return f"a run begins with {wire.OBSERVATIONS_MAX} past measurements at most: it has {known}"
 
 
 def _check_fits(faults: list[wire.ImportFault]) -> None:

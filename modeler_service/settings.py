@@ -43,5 +43,5 @@ class Settings(ServiceSettings):
         1 << 30, ge=1 << 20, description="Most memory that one request for suggestions may need."
     )
     suggestion_seconds: float = Field(
-        30.0, gt=0, description="How long one may take; looked at after each observation and each suggestion."
+        30.0, gt=0, description="How long one may take; looked at between the parts of its work."
     )

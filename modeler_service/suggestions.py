@@ -21,6 +21,7 @@ from shared import wire
 from shared.errors import CuratorRefused, Draining, Invalid, NumericalFailure, ProtocolViolated, RateLimited, Remote
 from shared.matrix import Matrix
 from shared.serving.desk import Desk
+from shared.ticks import Tick
 from shared.wire.runs import FITTED
 
 WAITING_MAX = 8
@@ -153,7 +154,7 @@ class Suggestions:
     # --- choices ----------------------------------------------------------------------------------
 
     def _suggested(self, asked: wire.SuggestionRequest, known: Known, deadline: float) -> wire.SuggestionReply:
-        choosing = _choosing(asked, known)
+        choosing = _choosing(asked, known, lambda: self._check_time(deadline))
         for place, seen in enumerate(asked.observations):
             self._check_time(deadline)
             _observe(choosing, place, seen)
@@ -203,7 +204,7 @@ def _check(asked: wire.SuggestionRequest, known: Known) -> None:
             raise _invalid(f"observations.{place}.noise_variance", message)
 
 
-def _choosing(asked: wire.SuggestionRequest, known: Known) -> Choosing:
+def _choosing(asked: wire.SuggestionRequest, known: Known, tick: Tick) -> Choosing:
     """What chooses, before it has seen anything. Raises Invalid for an algorithm that does not fit the candidates."""
     initial, outcomes = min(asked.initial_rows, known.n), len(asked.observations) + asked.count
     iterations = asked.iterations if asked.iterations is not None else max(outcomes - initial, 0)
@@ -227,8 +228,12 @@ def _choosing(asked: wire.SuggestionRequest, known: Known) -> Choosing:
     usual = max(len(asked.observations) - initial, 0) + 1
     skipped = asked.step - usual if asked.step is not None else 0
     try:
-        return Choosing(plan, known, known.candidates, outcomes=outcomes, skipped=skipped)
-    except (Invalid, ProtocolViolated) as error:
+        return Choosing(plan, known, known.candidates, outcomes=outcomes, skipped=skipped, tick=tick)
+    except ProtocolViolated as error:
+        raise _invalid("algorithm", str(error)) from None
+    except Invalid as error:
+        if getattr(error, "errors", None):  # it tells a field already
+            raise
         raise _invalid("algorithm", str(error)) from None
 
 

@@ -13,6 +13,7 @@ from shared.errors import NumericalFailure
 from shared.kernels import KERNELS, Kind
 from shared.matrix import Matrix, Vector
 from shared.quiet import gram_of_lower, inverse_factor, left_product, right_product
+from shared.ticks import NO_TICK, Tick
 from shared.wire.fits import Fit, FitPriors, LogNormal, Parameter
 from shared.wire.releases import NoiseLaw
 
@@ -155,12 +156,13 @@ def fit(
     distance: float,
     seed: list[int],
     is_told: bool = False,
+    tick: Tick = NO_TICK,
 ) -> Found:
     """The likeliest hyper-parameters, or those of largest posterior density of their logarithms where priors are told.
 
     L-BFGS-B from ``start`` (of a kernel where it ``is_told``) and from draws of ``seed``; the same arguments give the
-    same values, rounded to four digits. Raises NumericalFailure where the outcomes are too few, all equal, or no
-    start leads anywhere.
+    same values, rounded to four digits within the bounds. ``tick`` is called at each likelihood. Raises
+    NumericalFailure where the outcomes are too few, all equal, or no start leads anywhere.
     """
     evidence = evidence.first(ANSWERS_MAX)
     variance = float(np.var(evidence.outcomes)) if len(evidence.outcomes) else 0.0
@@ -169,10 +171,11 @@ def fit(
     if not 1e-40 < variance < 1e40:
         raise NumericalFailure("the answers are all equal, or too large or small to be told apart")
     likelihood = MarginalLikelihood(evidence, kind, law, None if settings.mean == "fitted" else start.mean)
-    low, high = _box(evidence, settings, start, variance, distance)
+    ends = _box(evidence, settings, start, variance, distance)
+    low, high = np.log([lower for lower, _ in ends]), np.log([upper for _, upper in ends])
     priors = _priors(settings.priors, distance, start if is_told else None)
     reached = [
-        _climb(likelihood, priors, begin, low, high)
+        _climb(likelihood, priors, begin, low, high, tick)
         for begin in _starts(start, settings.starts, low, high, variance, distance, seed)
     ]
     good = [told for told in reached if told is not None]
@@ -181,7 +184,8 @@ def fit(
     best = max(value for value, _ in good)
     logs = next(logs for value, logs in good if value >= best - _EQUAL * (1 + abs(best)))
     size, signal, noise = (
-        exp(at) if lower == upper else _rounded(exp(at)) for at, lower, upper in zip(logs, low, high, strict=True)
+        lower if lower == upper else min(max(_rounded(exp(at)), lower), upper)
+        for at, (lower, upper) in zip(logs, ends, strict=True)
     )
     value, _, mean = likelihood.at(np.log([size, signal, noise]))
     if settings.mean == "fitted":
@@ -196,7 +200,12 @@ def fit(
 
 
 def _climb(
-    likelihood: MarginalLikelihood, priors: list[LogNormal | None], begin: Vector, low: Vector, high: Vector
+    likelihood: MarginalLikelihood,
+    priors: list[LogNormal | None],
+    begin: Vector,
+    low: Vector,
+    high: Vector,
+    tick: Tick,
 ) -> tuple[float, Vector] | None:
     """The largest value that one start reaches, and where; None if not even its first could be computed.
 
@@ -208,6 +217,7 @@ def _climb(
 
     def downhill(logs: Vector) -> tuple[float, Vector]:
         nonlocal best
+        tick()
         value, gradient, _ = likelihood.at(logs)
         for i, prior in enumerate(priors):
             if prior is not None:
@@ -226,8 +236,10 @@ def _climb(
     return best
 
 
-def _box(evidence: Evidence, settings: Fit, start: Hyper, variance: float, distance: float) -> tuple[Vector, Vector]:
-    """Logarithms of the bounds. Noise that no outcome has stays where it is."""
+def _box(
+    evidence: Evidence, settings: Fit, start: Hyper, variance: float, distance: float
+) -> list[tuple[float, float]]:
+    """The bounds. Noise that no outcome has stays where it is."""
     unit = {"lengthscale": distance, "signal_variance": variance, "noise_variance": variance}
     ends = []
     for name in PARAMETERS:
@@ -236,7 +248,7 @@ def _box(evidence: Evidence, settings: Fit, start: Hyper, variance: float, dista
         if name == "noise_variance" and not evidence.has_unknown.any():
             low = high = start.noise_variance
         ends.append((max(low, 1e-50), min(high, 1e50)))
-    return np.log([low for low, _ in ends]), np.log([high for _, high in ends])
+    return ends
 
 
 def _priors(told: FitPriors | None, distance: float, start: Hyper | None) -> list[LogNormal | None]:

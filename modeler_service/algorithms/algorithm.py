@@ -5,7 +5,7 @@ from typing import Protocol, runtime_checkable
 from modeler_service.algorithms.few_arms import ARMS_MAX, MATRICES, FewArms
 from modeler_service.algorithms.gp_bucb import GpBucb
 from modeler_service.algorithms.gp_ucb import GpUcb
-from modeler_service.algorithms.making import few_arms_of
+from modeler_service.algorithms.making import few_arms_of, plays_of
 from modeler_service.algorithms.random_rows import RandomRows
 from modeler_service.algorithms.surrogate import NO_NOISE
 from shared import wire
@@ -13,6 +13,7 @@ from shared.acquisition import Choice, Estimate
 from shared.errors import Invalid
 from shared.matrix import Matrix, Vector
 from shared.posterior import Rows
+from shared.ticks import NO_TICK, Tick
 from shared.wire.answers import NONE
 
 NAMES = (
@@ -79,6 +80,7 @@ def algorithm_of(
     people: bool = False,
     noise: wire.NoiseLaw = NO_NOISE,
     fit: wire.Fit | None = None,
+    tick: Tick = NO_TICK,
     again: bool = False,
 ) -> Algorithm:
     """The algorithm that a run asks for; ``sign`` is -1 for minimization.
@@ -105,6 +107,7 @@ def algorithm_of(
             noise=law,
             scale=spec.scale,
             fit=fit,
+            tick=tick,
             initial=initial,
         )
     if kernel is None or fit is not None:
@@ -133,7 +136,8 @@ def fitted_of(algorithm: Algorithm) -> wire.Fitted | None:
 
 
 def memory_of(spec: wire.AlgorithmSpec, n: int, r: int, capacity: int) -> int:
-    """Bytes that a run needs at most, about: a column an outcome, or some n x n matrices."""
+    """Bytes that a run needs at most, about: a column an outcome, or some n x n matrices, and k x k of an epoch."""
     if isinstance(spec, wire.FewArmsSpec):
-        return 8 * n * (MATRICES * min(n, ARMS_MAX) + r + 8)
+        plays = min(plays_of(spec, capacity), capacity) if isinstance(spec, wire.LdpMoma | wire.Moma) else 0
+        return 8 * n * (MATRICES * min(n, ARMS_MAX) + r + 8 + plays) + 32 * plays**2
     return 8 * n * (capacity + r + 8)

@@ -9,6 +9,7 @@ from shared import wire
 from shared.acquisition import Choice, Estimate, beta
 from shared.matrix import Matrix, Vector
 from shared.posterior import Posterior, Rows
+from shared.ticks import NO_TICK, Tick
 
 
 class GpUcb:
@@ -32,10 +33,19 @@ class GpUcb:
         scale: float = 1.0,
         fit: wire.Fit | None = None,
         initial: int = 0,
+        tick: Tick = NO_TICK,
     ) -> None:
         self._delta_prime, self._scale, self._seed = delta_ucb / 2, scale, seed
         self.surrogate = Surrogate(
-            candidates, kernel, sign=sign, seed=seed, capacity=capacity, noise=noise, fit=fit, initial=initial
+            candidates,
+            kernel,
+            sign=sign,
+            seed=seed,
+            capacity=capacity,
+            noise=noise,
+            fit=fit,
+            initial=initial,
+            tick=tick,
         )
 
     @property

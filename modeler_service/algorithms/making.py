@@ -129,18 +129,24 @@ def _tgp(spec: wire.LdpTgp | wire.TgpTight | wire.Tgp, stage: Stage) -> LdpTgp:
 
 
 def _moma(spec: wire.LdpMoma | wire.Moma, stage: Stage) -> LdpMoma:
-    law, horizon = stage.law, stage.horizon - stage.initial
-    usual = plays_of_theorem(horizon, spec.delta) if spec.theory else MOMA_PLAYS
+    law = stage.law
     settings = MomaSettings(
         lam=_lam(spec, law.noise_variance / law.value_bound**2),
         scale=_scale(spec, MOMA_SCALE),
         rkhs_bound=_rkhs(spec.rkhs_bound, law),
         moment=spec.noise_moment if isinstance(spec, wire.Moma) else law.noise_moment,
-        plays=spec.plays if spec.plays is not None else usual,
+        plays=plays_of(spec, stage.horizon - stage.initial),
         alpha=spec.alpha if isinstance(spec, wire.Moma) else 1.0,
         accuracy=spec.accuracy,
     )
     return LdpMoma(stage, settings)
+
+
+def plays_of(spec: wire.LdpMoma | wire.Moma, horizon: int) -> int:
+    """Plays of an epoch, for so many rounds after the initial ones."""
+    if spec.plays is not None:
+        return spec.plays
+    return plays_of_theorem(max(horizon, 1), spec.delta) if spec.theory else MOMA_PLAYS
 
 
 def raw_moment(spec: wire.HeavyTails) -> float:

@@ -11,6 +11,7 @@ from shared.fitting import ANSWERS_MAX, ANSWERS_MIN, Evidence, Found, Hyper, fit
 from shared.kernels import Kind, kernel_of
 from shared.matrix import Matrix
 from shared.posterior import Posterior
+from shared.ticks import NO_TICK, Tick
 
 NO_NOISE = wire.NoiseLaw(family="none")
 _STREAM = 3  # of the draws of a fit, apart from those of initial rows, ties and normals
@@ -54,11 +55,12 @@ class Surrogate:
         noise: wire.NoiseLaw = NO_NOISE,
         fit: wire.Fit | None = None,
         initial: int = 0,
+        tick: Tick = NO_TICK,
     ) -> None:
         if kernel is None and fit is None:
             raise Invalid("there is no kernel: the study has none, so give one with the run, or have it fitted")
         self._candidates, self._noise, self._sign, self._seed = np.asarray(candidates), noise, sign, seed
-        self._capacity, self._fit, self._initial = capacity, fit, initial
+        self._capacity, self._fit, self._initial, self._tick = capacity, fit, initial, tick
         self._kind: Kind = kernel.kind if kernel is not None else "squared_exponential"
         self._told: Hyper | None = None
         if kernel is not None:
@@ -95,8 +97,13 @@ class Surrogate:
     def _built(self, count: int) -> Posterior:
         """The posterior given the first outcomes, under the hyper-parameters that hold."""
         hyper = self._hyper
-        plain = kernel_of(self._kind, hyper.lengthscale, hyper.signal_variance)
-        model, nugget = noise_aware(plain, self._noise, self._candidates.shape[1])
+        try:
+            plain = kernel_of(self._kind, hyper.lengthscale, hyper.signal_variance)
+            model, nugget = noise_aware(plain, self._noise, self._candidates.shape[1])
+        except ValueError:
+            raise NumericalFailure(
+                "kernel and noise of the release are too large or small to be computed with"
+            ) from None
         made = Posterior(
             self._candidates,
             model,
@@ -106,6 +113,7 @@ class Surrogate:
             capacity=self._capacity,
         )
         for outcome in self._outcomes[:count]:
+            self._tick()
             self._absorb(made, outcome)
         return made
 
@@ -197,6 +205,7 @@ class Surrogate:
             distance=self._distance,
             seed=[self._seed, count, _STREAM],
             is_told=self._told is not None,
+            tick=self._tick,
         )
 
     def _view(self, due: int, found: Found | None, problem: str | None) -> wire.Fitted:

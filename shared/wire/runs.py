@@ -29,7 +29,7 @@ class GpUcb(Request):
     """GP-UCB, Algorithm 2 of Kharkovskii et al. (2020)."""
 
     name: Literal["gp_ucb"] = Field(description="Names the algorithm.")
-    delta_ucb: float = Field(0.05, gt=0, lt=1, description="Theorem 3; delta' is half of it.")
+    delta_ucb: float = Field(0.05, ge=1e-50, lt=1, description="Theorem 3; delta' is half of it.")
     noise_aware: bool = Field(
         True, description="Average the kernel over the release's noise, where its law is known; else take Z for X."
     )
@@ -40,7 +40,7 @@ class GpBucb(Request):
     """GP-BUCB, Desautels et al. (2014): GP-UCB in batches, with hallucinated outcomes of what is pending."""
 
     name: Literal["gp_bucb"] = Field(description="Names the algorithm.")
-    delta_ucb: float = Field(0.05, gt=0, lt=1, description="As for gp_ucb: delta' is half of it.")
+    delta_ucb: float = Field(0.05, ge=1e-50, lt=1, description="As for gp_ucb: delta' is half of it.")
     noise_aware: bool = Field(
         True, description="Average the kernel over the release's noise, where its law is known; else take Z for X."
     )

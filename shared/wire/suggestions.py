@@ -57,7 +57,8 @@ class SuggestionObservation(Request):
     noise_variance: PositiveFloat | None = Field(
         None,
         description=(
-            "Of this outcome, in squared units of y; counts where it is larger than the kernel's. Null: the kernel's."
+            "Of this outcome, in squared units of y; counts where it is larger than the kernel's; as it is with fit. "
+            "Null: the kernel's, or the fitted one."
         ),
     )
     passport: NoisePassport | None = Field(

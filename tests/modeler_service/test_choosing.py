@@ -381,3 +381,30 @@ def test_random_recommends_the_best_mean_of_what_was_observed(direction):
     assert (told.row, told.mean, told.sd, told.interval, told.by) == (8, 6.0 * sign, None, None, "observed")
     assert recommended(run, "all") is None
     assert recommended(made("random"), "asked") is None
+
+
+@pytest.mark.parametrize("options", [{"fit": {}, "initial_rows": 0}, {"initial_design": "maximin", "initial_rows": 10}])
+def test_what_takes_long_can_be_left_between_its_parts(options):
+    """A run's worker tells that it goes on, and is told to stop: also before the first choice."""
+    ticks = 0
+
+    def tick():
+        nonlocal ticks
+        ticks += 1
+
+    past = [wire.Observation(row=row, y=float(row % 7)) for row in range(8)]
+    settings = spec("gp_ucb", **options)
+    choosing = Choosing(settings, study(), candidates(), past, tick=tick)
+    begun = ticks
+    assert begun >= len(past)
+    choosing.next()
+    assert ticks > begun or "fit" not in options
+
+    def stop():
+        if ticks > begun // 2:
+            raise KeyboardInterrupt
+        tick()
+
+    ticks = 0
+    with pytest.raises(KeyboardInterrupt):
+        Choosing(settings, study(), candidates(), past, tick=stop).next()

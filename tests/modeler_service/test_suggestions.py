@@ -165,6 +165,12 @@ def test_random_rows_end_when_every_row_was_asked(vendor):
     assert (reply.suggestions, reply.ended_because) == ([], "exhausted")
 
 
+def test_epochs_of_the_theorem_may_begin_in_the_initial_rows(vendor):
+    algorithm = wire.LdpMoma(name="ldp_moma", theory=True)
+    reply = vendor.suggest(wire.SuggestionRequest(inline=inline(answers=LAPLACE), algorithm=algorithm, initial_rows=5))
+    assert [told.phase for told in reply.suggestions] == ["initial"]
+
+
 # --- what is refused ------------------------------------------------------------------------------
 
 
@@ -224,6 +230,14 @@ MADE = {
     ),
     "more memory than is allowed": (
         "observations", {"inline": inline(n=3), "observations": seen(*[(1, 0.0)] * 9_000)},
+    ),
+    "epochs of more memory than is allowed": (
+        "observations",
+        {"algorithm": wire.Moma(name="moma", alpha=1.0, value_bound=1.0, noise_moment=1.0, plays=10_000),
+         "observations": seen(*[(1, 0.0)] * 9_000)},
+    ),
+    "noise that a kernel cannot be averaged over": (
+        "inline", {"inline": inline(noise=wire.NoiseLaw(family="gaussian", sd=1e50))},
     ),
     "an outcome that the kernel cannot take": (
         "observations.1",

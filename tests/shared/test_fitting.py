@@ -243,3 +243,14 @@ def test_a_start_without_a_kernel_is_of_the_size_of_the_data():
     assert suggested(np.array([1.0, 3.0]), 2.0) == Hyper(0.8, 1.0, 0.01, 2.0)
     assert suggested(np.array([]), 1.0) == Hyper(0.4, 1.0, 0.01, 0.0)
     assert suggested(np.array([5.0, 5.0]), 1.0).signal_variance == 1.0
+
+
+@pytest.mark.parametrize("ends", [(0.012344, 0.0123449), (3e49, 3e49), (0.1 + 0.2, 0.1 + 0.2)])
+def test_what_is_fitted_lies_within_the_bounds_to_the_last_bit(ends):
+    rng = np.random.default_rng(0)
+    points = rng.uniform(size=(12, 2))
+    evidence = Evidence(points, np.arange(12), np.sin(5 * points[:, 0]), np.zeros(12), np.ones(12, dtype=np.bool_))
+    settings = wire.Fit(bounds={"lengthscale": {"lower": ends[0], "upper": ends[1]}}, starts=2)
+    start = Hyper(ends[0], 1.0, 0.01)
+    found = fit(evidence, "squared_exponential", wire.NoiseLaw(family="none"), start, settings, distance=1.0, seed=[0])
+    assert ends[0] <= found.hyper.lengthscale <= ends[1]
