@@ -34,7 +34,6 @@ def _restored(db: Connection, desk: Desk) -> None:
     from curator_service.service.studies import restored
 
     restored(db, desk)
-    typer.echo(_FORGOTTEN, err=True)
 
 
 _FORGOTTEN = (
@@ -55,6 +54,7 @@ app = cli.build(
     check=invariants.check,
     files=lambda db: [f"files/{name}" for name in store.file_names(db)],
     restored=_restored,
+    after_restore=_FORGOTTEN,
 )
 
 

@@ -64,11 +64,13 @@ def build(
     check: Check,
     files: Callable[[Connection], Iterable[str]],
     restored: Callable[[Connection, Desk], None],
+    after_restore: str = "",
 ) -> typer.Typer:
     """The command line of one service.
 
     ``check`` verifies its tables against its log, ``files`` names the files that its database needs,
-    ``restored`` does what a service must after it was put back to an older state.
+    ``restored`` does what a service must after it was put back to an older state; ``after_restore`` is what is left
+    to do for whoever restored it, in words.
     """
     cli = typer.Typer(help=about, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
     cli.add_typer(_tokens(service, main_role, roles, settings, desk), name="token")
@@ -110,6 +112,8 @@ def build(
                     opened.database.write(lambda db: restored(db, opened))
                 archive.settle(partial)
         typer.echo(f"restored {head.size} records, root {head.root}")
+        if after_restore:
+            typer.echo(after_restore, err=True)
 
     @cli.command()
     def serve() -> None:
