@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from curator_service.cli import tune
 from shared.client import OwnerClient
 from shared.errors import Remote
 from tests.curator_service.tuning_case import registered
@@ -101,7 +102,7 @@ def test_a_restored_curator_tunes_no_more_on_files_whose_charges_may_be_lost(fin
 # --- the command line -------------------------------------------------------------------------------
 
 
-def test_the_command_tells_what_it_costs_then_waits_and_prints_the_choice(make_service, tmp_path):
+def test_the_command_tells_what_it_costs_then_waits_and_prints_the_choice(make_service, tmp_path, monkeypatch, capsys):
     service = make_service("curator", tmp_path).start()
     request, token = tmp_path / "tuning.json", tmp_path / "token"
     token.write_text(service.token + "\n")
@@ -124,6 +125,14 @@ def test_the_command_tells_what_it_costs_then_waits_and_prints_the_choice(make_s
         whole = service.run("tune", *where, "--key", "mine", "--whole")
         assert json.loads(whole.stdout) == view.model_dump(mode="json")
         assert len(owner.tunings()) == 1
+        # The count of clipped scores is private: with the result that may leave it must not come.
+        clipped = view.model_copy(update={"clipped": 31_415})
+        monkeypatch.setattr(OwnerClient, "wait_tuning", lambda *asked, **how: clipped)
+        for as_json, whole in ((False, False), (True, False), (False, True)):
+            tune(request, token, service.url, preview=False, key="mine", as_json=as_json, whole=whole)
+            printed = capsys.readouterr()
+            assert "31415" in printed.err
+            assert ("31415" in printed.out) is whole
     request.write_text("{}")
     assert service.run("tune", *where).returncode == 1
     token.write_text("blindopt_0000000000000000.nonsense")
