@@ -24,7 +24,7 @@ from shared.errors import Remote
 from shared.notes import Signer
 from tests.curator_service.tuning_case import registered
 
-EXAMPLES = int(os.environ.get("BLINDOPT_SCHEMATHESIS_EXAMPLES", "8"))
+EXAMPLES = int(os.environ.get("BLINDOPT_SCHEMATHESIS_EXAMPLES", "4"))
 SEED = 20_231_117
 FORECAST = {"epsilons": ["1"], "mechanisms": ["gaussian"], "functions": 2, "queries": 2, "rows": 10}
 FOR_MODELERS = r"^/v1/(studies/\{study_id\}(/candidates|/queries.*)?|audit/.*)$"
