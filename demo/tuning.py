@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from demo.parties import StartFailed, curator_alone
+from demo.report import console as wide_console
 from shared import wire
 from shared.client import OwnerClient
 from shared.errors import BlindoptError
@@ -117,7 +117,7 @@ def main() -> int:
     options.add_argument("--epsilons", nargs="+", default=list(EPSILONS), help=f"default: {' '.join(EPSILONS)}")
     chosen = options.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the curator is ended too
-    console = Console()
+    console = wide_console()
     try:
         names, public, private = records()
         scores = true_scores(public, private)
