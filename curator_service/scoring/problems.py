@@ -9,6 +9,7 @@ from scipy.spatial.distance import pdist
 from curator_service.scoring.logistic import DISTANCE_MAX
 from curator_service.scoring.losses import loss_of
 from curator_service.tuning import Facts, Problem
+from curator_service.tuning.problem import Records
 from shared import wire
 from shared.errors import Invalid
 from shared.matrix import Matrix
@@ -84,8 +85,8 @@ def problem_of(asked: wire.TuningCreate, m: int, weights: Matrix | None = None) 
     """The problem on ``m`` private records; ``weights`` (n, d) of each point's model, where they were trained."""
     score, grid = asked.score, coordinates(asked)
     if isinstance(score, wire.HttpScore):
-        told = "scored" if score.reply == "records" else "averaged"
-        return Problem(grid=grid, m=m, lower=score.lower, upper=score.upper, records=told)  # type: ignore[arg-type]
+        told: Records = "scored" if score.reply == "records" else "averaged"
+        return Problem(grid=grid, m=m, lower=score.lower, upper=score.upper, records=told)
     loss, penalties = loss_of(score.loss, score.clip), asked.grid[0].values
     facts = Facts(
         weight_norm_max=None if weights is None else float(np.linalg.norm(weights, axis=1).max()),

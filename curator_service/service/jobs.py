@@ -3,6 +3,7 @@
 import logging
 import queue
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -28,7 +29,7 @@ class JobTable(Protocol):
     def end(self, db: Connection, identity: str, **values: Any) -> bool: ...
 
 
-class Jobs:
+class Jobs(ABC):
     """At most one job runs, others wait in their order.
 
     One that a crash or a shutdown interrupted is ``failed`` from the next start on. Logs tell ids and how it ended,
@@ -68,16 +69,17 @@ class Jobs:
 
     # --- for those who are a kind of job ------------------------------------------------------------
 
+    @abstractmethod
     def _work(self, identity: str) -> dict[str, Any] | None:
         """Do one job; how it ended, or None where it had ended before."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _told(self, row: Any) -> dict[str, Any]:
         """What the log tells of a job that has ended, besides its id and its state; ``row``: of its table."""
-        raise NotImplementedError
 
     def _rest(self) -> None:
         """Let go of what is kept for the next job: none has come for a while."""
+        return
 
     # --- the work ---------------------------------------------------------------------------------
 
