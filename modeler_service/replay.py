@@ -19,7 +19,7 @@ from shared.errors import BlindoptError, NotFound, StateConflict
 from shared.matrix import Matrix
 from shared.serving.store.database import Connection
 
-_NEAR = 1e-9
+_NEAR = 1e-7
 """How far a mean, a width or a bound may be off: another machine adds in another order. Rows may not."""
 
 
@@ -190,7 +190,7 @@ def _values(fitted: wire.Fitted | None) -> Json | None:
 
 def _is_same(recorded: object, derived: object) -> bool:
     if isinstance(recorded, float) and isinstance(derived, float):
-        return isclose(recorded, derived, rel_tol=_NEAR, abs_tol=1e-12)
+        return isclose(recorded, derived, rel_tol=_NEAR, abs_tol=1e-9)
     return recorded == derived
 
 

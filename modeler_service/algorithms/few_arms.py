@@ -19,6 +19,8 @@ ARMS_MAX = 2_000
 """More would need n x n matrices of tens of megabytes, and tens of milliseconds a round."""
 MATRICES = 4
 """How many n x n matrices an algorithm holds at once, at most."""
+TIE = 1e-9
+"""Indices that differ by less, in units of the largest, are equal: rounding differs between machines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +43,21 @@ class Stage:
         return self.sign * self.law.centre
 
     def choice(self, step: int, index: Vector, mean: Vector, variance: Vector, amplitude: float) -> Choice:
-        """The arm of largest ``index``; exact ties are broken by a draw of seed and step alone.
+        """The arm of largest ``index``; ties, to TIE, are broken by a draw of seed and step alone.
 
-        The standard deviation that it tells is ``amplitude`` times the root of ``variance``.
+        The standard deviation that it tells is ``amplitude`` times the root of ``variance``. Ties are real: before
+        the first reward all arms are equal, and eigenvectors make them so to the last bits only, which depend on the
+        number of threads.
         """
         arm = int(index.argmax())
         top = float(index[arm])
         if not abs(top) < np.inf:  # argmax returns the first NaN
             raise NumericalFailure("the index of an arm is not a number")
-        ties = int(np.count_nonzero(index == top))
+        equal = index >= top - TIE * (abs(top) + amplitude)
+        ties = int(np.count_nonzero(equal))
         if ties > 1:
             draw = np.random.default_rng([self.seed, step]).integers(ties)
-            arm = int(np.flatnonzero(index == top)[draw])
+            arm = int(np.flatnonzero(equal)[draw])
         return self.told(arm, float(mean[arm]), amplitude * sqrt(max(float(variance[arm]), 0.0)), top, ties)
 
     def told(self, arm: int, mean: float, sd: float, top: float, ties: int) -> Choice:

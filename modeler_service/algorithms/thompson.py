@@ -18,7 +18,9 @@ class Thompson(FewArms):
     """The arm that is best under one draw of f from its posterior, with ``scale`` times its standard deviation.
 
     Prior amplitude B, noise variance that of the law: mean U^T (U S), and U^T z for z of m independent normals has
-    covariance C / lam. The normals depend on seed and step alone.
+    covariance C / lam. z = Q^T w for the eigenvectors Q (n, m) of the arms' covariances and n normals w, which depend
+    on seed and step alone: so a draw does not depend on the sign and order of eigenvectors, which differ between
+    machines.
     """
 
     def __init__(self, stage: Stage, scale: float) -> None:
@@ -27,6 +29,8 @@ class Thompson(FewArms):
         self.root = Root(features(stage.gram), variance / stage.law.value_bound**2)
         self._sums: Vector = np.zeros(len(stage.gram))
         self._sd, self._scale = sqrt(variance), scale
+        lengths = np.sqrt(np.einsum("ij,ij->i", self.root.phi, self.root.phi))
+        self._turn: Matrix = (self.root.phi / lengths[:, None]).T.copy()  # Q: features are its multiples
         self._block: tuple[int, Matrix] = (-1, np.zeros((0, 0)))
 
     def choose(self, step: int) -> Choice:
@@ -51,5 +55,5 @@ class Thompson(FewArms):
         number, place = divmod(step, _BLOCK)
         if self._block[0] != number:
             rng = np.random.default_rng([self.stage.seed, number, _STREAM])
-            self._block = number, rng.standard_normal((_BLOCK, self.root.rank))
+            self._block = number, rng.standard_normal((_BLOCK, len(self._turn))) @ self._turn
         return np.asarray(self._block[1][place])

@@ -1,11 +1,14 @@
 """`blindopt-modeler replay`: the choices of real runs derived again, and the first that somebody changed."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 from shared import wire
 from shared.client import OwnerClient, VendorClient
+from tests.conftest import ROOT
 from tests.system.crash_checks import command
 from tests.system.tampering import Party
 
@@ -85,6 +88,15 @@ def test_a_run_of_each_family_is_derived_again_as_it_was(runs, parties):
             f"{run}: {LENGTH} choices derived again, each as it is recorded; {LENGTH} answers, each as the log tells"
         )
         assert replayed(parties[1], run) == (0, clean), name
+
+
+@pytest.mark.parametrize("name", ["ldp_moma", "thompson"])
+def test_another_number_of_threads_derives_the_same(name, runs, parties):
+    """Eigenvectors differ then; nothing that is chosen may."""
+    command_line = [sys.executable, "-m", "modeler_service", "replay", runs[name]]
+    environment = parties[1].environment | {"OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(command_line, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 # --- what somebody changed ------------------------------------------------------------------------
