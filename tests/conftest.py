@@ -15,6 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
+# One thread of BLAS for the tests and for the services that they start: two processes of tests use both cores, and
+# threads that wait for each other spin. It is read where numpy is loaded first.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 import httpx
 import numpy as np
 import pytest
