@@ -102,6 +102,9 @@ class Service:
             "RATE_PER_SECOND": "100000",
             "RATE_BURST": "100000",
             "BAD_TOKENS_PER_MINUTE": "100000",
+            # Ten times as long as a test waits for an end: a shutdown that waits for no end of its own is told from
+            # one that does, however busy the machine is.
+            "DRAIN_SECONDS": "600",
         }
         kept = {k: v for k, v in os.environ.items() if not k.startswith("BLINDOPT_")}
         return kept | {prefix + k: v for k, v in (chosen | self.settings).items()}
@@ -136,7 +139,7 @@ class Service:
             return True
         return False
 
-    def stop(self, within: float = 10.0) -> int:
+    def stop(self, within: float = WAIT_SECONDS) -> int:
         """SIGTERM; the exit status."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)

@@ -300,12 +300,12 @@ def _is_gone(process):
 def test_a_kill_and_a_shutdown_leave_it_failed_and_nothing_runs_on(own, until):
     """A shutdown waits for no forecast: these would take minutes."""
     service, owner, study = own()
-    for end in (service.kill, lambda: service.stop(within=15)):
+    for end in (service.kill, service.stop):
         begun, waits = (owner.start_forecast(study, LONG).id for _ in range(2))
         _moves(owner, study, begun, until)
         (worker,) = _children(service)
         assert end() in (None, 0)
-        until(lambda worker=worker: _is_gone(worker), 20)
+        until(lambda worker=worker: _is_gone(worker))
         service.start()
         for identity in (begun, waits):
             view = owner.forecast(study, identity)

@@ -506,7 +506,7 @@ def test_a_kill_or_a_shutdown_leaves_it_failed_with_its_charge_and_draws_no_seco
     service = make_service("curator", tmp_path, **settings).start()
     with OwnerClient(service.url, service.token, timeout_s=60) as owner:
         case = registered(owner, m=20, seed=18)
-        for end in (service.kill, lambda: service.stop(within=15)):
+        for end in (service.kill, service.stop):
             scorer.asked.clear()
             runs, waits = (owner.start_tuning(case.http()).id for _ in range(2))
             until(lambda: scorer.asked)

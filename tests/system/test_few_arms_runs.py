@@ -146,5 +146,5 @@ def test_a_cap_on_a_row_ends_a_run_that_asks_it_again_as_refused(study_of, vendo
 
 def test_a_run_that_has_not_begun_has_no_warnings(vendor, study_of, run_of):
     opened = study_of("none")
-    run = vendor.wait(vendor.start(run_of("http://127.0.0.1:9", opened)).id, timeout_s=30)
+    run = vendor.wait(vendor.start(run_of("http://127.0.0.1:9", opened)).id, timeout_s=60)
     assert run.warnings == []
