@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -22,6 +23,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import httpx
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from shared import audit, wire
 from shared.client import OwnerClient, StudyClient, VendorClient, is_ready
@@ -157,6 +159,16 @@ class Service:
         return subprocess.run(
             command, env=self.environment, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
         )
+
+    def told(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """The command line in this process, which spares the start of one: where it is a means and not the subject."""
+        umask = os.umask(0o077)
+        try:
+            settings = {k: v for k, v in self.environment.items() if k.startswith("BLINDOPT_")}
+            done = CliRunner().invoke(import_module(f"{self.name}_service.cli").app, list(arguments), env=settings)
+        finally:
+            os.umask(umask)
+        return subprocess.CompletedProcess(list(arguments), done.exit_code, done.stdout, done.stderr)
 
     def http(self, token: str | None = None, **headers: str) -> httpx.Client:
         """A bare client; ``token`` is the owner's or vendor's own unless told, "" is none."""

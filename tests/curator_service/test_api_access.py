@@ -80,7 +80,7 @@ def test_no_file_of_either_service_holds_the_secret_of_a_token(
         vendor.wait(run.id, timeout_s=60)
         vendor.start(run_of("http://127.0.0.1:9", study))
         known = {curator.token, modeler.token, study.token, rotated.json()["token"]}
-        known.add(curator.run("token", "create", "--name", "a", "--role", "auditor").stdout.strip())
+        known.add(curator.told("token", "create", "--name", "a", "--role", "auditor").stdout.strip())
         shown = [http.get(where).text for where in (f"/v1/studies/{study.id}/grants", "/v1/audit/entries")]
         shown += [reply.model_dump_json() for reply in (vendor.run(run.id), vendor.export(run.id))]
     whole = [path for side in (curator, modeler) for path in side.data.rglob("*") if path.is_file()]
@@ -329,8 +329,8 @@ def test_a_run_survives_429_and_finishes_and_both_logs_tell_the_same(limited, ma
     exports = []
     for side in (curator, modeler):
         exports.append(tmp_path / f"{side.name}.jsonl")
-        exports[-1].write_text(side.run("audit", "export").stdout)
-    compared = curator.run("audit", "reconcile", study.id, *map(str, exports))
+        exports[-1].write_text(side.told("audit", "export").stdout)
+    compared = curator.told("audit", "reconcile", study.id, *map(str, exports))
     assert compared.returncode == 0, compared.stdout + compared.stderr
 
 

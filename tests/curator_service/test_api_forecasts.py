@@ -313,7 +313,7 @@ def test_a_kill_and_a_shutdown_leave_it_failed_and_nothing_runs_on(own, until):
             assert view.ended_at is not None
             assert "ask for it again" in view.problem
     assert owner.wait_forecast(study, owner.start_forecast(study, SHORT).id, timeout_s=WAIT).state == "completed"
-    assert service.run("audit", "verify").returncode == 0
+    assert service.told("audit", "verify").returncode == 0
 
 
 # --- who may see what -----------------------------------------------------------------------------
@@ -321,7 +321,7 @@ def test_a_kill_and_a_shutdown_leave_it_failed_and_nothing_runs_on(own, until):
 
 def test_nobody_but_the_owner_gets_near_it(curator, owner, opened):
     made = owner.wait_forecast(opened.id, owner.start_forecast(opened.id, SHORT).id, timeout_s=WAIT)
-    auditor = curator.run("token", "create", "--role", "auditor", "--name", "forecasts").stdout.strip()
+    auditor = curator.told("token", "create", "--role", "auditor", "--name", "forecasts").stdout.strip()
     before = len(owner.forecasts(opened.id))
     for token in (opened.token, auditor):
         with curator.http(token) as http:
@@ -346,7 +346,7 @@ def test_an_auditor_can_tell_from_what_failed_that_features_depend_on_each_other
     curator, owner, small
 ):
     """Two datasets that differ in one value: the same requests, the same study, other records in the log."""
-    token = curator.run("token", "create", "--role", "auditor", "--name", "gaps").stdout.strip()
+    token = curator.told("token", "create", "--role", "auditor", "--name", "gaps").stdout.strip()
     told = {}
     for name, last in (("independent", 7), ("dependent", 29)):
         lines = b"".join(b"%d,%d,1\n" % (i, i if i < 29 else last) for i in range(30))

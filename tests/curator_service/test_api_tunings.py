@@ -521,7 +521,7 @@ def test_a_kill_or_a_shutdown_leaves_it_failed_with_its_charge_and_draws_no_seco
         assert len(owner.tuning_charges(case.validation.id)) == 4
         stuck()
         assert _ended(owner, case.http()).state == "completed"
-    assert service.run("audit", "verify").returncode == 0, service.run("audit", "verify").stderr
+    assert service.told("audit", "verify").returncode == 0, service.told("audit", "verify").stderr
 
 
 def test_one_whose_process_dies_fails_and_the_next_one_runs(curator, owner, case, stuck, scorer, until):
@@ -561,7 +561,7 @@ def test_nothing_of_the_trace_leaves_in_logs_records_or_replies(curator, owner, 
     replies.make = lambda asked, count: (200, json.dumps({"score": told[count - 1]}).encode())
     ended = _ended(owner, case.http("1000"))
     assert ended.result.index == 5
-    auditor = curator.run("token", "create", "--role", "auditor", "--name", "t").stdout.strip()
+    auditor = curator.told("token", "create", "--role", "auditor", "--name", "t").stdout.strip()
     with curator.http(auditor) as http:
         read = http.get(f"/v1/datasets/{case.validation.id}/ledger").text
     everything = curator.log + json.dumps(curator.records()) + owner.tuning(ended.id).model_dump_json() + read
@@ -577,7 +577,7 @@ def test_nothing_of_the_trace_leaves_in_logs_records_or_replies(curator, owner, 
 
 def test_an_auditor_reads_the_account_and_nothing_else(curator, owner, case):
     made = _ended(owner, case.asked())
-    auditor = curator.run("token", "create", "--role", "auditor", "--name", "a").stdout.strip()
+    auditor = curator.told("token", "create", "--role", "auditor", "--name", "a").stdout.strip()
     with curator.http(auditor) as http:
         for path in ("/v1/tunings", f"/v1/tunings/{made.id}"):
             assert http.get(path).status_code == 403

@@ -300,7 +300,7 @@ def issue() -> Callable[..., str]:
     """A new token of a role; its Authorization header."""
 
     def make(service, role: str) -> str:
-        return f"Bearer {service.run('token', 'create', '--role', role, '--name', role).stdout.strip()}"
+        return f"Bearer {service.told('token', 'create', '--role', role, '--name', role).stdout.strip()}"
 
     return make
 
@@ -353,7 +353,7 @@ def test_without_a_good_token_there_is_401_and_nothing_else(name, bearer, reques
     authorization = {"none": None, "malformed": "Bearer blindopt_0123456789abcdef.short"}.get(bearer)
     if bearer == "revoked":
         authorization = issue(service, {"curator": "owner", "modeler": "vendor"}[name])
-        assert service.run("token", "revoke", authorization.partition("_")[2][:16]).returncode == 0
+        assert service.told("token", "revoke", authorization.partition("_")[2][:16]).returncode == 0
     tried = _try(service.url, authorization, world.mend, boundaries=FULL and bearer == "none", examples=2)
     _check_kept(tried)
     if bearer == "none" and not FULL:
