@@ -21,9 +21,10 @@ from shared.client import OwnerClient, StudyClient
 from shared.errors import AuditUnavailable, Remote
 
 WAIT = 60.0
-SHORT = wire.ForecastCreate(epsilons=["1", "8"], mechanisms=["gaussian"], functions=3, queries=5, rows=40)
+# The calibration of Gaussian noise takes its process a second to load: one test waits for it.
+SHORT = wire.ForecastCreate(epsilons=["1", "8"], mechanisms=["planar_laplace"], functions=3, queries=5, rows=40)
 LONG = wire.ForecastCreate(
-    epsilons=[str(level) for level in range(1, 21)], mechanisms=["gaussian"], functions=200, queries=100, rows=400
+    epsilons=[str(level) for level in range(1, 21)], mechanisms=["planar_laplace"], functions=200, queries=100, rows=400
 )
 
 
@@ -76,18 +77,19 @@ def _moves(owner, study, identity, until):
 
 
 def test_one_is_accepted_and_found_again_where_location_says(curator, owner, draft):
+    asked = SHORT.model_copy(update={"mechanisms": ["gaussian", "planar_laplace"], "epsilons": ["1"]})
     with curator.http() as http:
-        reply = _post(http, _path(draft), "life", SHORT)
+        reply = _post(http, _path(draft), "life", asked)
         assert reply.status_code == 202, reply.text
         begun = wire.ForecastView.model_validate_json(reply.content)
-        assert (begun.state, begun.progress, begun.points, begun.spec) == ("running", 0, [], SHORT)
+        assert (begun.state, begun.progress, begun.points, begun.spec) == ("running", 0, [], asked)
         assert reply.headers["Location"] == _path(draft, begun.id)
         assert http.get(reply.headers["Location"]).status_code == 200
     ended = owner.wait_forecast(draft, begun.id, timeout_s=WAIT)
     assert (ended.state, ended.progress, ended.problem) == ("completed", 1, None)
     assert ended.ended_at > ended.created_at == begun.created_at
     told = [(point.mechanism, point.epsilon) for point in ended.points]
-    assert told == [("identity", None), ("random_rows", None), ("gaussian", "1"), ("gaussian", "8")]
+    assert told == [("identity", None), ("random_rows", None), ("gaussian", "1"), ("planar_laplace", "1")]
     assert all(point.low <= point.regret <= point.high for point in ended.points)
     assert owner.forecast(draft, begun.id) == ended
 

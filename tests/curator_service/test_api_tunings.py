@@ -219,7 +219,7 @@ def test_a_fault_that_passes_is_retried_under_the_same_key(owner, case, replies,
 
 def test_a_slow_scorer_is_given_up(hurried, replies):
     replies.make = lambda asked, count: time.sleep(1.5) or (200, b'{"score": 0.5}')
-    ended = _ended(hurried, registered(hurried, m=20).http())
+    ended = _ended(hurried, registered(hurried, m=20, seed=33).http())
     assert ended.state == "failed"
     assert "did not answer in time" in ended.problem
 
