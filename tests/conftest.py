@@ -34,17 +34,24 @@ ROOT = Path(__file__).parent.parent
 LONGEST = (
     "test_crash_matrix.py",
     "test_openapi.py",
+    "test_api_tunings.py",
     "test_tampering.py",
+    "test_black_box.py",
     "test_full_disk.py",
     "test_crashes.py",
     "test_network.py",
-    "test_api_tunings.py",
-    "test_black_box.py",
     "test_api_forecasts.py",
-    "test_private_answers.py",
+    "test_api_attacks.py",
+    "test_replay.py",
     "test_demo.py",
+    "test_run_options.py",
     "test_api_access.py",
+    "test_ledger.py",
+    "test_few_arms_runs.py",
     "test_bounded.py",
+    "test_exchange.py",
+    "test_private_answers.py",
+    "test_stopping.py",
 )
 """Files that take the most seconds: first, so that two processes end at about the same time."""
 

@@ -1,8 +1,9 @@
 """Both services keep the contract that they publish, whoever asks and whatever is sent: schemathesis tries."""
 
+import math
 import os
 import socket
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -28,7 +29,9 @@ EXAMPLES = int(os.environ.get("BLINDOPT_SCHEMATHESIS_EXAMPLES", "4"))
 FULL = EXAMPLES > 4
 """Boundaries also where another test has them already: asked for by `make soak`."""
 SEED = 20_231_117
-FORECAST = {"epsilons": ["1"], "mechanisms": ["gaussian"], "functions": 2, "queries": 2, "rows": 10}
+FORECAST = {"epsilons": ["1"], "mechanisms": ["planar_laplace"], "functions": 2, "queries": 2, "rows": 10}
+JOBS = {"POST /v1/tunings": 20, "POST /v1/studies/{study_id}/forecasts": 4}
+"""What starts work of its own, and how often it may: after that, bodies are sent as they were made up."""
 FOR_MODELERS = r"^/v1/(studies/\{study_id\}(/candidates|/queries.*)?|audit/.*)$"
 WIDE = r"^/v1/(tunings(:preview)?|studies|runs|suggestions)$"
 """Paths to which wide bodies are posted: four in five of all boundaries are theirs."""
@@ -45,6 +48,7 @@ class World:
     own: dict[str, dict[str, list[str]]]
     bodies: dict[str, Callable[[dict[str, Any]], dict[str, Any]]]
     number: int = 0
+    begun: Counter[str] = field(default_factory=Counter)
 
     def mend(self, case: Any) -> None:
         """Make sense of three in four requests: ids that are there, and if it is well-formed, a new key and a body."""
@@ -58,7 +62,8 @@ class World:
         if case.meta.generation.mode.is_positive:
             if "idempotency-key" in case.headers:
                 case.headers["idempotency-key"] = str(self.number)
-            if label in self.bodies:
+            if label in self.bodies and self.begun[label] < JOBS.get(label, math.inf):
+                self.begun[label] += 1
                 case.body = self.bodies[label](case.body)
 
 
