@@ -9,7 +9,7 @@ READY := .venv/ready
 help:
 	@echo "make demo     both parties on this machine, over real HTTP: a table and a plot (ARGS='--keep')"
 	@echo "make test     every test"
-	@echo "make soak     kill -9 at random under load for ten minutes, then 20 times at each named point (SECONDS=600)"
+	@echo "make soak     kill -9 at random under load for ten minutes, then 20 times at each named point, and odd requests (SECONDS=600)"
 	@echo "make audit-privacy   the statistical privacy tests at full size: 2 x 200,000 draws (SCALE=20; 200: the nightly figure)"
 	@echo "make check    ruff, mypy --strict, import contracts"
 	@echo "make bench    speed side by side with what one would use instead"
@@ -35,6 +35,7 @@ SECONDS ?= 600
 soak: $(READY)
 	$(BIN)/python -m tests.system.soak --seconds $(SECONDS) $(ARGS)
 	BLINDOPT_CRASHES=20 $(BIN)/python -m pytest tests/system/test_crash_matrix.py
+	BLINDOPT_SCHEMATHESIS_EXAMPLES=20 $(BIN)/python -m pytest tests/system/test_openapi.py
 
 SCALE ?= 20
 audit-privacy: $(READY)

@@ -5,7 +5,6 @@ from math import log, sqrt
 from typing import Literal
 
 import numpy as np
-from scipy.interpolate import CubicSpline
 
 from shared.kernels import SMALLEST, Kernel, Matern12, Matern32, Matern52, SquaredExponential
 from shared.matrix import Matrix, Vector
@@ -89,10 +88,18 @@ def averaged(kernel: Kernel, law: Law, sd: float, r: int) -> tuple[Kernel, float
         end *= 1.25
     coarse = np.unique(np.concatenate([[0.0], np.geomspace(1e-7, 1.0, 700) * end, np.linspace(0.0, end, 1_500)]))
     fine = np.linspace(0.0, end, _TABLE)
-    values = CubicSpline(coarse, correlation(coarse), bc_type=((1, 0.0), "not-a-knot"))(fine)
+    values = _spline(coarse, correlation(coarse), fine)
     values[-2:] = 0.0
     told = Tabulated(lengthscale, between, values, float(fine[1]))
     return told, max(kernel.variance - between, 0.0)
+
+
+def _spline(nodes: Vector, values: Matrix, at: Vector) -> Matrix:
+    """Values ``at`` other places of the cubic splines through ``values`` (m,) or (m, k), which start out level."""
+    from scipy.interpolate import CubicSpline  # late: half a second, which neither service need wait for at its start
+
+    told: Matrix = CubicSpline(nodes, values, bc_type=((1, np.zeros(values.shape[1:])), "not-a-knot"))(at)
+    return told
 
 
 def _mixture(kernel: Kernel, law: Law, sd: float, r: int) -> tuple[Vector, Vector]:
@@ -145,7 +152,7 @@ def correlations(kernel: Kernel, noise: tuple[Law, float] | None, r: int, square
         told = mixed(squared)
     else:
         nodes = end * np.linspace(0.0, 1.0, _NODES) ** 2  # closer near nought, where a sharp kernel bends
-        told = CubicSpline(nodes, mixed(nodes**2), bc_type=((1, np.zeros(2)), "not-a-knot"))(np.sqrt(squared))
+        told = _spline(nodes, mixed(nodes**2), np.sqrt(squared))
     return told[:, 0], told[:, 1]
 
 

@@ -12,12 +12,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Self
+
+# One thread of BLAS for the tests and for the services that they start: two processes of tests use both cores, and
+# threads that wait for each other spin. It is read where numpy is loaded first.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import httpx
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from shared import audit, wire
 from shared.client import OwnerClient, StudyClient, VendorClient, is_ready
@@ -28,17 +34,24 @@ ROOT = Path(__file__).parent.parent
 LONGEST = (
     "test_crash_matrix.py",
     "test_openapi.py",
+    "test_api_tunings.py",
     "test_tampering.py",
+    "test_black_box.py",
     "test_full_disk.py",
     "test_crashes.py",
     "test_network.py",
-    "test_api_tunings.py",
-    "test_black_box.py",
     "test_api_forecasts.py",
-    "test_private_answers.py",
+    "test_api_attacks.py",
+    "test_replay.py",
     "test_demo.py",
+    "test_run_options.py",
     "test_api_access.py",
+    "test_ledger.py",
+    "test_few_arms_runs.py",
     "test_bounded.py",
+    "test_exchange.py",
+    "test_private_answers.py",
+    "test_stopping.py",
 )
 """Files that take the most seconds: first, so that two processes end at about the same time."""
 
@@ -98,6 +111,9 @@ class Service:
             "RATE_PER_SECOND": "100000",
             "RATE_BURST": "100000",
             "BAD_TOKENS_PER_MINUTE": "100000",
+            # Ten times as long as a test waits for an end: a shutdown that waits for no end of its own is told from
+            # one that does, however busy the machine is.
+            "DRAIN_SECONDS": "600",
         }
         kept = {k: v for k, v in os.environ.items() if not k.startswith("BLINDOPT_")}
         return kept | {prefix + k: v for k, v in (chosen | self.settings).items()}
@@ -132,7 +148,7 @@ class Service:
             return True
         return False
 
-    def stop(self, within: float = 10.0) -> int:
+    def stop(self, within: float = WAIT_SECONDS) -> int:
         """SIGTERM; the exit status."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
@@ -150,6 +166,16 @@ class Service:
         return subprocess.run(
             command, env=self.environment, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
         )
+
+    def told(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """The command line in this process, which spares the start of one: where it is a means and not the subject."""
+        umask = os.umask(0o077)
+        try:
+            settings = {k: v for k, v in self.environment.items() if k.startswith("BLINDOPT_")}
+            done = CliRunner().invoke(import_module(f"{self.name}_service.cli").app, list(arguments), env=settings)
+        finally:
+            os.umask(umask)
+        return subprocess.CompletedProcess(list(arguments), done.exit_code, done.stdout, done.stderr)
 
     def http(self, token: str | None = None, **headers: str) -> httpx.Client:
         """A bare client; ``token`` is the owner's or vendor's own unless told, "" is none."""

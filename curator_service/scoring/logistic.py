@@ -9,7 +9,6 @@ import warnings
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import expit
 
 from curator_service.scaling import ScaledRows
 from shared.errors import Invalid, TuningImpossible
@@ -84,6 +83,8 @@ def train(records: Records, penalty: float) -> Vector:
 
 def gradient(w: Vector, records: Records, penalty: float) -> Vector:
     """Of O at w (d,)."""
+    from scipy.special import expit
+
     pull = expit(-records.y * (records.x @ w)) * records.y
     slope: Vector = penalty * w - records.x.T @ pull / len(records.x)
     return slope
@@ -91,6 +92,8 @@ def gradient(w: Vector, records: Records, penalty: float) -> Vector:
 
 def _polished(w: Vector, records: Records, penalty: float) -> Vector:
     """A few Newton steps more: the trainer stops by a rule that is relative to the size of the loss."""
+    from scipy.special import expit
+
     for _ in range(_NEWTON_STEPS):
         slope = gradient(w, records, penalty)
         if np.linalg.norm(slope) <= DISTANCE_MAX * penalty / 10:

@@ -4,7 +4,6 @@ from itertools import product
 from math import log10, prod
 
 import numpy as np
-from scipy.spatial.distance import pdist
 
 from curator_service.scoring.logistic import DISTANCE_MAX
 from curator_service.scoring.losses import loss_of
@@ -90,7 +89,7 @@ def problem_of(asked: wire.TuningCreate, m: int, weights: Matrix | None = None) 
     loss, penalties = loss_of(score.loss, score.clip), asked.grid[0].values
     facts = Facts(
         weight_norm_max=None if weights is None else float(np.linalg.norm(weights, axis=1).max()),
-        weight_distance_max=None if weights is None else float(pdist(weights).max(initial=0.0)),
+        weight_distance_max=None if weights is None else _widest(weights),
         lipschitz=loss.lipschitz,
         lambda_min=min(penalties),
         lambda_max=max(penalties),
@@ -99,3 +98,10 @@ def problem_of(asked: wire.TuningCreate, m: int, weights: Matrix | None = None) 
     )
     lower, upper = score_range(score)
     return Problem(grid=grid, m=m, lower=lower, upper=upper, records="computed", facts=facts)
+
+
+def _widest(weights: Matrix) -> float:
+    """The largest distance between two of the rows (n, d)."""
+    from scipy.spatial.distance import pdist
+
+    return float(pdist(weights).max(initial=0.0))

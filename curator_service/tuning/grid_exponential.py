@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import lambertw
 
 from curator_service.tuning import cautions, guarantees
 from curator_service.tuning.budget import pure_shares
@@ -46,6 +45,8 @@ def worst_gap(n: int, scale: float, width: float) -> float:
     At a gap g of all n - 1 others it is g (n - 1) / (n - 1 + e^(g / s)), and no scores are worse: largest at
     g = t + s, where it is t = s W((n - 1) / e). Permute-and-flip misses no more (McKenna & Sheldon 2020, Theorem 2).
     """
+    from scipy.special import lambertw
+
     if n == 1:
         return 0.0
     most = scale * float(lambertw((n - 1) / math.e).real)

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve, eigh
 
 from shared.matrix import Matrix, Vector
 
@@ -53,6 +52,8 @@ def largest_gain(covariance: Matrix, sigma: float, evaluations: int) -> Gain:
     T e / (2 sigma^2), as det(I + A + B) <= det(I + A) det(I + B). Where T is smaller than the number of places that
     tell something new, the relaxation itself is loose: it may weigh half of two places.
     """
+    from scipy.linalg import eigh
+
     arms, lower = greedy_design(covariance, sigma, evaluations)
     n = len(covariance)
     values, vectors = eigh(covariance)
@@ -75,6 +76,8 @@ def largest_gain(covariance: Matrix, sigma: float, evaluations: int) -> Gain:
 
 def _relaxed(features: Matrix, weights: Vector) -> tuple[float, Vector]:
     """g(w) and its gradient (n,)."""
+    from scipy.linalg import cho_factor, cho_solve
+
     inner = np.eye(features.shape[1]) + features.T @ (weights[:, None] * features)
     factor = cho_factor(inner, lower=True)
     solved = cho_solve(factor, features.T)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy.stats import binom
 
 from curator_service.tuning.search import Arms, ucb
 from shared.errors import TuningImpossible
@@ -110,6 +109,8 @@ def upper_quantile(values: Vector, delta: float) -> float:
     The k-th smallest of N does if a Binomial(N, 1 - delta) is below k with that probability. TuningImpossible if not
     even the largest does: 7 / delta values are needed.
     """
+    from scipy.stats import binom  # late: it takes half a second, which a curator need not wait for at its start
+
     count = len(values)
     k = int(binom.ppf(CONFIDENCE, count, 1 - delta)) + 1
     if k > count:

@@ -77,10 +77,10 @@ def test_no_file_of_either_service_holds_the_secret_of_a_token(
         rotated = http.post(path, json={}, headers=key)
         assert http.post(path, json={}, headers=key).content == rotated.content  # stored, so that a retry is answered
         run = vendor.start(run_of(curator.url, study, iterations=2))
-        vendor.wait(run.id, timeout_s=30)
+        vendor.wait(run.id, timeout_s=60)
         vendor.start(run_of("http://127.0.0.1:9", study))
         known = {curator.token, modeler.token, study.token, rotated.json()["token"]}
-        known.add(curator.run("token", "create", "--name", "a", "--role", "auditor").stdout.strip())
+        known.add(curator.told("token", "create", "--name", "a", "--role", "auditor").stdout.strip())
         shown = [http.get(where).text for where in (f"/v1/studies/{study.id}/grants", "/v1/audit/entries")]
         shown += [reply.model_dump_json() for reply in (vendor.run(run.id), vendor.export(run.id))]
     whole = [path for side in (curator, modeler) for path in side.data.rglob("*") if path.is_file()]
@@ -329,8 +329,8 @@ def test_a_run_survives_429_and_finishes_and_both_logs_tell_the_same(limited, ma
     exports = []
     for side in (curator, modeler):
         exports.append(tmp_path / f"{side.name}.jsonl")
-        exports[-1].write_text(side.run("audit", "export").stdout)
-    compared = curator.run("audit", "reconcile", study.id, *map(str, exports))
+        exports[-1].write_text(side.told("audit", "export").stdout)
+    compared = curator.told("audit", "reconcile", study.id, *map(str, exports))
     assert compared.returncode == 0, compared.stdout + compared.stderr
 
 
@@ -375,7 +375,7 @@ def test_a_run_goes_on_with_another_token_after_its_first_was_revoked(
 ):
     study = open_study(owner, dataset)
     length = 60
-    alone = vendor.wait(vendor.start(run_of(curator.url, study, iterations=length, seed=5)).id, timeout_s=30)
+    alone = vendor.wait(vendor.start(run_of(curator.url, study, iterations=length, seed=5)).id, timeout_s=60)
     run = vendor.start(run_of(curator.url, study, iterations=length, seed=5)).id
     until(lambda: vendor.run(run).trials >= 5)
     vendor.pause(run)
@@ -385,7 +385,7 @@ def test_a_run_goes_on_with_another_token_after_its_first_was_revoked(
     vendor.replace_token(run, second.token)
     assert vendor.run(run).state == "paused"
     vendor.resume(run)
-    ended = vendor.wait(run, timeout_s=30)
+    ended = vendor.wait(run, timeout_s=60)
     assert (ended.state, ended.trials) == ("completed", length + 1)
     assert [t.row for t in vendor.export(run).trials] == [t.row for t in vendor.export(alone.id).trials]
     with pytest.raises(Remote, match="state_conflict"):
@@ -404,7 +404,7 @@ def test_a_run_does_not_go_on_under_a_token_of_another_grant(
     paused = until(lambda: (view := vendor.run(run)).state == "paused" and view)
     vendor.replace_token(run, other.token)
     vendor.resume(run)
-    ended = vendor.wait(run, timeout_s=30)
+    ended = vendor.wait(run, timeout_s=60)
     assert (ended.state, ended.problem.code, ended.trials) == ("failed", "protocol_violated", paused.trials)
     assert curator.rows("SELECT count(*) FROM queries WHERE grant_id = ?", other.id) == [(0,)]
 
@@ -418,6 +418,6 @@ def test_a_running_run_takes_a_replaced_token_at_once(curator, owner, dataset, o
     asked = vendor.run(run).trials
     until(lambda: (view := vendor.run(run)).trials > asked + 5 or view.ended_at)
     owner.revoke_token(study.id, study.grant_id, study.kid)
-    assert vendor.wait(run, timeout_s=30).state == "completed"
+    assert vendor.wait(run, timeout_s=60).state == "completed"
     with StudyClient(curator.url, study.token, study.id) as old, pytest.raises(Remote, match="unauthenticated"):
         old.study()

@@ -106,7 +106,7 @@ def test_of_a_draft_nothing_is_spent_and_of_no_study_nothing_is_told(made, owner
 def test_an_auditor_reads_the_same_report(curator, made, ask, owner):
     study = made()
     ask(study, (1, 1))
-    token = curator.run("token", "create", "--name", "a", "--role", "auditor").stdout.strip()
+    token = curator.told("token", "create", "--name", "a", "--role", "auditor").stdout.strip()
     with OwnerClient(curator.url, token) as auditor:
         assert auditor.accounting(study.id) == owner.accounting(study.id)
 

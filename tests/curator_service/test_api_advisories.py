@@ -66,7 +66,7 @@ def test_an_advisory_names_the_studies_that_it_touches(world):
     assert world.advisory.affected == [world.opened.id, world.by_auto.id, world.answering.id]
     assert (world.advisory.mechanism, world.advisory.version, world.advisory.reason) == ("gaussian", 1, WHY)
     assert world.owner.advisories() == [world.advisory]
-    token = world.service.run("token", "create", "--name", "a", "--role", "auditor").stdout.strip()
+    token = world.service.told("token", "create", "--name", "a", "--role", "auditor").stdout.strip()
     with OwnerClient(world.service.url, token) as auditor:
         assert auditor.advisories() == [world.advisory]
         assert refusal(lambda: auditor.withdraw(WITHDRAWN)) == (403, "forbidden")
@@ -173,7 +173,7 @@ def test_the_log_tells_a_withdrawal_without_its_words_and_verifies(world):
         "advisory_id": world.advisory.id, "mechanism": "gaussian", "version": 1,
     }  # fmt: skip
     assert WHY not in str(record)
-    assert world.service.run("audit", "verify").returncode == 0
+    assert world.service.told("audit", "verify").returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_table_that_is_not_what_the_log_says_is_found(change, says, world, mak
                 db.execute(f"DROP TRIGGER {trigger}")
         db.execute(change)
         db.commit()
-    verified = copy.run("audit", "verify")
+    verified = copy.told("audit", "verify")
     assert verified.returncode != 0
     assert says in verified.stdout + verified.stderr
 

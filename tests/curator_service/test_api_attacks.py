@@ -117,7 +117,7 @@ def test_the_command_attacks_a_draft_and_then_what_was_released_beside_the_servi
     linkage = next(finding for finding in told["findings"] if finding["attack"] == "linkage")
     assert linkage["figure"] == 1.0
     assert "among 400 rows" in linkage["sentence"]
-    assert curator.run("audit", "verify").returncode == 0
+    assert curator.told("audit", "verify").returncode == 0
 
 
 def test_the_command_leaves_a_release_that_is_being_drawn_alone(curator):

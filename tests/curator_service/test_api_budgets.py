@@ -97,7 +97,7 @@ def test_a_mean_of_plays_is_one_answer_for_one_charge(answers, unit, made, ask, 
     seen = [(row.row, row.queries, row.plays, row.epsilon, row.spent) for row in owner.exposure(study.id)]
     spent = "1.1" if unit == "row" else "0.7"
     assert seen == [(5, 1, 100, "0.4", spent), (6, 1, 90, "0.4", spent)]
-    verified = curator.run("audit", "verify")
+    verified = curator.told("audit", "verify")
     assert (verified.returncode, verified.stderr) == (0, "")
 
 
@@ -195,7 +195,7 @@ def test_a_refusal_is_recorded_and_costs_nothing(made, ask, owner, curator):
 def test_the_ledger_verifies_after_refusals_and_says_so_offline(made, ask, curator):
     study = made(epsilon_per_row="0.1")
     assert [ask(study, (0, 1)).status_code for _ in range(3)] == [201, 403, 403]
-    verified = curator.run("audit", "verify")
+    verified = curator.told("audit", "verify")
     assert (verified.returncode, verified.stderr) == (0, "")
 
 
@@ -208,7 +208,7 @@ def test_a_price_past_the_database_s_integers_is_refused_and_recorded(made, ask,
     line = list(owner.ledger(study.id))[-1]
     assert (line.kind, line.epsilon, line.plays, line.total_epsilon) == ("refused", "10000000", 10_000, "0")
     assert ask(study, (0, 1)).status_code == 201
-    assert curator.run("audit", "verify").returncode == 0
+    assert curator.told("audit", "verify").returncode == 0
 
 
 @pytest.mark.parametrize("name", ["epsilon_per_row", "epsilon_total"])
@@ -287,7 +287,7 @@ def test_an_auditor_sees_what_was_spent_and_not_which_records(made, ask, curator
     study = made(wire.NoAnswerNoise(mechanism="none"), queries=9)
     for row in (5, 3, 5):
         assert ask(study, (row, 1)).status_code == 201
-    token = curator.run("token", "create", "--name", "a", "--role", "auditor").stdout.strip()
+    token = curator.told("token", "create", "--name", "a", "--role", "auditor").stdout.strip()
     with OwnerClient(curator.url, token) as auditor:
         seen = list(auditor.exposure(study.id))
         assert [(row.row, row.record, row.queries) for row in seen] == [(3, None, 1), (5, None, 2)]

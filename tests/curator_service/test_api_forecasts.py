@@ -21,9 +21,10 @@ from shared.client import OwnerClient, StudyClient
 from shared.errors import AuditUnavailable, Remote
 
 WAIT = 60.0
-SHORT = wire.ForecastCreate(epsilons=["1", "8"], mechanisms=["gaussian"], functions=3, queries=5, rows=40)
+# The calibration of Gaussian noise takes its process a second to load: one test waits for it.
+SHORT = wire.ForecastCreate(epsilons=["1", "8"], mechanisms=["planar_laplace"], functions=3, queries=5, rows=40)
 LONG = wire.ForecastCreate(
-    epsilons=[str(level) for level in range(1, 21)], mechanisms=["gaussian"], functions=200, queries=100, rows=400
+    epsilons=[str(level) for level in range(1, 21)], mechanisms=["planar_laplace"], functions=200, queries=100, rows=400
 )
 
 
@@ -76,18 +77,19 @@ def _moves(owner, study, identity, until):
 
 
 def test_one_is_accepted_and_found_again_where_location_says(curator, owner, draft):
+    asked = SHORT.model_copy(update={"mechanisms": ["gaussian", "planar_laplace"], "epsilons": ["1"]})
     with curator.http() as http:
-        reply = _post(http, _path(draft), "life", SHORT)
+        reply = _post(http, _path(draft), "life", asked)
         assert reply.status_code == 202, reply.text
         begun = wire.ForecastView.model_validate_json(reply.content)
-        assert (begun.state, begun.progress, begun.points, begun.spec) == ("running", 0, [], SHORT)
+        assert (begun.state, begun.progress, begun.points, begun.spec) == ("running", 0, [], asked)
         assert reply.headers["Location"] == _path(draft, begun.id)
         assert http.get(reply.headers["Location"]).status_code == 200
     ended = owner.wait_forecast(draft, begun.id, timeout_s=WAIT)
     assert (ended.state, ended.progress, ended.problem) == ("completed", 1, None)
     assert ended.ended_at > ended.created_at == begun.created_at
     told = [(point.mechanism, point.epsilon) for point in ended.points]
-    assert told == [("identity", None), ("random_rows", None), ("gaussian", "1"), ("gaussian", "8")]
+    assert told == [("identity", None), ("random_rows", None), ("gaussian", "1"), ("planar_laplace", "1")]
     assert all(point.low <= point.regret <= point.high for point in ended.points)
     assert owner.forecast(draft, begun.id) == ended
 
@@ -300,12 +302,12 @@ def _is_gone(process):
 def test_a_kill_and_a_shutdown_leave_it_failed_and_nothing_runs_on(own, until):
     """A shutdown waits for no forecast: these would take minutes."""
     service, owner, study = own()
-    for end in (service.kill, lambda: service.stop(within=15)):
+    for end in (service.kill, service.stop):
         begun, waits = (owner.start_forecast(study, LONG).id for _ in range(2))
         _moves(owner, study, begun, until)
         (worker,) = _children(service)
         assert end() in (None, 0)
-        until(lambda worker=worker: _is_gone(worker), 20)
+        until(lambda worker=worker: _is_gone(worker))
         service.start()
         for identity in (begun, waits):
             view = owner.forecast(study, identity)
@@ -313,7 +315,7 @@ def test_a_kill_and_a_shutdown_leave_it_failed_and_nothing_runs_on(own, until):
             assert view.ended_at is not None
             assert "ask for it again" in view.problem
     assert owner.wait_forecast(study, owner.start_forecast(study, SHORT).id, timeout_s=WAIT).state == "completed"
-    assert service.run("audit", "verify").returncode == 0
+    assert service.told("audit", "verify").returncode == 0
 
 
 # --- who may see what -----------------------------------------------------------------------------
@@ -321,7 +323,7 @@ def test_a_kill_and_a_shutdown_leave_it_failed_and_nothing_runs_on(own, until):
 
 def test_nobody_but_the_owner_gets_near_it(curator, owner, opened):
     made = owner.wait_forecast(opened.id, owner.start_forecast(opened.id, SHORT).id, timeout_s=WAIT)
-    auditor = curator.run("token", "create", "--role", "auditor", "--name", "forecasts").stdout.strip()
+    auditor = curator.told("token", "create", "--role", "auditor", "--name", "forecasts").stdout.strip()
     before = len(owner.forecasts(opened.id))
     for token in (opened.token, auditor):
         with curator.http(token) as http:
@@ -346,7 +348,7 @@ def test_an_auditor_can_tell_from_what_failed_that_features_depend_on_each_other
     curator, owner, small
 ):
     """Two datasets that differ in one value: the same requests, the same study, other records in the log."""
-    token = curator.run("token", "create", "--role", "auditor", "--name", "gaps").stdout.strip()
+    token = curator.told("token", "create", "--role", "auditor", "--name", "gaps").stdout.strip()
     told = {}
     for name, last in (("independent", 7), ("dependent", 29)):
         lines = b"".join(b"%d,%d,1\n" % (i, i if i < 29 else last) for i in range(30))

@@ -580,5 +580,5 @@ def test_an_archived_dataset_takes_no_new_study_but_its_old_ones_go_on(owner, sm
 
 
 def test_after_all_of_this_the_log_verifies(curator):
-    done = curator.run("audit", "verify")
+    done = curator.told("audit", "verify")
     assert (done.returncode, done.stderr) == (0, "")

@@ -205,7 +205,7 @@ def used(curator, modeler, owner, vendor, opened, run_of):
     with StudyClient(curator.url, granted.token, opened.id) as client:
         client.study()
     spec = run_of(curator.url, opened, iterations=3).model_copy(update={"token": granted.token})
-    run = vendor.wait(vendor.start(spec, key="secret run").id, timeout_s=30)
+    run = vendor.wait(vendor.start(spec, key="secret run").id, timeout_s=60)
     assert run.state == "completed"
     return granted, run, spec
 

@@ -64,7 +64,7 @@ def settings(scorer, tmp_path_factory):
         "scorer_url": scorer.url,
         "scorer_secret_file": str(secret),
         "scorer_attempts": "3",
-        "scorer_timeout_seconds": "1",
+        "scorer_timeout_seconds": "30",
     }
 
 
@@ -78,6 +78,16 @@ def curator(make_service, tmp_path_factory, settings):
 def owner(curator):
     with OwnerClient(curator.url, curator.token, timeout_s=60) as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def hurried(make_service, tmp_path_factory, settings):
+    """The owner of a curator that gives a plan, and a scorer, a second."""
+    short = settings | {"scorer_timeout_seconds": "1", "tuning_plan_seconds_max": "1"}
+    service = make_service("curator", tmp_path_factory.mktemp("hurried"), **short).start()
+    with OwnerClient(service.url, service.token, timeout_s=60) as client:
+        yield client
+    service.kill()
 
 
 @pytest.fixture(scope="module")
@@ -207,9 +217,9 @@ def test_a_fault_that_passes_is_retried_under_the_same_key(owner, case, replies,
     assert scorer.keys == [f"{ended.id}:{n}" for n in (1, 1, 1, 2, 3, 4, 5, 6)]
 
 
-def test_a_slow_scorer_is_given_up(owner, case, replies, until):
+def test_a_slow_scorer_is_given_up(hurried, replies):
     replies.make = lambda asked, count: time.sleep(1.5) or (200, b'{"score": 0.5}')
-    ended = _ended(owner, case.http())
+    ended = _ended(hurried, registered(hurried, m=20, seed=33).http())
     assert ended.state == "failed"
     assert "did not answer in time" in ended.problem
 
@@ -222,6 +232,7 @@ def test_without_a_scorer_an_http_score_is_refused(make_service, tmp_path):
             owner.start_tuning(case.http())
         assert refused.value.remote_status == 422
         assert owner.tuning_charges(case.validation.id) == []
+    service.kill()
 
 
 # --- what it costs ----------------------------------------------------------------------------------
@@ -464,34 +475,38 @@ def test_an_archived_dataset_is_not_tuned_on(curator, owner):
 
 @pytest.fixture
 def stuck(replies):
-    """The scorer answers no more until the test is over."""
+    """The scorer answers no more until the test is over, or calls what it is given."""
     free = threading.Event()
-    replies.make = lambda asked, count: (free.wait(20), (200, b'{"score": 0.5}'))[1]
-    yield
+    replies.make = lambda asked, count: (free.wait(60), (200, b'{"score": 0.5}'))[1]
+
+    def go_on():
+        replies.make = replies.good
+        free.set()
+
+    yield go_on
     free.set()
 
 
-@pytest.mark.usefixtures("stuck")
-def test_one_that_runs_and_one_that_waits_can_be_cancelled_and_stay_charged(owner, case, scorer, until):
+def test_one_that_runs_and_one_that_waits_can_be_cancelled_and_stay_charged(owner, case, stuck, scorer, until):
     runs, waits = (owner.start_tuning(case.http()).id for _ in range(2))
     until(lambda: scorer.asked)
     for identity in (waits, runs):
         view = owner.cancel_tuning(identity)
         assert (view.state, view.result, view.problem) == ("cancelled", None, None)
-    assert _ended(owner, case.asked()).state == "completed"  # the next one runs
+    stuck()
+    assert _ended(owner, case.http()).state == "completed"  # the next one runs
     assert owner.cancel_tuning(runs).state == "cancelled"
     charged = {line.tuning_id for line in owner.tuning_charges(case.validation.id)}
     assert {runs, waits} <= charged
 
 
-@pytest.mark.usefixtures("stuck")
 def test_a_kill_or_a_shutdown_leaves_it_failed_with_its_charge_and_draws_no_second_time(
-    make_service, tmp_path, settings, scorer, until
+    make_service, tmp_path, settings, stuck, scorer, until
 ):
-    service = make_service("curator", tmp_path, **(settings | {"scorer_timeout_seconds": "30"})).start()
+    service = make_service("curator", tmp_path, **settings).start()
     with OwnerClient(service.url, service.token, timeout_s=60) as owner:
         case = registered(owner, m=20, seed=18)
-        for end in (service.kill, lambda: service.stop(within=15)):
+        for end in (service.kill, service.stop):
             scorer.asked.clear()
             runs, waits = (owner.start_tuning(case.http()).id for _ in range(2))
             until(lambda: scorer.asked)
@@ -504,12 +519,12 @@ def test_a_kill_or_a_shutdown_leaves_it_failed_with_its_charge_and_draws_no_seco
                 assert "stays spent" in view.problem
             assert len(scorer.asked) == asked
         assert len(owner.tuning_charges(case.validation.id)) == 4
-        assert _ended(owner, case.asked()).state == "completed"
-    assert service.run("audit", "verify").returncode == 0, service.run("audit", "verify").stderr
+        stuck()
+        assert _ended(owner, case.http()).state == "completed"
+    assert service.told("audit", "verify").returncode == 0, service.told("audit", "verify").stderr
 
 
-@pytest.mark.usefixtures("stuck")
-def test_one_whose_process_dies_fails_and_the_next_one_runs(curator, owner, case, scorer, until):
+def test_one_whose_process_dies_fails_and_the_next_one_runs(curator, owner, case, stuck, scorer, until):
     from tests.curator_service.test_api_forecasts import _children
 
     begun = owner.start_tuning(case.http()).id
@@ -519,10 +534,12 @@ def test_one_whose_process_dies_fails_and_the_next_one_runs(curator, owner, case
     ended = owner.wait_tuning(begun, timeout_s=WAIT)
     assert (ended.state, ended.result) == ("failed", None)
     assert "stays spent" in ended.problem
-    assert _ended(owner, case.asked()).state == "completed"
+    stuck()
+    assert _ended(owner, case.http()).state == "completed"
 
 
-def test_more_than_may_wait_are_refused_and_not_charged(make_service, tmp_path, settings, stuck, scorer, until):
+@pytest.mark.usefixtures("stuck")
+def test_more_than_may_wait_are_refused_and_not_charged(make_service, tmp_path, settings):
     service = make_service("curator", tmp_path, **settings, tunings_waiting_max="1").start()
     with OwnerClient(service.url, service.token, timeout_s=60) as owner:
         case = registered(owner, m=20, seed=19)
@@ -532,6 +549,7 @@ def test_more_than_may_wait_are_refused_and_not_charged(make_service, tmp_path, 
             owner.start_tuning(case.http())
         assert refused.value.remote_status == 409
         assert len(owner.tuning_charges(case.validation.id)) == 2
+    service.kill()
 
 
 # --- who sees what --------------------------------------------------------------------------------
@@ -543,7 +561,7 @@ def test_nothing_of_the_trace_leaves_in_logs_records_or_replies(curator, owner, 
     replies.make = lambda asked, count: (200, json.dumps({"score": told[count - 1]}).encode())
     ended = _ended(owner, case.http("1000"))
     assert ended.result.index == 5
-    auditor = curator.run("token", "create", "--role", "auditor", "--name", "t").stdout.strip()
+    auditor = curator.told("token", "create", "--role", "auditor", "--name", "t").stdout.strip()
     with curator.http(auditor) as http:
         read = http.get(f"/v1/datasets/{case.validation.id}/ledger").text
     everything = curator.log + json.dumps(curator.records()) + owner.tuning(ended.id).model_dump_json() + read
@@ -559,7 +577,7 @@ def test_nothing_of_the_trace_leaves_in_logs_records_or_replies(curator, owner, 
 
 def test_an_auditor_reads_the_account_and_nothing_else(curator, owner, case):
     made = _ended(owner, case.asked())
-    auditor = curator.run("token", "create", "--role", "auditor", "--name", "a").stdout.strip()
+    auditor = curator.told("token", "create", "--role", "auditor", "--name", "a").stdout.strip()
     with curator.http(auditor) as http:
         for path in ("/v1/tunings", f"/v1/tunings/{made.id}"):
             assert http.get(path).status_code == 403
@@ -634,12 +652,10 @@ def test_a_method_that_does_not_fit_its_score_is_refused_before_any_charge(owner
     assert owner.tuning_charges(case.validation.id) == before
 
 
-def test_a_plan_that_takes_too_long_is_refused_and_names_the_setting(make_service, tmp_path):
-    service = make_service("curator", tmp_path, tuning_plan_seconds_max="1").start()
-    with OwnerClient(service.url, service.token, timeout_s=60) as owner:
-        case = registered(owner, m=20)
-        method = METHODS["gp_ucb_simulated"].model_copy(update={"pairs": 100_000})
-        asked = case.asked(method=method, budget=wire.TuningBudget(epsilon="1", delta=0.05))
-        with pytest.raises(Remote, match="TUNING_PLAN_SECONDS_MAX"):
-            owner.start_tuning(asked)
-        assert owner.tuning_charges(case.validation.id) == []
+def test_a_plan_that_takes_too_long_is_refused_and_names_the_setting(hurried):
+    case = registered(hurried, m=20)
+    method = METHODS["gp_ucb_simulated"].model_copy(update={"pairs": 100_000})
+    asked = case.asked(method=method, budget=wire.TuningBudget(epsilon="1", delta=0.05))
+    with pytest.raises(Remote, match="TUNING_PLAN_SECONDS_MAX"):
+        hurried.start_tuning(asked)
+    assert hurried.tuning_charges(case.validation.id) == []

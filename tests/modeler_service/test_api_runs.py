@@ -168,13 +168,13 @@ def test_a_run_started_again_under_its_key_is_the_same_run(modeler, curator, ope
         assert again.headers["idempotency-replayed"] == "true"
         other = http.post("/v1/runs", json=spec | {"seed": 9}, headers=key)
         _check_problem(other, 422, "idempotency_key_reused")
-    ended = vendor.wait(first.json()["id"], timeout_s=30)
+    ended = vendor.wait(first.json()["id"], timeout_s=60)
     assert (ended.state, ended.trials) == ("completed", 4)
     assert modeler.rows("SELECT count(*) FROM trials WHERE run_id = ?", ended.id) == [(4,)]
 
 
 def test_a_viewer_reads_and_starts_and_stops_nothing(modeler, viewer, opened, curator, run_of, vendor):
-    run = vendor.wait(vendor.start(run_of(curator.url, opened, iterations=2)).id, timeout_s=30)
+    run = vendor.wait(vendor.start(run_of(curator.url, opened, iterations=2)).id, timeout_s=60)
     with modeler.http(viewer) as http:
         for path in ("/v1/runs", f"/v1/runs/{run.id}", f"/v1/runs/{run.id}/trials", "/v1/audit/checkpoint"):
             assert http.get(path).status_code == 200
@@ -191,7 +191,7 @@ def test_a_token_of_the_curator_opens_nothing_at_the_modeler(modeler, curator, o
 
 def test_a_run_with_a_token_that_is_not_one_fails_as_unauthenticated(curator, opened, vendor, run_of):
     spec = run_of(curator.url, opened).model_copy(update={"token": TOKEN})
-    run = vendor.wait(vendor.start(spec).id, timeout_s=30)
+    run = vendor.wait(vendor.start(spec).id, timeout_s=60)
     assert (run.state, run.problem.code, run.trials) == ("failed", "unauthenticated", 0)
     assert TOKEN not in run.model_dump_json()
 
@@ -277,7 +277,7 @@ def test_a_curator_that_lies_fails_the_run_and_nothing_else(
 
     hostile.reply = reply
     url = f"http://127.0.0.1:{hostile.server_address[1]}"
-    run = vendor.wait(vendor.start(run_of(url, opened, iterations=2)).id, timeout_s=30)
+    run = vendor.wait(vendor.start(run_of(url, opened, iterations=2)).id, timeout_s=60)
     assert (run.state, run.ended_because, run.trials) == ("failed", "failed", 0)
     assert run.problem.code in ("unreachable", "protocol_violated", "numerical_failure")
     assert CANARY not in run.model_dump_json() + modeler.log

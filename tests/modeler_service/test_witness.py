@@ -60,7 +60,7 @@ def play(told) -> Callable[..., Any]:
             iterations=iterations,
             **chosen,
         )
-        return told.wait(told.start(asked).id, timeout_s=30)
+        return told.wait(told.start(asked).id, timeout_s=60)
 
     return make
 

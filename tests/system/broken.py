@@ -26,15 +26,15 @@ def twice_the_epsilon() -> None:
     releases.mechanism_of = lambda spec, release: released(spec, doubled(release))
 
 
-def four_times_the_epsilon_in_tunings() -> None:
-    """Draws of tunings for four times the epsilon that is told and charged."""
+def eight_times_the_epsilon_in_tunings() -> None:
+    """Draws of tunings for eight times the epsilon that is told and charged."""
     made = tunings.Tunings._job
 
     def job(self, identity, asked, charged=None):
         if charged is not None:  # to be run
-            fourfold = str(4 * amount(asked.budget.epsilon))
-            asked = asked.model_copy(update={"budget": asked.budget.model_copy(update={"epsilon": fourfold})})
-            charged = fourfold, charged[1]
+            eightfold = str(8 * amount(asked.budget.epsilon))
+            asked = asked.model_copy(update={"budget": asked.budget.model_copy(update={"epsilon": eightfold})})
+            charged = eightfold, charged[1]
         return made(self, identity, asked, charged)
 
     tunings.Tunings._job = job
@@ -48,6 +48,6 @@ def seeded() -> None:
 
 
 if __name__ == "__main__":
-    ways = twice_the_epsilon, four_times_the_epsilon_in_tunings, seeded
+    ways = twice_the_epsilon, eight_times_the_epsilon_in_tunings, seeded
     {way.__name__: way for way in ways}[os.environ["BROKEN"]]()
     main()

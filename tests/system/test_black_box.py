@@ -209,9 +209,9 @@ def test_an_audit_over_http_finds_no_more_than_epsilon_in_tunings(share, started
     assert audited_tunings(started(), share, scaled(50)) <= 1.0
 
 
-def test_tunings_that_are_drawn_for_four_times_the_epsilon_are_caught_over_http(started):
-    """The control."""
-    assert audited_tunings(started("four_times_the_epsilon_in_tunings"), "0", 250) > 1.0
+def test_tunings_that_are_drawn_for_eight_times_the_epsilon_are_caught_over_http(started):
+    """The control: of 20,000 simulated audits of 200 tunings a side none missed it (of four times, 7 in 100)."""
+    assert audited_tunings(started("eight_times_the_epsilon_in_tunings"), "0", 200) > 1.0
 
 
 # --- a restart repeats no noise -------------------------------------------------------------------

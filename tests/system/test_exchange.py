@@ -36,7 +36,7 @@ def exports(run, curator, modeler, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exports")
     paths = []
     for service in (curator, modeler):
-        done = service.run("audit", "export")
+        done = service.told("audit", "export")
         assert (done.returncode, done.stderr) == (0, "")
         paths.append(folder / f"{service.name}.jsonl")
         paths[-1].write_text(done.stdout)
@@ -126,7 +126,7 @@ def test_the_checkpoint_is_the_signed_head_of_the_log(exports, curator, modeler)
 
 def test_reconcile_finds_nothing_between_honest_parties(run, curator, modeler, exports):
     for service in (curator, modeler):
-        done = service.run("audit", "reconcile", run.study_id, *map(str, exports))
+        done = service.told("audit", "reconcile", run.study_id, *map(str, exports))
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.strip() == "22 exchanges compared, 0 differences"
 

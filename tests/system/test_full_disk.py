@@ -290,7 +290,7 @@ def test_a_run_waits_while_its_modeler_s_disk_is_full_and_goes_on_by_itself(
             assert vendor.run(run).ended_at is None
             reply = http.post(f"/v1/runs/{run}:stop", headers={"Idempotency-Key": "stop"})
             check_unavailable(reply, "audit_unavailable")
-        ended = vendor.wait(run, timeout_s=30)
+        ended = vendor.wait(run, timeout_s=60)
         assert (ended.state, ended.ended_because, ended.trials) == ("completed", "budget", 151)
         trials = vendor.export(run).trials
     kept = "SELECT body FROM replies WHERE principal = ? AND idempotency_key LIKE 'run_%'"
@@ -339,4 +339,4 @@ def test_a_run_whose_candidates_find_no_room_waits_and_goes_on(small_disk, make_
             waiting = until(lambda: (view := vendor.run(run)).state in ("waiting", "failed") and view)
             assert (waiting.state, waiting.problem.code) == ("waiting", "storage_unavailable")
             assert not list((modeler.data / "candidates").iterdir())
-        assert vendor.wait(run, timeout_s=30).state == "completed"
+        assert vendor.wait(run, timeout_s=60).state == "completed"

@@ -96,7 +96,7 @@ def test_a_restored_curator_tunes_no_more_on_files_whose_charges_may_be_lost(fin
             assert ended.state == "completed"
     finally:
         assert again.stop() == 0
-    assert again.run("audit", "verify").returncode == 0
+    assert again.told("audit", "verify").returncode == 0
 
 
 # --- the command line -------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def test_sigterm_leaves_no_worker_and_no_release(make_service, tmp_path, until):
         started = workers(pid)
         until(lambda: (owner.study(draft.id).progress or 0) > 0)
         assert owner.study(draft.id).progress < 1
-        service.stop(within=60)
+        service.stop()
     until(lambda: all(ended(pid) for pid in started))
     service.start()
     with OwnerClient(service.url, service.token, timeout_s=60) as owner:
