@@ -15,7 +15,6 @@ from demo import report, story
 from demo.parties import Party, StartFailed, found, started
 from shared.errors import BlindoptError
 
-
 TUNING = "--tuning"
 
 

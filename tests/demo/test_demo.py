@@ -183,7 +183,9 @@ def test_a_folder_that_cannot_be_used_ends_the_demo_in_one_line(tmp_path):
     _check_one_line(_demo("--out", tmp_path / "file" / "out"))
 
 
-@pytest.mark.parametrize("arguments", [("--runs", "0"), ("--curator", "http://127.0.0.1:9"), ("--nothing",), ("--keep", "--tuning")])
+@pytest.mark.parametrize(
+    "arguments", [("--runs", "0"), ("--curator", "http://127.0.0.1:9"), ("--nothing",), ("--keep", "--tuning")]
+)
 def test_arguments_that_do_not_fit_are_a_usage_error(arguments):
     done = _demo(*arguments)
     assert done.returncode == 2
