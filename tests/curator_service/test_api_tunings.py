@@ -161,7 +161,7 @@ def test_scores_of_records_are_clipped_one_by_one(owner, case, replies):
 
 
 def test_a_score_of_the_whole_dataset_gets_noise_for_its_whole_range(owner, case):
-    """200 times that of a mean over 200 records: one record may move an AUC from end to end. No word is taken for it."""
+    """200 times that of a mean over 200 records: one record may move an AUC from end to end, on nobody's word."""
     mean, whole = (owner.preview_tuning(case.http("1000", reply=reply)) for reply in ("mean", "whole"))
     assert whole.value_sensitivity == pytest.approx(200 * mean.value_sensitivity)
     assert "any function of the validation dataset" in whole.guarantee

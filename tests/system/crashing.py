@@ -401,7 +401,7 @@ def _break_modeler(gun: Gun, run: Any) -> None:
 
 
 SERVICES = {"curator": curator, "modeler": modeler}
-PRELOADED = ("curator_service.cli", "modeler_service.cli", "opendp.prelude", "dp_accounting")
+PRELOADED = ("curator_service.app", "modeler_service.app", "uvicorn", "opendp.prelude", "dp_accounting")
 
 
 class Forked:
