@@ -8,6 +8,7 @@ READY := .venv/ready
 
 help:
 	@echo "make demo     both parties on this machine, over real HTTP: a table and a plot (ARGS='--keep')"
+	@echo "make demo ARGS=--tuning   private hyper-parameter tuning instead: a table of its methods"
 	@echo "make test     every test"
 	@echo "make soak     kill -9 at random under load for ten minutes, then 20 times at each named point, and odd requests (SECONDS=600)"
 	@echo "make audit-privacy   the statistical privacy tests at full size: 2 x 200,000 draws (SCALE=20; 200: the nightly figure)"
@@ -34,7 +35,7 @@ test: $(READY)
 SECONDS ?= 600
 soak: $(READY)
 	$(BIN)/python -m tests.system.soak --seconds $(SECONDS) $(ARGS)
-	BLINDOPT_CRASHES=20 $(BIN)/python -m pytest tests/system/test_crash_matrix.py
+	BLINDOPT_CRASHES=20 $(BIN)/python -m pytest tests/system/test_crash_matrix.py tests/system/test_crash_tunings.py
 	BLINDOPT_SCHEMATHESIS_EXAMPLES=20 $(BIN)/python -m pytest tests/system/test_openapi.py
 
 SCALE ?= 20

@@ -61,6 +61,8 @@ def build(settings: Settings) -> FastAPI:
         ),
         period_of=lambda method, path, principal: exchange.period_of(curator, method, path, principal),
         auditors=("owner", "auditor", "modeler"),
+        monitors=("monitor", "owner"),
+        jobs=curator.jobs,
         hot=[exchange.HOT],
         lifespan=lifespan,
     )

@@ -15,9 +15,15 @@ from demo import report, story
 from demo.parties import Party, StartFailed, found, started
 from shared.errors import BlindoptError
 
+TUNING = "--tuning"
+
 
 def main() -> int:
     """Run the demo; 0 when the table was printed."""
+    if sys.argv[1:2] == [TUNING]:  # another story, with options of its own
+        from demo import tuning
+
+        return tuning.main(sys.argv[2:])
     options = _options()
     console = report.console()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the services are ended too
@@ -55,6 +61,9 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
+    parser.add_argument(
+        TUNING, action="store_true", help="as the first option: private hyper-parameter tuning instead, see --tuning -h"
+    )
     parser.add_argument("--keep", action="store_true", help="leave the services up; print addresses and tokens")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table to FILE")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder for everything; default: a temporary one")
@@ -67,6 +76,8 @@ def _options() -> argparse.Namespace:
     services.add_argument("--modeler-token-file", type=Path, default=os.environ.get("DEMO_MODELER_TOKEN_FILE"))
     services.add_argument("--curator-seen-by-modeler", metavar="URL", help="default: the same as --curator")
     options = parser.parse_args()
+    if options.tuning:
+        parser.error(f"{TUNING} is another demo, with options of its own: give it first")
     if options.runs < 1:
         parser.error("--runs must be at least 1")
     needed = (options.modeler, options.curator_token_file, options.modeler_token_file)

@@ -1,4 +1,4 @@
-"""`python -m demo.tuning`: lambda of a logistic regression on real records, chosen privately by each method.
+"""`make demo ARGS=--tuning`: lambda of a logistic regression on real records, chosen privately by each method.
 
 Breast cancer (Wisconsin, 569 records, from scikit-learn): 300 public records to train on, 200 private ones to score
 on. A curator on this machine does the work over HTTP. As this program owns the records it also knows the true scores:
@@ -110,12 +110,12 @@ def asked(names: list[str], public: Records, datasets: tuple[str, str], method: 
     )
 
 
-def main() -> int:
-    """Run the table; 0 when it was printed."""
-    options = argparse.ArgumentParser(prog="python -m demo.tuning", description=__doc__)
+def main(arguments: list[str] | None = None) -> int:
+    """Run the table; 0 when it was printed. ``arguments``: else those of the command line."""
+    options = argparse.ArgumentParser(prog="python -m demo --tuning", description=__doc__)
     options.add_argument("--methods", nargs="+", choices=[m.strip() for m in METHODS], help="default: all of them")
     options.add_argument("--epsilons", nargs="+", default=list(EPSILONS), help=f"default: {' '.join(EPSILONS)}")
-    chosen = options.parse_args()
+    chosen = options.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the curator is ended too
     console = wide_console()
     try:

@@ -46,6 +46,8 @@ def build(settings: Settings) -> FastAPI:
             settings.suggestion_body_limit_bytes if path == suggestions.PATH else settings.body_limit_bytes
         ),
         auditors=("vendor", "viewer"),
+        monitors=("monitor", "vendor"),
+        jobs=modeler.jobs,
         lifespan=lifespan,
         read_by_hand=(wire.ObservationImport,),
     )

@@ -20,7 +20,7 @@ from shared import wire
 from shared.audit import sha256
 from shared.errors import Invalid, ProtocolViolated, Remote, StateConflict
 from shared.serving.desk import Asked, Desk, Effect
-from shared.serving.store.base import moment, stamp
+from shared.serving.store.base import moment, stamp, states
 from shared.serving.store.database import Connection
 from shared.serving.store.replies import StoredReply
 
@@ -35,6 +35,11 @@ class Modeler:
         self.beliefs = Beliefs(desk.database, settings.data_dir / "candidates", settings.look_memory_max_bytes)
         self.streams = Streams()
         self.suggestions = Suggestions(desk, settings)
+
+    def jobs(self) -> dict[str, dict[str, int]]:
+        """How many jobs of each kind are in each state."""
+        with self.desk.database.read() as db:
+            return {"run": states(db, store.runs)}
 
     def close(self) -> None:
         """Leave the runs; the next start takes them up."""

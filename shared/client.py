@@ -10,10 +10,12 @@ import hmac
 import json
 import re
 import secrets
+import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -534,18 +536,29 @@ class ScorerClient:
     """A curator's view of a scorer in its owner's network: a webhook that tells how good hyper-parameters are.
 
     Each body is signed: ``Blindopt-Signature: t=<seconds since 1970>,v1=<HMAC-SHA256 of "<t>.<body>", in hex>``.
+    Redirects are not followed; a reply has ``timeout_s`` from its first byte to its last, and ``reply_max_bytes``.
     """
 
-    def __init__(self, url: str, secret: bytes, *, timeout_s: float, verify: str | bool = True) -> None:
+    def __init__(
+        self,
+        url: str,
+        secret: bytes,
+        *,
+        timeout_s: float,
+        verify: str | bool = True,
+        reply_max_bytes: int = REPLY_MAX_BYTES,
+    ) -> None:
         context: ssl.SSLContext | bool = (
             ssl.create_default_context(cafile=verify) if isinstance(verify, str) else verify
         )
         self._url = url
         self._secret = secret
         self._timeout_s = timeout_s
+        self._reply_max_bytes = reply_max_bytes
         self._http = httpx.Client(
             headers={"Accept-Encoding": "identity"}, timeout=timeout_s, verify=context, trust_env=False
         )
+        self._socket: socket.socket | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -560,19 +573,43 @@ class ScorerClient:
             "Idempotency-Key": key,
             "Blindopt-Signature": f"t={at},v1={scorer_signature(self._secret, body, at)}",
         }
-        deadline = time.monotonic() + self._timeout_s
-        with _transport_errors(), self._http.stream("POST", self._url, content=body, headers=headers) as response:
-            received = bytearray()
-            for chunk in _at_most(response, REPLY_MAX_BYTES):
-                received += chunk
-                if time.monotonic() > deadline:  # httpx bounds each read alone
-                    raise Unreachable("the other party did not answer in time")
-        status = response.status_code
+        late = threading.Event()
+
+        def cut() -> None:
+            late.set()
+            if self._socket is not None:
+                with suppress(OSError):  # it is closed already
+                    # Not SSLSocket's own, which would take its state from under the thread that reads.
+                    socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+        # httpx bounds each read alone: a byte now and then, of the head too, would hold it up for ever.
+        timer = threading.Timer(self._timeout_s, cut)
+        timer.daemon = True
+        timer.start()
+        try:
+            status, received = self._asked(body, headers)
+        except Unreachable:
+            if late.is_set():
+                raise Unreachable("the other party did not answer in time") from None
+            raise
+        finally:
+            timer.cancel()
         if status in (408, 409, 425, 429) or status >= 500:
             raise Unreachable(f"the other party answered {status}")
         if status != 200:
             raise ProtocolViolated(f"the other party answered {status}, which asking again would not mend")
-        return bytes(received)
+        return received
+
+    def _asked(self, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
+        """Status and body of one reply."""
+
+        def connected(event: str, told: dict[str, Any]) -> None:
+            if event.endswith(("connect_tcp.complete", "start_tls.complete")):
+                self._socket = told["return_value"].get_extra_info("socket")
+
+        said: dict[str, Any] = {"content": body, "headers": headers, "extensions": {"trace": connected}}
+        with _transport_errors(), self._http.stream("POST", self._url, **said) as response:
+            return response.status_code, b"".join(_at_most(response, self._reply_max_bytes))
 
 
 def scorer_signature(secret: bytes, body: bytes, at: int) -> str:

@@ -15,6 +15,7 @@ from shared.matrix import Matrix
 from shared.wire.tunings import TUNING_GRID_MAX
 
 LAMBDA = "lambda"
+_TOLD: dict[str, Records] = {"mean": "averaged", "records": "scored", "whole": "whole"}
 LAMBDA_MIN, LAMBDA_MAX = 1e-6, 1e6
 
 
@@ -84,8 +85,7 @@ def problem_of(asked: wire.TuningCreate, m: int, weights: Matrix | None = None) 
     """The problem on ``m`` private records; ``weights`` (n, d) of each point's model, where they were trained."""
     score, grid = asked.score, coordinates(asked)
     if isinstance(score, wire.HttpScore):
-        told: Records = "scored" if score.reply == "records" else "averaged"
-        return Problem(grid=grid, m=m, lower=score.lower, upper=score.upper, records=told)
+        return Problem(grid=grid, m=m, lower=score.lower, upper=score.upper, records=_TOLD[score.reply])
     loss, penalties = loss_of(score.loss, score.clip), asked.grid[0].values
     facts = Facts(
         weight_norm_max=None if weights is None else float(np.linalg.norm(weights, axis=1).max()),

@@ -25,11 +25,13 @@ from curator_service.scoring.webhook import Webhook
 from curator_service.tuning import Evaluate, Plan, plan_of
 from shared import matrix, wire
 from shared.audit import sha256
-from shared.client import ScorerClient
+from shared.client import REPLY_MAX_BYTES, ScorerClient
 from shared.errors import BlindoptError, TuningFailed, TuningImpossible
 from shared.matrix import Matrix, Vector
 
 NICENESS = 10
+RECORD_BYTES = 32
+"""What each record's score may take in a scorer's reply, where many of them make it larger than others may be."""
 _STEP = 0.002  # smaller progress is not told
 _FROZEN = ConfigDict(frozen=True, hide_input_in_errors=True)
 
@@ -239,7 +241,13 @@ def _evaluate(job: Job, weights: Matrix | None, opened: ExitStack) -> Evaluate:
     assert job.scorer is not None
     told = job.scorer
     client = opened.enter_context(
-        ScorerClient(told.url, bytes.fromhex(told.key), timeout_s=told.timeout_s, verify=told.ca or True)
+        ScorerClient(
+            told.url,
+            bytes.fromhex(told.key),
+            timeout_s=told.timeout_s,
+            verify=told.ca or True,
+            reply_max_bytes=max(REPLY_MAX_BYTES, RECORD_BYTES * job.m if score.reply == "records" else 0),
+        )
     )
     hook = Webhook(
         client,

@@ -12,9 +12,11 @@ from curator_service.service.studies import Studies
 from curator_service.service.tunings import Tunings
 from curator_service.service.witnesses import Witnesses
 from curator_service.settings import Settings
+from curator_service.store import forecasts, tunings
 from curator_service.vault import Vault
 from shared import wire
 from shared.serving.desk import Desk
+from shared.serving.store.base import states
 
 
 class Curator:
@@ -35,6 +37,11 @@ class Curator:
         self.witnesses = Witnesses(desk)
         self.forecasts = Forecasts(desk, vault, settings)
         self.tunings = Tunings(desk, vault, settings)
+
+    def jobs(self) -> dict[str, dict[str, int]]:
+        """How many jobs of each kind are in each state."""
+        with self.desk.database.read() as db:
+            return {"tuning": states(db, tunings.tunings), "forecast": states(db, forecasts.forecasts)}
 
     def close(self) -> None:
         """Stop what runs beside the requests."""

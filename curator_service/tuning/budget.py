@@ -10,6 +10,8 @@ from shared.wire.tunings import TuningBudget
 
 _UNIT = Decimal("1e-12")
 """The ledger's."""
+DELTA_MIN = 1e-30
+"""Bounds divide by it: smaller ones leave the range of doubles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +53,8 @@ def split_events(budget: TuningBudget) -> Shares:
 
 
 def _delta(budget: TuningBudget) -> Decimal:
-    if budget.delta <= 0:
-        raise TuningImpossible("this method is private but for a delta: set budget.delta larger than 0")
+    if budget.delta < DELTA_MIN:
+        raise TuningImpossible(f"this method is private but for a delta: set budget.delta to {DELTA_MIN:g} or more")
     return Decimal(repr(budget.delta))
 
 

@@ -1,6 +1,7 @@
 """What speaks against a tuning, in words, before anything is spent."""
 
 from curator_service.tuning.budget import Shares
+from curator_service.tuning.guarantees import rests_on_absent_noise
 from curator_service.tuning.plan import Noise, text
 from curator_service.tuning.problem import Records
 from shared.wire.tunings import TuningPrior
@@ -41,7 +42,7 @@ def of_prior(prior: TuningPrior) -> list[str]:
 
 def of_own_noise(prior: TuningPrior, records: Records) -> list[str]:
     """Where noise that scores are said to have is not there."""
-    return [OWN] if prior.noise == "own" and records == "computed" else []
+    return [OWN] if rests_on_absent_noise(prior, records) else []
 
 
 def of_noise(noise: Noise, spread: float) -> list[str]:

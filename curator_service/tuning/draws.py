@@ -4,11 +4,14 @@ from dataclasses import dataclass
 
 from curator_service.privacy.noise import add_laplace_to_one, select, selection_scale, sensitivity_scale
 from curator_service.tuning.plan import Cost, Noise
+from shared.errors import TuningImpossible
 from shared.matrix import Vector
 from shared.wire.tunings import Selection, ValueAt
 
 SLACK = 1e-9
 """Of sensitivities, for what doubles round."""
+SENSITIVITY_MIN, SENSITIVITY_MAX = 1e-290, 1e290
+"""Noise is drawn on a lattice of doubles, of which a step is 2^-40 of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,16 @@ class Draws:
     def of(
         cls, index: tuple[float, Cost | None] | None, law: Selection, value: tuple[float, Cost | None] | None
     ) -> "Draws":
-        """From sensitivities, to which a slack is added, and costs."""
+        """From sensitivities, to which a slack is added, and costs.
+
+        Raises TuningImpossible for a sensitivity that is too small or too large for doubles.
+        """
+        for moved, _ in filter(None, (index, value)):
+            if not SENSITIVITY_MIN <= moved <= SENSITIVITY_MAX:  # NaN too
+                raise TuningImpossible(
+                    f"its sensitivity would be {moved:.3g}, and noise is drawn for {SENSITIVITY_MIN:g} to "
+                    f"{SENSITIVITY_MAX:g} alone: tell the score in other units"
+                )
         return cls(
             IndexDraw(index[0] * (1 + SLACK), index[1], law) if index and index[1] else None,
             ValueDraw(value[0] * (1 + SLACK), value[1]) if value and value[1] else None,

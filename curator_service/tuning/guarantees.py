@@ -83,12 +83,12 @@ def prior_average(
 ) -> str:
     """(epsilon, delta) where delta is over the draw of the functions."""
     how = {
-        "exact": "The bound is exact under this assumption.",
+        "exact": "The bound is exact under this assumption, while no score is clipped.",
         "simulated": (
             "The bound was measured on simulated neighbours, and is large enough with probability 0.999 over them, "
             "if their seed was not chosen by what it gives."
         ),
-        "bound": "The bound is the paper's, under this assumption.",
+        "bound": "The bound is the paper's, under this assumption, while no score is clipped.",
     }[kind]
     if prior.estimated:
         return (
@@ -97,8 +97,18 @@ def prior_average(
             + "), and what is promised "
             "takes it as public. With a public prior it would be: " + _average(total, index=index, value=value) + how
         )
+    if rests_on_absent_noise(prior, records):
+        return (
+            "None: noise: own says that each evaluation has fresh Gaussian noise, which the built-in score has not. "
+            "With noise: added it would be: " + _average(total, index=index, value=value) + how
+        )
     parts = _average(total, index=index, value=value) + how, _failure(records), _PROTECTED
     return " ".join(part for part in parts if part)
+
+
+def rests_on_absent_noise(prior: TuningPrior, records: Records) -> bool:
+    """Whether scores are said to be noisy that the curator itself computes, without noise."""
+    return prior.noise == "own" and records == "computed"
 
 
 def _average(total: Cost, *, index: bool, value: bool) -> str:

@@ -62,7 +62,8 @@ class Scaled:
     @property
     def world(self) -> World:
         """To simulate what the prior says."""
-        return World(self.covariance, self.sigma)
+        ends = (self.problem.lower - self.centre) / self.unit, (self.problem.upper - self.centre) / self.unit
+        return World(self.covariance, self.sigma, ends, self.adds_noise)
 
     def seen(self, draws: Draws, sample: Sample, value_at: SaidAt) -> tuple[ExpectedError, float]:
         """What a release will miss on average over the prior, and how far its scores spread: in units of the score."""

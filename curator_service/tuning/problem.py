@@ -12,6 +12,8 @@ from shared.matrix import Matrix, Vector
 from shared.wire.tunings import TUNING_GRID_MAX
 
 RECORDS_MAX = 10**9
+WIDTH_MIN = 1e-250
+"""Of the range of a score: where it is narrower, noise for it has no lattice of doubles that is fine enough."""
 Score = float | Vector
 """What ``evaluate`` returns: see ``Problem.records``."""
 Evaluate = Callable[[int], Score]
@@ -75,6 +77,8 @@ class Problem:
             raise TuningImpossible("the validation dataset has no records: there is nothing to tune on")
         if not (math.isfinite(self.upper - self.lower) and self.lower < self.upper):
             raise TuningImpossible("the score needs a finite public range, with lower smaller than upper")
+        if self.upper - self.lower < WIDTH_MIN:
+            raise TuningImpossible(f"the range of the score is narrower than {WIDTH_MIN:g}: tell it in other units")
 
     @property
     def n(self) -> int:

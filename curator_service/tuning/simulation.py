@@ -4,6 +4,7 @@ Seeded, and of public values alone: grid, kernel, noise and T. Private data has 
 """
 
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 
 import numpy as np
@@ -27,10 +28,15 @@ SaidAt = Literal["chosen", "maximum", "largest_score"]
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Functions of the prior over a grid, and how scores of them come about."""
+    """Functions of the prior over a grid, and how scores of them come about.
+
+    Scores are clipped to ``ends``, before noise is added to them, or with it where it is their own.
+    """
 
     covariance: Matrix
     sigma: float
+    ends: tuple[float, float] = (-inf, inf)
+    adds_noise: bool = True
 
     def functions(self, count: int, rng: np.random.Generator) -> Matrix:
         """``count`` independent draws (count, n) of the prior."""
@@ -41,6 +47,12 @@ class World:
         """For each function one of a neighbour: jointly Gaussian with correlation 1 - apart."""
         k1 = 1 - apart
         found: Matrix = k1 * functions + np.sqrt(1 - k1**2) * self.functions(len(functions), rng)
+        return found
+
+    def scores(self, values: Matrix, rng: np.random.Generator) -> Matrix:
+        """Noisy scores of function values, in the same shape."""
+        noise = self.sigma * rng.standard_normal(values.shape)
+        found: Matrix = np.clip(values, *self.ends) + noise if self.adds_noise else np.clip(values + noise, *self.ends)
         return found
 
     def searched(self, functions: Matrix, weights: Vector, rng: np.random.Generator) -> tuple[Matrix, Vector]:
@@ -55,8 +67,7 @@ class World:
         every = np.arange(len(functions))
 
         def observe(arms: Arms) -> Vector:
-            scores: Vector = functions[every, arms] + self.sigma * rng.standard_normal(len(arms))
-            return scores
+            return self.scores(functions[every, arms], rng)
 
         means, _, scores = ucb(self.covariance, self.sigma, weights, len(functions), observe)
         return means, scores.max(axis=0)
@@ -140,7 +151,7 @@ def sample_design(world: World, arms: Arms, weights: Matrix, seed: int) -> Sampl
     """Of a fixed design: posterior means are ``weights`` (n, T) times scores."""
     rng = np.random.default_rng(seed)
     functions = world.functions(_count(len(world.covariance), len(arms)), rng)
-    scores = functions[:, arms] + world.sigma * rng.standard_normal((len(functions), len(arms)))
+    scores = world.scores(functions[:, arms], rng)
     return Sample(functions, scores @ weights.T, scores.max(axis=1), rng)
 
 

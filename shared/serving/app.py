@@ -12,6 +12,9 @@ from shared.errors import AuditUnavailable
 from shared.serving import audit_routes, problems
 from shared.serving.desk import Desk
 from shared.serving.gate import Gate
+from shared.serving.metrics import PATH as METRICS_PATH
+from shared.serving.metrics import Jobs, Metrics
+from shared.serving.metrics import router as metrics_router
 from shared.serving.rates import Buckets
 from shared.serving.settings import ServiceSettings
 from shared.serving.tokens import Principal, Role
@@ -28,6 +31,8 @@ def build(
     limit_of: Callable[[str, Principal | None], int],
     period_of: Callable[[str, str, Principal], float | None] = lambda method, path, principal: None,
     auditors: tuple[Role, ...],
+    monitors: tuple[Role, ...],
+    jobs: Jobs,
     hot: list[Route] | None = None,
     lifespan: Any = None,
     read_by_hand: tuple[type[BaseModel], ...] = (),
@@ -35,6 +40,7 @@ def build(
     """The application: gate, problem documents, health, the log, the service's own routes.
 
     ``period_of`` (method, path, principal) tells the seconds that replies leave at whole multiples of; None: at once.
+    ``monitors`` may read metrics, where settings have them on; ``jobs`` counts jobs by kind and state, for them.
     ``hot`` are routes that answer in front of the documented ones, without FastAPI's machinery; ``read_by_hand`` are
     bodies that routes parse themselves, for the contract.
     FastAPI's documentation pages load outside resources, so only /openapi.json is served.
@@ -51,6 +57,7 @@ def build(
     )
     app.state.desk = desk
     problems.install(app)
+    metrics = Metrics(jobs) if settings.metrics else None
     app.add_middleware(
         Gate,
         desk=desk,
@@ -58,10 +65,13 @@ def build(
         failing=Buckets(settings.bad_tokens_per_minute / 60, settings.bad_tokens_per_minute),
         limit_of=limit_of,
         period_of=period_of,
+        count=metrics.request if metrics is not None else None,
     )
     app.router.routes.extend(hot or [])
     for router in [*routers, audit_routes.router(auditors), _health()]:
         app.include_router(router)
+    if metrics is not None:
+        app.include_router(metrics_router(metrics, monitors))
     app.openapi = lambda: _openapi(app, (wire.Problem, *read_by_hand))  # type: ignore[method-assign]
     return app
 
@@ -88,7 +98,8 @@ def _openapi(app: FastAPI, models: tuple[type[BaseModel], ...]) -> dict[str, Any
                     if parameter["name"] == "idempotency-key":
                         parameter["required"] = True  # 400, not 422, where it is missing
                         parameter["schema"] = _KEY_SCHEMA
-                operation["security"] = [{"token": []}] if path.startswith("/v1/") and path != "/v1/meta" else []
+                closed = path == METRICS_PATH or (path.startswith("/v1/") and path != "/v1/meta")
+                operation["security"] = [{"token": []}] if closed else []
         app.openapi_schema = document
     return app.openapi_schema
 

@@ -44,6 +44,7 @@ class Gate:
         failing: Buckets,
         limit_of: Callable[[str, Principal | None], int],
         period_of: Callable[[str, str, Principal], float | None] = lambda method, path, principal: None,
+        count: Callable[[str, str, int, float], None] | None = None,
     ) -> None:
         self.app = app
         self.desk = desk
@@ -51,6 +52,8 @@ class Gate:
         self.failing = failing
         self.limit_of = limit_of
         self.period_of = period_of
+        self.count = count
+        """Is told method, route template, status (0: none) and seconds of each request that is over."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -101,8 +104,10 @@ class _Passage:
                 self._pace.stop()
             route = getattr(self._scope.get("route"), "path", None) or self._state.get("route", "unmatched")
             fields = {"request_id": self._request_id, "method": self._scope["method"], "route": route}
-            took = round((time.perf_counter() - started) * 1000, 2)
-            log.info("request", extra={"fields": {**fields, "status": self._status, "ms": took}})
+            took_s = time.perf_counter() - started
+            log.info("request", extra={"fields": {**fields, "status": self._status, "ms": round(took_s * 1000, 2)}})
+            if self._gate.count is not None:
+                self._gate.count(self._scope["method"], route, self._status, took_s)
 
     async def _pass(self) -> None:
         try:

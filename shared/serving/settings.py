@@ -27,6 +27,9 @@ class ServiceSettings(BaseSettings):
     first_token_file: Path | None = Field(
         None, description="At first start, write a token of the main role here (mode 0600); kept if it exists."
     )
+    metrics: bool = Field(
+        False, description="Tell Prometheus counts at /metrics, to tokens of the role monitor (extra metrics)."
+    )
     tls_cert: FilePath | None = Field(None, description="Certificate chain in PEM; TLS is on when set.")
     tls_key: FilePath | None = Field(None, description="Private key in PEM.")
     tls_client_ca: FilePath | None = Field(None, description="CA in PEM: clients must then show a certificate of it.")

@@ -69,12 +69,13 @@ class HttpScore(Request):
     model: Name = Field(description="Passed on: which model the program is to train and score.")
     lower: float = Field(ge=-1e50, le=1e50, description="Smallest score of one record; smaller ones are clipped.")
     upper: float = Field(ge=-1e50, le=1e50, description="Largest score of one record; larger ones are clipped.")
-    reply: Literal["mean", "records"] = Field(
+    reply: Literal["mean", "records", "whole"] = Field(
         "mean",
         description=(
             "mean: the program tells the mean over the validation records, and it is its word that each record's "
             "score lies in the range; records: it tells all of them, and the curator clips each. In both cases it is "
-            "its word that a record's score depends on that record, the hyper-parameters and public models alone."
+            "its word that a record's score depends on that record, the hyper-parameters and public models alone. "
+            "whole: it tells one score, which may be any function of the dataset (AUC): noise is for the whole range."
         ),
     )
 

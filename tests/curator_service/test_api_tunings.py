@@ -170,6 +170,17 @@ def test_scores_of_records_are_clipped_one_by_one(owner, case, replies):
     assert ended.clipped == 6 * 100
 
 
+def test_a_score_of_the_whole_dataset_gets_noise_for_its_whole_range(owner, case):
+    """200 times that of a mean over 200 records: one record may move an AUC from end to end, on nobody's word."""
+    mean, whole = (owner.preview_tuning(case.http("1000", reply=reply)) for reply in ("mean", "whole"))
+    assert whole.value_sensitivity == pytest.approx(200 * mean.value_sensitivity)
+    assert "any function of the validation dataset" in whole.guarantee
+    assert "scorer's word" not in whole.guarantee
+    ended = _ended(owner, case.http("1000", reply="whole"))
+    assert (ended.state, ended.result.index) == ("completed", 5)
+    assert ended.result.value == pytest.approx(0.8, abs=0.1)
+
+
 def test_the_seed_of_a_simulation_cannot_be_picked_by_previews(owner):
     """Two runs of one request have sensitivities of their own; a preview tells a third. The control: previews agree."""
     case = registered(owner, m=50, seed=32)

@@ -183,7 +183,9 @@ def test_a_folder_that_cannot_be_used_ends_the_demo_in_one_line(tmp_path):
     _check_one_line(_demo("--out", tmp_path / "file" / "out"))
 
 
-@pytest.mark.parametrize("arguments", [("--runs", "0"), ("--curator", "http://127.0.0.1:9"), ("--nothing",)])
+@pytest.mark.parametrize(
+    "arguments", [("--runs", "0"), ("--curator", "http://127.0.0.1:9"), ("--nothing",), ("--keep", "--tuning")]
+)
 def test_arguments_that_do_not_fit_are_a_usage_error(arguments):
     done = _demo(*arguments)
     assert done.returncode == 2
@@ -193,7 +195,7 @@ def test_arguments_that_do_not_fit_are_a_usage_error(arguments):
 
 def test_the_table_of_tuning_methods_is_printed_and_a_large_epsilon_finds_the_best_lambda():
     """One row of it: with epsilon 1000 noise is nearly none, and the program's own scores must be the curator's."""
-    command = [sys.executable, "-m", "demo.tuning", "--methods", "grid_exponential", "--epsilons", "1000"]
+    command = [sys.executable, "-m", "demo", "--tuning", "--methods", "grid_exponential", "--epsilons", "1000"]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("BLINDOPT_")} | {"COLUMNS": "140"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stderr) == (0, "")

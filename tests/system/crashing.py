@@ -12,6 +12,7 @@ import functools
 import json
 import multiprocessing
 import os
+import re
 import secrets
 import signal
 import sqlite3
@@ -166,12 +167,12 @@ def _call(gun: Gun, owner: Any, name: str, point: str, about: Callable[..., str]
 
 
 def _replies(gun: Gun, of: dict[tuple[str, str], str]) -> None:
-    """Points before a reply, when the head of it has left, and when all of it has."""
+    """Points before a reply, when the head of it has left, and when all of it has; by method and end of the path."""
 
     def watched(app: Any) -> Any:
         async def serve(scope: Any, receive: Any, send: Any) -> None:
             path, method = scope.get("path", ""), scope.get("method")
-            what = next((name for (m, end), name in of.items() if m == method and path.endswith(end)), None)
+            what = next((name for (m, end), name in of.items() if m == method and re.search(f"{end}$", path)), None)
             key = dict(scope.get("headers", ())).get(b"idempotency-key", b"").decode()
 
             async def sent(message: Any) -> None:
@@ -205,8 +206,10 @@ def curator(gun: Gun) -> Callable[[], None]:
     from curator_service import cli, store, vault
     from curator_service.measurement.column import is_exact
     from curator_service.privacy import noise
+    from curator_service.scoring.worker import Worker
     from curator_service.service import exchange, releases
     from curator_service.service.datasets import Datasets
+    from curator_service.service.tunings import Tunings
     from shared.serving.store import notes
 
     commits = Commits(gun)
@@ -228,8 +231,14 @@ def curator(gun: Gun) -> Callable[[], None]:
             ("GET", "/audit/checkpoint"): "checkpoint",
             ("POST", "/audit/countersignatures"): "countersigned",
             ("POST", ":release"): "published",
+            ("POST", "/v1/tunings"): "tuning",
+            ("GET", r"/v1/tunings/tun_\w+"): "told",
         },
     )
+    commits.mark(Tunings, "_add", "tuning", lambda self, db, identity, *_: identity)
+    commits.mark(Tunings, "_settle", "tuned", lambda self, db, identity, **_: identity)
+    _call(gun, Worker, "work", "tuning.work", lambda self, job: str(job.tuning_id))
+    _call(gun, Tunings, "_ending", "tuning.drawn")
 
     def named(ask: Callable[..., Any]) -> Callable[..., Any]:
         async def asks(self: Any, asked: Any, *rest: Any) -> Any:
@@ -285,7 +294,9 @@ def modeler(gun: Gun) -> Callable[[], None]:
 def _break_curator(gun: Gun) -> None:
     from curator_service import store
     from curator_service.privacy import ledger
+    from curator_service.service import tuning_accounts
     from curator_service.service.exchange import Exchanges
+    from curator_service.service.tunings import Tunings
     from curator_service.store import ledger as lines
     from curator_service.vault import new_id
     from shared import wire
@@ -338,6 +349,26 @@ def _break_curator(gun: Gun) -> None:
 
         return adds
 
+    def forgiving(recover: Callable[..., Any]) -> Callable[..., Any]:
+        """A tuning that a kill interrupted is run again, under the charge that it has."""
+
+        def recovers(self: Any, db: Any) -> None:
+            if not gun.broken("tuned again"):
+                recover(self, db)
+                return
+            for identity in self._table.running(db):
+                self._queue.put(identity)
+
+        return recovers
+
+    def unpaid(charge: Callable[..., Any]) -> Callable[..., Any]:
+        def charges(*args: Any) -> Any:
+            return None if gun.broken("tuned for nothing") else charge(*args)
+
+        return charges
+
+    _around(Tunings, "_recover", forgiving)
+    _around(tuning_accounts, "charge", unpaid)
     _around(Exchanges, "ask", redrawing)
     _around(Exchanges, "_begin", beginning)
     _around(Exchanges, "_settle", settling)
@@ -371,7 +402,7 @@ def _break_modeler(gun: Gun, run: Any) -> None:
 
 SERVICES = {"curator": curator, "modeler": modeler}
 PRELOADED = (
-    *("curator_service.cli", "curator_service.app", "modeler_service.cli", "modeler_service.app"),
+    *("curator_service.cli", "curator_service.app", "modeler_service.cli", "modeler_service.app", "uvicorn"),
     *("opendp.domains", "opendp.measurements", "opendp.metrics", "opendp.mod", "dp_accounting", "scipy.interpolate"),
 )
 

@@ -1,13 +1,17 @@
 """The scorer's side of the wire: what is sent, what is retried, what is no score."""
 
 import math
+import socket
+import threading
+import time
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
 
 from curator_service.scoring.webhook import LONGEST_WAIT_SECONDS, Webhook
 from shared.client import ScorerClient
-from shared.errors import TuningFailed
+from shared.errors import ProtocolViolated, TuningFailed
 from tests.curator_service.scoring.scorer import KEY, serving
 
 
@@ -61,10 +65,71 @@ def test_waits_grow_and_end_at_a_limit():
 
 def test_one_that_is_slow_is_given_up_after_the_last_attempt():
     with (
-        serving(lambda asked, count: __import__("time").sleep(1) or (200, b"{}")) as scorer,
+        serving(lambda asked, count: time.sleep(1) or (200, b"{}")) as scorer,
         pytest.raises(TuningFailed, match="failed 2 times, at last: the other party did not answer in time"),
     ):
         _score(scorer.url, attempts=2, timeout_s=0.1)
+
+
+@contextmanager
+def _dripping(parts, seconds):
+    """A server that answers each connection with ``parts``, so many seconds apart; how many came."""
+    listener, came = socket.create_server(("127.0.0.1", 0)), []
+
+    def answer(connection):
+        with suppress(OSError), connection:
+            connection.recv(65_536)
+            for part in parts:
+                connection.sendall(part)
+                time.sleep(seconds)
+
+    def accept():
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                came.append(connection)
+                threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/", came
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        for connection in came:
+            connection.close()
+
+
+_HEAD, _BODY = b"HTTP/1.1 200 OK\r\nX-Padding: 0123456789\r\nContent-Length: 14\r\n\r\n", b'{"score": 0.5}'
+
+
+@pytest.mark.parametrize("slow", ["head", "body"])
+def test_a_reply_that_comes_a_byte_at_a_time_is_given_up_in_time(slow):
+    """Each byte comes in time, all of them do not. The control: the same bytes without a pause are a score."""
+    head = [bytes([byte]) for byte in _HEAD] if slow == "head" else [_HEAD]
+    parts = [*head, *(bytes([byte]) for byte in _BODY)]
+    with (
+        _dripping(parts, 0.15) as (url, came),
+        pytest.raises(TuningFailed, match="2 times, at last: the other party did not answer in time"),
+    ):
+        _score(url, attempts=2, timeout_s=0.3)
+    assert len(came) == 2
+    with _dripping(parts, 0) as (url, came):
+        assert _score(url, attempts=1) == 0.5
+
+
+def test_a_redirect_is_not_followed_and_a_reply_without_end_is_cut():
+    """What answers at the other address would be a score."""
+    with serving(lambda asked, count: (200, b'{"score": 0.5}')) as other:
+        moved = f"HTTP/1.1 307 Moved\r\nLocation: {other.url}\r\nContent-Length: 0\r\n\r\n".encode()
+        with _dripping([moved], 0) as (url, _), pytest.raises(TuningFailed, match="answered 307"):
+            _score(url)
+        assert other.asked == []
+    endless = [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", *[b"100\r\n" + b" " * 256 + b"\r\n"] * 100]
+    with _dripping(endless, 0) as (url, _):
+        client = ScorerClient(url, KEY.encode(), timeout_s=5, reply_max_bytes=10_000)
+        with client, pytest.raises(ProtocolViolated, match="larger than 10000 bytes"):
+            client.ask(b"{}", key="k", at=0)
 
 
 @pytest.mark.parametrize("status", [400, 404, 302, 201])

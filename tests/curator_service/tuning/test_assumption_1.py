@@ -4,6 +4,7 @@
 each configuration has 2,000 pairs or more.
 """
 
+from dataclasses import replace
 from functools import cache
 from math import sqrt
 
@@ -156,6 +157,29 @@ def test_a_simulated_sensitivity_holds_for_other_pairs():
     others = neighbour_differences(WORLD, betas(50), 0.01, PAIRS[50], seed=6).mean
     assert is_rarer_than((others > bound).sum(), len(others), DELTA)
     assert not is_rarer_than((others > 0.5 * bound).sum(), len(others), DELTA)
+
+
+@pytest.mark.parametrize("end", [2.0, 0.5])
+@pytest.mark.parametrize("apart", [0.01, 0.0001])
+def test_the_sensitivity_of_a_fixed_design_is_not_exceeded_more_often_where_scores_are_clipped(end, apart, rng):
+    """A signed sum of clipped differences could be larger than that of whole ones. The control: half of it is."""
+    arms, weights = design(50)
+    world = replace(WORLD, ends=(-end, end))
+    bound = sensitivity(float(design_sd(WORLD.covariance, arms, SIGMA, apart).max()), N, DELTA)
+    functions = world.functions(PAIRS_OF_DESIGNS // 4, rng)
+    scores = [world.scores(f[:, arms], rng) for f in (functions, world.neighbours(functions, apart, rng))]
+    moved = np.abs((scores[1] - scores[0]) @ weights.T).max(axis=1)
+    assert is_rarer_than(int((moved > bound).sum()), len(moved), DELTA)
+    assert not is_rarer_than(int((moved > bound / 2).sum()), len(moved), DELTA)
+
+
+def test_simulated_scores_are_clipped_before_noise_that_is_added_and_with_noise_of_their_own(rng):
+    values = np.full((2, 5_000), 3.0)
+    added = replace(WORLD, ends=(-1.0, 1.0)).scores(values, rng)
+    own = replace(WORLD, ends=(-1.0, 1.0), adds_noise=False).scores(values, rng)
+    assert abs(added.mean() - 1) < 0.01
+    assert added.std() == pytest.approx(SIGMA, rel=0.1)
+    assert (own == 1).all()
 
 
 LEVELS = {

@@ -340,6 +340,21 @@ def test_a_method_that_needs_a_delta_is_refused_without(name):
         plan(name, delta=0.0)
 
 
+@pytest.mark.parametrize("name", [name for name in METHODS if not name.startswith(PURE)])
+def test_a_delta_beyond_doubles_is_refused(name):
+    with pytest.raises(TuningImpossible, match="1e-30"):
+        plan(name, delta=5e-324)
+
+
+@pytest.mark.parametrize("name", ["grid", "algorithm 2, grid", "weights"])
+@pytest.mark.parametrize("upper", [5e-324, 1e-320, 1e-260])
+def test_a_range_that_no_lattice_of_doubles_is_fine_enough_for_is_refused(name, upper):
+    """The control: one that is a little wider is not."""
+    with pytest.raises(TuningImpossible, match="other units"):
+        plan(name, upper=upper)
+    assert plan("grid", upper=1e-240).run(lambda index: 5e-241).value != 0
+
+
 @pytest.mark.parametrize("name", [name for name in METHODS if name.startswith(VALUE_ALONE)])
 def test_a_method_without_lambda_gives_it_no_share(name):
     with pytest.raises(TuningImpossible, match="releases v~ alone"):
@@ -373,6 +388,8 @@ def test_noise_that_the_built_in_score_does_not_have_is_told(name):
     assert "rests on noise that is not there" in said(plan(own, records="computed"))
     assert "not there" not in said(plan(own, records="scored"))
     assert "not there" not in said(plan({"name": name, "prior": PRIOR}, records="computed"))
+    assert plan(own, records="computed").guarantee.startswith("None: noise: own says")
+    assert plan(own, records="scored").guarantee.startswith("On average")
 
 
 def test_adaptive_searches_say_that_their_order_is_private():

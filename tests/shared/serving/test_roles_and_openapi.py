@@ -19,7 +19,7 @@ from shared.serving.tokens import Role
 OPEN = {"/healthz", "/readyz", "/v1/meta", "/openapi.json"}
 CHANGES_NOTHING = (":preview", "/v1/suggestions")
 """POSTs that create and spend nothing: no key is needed, and no state is in their way."""
-ROLES = {"curator": ("owner", "measurer", "auditor", "modeler"), "modeler": ("vendor", "viewer")}
+ROLES = {"curator": ("owner", "measurer", "auditor", "modeler", "monitor"), "modeler": ("vendor", "viewer", "monitor")}
 
 
 @pytest.fixture(scope="module")
