@@ -75,18 +75,19 @@ def exponential(x: float) -> float:
 
 
 @_compiled
-def _add_products(column: Vector, rows: Matrix, start: int, factors: Vector, count: int) -> None:
-    """column += the first ``count`` rows, from ``start`` on, times their factors; four at a time."""
+def _add_products(column: Vector, rows: Matrix, start: int, sign: float, factors: Vector, count: int) -> None:
+    """column += sign times the first ``count`` rows, from ``start`` on, times their factors; four at a time."""
     size, number, j = len(column), column.dtype.type, 0
     while j + 4 <= count:
-        f0, f1, f2, f3 = number(factors[j]), number(factors[j + 1]), number(factors[j + 2]), number(factors[j + 3])
+        f0, f1 = number(sign * factors[j]), number(sign * factors[j + 1])
+        f2, f3 = number(sign * factors[j + 2]), number(sign * factors[j + 3])
         r0, r1 = rows[j, start : start + size], rows[j + 1, start : start + size]
         r2, r3 = rows[j + 2, start : start + size], rows[j + 3, start : start + size]
         for i in range(size):
             column[i] += (f0 * r0[i] + f1 * r1[i]) + (f2 * r2[i] + f3 * r3[i])
         j += 4
     while j < count:
-        f0, r0 = number(factors[j]), rows[j, start : start + size]
+        f0, r0 = number(sign * factors[j]), rows[j, start : start + size]
         for i in range(size):
             column[i] += f0 * r0[i]
         j += 1
@@ -102,7 +103,7 @@ def _covariances(
         squares, own = kept[q, start : start + size], query[q + 1]
         for i in range(size):
             column[i] = squares[i] + own
-        _add_products(column, kept, start, query, q)
+        _add_products(column, kept, start, 1.0, query, q)
     else:
         for i in range(size):
             column[i] = 0.0
@@ -155,10 +156,10 @@ def _update(
         _covariances(column, kept, start, queries[step], products, kind, signal)
         if nugget > 0 and start <= asked[step] < end:
             column[asked[step] - start] += nugget
-        _add_products(column, whitened, start, -factor[step, :step], step)
-        pivot, weight = factor[step, step], weights[step]
+        _add_products(column, whitened, start, -1.0, factor[step], step)
+        inverse, weight = 1.0 / factor[step, step], weights[step]
         for i in range(end - start):
-            told = column[i] / pivot
+            told = column[i] * inverse
             column[i] = told
             means[i] += told * weight
             variances[i] -= told * told

@@ -81,10 +81,12 @@ class Posterior:
         self._noise_variance, self._prior_mean = noise_variance, float(prior_mean)
         self._prior_variance = kernel.variance + nugget
         self.n = n
-        few = n <= _FEW
-        self._points = Points(candidates, kernel, dtype, apart=few)
+        tiled = n <= _FEW and Tiles.suited(n, kernel) is not None
+        self._points = Points(candidates, kernel, dtype, apart=tiled)
         # A few grow by columns, all together; many by rows, each when it is needed.
-        self._whitened: Matrix = columns(n, capacity, dtype) if few else np.empty((n, capacity), dtype)
+        self._whitened: Matrix = np.empty((n, capacity), dtype, order="F" if n <= _FEW else "C")
+        if tiled:
+            self._whitened = columns(n, capacity, dtype)
         self._mean: Vector = np.full(n, self._prior_mean)
         self._variance: Vector = np.full(n, self._prior_variance)
         self._state: Rows = np.zeros(n, dtype=np.intp)  # how many outcomes mean and variance know
@@ -96,7 +98,7 @@ class Posterior:
         self._tolerance = 64.0 * float(np.finfo(dtype).eps) * (1 + self._points.strain)
         self._slack = self._tolerance * self._prior_variance  # what rounding may hide of a variance
         self._tiles: Tiles | None = None
-        if few:
+        if tiled:
             moments = self._mean, self._variance
             self._tiles = Tiles.made(self._points, kernel, nugget, self._whitened, *moments, self._slack)
         self.count = 0

@@ -54,6 +54,12 @@ class Tiles:
         numbers = by_columns(whitened), mean, variance, self._deviation, self._state, slack
         self._fixed = (by_columns(points.kept), *law, *numbers)
 
+    @staticmethod
+    def suited(n: int, kernel: Kernel) -> ModuleType | None:
+        """Loops for so many candidates and this kernel, if there are any."""
+        loops = compiled() if n >= _WORTH else None
+        return loops if loops is not None and type(kernel) in loops.KINDS else None
+
     @classmethod
     def made(
         cls,
@@ -66,9 +72,7 @@ class Tiles:
         slack: float,
     ) -> "Tiles | None":
         """Tiles, where there are candidates enough and loops for them."""
-        if len(mean) < _WORTH or not points.strain <= _STRAIN_MAX or (loops := compiled()) is None:
-            return None
-        if type(kernel) not in loops.KINDS:
+        if not points.strain <= _STRAIN_MAX or (loops := cls.suited(len(mean), kernel)) is None:
             return None
         return cls(loops, points, kernel, nugget, whitened, mean, variance, slack)
 
