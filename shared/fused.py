@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 from shared.kernels import Kernel, Matern12, Matern32, Matern52, SquaredExponential
 from shared.matrix import Matrix, Vector
 
-TILE = 128
+TILE = 256
 KINDS: dict[type[Kernel], int] = {SquaredExponential: 0, Matern12: 1, Matern32: 3, Matern52: 5}
 """Which kernels the loops know, and by what number (a Matern's is twice its order)."""
 
 Rows = NDArray[np.intp]
 _FIRST = 8  # tiles of the largest bounds that come before the others: they tell what others must reach
 _LOWEST = float(np.finfo(np.float64).min)
+_EPSILON = float(np.finfo(np.float64).eps)
 _SMALLEST = -708.0  # below, exp is 1e-308: nought
 _LOG2E, _SHIFT = 1.44269504088896338700, 6755399441055744.0  # 1.5 * 2^52: adding it rounds to whole numbers
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
@@ -242,7 +243,8 @@ def close(
     factor: Matrix,
     weights: Vector,
     t: int,
-    growth: Vector,
+    surprise: Vector,
+    weight: float,
     shift: float,
     hides: NDArray[np.bool_],
     upper: Vector,
@@ -251,13 +253,15 @@ def close(
 ) -> int:
     """How many candidates may have the largest bound; they come into ``found`` (n,), in order.
 
-    ``growth`` (t + 1,): by what the deviation of one that knows s outcomes is multiplied in what its bound is at most.
+    ``surprise`` (t + 1 or more,) are the sums of squared weights of the first s = 0 .. t outcomes.
     """
-    n, tiles, best = len(mean), len(state), _LOWEST
+    n, tiles, best, exact = len(mean), len(state), _LOWEST, sqrt(weight)
+    most = weight + surprise[t] + 4 * _EPSILON * t * surprise[t]  # the last is what the sums may have lost
     for tile in range(tiles):
         start, end = tile * TILE, min((tile + 1) * TILE, n)
+        growth = exact if state[tile] == t else sqrt(most - surprise[state[tile]])
         tops[tile] = _bounds(
-            mean[start:end], deviation[start:end], hides[start:end], growth[state[tile]], shift, upper[start:end]
+            mean[start:end], deviation[start:end], hides[start:end], growth, shift, upper[start:end]
         )
     for turn in range(min(_FIRST, tiles) + tiles):
         tile = turn - min(_FIRST, tiles)
@@ -275,10 +279,10 @@ def close(
             )  # fmt: skip
             state[tile] = t
             tops[tile] = _bounds(
-                mean[start:end], deviation[start:end], hides[start:end], growth[t], shift, upper[start:end]
+                mean[start:end], deviation[start:end], hides[start:end], exact, shift, upper[start:end]
             )
         best = max(
-            best, _reached(mean[start:end], variance[start:end], hides[start:end], growth[t], shift, slack)
+            best, _reached(mean[start:end], variance[start:end], hides[start:end], exact, shift, slack)
         )
     count = 0
     for tile in range(tiles):

@@ -11,7 +11,7 @@ from shared.kernels import Kernel
 from shared.matrix import Matrix, Vector
 
 Precision = type[np.float64] | type[np.float32]
-_BLOCK = 1 << 17  # numbers read together
+_BLOCK = 1 << 15  # numbers read together
 _PRODUCT_MAX = 1e3  # squared norm up to which |a|^2 + |b|^2 - 2 a.b keeps 12 digits of what an exponent needs
 _SPANNED = 1e-10  # squared singular values below this share of the largest may be none
 _FLAT = 1e-12  # what a column may reach, as a share of the largest, and be dropped
@@ -31,13 +31,15 @@ class Points:
         self._kernel = kernel
         with np.errstate(over="ignore", invalid="ignore"):
             centre, basis = self._frame(candidates)
-            basis /= kernel.lengthscale
-            q = basis.shape[1]
+            q = candidates.shape[1] if basis is None else basis.shape[1]
             self.columns = q + 2
             self.kept: Matrix = columns(n, q + 2, dtype) if apart else np.empty((n, q + 2), dtype)
             largest, place = 0.0, 0
             for block in _blocks(candidates):
-                at, part = (block - centre) @ basis, self.kept[place : place + len(block)]
+                at, part = block - centre, self.kept[place : place + len(block)]
+                if basis is not None:
+                    at = at @ basis
+                at *= 1.0 / kernel.lengthscale
                 squares = np.einsum("ij,ij->i", at, at)
                 part[:, :q], part[:, q], part[:, q + 1] = at, squares, 1.0
                 largest, place = max(largest, float(squares.max())), place + len(block)
@@ -48,23 +50,26 @@ class Points:
         self.strain = largest if self.by_products else 8.0 * largest**0.5
 
     @staticmethod
-    def _frame(candidates: Matrix) -> tuple[Vector, Matrix]:
-        """The mean, and an orthonormal basis (r, q) of what the centred candidates span; q = r where in doubt."""
+    def _frame(candidates: Matrix) -> tuple[Vector, Matrix | None]:
+        """The mean, and an orthonormal basis (r, q) of what the centred candidates span.
+
+        None where they span all columns, or may: these are kept as they are.
+        """
         n, r = candidates.shape
         start, total, gram = np.array(candidates[0]), np.zeros(r), np.zeros((r, r))
         for block in _blocks(candidates):
             shifted = block - start
-            total += shifted.sum(axis=0)
+            total += shifted.T @ np.ones(len(shifted))
             gram += shifted.T @ shifted
         if not (np.isfinite(gram).all() and np.isfinite(start).all()):
             if not all(np.isfinite(block).all() for block in _blocks(candidates)):
                 raise NumericalFailure("the candidates hold a number that is not finite")
-            return start, np.eye(r)
+            return start, None
         centre = start + total / n
         values, vectors = np.linalg.eigh(gram - np.outer(total, total) / n)
         doubtful = values <= _SPANNED * values[-1]
         if not doubtful.any():
-            return centre, np.eye(r)
+            return centre, None
         reached = np.zeros(r)
         for block in _blocks(candidates):
             np.maximum(reached, np.abs((block - centre) @ vectors).max(axis=0), out=reached)

@@ -1,7 +1,7 @@
 """The exact Gaussian-process posterior at every candidate, and the row with the largest bound, found lazily."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -374,7 +374,7 @@ class Posterior:
         row = int(rows[choice.row])
         if len(found) == 1:
             self._chosen = row, found[0][0][choice.row], float(mean[choice.row]), float(variance[choice.row])
-        return replace(choice, row=row)
+        return Choice(row, choice.mean, choice.sd, choice.acquisition, choice.ties)
 
     def _close(self, weight: float) -> Rows:
         """All candidates that may have the largest bound, in order."""
@@ -382,7 +382,7 @@ class Posterior:
         # What rounding may hide of a mean: it is an inner product with the weights.
         shift = self._tolerance * float(np.sqrt(self._prior_variance * self._surprise[self.count]))
         if self._tiles is not None:
-            rows, upper = self._tiles.close(self._outcomes(), np.sqrt(self._growth(weight)), shift, self._hides)
+            rows, upper = self._tiles.close(self._outcomes(), self._surprise, weight, shift, self._hides)
         elif len(self._mean) > _FEW:
             rows, upper = self._late(weight, slack, shift)
         elif self._may_go_ahead() and (near := self._near(weight, slack, shift)) is not None:
@@ -399,13 +399,6 @@ class Posterior:
             reached = min(upper[rows].max(), upper_confidence_bound(mean, variance, weight)[0])
             rows = rows[upper[rows] >= reached]
         return rows
-
-    def _growth(self, weight: float) -> Vector:
-        """By what the variance of one that knows s = 0 .. t outcomes is multiplied in its bound."""
-        t = self.count
-        growth: Vector = weight + (self._surprise[t] - self._surprise[: t + 1])
-        growth[:t] += 4 * _EPSILON * t * self._surprise[t]  # what the difference may have lost
-        return growth
 
     def _outcomes(self) -> Outcomes:
         """As compiled loops read them."""
@@ -469,7 +462,9 @@ class Posterior:
     def _late(self, weight: float, slack: float, shift: float) -> tuple[Rows, Vector]:
         """The same without bringing everybody up to date; and what the bounds are at most."""
         t = self.count
-        growth, upper = self._growth(weight), self._bounds
+        growth = weight + (self._surprise[t] - self._surprise[: t + 1])
+        growth += 4 * _EPSILON * t * self._surprise[t]  # what the difference may have lost
+        upper = self._bounds
         for start in range(0, len(upper), _SCAN):
             part, told = slice(start, start + _SCAN), upper[start : start + _SCAN]
             growth.take(self._state[part], out=told, mode="clip")

@@ -80,10 +80,12 @@ class Tiles:
         """Bring all up to date."""
         self._loops.refresh(*self._fixed, *outcomes)
 
-    def close(self, outcomes: Outcomes, growth: Vector, shift: float, hides: NDArray[np.bool_]) -> tuple[Rows, Vector]:
+    def close(
+        self, outcomes: Outcomes, surprise: Vector, weight: float, shift: float, hides: NDArray[np.bool_]
+    ) -> tuple[Rows, Vector]:
         """All candidates that may have the largest bound, in order; and what the bounds of all are at most."""
         count = self._loops.close(
-            *self._fixed, *outcomes, growth, shift, hides, self._upper, self._tops, self._found
+            *self._fixed, *outcomes, surprise, weight, shift, hides, self._upper, self._tops, self._found
         )
         return self._found[:count].copy(), self._upper
 
