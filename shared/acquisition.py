@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import log, pi
+from math import log, pi, sqrt
 
 import numpy as np
 
@@ -69,7 +69,7 @@ def choose_maximum(
     return Choice(
         row=row,
         mean=float(mean[row]),
-        sd=float(np.sqrt(variance[row])),
+        sd=sqrt(variance[row]),
         acquisition=float(acquisition[row]),
         ties=len(best),
     )

@@ -1,7 +1,7 @@
 """The exact Gaussian-process posterior at every candidate, and the row with the largest bound, found lazily."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
@@ -11,7 +11,8 @@ from shared.acquisition import Choice, choose_maximum, upper_confidence_bound
 from shared.errors import NumericalFailure
 from shared.kernels import Kernel
 from shared.matrix import Matrix, Vector
-from shared.points import Points, Precision
+from shared.points import Points, Precision, columns
+from shared.tiles import Outcomes, Tiles
 
 OUTCOME_MAX = 1e150  # its square is still a number
 Rows = NDArray[np.intp]
@@ -48,7 +49,10 @@ class Posterior:
     maximum, is computed once more in float64 and in an order of operations that depends on nothing but row and
     outcomes. So neither a restart, nor how often one chose before, nor ``dtype`` changes the row that is chosen.
 
-    Few candidates (up to 50,000) are brought up to date all together: up to 16,000 at each choice, which takes less
+    **Compiled.** Where numba is installed (the extra ``fast``), 2,000 to 50,000 candidates are left to compiled loops,
+    in which they wait tile by tile (see ``shared.fused``). All else is the same, and the choices are.
+
+    In plain numpy, few candidates (up to 50,000) are brought up to date all together: up to 16,000 at each choice, which takes less
     than telling which could be left out; more of them when many outcomes have gathered, and until then only those near
     the maximum go ahead, in arrays of their own.
 
@@ -77,9 +81,12 @@ class Posterior:
         self._noise_variance, self._prior_mean = noise_variance, float(prior_mean)
         self._prior_variance = kernel.variance + nugget
         self.n = n
-        self._points = Points(candidates, kernel, dtype)
+        tiled = n <= _FEW and Tiles.suited(n, kernel) is not None
+        self._points = Points(candidates, kernel, dtype, apart=tiled)
         # A few grow by columns, all together; many by rows, each when it is needed.
         self._whitened: Matrix = np.empty((n, capacity), dtype, order="F" if n <= _FEW else "C")
+        if tiled:
+            self._whitened = columns(n, capacity, dtype)
         self._mean: Vector = np.full(n, self._prior_mean)
         self._variance: Vector = np.full(n, self._prior_variance)
         self._state: Rows = np.zeros(n, dtype=np.intp)  # how many outcomes mean and variance know
@@ -89,6 +96,11 @@ class Posterior:
         self._ahead: _Ahead | None = None
         self._stripes = min(n, _LEADERS)
         self._tolerance = 64.0 * float(np.finfo(dtype).eps) * (1 + self._points.strain)
+        self._slack = self._tolerance * self._prior_variance  # what rounding may hide of a variance
+        self._tiles: Tiles | None = None
+        if tiled:
+            moments = self._mean, self._variance
+            self._tiles = Tiles.made(self._points, kernel, nugget, self._whitened, *moments, self._slack)
         self.count = 0
         self._chosen: tuple[int, Vector, float, float] | None = None  # the row solved for last, for ``observe``
         self._hidden: Rows = np.empty(0, dtype=np.intp)
@@ -138,7 +150,7 @@ class Posterior:
             return
         self.count, self._chosen = count, None
         w = self._weights[:count].astype(self._whitened.dtype, copy=False)
-        know = np.flatnonzero(self._state > count)
+        know = np.flatnonzero(self._state > count) if self._tiles is None else self._tiles.knowing_more(count)
         size = max(_LEADERS, _CELLS // max(1, count))
         for start in range(0, len(know), size):
             rows = know[start : start + size]
@@ -146,6 +158,8 @@ class Posterior:
             self._mean[rows] = self._prior_mean + old @ w
             self._variance[rows] = np.maximum(self._prior_variance - np.einsum("ij,ij->i", old, old), 0.0)
             self._state[rows] = count
+        if self._tiles is not None:
+            self._tiles.retract(count)
         self._ahead = None
         if self._everybody > count:
             self._everybody, self._deviation = count, np.empty(0)
@@ -217,7 +231,7 @@ class Posterior:
         With its mean and variance, in float64: like a choice, they depend on the outcomes alone.
         """
         mean, variance = self.moments(rows)
-        slack = self._tolerance * self._prior_variance
+        slack = self._slack
         shift = self._tolerance * float(np.sqrt(self._prior_variance * self._surprise[self.count]))
         low = mean - np.sqrt(weight * (variance + slack)) - shift
         high = mean - np.sqrt(weight * np.maximum(variance - slack, 0.0)) + shift
@@ -237,7 +251,9 @@ class Posterior:
             self._extend(rows[start : start + size])
 
     def _refresh_all(self) -> None:
-        if len(self._mean) <= _FEW and self._everybody < self.count:
+        if self._tiles is not None:
+            self._tiles.refresh(self._outcomes())
+        elif len(self._mean) <= _FEW and self._everybody < self.count:
             self._extend_all()
             self._deviation, self._ahead = np.empty(0), None
         elif self._everybody < self.count:
@@ -358,14 +374,16 @@ class Posterior:
         row = int(rows[choice.row])
         if len(found) == 1:
             self._chosen = row, found[0][0][choice.row], float(mean[choice.row]), float(variance[choice.row])
-        return replace(choice, row=row)
+        return Choice(row, choice.mean, choice.sd, choice.acquisition, choice.ties)
 
     def _close(self, weight: float) -> Rows:
         """All candidates that may have the largest bound, in order."""
-        slack = self._tolerance * self._prior_variance
+        slack = self._slack
         # What rounding may hide of a mean: it is an inner product with the weights.
         shift = self._tolerance * float(np.sqrt(self._prior_variance * self._surprise[self.count]))
-        if len(self._mean) > _FEW:
+        if self._tiles is not None:
+            rows, upper = self._tiles.close(self._outcomes(), self._surprise, weight, shift, self._hides)
+        elif len(self._mean) > _FEW:
             rows, upper = self._late(weight, slack, shift)
         elif self._may_go_ahead() and (near := self._near(weight, slack, shift)) is not None:
             rows, upper = near
@@ -381,6 +399,10 @@ class Posterior:
             reached = min(upper[rows].max(), upper_confidence_bound(mean, variance, weight)[0])
             rows = rows[upper[rows] >= reached]
         return rows
+
+    def _outcomes(self) -> Outcomes:
+        """As compiled loops read them."""
+        return self._queries.T, self._asked, self._factor, self._weights, self.count
 
     def _may_go_ahead(self) -> bool:
         """Not where rows are hidden: those near the maximum are too often among them."""

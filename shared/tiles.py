@@ -1,0 +1,99 @@
+"""Candidates in tiles of consecutive rows, brought up to date by compiled loops where these can be had."""
+
+from functools import cache
+from types import ModuleType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shared.kernels import Kernel
+from shared.matrix import Matrix, Vector
+from shared.points import Points, by_columns
+
+Rows = NDArray[np.intp]
+Outcomes = tuple[Matrix, Rows, Matrix, Vector, int]
+"""What the loops read of them: queries (t or more, q + 2), rows asked, factor, weights, and how many they are."""
+_WORTH = 2_000  # candidates from which on compiled loops take less than what is interpreted around them
+_STRAIN_MAX = 1e12  # of a point: distances stay far from overflow, also in float32
+
+
+@cache
+def compiled() -> ModuleType | None:
+    """The compiled loops; None without numba, or where it has no place for machine code. The first call is slow."""
+    try:
+        from shared import fused
+    except (ImportError, RuntimeError):
+        return None
+    return fused
+
+
+class Tiles:
+    """The state of all candidates, tile by tile: a tile waits until one of its bounds may be the largest.
+
+    Writes ``whitened`` (n, capacity), ``mean`` and ``variance`` (n,) of the posterior that it belongs to. ``slack``
+    is what rounding may add to a variance. ``made`` says None where plain numpy is to do it all.
+    """
+
+    def __init__(
+        self,
+        loops: ModuleType,
+        points: Points,
+        kernel: Kernel,
+        nugget: float,
+        whitened: Matrix,
+        mean: Vector,
+        variance: Vector,
+        slack: float,
+    ) -> None:
+        n = len(mean)
+        self._loops, self._size, self._mean, self._variance, self._slack = loops, loops.TILE, mean, variance, slack
+        self._deviation: Vector = np.sqrt(variance + slack)
+        self._state: Rows = np.zeros(-(-n // self._size), dtype=np.intp)
+        self._upper, self._tops, self._found = np.empty(n), np.empty(len(self._state)), np.empty(n, dtype=np.intp)
+        law = points.by_products, loops.KINDS[type(kernel)], kernel.variance, nugget
+        numbers = by_columns(whitened), mean, variance, self._deviation, self._state, slack
+        self._fixed = (by_columns(points.kept), *law, *numbers)
+
+    @staticmethod
+    def suited(n: int, kernel: Kernel) -> ModuleType | None:
+        """Loops for so many candidates and this kernel, if there are any."""
+        loops = compiled() if n >= _WORTH else None
+        return loops if loops is not None and type(kernel) in loops.KINDS else None
+
+    @classmethod
+    def made(
+        cls,
+        points: Points,
+        kernel: Kernel,
+        nugget: float,
+        whitened: Matrix,
+        mean: Vector,
+        variance: Vector,
+        slack: float,
+    ) -> "Tiles | None":
+        """Tiles, where there are candidates enough and loops for them."""
+        if not points.strain <= _STRAIN_MAX or (loops := cls.suited(len(mean), kernel)) is None:
+            return None
+        return cls(loops, points, kernel, nugget, whitened, mean, variance, slack)
+
+    def refresh(self, outcomes: Outcomes) -> None:
+        """Bring all up to date."""
+        self._loops.refresh(*self._fixed, *outcomes)
+
+    def close(
+        self, outcomes: Outcomes, surprise: Vector, weight: float, shift: float, hides: NDArray[np.bool_]
+    ) -> tuple[Rows, Vector]:
+        """All candidates that may have the largest bound, in order; and what the bounds of all are at most."""
+        count = self._loops.close(
+            *self._fixed, *outcomes, surprise, weight, shift, hides, self._upper, self._tops, self._found
+        )
+        return self._found[:count].copy(), self._upper
+
+    def knowing_more(self, count: int) -> Rows:
+        """Who knows more than ``count`` outcomes."""
+        return np.flatnonzero(np.repeat(self._state > count, self._size)[: len(self._mean)])
+
+    def retract(self, count: int) -> None:
+        """Means and variances have gone back to the first ``count`` outcomes."""
+        np.minimum(self._state, count, out=self._state)
+        np.sqrt(self._variance + self._slack, out=self._deviation)
