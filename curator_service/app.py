@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
+from curator_service import console
 from curator_service.desk import open_desk
 from curator_service.routes import accounts, advisories, datasets, exchange, forecasts, meta, studies, tunings
 from curator_service.service.curator import Curator
@@ -63,6 +64,7 @@ def build(settings: Settings) -> FastAPI:
         auditors=("owner", "auditor", "modeler"),
         hot=[exchange.HOT],
         lifespan=lifespan,
+        console=console.build(),
     )
     app.state.curator = curator
     return app

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
+from modeler_service import console
 from modeler_service.desk import open_desk
 from modeler_service.routes import meta, runs, suggestions
 from modeler_service.service import Modeler
@@ -47,6 +48,7 @@ def build(settings: Settings) -> FastAPI:
         ),
         auditors=("vendor", "viewer"),
         lifespan=lifespan,
+        console=console.build(),
         read_by_hand=(wire.ObservationImport,),
     )
     app.state.modeler = modeler

@@ -10,6 +10,7 @@ from starlette.routing import Route
 from shared import wire
 from shared.errors import AuditUnavailable
 from shared.serving import audit_routes, problems
+from shared.serving.console import Console
 from shared.serving.desk import Desk
 from shared.serving.gate import Gate
 from shared.serving.rates import Buckets
@@ -31,12 +32,13 @@ def build(
     hot: list[Route] | None = None,
     lifespan: Any = None,
     read_by_hand: tuple[type[BaseModel], ...] = (),
+    console: Console | None = None,
 ) -> FastAPI:
     """The application: gate, problem documents, health, the log, the service's own routes.
 
     ``period_of`` (method, path, principal) tells the seconds that replies leave at whole multiples of; None: at once.
     ``hot`` are routes that answer in front of the documented ones, without FastAPI's machinery; ``read_by_hand`` are
-    bodies that routes parse themselves, for the contract.
+    bodies that routes parse themselves, for the contract; ``console`` are the pages for people.
     FastAPI's documentation pages load outside resources, so only /openapi.json is served.
     """
     app = FastAPI(
@@ -58,10 +60,13 @@ def build(
         failing=Buckets(settings.bad_tokens_per_minute / 60, settings.bad_tokens_per_minute),
         limit_of=limit_of,
         period_of=period_of,
+        front=console.open(app, desk, settings) if console is not None else None,
     )
     app.router.routes.extend(hot or [])
     for router in [*routers, audit_routes.router(auditors), _health()]:
         app.include_router(router)
+    if console is not None:
+        app.router.routes.extend(console.routes)
     app.openapi = lambda: _openapi(app, (wire.Problem, *read_by_hand))  # type: ignore[method-assign]
     return app
 

@@ -1,4 +1,4 @@
-"""The command line that both services have: serve, token, audit.
+"""The command line that both services have: serve, token, user, audit.
 
 What only some commands need, the web server above all, they import when they run: a token is made in a moment.
 """
@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from shared import reconciliation
 from shared.audit import Head
 from shared.errors import BlindoptError, LogBroken, StateConflict
-from shared.serving import logs
+from shared.serving import logs, users_cli
 from shared.serving.desk import Desk
 from shared.serving.settings import ServiceSettings
 from shared.serving.store.database import Connection, only_process
@@ -75,6 +75,15 @@ def build(
     cli = typer.Typer(help=about, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
     cli.add_typer(_tokens(service, main_role, roles, settings, desk), name="token")
     cli.add_typer(_audit(settings, desk, check), name="audit")
+    people = users_cli.build(
+        service,
+        main_role,
+        roles,
+        lambda: desk(_checked(settings)),
+        lambda: desk(existing(settings)),
+        plain_errors,
+    )
+    cli.add_typer(people, name="user")
 
     @cli.callback(invoke_without_command=True)
     def start(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:

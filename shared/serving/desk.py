@@ -20,7 +20,7 @@ from shared.errors import AuditUnavailable, IdempotencyKeyMissing, LogBroken, St
 from shared.notes import Checkpoint, Signer
 from shared.reconciliation import Export
 from shared.serving.seal import Seal
-from shared.serving.store import logs, notes, replies, tokens
+from shared.serving.store import logs, notes, replies, tokens, users
 from shared.serving.store.base import Clock
 from shared.serving.store.database import Connection, Database
 from shared.serving.store.replies import StoredReply
@@ -128,8 +128,12 @@ class Desk:
                 self.database.submit(lambda db: tokens.used(db, kid, at))
 
     def check_live(self, db: Connection, principal: Principal) -> None:
-        """Unauthenticated if the token was revoked or has expired since it was shown."""
-        if not tokens.is_live(tokens.find(db, principal.kid), self.clock()):
+        """Unauthenticated if the token was revoked or has expired since it was shown, or the user was disabled."""
+        if principal.is_user:
+            live = users.is_live(db, principal.kid)
+        else:
+            live = tokens.is_live(tokens.find(db, principal.kid), self.clock())
+        if not live:
             raise Unauthenticated(_HOW_TO_ASK)
 
     def issue(self, role: Role, name: str, *, days: int) -> tuple[Token, Principal]:

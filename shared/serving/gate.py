@@ -10,13 +10,14 @@ import secrets
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared.audit import RECEIPT_HEADER
 from shared.errors import NO_ROOM, BlindoptError, BodyTooLarge, Invalid, StorageUnavailable, Unauthenticated
-from shared.serving import problems
+from shared.serving import inside, problems
 from shared.serving.desk import KEY, Asked, Desk, Expired
 from shared.serving.pace import Pace
 from shared.serving.rates import Buckets
@@ -33,6 +34,23 @@ _HEADERS = (
 )
 
 
+class Front(Protocol):
+    """Pages for people beside the API: they know who asks by a cookie, and answer in HTML."""
+
+    @property
+    def headers(self) -> tuple[tuple[bytes, bytes], ...]:
+        """On each of its replies, in place of the API's."""
+
+    def owns(self, path: str) -> bool:
+        """Whether a path is a page's."""
+
+    def admit(self, scope: Scope, cookies: str) -> Principal | None:
+        """Who is logged in, if anyone; the pages themselves say who may see what."""
+
+    def refusal(self, scope: Scope, error: BlindoptError) -> Response:
+        """A page that tells an error."""
+
+
 class Gate:
     """The outermost layer of a service."""
 
@@ -44,6 +62,7 @@ class Gate:
         failing: Buckets,
         limit_of: Callable[[str, Principal | None], int],
         period_of: Callable[[str, str, Principal], float | None] = lambda method, path, principal: None,
+        front: Front | None = None,
     ) -> None:
         self.app = app
         self.desk = desk
@@ -51,6 +70,7 @@ class Gate:
         self.failing = failing
         self.limit_of = limit_of
         self.period_of = period_of
+        self.front = front
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -76,6 +96,7 @@ class _Passage:
         self._state["request_id"] = self._request_id
         self._state["body_sha256"] = self.digest
         self._principal: Principal | None = None
+        self._front = gate.front if gate.front is not None and gate.front.owns(scope["path"]) else None
         self._pace: Pace | None = None
         self._limit = 0
         self._got = 0
@@ -132,9 +153,11 @@ class _Passage:
         """
         path, gate = self._scope["path"], self._gate
         expired: Expired | None = None
-        if path not in _OPEN:
+        if self._front is not None:  # a page asks the API in process, where the rate is bounded
+            self._principal = self._front.admit(self._scope, self._header(b"cookie"))
+        elif path not in _OPEN:
             try:
-                principal = gate.desk.authenticate(self._header(b"authorization"))
+                principal = inside.principal_of(self._scope) or gate.desk.authenticate(self._header(b"authorization"))
             except Expired as error:
                 principal, expired = error.principal, error
             except Unauthenticated:
@@ -215,7 +238,7 @@ class _Passage:
         headers.append((b"x-request-id", self._request_id.encode()))
         if not any(name == b"cache-control" for name, _ in headers):
             headers.append((b"cache-control", b"no-store"))
-        headers.extend(_HEADERS)
+        headers.extend(_HEADERS if self._front is None else self._front.headers)
         if self._scope["scheme"] == "https":
             headers.append((b"strict-transport-security", b"max-age=31536000"))
         if self._pace is not None:
@@ -253,7 +276,10 @@ class _Passage:
         if self._started:
             raise ConnectionAbortedError("the reply was cut after its start") from None
         self._held = None
-        reply = problems.response(error, path=self._scope["path"], request_id=self._request_id)
+        if self._front is not None:
+            reply = self._front.refusal(self._scope, error)
+        else:
+            reply = problems.response(error, path=self._scope["path"], request_id=self._request_id)
         try:
             await self._out({"type": "http.response.start", "status": reply.status_code, "headers": reply.raw_headers})
             await self._out({"type": "http.response.body", "body": bytes(reply.body), "more_body": False})

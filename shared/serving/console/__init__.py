@@ -1,0 +1,38 @@
+"""The ground of both web consoles: pages rendered here, forms, charts, sessions. They read the API as anybody does.
+
+How to write a page (in ``curator_service/console`` or ``modeler_service/console``)::
+
+    pages = Pages()
+
+    @pages.get("/studies", roles=("owner",), nav="Studies")       # path below /console; nav: its place in the menu
+    async def studies(page: Page) -> Response:
+        found = await page.api.read("/v1/studies", wire.StudyPage, page_token=page.query.get("page_token"))
+        return page.show("studies.html", title="Studies", found=found, trail=[("Home", "/")])
+
+    @pages.post("/studies/{study_id}:close", roles=("owner",))     # session, role, origin and CSRF are checked before
+    async def close(page: Page, form: Form) -> Response:
+        await page.api.post(f"/v1/studies/{page.path['study_id']}:close", key=form.key)   # form.key: hidden, fresh
+        return page.go("/studies", "The study is closed.")         # 303, with a flash message on the next page
+
+    # studies.html:
+    {% extends "base.html" %}{% block main %}
+    {% call(study) ui.table(page, "Studies", ["Name", "State"], found.studies, found.next_page_token) %}
+    <td>{{ study.name }}</td><td>{{ ui.badge(study.state) }}</td>{% endcall %}
+    {% call ui.form(page, "/studies/" ~ id ~ ":close") %}{{ ui.button("Close the study", danger=true) }}{% endcall %}
+    {{ ui.figure(page, chart) }}{% endblock %}
+
+An ``ApiProblem`` that a page lets pass becomes an error page. To show it beside the fields of a form, catch it:
+``return page.show(..., form=form.failed(problem))``, with ``Form.blank(name="default", ...)`` where the form is first
+shown, and ``{{ ui.text(form, "name", "Name", help="...") }}`` for each field. A chart is made by ``charts.line``,
+``charts.scatter`` or ``charts.bars``; its numbers are a table beside it, and CSV and JSON by ``?chart=KEY&as=csv`` of
+the same page: nothing more to write. Whatever is large or endless is passed through:
+``return page.stream("/v1/runs/.../events")``. A live part: ``<div data-live="EVENTS URL" data-fragment="HTML URL">``.
+Never write markup in Python, ``|safe``, ``style=`` or ``on...=``: the policy forbids them, and tests look for them.
+"""
+
+from shared.serving.console.api import Api, ApiProblem, Reply
+from shared.serving.console.forms import Form
+from shared.serving.console.pages import Page, Pages
+from shared.serving.console.site import Console
+
+__all__ = ["Api", "ApiProblem", "Console", "Form", "Page", "Pages", "Reply"]
