@@ -8,7 +8,7 @@ from starlette.concurrency import run_in_threadpool
 
 from modeler_service import console
 from modeler_service.desk import open_desk
-from modeler_service.routes import meta, runs, suggestions
+from modeler_service.routes import connections, meta, runs, suggestions
 from modeler_service.service import Modeler
 from modeler_service.settings import Settings
 from shared import wire
@@ -41,7 +41,7 @@ def build(settings: Settings) -> FastAPI:
         description=DESCRIPTION,
         desk=desk,
         settings=settings,
-        routers=[meta.router, runs.router, suggestions.router],
+        routers=[meta.router, runs.router, suggestions.router, connections.router],
         hot=[suggestions.HOT],
         limit_of=lambda path, principal: (
             settings.suggestion_body_limit_bytes if path == suggestions.PATH else settings.body_limit_bytes

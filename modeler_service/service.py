@@ -4,7 +4,7 @@ import json
 import secrets
 from typing import Any
 
-from modeler_service import store
+from modeler_service import connections, store
 from modeler_service.addresses import check_address
 from modeler_service.beliefs import Beliefs, Over
 from modeler_service.events import TRIALS_MAX, News, Streams
@@ -125,6 +125,10 @@ class Modeler:
             found = store.trial_page(db, identity, after=after, limit=TRIALS_MAX) if now[-1] > after else []
             trials = [trial_view(row) for row in found if row.y is not None]
             return News(trials, self._view(db, identity) if now != mark else None, now)
+
+    def try_connection(self, told: wire.StudyAccess, actor: str) -> wire.ConnectionReport:
+        """Whether a run could be started with these; nothing is kept but what the log tells."""
+        return connections.tried(self.desk, self._settings, told, actor)
 
     def stop(self, asked: Asked, identity: str) -> StoredReply:
         """Tell a run to end after the query under way; at once where none is. Durable.

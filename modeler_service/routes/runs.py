@@ -222,6 +222,22 @@ def posterior(
 
 
 @router.get(
+    "/{run_id}/map",
+    response_model=wire.PosteriorMap,
+    responses=documented(409),
+    dependencies=_READ,
+    operation_id="get_map",
+)
+def posterior_map(
+    run_id: RunId,
+    modeler: ModelerDep,
+    points: Annotated[int, Query(ge=1, le=5_000, description="About how many rows besides those asked.")] = 1_000,
+) -> wire.PosteriorMap:
+    """What is believed of f over the first two principal axes of Z: to draw."""
+    return modeler.beliefs.map(run_id, points)
+
+
+@router.get(
     "/{run_id}/events",
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {"schema": EVENT}}}, **documented()},

@@ -26,6 +26,7 @@ from shared.serving.store.database import Connection, Database
 from shared.serving.store.replies import StoredReply
 from shared.serving.tokens import Principal, Role, Token, mint, new_principal, parse
 
+_STUDY = re.compile(r"/v1/studies/(std_[0-9a-f]{16})(?![^/:])")
 KEY = re.compile(r"[ -~]{1,200}")
 LIVE_TOKENS_MAX = 2
 _USED_SECONDS = 60.0
@@ -51,8 +52,10 @@ class Asked:
 
     def exchange(self, position: int | None, status: int, reply_sha256: str, *, replayed: bool) -> Exchange:
         """The request with its reply, as the logs tell it."""
+        # As the other party tells it: it knows what it asked for, not which study its token opens.
+        asked = _STUDY.match(self.path)
         return Exchange(
-            study_id=self.principal.study_id or "",
+            study_id=asked[1] if asked else self.principal.study_id or "",
             grant_id=self.principal.id,
             position=position,
             request_id=self.request_id,

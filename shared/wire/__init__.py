@@ -46,6 +46,7 @@ from shared.wire.base import (
     Sha256,
     amount,
 )
+from shared.wire.connections import ConnectionReport, ConnectionStep
 from shared.wire.datasets import Column, DatasetPage, DatasetView
 from shared.wire.fits import Fit, FitBounds, FitPriors, Fitted, Interval, LogNormal
 from shared.wire.forecasts import ForecastCreate, ForecastPage, ForecastPoint, ForecastView
@@ -79,8 +80,10 @@ from shared.wire.runs import (
     GpUcb,
     ImportFault,
     ImportReport,
+    MapPoint,
     Observation,
     ObservationImport,
+    PosteriorMap,
     PosteriorPage,
     PosteriorPoint,
     RandomRows,
@@ -187,6 +190,8 @@ __all__ = [
     "BudgetProblem",
     "Checkpoint",
     "Column",
+    "ConnectionReport",
+    "ConnectionStep",
     "Consistency",
     "Countersigned",
     "Countersigning",
@@ -248,6 +253,7 @@ __all__ = [
     "LogNormal",
     "LogisticScore",
     "Loss",
+    "MapPoint",
     "Measurement",
     "MechanismView",
     "ModelerMeta",
@@ -265,6 +271,7 @@ __all__ = [
     "PlanarLaplaceRelease",
     "PoGpUcbRelease",
     "PositiveFloat",
+    "PosteriorMap",
     "PosteriorPage",
     "PosteriorPoint",
     "Price",

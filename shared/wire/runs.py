@@ -386,3 +386,25 @@ class PosteriorPage(Page):
 
     outcomes: int = Field(description="How many answers and past measurements it rests on: each page tells its own.")
     points: list[PosteriorPoint] = Field(description="By row; where the best are asked for, the best first.")
+
+
+class MapPoint(Reply):
+    """One row of Z on the map of its first two principal axes."""
+
+    row: int = Field(description="Row of Z.")
+    first: float = Field(description="Along the first principal axis, from the middle, in scaled units.")
+    second: float = Field(description="Along the second; 0 where Z has one column.")
+    mean: float | None = Field(description="Posterior mean of f; null where the algorithm estimates nothing.")
+    sd: float | None = Field(description="Posterior standard deviation of f; null likewise.")
+    asked: int = Field(ge=0, description="How many answers there are about the row.")
+
+
+class PosteriorMap(Reply):
+    """What is believed of f over the first two principal axes of Z."""
+
+    outcomes: int = Field(description="How many answers and past measurements it rests on.")
+    shares: Annotated[list[float], Field(min_length=2, max_length=2)] = Field(
+        description="Share of Z's variance along each axis: what is seen of it."
+    )
+    rows: int = Field(description="Rows of Z; of more than there are points, every so-manieth is shown.")
+    points: list[MapPoint] = Field(description="All rows that were asked, and others spread evenly; by row.")
