@@ -38,7 +38,8 @@ def states(report):
 
 def test_a_good_connection_shows_the_study(trying, opened_once):
     report = trying()
-    assert report.ok and states(report) == ["ok"] * 4
+    assert report.ok
+    assert states(report) == ["ok"] * 4
     assert (report.study.id, report.study.n) == (opened_once.id, 400)
 
 

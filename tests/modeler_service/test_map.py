@@ -24,7 +24,8 @@ def test_axes_are_those_of_the_singular_value_decomposition(r, monkeypatch):
 
 def test_a_column_that_does_not_vary_has_a_share_of_nothing():
     found, shares = beliefs.on_axes(np.ones((4, 2)), np.arange(4))
-    assert shares == [0.0, 0.0] and not found.any()
+    assert shares == [0.0, 0.0]
+    assert not found.any()
 
 
 def test_the_map_of_a_run_holds_every_row_asked_with_its_posterior(owner, dataset, open_study, curator, modeler):
