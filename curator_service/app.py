@@ -57,7 +57,7 @@ def build(settings: Settings) -> FastAPI:
         ],
         limit_of=lambda path, principal: (
             settings.upload_limit_bytes
-            if path == "/v1/datasets" and principal is not None and principal.role == "owner"
+            if path in ("/v1/datasets", "/console/datasets") and principal is not None and principal.role == "owner"
             else settings.body_limit_bytes
         ),
         period_of=lambda method, path, principal: exchange.period_of(curator, method, path, principal),

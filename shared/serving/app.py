@@ -52,6 +52,7 @@ def build(
         redirect_slashes=False,  # a redirect would repeat the Host header
     )
     app.state.desk = desk
+    app.state.front = console.open(app, desk, settings) if console is not None else None
     problems.install(app)
     app.add_middleware(
         Gate,
@@ -60,7 +61,7 @@ def build(
         failing=Buckets(settings.bad_tokens_per_minute / 60, settings.bad_tokens_per_minute),
         limit_of=limit_of,
         period_of=period_of,
-        front=console.open(app, desk, settings) if console is not None else None,
+        front=app.state.front,
     )
     app.router.routes.extend(hot or [])
     for router in [*routers, audit_routes.router(auditors), _health()]:
