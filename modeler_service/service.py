@@ -194,10 +194,13 @@ class Modeler:
         with self.desk.database.read() as db:
             return self._view(db, identity)
 
-    def runs(self, after: int, limit: int) -> list[tuple[int, wire.RunView]]:
-        """Runs with their sequence numbers."""
+    def runs(self, after: int | None, limit: int, *, newest: bool = False) -> list[tuple[int, wire.RunView]]:
+        """Runs with their sequence numbers: those after one, or before it with the ``newest`` first."""
         with self.desk.database.read() as db:
-            found = store.run_page(db, after=after, limit=limit)
+            if newest:
+                found = store.newest_runs(db, before=after, limit=limit)
+            else:
+                found = store.run_page(db, after=after or 0, limit=limit)
             return [(row.seq, self._view(db, row.id)) for row in found]
 
     def trials(self, identity: str, after: int, limit: int) -> list[wire.TrialView]:

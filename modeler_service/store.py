@@ -17,6 +17,7 @@ from sqlalchemy import (
     bindparam,
     func,
     select,
+    true,
     update,
 )
 
@@ -112,6 +113,12 @@ def run(db: Connection, identity: str) -> Any:
 def run_page(db: Connection, *, after: int, limit: int) -> list[Row[Any]]:
     """Runs in order of sequence number."""
     return list(db.execute(select(runs).where(runs.c.seq > after).order_by(runs.c.seq).limit(limit)))
+
+
+def newest_runs(db: Connection, *, before: int | None, limit: int) -> list[Row[Any]]:
+    """Runs with a smaller sequence number, the largest first; None: from the newest on."""
+    where = true() if before is None else runs.c.seq < before
+    return list(db.execute(select(runs).where(where).order_by(runs.c.seq.desc()).limit(limit)))
 
 
 def unfinished(db: Connection) -> list[Row[Any]]:

@@ -63,9 +63,16 @@ def start(request: Request, run: wire.RunCreate, asked: AskedDep, modeler: Model
 
 
 @router.get("", response_model=wire.RunPage, responses=documented(), dependencies=_READ, operation_id="list_runs")
-def listed(modeler: ModelerDep, page_size: PageSize = 50, page_token: PageToken = None) -> wire.RunPage:
-    """Runs in the order of their creation."""
-    found, token = page_of(modeler.runs(int(page_token or 0), page_size + 1), page_size, lambda item: item[0])
+def listed(
+    modeler: ModelerDep,
+    page_size: PageSize = 50,
+    page_token: PageToken = None,
+    order: Annotated[Literal["oldest", "newest"], Query(description="Which come first.")] = "oldest",
+) -> wire.RunPage:
+    """Runs in the order of their creation, or the newest first."""
+    after = None if page_token is None else int(page_token)
+    listed = modeler.runs(after, page_size + 1, newest=order == "newest")
+    found, token = page_of(listed, page_size, lambda item: item[0])
     return wire.RunPage(runs=[view for _, view in found], next_page_token=token)
 
 
