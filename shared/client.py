@@ -299,7 +299,7 @@ class StudyClient(Client):
     def query(
         self, query_id: str, *, wait_s: float = 0.0, version: int | None = None
     ) -> tuple[wire.QueryReply | wire.QueryPending, Reply]:
-        """The latest answer of a query, once there is one (of ``version`` or later): waits ``wait_s`` for it, 60 at most.
+        """The latest answer of a query, once there is one (of ``version`` or later): for which it waits up to 60 s.
 
         The caller records the exchange of an answer, together with the answer; a pending one is not told in any log.
         """
@@ -310,7 +310,8 @@ class StudyClient(Client):
 
     def _read(self, reply: Reply) -> wire.QueryReply | wire.QueryPending:
         try:
-            return reply.check().read(wire.QueryPending if reply.status == 202 else wire.QueryReply)
+            reply.check()
+            return reply.read(wire.QueryPending) if reply.status == 202 else reply.read(wire.QueryReply)
         except ProtocolViolated:
             if is_told(reply.exchange.method, reply.status):
                 self._observe(reply.exchange, reply.receipt)
@@ -577,13 +578,22 @@ class WebhookClient:
     Each body is signed: ``Blindopt-Signature: t=<seconds since 1970>,v1=<HMAC-SHA256 of "<t>.<body>", in hex>``.
     """
 
-    def __init__(self, url: str, secret: bytes, *, timeout_s: float, verify: str | bool = True) -> None:
+    def __init__(
+        self,
+        url: str,
+        secret: bytes,
+        *,
+        timeout_s: float,
+        verify: str | bool = True,
+        reply_max_bytes: int = REPLY_MAX_BYTES,
+    ) -> None:
         context: ssl.SSLContext | bool = (
             ssl.create_default_context(cafile=verify) if isinstance(verify, str) else verify
         )
         self._url = url
         self._secret = secret
         self._timeout_s = timeout_s
+        self._reply_max_bytes = reply_max_bytes
         self._http = httpx.Client(
             headers={"Accept-Encoding": "identity"}, timeout=timeout_s, verify=context, trust_env=False
         )
@@ -614,7 +624,7 @@ class WebhookClient:
         deadline = time.monotonic() + self._timeout_s
         with _transport_errors(), self._http.stream("POST", self._url, content=body, headers=headers) as response:
             received = bytearray()
-            for chunk in _at_most(response, REPLY_MAX_BYTES):
+            for chunk in _at_most(response, self._reply_max_bytes):
                 received += chunk
                 if time.monotonic() > deadline:  # httpx bounds each read alone
                     raise Unreachable("the other party did not answer in time")
