@@ -81,9 +81,10 @@ class Problem(Protocol):
 class Choosing:
     """Chooses the rows of one run.
 
-    ``next`` tells the rows of the next query and changes nothing; ``observe`` takes one answer into account, ``decline``
-    that there is none. After trials 1 .. k were observed or declined, in order, ``next`` tells what follows them, however
-    often it was asked before: where an answer is corrected, another one of this class is shown all of them again. An empty answer ends the run; ``ended_because`` then says why. ``observations`` are known from the start.
+    ``next`` tells the rows of the next query and changes nothing; ``observe`` takes an answer into account, ``decline``
+    that there is none. After trials 1 .. k were observed or declined, in order, ``next`` tells what follows them,
+    however often it was asked before; where an answer is corrected, another of its kind is shown all of them again. An
+    empty answer ends the run; ``ended_because`` then says why. ``observations`` are known from the start.
     ``outcomes``: how many it will be shown, where that is known to be fewer than the run may ask.
     ``skipped``: so many steps came before, of which it is not shown the answers. ``tick`` is called after each part of
     what takes long, and may raise to end it.
@@ -204,7 +205,8 @@ class Choosing:
             if len(declined):
                 self._algorithm.hide(declined)
             return True
-        hidden = np.union1d(np.union1d(np.flatnonzero(self._asked), declined), pending)
+        asked = np.flatnonzero(self._asked)
+        hidden = np.union1d(np.union1d(asked, declined) if len(declined) else asked, pending)
         if len(hidden) == self._n:
             if repeats == "never":
                 return False

@@ -95,6 +95,7 @@ class FewArms(ABC):
 
     def decline(self, row: int) -> None:
         """Nothing is learnt: estimates, counts of plays and truncation levels are as before."""
+        return
 
     def hide(self, rows: Rows) -> None:
         """Choose none of these arms from now on, and any other."""

@@ -60,8 +60,8 @@ class LdpMoma(FewArms):
     """Epochs of k plays of one arm; the ridge matrix has one row an epoch.
 
     N = floor((T - initial) / k) epochs, k at most their number of plays; the left-over rounds play the arm of largest
-    index, and change no estimate. Initial rewards are no part of an epoch and are left out. An epoch that a decline cuts
-    short is left out as well: its median needs a reward at each of the k places. The next round begins another epoch.
+    index, and change no estimate. Initial rewards are no part of an epoch and are left out. An epoch that a decline
+    cuts short is left out as well: a median needs a reward at each of the k places. The next round begins another epoch.
     """
 
     def __init__(self, stage: Stage, settings: MomaSettings) -> None:

@@ -96,6 +96,7 @@ from shared.wire.releases import (
 from shared.wire.runs import (
     OBSERVATIONS_MAX,
     AlgorithmSpec,
+    AnswerVersion,
     Best,
     EndedBecause,
     GpBucb,
@@ -199,6 +200,7 @@ __all__ = [
     "AlgorithmSpec",
     "Answer",
     "AnswerCreate",
+    "AnswerVersion",
     "Answers",
     "Ata",
     "AuditEntry",
