@@ -87,7 +87,8 @@ class Version:
     version: int
     after: int
     at: datetime
-    answers: list[wire.Answer | None]
+    answers: list[wire.Answer | None] | None
+    """Of each trial, None for a declined one; None for a reply that is none about the query."""
     reply: bytes | None
 
     @property
@@ -103,12 +104,12 @@ class Version:
                 plays=answer.plays if answer else None,
                 passport=answer.passport if answer else None,
             )
-            for number, answer in enumerate(self.answers, start=self.first)
+            for number, answer in enumerate(self.answers or [], start=self.first)
         ]
 
 
 def versions_of(db: Connection, identity: str) -> list[Version]:
-    """All that was told of a run's pending queries, as it came. ProtocolViolated where somebody changed it."""
+    """All that was told of a run's pending queries, as it came."""
     rows: dict[int, list[int]] = {}
     for trial in store.trial_page(db, identity):
         rows.setdefault(trial.query, []).append(trial.row)
@@ -116,12 +117,13 @@ def versions_of(db: Connection, identity: str) -> list[Version]:
 
 
 def _version(row: Any, rows: list[int]) -> Version:
-    answers: list[wire.Answer | None] = []
+    answers: list[wire.Answer | None] | None = []
     if row.version:
         try:
-            answers = answers_of(wire.QueryReply.model_validate_json(row.reply), rows)
-        except ValueError:
-            raise ProtocolViolated(f"version {row.version} of trial {row.query} is no reply") from None
+            reply = wire.QueryReply.model_validate_json(row.reply)
+            answers = answers_of(reply, rows) if reply.version == row.version else None
+        except (ValueError, ProtocolViolated):  # somebody changed it
+            answers = None
     return Version(row.query, row.version, row.after, moment(row.at), answers, row.reply)
 
 

@@ -366,7 +366,7 @@ class Run:
             self._witness.tell(told.exchange, told.receipt)
             raise
         self._need_receipt(told)
-        now, is_kept = stamp(self._desk.clock()), query_id is not None or self._takes_time
+        now, is_kept = stamp(self._desk.clock()), query_id is not None or self._takes_time or None in answers
 
         def work(db: Connection) -> None:
             self._hold(db)

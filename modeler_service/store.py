@@ -121,7 +121,7 @@ _ADD_TRIAL = Prepared(
         "chosen_at",
         "fitted",
         "declined",
-    ],
+    ],  # fmt: skip
 )
 
 
@@ -196,9 +196,9 @@ def version_page(db: Connection, run_id: str) -> list[Row[Any]]:
     return list(db.execute(select(versions).where(versions.c.run_id == run_id).order_by(versions.c.seq)))
 
 
-def all_versions(db: Connection) -> Iterable[Row[Any]]:
-    """The same of every run; streamed."""
-    return db.execute(select(versions).order_by(versions.c.seq))
+def runs_with_versions(db: Connection) -> list[str]:
+    """Runs that were told something of a pending query."""
+    return list(db.execute(select(versions.c.run_id).distinct().order_by(versions.c.run_id)).scalars())
 
 
 def last_version(db: Connection, run_id: str) -> int:

@@ -61,7 +61,7 @@ class LdpMoma(FewArms):
 
     N = floor((T - initial) / k) epochs, k at most their number of plays; the left-over rounds play the arm of largest
     index, and change no estimate. Initial rewards are no part of an epoch and are left out. An epoch that a decline
-    cuts short is left out as well: a median needs a reward at each of the k places. The next round begins another epoch.
+    cuts short is left out as well: a median needs a reward at each of the k places. The next round begins another one.
     """
 
     def __init__(self, stage: Stage, settings: MomaSettings) -> None:
