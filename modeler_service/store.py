@@ -108,21 +108,9 @@ observations = Table(
 _RUN = Prepared(select(runs).where(runs.c.id == bindparam("identity")))
 _ADD_TRIAL = Prepared(
     trials.insert(),
-    [
-        "run_id",
-        "number",
-        "query",
-        "phase",
-        "row",
-        "mean",
-        "sd",
-        "acquisition",
-        "ties",
-        "chosen_at",
-        "fitted",
-        "declined",
-    ],  # fmt: skip
-)
+    ["run_id", "number", "query", "phase", "row", "mean", "sd", "acquisition", "ties", "chosen_at", "fitted",
+     "declined"],
+)  # fmt: skip
 
 
 def add_run(db: Connection, **values: Any) -> None:

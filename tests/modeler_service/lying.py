@@ -54,6 +54,8 @@ class Curator:
         self.receipt_of: Callable[[int], str | None] = lambda position: receipt(position, self.note(position + 1))
         self.checkpoint: Callable[[], str] = lambda: self.note(len(self.bodies))
         self.entries: Callable[[int], list[bytes]] = lambda after: self.bodies[after + 1 :]
+        self.after: Callable[[str, str], None] = lambda method, path: None
+        """Once an exchange is in its log; ConnectionAbortedError loses the reply on the way."""
         self.on_query: Callable[[int], None] = lambda number: None
         self.lose: set[int] = set()
         """Queries, counted from 1, whose reply is lost on the way."""
@@ -141,6 +143,7 @@ class Curator:
                 replayed="Idempotency-Replayed" in headers,
             ).body
         )
+        self.after(request.command, path)
         if path.endswith("/queries"):
             self.asked += 1
             self.on_query(self.asked)

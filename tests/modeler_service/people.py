@@ -22,7 +22,9 @@ class Patient(Curator):
         self.revised: list[tuple[str, int]] = []
         self.measure: Any = None
         self.looks = self.studies = 0
-        self.forgets: set[str] = set()
+        self.refuses: tuple[int, str] | None = None
+        """Status and code with which it refuses everything."""
+        self.seqs: list[int] | None = None
 
     @property
     def open(self) -> list[str]:
@@ -53,6 +55,17 @@ class Patient(Curator):
         self.revised.append((query, told["version"]))
 
     def _exchange(self, request: _Request, path: str) -> tuple[int, bytes, Headers]:
+        if self.refuses is not None:
+            status, code = self.refuses
+            told = {
+                "type": "about:blank",
+                "title": "no",
+                "status": status,
+                "detail": "no",
+                "instance": path,
+                "code": code,
+            }
+            return status, json.dumps(told | {"retryable": status == 503, "request_id": "0" * 32}).encode(), {}
         asked = parse_qs(request.path.partition("?")[2])
         if path.endswith("/revisions"):
             after = int(asked.get("page_token", ["0"])[0])
@@ -61,6 +74,8 @@ class Patient(Curator):
                 for seq, (query, version) in enumerate(self.revised, start=1)
                 if seq > after
             ]
+            for item, seq in zip(told, self.seqs or [], strict=False):
+                item["seq"] = seq
             return 200, json.dumps({"revisions": told, "next_page_token": None}).encode(), {}
         if found := re.search("/queries/(qry_[0-9a-f]{16})$", path):
             self.looks += 1
