@@ -215,12 +215,12 @@ def enter(db: Connection, values: Sequence[dict[str, Any]]) -> tuple[int, int]:
     last = int(db.execute(select(func.max(entries.c.seq))).scalar_one() or 0)
     placed = [{"seq": seq, **one} for seq, one in enumerate(values, start=last + 1)]
     db.execute(entries.insert(), placed)
-    changed = update(measurements).where(measurements.c.id == bindparam("measurement"))
+    changed = update(measurements).where(measurements.c.id == bindparam("of"))
     changed = changed.values(
-        state=bindparam("to"), version=bindparam("now"), entry=bindparam("place"), next_at=None, problem=None
+        state=bindparam("to"), version=bindparam("now_has"), entry=bindparam("last"), next_at=None, problem=None
     )
     told = [
-        {"measurement": one["measurement_id"], "to": one["kind"], "now": one["version"], "place": one["seq"]}
+        {"of": one["measurement_id"], "to": one["kind"], "now_has": one["version"], "last": one["seq"]}
         for one in placed
     ]
     db.execute(changed, told)
