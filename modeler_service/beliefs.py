@@ -36,7 +36,7 @@ class Beliefs:
     def __init__(self, database: Database, folder: Path, memory_max: int) -> None:
         self._database, self._folder, self._memory_max = database, folder, memory_max
         self._lock = threading.Lock()
-        self._kept: tuple[str, int, Choosing] | None = None
+        self._kept: tuple[str, int, int, Choosing] | None = None
 
     def recommendation(self, identity: str, over: Over) -> wire.Recommendation:
         """The row to take. Raises StateConflict before an outcome is known."""
@@ -107,12 +107,13 @@ class Beliefs:
                 f"{record.outcomes} outcomes and {rows} rows are too many to compute at once: "
                 "take fewer rows, or the export of the run"
             )
-        if self._kept is not None and self._kept[:2] == (identity, record.outcomes):
-            return self._kept[2]
+        mark = identity, len(record.trials), record.told
+        if self._kept is not None and self._kept[:3] == mark:
+            return self._kept[3]
         self._kept = None  # before another one needs its memory
         choosing = record.replayed(record.candidates(self._folder))
         if memory <= KEPT_BYTES:
-            self._kept = identity, record.outcomes, choosing
+            self._kept = *mark, choosing
         return choosing
 
 

@@ -30,7 +30,7 @@ PARQUET = "application/vnd.apache.parquet"
 EVENT: dict[str, Any] = {
     "type": "object",
     "properties": {
-        "event": {"type": "string", "enum": ["trial", "run"]},
+        "event": {"type": "string", "enum": ["trial", "correction", "run"]},
         "id": {"type": "string"},
         "data": {"type": "string", "description": "A TrialView or a RunView as JSON."},
     },
@@ -258,9 +258,10 @@ async def events(
         str | None, Header(pattern=r"^[0-9]{1,9}$", description="Number of the last trial that was told.")
     ] = None,
 ) -> Response:
-    """News as server-sent events: `trial` (id: its number) for each answer, `run` when its state changes; ends with it.
+    """News as server-sent events: `trial` (id: its number) for each answer or decline, `run` when its state changes.
 
-    A connection that breaks, or is ended after ten minutes, goes on by Last-Event-ID.
+    `correction` (without an id) tells a trial again whose answer was corrected, or came late. Ends with the run. A
+    connection that breaks, or is ended after ten minutes, goes on by Last-Event-ID.
     """
     told = await modeler.streams.follow(partial(modeler.news, run_id), int(last_event_id or 0))
     return StreamingResponse(told, media_type="text/event-stream")

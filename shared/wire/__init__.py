@@ -50,9 +50,33 @@ from shared.wire.connections import ConnectionReport, ConnectionStep
 from shared.wire.datasets import Column, DatasetPage, DatasetView
 from shared.wire.fits import Fit, FitBounds, FitPriors, Fitted, Interval, LogNormal
 from shared.wire.forecasts import ForecastCreate, ForecastPage, ForecastPoint, ForecastView
+from shared.wire.inbox import (
+    MEASUREMENTS_MAX,
+    AnswerCreate,
+    DeclineCreate,
+    DeclineReason,
+    InboxImport,
+    InboxItem,
+    InboxNews,
+    InboxPage,
+    Measured,
+    QueryMeasurements,
+    Shown,
+)
 from shared.wire.ledgers import Accounting, ExposurePage, LedgerEntry, LedgerPage, Loss, RowExposure, RowsLoss
+from shared.wire.measurements import ColumnMeasurement, InboxMeasurement, MeasurementSpec, WebhookMeasurement
 from shared.wire.problems import BudgetProblem, FieldProblem, Problem
-from shared.wire.queries import Answer, NoisePassport, PrivacyNoise, QueryReply, QueryRequest, RowPlays
+from shared.wire.queries import (
+    Answer,
+    NoisePassport,
+    PrivacyNoise,
+    QueryPending,
+    QueryReply,
+    QueryRequest,
+    Revision,
+    RevisionPage,
+    RowPlays,
+)
 from shared.wire.releases import (
     AutoRelease,
     Delta,
@@ -74,6 +98,7 @@ from shared.wire.releases import (
 from shared.wire.runs import (
     OBSERVATIONS_MAX,
     AlgorithmSpec,
+    AnswerVersion,
     Best,
     EndedBecause,
     GpBucb,
@@ -121,7 +146,6 @@ from shared.wire.studies import (
     GrantView,
     Kernel,
     Limits,
-    Measurement,
     Rotation,
     StudyCreate,
     StudyOwnerView,
@@ -168,6 +192,7 @@ from shared.wire.tunings import (
 
 __all__ = [
     "FEATURES_MAX",
+    "MEASUREMENTS_MAX",
     "OBSERVATIONS_MAX",
     "PLAYS_MAX",
     "ROWS_MAX",
@@ -178,6 +203,8 @@ __all__ = [
     "AdvisoryView",
     "AlgorithmSpec",
     "Answer",
+    "AnswerCreate",
+    "AnswerVersion",
     "Answers",
     "Ata",
     "AuditEntry",
@@ -190,6 +217,7 @@ __all__ = [
     "BudgetProblem",
     "Checkpoint",
     "Column",
+    "ColumnMeasurement",
     "ConnectionReport",
     "ConnectionStep",
     "Consistency",
@@ -199,6 +227,8 @@ __all__ = [
     "DatasetPage",
     "DatasetView",
     "DecimalString",
+    "DeclineCreate",
+    "DeclineReason",
     "Delta",
     "EndedBecause",
     "Epsilon",
@@ -236,6 +266,11 @@ __all__ = [
     "IgpUcb",
     "ImportFault",
     "ImportReport",
+    "InboxImport",
+    "InboxItem",
+    "InboxMeasurement",
+    "InboxNews",
+    "InboxPage",
     "InlineStudy",
     "Interval",
     "Kernel",
@@ -254,7 +289,9 @@ __all__ = [
     "LogisticScore",
     "Loss",
     "MapPoint",
+    "Measured",
     "Measurement",
+    "MeasurementSpec",
     "MechanismView",
     "ModelerMeta",
     "Moma",
@@ -279,6 +316,8 @@ __all__ = [
     "PrivateAnswers",
     "Problem",
     "PublicWeights",
+    "QueryMeasurements",
+    "QueryPending",
     "QueryReply",
     "QueryRequest",
     "RandomRows",
@@ -287,6 +326,8 @@ __all__ = [
     "ReleaseSpec",
     "Reply",
     "Request",
+    "Revision",
+    "RevisionPage",
     "Rotation",
     "RowExposure",
     "RowPlays",
@@ -300,6 +341,7 @@ __all__ = [
     "RunView",
     "Seed",
     "Sha256",
+    "Shown",
     "SoundRelease",
     "Status",
     "StopRules",
@@ -333,5 +375,6 @@ __all__ = [
     "TuningSearch",
     "TuningSpec",
     "TuningView",
+    "WebhookMeasurement",
     "amount",
 ]
