@@ -56,7 +56,12 @@ class Visitor:
         self._expected: list[str] = []
         self.found: list[str] = []
         self.context: BrowserContext = browser.new_context(
-            base_url=url, locale="en-GB", timezone_id="Europe/Berlin", viewport={"width": 1200, "height": 860}, **more
+            base_url=url,
+            locale="en-GB",
+            timezone_id="Europe/Berlin",
+            reduced_motion="reduce",
+            viewport={"width": 1200, "height": 860},
+            **more,
         )
         self.context.set_default_timeout(20_000)
         self.context.on("request", self._request)
