@@ -1,4 +1,4 @@
-"""A real browser, Debian's chromium, that nothing escapes: errors, breaches of the policy, requests that leave loopback.
+"""A real browser, Debian's chromium, whose every error, breach of the policy and request off loopback is found.
 
 ``visitor`` opens pages as a person would. At its end it holds that there was no console error, no error of a script, no
 breach of the Content-Security-Policy, and no request to another host. ``audit`` runs axe over a page, light and dark.
@@ -56,7 +56,12 @@ class Visitor:
         self._expected: list[str] = []
         self.found: list[str] = []
         self.context: BrowserContext = browser.new_context(
-            base_url=url, locale="en-GB", timezone_id="Europe/Berlin", viewport={"width": 1200, "height": 860}, **more
+            base_url=url,
+            locale="en-GB",
+            timezone_id="Europe/Berlin",
+            reduced_motion="reduce",
+            viewport={"width": 1200, "height": 860},
+            **more,
         )
         self.context.set_default_timeout(20_000)
         self.context.on("request", self._request)
@@ -89,7 +94,7 @@ class Visitor:
         self.page.get_by_role("button", name="Log out").wait_for()
 
     def shoot(self, name: str) -> Path:
-        """A picture of the whole page: into docs/screenshots where BLINDOPT_SCREENSHOTS is set, else a folder of ours."""
+        """A picture of the whole page: into docs/screenshots where BLINDOPT_SCREENSHOTS is set."""
         folder = ROOT / "docs/screenshots" if os.environ.get("BLINDOPT_SCREENSHOTS") else HERE / "screenshots"
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{name}.png"
