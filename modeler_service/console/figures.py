@@ -22,7 +22,7 @@ def convergence(run: wire.RunView, trials: Sequence[wire.TrialView]) -> Chart:
     """Each answer, and the best so far."""
     numbers = [trial.number for trial in trials]
     answers = Series("answer", numbers, [trial.y for trial in trials], dots=True)
-    levels = [] if run.stop.target is None else [Level("target", run.stop.target)]
+    levels = [] if run.stop.target is None else [Level(run.stop.target, "target")]
     direction = run.study.direction if run.study else "maximize"
     series = [best_so_far(trials, direction), answers]
     return charts.line("convergence", "Answers and the best so far", series, x="trial", y="y", levels=levels)

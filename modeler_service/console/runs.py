@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import islice
+from typing import Any
 
 from starlette.responses import Response
 
@@ -35,7 +36,7 @@ async def trials_of(page: Page, run_id: str) -> list[wire.TrialView]:
     return found
 
 
-async def _told(page: Page, run_id: str) -> dict[str, object]:
+async def _told(page: Page, run_id: str) -> dict[str, Any]:
     """What the live part of a run's page shows."""
     run = await page.api.read(f"/v1/runs/{run_id}", wire.RunView)
     trials = await trials_of(page, run_id)
@@ -104,7 +105,7 @@ async def posterior(page: Page) -> Response:
     except ApiProblem as refused:
         problem = refused
     trail = [*_TRAIL, (one.name, f"/runs/{run_id}")]
-    told = {"run": one, "chart": chart, "top": top, "refused": problem}
+    told: dict[str, Any] = {"run": one, "chart": chart, "top": top, "refused": problem}
     return page.show("run_posterior.html", title="Posterior", trail=trail, **told)
 
 
@@ -124,7 +125,7 @@ async def compare(page: Page) -> Response:
         found.append((one, await trials_of(page, run_id)))
     studies = {one.study_id for one, _ in found}
     chart = figures.compared(found) if found else None
-    told = {"runs": [one for one, _ in found], "chart": chart, "studies": studies, "most": _COMPARED_MAX}
+    told: dict[str, Any] = {"runs": [one for one, _ in found], "chart": chart, "studies": studies, "most": _COMPARED_MAX}
     return page.show("compare.html", title="Compare runs", trail=_TRAIL, asked=len(asked), **told)
 
 

@@ -116,12 +116,12 @@ def _spec(form: Form) -> dict[str, Any]:
     for name in ("iterations", "initial_rows", "batch_size", "seed"):
         told[name] = form.integer(name)
     told |= {"initial_design": form.get("initial_design", "random"), "repeats": form.get("repeats", "algorithm")}
-    rules = {name: form.number(name, needed=False) for name in ("target", "improvement")}
+    rules = {name: form.real(name, needed=False) for name in ("target", "improvement")}
     if any(value is not None for value in rules.values()):
         told["stop"] = rules | {"target_by": form.get("target_by", "observed")}
     if form.get("hyper") == "told":
-        numbers = {name: form.number(name) for name in ("lengthscale", "signal_variance", "noise_variance")}
-        mean = form.number("mean", needed=False) or 0.0
+        numbers = {name: form.real(name) for name in ("lengthscale", "signal_variance", "noise_variance")}
+        mean = form.real("mean", needed=False) or 0.0
         told["kernel"] = numbers | {"kind": form.get("kernel", "squared_exponential"), "mean": mean}
     elif form.get("hyper") == "fitted":
         told["fit"] = {}

@@ -7,6 +7,7 @@ const RETRY_MS = [1000, 2000, 5000, 15000];
 for (const part of document.querySelectorAll("[data-live]")) follow(part);
 
 function follow(part) {
+  if (part.querySelector("[data-ended]")) return; // it had come to its end when the page was made
   let failures = 0;
   let source;
   const again = throttled(() => replace(part));
