@@ -7,12 +7,14 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
+from curator_service import console
 from curator_service.desk import open_desk
-from curator_service.routes import accounts, advisories, datasets, exchange, forecasts, meta, studies, tunings
+from curator_service.routes import accounts, advisories, datasets, exchange, forecasts, inbox, meta, studies, tunings
 from curator_service.service.curator import Curator
 from curator_service.settings import Settings
 from curator_service.vault import Vault
 from shared.serving import app as serving
+from shared.serving.tokens import Principal
 
 DESCRIPTION = """\
 Holds a data owner's records and lets a modeler optimize over them without seeing them.
@@ -33,11 +35,20 @@ def build(settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         desk.database.attach()
+        curator.start()
         yield
         await curator.releases.stop()
         await run_in_threadpool(curator.close)
         await desk.database.finish()
         desk.close()
+
+    def limit_of(path: str, principal: Principal | None) -> int:
+        role = None if principal is None else principal.role
+        if path in ("/v1/datasets", "/console/datasets") and role == "owner":
+            return settings.upload_limit_bytes
+        if path in inbox.LARGE and role in ("owner", "measurer"):
+            return inbox.LARGE_BYTES
+        return settings.body_limit_bytes
 
     app = serving.build(
         title="blindopt curator",
@@ -46,6 +57,7 @@ def build(settings: Settings) -> FastAPI:
         settings=settings,
         routers=[  # the busiest first
             exchange.router,
+            inbox.router,
             accounts.router,
             meta.router,
             datasets.router,
@@ -54,17 +66,15 @@ def build(settings: Settings) -> FastAPI:
             forecasts.router,
             tunings.router,
         ],
-        limit_of=lambda path, principal: (
-            settings.upload_limit_bytes
-            if path == "/v1/datasets" and principal is not None and principal.role == "owner"
-            else settings.body_limit_bytes
-        ),
+        limit_of=limit_of,
         period_of=lambda method, path, principal: exchange.period_of(curator, method, path, principal),
         auditors=("owner", "auditor", "modeler"),
         monitors=("monitor", "owner"),
         jobs=curator.jobs,
         hot=[exchange.HOT],
         lifespan=lifespan,
+        console=console.build(),
     )
     app.state.curator = curator
+    app.state.leave = curator.bells.close
     return app

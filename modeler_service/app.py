@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
+from modeler_service import console
 from modeler_service.desk import open_desk
-from modeler_service.routes import meta, runs, suggestions
+from modeler_service.routes import connections, meta, runs, suggestions
 from modeler_service.service import Modeler
 from modeler_service.settings import Settings
 from shared import wire
@@ -40,7 +41,7 @@ def build(settings: Settings) -> FastAPI:
         description=DESCRIPTION,
         desk=desk,
         settings=settings,
-        routers=[meta.router, runs.router, suggestions.router],
+        routers=[meta.router, runs.router, suggestions.router, connections.router],
         hot=[suggestions.HOT],
         limit_of=lambda path, principal: (
             settings.suggestion_body_limit_bytes if path == suggestions.PATH else settings.body_limit_bytes
@@ -49,6 +50,7 @@ def build(settings: Settings) -> FastAPI:
         monitors=("monitor", "vendor"),
         jobs=modeler.jobs,
         lifespan=lifespan,
+        console=console.build(),
         read_by_hand=(wire.ObservationImport,),
     )
     app.state.modeler = modeler

@@ -1,6 +1,7 @@
 """What is believed of f after the answers of a run: computed from its record when somebody asks."""
 
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Literal
 
@@ -11,11 +12,13 @@ from modeler_service.choosing import Choosing
 from modeler_service.record import Record
 from shared import wire
 from shared.errors import Invalid, StateConflict, StillRunning
+from shared.matrix import Matrix
 from shared.posterior import Rows
 from shared.serving.store.database import Database
 
 WORK_MAX = 3e10
 """Multiplications of one look, about: seconds, not minutes."""
+_BLOCK = 1 << 16
 KEPT_BYTES = 256 << 20
 WAIT_SECONDS = 20.0
 QUANTILE = 1.959963984540054  # of a normal, for 95 %
@@ -33,7 +36,7 @@ class Beliefs:
     def __init__(self, database: Database, folder: Path, memory_max: int) -> None:
         self._database, self._folder, self._memory_max = database, folder, memory_max
         self._lock = threading.Lock()
-        self._kept: tuple[str, int, Choosing] | None = None
+        self._kept: tuple[str, int, int, Choosing] | None = None
 
     def recommendation(self, identity: str, over: Over) -> wire.Recommendation:
         """The row to take. Raises StateConflict before an outcome is known."""
@@ -63,6 +66,35 @@ class Beliefs:
             rows = np.argsort(-mean, kind="stable")[:count]
             return record.outcomes, _points(choosing, rows)
 
+    def map(self, identity: str, count: int) -> wire.PosteriorMap:
+        """Rows on the first two principal axes of Z: those asked, and about ``count`` others spread evenly."""
+        record = self._record(identity)
+        asked = Counter(told.row for told in [*record.observations, *record.trials])
+        n = record.begun.n
+        spread = np.arange(n) if n <= count else np.linspace(0, n - 1, count).astype(np.intp)
+        rows = np.union1d(spread, np.array(sorted(asked), dtype=np.intp))
+        places, shares = on_axes(record.candidates(self._folder), rows)
+        points: list[wire.PosteriorPoint] | None
+        with _Held(self._lock):
+            choosing = self._state(identity, record, len(rows))
+            points = None if choosing.learner is None else _points(choosing, rows)
+        return wire.PosteriorMap(
+            outcomes=record.outcomes,
+            shares=shares,
+            rows=n,
+            points=[
+                wire.MapPoint(
+                    row=int(row),
+                    first=float(place[0]),
+                    second=float(place[1]),
+                    mean=points[at].mean if points else None,
+                    sd=points[at].sd if points else None,
+                    asked=asked[int(row)],
+                )
+                for at, (row, place) in enumerate(zip(rows, places, strict=True))
+            ],
+        )
+
     def _record(self, identity: str) -> Record:
         with self._database.read() as db:
             return Record.of(db, identity)
@@ -75,12 +107,13 @@ class Beliefs:
                 f"{record.outcomes} outcomes and {rows} rows are too many to compute at once: "
                 "take fewer rows, or the export of the run"
             )
-        if self._kept is not None and self._kept[:2] == (identity, record.outcomes):
-            return self._kept[2]
+        mark = identity, len(record.trials), record.told
+        if self._kept is not None and self._kept[:3] == mark:
+            return self._kept[3]
         self._kept = None  # before another one needs its memory
         choosing = record.replayed(record.candidates(self._folder))
         if memory <= KEPT_BYTES:
-            self._kept = identity, record.outcomes, choosing
+            self._kept = *mark, choosing
         return choosing
 
 
@@ -96,6 +129,27 @@ class _Held:
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
+
+
+def on_axes(candidates: Matrix, rows: Rows) -> tuple[Matrix, list[float]]:
+    """``rows`` (m, 2) on the first two principal axes of all candidates (n, r), and the shares of variance there.
+
+    An axis points to where its largest entry is positive. By blocks of rows: candidates may be larger than memory.
+    """
+    n, r = candidates.shape
+    middle = sum(candidates[at : at + _BLOCK].sum(axis=0) for at in range(0, n, _BLOCK)) / n
+    spread = np.zeros((r, r))
+    for at in range(0, n, _BLOCK):
+        part = candidates[at : at + _BLOCK] - middle
+        spread += part.T @ part
+    values, vectors = np.linalg.eigh(spread)
+    axes = vectors[:, ::-1][:, :2]
+    axes = axes * np.where(axes[np.abs(axes).argmax(axis=0), np.arange(axes.shape[1])] < 0, -1.0, 1.0)
+    found = np.zeros((len(rows), 2))
+    found[:, : axes.shape[1]] = (candidates[rows] - middle) @ axes
+    total = float(values.sum())
+    shares = [float(v) / total if total > 0 else 0.0 for v in [*values[::-1][:2], 0.0][:2]]
+    return found, shares
 
 
 def work_of(record: Record, rows: int) -> float:

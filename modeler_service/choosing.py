@@ -81,9 +81,10 @@ class Problem(Protocol):
 class Choosing:
     """Chooses the rows of one run.
 
-    ``next`` tells the rows of the next query and changes nothing; ``observe`` takes one answer into account. After the
-    answers to trials 1 .. k were observed, in order, ``next`` tells what follows them, however often it was asked
-    before. An empty answer ends the run; ``ended_because`` then says why. ``observations`` are known from the start.
+    ``next`` tells the rows of the next query and changes nothing; ``observe`` takes an answer into account, ``decline``
+    that there is none. After trials 1 .. k were observed or declined, in order, ``next`` tells what follows them,
+    however often it was asked before; where an answer is corrected, another of its kind is shown all of them again. An
+    empty answer ends the run; ``ended_because`` then says why. ``observations`` are known from the start.
     ``outcomes``: how many it will be shown, where that is known to be fewer than the run may ask.
     ``skipped``: so many steps came before, of which it is not shown the answers. ``tick`` is called after each part of
     what takes long, and may raise to end it.
@@ -103,6 +104,7 @@ class Choosing:
         self._skipped, self._tick = skipped, tick
         self._spec, self._sign, self._n = spec, 1 if study.direction == "maximize" else -1, study.n
         self._asked = np.zeros(study.n, dtype=np.bool_)
+        self._declined = np.empty(0, dtype=np.intp)
         self._sums: dict[int, tuple[float, int]] = {}
         self._best: float | None = None  # the best outcome, in the run's direction
         _check(observations, study.n)
@@ -128,7 +130,7 @@ class Choosing:
         )
         self.warnings = warnings_of(self._algorithm)
         self.seen = 0
-        """How many answers it has observed."""
+        """How many trials it was told of: answers and declines."""
         self.outcomes = 0
         """How many outcomes it knows: answers and past observations."""
         self.ended_because: Because | None = None
@@ -179,6 +181,12 @@ class Choosing:
         self._learn(row, y, passport)
         self.seen += 1
 
+    def decline(self, row: int) -> None:
+        """The next trial has no answer: it counts as one, nothing is learnt of it, and its row is not asked again."""
+        self._algorithm.decline(row)
+        self._declined = np.union1d(self._declined, row)
+        self.seen += 1
+
     def _learn(self, row: int, y: float, passport: wire.NoisePassport | None) -> None:
         outcome = self._sign * y
         self._algorithm.observe(row, outcome, passport)
@@ -190,14 +198,19 @@ class Choosing:
 
     def _hide(self, pending: Rows) -> bool:
         """Take from the algorithm what it may not ask; False where nothing is left."""
-        repeats = self._spec.repeats
+        repeats, declined = self._spec.repeats, self._declined
+        if len(declined) == self._n:
+            return False
         if repeats == "algorithm":
+            if len(declined):
+                self._algorithm.hide(declined)
             return True
-        hidden = np.union1d(np.flatnonzero(self._asked), pending)
+        asked = np.flatnonzero(self._asked)
+        hidden = np.union1d(np.union1d(asked, declined) if len(declined) else asked, pending)
         if len(hidden) == self._n:
             if repeats == "never":
                 return False
-            hidden = hidden[:0]
+            hidden = declined
         self._algorithm.hide(hidden)
         return True
 

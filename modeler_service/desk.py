@@ -13,7 +13,9 @@ from shared.serving.store.database import Database
 def open_desk(settings: Settings, clock: Clock = lambda: datetime.now(UTC)) -> Desk:
     """The modeler's database, tokens and log."""
     folder = settings.data_dir
-    database = Database(folder / "modeler.sqlite", (METADATA, store.METADATA), append_only=APPEND_ONLY)
+    database = Database(
+        folder / "modeler.sqlite", (METADATA, store.METADATA), append_only=(*APPEND_ONLY, *store.APPEND_ONLY)
+    )
     keys = folder / "secrets"
     log_key = signer(keys / "log.key", "modeler")
     return Desk(database, Seal(keys / "seal.key"), log_key, clock, kept=folder / "checkpoint")

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from starlette.concurrency import run_in_threadpool
 
@@ -20,12 +20,14 @@ TRIALS_MAX = 500
 
 @dataclass(frozen=True, slots=True)
 class News:
-    """What there is to tell: answered trials that were not told yet, and the run where it has changed."""
+    """What there is to tell: settled trials that were not told yet, the run where it has changed, and corrections."""
 
     trials: list[wire.TrialView]
     run: wire.RunView | None
     mark: tuple[object, ...]
     """Tells one state of the run from another."""
+    corrected: list[wire.TrialView] = field(default_factory=list)
+    """Trials told before, whose answer is another one now."""
 
 
 Look = Callable[[int, tuple[object, ...] | None], News]
@@ -64,6 +66,8 @@ class Streams:
                 for trial in news.trials:
                     after = trial.number
                     yield event("trial", trial, after)
+                for trial in news.corrected:
+                    yield event("correction", trial)
                 if news.run is not None:
                     yield event("run", news.run)
                     ended = news.run.ended_at is not None
@@ -71,7 +75,7 @@ class Streams:
                 if ended and not more:
                     return
                 now = time.monotonic()
-                if news.trials or news.run:
+                if news.trials or news.run or news.corrected:
                     spoke = now
                 elif now - spoke > BEAT_SECONDS:
                     spoke = now

@@ -9,8 +9,9 @@ from shared import wire
 from shared.errors import Invalid
 
 COLUMNS = (
-    "number", "query", "phase", "row", "y", "plays", "mean", "sd", "acquisition", "ties", "measurement_variance",
-    "privacy_family", "privacy_scale", "privacy_variance", "query_id", "chosen_at", "answered_at",
+    "number", "query", "phase", "row", "y", "declined", "version", "plays", "mean", "sd", "acquisition", "ties",
+    "measurement_variance", "privacy_family", "privacy_scale", "privacy_variance", "query_id", "chosen_at", "asked_at",
+    "answered_at",
 )  # fmt: skip
 RUN_KEY = b"blindopt_run"
 """Metadata of a Parquet file: the whole export as JSON, without its trials."""
@@ -29,6 +30,8 @@ def as_csv(export: wire.RunExport) -> str:
 
 def guarded(value: Any) -> Any:
     """A cell that no spreadsheet computes; numbers stay as they are."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
@@ -40,11 +43,13 @@ def as_parquet(export: wire.RunExport) -> bytes:
     import pyarrow.parquet as pq
 
     kinds = {"phase": pa.string(), "query_id": pa.string(), "privacy_family": pa.string()}
-    kinds |= dict.fromkeys(("number", "query", "row", "plays", "ties"), pa.int64())
-    kinds |= dict.fromkeys(("chosen_at", "answered_at"), pa.timestamp("us", tz="UTC"))
+    kinds |= dict.fromkeys(("number", "query", "row", "version", "plays", "ties"), pa.int64())
+    kinds |= dict.fromkeys(("chosen_at", "asked_at", "answered_at"), pa.timestamp("us", tz="UTC"))
+    kinds["declined"] = pa.bool_()
     schema = pa.schema([(name, kinds.get(name, pa.float64())) for name in COLUMNS])
     whole = export.model_copy(update={"trials": []}).model_dump_json().encode()
-    lines = [line | {"chosen_at": t.chosen_at, "answered_at": t.answered_at} for line, t in _paired(export)]
+    moments = ("chosen_at", "asked_at", "answered_at")
+    lines = [line | {name: getattr(trial, name) for name in moments} for line, trial in _paired(export)]
     table = pa.Table.from_pylist(lines, schema=schema.with_metadata({RUN_KEY: whole}))
     file = io.BytesIO()
     pq.write_table(table, file)

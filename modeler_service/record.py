@@ -1,26 +1,33 @@
 """A run's record as it is stored, and its choices derived from it again."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from modeler_service import store
+from modeler_service.answers import answers_of
 from modeler_service.candidates import path_of
 from modeler_service.choosing import Choosing, memory_needed
 from shared import matrix, wire
-from shared.errors import StateConflict
+from shared.errors import ProtocolViolated, StateConflict
 from shared.matrix import Matrix
+from shared.serving.store.base import moment
 from shared.serving.store.database import Connection
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """All that the choices of a run depend on but the candidates. ``trials`` are those that were answered."""
+    """All that is known of a run by now but the candidates. ``trials``: those that were answered, or declined.
+
+    ``told``: the place of the last thing that was told of its pending queries.
+    """
 
     spec: wire.RunSpec
     study: wire.StudyView | None
     observations: list[wire.Observation]
     trials: list[Any]
+    told: int
 
     @classmethod
     def of(cls, db: Connection, identity: str) -> "Record":
@@ -30,13 +37,14 @@ class Record:
             spec=wire.RunSpec.model_validate_json(row.spec),
             study=wire.StudyView.model_validate_json(row.study) if row.study else None,
             observations=observations_of(db, identity),
-            trials=[trial for trial in store.trial_page(db, identity) if trial.y is not None],
+            trials=[trial for trial in store.trial_page(db, identity) if trial.answered_at is not None],
+            told=store.last_version(db, identity),
         )
 
     @property
     def outcomes(self) -> int:
         """How many answers and past measurements there are."""
-        return len(self.observations) + len(self.trials)
+        return len(self.observations) + sum(trial.y is not None for trial in self.trials)
 
     @property
     def begun(self) -> wire.StudyView:
@@ -58,12 +66,65 @@ class Record:
         return memory_needed(spec, self.begun, 0)
 
     def replayed(self, candidates: Matrix) -> Choosing:
-        """The state after all answers, to be looked at and not to choose from."""
+        """The state after all answers as they were last told, to be looked at and not to choose from."""
         choosing = Choosing(self.spec, self.begun, candidates, self.observations, outcomes=self.outcomes)
         for trial in self.trials:
-            passport = wire.NoisePassport.model_validate_json(trial.passport)
-            choosing.observe(trial.row, trial.y, passport)
+            if trial.y is None:
+                choosing.decline(trial.row)
+            else:
+                choosing.observe(trial.row, trial.y, wire.NoisePassport.model_validate_json(trial.passport))
         return choosing
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What was told of a query that people answer, and when: it counts for the choices after trial ``after``.
+
+    Version 0 says that it is pending. ``reply`` is None in a record that has no replies.
+    """
+
+    first: int
+    version: int
+    after: int
+    at: datetime
+    answers: list[wire.Answer | None] | None
+    """Of each trial, None for a declined one; None for a reply that is none about the query."""
+    reply: bytes | None
+
+    @property
+    def view(self) -> list[wire.AnswerVersion]:
+        """As it is told, trial by trial; nothing for a pending one."""
+        return [
+            wire.AnswerVersion(
+                number=number,
+                version=self.version,
+                after=self.after,
+                at=self.at,
+                y=answer.y if answer else None,
+                plays=answer.plays if answer else None,
+                passport=answer.passport if answer else None,
+            )
+            for number, answer in enumerate(self.answers or [], start=self.first)
+        ]
+
+
+def versions_of(db: Connection, identity: str) -> list[Version]:
+    """All that was told of a run's pending queries, as it came."""
+    rows: dict[int, list[int]] = {}
+    for trial in store.trial_page(db, identity):
+        rows.setdefault(trial.query, []).append(trial.row)
+    return [_version(row, rows.get(row.query, [])) for row in store.version_page(db, identity)]
+
+
+def _version(row: Any, rows: list[int]) -> Version:
+    answers: list[wire.Answer | None] | None = []
+    if row.version:
+        try:
+            reply = wire.QueryReply.model_validate_json(row.reply)
+            answers = answers_of(reply, rows) if reply.version == row.version else None
+        except (ValueError, ProtocolViolated):  # somebody changed it
+            answers = None
+    return Version(row.query, row.version, row.after, moment(row.at), answers, row.reply)
 
 
 def observations_of(db: Connection, identity: str) -> list[wire.Observation]:

@@ -6,10 +6,11 @@ from itertools import groupby, zip_longest
 from math import isclose
 from pathlib import Path
 
-from modeler_service import store
+from modeler_service import evidence, store
 from modeler_service.candidates import opened
 from modeler_service.choosing import Choosing
-from modeler_service.record import observations_of
+from modeler_service.evidence import Exchanges, Sent
+from modeler_service.record import Version, observations_of, versions_of
 from modeler_service.run import query_of
 from modeler_service.views import trial_view
 from shared import matrix, wire
@@ -21,6 +22,8 @@ from shared.serving.store.database import Connection
 
 _NEAR = 1e-7
 """How far a mean, a width or a bound may be off: another machine adds in another order. Rows may not."""
+
+_OTHER = "but the log tells that another query was asked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,7 @@ class Recorded:
     study: wire.StudyView
     observations: Sequence[wire.Observation]
     trials: Sequence[wire.TrialView]
+    versions: Sequence[Version]
     ended_because: str | None
     spec_sha256: str | None = None
     replies: dict[int, bytes] | None = None
@@ -42,9 +46,9 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the log tells of a run: digests of its requests and replies (by first trial), settings, candidates."""
+    """What the log tells of a run: digests of its requests and replies, settings, candidates."""
 
-    exchanges: dict[int, tuple[str, str]]
+    exchanges: Exchanges
     spec_sha256: str | None
     releases: frozenset[str]
 
@@ -71,6 +75,7 @@ def stored(db: Connection, identity: str) -> Recorded:
         wire.StudyView.model_validate_json(row.study),
         observations_of(db, identity),
         [trial_view(trial) for trial in trials],
+        versions_of(db, identity),
         row.ended_because,
         sha256(row.spec.encode()),
         {trial.number: trial.reply for trial in trials if trial.reply is not None},
@@ -87,22 +92,38 @@ def exported(path: Path) -> Recorded:
         raise StateConflict(f"{path} is no export of a run in JSON") from None
     if told.run.study is None or not told.trials:
         raise StateConflict(f"{told.run.id} has chosen nothing")
-    return Recorded(told.run.id, spec, told.run.study, told.observations, told.trials, told.run.ended_because)
+    versions = _versions(told)
+    return Recorded(told.run.id, spec, told.run.study, told.observations, told.trials, versions, told.run.ended_because)
+
+
+def _versions(told: wire.RunExport) -> list[Version]:
+    """What was told of each query that people answered, as it came: an export tells it trial by trial."""
+    rows = {trial.number: (trial.query, trial.row) for trial in told.trials}
+    found: dict[tuple[int, int], Version] = {}
+    for item in told.versions:
+        first, row = rows.get(item.number, (item.number, 0))
+        version = found.setdefault(
+            (first, item.version), Version(first, item.version, item.after, item.at, [], reply=None)
+        )
+        answer = None
+        if item.y is not None and item.plays is not None and item.passport is not None:
+            answer = wire.Answer(row=row, play=1, plays=item.plays, y=item.y, passport=item.passport)
+        assert version.answers is not None
+        version.answers.append(answer)
+    return list(found.values())
 
 
 def told_of(records: Iterable[Json], run: Recorded) -> Told:
     """What the modeler's own log tells of a run."""
-    exchanges: dict[int, tuple[str, str]] = {}
+    exchanges = Exchanges()
     spec_sha256, releases = None, set()
     for record in records:
         if record["kind"] == "run.created" and record["details"]["run_id"] == run.identity:
             spec_sha256 = record["details"].get("spec_sha256")
         if not (exchange := record.get("exchange")):
             continue
-        owner, _, number = str(exchange["idempotency_key"]).rpartition(":")
-        if owner == run.identity and exchange["status"] == 201:
-            exchanges[int(number)] = exchange["request_sha256"], exchange["reply_sha256"]
-        elif exchange["path"] == f"/v1/studies/{run.spec.study_id}/candidates" and exchange["status"] in (200, 206):
+        exchanges.add(record, run.identity)
+        if exchange["path"] == f"/v1/studies/{run.spec.study_id}/candidates" and exchange["status"] in (200, 206):
             releases.add(exchange["reply_sha256"])
     return Told(exchanges, spec_sha256, frozenset(releases))
 
@@ -130,26 +151,82 @@ def _differences(run: Recorded, told: Told, candidates: Matrix) -> Iterator[Diff
         yield Difference(None, "the run's settings are not those that the log tells it was created with")
     if told.releases and run.study.release_sha256 not in told.releases:
         yield Difference(None, "the log tells that other candidates were fetched than those of the record")
-    choosing = Choosing(run.spec, run.study, candidates, run.observations)
+    past = _Past(run, candidates)
     for first, found in groupby(run.trials, lambda trial: trial.query):
         trials = list(found)
-        yield from _against_choices(first, trials, choosing, told.exchanges.get(first))
-        yield from _against_log(run, trials, told.exchanges.get(first))
-        if None in [trial.y for trial in trials]:
+        yield from past.at(first)
+        yield from _against_choices(first, trials, past.choosing, told.exchanges.sent.get(first))
+        yield from _against_log(run, trials, told.exchanges, past)
+        if not all(map(_is_settled, trials)):
             if trials[-1] is not run.trials[-1]:
                 yield Difference(first, "has no answer, and others come after it")
             break
-        for trial in trials:
-            assert trial.y is not None, "looked at above"
-            try:
-                choosing.observe(trial.row, trial.y, trial.passport)
-            except (BlindoptError, ValueError, IndexError) as error:
-                yield Difference(trial.number, f"its answer cannot be taken into account: {error}")
-    yield from _against_end(run, told, choosing)
+        yield from past.take(trials)
+    yield from past.at(len(run.trials) + 1)
+    yield from _against_end(run, told, past.choosing)
+
+
+class _Past:
+    """What was known at each choice. After a correction the choices follow from all answers as they then were."""
+
+    def __init__(self, run: Recorded, candidates: Matrix) -> None:
+        self._run, self._candidates = run, candidates
+        self.choosing = self._fresh()
+        self.ends = {trial.query: trial.number for trial in run.trials}
+        """The last trial of each query, by its first."""
+        self.versions: dict[int, list[Version]] = {}
+        for version in run.versions:
+            self.versions.setdefault(version.first, []).append(version)
+        first = {id(version) for told in self.versions.values() for version in [v for v in told if v.version][:1]}
+        self._later = [version for version in run.versions if version.version and id(version) not in first]
+        self._known: list[tuple[int, wire.Answer | None]] = []
+
+    def _fresh(self) -> Choosing:
+        return Choosing(self._run.spec, self._run.study, self._candidates, self._run.observations)
+
+    def at(self, number: int) -> Iterator[Difference]:
+        """Know what was known when trial ``number`` was chosen."""
+        came = [version for version in self._later if version.after < number]
+        if not came:
+            return
+        for version in came:
+            self._later.remove(version)
+            for place, answer in enumerate(version.answers or [], start=version.first - 1):
+                self._known[place] = self._known[place][0], answer
+        self.choosing = self._fresh()
+        for place, (row, answer) in enumerate(self._known, start=1):
+            yield from self._observe(place, row, answer)
+
+    def take(self, trials: list[wire.TrialView]) -> Iterator[Difference]:
+        """Know the first answers to a query."""
+        told = [version for version in self.versions.get(trials[0].number, []) if version.version]
+        answers = (told[0].answers or []) if told else [_answer(trial) for trial in trials]
+        for trial, answer in zip(trials, answers, strict=True):
+            self._known.append((trial.row, answer))
+            yield from self._observe(trial.number, trial.row, answer)
+
+    def _observe(self, number: int, row: int, answer: wire.Answer | None) -> Iterator[Difference]:
+        try:
+            if answer is None:
+                self.choosing.decline(row)
+            else:
+                self.choosing.observe(row, answer.y, answer.passport)
+        except (BlindoptError, ValueError, IndexError) as error:
+            yield Difference(number, f"its answer cannot be taken into account: {error}")
+
+
+def _is_settled(trial: wire.TrialView) -> bool:
+    return trial.y is not None or trial.declined
+
+
+def _answer(trial: wire.TrialView) -> wire.Answer | None:
+    if trial.y is None or trial.plays is None or trial.passport is None:
+        return None
+    return wire.Answer(row=trial.row, play=1, plays=trial.plays, y=trial.y, passport=trial.passport)
 
 
 def _against_choices(
-    first: int, trials: list[wire.TrialView], choosing: Choosing, exchange: tuple[str, str] | None
+    first: int, trials: list[wire.TrialView], choosing: Choosing, exchange: Sent | None
 ) -> Iterator[Difference]:
     """The trials of one query against the rows that are derived for it."""
     place, proposals = choosing.seen + 1, choosing.next()
@@ -167,7 +244,7 @@ def _against_choices(
             what = f"recorded row {trial.row} ({trial.phase}), derived row {found.row} ({found.phase})"
             if exchange is not None:
                 by_log = {_asks(asked): f"row {trial.row}", _asks(derived): f"row {found.row}"}
-                what += f"; the log tells that {by_log.get(exchange[0], 'neither')} was asked"
+                what += f"; the log tells that {by_log.get(exchange.request_sha256, 'neither')} was asked"
             yield Difference(trial.number, what)
         for name in ("phase", "ties", "mean", "sd", "acquisition"):
             recorded, again = getattr(trial, name), getattr(found, name)
@@ -198,23 +275,30 @@ def _asks(rows: list[int]) -> str:
     return sha256(query_body(query_of(rows)))
 
 
-def _against_log(run: Recorded, trials: list[wire.TrialView], exchange: tuple[str, str] | None) -> Iterator[Difference]:
+def _against_log(run: Recorded, trials: list[wire.TrialView], told: Exchanges, past: _Past) -> Iterator[Difference]:
     """An answered query asked the rows, and was told the answers, that the log has digests of."""
-    first, answered = trials[0].number, [trial.y is not None for trial in trials]
+    first, answered = trials[0].number, [_is_settled(trial) for trial in trials]
+    exchange, versions = told.sent.get(first), past.versions.get(first, [])
+    if exchange is not None and (exchange.status == 202 or versions):
+        if exchange.request_sha256 != _asks([trial.row for trial in trials]):
+            yield Difference(first, f"recorded and derived row {trials[0].row}, {_OTHER}")
+        stored = [_stored(trial) for trial in trials]
+        for what in evidence.faults(first, trials[0].query_id, stored, versions, told, past.ends):
+            yield Difference(first, what)
+        return
     if not all(answered):
         if exchange is not None or any(answered):
-            told = "the log tells an answer" if exchange is not None else "others of its query have an answer"
-            yield Difference(trials[answered.index(False)].number, f"{told}, the record has none")
+            what = "the log tells an answer" if exchange is not None else "others of its query have an answer"
+            yield Difference(trials[answered.index(False)].number, f"{what}, the record has none")
         return
     if exchange is None:
         yield Difference(first, "the record has an answer that the log does not tell")
         return
-    if exchange[0] != _asks([trial.row for trial in trials]):
-        what = f"recorded and derived row {trials[0].row}, but the log tells that another query was asked"
-        yield Difference(first, what)
+    if exchange.request_sha256 != _asks([trial.row for trial in trials]):
+        yield Difference(first, f"recorded and derived row {trials[0].row}, {_OTHER}")
     if run.replies is not None:
         body = run.replies.get(first, b"")
-        if exchange[1] != sha256(body):
+        if exchange.reply_sha256 != sha256(body):
             yield Difference(first, "the stored reply is not the one that the log tells")
             return
         answers = wire.QueryReply.model_validate_json(body).answers
@@ -225,13 +309,18 @@ def _against_log(run: Recorded, trials: list[wire.TrialView], exchange: tuple[st
                 yield Difference(number, f"the recorded answer {where}is not what the reply says")
 
 
+def _stored(trial: wire.TrialView) -> evidence.Stored:
+    passport = None if trial.passport is None else trial.passport.model_dump_json()
+    return trial.y, trial.plays, passport, trial.declined, trial.version
+
+
 def _says(answer: wire.Answer, trial: wire.TrialView) -> bool:
     told = answer.row, answer.y, answer.plays, answer.passport
     return told == (trial.row, trial.y, trial.plays, trial.passport)
 
 
 def _against_end(run: Recorded, told: Told, choosing: Choosing) -> Iterator[Difference]:
-    later = [number for number in told.exchanges if number > len(run.trials)]
+    later = [number for number in told.exchanges.sent if number > len(run.trials)]
     if later:
         yield Difference(min(later), "the log tells an answer, the record has no such trial")
     if run.ended_because in ("budget", "exhausted", "target", "improvement"):

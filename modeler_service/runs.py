@@ -12,7 +12,7 @@ from typing import Any
 from modeler_service import store
 from modeler_service.run import Ending, Run, can_retry
 from modeler_service.settings import Settings
-from modeler_service.signals import Interrupted, Signal
+from modeler_service.signals import Interrupted, Pending, Signal
 from shared.errors import NO_ROOM, BlindoptError, Remote, StorageUnavailable
 from shared.serving.desk import Desk
 from shared.serving.store import logs
@@ -23,6 +23,10 @@ log = logging.getLogger("blindopt.runs")
 CLOSE_SECONDS = 5.0
 WATCH_SECONDS = 0.2
 _REFUSALS = ("study_not_open", "privacy_budget_exhausted")
+_HOW_TO_GO_ON = (
+    "so for PEOPLE_DAYS nobody could be asked whether the query was answered, and the run has ended: start another "
+    "with its answers as observations"
+)
 STUCK = "the curator keeps a request open without answering it"
 
 
@@ -37,8 +41,9 @@ class Runs:
     """Works on runs in threads, several at once.
 
     What is under way at a shutdown or a crash goes on at the next start from the stored trials, and asks
-    again under the same idempotency keys. A run whose curator does not answer waits without a worker and
-    goes on by itself; one whose worker makes no step is taken from it (its lease ends: it writes no more).
+    again under the same idempotency keys. A run waits without a worker for people who measure, and for a
+    curator that does not answer, and goes on by itself; one whose worker makes no step is taken from it
+    (its lease ends: it writes no more).
     """
 
     def __init__(self, desk: Desk, settings: Settings) -> None:
@@ -74,6 +79,11 @@ class Runs:
         """Queue a stored run."""
         self._waiting.pop(identity, None)
         self._queue.put(identity)
+
+    def wake(self, identity: str) -> None:
+        """Let a run that waits look now."""
+        if identity in self._waiting:
+            self.submit(identity)
 
     def halt(self, identity: str) -> None:
         """Tell a run's worker that what is stored of the run has changed: it leaves after the query under way."""
@@ -151,9 +161,12 @@ class Runs:
     def _outcome(self, identity: str, lease: int, signal: Signal) -> Ending | None:
         """Work on a run; how it ended, or None if it only halted."""
         try:
-            return Run(self._desk, self._settings, self._folder, identity, lease, signal).work()
+            crowded = lambda: not self._queue.empty()  # noqa: E731
+            return Run(self._desk, self._settings, self._folder, identity, lease, signal, crowded).work()
         except Interrupted:
             return None
+        except Pending:
+            return self._waits_for_people(identity)
         except Remote as error:
             problem = _problem(error.remote_code, str(error))
             if error.remote_code in _REFUSALS:
@@ -179,21 +192,41 @@ class Runs:
         return _failed(_problem("internal", f"a fault on our side ({type(error).__name__})"))
 
     def _waits(self, identity: str, problem: str) -> Ending:
-        """Wait without a worker, twice as long each time; fail at the first contact, and in the end."""
+        """Wait for a curator that does not answer; fail at the first contact, and in the end.
+
+        The place of a run whose query people have is held for days, from the last time that its curator told so.
+        """
         with self._desk.database.read() as db:
             row = store.run(db, identity)
-        now = self._desk.clock()
-        since = moment(row.waiting_since) if row.waiting_since else now
-        settings = self._settings
-        if row.study is None or now - since > timedelta(hours=settings.wait_hours):
+        now, settings = self._desk.clock(), self._settings
+        waiting = self._waiting_state(row, "curator", settings.wait_seconds_first, settings.wait_seconds_max)
+        since, longest = moment(waiting["waiting_since"]), timedelta(hours=settings.wait_hours)
+        if row.looked_at is not None:
+            since, longest = moment(row.looked_at), timedelta(days=settings.people_days)
+            problem = _with_words(problem, _HOW_TO_GO_ON) if now - since > longest else problem
+        if row.study is None or now - since > longest:
             return _failed(problem)
-        seconds = min(settings.wait_seconds_first * 2 ** min(row.waits, 30), settings.wait_seconds_max)
-        until = now + timedelta(seconds=seconds)
+        return waiting | {"problem": problem}
+
+    def _waits_for_people(self, identity: str) -> Ending:
+        """Wait for those who measure; each look at the curator lets it hold its place from anew."""
+        with self._desk.database.read() as db:
+            row = store.run(db, identity)
+        waiting = self._waiting_state(row, "people", self._settings.people_seconds, self._settings.people_seconds_max)
+        return waiting | {"problem": None, "looked_at": stamp(self._desk.clock())}
+
+    def _waiting_state(self, row: Any, what: str, first: float, longest: float) -> Ending:
+        """Without a worker, twice as long each time. Another wait begins anew."""
+        now, goes_on = self._desk.clock(), row.waiting_for == what
+        waits = row.waits if goes_on else 0
+        since = row.waiting_since if goes_on and row.waiting_since else stamp(now)
+        seconds = min(first * 2 ** min(waits, 30), longest)
         return {
             "state": "waiting",
-            "problem": problem,
-            "waiting_since": stamp(since),
-            "waits_until": stamp(until),
+            "waiting_for": what,
+            "waiting_since": since,
+            "waits_until": stamp(now + timedelta(seconds=seconds)),
+            "waits": waits + 1,
         }
 
     def _end(self, identity: str, lease: int, ending: Ending | None) -> None:
@@ -213,7 +246,7 @@ class Runs:
             elif ending is None:  # its token was replaced, or a pause was taken back
                 store.change_run(db, identity, state="queued")
             elif waits:
-                store.change_run(db, identity, waits=row.waits + 1, **ending)
+                store.change_run(db, identity, **ending)
             else:
                 end(db, identity, ending, now)
 
@@ -260,7 +293,8 @@ def halted_state(row: Any) -> Ending | None:
 
 def end(db: Connection, identity: str, ending: Ending, now: datetime) -> None:
     """Store a state that no worker is needed for, and tell the log."""
-    values: dict[str, Any] = {"waits_until": None, "waiting_since": None, "waits": 0, "problem": None, **ending}
+    none = dict.fromkeys(("waits_until", "waiting_since", "waiting_for", "problem"))
+    values: dict[str, Any] = {**none, "waits": 0, **ending}
     if ending["state"] != "paused":
         values["ended_at"] = stamp(now)
     store.change_run(db, identity, **values)
@@ -271,6 +305,11 @@ def end(db: Connection, identity: str, ending: Ending, now: datetime) -> None:
 
 def _problem(code: str, detail: str) -> str:
     return json.dumps({"code": code, "detail": detail})
+
+
+def _with_words(problem: str, words: str) -> str:
+    told = json.loads(problem)
+    return _problem(told["code"], f"{told['detail']}; {words}")
 
 
 def _failed(problem: str) -> Ending:

@@ -4,12 +4,12 @@ import json
 import secrets
 from typing import Any
 
-from modeler_service import store
+from modeler_service import connections, store
 from modeler_service.addresses import check_address
 from modeler_service.beliefs import Beliefs, Over
 from modeler_service.events import TRIALS_MAX, News, Streams
 from modeler_service.importing import Import, misfits, report
-from modeler_service.record import observations_of
+from modeler_service.record import observations_of, versions_of
 from modeler_service.run import connected, was_asked
 from modeler_service.runs import Runs, end, halted_state
 from modeler_service.settings import Settings
@@ -128,8 +128,16 @@ class Modeler:
         with self.desk.database.read() as db:
             now = store.progress(db, identity)
             found = store.trial_page(db, identity, after=after, limit=TRIALS_MAX) if now[-1] > after else []
-            trials = [trial_view(row) for row in found if row.y is not None]
-            return News(trials, self._view(db, identity) if now != mark else None, now)
+            trials = [trial_view(row) for row in found if row.answered_at is not None]
+            # Who comes again may have missed corrections: it is told all of them.
+            told, last = int(mark[-2]) if mark is not None else 0, now[-2]  # type: ignore[call-overload]
+            again = store.corrected(db, identity, since=told, until=after) if last > told else []
+            run = self._view(db, identity) if now != mark else None
+            return News(trials, run, now, [trial_view(row) for row in again])
+
+    def try_connection(self, told: wire.StudyAccess, actor: str) -> wire.ConnectionReport:
+        """Whether a run could be started with these; nothing is kept but what the log tells."""
+        return connections.tried(self.desk, self._settings, told, actor)
 
     def stop(self, asked: Asked, identity: str) -> StoredReply:
         """Tell a run to end after the query under way; at once where none is. Durable.
@@ -169,7 +177,9 @@ class Modeler:
             if row.ended_at is not None or row.stop_asked_at is not None:
                 raise StateConflict("the run has ended, or was told to: it cannot be resumed")
             state = row.state if row.state == "running" else "queued"
-            store.change_run(db, identity, state=state, pause_asked_at=None, waits_until=None)
+            looked_at = row.looked_at and stamp(self.desk.clock())  # its place was held while it was paused
+            told = {"pause_asked_at": None, "waits_until": None, "looked_at": looked_at}
+            store.change_run(db, identity, state=state, **told)
             return Effect(self._view(db, identity), "run.resumed", {"run_id": identity}, 200)
 
         reply = self.desk.once(asked, effect)
@@ -188,6 +198,7 @@ class Modeler:
 
         reply = self.desk.once(asked, effect)
         self._runs.halt(identity)  # its worker takes it up again, with the new token
+        self._runs.wake(identity)
         return reply
 
     def run(self, identity: str) -> wire.RunView:
@@ -195,10 +206,13 @@ class Modeler:
         with self.desk.database.read() as db:
             return self._view(db, identity)
 
-    def runs(self, after: int, limit: int) -> list[tuple[int, wire.RunView]]:
-        """Runs with their sequence numbers."""
+    def runs(self, after: int | None, limit: int, *, newest: bool = False) -> list[tuple[int, wire.RunView]]:
+        """Runs with their sequence numbers: those after one, or before it with the ``newest`` first."""
         with self.desk.database.read() as db:
-            found = store.run_page(db, after=after, limit=limit)
+            if newest:
+                found = store.newest_runs(db, before=after, limit=limit)
+            else:
+                found = store.run_page(db, after=after or 0, limit=limit)
             return [(row.seq, self._view(db, row.id)) for row in found]
 
     def trials(self, identity: str, after: int, limit: int) -> list[wire.TrialView]:
@@ -219,8 +233,9 @@ class Modeler:
         """Everything needed to redo a run, given the release."""
         with self.desk.database.read() as db:
             trials = [trial_view(row) for row in store.trial_page(db, identity)]
-            past = observations_of(db, identity)
-            return wire.RunExport(run=self._view(db, identity), trials=trials, observations=past)
+            run, past = self._view(db, identity), observations_of(db, identity)
+            versions = [told for version in versions_of(db, identity) for told in version.view]
+            return wire.RunExport(run=run, trials=trials, observations=past, versions=versions)
 
     def _view(self, db: Connection, identity: str) -> wire.RunView:
         row = store.run(db, identity)
@@ -230,12 +245,19 @@ class Modeler:
         fitted = wire.Fitted.model_validate_json(last) if last else None
         warnings = json.loads(row.warnings) if row.warnings else []
         told = row.recommendation
+        waits_for = row.waiting_for if row.state == "waiting" else None
+        pending, asked_at = store.pending(db, identity)
+        since = asked_at if waits_for == "people" else row.waiting_since if waits_for else None
         best = store.best(db, identity, largest=study.direction == "maximize") if study else None
         return wire.RunView(
             id=row.id,
             state=row.state,
             study=study,
+            waiting_for=waits_for,
+            waiting_since=moment(since) if since else None,
+            open_measurements=pending,
             trials=store.answered(db, identity),
+            declined=store.declined(db, identity),
             best=wire.Best(trial=best.number, row=best.row, y=best.y) if best else None,
             created_at=moment(row.created_at),
             started_at=moment(row.started_at) if row.started_at else None,

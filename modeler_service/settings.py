@@ -22,6 +22,16 @@ class Settings(ServiceSettings):
     wait_seconds_first: float = Field(5.0, gt=0, description="How long a run first waits before it tries again.")
     wait_seconds_max: float = Field(300.0, gt=0, description="How long it waits at most; each wait is twice the last.")
     wait_hours: float = Field(72.0, gt=0, description="How long a run waits for its curator in all before it fails.")
+    people_hold_seconds: float = Field(
+        20.0, ge=0, description="How long a run keeps its worker for people who measure, before it waits without one."
+    )
+    people_seconds: float = Field(15.0, gt=0, description="How long it then waits before it looks for their answer.")
+    people_seconds_max: float = Field(
+        300.0, gt=0, description="How long between two looks at most; each wait is twice the last."
+    )
+    people_days: float = Field(
+        30.0, gt=0, description="How long it holds its place without a curator to ask; each look begins it anew."
+    )
     lease_seconds: float = Field(
         300.0, gt=0, description="A run that made no step for so long is taken from its worker, and waits."
     )

@@ -8,6 +8,10 @@ class Interrupted(Exception):
     """The run was told to halt (stop, pause, another token), was given to another worker, or the service ends."""
 
 
+class Pending(Exception):
+    """People measure what the run asked, and have not yet: it waits for them without a worker."""
+
+
 class Signal:
     """Between one worker and those who watch it."""
 

@@ -14,9 +14,11 @@ from sqlalchemy import (
     Row,
     Table,
     Text,
+    UniqueConstraint,
     bindparam,
     func,
     select,
+    true,
     update,
 )
 
@@ -44,6 +46,9 @@ runs = Table(
     Column("waiting_since", Text),
     Column("waits", Integer, nullable=False, default=0),
     Column("waits_until", Text),
+    Column("waiting_for", Text),  # of the present wait, or the last one
+    Column("looked_at", Text),  # while a query is pending: when its curator last told so
+    Column("revision", Integer, nullable=False, default=0),  # the last one of the curator's that was read
     Column("ended_at", Text),
     Column("ended_because", Text),
     Column("problem", Text),
@@ -63,15 +68,32 @@ trials = Table(
     Column("acquisition", Float),
     Column("ties", Integer, nullable=False),
     Column("chosen_at", Text, nullable=False),
+    Column("asked_at", Text),  # when the query was taken, to be answered later
     Column("answered_at", Text),
     Column("query_id", Text),
     Column("y", Float),
+    Column("declined", Integer, nullable=False, default=0),
+    Column("version", Integer),
     Column("plays", Integer),
     Column("passport", Text),
     Column("reply", LargeBinary),  # of the query: with its first trial
     Column("fitted", Text),  # the hyper-parameters it was chosen with, where they are new
     PrimaryKeyConstraint("run_id", "number"),
 )
+versions = Table(
+    "versions",
+    METADATA,
+    Column("seq", Integer, primary_key=True),
+    Column("run_id", Text, ForeignKey("runs.id"), nullable=False),
+    Column("query", Integer, nullable=False),  # number of its first trial
+    Column("version", Integer, nullable=False),  # 0: that it is pending
+    Column("after", Integer, nullable=False),  # how many trials were chosen by then
+    Column("at", Text, nullable=False),
+    Column("reply", LargeBinary, nullable=False),
+    UniqueConstraint("run_id", "query", "version"),
+)
+"""What a curator told of queries that people answer. A trial has the last of it, here all of it stays."""
+APPEND_ONLY = ("versions",)
 observations = Table(
     "observations",
     METADATA,
@@ -87,8 +109,9 @@ observations = Table(
 _RUN = Prepared(select(runs).where(runs.c.id == bindparam("identity")))
 _ADD_TRIAL = Prepared(
     trials.insert(),
-    ["run_id", "number", "query", "phase", "row", "mean", "sd", "acquisition", "ties", "chosen_at", "fitted"],
-)
+    ["run_id", "number", "query", "phase", "row", "mean", "sd", "acquisition", "ties", "chosen_at", "fitted",
+     "declined"],
+)  # fmt: skip
 
 
 def add_run(db: Connection, **values: Any) -> None:
@@ -114,6 +137,12 @@ def run_page(db: Connection, *, after: int, limit: int) -> list[Row[Any]]:
     return list(db.execute(select(runs).where(runs.c.seq > after).order_by(runs.c.seq).limit(limit)))
 
 
+def newest_runs(db: Connection, *, before: int | None, limit: int) -> list[Row[Any]]:
+    """Runs with a smaller sequence number, the largest first; None: from the newest on."""
+    where = true() if before is None else runs.c.seq < before
+    return list(db.execute(select(runs).where(where).order_by(runs.c.seq.desc()).limit(limit)))
+
+
 def unfinished(db: Connection) -> list[Row[Any]]:
     """Runs that are queued, under way or waiting, oldest first."""
     states = ("queued", "running", "waiting")
@@ -135,13 +164,54 @@ def beat(db: Connection, identity: str, lease: int, now: str) -> bool:
 
 def add_trial(db: Connection, **values: Any) -> None:
     """Add one trial, not yet answered."""
-    _ADD_TRIAL.run(db, **values)
+    _ADD_TRIAL.run(db, declined=0, **values)
 
 
 def answer_trial(db: Connection, run_id: str, number: int, **values: Any) -> None:
     """Store the answer of a trial."""
     where = (trials.c.run_id == run_id) & (trials.c.number == number)
     db.execute(update(trials).where(where).values(**values))
+
+
+def ask_trials(db: Connection, run_id: str, first: int, *, asked_at: str, query_id: str) -> None:
+    """Store that the curator took the query that begins with trial ``first``."""
+    where = (trials.c.run_id == run_id) & (trials.c.query == first)
+    db.execute(update(trials).where(where).values(asked_at=asked_at, query_id=query_id))
+
+
+def add_version(db: Connection, run_id: str, first: int, version: int, *, at: str, reply: bytes) -> None:
+    """Keep what was told of the query that begins with trial ``first``, for the choices that come after."""
+    after = db.execute(select(func.max(trials.c.number)).where(trials.c.run_id == run_id)).scalar_one()
+    values = {"run_id": run_id, "query": first, "version": version, "after": after, "at": at, "reply": reply}
+    db.execute(versions.insert(), values)
+
+
+def version_page(db: Connection, run_id: str) -> list[Row[Any]]:
+    """All that was told of a run's queries that people answer, in the order in which it came."""
+    return list(db.execute(select(versions).where(versions.c.run_id == run_id).order_by(versions.c.seq)))
+
+
+def runs_with_versions(db: Connection) -> list[str]:
+    """Runs that were told something of a pending query."""
+    return list(db.execute(select(versions.c.run_id).distinct().order_by(versions.c.run_id)).scalars())
+
+
+def last_version(db: Connection, run_id: str) -> int:
+    """The place of the last thing told of a run's pending queries; 0 where there is none."""
+    return int(db.execute(select(func.max(versions.c.seq)).where(versions.c.run_id == run_id)).scalar() or 0)
+
+
+def corrected(db: Connection, run_id: str, *, since: int, until: int) -> list[Row[Any]]:
+    """Trials up to number ``until`` whose answer was told again after place ``since`` of the versions."""
+    earlier = versions.alias()
+    before = (earlier.c.run_id == run_id) & (earlier.c.query == versions.c.query) & (earlier.c.version > 0)
+    again = select(versions.c.query).where(
+        (versions.c.run_id == run_id)
+        & (versions.c.seq > since)
+        & select(earlier.c.seq).where(before & (earlier.c.seq < versions.c.seq)).exists()
+    )
+    where = (trials.c.run_id == run_id) & (trials.c.number <= until) & trials.c.query.in_(again)
+    return list(db.execute(select(trials).where(where).order_by(trials.c.number)))
 
 
 def trial(db: Connection, run_id: str, number: int) -> Row[Any] | None:
@@ -168,6 +238,19 @@ def answered(db: Connection, run_id: str) -> int:
     return int(db.execute(select(func.count()).select_from(trials).where(where)).scalar_one())
 
 
+def declined(db: Connection, run_id: str) -> int:
+    """How many trials of a run were declined."""
+    where = (trials.c.run_id == run_id) & (trials.c.declined == 1)
+    return int(db.execute(select(func.count()).select_from(trials).where(where)).scalar_one())
+
+
+def pending(db: Connection, run_id: str) -> tuple[int, str | None]:
+    """How many trials of a run wait to be measured, and when the first of them was taken."""
+    where = (trials.c.run_id == run_id) & trials.c.asked_at.is_not(None) & trials.c.answered_at.is_(None)
+    count, since = db.execute(select(func.count(), func.min(trials.c.asked_at)).where(where)).one()
+    return int(count), since
+
+
 def best(db: Connection, run_id: str, *, largest: bool) -> Row[Any] | None:
     """The answered trial of largest or smallest y; the earliest of equals."""
     where = (trials.c.run_id == run_id) & trials.c.y.is_not(None)
@@ -182,9 +265,9 @@ def last_fit(db: Connection, run_id: str) -> str | None:
 
 
 def answered_trials(db: Connection) -> Iterable[Row[Any]]:
-    """Every answered trial of every run, in order; streamed."""
-    names = ("run_id", "number", "query", "row", "y", "plays", "passport", "reply")
-    told = select(*(trials.c[name] for name in names)).where(trials.c.y.is_not(None))
+    """Every answered trial of every run, and those declined, in order; streamed."""
+    names = ("run_id", "number", "query", "row", "y", "declined", "version", "plays", "passport", "query_id", "reply")
+    told = select(*(trials.c[name] for name in names)).where(trials.c.answered_at.is_not(None))
     return db.execute(told.order_by(trials.c.run_id, trials.c.number))
 
 
@@ -209,6 +292,8 @@ def observation_page(db: Connection, run_id: str) -> list[Row[Any]]:
 
 
 def progress(db: Connection, run_id: str) -> tuple[Any, ...]:
-    """What changes when there is news of a run: its states and its answers. Raises NotFound."""
+    """What changes when there is news of a run: its states, versions of answers, settled trials. Raises NotFound."""
     row = run(db, run_id)
-    return row.state, row.ended_at, row.ended_because, row.problem, row.waits_until, answered(db, run_id)
+    settled = answered(db, run_id) + declined(db, run_id)
+    told = last_version(db, run_id)
+    return row.state, row.ended_at, row.ended_because, row.problem, row.waits_until, told, settled

@@ -194,7 +194,9 @@ class Witness:
             exchange = Exchange(**audit.Entry(seq, body, b"", b"").record)
             if exchange.body != body or type(exchange.status) is not int:
                 raise ValueError
-            if (exchange.study_id, exchange.grant_id, exchange.position) != (self._study_id, grant, seq):
+            if (exchange.grant_id, exchange.position) != (grant, seq):
+                raise ValueError
+            if exchange.study_id != self._study_id and exchange.status < 400:  # a mistyped study is refused
                 raise ValueError
         except (TypeError, ValueError, LogBroken):
             raise ProtocolViolated(f"place {seq} of the curator's shared log is no exchange of this grant") from None

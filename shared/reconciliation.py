@@ -203,11 +203,16 @@ def _check_receipts(told: dict[int, Json], receipts: list[Checkpoint]) -> None:
 
 
 def _check_told(export: Export, entries: list[Entry], told: dict[int, Json]) -> None:
-    """The shared log and the party's own tell the same, of one grant and one study."""
-    first = entries[0].record if entries else {}
+    """The shared log and the party's own tell the same, of one grant and one study.
+
+    But a request for another study than the grant opens, which was refused: somebody mistyped it.
+    """
+    taken = [entry.record for entry in entries if not _is_refused(entry.record)]
+    studies = {record.get("study_id") for record in taken[:1]}
     for place, entry in enumerate(entries):
         record = entry.record
-        if (record.get("grant_id"), record.get("study_id")) != (first.get("grant_id"), first.get("study_id")):
+        is_of = _is_refused(record) or record.get("study_id") in studies
+        if record.get("grant_id") != entries[0].record.get("grant_id") or not is_of:
             raise LogBroken(f"place {place} is of another grant or study")
         if told.get(place, record) != record or (export.is_curators and place not in told):
             raise LogBroken(f"place {place} is not what the party's own log tells")
@@ -215,8 +220,13 @@ def _check_told(export: Export, entries: list[Entry], told: dict[int, Json]) -> 
 
 def _pinned(export: Export, grant: str, told: dict[int, Json]) -> Verifier | None:
     """The key that a modeler pinned for the study of a grant."""
-    exchanges = [entry.record for entry in export.shared.get(grant, [])[:1]] or list(told.values())[:1]
-    return next((_key(export.keys.get(str(exchange.get("study_id")))) for exchange in exchanges), None)
+    exchanges = [entry.record for entry in export.shared.get(grant, [])] or list(told.values())
+    taken = (exchange for exchange in exchanges if not _is_refused(exchange))
+    return next((_key(export.keys.get(str(exchange.get("study_id")))) for exchange in taken), None)
+
+
+def _is_refused(exchange: Json) -> bool:
+    return isinstance(status := exchange.get("status"), int) and status >= 400
 
 
 def _key(vkey: str | None) -> Verifier | None:

@@ -32,6 +32,7 @@ START_SECONDS = 60.0
 WAIT_SECONDS = 60.0
 ROOT = Path(__file__).parent.parent
 LONGEST = (
+    "test_components.py",
     "test_crash_matrix.py",
     "test_openapi.py",
     "test_api_tunings.py",
@@ -331,7 +332,7 @@ def open_study(small: Small) -> Callable[..., Opened]:
         direction: Literal["maximize", "minimize"] = "maximize",
         **more: Any,
     ) -> Opened:
-        measurement = wire.Measurement(column=small.names[2], direction=direction, noise_variance=noise_variance)
+        measurement = wire.ColumnMeasurement(column=small.names[2], direction=direction, noise_variance=noise_variance)
         features = more.pop("features", small.features)
         draft = owner.create_study(
             wire.StudyCreate(

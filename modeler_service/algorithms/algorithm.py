@@ -36,6 +36,10 @@ class Algorithm(Protocol):
         """
         ...
 
+    def decline(self, row: int) -> None:
+        """A row was asked and nobody measured it: nothing is learnt. Who calls this hides the row from then on."""
+        ...
+
     def hide(self, rows: Rows) -> None:
         """Choose none of these rows from now on, and any other. Some row must be left."""
         ...

@@ -93,6 +93,10 @@ class FewArms(ABC):
         check_reward(outcome)
         self._learn(row, outcome - self.stage.offset)
 
+    def decline(self, row: int) -> None:
+        """Nothing is learnt: estimates, counts of plays and truncation levels are as before."""
+        return
+
     def hide(self, rows: Rows) -> None:
         """Choose none of these arms from now on, and any other."""
         self.hidden = np.asarray(rows, dtype=np.intp)

@@ -67,6 +67,9 @@ class GpUcb:
         """Update the posterior."""
         self.surrogate.observe(row, outcome, passport)
 
+    def decline(self, row: int) -> None:
+        """Nothing is learnt: the posterior is as before."""
+
     def hide(self, rows: Rows) -> None:
         """Choose none of these rows from now on, and any other."""
         self._posterior.hide(rows)

@@ -60,7 +60,8 @@ class LdpMoma(FewArms):
     """Epochs of k plays of one arm; the ridge matrix has one row an epoch.
 
     N = floor((T - initial) / k) epochs, k at most their number of plays; the left-over rounds play the arm of largest
-    index, and change no estimate. Initial rewards are no part of an epoch and are left out.
+    index, and change no estimate. Initial rewards are no part of an epoch and are left out. An epoch that a decline
+    cuts short is left out as well: a median needs a reward at each of the k places. The next round begins another one.
     """
 
     def __init__(self, stage: Stage, settings: MomaSettings) -> None:
@@ -83,12 +84,17 @@ class LdpMoma(FewArms):
 
     def choose(self, step: int) -> Choice:
         """The epoch's arm; at its first round that of the largest index."""
-        if not self._epoch:
+        if not self._epoch or self._arm in self.hidden:
             return super().choose(step)
         mean, variance, width, amplitude = self._view()
         arm = self._arm
         sigma = sqrt(max(float(variance[arm]), 0.0))
         return self.stage.told(arm, float(mean[arm]), amplitude * sigma, float(mean[arm]) + width * sigma, 1)
+
+    def decline(self, row: int) -> None:
+        """Leave the rest of the epoch, and what was rewarded in it."""
+        self._seen += 1
+        self._epoch.clear()
 
     def _view(self) -> tuple[Vector, Vector, float, float]:
         root = self.root
@@ -99,10 +105,9 @@ class LdpMoma(FewArms):
         self._seen += 1
         if self._seen <= self.stage.initial:
             return
-        if not self._epoch:
-            self._arm = arm
-        elif arm != self._arm:
-            raise ValueError(f"arm {arm} in an epoch of arm {self._arm}")
+        if arm != self._arm:  # one that was cut short, by a decline that was answered late
+            self._epoch.clear()
+        self._arm = arm
         self._epoch.append(reward)
         if len(self._epoch) == self.plays:
             self._totals[arm] += self._epoch

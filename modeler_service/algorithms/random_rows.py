@@ -8,17 +8,21 @@ from shared.posterior import Rows
 
 
 class RandomRows:
-    """Asks every row once, in a random order of the seed. Looks at nothing. ``again``: then in another order."""
+    """Asks every row once, in a random order of the seed. Looks at nothing.
+
+    ``again``: then in another order, all but those that were declined.
+    """
 
     def __init__(self, n: int, seed: int, *, again: bool = False) -> None:
         self._n, self._seed, self._again, self._round = n, seed, again, 0
+        self._declined: set[int] = set()
         self._shuffle()
 
     def _shuffle(self) -> None:
         # Another stream than that of a run's initial rows, which are drawn from [seed, 0].
         stream = [self._seed, 1, self._round] if self._round else [self._seed, 1]
         self._order = np.random.default_rng(stream).permutation(self._n)
-        self._seen: set[int] = set()
+        self._seen = set(self._declined)
         self._pending: set[int] = set()
         self._next = 0
 
@@ -44,6 +48,14 @@ class RandomRows:
 
     def observe(self, row: int, outcome: float, passport: wire.NoisePassport | None = None) -> None:
         """Never ask ``row`` again, or not before every other."""
+        self._see(row)
+
+    def decline(self, row: int) -> None:
+        """Never ask ``row`` again."""
+        self._declined.add(row)
+        self._see(row)
+
+    def _see(self, row: int) -> None:
         self._seen.add(row)
         if self._again and len(self._seen) == self._n:
             self._round += 1

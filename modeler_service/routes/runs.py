@@ -30,7 +30,7 @@ PARQUET = "application/vnd.apache.parquet"
 EVENT: dict[str, Any] = {
     "type": "object",
     "properties": {
-        "event": {"type": "string", "enum": ["trial", "run"]},
+        "event": {"type": "string", "enum": ["trial", "correction", "run"]},
         "id": {"type": "string"},
         "data": {"type": "string", "description": "A TrialView or a RunView as JSON."},
     },
@@ -63,9 +63,16 @@ def start(request: Request, run: wire.RunCreate, asked: AskedDep, modeler: Model
 
 
 @router.get("", response_model=wire.RunPage, responses=documented(), dependencies=_READ, operation_id="list_runs")
-def listed(modeler: ModelerDep, page_size: PageSize = 50, page_token: PageToken = None) -> wire.RunPage:
-    """Runs in the order of their creation."""
-    found, token = page_of(modeler.runs(int(page_token or 0), page_size + 1), page_size, lambda item: item[0])
+def listed(
+    modeler: ModelerDep,
+    page_size: PageSize = 50,
+    page_token: PageToken = None,
+    order: Annotated[Literal["oldest", "newest"], Query(description="Which come first.")] = "oldest",
+) -> wire.RunPage:
+    """Runs in the order of their creation, or the newest first."""
+    after = None if page_token is None else int(page_token)
+    listed = modeler.runs(after, page_size + 1, newest=order == "newest")
+    found, token = page_of(listed, page_size, lambda item: item[0])
     return wire.RunPage(runs=[view for _, view in found], next_page_token=token)
 
 
@@ -222,6 +229,22 @@ def posterior(
 
 
 @router.get(
+    "/{run_id}/map",
+    response_model=wire.PosteriorMap,
+    responses=documented(409),
+    dependencies=_READ,
+    operation_id="get_map",
+)
+def posterior_map(
+    run_id: RunId,
+    modeler: ModelerDep,
+    points: Annotated[int, Query(ge=1, le=5_000, description="About how many rows besides those asked.")] = 1_000,
+) -> wire.PosteriorMap:
+    """What is believed of f over the first two principal axes of Z: to draw."""
+    return modeler.beliefs.map(run_id, points)
+
+
+@router.get(
     "/{run_id}/events",
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {"schema": EVENT}}}, **documented()},
@@ -235,9 +258,10 @@ async def events(
         str | None, Header(pattern=r"^[0-9]{1,9}$", description="Number of the last trial that was told.")
     ] = None,
 ) -> Response:
-    """News as server-sent events: `trial` (id: its number) for each answer, `run` when its state changes; ends with it.
+    """News as server-sent events: `trial` (id: its number) for each answer or decline, `run` when its state changes.
 
-    A connection that breaks, or is ended after ten minutes, goes on by Last-Event-ID.
+    `correction` (without an id) tells a trial again whose answer was corrected, or came late. Ends with the run. A
+    connection that breaks, or is ended after ten minutes, goes on by Last-Event-ID.
     """
     told = await modeler.streams.follow(partial(modeler.news, run_id), int(last_event_id or 0))
     return StreamingResponse(told, media_type="text/event-stream")

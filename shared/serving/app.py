@@ -10,6 +10,7 @@ from starlette.routing import Route
 from shared import wire
 from shared.errors import AuditUnavailable
 from shared.serving import audit_routes, problems
+from shared.serving.console import Console
 from shared.serving.desk import Desk
 from shared.serving.gate import Gate
 from shared.serving.metrics import PATH as METRICS_PATH
@@ -36,13 +37,14 @@ def build(
     hot: list[Route] | None = None,
     lifespan: Any = None,
     read_by_hand: tuple[type[BaseModel], ...] = (),
+    console: Console | None = None,
 ) -> FastAPI:
     """The application: gate, problem documents, health, the log, the service's own routes.
 
     ``period_of`` (method, path, principal) tells the seconds that replies leave at whole multiples of; None: at once.
     ``monitors`` may read metrics, where settings have them on; ``jobs`` counts jobs by kind and state, for them.
     ``hot`` are routes that answer in front of the documented ones, without FastAPI's machinery; ``read_by_hand`` are
-    bodies that routes parse themselves, for the contract.
+    bodies that routes parse themselves, for the contract; ``console`` are the pages for people.
     FastAPI's documentation pages load outside resources, so only /openapi.json is served.
     """
     app = FastAPI(
@@ -56,6 +58,7 @@ def build(
         redirect_slashes=False,  # a redirect would repeat the Host header
     )
     app.state.desk = desk
+    app.state.front = console.open(app, desk, settings) if console is not None else None
     problems.install(app)
     metrics = Metrics(jobs) if settings.metrics else None
     app.add_middleware(
@@ -66,12 +69,15 @@ def build(
         limit_of=limit_of,
         period_of=period_of,
         count=metrics.request if metrics is not None else None,
+        front=app.state.front,
     )
     app.router.routes.extend(hot or [])
     for router in [*routers, audit_routes.router(auditors), _health()]:
         app.include_router(router)
     if metrics is not None:
         app.include_router(metrics_router(metrics, monitors))
+    if console is not None:
+        app.router.routes.extend(console.routes)
     app.openapi = lambda: _openapi(app, (wire.Problem, *read_by_hand))  # type: ignore[method-assign]
     return app
 

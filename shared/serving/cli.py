@@ -1,4 +1,4 @@
-"""The command line that both services have: serve, token, audit.
+"""The command line that both services have: serve, token, user, audit.
 
 What only some commands need, the web server above all, they import when they run: a token is made in a moment.
 """
@@ -22,9 +22,10 @@ from pydantic import ValidationError
 from shared import reconciliation
 from shared.audit import Head
 from shared.errors import BlindoptError, LogBroken, StateConflict
-from shared.serving import logs
+from shared.serving import logs, users_cli
 from shared.serving.desk import Desk
 from shared.serving.settings import ServiceSettings
+from shared.serving.store import sessions
 from shared.serving.store.database import Connection, only_process
 from shared.serving.store.tokens import is_live
 from shared.serving.tokens import Role
@@ -75,6 +76,15 @@ def build(
     cli = typer.Typer(help=about, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
     cli.add_typer(_tokens(service, main_role, roles, settings, desk), name="token")
     cli.add_typer(_audit(settings, desk, check), name="audit")
+    people = users_cli.build(
+        service,
+        main_role,
+        roles,
+        lambda: desk(_checked(settings)),
+        lambda: desk(existing(settings)),
+        plain_errors,
+    )
+    cli.add_typer(people, name="user")
 
     @cli.callback(invoke_without_command=True)
     def start(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
@@ -110,6 +120,7 @@ def build(
                     archive.check(source, opened, files)
                     head = _verified(opened, check)
                     opened.database.write(lambda db: restored(db, opened))
+                    opened.database.write(lambda db: sessions.end_every(db, opened.clock()))
                 archive.settle(partial)
         typer.echo(f"restored {head.size} records, root {head.root}")
         if after_restore:

@@ -20,12 +20,13 @@ from shared.errors import AuditUnavailable, IdempotencyKeyMissing, LogBroken, St
 from shared.notes import Checkpoint, Signer
 from shared.reconciliation import Export
 from shared.serving.seal import Seal
-from shared.serving.store import logs, notes, replies, tokens
+from shared.serving.store import logs, notes, replies, tokens, users
 from shared.serving.store.base import Clock
 from shared.serving.store.database import Connection, Database
 from shared.serving.store.replies import StoredReply
 from shared.serving.tokens import Principal, Role, Token, mint, new_principal, parse
 
+_STUDY = re.compile(r"/v1/studies/(std_[0-9a-f]{16})(?![^/:])")
 KEY = re.compile(r"[ -~]{1,200}")
 LIVE_TOKENS_MAX = 2
 _USED_SECONDS = 60.0
@@ -51,8 +52,10 @@ class Asked:
 
     def exchange(self, position: int | None, status: int, reply_sha256: str, *, replayed: bool) -> Exchange:
         """The request with its reply, as the logs tell it."""
+        # As the other party tells it: it knows what it asked for, not which study its token opens.
+        asked = _STUDY.match(self.path)
         return Exchange(
-            study_id=self.principal.study_id or "",
+            study_id=asked[1] if asked else self.principal.study_id or "",
             grant_id=self.principal.id,
             position=position,
             request_id=self.request_id,
@@ -128,8 +131,12 @@ class Desk:
                 self.database.submit(lambda db: tokens.used(db, kid, at))
 
     def check_live(self, db: Connection, principal: Principal) -> None:
-        """Unauthenticated if the token was revoked or has expired since it was shown."""
-        if not tokens.is_live(tokens.find(db, principal.kid), self.clock()):
+        """Unauthenticated if the token was revoked or has expired since it was shown, or the user was disabled."""
+        if principal.is_user:
+            live = users.is_live(db, principal.kid)
+        else:
+            live = tokens.is_live(tokens.find(db, principal.kid), self.clock())
+        if not live:
             raise Unauthenticated(_HOW_TO_ASK)
 
     def issue(self, role: Role, name: str, *, days: int) -> tuple[Token, Principal]:

@@ -10,13 +10,15 @@ import secrets
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared.audit import RECEIPT_HEADER
 from shared.errors import NO_ROOM, BlindoptError, BodyTooLarge, Invalid, StorageUnavailable, Unauthenticated
-from shared.serving import problems
+from shared.serving import inside, problems
 from shared.serving.desk import KEY, Asked, Desk, Expired
 from shared.serving.pace import Pace
 from shared.serving.rates import Buckets
@@ -33,6 +35,23 @@ _HEADERS = (
 )
 
 
+class Front(Protocol):
+    """Pages for people beside the API: they know who asks by a cookie, and answer in HTML."""
+
+    @property
+    def headers(self) -> tuple[tuple[bytes, bytes], ...]:
+        """On each of its replies, in place of the API's."""
+
+    def owns(self, path: str) -> bool:
+        """Whether a path is a page's."""
+
+    def admit(self, scope: Scope, cookies: str) -> Principal | None:
+        """Who is logged in, if anyone; the pages themselves say who may see what."""
+
+    def refusal(self, scope: Scope, error: BlindoptError) -> Response:
+        """A page that tells an error."""
+
+
 class Gate:
     """The outermost layer of a service."""
 
@@ -45,6 +64,7 @@ class Gate:
         limit_of: Callable[[str, Principal | None], int],
         period_of: Callable[[str, str, Principal], float | None] = lambda method, path, principal: None,
         count: Callable[[str, str, int, float], None] | None = None,
+        front: Front | None = None,
     ) -> None:
         self.app = app
         self.desk = desk
@@ -54,6 +74,7 @@ class Gate:
         self.period_of = period_of
         self.count = count
         """Is told method, route template, status (0: none) and seconds of each request that is over."""
+        self.front = front
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -67,7 +88,8 @@ class _Passage:
 
     Every reply to a modeler is recorded in the log before it leaves; 503 if that is not possible. One that
     was recorded with its effect (``state.recorded``) passes; one with a digest as its ETag streams; any
-    other is held back until it is whole, for its digest.
+    other is held back until it is whole, for its digest. A look at what is still pending (GET, 202) tells nothing, and
+    is not recorded.
     """
 
     def __init__(self, gate: Gate, scope: Scope, receive: Receive, send: Send) -> None:
@@ -79,6 +101,7 @@ class _Passage:
         self._state["request_id"] = self._request_id
         self._state["body_sha256"] = self.digest
         self._principal: Principal | None = None
+        self._front = gate.front if gate.front is not None and gate.front.owns(scope["path"]) else None
         self._pace: Pace | None = None
         self._limit = 0
         self._got = 0
@@ -137,9 +160,11 @@ class _Passage:
         """
         path, gate = self._scope["path"], self._gate
         expired: Expired | None = None
-        if path not in _OPEN:
+        if self._front is not None:  # a page asks the API in process, where the rate is bounded
+            self._principal = self._front.admit(self._scope, self._header(b"cookie"))
+        elif path not in _OPEN:
             try:
-                principal = gate.desk.authenticate(self._header(b"authorization"))
+                principal = inside.principal_of(self._scope) or gate.desk.authenticate(self._header(b"authorization"))
             except Expired as error:
                 principal, expired = error.principal, error
             except Unauthenticated:
@@ -197,7 +222,7 @@ class _Passage:
 
     async def _out(self, message: Message) -> None:
         if self._held is None and message["type"] == "http.response.start":
-            if not self._tells or self._state.get("recorded"):
+            if not self._tells or self._state.get("recorded") or self._is_pending(message):
                 await self._start(message)
             elif etag := _etag(message):
                 await self._record(message, etag)
@@ -215,12 +240,15 @@ class _Passage:
         else:
             await self._send(message)
 
+    def _is_pending(self, start: Message) -> bool:
+        return (self._scope["method"], start["status"]) == ("GET", 202)
+
     async def _start(self, message: Message) -> None:
         headers = message["headers"] = list(message["headers"])
         headers.append((b"x-request-id", self._request_id.encode()))
         if not any(name == b"cache-control" for name, _ in headers):
             headers.append((b"cache-control", b"no-store"))
-        headers.extend(_HEADERS)
+        headers.extend(_HEADERS if self._front is None else self._front.headers)
         if self._scope["scheme"] == "https":
             headers.append((b"strict-transport-security", b"max-age=31536000"))
         if self._pace is not None:
@@ -258,7 +286,10 @@ class _Passage:
         if self._started:
             raise ConnectionAbortedError("the reply was cut after its start") from None
         self._held = None
-        reply = problems.response(error, path=self._scope["path"], request_id=self._request_id)
+        if self._front is not None:
+            reply = self._front.refusal(self._scope, error)
+        else:
+            reply = problems.response(error, path=self._scope["path"], request_id=self._request_id)
         try:
             await self._out({"type": "http.response.start", "status": reply.status_code, "headers": reply.raw_headers})
             await self._out({"type": "http.response.body", "body": bytes(reply.body), "more_body": False})
@@ -269,8 +300,8 @@ class _Passage:
 
     async def _fault(self, error: Exception) -> None:
         """A fault of ours: a 500 that shows nothing of it. Logged by type and place, as its text may quote a record."""
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        found = {"kind": type(error).__name__, "at": f"{frame.name}:{frame.lineno}"}
+        frames = [f"{Path(f.filename).name}:{f.name}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__)]
+        found = {"kind": type(error).__name__, "at": frames[-1].partition(":")[2], "through": frames[-8:-1]}
         log.error("fault", extra={"fields": {"request_id": self._request_id, **found}})
         if self._started:
             raise ConnectionAbortedError("the reply was cut after its start") from None

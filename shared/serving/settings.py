@@ -23,6 +23,11 @@ class ServiceSettings(BaseSettings):
     rate_per_second: float = Field(200.0, gt=0, description="Requests of one principal a second, in the long run.")
     rate_burst: int = Field(400, ge=1, description="Requests of one principal at once.")
     bad_tokens_per_minute: int = Field(60, ge=1, description="Requests with a bad token from one address.")
+    session_idle_minutes: int = Field(30, ge=1, le=1_440, description="A console session not used for so long ends.")
+    session_hours: int = Field(12, ge=1, le=168, description="A console session ends after so long, used or not.")
+    logins_per_minute: int = Field(
+        10, ge=1, description="Logins tried of one name; three times as many at once from one address."
+    )
     drain_seconds: int = Field(20, ge=1, description="How long a shutdown waits for requests under way.")
     first_token_file: Path | None = Field(
         None, description="At first start, write a token of the main role here (mode 0600); kept if it exists."

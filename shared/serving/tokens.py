@@ -13,7 +13,7 @@ _FORM = re.compile(r"blindopt_([0-9a-f]{16})\.([A-Za-z0-9_-]{43})")
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks: a person or a program with up to two live tokens, and the one that it showed.
+    """Who asks: a person or a program with up to two live tokens, and the one that it showed; or a console's user.
 
     ``id`` is ``usr_...``, or ``grt_...`` for the grant of a modeler, which opens one study.
     """
@@ -23,6 +23,11 @@ class Principal:
     role: Role
     name: str
     study_id: str | None = None
+
+    @property
+    def is_user(self) -> bool:
+        """Whether it came in with a password and not with a token: its id stands where the key id would."""
+        return self.kid == self.id
 
     @property
     def actor(self) -> str:

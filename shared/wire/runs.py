@@ -288,10 +288,21 @@ class RunView(Reply):
     name: str = Field(description="For people.")
     state: RunState = Field(
         description=(
-            "queued, running; paused until it is resumed; waiting for a curator that does not answer, and then going "
-            "on by itself; completed, failed or stopped for ever."
+            "queued, running; paused until it is resumed; waiting for people who measure, or for a curator that does "
+            "not answer, and then going on by itself; completed, failed or stopped for ever."
         )
     )
+    waiting_for: Literal["curator", "people"] | None = Field(
+        None,
+        description=(
+            "Of a waiting run. people: a person or a laboratory measures what it asked; curator: it does not answer, "
+            "or refuses for now. Null in other states."
+        ),
+    )
+    waiting_since: datetime | None = Field(
+        None, description="Of a waiting run: since when; for people: when the curator took the query."
+    )
+    open_measurements: int = Field(0, description="Rows that it asked and that are still to be measured.")
     curator_url: str = Field(description="Address of the curator.")
     study_id: str = Field(description="The study at the curator.")
     algorithm: AlgorithmSpec = Field(description="How rows are chosen.")
@@ -310,6 +321,9 @@ class RunView(Reply):
     fitted: Fitted | None = Field(None, description="The last fit; null before the first.")
     study: StudyView | None = Field(description="What the curator told of the study; null until it was asked.")
     trials: int = Field(description="Answered so far.")
+    declined: int = Field(
+        0, description="Asked and not measured: they count as trials of the budget, and are not asked again."
+    )
     best: Best | None = Field(description="Null before the first answer.")
     recommendation: Recommendation | None = Field(
         None, description="Stored when the run has completed; GET .../recommendation tells it at any time."
@@ -321,8 +335,8 @@ class RunView(Reply):
     ended_at: datetime | None = Field(description="Null until it has ended.")
     ended_because: EndedBecause | None = Field(
         description=(
-            "budget: all queries were answered; exhausted: no row is left; target: it was reached; improvement: no row "
-            "can be better by what the run's rule says."
+            "budget: all queries were answered or declined; exhausted: no row is left; target: it was reached; "
+            "improvement: no row can be better by what the run's rule says."
         )
     )
     problem: RunProblem | None = Field(description="Why it failed, was refused, or waits; else null.")
@@ -352,11 +366,18 @@ class TrialView(Reply):
         None, description="Hyper-parameters that were fitted before this choice; null: those of the trials before."
     )
     chosen_at: datetime = Field(description="When the row was chosen.")
-    answered_at: datetime | None = Field(description="Null until the curator answered.")
-    query_id: str | None = Field(description="The query at the curator; null until it was answered.")
-    y: float | None = Field(description="The outcome; null until it was answered.")
-    plays: int | None = Field(description="How many measurements y is the mean of; null until it was answered.")
-    passport: NoisePassport | None = Field(description="What was done to y; null until it was answered.")
+    asked_at: datetime | None = Field(
+        None, description="When the curator took the query, to be measured; null for one that it answered at once."
+    )
+    answered_at: datetime | None = Field(description="Null until the curator answered, or told that it is declined.")
+    query_id: str | None = Field(description="The query at the curator; null until the curator took it.")
+    y: float | None = Field(description="The outcome, as it was last told; null until then, and where it is declined.")
+    declined: bool = Field(False, description="Nobody measured it: a trial without y, until there is a late answer.")
+    version: int | None = Field(
+        None, description="Of the query's answer, as it was last told; more than 1: it was corrected."
+    )
+    plays: int | None = Field(description="How many measurements y is the mean of; null where there is no y.")
+    passport: NoisePassport | None = Field(description="What was done to y; null where there is no y.")
 
 
 class TrialPage(Page):
@@ -365,12 +386,27 @@ class TrialPage(Page):
     trials: list[TrialView] = Field(description="In the order of their numbers.")
 
 
+class AnswerVersion(Reply):
+    """What was once known of a trial: of queries that people answer, each version that the run took."""
+
+    number: int = Field(description="Of the trial.")
+    version: int = Field(ge=1, description="Of its query's answer.")
+    after: int = Field(description="How many trials were chosen when it came: it counts for the choices after them.")
+    at: datetime = Field(description="When it came.")
+    y: float | None = Field(description="The outcome; null: declined.")
+    plays: int | None = Field(description="How many measurements y is the mean of.")
+    passport: NoisePassport | None = Field(description="What was done to y.")
+
+
 class RunExport(Reply):
     """Everything needed to redo a run, given the release."""
 
     run: RunView = Field(description="The run.")
     trials: list[TrialView] = Field(description="All of them, in order.")
     observations: list[Observation] = Field([], description="Past measurements that it began with, in order.")
+    versions: list[AnswerVersion] = Field(
+        [], description="Of a study whose y is measured when it is asked: all that was told, in the order it came."
+    )
 
 
 class PosteriorPoint(Reply):
@@ -386,3 +422,25 @@ class PosteriorPage(Page):
 
     outcomes: int = Field(description="How many answers and past measurements it rests on: each page tells its own.")
     points: list[PosteriorPoint] = Field(description="By row; where the best are asked for, the best first.")
+
+
+class MapPoint(Reply):
+    """One row of Z on the map of its first two principal axes."""
+
+    row: int = Field(description="Row of Z.")
+    first: float = Field(description="Along the first principal axis, from the middle, in scaled units.")
+    second: float = Field(description="Along the second; 0 where Z has one column.")
+    mean: float | None = Field(description="Posterior mean of f; null where the algorithm estimates nothing.")
+    sd: float | None = Field(description="Posterior standard deviation of f; null likewise.")
+    asked: int = Field(ge=0, description="How many answers there are about the row.")
+
+
+class PosteriorMap(Reply):
+    """What is believed of f over the first two principal axes of Z."""
+
+    outcomes: int = Field(description="How many answers and past measurements it rests on.")
+    shares: Annotated[list[float], Field(min_length=2, max_length=2)] = Field(
+        description="Share of Z's variance along each axis: what is seen of it."
+    )
+    rows: int = Field(description="Rows of Z; of more than there are points, every so-manieth is shown.")
+    points: list[MapPoint] = Field(description="All rows that were asked, and others spread evenly; by row.")

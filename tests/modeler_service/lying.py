@@ -54,6 +54,8 @@ class Curator:
         self.receipt_of: Callable[[int], str | None] = lambda position: receipt(position, self.note(position + 1))
         self.checkpoint: Callable[[], str] = lambda: self.note(len(self.bodies))
         self.entries: Callable[[int], list[bytes]] = lambda after: self.bodies[after + 1 :]
+        self.after: Callable[[str, str], None] = lambda method, path: None
+        """Once an exchange is in its log; ConnectionAbortedError loses the reply on the way."""
         self.on_query: Callable[[int], None] = lambda number: None
         self.lose: set[int] = set()
         """Queries, counted from 1, whose reply is lost on the way."""
@@ -122,21 +124,10 @@ class Curator:
         return self._shared(request, path)
 
     def _shared(self, request: "_Request", path: str) -> tuple[int, bytes, Headers]:
-        key, status, headers = request.headers["Idempotency-Key"], 200, {}
-        if path.endswith("/candidates"):
-            reply, told = self.candidates, audit.sha256(self.candidates)
-            headers = {"ETag": f'"sha256-{told}"'}
-        elif path.endswith("/queries"):
-            status = 201
-            if key in self.replies:
-                headers["Idempotency-Replayed"] = "true"
-            else:
-                self.replies[key] = self._answer(json.loads(request.body)["rows"][0]["row"])
-            reply, told = self.replies[key], audit.sha256(self.replies[key])
-        else:
-            reply = json.dumps(self.study).encode()
-            told = audit.sha256(reply)
-        place = len(self.bodies)
+        status, reply, headers = self._exchange(request, path)
+        if (request.command, status) == ("GET", 202):  # tells nothing: in neither log
+            return status, reply, headers
+        key, told, place = request.headers["Idempotency-Key"], audit.sha256(reply), len(self.bodies)
         self.bodies.append(
             Exchange(
                 study_id=self.study_id,
@@ -152,6 +143,7 @@ class Curator:
                 replayed="Idempotency-Replayed" in headers,
             ).body
         )
+        self.after(request.command, path)
         if path.endswith("/queries"):
             self.asked += 1
             self.on_query(self.asked)
@@ -160,6 +152,18 @@ class Curator:
         if (header := self.receipt_of(place)) is not None:
             headers["Blindopt-Receipt"] = header
         return status, reply, headers
+
+    def _exchange(self, request: "_Request", path: str) -> tuple[int, bytes, Headers]:
+        key, headers = request.headers["Idempotency-Key"], {}
+        if path.endswith("/candidates"):
+            return 200, self.candidates, {"ETag": f'"sha256-{audit.sha256(self.candidates)}"'}
+        if not path.endswith("/queries"):
+            return 200, json.dumps(self.study).encode(), {}
+        if key in self.replies:
+            headers["Idempotency-Replayed"] = "true"
+        else:
+            self.replies[key] = self._answer(json.loads(request.body)["rows"][0]["row"])
+        return 201, self.replies[key], headers
 
     def _answer(self, row: int) -> bytes:
         answer = {"row": row, "play": 1, "y": float(row % 7), "passport": {"measurement_variance": 0.0}}

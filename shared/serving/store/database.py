@@ -21,7 +21,7 @@ from shared.serving.store.prepared import Prepared, raw
 __all__ = ["Connection", "Database", "StoreFault", "only_process"]
 
 T = TypeVar("T")
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 GROUP_MAX = 64
 BUSY_SECONDS = 5.0
 LOCK = "lock"

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from curator_service.measurement.column import measure, passport_of, releases_mean
+from curator_service.measurement.column import measure
+from curator_service.measurement.release import passport_of, releases_mean
 from curator_service.privacy import noise
 from curator_service.privacy.answers import AnswerMechanism, mechanism_of
 from shared import wire
@@ -22,7 +23,7 @@ def study(kind="laplace", plays="mean", variance=0.0, centre=0.0, epsilon="1"):
         name="s",
         dataset_id="ds_",
         features=[wire.Feature(column="a", lower=0, upper=1)],
-        measurement=wire.Measurement(column="y", direction="maximize", noise_variance=variance),
+        measurement=wire.ColumnMeasurement(column="y", direction="maximize", noise_variance=variance),
         release=wire.IdentityRelease(mechanism="identity"),
         answers=KINDS[kind](mechanism=kind, **said),
     )

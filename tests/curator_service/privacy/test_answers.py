@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from curator_service.measurement.column import is_exact, measure, passport_of
+from curator_service.measurement.column import is_exact, measure
+from curator_service.measurement.release import passport_of
 from curator_service.privacy import noise
 from curator_service.privacy.guarantees import guarantee
 from curator_service.privacy.noise import add_laplace, laplace_scale
@@ -33,7 +34,7 @@ def study(said=None, variance=0.0, release=None, unit="row", **caps):
         name="s",
         dataset_id="ds_",
         features=[wire.Feature(column="a", lower=0, upper=1)],
-        measurement=wire.Measurement(column="y", direction="maximize", noise_variance=variance),
+        measurement=wire.ColumnMeasurement(column="y", direction="maximize", noise_variance=variance),
         release=release or wire.IdentityRelease(mechanism="identity"),
         answers=said or answers(),
         privacy_unit=unit,

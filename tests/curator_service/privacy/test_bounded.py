@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from curator_service.measurement.column import measure, passport_of
+from curator_service.measurement.column import measure
+from curator_service.measurement.release import passport_of
 from curator_service.privacy import answers as privacy_answers
 from curator_service.privacy.answers import concrete_answers, faults, mechanism_of
 from curator_service.privacy.noise import bounded
@@ -35,7 +36,7 @@ def study(kind, epsilon="1", variance=0.0, **more):
         name="s",
         dataset_id="ds_",
         features=[wire.Feature(column="a", lower=0, upper=1)],
-        measurement=wire.Measurement(column="y", direction="maximize", noise_variance=variance),
+        measurement=wire.ColumnMeasurement(column="y", direction="maximize", noise_variance=variance),
         release=wire.IdentityRelease(mechanism="identity"),
         answers=KINDS[kind](mechanism=kind, epsilon=epsilon, **more),
     )

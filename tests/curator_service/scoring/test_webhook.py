@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from curator_service.scoring.webhook import LONGEST_WAIT_SECONDS, Webhook
-from shared.client import ScorerClient
+from shared.client import WebhookClient
 from shared.errors import ProtocolViolated, TuningFailed
 from tests.curator_service.scoring.scorer import KEY, serving
 
 
 def _score(url, *, records=40, each=False, attempts=3, timeout_s=5.0, key=KEY, waits=None):
-    with ScorerClient(url, key.encode(), timeout_s=timeout_s) as client:
+    with WebhookClient(url, key.encode(), timeout_s=timeout_s) as client:
         sleep = (lambda seconds: None) if waits is None else waits.append
         return Webhook(client, "tun_1", "trees", attempts, "ds_1", records, each, sleep).score(7, {"depth": 3.0})
 
@@ -127,7 +127,7 @@ def test_a_redirect_is_not_followed_and_a_reply_without_end_is_cut():
         assert other.asked == []
     endless = [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", *[b"100\r\n" + b" " * 256 + b"\r\n"] * 100]
     with _dripping(endless, 0) as (url, _):
-        client = ScorerClient(url, KEY.encode(), timeout_s=5, reply_max_bytes=10_000)
+        client = WebhookClient(url, KEY.encode(), timeout_s=5, reply_max_bytes=10_000)
         with client, pytest.raises(ProtocolViolated, match="larger than 10000 bytes"):
             client.ask(b"{}", key="k", at=0)
 

@@ -1,0 +1,11 @@
+"""The modeler's console: pages for vendors and viewers, over the modeler's own API."""
+
+from pathlib import Path
+
+from modeler_service.console import home, runs, start
+from shared.serving.console import Console
+
+
+def build() -> Console:
+    """The console, before it is given its service."""
+    return Console("Modeler", [home.pages, runs.pages, start.pages], Path(__file__).parent)

@@ -1,0 +1,80 @@
+"""Charts of runs: what was answered, what was believed of the chosen rows, what is believed of the others."""
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from shared import wire
+from shared.serving.console import charts
+from shared.serving.console.charts import Chart, Level, Points, Series
+
+_WIDE = 1.959963984540054  # of a normal, for 95 %
+
+
+def best_so_far(trials: Sequence[wire.TrialView], direction: str) -> Series:
+    """The best y until each trial."""
+    told = [trial for trial in trials if trial.y is not None]
+    better = max if direction == "maximize" else min
+    best = list(accumulate((trial.y for trial in told if trial.y is not None), better))
+    return Series("best so far", [trial.number for trial in told], best, is_step=True)
+
+
+def convergence(run: wire.RunView, trials: Sequence[wire.TrialView]) -> Chart:
+    """Each answer, and the best so far."""
+    numbers = [trial.number for trial in trials]
+    answers = Series("answer", numbers, [trial.y for trial in trials], dots=True)
+    levels = [] if run.stop.target is None else [Level(run.stop.target, "target")]
+    direction = run.study.direction if run.study else "maximize"
+    series = [best_so_far(trials, direction), answers]
+    return charts.line("convergence", "Answers and the best so far", series, x="trial", y="y", levels=levels)
+
+
+def beliefs(trials: Sequence[wire.TrialView]) -> Chart | None:
+    """What the algorithm expected of each row that it chose, and what came of it; None where it expects nothing."""
+    known = [trial for trial in trials if trial.mean is not None and trial.sd is not None]
+    if not known:
+        return None
+    numbers = [trial.number for trial in known]
+    expected = Series(
+        "expected, with a 95 % interval of f",
+        numbers,
+        [trial.mean for trial in known],
+        [(trial.mean or 0) - _WIDE * (trial.sd or 0) for trial in known],
+        [(trial.mean or 0) + _WIDE * (trial.sd or 0) for trial in known],
+    )
+    came = Series("answer", numbers, [trial.y for trial in known], dots=True)
+    return charts.line("beliefs", "Chosen rows: expected and answered", [expected, came], x="trial", y="y")
+
+
+def landscape(found: wire.PosteriorMap) -> Chart:
+    """Candidates on the first two principal axes of Z, coloured by what is believed of them."""
+    asked = [point for point in found.points if point.asked]
+    others = [point for point in found.points if not point.asked]
+    first, second = (f"{100 * share:.0f} % of the variance of Z" for share in found.shares)
+    return charts.scatter(
+        "map",
+        "What is believed of the candidates",
+        [_group("not asked", others, is_ring=False), _group("asked", asked, is_ring=True)],
+        x=f"first principal axis ({first})",
+        y=f"second ({second})",
+        colour="posterior mean",
+    )
+
+
+def _group(name: str, points: Sequence[wire.MapPoint], *, is_ring: bool) -> Points:
+    return Points(
+        name,
+        [point.first for point in points],
+        [point.second for point in points],
+        colour=[point.mean for point in points],
+        labels=[f"row {point.row}" for point in points],
+        is_ring=is_ring,
+    )
+
+
+def compared(runs: Sequence[tuple[wire.RunView, Sequence[wire.TrialView]]]) -> Chart:
+    """The best so far of several runs."""
+    series = []
+    for run, trials in runs:
+        one = best_so_far(trials, run.study.direction if run.study else "maximize")
+        series.append(Series(f"{run.name} ({run.id[-6:]})", one.x, one.y, is_step=True))
+    return charts.line("compared", "Best answer so far", series, x="trial", y="y")

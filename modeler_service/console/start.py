@@ -1,0 +1,151 @@
+"""Starting a run: a form with sensible defaults, and a test of the connection before it."""
+
+from typing import Any
+
+from starlette.responses import Response
+
+from shared import wire
+from shared.serving.console import ApiProblem, Form, Page, Pages
+
+pages = Pages()
+_TRAIL = [("Runs", "/runs")]
+AUTO = "auto"
+_FEW_ARMS_MAX = 2_000
+ALGORITHMS = [
+    (AUTO, "Recommended for the study"),
+    ("gp_ucb", "GP-UCB: one row at a time"),
+    ("gp_bucb", "GP-BUCB: several rows at once"),
+    ("laplace_adf", "Laplace-ADF: answers with Laplace noise, few candidates"),
+    ("bounded_igp", "Bounded IGP-UCB: one-bit or piecewise answers, few candidates"),
+    ("thompson", "Thompson sampling: few candidates"),
+    ("igp_ucb", "IGP-UCB: few candidates"),
+    ("ldp_ata", "ATA-GP-UCB as published, for private answers"),
+    ("ldp_tgp", "TGP-UCB as published, for private answers"),
+    ("ldp_moma", "MoMA-GP-UCB as published, for private answers"),
+    ("random", "Random rows: the yardstick"),
+]
+KERNELS = [
+    ("squared_exponential", "Squared exponential"),
+    ("matern_52", "Matern 5/2"),
+    ("matern_32", "Matern 3/2"),
+    ("matern_12", "Matern 1/2"),
+]
+_NAMES = {"stop.target": "target", "stop.improvement": "improvement", "algorithm.name": "algorithm"}
+
+
+@pages.get("/start", roles=("vendor",))
+async def start_form(page: Page) -> Response:
+    """An empty form; filled from another run where ``?like=`` names one."""
+    return _show(page, await _like(page) if page.query.get("like") else _blank())
+
+
+def _blank(**more: object) -> Form:
+    told: dict[str, object] = {"name": "run", "algorithm": AUTO, "iterations": 50, "initial_rows": 5}
+    told |= {"batch_size": 1, "seed": 0, "initial_design": "random", "repeats": "algorithm", "hyper": "study"}
+    return Form.blank(**(told | {"kernel": "squared_exponential"} | more))
+
+
+async def _like(page: Page) -> Form:
+    run = await page.api.read(f"/v1/runs/{page.query['like']}", wire.RunView)
+    told: dict[str, object] = {"name": run.name, "curator_url": run.curator_url, "study_id": run.study_id}
+    told |= {"algorithm": run.algorithm.name, "iterations": run.iterations, "initial_rows": run.initial_rows}
+    told |= {"batch_size": run.batch_size, "seed": run.seed + 1, "initial_design": run.initial_design}
+    told |= {"repeats": run.repeats, "target": run.stop.target, "improvement": run.stop.improvement}
+    if run.kernel is not None:
+        kernel = {"lengthscale": run.kernel.lengthscale, "signal_variance": run.kernel.signal_variance}
+        told |= kernel | {"noise_variance": run.kernel.noise_variance, "mean": run.kernel.mean}
+        told |= {"hyper": "told", "kernel": run.kernel.kind}
+    if run.fit is not None:
+        told["hyper"] = "fitted"
+    return _blank(**told)
+
+
+def _show(page: Page, form: Form, *, status: int = 200, report: wire.ConnectionReport | None = None) -> Response:
+    """The form; what was typed is kept, but the token: it is never shown again."""
+    told = {"form": form, "report": report, "algorithms": ALGORITHMS, "kernels": KERNELS}
+    return page.show("start.html", title="Start a run", trail=_TRAIL, status=status, **told)
+
+
+# --- the connection -----------------------------------------------------------------------------------
+
+
+def _access(form: Form) -> dict[str, Any]:
+    told: dict[str, Any] = {name: form.text(name) for name in ("curator_url", "study_id", "token")}
+    return told | ({"log_key": form.get("log_key")} if form.get("log_key") else {})
+
+
+async def _tried(page: Page, form: Form) -> tuple[Form, wire.ConnectionReport | None]:
+    """What came of trying the connection; or the form with what is wrong with it."""
+    access = _access(form)
+    if not form.ok:
+        return form.again(), None
+    try:
+        found = await page.api.post("/v1/connections:test", access)
+    except ApiProblem as problem:
+        return form.failed(problem), None
+    return form, wire.ConnectionReport.model_validate(found, strict=False)
+
+
+@pages.post("/start:test", roles=("vendor",))
+async def test(page: Page, form: Form) -> Response:
+    """Try the connection; nothing is started."""
+    form, report = await _tried(page, form)
+    if page.request.headers.get("x-fragment"):
+        return page.fragment("connection.html", report=report, form=form)
+    return _show(page, form.again() if form.ok else form, report=report, status=200 if form.ok else 422)
+
+
+# --- the run ------------------------------------------------------------------------------------------
+
+
+def recommended(study: wire.StudyView, batch: int) -> str:
+    """The algorithm for what a study tells (docs/algorithms.md)."""
+    few = study.n <= _FEW_ARMS_MAX and study.kernel is not None
+    if batch > 1:
+        return "gp_bucb"
+    if few and study.answers.mechanism == "laplace":
+        return "laplace_adf"
+    if few and study.answers.mechanism in ("one_bit", "piecewise"):
+        return "bounded_igp"
+    return "gp_ucb"
+
+
+def _spec(form: Form) -> dict[str, Any]:
+    """The body of the request, without the algorithm."""
+    told: dict[str, Any] = _access(form) | {"name": form.text("name")}
+    for name in ("iterations", "initial_rows", "batch_size", "seed"):
+        told[name] = form.integer(name)
+    told |= {"initial_design": form.get("initial_design", "random"), "repeats": form.get("repeats", "algorithm")}
+    rules = {name: form.real(name, needed=False) for name in ("target", "improvement")}
+    if any(value is not None for value in rules.values()):
+        told["stop"] = rules | {"target_by": form.get("target_by", "observed")}
+    if form.get("hyper") == "told":
+        numbers = {name: form.real(name) for name in ("lengthscale", "signal_variance", "noise_variance")}
+        mean = form.real("mean", needed=False) or 0.0
+        told["kernel"] = numbers | {"kind": form.get("kernel", "squared_exponential"), "mean": mean}
+    elif form.get("hyper") == "fitted":
+        told["fit"] = {}
+    if form.has("hold"):
+        told["hold"] = True
+    return told
+
+
+@pages.post("/start", roles=("vendor",))
+async def start(page: Page, form: Form) -> Response:
+    """Queue the run; with the recommended algorithm once the study is known."""
+    told = _spec(form)
+    name = form.get("algorithm", AUTO)
+    if not form.ok:
+        return _show(page, form.again(), status=422)
+    if name == AUTO:
+        form, report = await _tried(page, form)
+        if report is None or report.study is None or not report.ok:
+            return _show(page, form.again() if form.ok else form, report=report, status=422)
+        name = "gp_ucb" if "fit" in told and told["batch_size"] == 1 else recommended(report.study, told["batch_size"])
+        if report.study.kernel is None and "kernel" not in told and "fit" not in told:
+            told["fit"] = {}  # the study tells none, and none was given
+    try:
+        made = await page.api.post("/v1/runs", told | {"algorithm": {"name": name}}, key=form.key)
+    except ApiProblem as problem:
+        return _show(page, form.failed(problem, _NAMES), status=422)
+    return page.go(f"/runs/{made['id']}", f"The run is queued, with {name}.")

@@ -1,0 +1,22 @@
+"""/v1/connections: trying a curator before a run is started."""
+
+from fastapi import APIRouter, Request
+
+from modeler_service.routes.runs import ModelerDep
+from shared import wire
+from shared.serving.problems import documented
+from shared.serving.routing import allowed
+
+router = APIRouter(tags=["runs"])
+
+
+@router.post(
+    "/v1/connections:test",
+    response_model=wire.ConnectionReport,
+    responses=documented(),
+    dependencies=[allowed("vendor")],
+    operation_id="test_connection",
+)
+def test(request: Request, told: wire.StudyAccess, modeler: ModelerDep) -> wire.ConnectionReport:
+    """Whether a run could be started with these; if not, why. Creates and spends nothing: no key is needed."""
+    return modeler.try_connection(told, request.state.principal.actor)

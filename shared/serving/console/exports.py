@@ -1,0 +1,42 @@
+"""Numbers as files: CSV that a spreadsheet runs nothing of, and JSON."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterable, Sequence
+
+from starlette.responses import Response
+
+from shared.serving.console.charts import Chart
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "|", "%")
+
+
+def harmless(cell: object) -> object:
+    """A cell that no spreadsheet takes for a formula; numbers stay as they are (OWASP, CSV injection)."""
+    if isinstance(cell, str) and cell.startswith(_FORMULA) and not re.fullmatch(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", cell):
+        return "'" + cell
+    return "" if cell is None else cell
+
+
+def csv_file(name: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> Response:
+    """A table as a CSV file (RFC 4180, UTF-8)."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    for row in (head, *rows):
+        writer.writerow([harmless(cell) for cell in row])
+    return _file(text.getvalue(), f"{name}.csv", "text/csv; charset=utf-8")
+
+
+def numbers(chart: Chart, form: str) -> Response:
+    """The numbers of a chart, as CSV or as a list of JSON objects."""
+    if form == "json":
+        listed = [dict(zip(chart.head, row, strict=True)) for row in chart.rows]
+        return _file(json.dumps(listed, allow_nan=False), f"{chart.key}.json", "application/json")
+    return csv_file(chart.key, chart.head, chart.rows)
+
+
+def _file(text: str, name: str, media_type: str) -> Response:
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:100]
+    return Response(text, 200, {"content-disposition": f'attachment; filename="{safe}"'}, media_type=media_type)

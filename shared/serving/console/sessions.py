@@ -1,0 +1,148 @@
+"""Sessions: who is logged in, from a cookie that holds a sealed random id whose hash is in a table.
+
+The cookie says nothing and opens nothing by itself: the table decides, so that a logout, a disabled user and an
+idle half hour end a session at once. The API takes no cookie, and pages take no token.
+"""
+
+import hashlib
+import hmac
+import secrets
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+
+from anyio import CapacityLimiter, to_thread
+
+from shared.errors import AuditUnavailable, StateConflict, Unauthenticated
+from shared.serving import passwords
+from shared.serving.desk import Desk
+from shared.serving.rates import Buckets
+from shared.serving.store import logs, sessions, users
+from shared.serving.store.database import Connection
+from shared.serving.store.sessions import Opened
+from shared.serving.store.users import User
+from shared.serving.tokens import Principal
+
+COOKIE = "__Host-blindopt"
+_LABEL = b"session:"  # what else is sealed under the same key opens no session
+_SEEN_SECONDS = 60.0
+_CHECKS_AT_ONCE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A live session. ``secret`` is its id; the repr leaves it out."""
+
+    principal: Principal
+    secret: bytes
+
+    def __repr__(self) -> str:
+        return f"Session({self.principal.actor})"
+
+    @property
+    def id_sha256(self) -> bytes:
+        """How the table knows it."""
+        return hashlib.sha256(self.secret).digest()
+
+    @property
+    def csrf(self) -> str:
+        """The token that every form of this session carries; tells nothing of the secret."""
+        return hmac.new(self.secret, b"csrf", hashlib.sha256).hexdigest()
+
+    def is_csrf(self, token: str) -> bool:
+        """Constant-time comparison."""
+        return hmac.compare_digest(self.csrf.encode(), token.encode())
+
+
+class Sessions:
+    """Opens, finds and ends sessions. ``idle`` and ``life`` bound them."""
+
+    def __init__(self, desk: Desk, *, idle: timedelta, life: timedelta, logins_per_minute: int) -> None:
+        self._desk = desk
+        self._idle = idle
+        self._life = life
+        self._seen: dict[bytes, float] = {}
+        self._by_address = Buckets(logins_per_minute / 20, 3 * logins_per_minute)
+        self._by_name = Buckets(logins_per_minute / 60, logins_per_minute)
+        self._checks: CapacityLimiter | None = None
+
+    def of_cookie(self, header: str) -> Session | None:
+        """The session of a Cookie header, or None: without a cookie, with another's, with one that has ended."""
+        value = cookie(header, COOKIE)
+        if not value:
+            return None
+        try:
+            clear = self._desk.unseal(value.encode())
+        except StateConflict:
+            return None
+        if not clear.startswith(_LABEL):
+            return None
+        secret = clear.removeprefix(_LABEL)
+        row = self._desk.database.look(sessions.FIND, id_sha256=hashlib.sha256(secret).digest())
+        now = self._desk.clock()
+        if row is None or not sessions.is_live(row, now, now - self._idle):
+            return None
+        found = Session(Principal(id=row.user_id, kid=row.user_id, role=row.role, name=row.name), secret)
+        self._note_use(found)
+        return found
+
+    def _note_use(self, session: Session) -> None:
+        """Store when a session was used, to the minute; nobody waits for it."""
+        key, now = session.id_sha256, time.monotonic()
+        if now - self._seen.get(key, -_SEEN_SECONDS) < _SEEN_SECONDS:
+            return
+        self._seen = {k: then for k, then in self._seen.items() if now - then < _SEEN_SECONDS} | {key: now}
+        at = self._desk.clock()
+        with suppress(AuditUnavailable):
+            self._desk.database.submit(lambda db: sessions.seen(db, key, at))
+
+    async def open(self, name: str, password: str, address: str) -> str:
+        """Check a password; the value of a cookie for a new session.
+
+        Raises Unauthenticated (wrong, unknown or disabled: not told apart, and the same work), RateLimited.
+        """
+        # Right ones count as well: checking is what costs.
+        self._by_address.take(address)
+        self._by_name.take(hashlib.sha256(name.encode(errors="replace")).hexdigest())  # of one length
+        user = await to_thread.run_sync(self._known, name)
+        if self._checks is None:
+            self._checks = CapacityLimiter(_CHECKS_AT_ONCE)
+        stored = user.password_hash if user is not None else None
+        right = await to_thread.run_sync(passwords.matches, password, stored, limiter=self._checks)
+        if not right or user is None or user.disabled_at is not None:
+            raise Unauthenticated("the name or the password is wrong")
+        secret = secrets.token_bytes(32)
+        again = passwords.hash_of(password) if passwords.is_dated(user.password_hash) else None
+        await self._desk.database.write_soon(lambda db: self._begin(db, user, secret, again))
+        return self._desk.seal(_LABEL + secret).decode()
+
+    def _known(self, name: str) -> User | None:
+        with self._desk.database.read() as db:
+            return users.named(db, name)
+
+    def _begin(self, db: Connection, user: User, secret: bytes, again: str | None) -> None:
+        now = self._desk.clock()
+        sessions.add(db, Opened(hashlib.sha256(secret).digest(), user.id, now, now + self._life))
+        if again is not None:
+            users.set_hash(db, user.id, again)
+        logs.append(db, "session.opened", actor=user.principal.actor, now=now, details={})
+
+    async def end(self, session: Session) -> None:
+        """Log out."""
+
+        def work(db: Connection) -> None:
+            now = self._desk.clock()
+            sessions.end(db, session.id_sha256, now)
+            logs.append(db, "session.ended", actor=session.principal.actor, now=now, details={})
+
+        await self._desk.database.write_soon(work)
+
+
+def cookie(header: str, name: str) -> str | None:
+    """The value of one cookie of a Cookie header; others, whatever they hold, are none of our business."""
+    for part in header.split(";"):
+        key, _, value = part.strip().partition("=")
+        if key == name:
+            return value.strip('"')
+    return None

@@ -1,0 +1,83 @@
+"""Values as people read them: filters of the templates."""
+
+import math
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from markupsafe import Markup
+
+NONE = "—"
+
+
+def number(value: object, digits: int = 4) -> str:
+    """A number with ``digits`` significant digits; a dash for none.
+
+    >>> number(0.123456), number(1234567.0), number(12), number(None), number(1e-9), number("0.5")
+    ('0.1235', '1,234,567', '12', '—', '1e-9', '0.5')
+    """
+    if value is None:
+        return NONE
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, int):
+        return f"{value:,}" if abs(value) < 10**15 else f"{value:.4g}" if abs(value) < 10**300 else "over 1e300"
+    if not math.isfinite(value):
+        return NONE
+    if value == 0 or 1e-4 <= abs(value) < 1e9:
+        places = digits - 1 - math.floor(math.log10(abs(value))) if value else 0
+        text = f"{value:,.{max(0, places)}f}"
+        return text.rstrip("0").rstrip(".") if "." in text else text
+    mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
+
+
+def when(value: datetime | str | None) -> Markup | str:
+    """A moment in UTC; the browser shows it in local time, with the zone."""
+    if value is None:
+        return NONE
+    moment = datetime.fromisoformat(value) if isinstance(value, str) else value
+    moment = moment.astimezone(UTC)
+    machine = moment.isoformat(timespec="seconds").replace("+00:00", "Z")
+    return Markup('<time datetime="{}">{}</time>').format(machine, moment.strftime("%Y-%m-%d %H:%M UTC"))
+
+
+def share(value: float | None) -> str:
+    """A part of one as a percentage."""
+    return NONE if value is None or not math.isfinite(value) else f"{100 * value:.3g} %"
+
+
+def size(value: int | None) -> str:
+    """Bytes.
+
+    >>> size(512), size(3_500_000)
+    ('512 B', '3.5 MB')
+    """
+    if value is None:
+        return NONE
+    left, unit = float(value), "B"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if left < 1000 or unit == "TB":
+            break
+        left /= 1000
+    return f"{left:.3g} {unit}"
+
+
+def words(value: object) -> str:
+    """A name of ours, such as a state, in words.
+
+    >>> words("waiting_for_people")
+    'waiting for people'
+    """
+    return str(value).replace("_", " ")
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "number": number,
+    "when": when,
+    "share": share,
+    "size": size,
+    "words": words,
+}

@@ -1,0 +1,107 @@
+"""Trying a connection: which step fails, and what to do, in words."""
+
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from shared import wire
+from shared.client import OwnerClient, VendorClient
+
+KEY = "curator+00000000+AQ=="
+
+
+@pytest.fixture(scope="module")
+def trying(modeler, curator, opened_once):
+    """Posts a connection test; what is not told is right."""
+    with VendorClient(modeler.url, modeler.token) as vendor:
+
+        def attempt(**changed):
+            told = {"curator_url": curator.url, "study_id": opened_once.id, "token": opened_once.token} | changed
+            body = wire.StudyAccess(**told).model_dump_json().encode()
+            reply = vendor._send("POST", "/v1/connections:test", body=body).check()
+            assert opened_once.token not in reply.body.decode()
+            return reply.read(wire.ConnectionReport)
+
+        yield attempt
+
+
+@pytest.fixture(scope="module")
+def opened_once(owner, dataset, open_study):
+    return open_study(owner, dataset)
+
+
+def states(report):
+    return [step.state for step in report.steps]
+
+
+def test_a_good_connection_shows_the_study(trying, opened_once):
+    report = trying()
+    assert report.ok
+    assert states(report) == ["ok"] * 4
+    assert (report.study.id, report.study.n) == (opened_once.id, 400)
+
+
+@pytest.mark.parametrize(
+    ("changed", "failing", "says"),
+    [
+        ({"curator_url": "http://192.0.2.1:8410"}, "address", "use https"),
+        ({"curator_url": "http://localhost:{closed}"}, "reach", "nothing listens at port"),
+        ({"curator_url": "https://name-that-is-not-there.invalid"}, "reach", "no machine of the name"),
+        ({"curator_url": "https://127.0.0.1:{plain}"}, "reach", "does not speak TLS"),
+        ({"curator_url": "http://127.0.0.1:{plain}"}, "reach", "not as a curator"),
+        ({"token": "blindopt_0123456789abcdef." + "A" * 43}, "token", "does not know this token"),
+        ({"study_id": "std_0123456789abcdef"}, "token", "not for this study"),
+        ({"log_key": KEY}, "key", "by another way"),
+    ],
+)
+def test_the_step_that_fails_is_named_with_what_to_do(trying, strangers, changed, failing, says):
+    report = trying(**{name: value.format(**strangers) for name, value in changed.items()})
+    names = [step.name for step in report.steps]
+    at = names.index(failing)
+    assert not report.ok
+    assert states(report) == ["ok"] * at + ["failed"] + ["not_tried"] * (3 - at)
+    assert says in report.steps[at].detail
+
+
+@pytest.fixture(scope="module")
+def strangers():
+    """A port where nothing listens, and one of a web server that is no curator."""
+
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", "5")
+            self.end_headers()
+            self.wfile.write(b"hello")
+
+        def log_message(self, *_):
+            pass
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        closed = probe.getsockname()[1]
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Other)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield {"closed": closed, "plain": server.server_port}
+    server.shutdown()
+
+
+def test_a_mistyped_study_does_not_spoil_the_grant(make_service, tmp_path, small, open_study):
+    """What was refused is told alike by both logs: under the same grant a run goes on, and both verify."""
+    curator, modeler = make_service("curator", tmp_path).start(), make_service("modeler", tmp_path).start()
+    with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
+        study = open_study(owner, owner.register("small", small.csv, public=True))
+        told = {"curator_url": curator.url, "token": study.token, "iterations": 4}
+        wrong = vendor.wait(vendor.start(wire.RunCreate(study_id="std_0123456789abcdef", **told)).id, timeout_s=60)
+        assert (wrong.state, wrong.problem.code) == ("failed", "not_found")
+        right = vendor.wait(vendor.start(wire.RunCreate(study_id=study.id, **told)).id, timeout_s=60)
+        assert (right.state, right.ended_because) == ("completed", "budget")
+    exports = []
+    for side in (curator, modeler):
+        assert side.run("audit", "verify").returncode == 0
+        exports.append(tmp_path / f"{side.name}.jsonl")
+        exports[-1].write_text(side.run("audit", "export").stdout)
+    compared = curator.run("audit", "reconcile", study.id, *map(str, exports))
+    assert compared.returncode == 0, compared.stdout + compared.stderr

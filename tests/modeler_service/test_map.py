@@ -1,0 +1,43 @@
+"""Rows on the principal axes of Z, against a singular value decomposition; and the map of a run over REST."""
+
+import numpy as np
+import pytest
+
+from modeler_service import beliefs
+from shared import wire
+from shared.client import VendorClient
+
+
+@pytest.mark.parametrize("r", [1, 2, 5])
+def test_axes_are_those_of_the_singular_value_decomposition(r, monkeypatch):
+    monkeypatch.setattr(beliefs, "_BLOCK", 7)  # 50 rows in eight blocks, the last one short
+    z = np.random.default_rng(r).normal(size=(50, r)) * np.arange(1, r + 1) + 3
+    rows = np.array([0, 7, 49])
+    found, shares = beliefs.on_axes(z, rows)
+    _, sizes, axes = np.linalg.svd(z - z.mean(axis=0), full_matrices=False)
+    expected = (z - z.mean(axis=0))[rows] @ axes[:2].T
+    for axis in range(min(r, 2)):
+        np.testing.assert_allclose(np.abs(found[:, axis]), np.abs(expected[:, axis]), atol=1e-10)
+    told = [*(sizes**2 / (sizes**2).sum()), 0.0][:2]
+    np.testing.assert_allclose(shares, told, atol=1e-12)
+
+
+def test_a_column_that_does_not_vary_has_a_share_of_nothing():
+    found, shares = beliefs.on_axes(np.ones((4, 2)), np.arange(4))
+    assert shares == [0.0, 0.0]
+    assert not found.any()
+
+
+def test_the_map_of_a_run_holds_every_row_asked_with_its_posterior(owner, dataset, open_study, curator, modeler):
+    study = open_study(owner, dataset)
+    with VendorClient(modeler.url, modeler.token) as vendor:
+        told = {"curator_url": curator.url, "study_id": study.id, "token": study.token}
+        run = vendor.wait(vendor.start(wire.RunCreate(iterations=6, initial_rows=2, **told)).id, timeout_s=60)
+        asked = [trial.row for trial in vendor.export(run.id).trials]
+        reply = vendor._send("GET", f"/v1/runs/{run.id}/map", params={"points": 20}).check()
+        points = {point.row: point for point in reply.read(wire.PosteriorMap).points}
+        assert {row for row, point in points.items() if point.asked} == set(asked)
+        assert 20 <= len(points) <= 28
+        page = {point.row: point for point in vendor.posterior(run.id, page_size=400).points}
+        for row, point in points.items():
+            assert (point.mean, point.sd) == pytest.approx((page[row].mean, page[row].sd), rel=1e-9, abs=1e-12)
