@@ -13,6 +13,8 @@ from curator_service.service.curator import Curator
 from curator_service.settings import Settings
 from curator_service.vault import Vault
 from shared.serving import app as serving
+from shared.serving.courier import Courier
+from shared.serving.receiver import Receiver
 
 DESCRIPTION = """\
 Holds a data owner's records and lets a modeler optimize over them without seeing them.
@@ -26,6 +28,7 @@ def build(settings: Settings) -> FastAPI:
     """The curator as an ASGI application. Only one process may serve a data folder."""
     desk = open_desk(settings)
     desk.guard()
+    courier = Courier(desk, "blindopt-curator", Receiver.of(settings))
     vault = Vault(settings.data_dir / "files")
     tempfile.tempdir = str(vault.scratch)  # an upload that does not fit in memory stays in the private folder
     curator = Curator(desk, vault, settings)
@@ -33,9 +36,11 @@ def build(settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         desk.database.attach()
+        courier.start()
         yield
         await curator.releases.stop()
         await run_in_threadpool(curator.close)
+        await run_in_threadpool(courier.close)
         await desk.database.finish()
         desk.close()
 
@@ -43,6 +48,7 @@ def build(settings: Settings) -> FastAPI:
         title="blindopt curator",
         description=DESCRIPTION,
         desk=desk,
+        courier=courier,
         settings=settings,
         routers=[  # the busiest first
             exchange.router,
@@ -61,6 +67,7 @@ def build(settings: Settings) -> FastAPI:
         ),
         period_of=lambda method, path, principal: exchange.period_of(curator, method, path, principal),
         auditors=("owner", "auditor", "modeler"),
+        noticed=("owner", "auditor"),
         hot=[exchange.HOT],
         lifespan=lifespan,
     )

@@ -12,6 +12,8 @@ from modeler_service.service import Modeler
 from modeler_service.settings import Settings
 from shared import wire
 from shared.serving import app as serving
+from shared.serving.courier import Courier
+from shared.serving.receiver import Receiver
 
 DESCRIPTION = """\
 Optimizes over a curator's records without seeing them: fetches transformed candidates, chooses rows, asks.
@@ -25,13 +27,16 @@ def build(settings: Settings) -> FastAPI:
     """The modeler as an ASGI application. Only one process may serve a data folder."""
     desk = open_desk(settings)
     desk.guard()
+    courier = Courier(desk, "blindopt-modeler", Receiver.of(settings))
     modeler = Modeler(desk, settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         desk.database.attach()
+        courier.start()
         yield
         await run_in_threadpool(modeler.close)
+        await run_in_threadpool(courier.close)
         await desk.database.finish()
         desk.close()
 
@@ -39,6 +44,7 @@ def build(settings: Settings) -> FastAPI:
         title="blindopt modeler",
         description=DESCRIPTION,
         desk=desk,
+        courier=courier,
         settings=settings,
         routers=[meta.router, runs.router, suggestions.router],
         hot=[suggestions.HOT],
@@ -46,6 +52,7 @@ def build(settings: Settings) -> FastAPI:
             settings.suggestion_body_limit_bytes if path == suggestions.PATH else settings.body_limit_bytes
         ),
         auditors=("vendor", "viewer"),
+        noticed=("vendor",),
         lifespan=lifespan,
         read_by_hand=(wire.ObservationImport,),
     )

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from modeler_service import store
+from modeler_service import notices, store
 from modeler_service.run import Ending, Run, can_retry
 from modeler_service.settings import Settings
 from modeler_service.signals import Interrupted, Signal
 from shared.errors import NO_ROOM, BlindoptError, Remote, StorageUnavailable
 from shared.serving.desk import Desk
+from shared.serving.notices import Outbox
 from shared.serving.store import logs
 from shared.serving.store.base import moment, stamp
 from shared.serving.store.database import Connection
@@ -44,6 +45,7 @@ class Runs:
     def __init__(self, desk: Desk, settings: Settings) -> None:
         self._desk = desk
         self._settings = settings
+        self._told_after = timedelta(minutes=settings.notify_wait_minutes)
         self._folder = settings.data_dir / "candidates"
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for leftover in self._folder.glob("*.part"):  # a kill in the middle of a transfer
@@ -125,7 +127,7 @@ class Runs:
         if row.ended_at is not None or row.state == "paused":
             return None
         if (halted := halted_state(row)) is not None:
-            end(db, identity, halted, self._desk.clock())
+            end(db, self._desk.outbox, identity, halted, self._desk.clock())
             return None
         started = row.started_at or now
         store.change_run(db, identity, state="running", started_at=started, waits_until=None, problem=None)
@@ -209,13 +211,14 @@ class Runs:
             waits = ending is not None and ending["state"] == "waiting"
             told = halted_state(row) if ending is None or waits else None
             if told is not None:
-                end(db, identity, told, now)
+                end(db, self._desk.outbox, identity, told, now)
             elif ending is None:  # its token was replaced, or a pause was taken back
                 store.change_run(db, identity, state="queued")
             elif waits:
                 store.change_run(db, identity, waits=row.waits + 1, **ending)
+                notices.waits(db, self._desk.outbox, row, ending, now, self._told_after)
             else:
-                end(db, identity, ending, now)
+                end(db, self._desk.outbox, identity, ending, now)
 
         self._desk.database.write(work)
 
@@ -258,11 +261,12 @@ def halted_state(row: Any) -> Ending | None:
     return {"state": "paused"} if row.pause_asked_at is not None else None
 
 
-def end(db: Connection, identity: str, ending: Ending, now: datetime) -> None:
-    """Store a state that no worker is needed for, and tell the log."""
+def end(db: Connection, outbox: Outbox, identity: str, ending: Ending, now: datetime) -> None:
+    """Store a state that no worker is needed for, and tell the log and who waits for the end."""
     values: dict[str, Any] = {"waits_until": None, "waiting_since": None, "waits": 0, "problem": None, **ending}
     if ending["state"] != "paused":
         values["ended_at"] = stamp(now)
+        notices.ended(db, outbox, store.run(db, identity), ending)
     store.change_run(db, identity, **values)
     kind = "run.paused" if ending["state"] == "paused" else "run.ended"
     details = {"run_id": identity, "state": ending["state"], "because": ending.get("ended_because")}

@@ -1,17 +1,21 @@
 """Settings of the modeler, from variables BLINDOPT_MODELER_<NAME>."""
 
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import Field, FilePath
 from pydantic_settings import SettingsConfigDict
 
 from shared.serving.settings import ServiceSettings
+from shared.wire import NoticeEvent
 
 
 class Settings(ServiceSettings):
     """One table: name, unit, default, one line of help."""
 
     model_config = SettingsConfigDict(env_prefix="BLINDOPT_MODELER_", frozen=True, extra="ignore")
+
+    EVENTS: ClassVar[tuple[NoticeEvent, ...]] = ("run_ended", "run_failed", "run_waiting", "log_disputed", "log_failed")
 
     data_dir: Path = Field(Path("modeler-data"), description="Folder of the database and all files; mode 0700.")
     port: int = Field(8420, ge=0, le=65_535, description="Port to listen on.")
@@ -22,6 +26,9 @@ class Settings(ServiceSettings):
     wait_seconds_first: float = Field(5.0, gt=0, description="How long a run first waits before it tries again.")
     wait_seconds_max: float = Field(300.0, gt=0, description="How long it waits at most; each wait is twice the last.")
     wait_hours: float = Field(72.0, gt=0, description="How long a run waits for its curator in all before it fails.")
+    notify_wait_minutes: float = Field(
+        60.0, ge=0, description="A run that has waited for its curator for so long is told by webhook."
+    )
     lease_seconds: float = Field(
         300.0, gt=0, description="A run that made no step for so long is taken from its worker, and waits."
     )

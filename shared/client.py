@@ -517,6 +517,14 @@ class OwnerClient(Client):
         """The first thousand withdrawn mechanisms, with the studies that used them."""
         return self._get("/v1/advisories", wire.AdvisoryPage, page_size=1_000).advisories
 
+    def notices(self) -> list[wire.NoticeView]:
+        """Every notice that is kept, oldest first."""
+        return _notices(self._get)
+
+    def test_notices(self) -> wire.NoticeTest:
+        """Send a test notice to the curator's receiver."""
+        return self._post("/v1/notices:test", wire.NoticeTest)
+
     def audit(self, grant_id: str | None = None) -> Iterator[wire.AuditEntry]:
         """The whole log, or the shared one of a grant."""
         yield from _audit(self._get, grant_id)
@@ -555,13 +563,8 @@ class ScorerClient:
 
     def ask(self, body: bytes, *, key: str, at: int) -> bytes:
         """The body of a 200 reply. Raises Unreachable where another try may help, else ProtocolViolated."""
-        headers = {
-            "Content-Type": "application/json",
-            "Idempotency-Key": key,
-            "Blindopt-Signature": f"t={at},v1={scorer_signature(self._secret, body, at)}",
-        }
         deadline = time.monotonic() + self._timeout_s
-        with _transport_errors(), self._http.stream("POST", self._url, content=body, headers=headers) as response:
+        with self._posted(body, key, at) as response:
             received = bytearray()
             for chunk in _at_most(response, REPLY_MAX_BYTES):
                 received += chunk
@@ -573,6 +576,21 @@ class ScorerClient:
         if status != 200:
             raise ProtocolViolated(f"the other party answered {status}, which asking again would not mend")
         return bytes(received)
+
+    def status(self, body: bytes, *, key: str, at: int) -> int:
+        """The status of a reply, of which nothing else is read. Raises Unreachable where none came."""
+        with self._posted(body, key, at) as response:
+            return response.status_code
+
+    @contextmanager
+    def _posted(self, body: bytes, key: str, at: int) -> Iterator[httpx.Response]:
+        headers = {
+            "Content-Type": "application/json",
+            "Idempotency-Key": key,
+            "Blindopt-Signature": f"t={at},v1={scorer_signature(self._secret, body, at)}",
+        }
+        with _transport_errors(), self._http.stream("POST", self._url, content=body, headers=headers) as response:
+            yield response
 
 
 def scorer_signature(secret: bytes, body: bytes, at: int) -> str:
@@ -651,6 +669,14 @@ class VendorClient(Client):
         body = asked.model_dump_json().encode()
         return self._send("POST", "/v1/suggestions", body=body).check().read(wire.SuggestionReply)
 
+    def notices(self) -> list[wire.NoticeView]:
+        """Every notice that is kept, oldest first."""
+        return _notices(self._get)
+
+    def test_notices(self) -> wire.NoticeTest:
+        """Send a test notice to the modeler's receiver."""
+        return self._post("/v1/notices:test", wire.NoticeTest)
+
     def audit(self, grant_id: str | None = None) -> Iterator[wire.AuditEntry]:
         """The whole log, or the modeler's copy of the shared one of a grant."""
         yield from _audit(self._get, grant_id)
@@ -672,3 +698,8 @@ def _audit(get: Callable[..., wire.AuditPage], grant_id: str | None) -> Iterator
     path = "/v1/audit/entries"
     for page in _pages(lambda t: get(path, wire.AuditPage, page_token=t, page_size=1_000, grant_id=grant_id)):
         yield from page.entries
+
+
+def _notices(get: Callable[..., wire.NoticePage]) -> list[wire.NoticeView]:
+    pages = _pages(lambda token: get("/v1/notices", wire.NoticePage, page_token=token, page_size=1_000))
+    return [notice for page in pages for notice in page.notices]

@@ -15,6 +15,7 @@ from curator_service.privacy import ledger
 from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.guarantees import guarantee, not_protected
 from curator_service.release.registry import mechanism_of
+from curator_service.service import notices
 from curator_service.service.advisories import standing
 from curator_service.store import ledger as lines
 from curator_service.vault import Vault, new_id
@@ -167,6 +168,7 @@ class Exchanges:
             return refusal
         query_id = new_id("qry")
         lines.add(db, identity, "answers", charges, query_id=query_id, at=stamp(now))
+        notices.spent(db, self._desk.outbox, identity, released.spec, charges)
         store.begin_query(
             db,
             id=query_id,

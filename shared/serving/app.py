@@ -9,7 +9,8 @@ from starlette.routing import Route
 
 from shared import wire
 from shared.errors import AuditUnavailable
-from shared.serving import audit_routes, problems
+from shared.serving import audit_routes, notice_routes, problems
+from shared.serving.courier import Courier
 from shared.serving.desk import Desk
 from shared.serving.gate import Gate
 from shared.serving.rates import Buckets
@@ -23,11 +24,13 @@ def build(
     title: str,
     description: str,
     desk: Desk,
+    courier: Courier,
     settings: ServiceSettings,
     routers: list[APIRouter],
     limit_of: Callable[[str, Principal | None], int],
     period_of: Callable[[str, str, Principal], float | None] = lambda method, path, principal: None,
     auditors: tuple[Role, ...],
+    noticed: tuple[Role, ...],
     hot: list[Route] | None = None,
     lifespan: Any = None,
     read_by_hand: tuple[type[BaseModel], ...] = (),
@@ -37,6 +40,7 @@ def build(
     ``period_of`` (method, path, principal) tells the seconds that replies leave at whole multiples of; None: at once.
     ``hot`` are routes that answer in front of the documented ones, without FastAPI's machinery; ``read_by_hand`` are
     bodies that routes parse themselves, for the contract.
+    ``noticed``: the roles that may read notices; the first of them may send a test.
     FastAPI's documentation pages load outside resources, so only /openapi.json is served.
     """
     app = FastAPI(
@@ -50,6 +54,7 @@ def build(
         redirect_slashes=False,  # a redirect would repeat the Host header
     )
     app.state.desk = desk
+    app.state.courier = courier
     problems.install(app)
     app.add_middleware(
         Gate,
@@ -60,7 +65,7 @@ def build(
         period_of=period_of,
     )
     app.router.routes.extend(hot or [])
-    for router in [*routers, audit_routes.router(auditors), _health()]:
+    for router in [*routers, audit_routes.router(auditors), notice_routes.router(noticed, noticed[:1]), _health()]:
         app.include_router(router)
     app.openapi = lambda: _openapi(app, (wire.Problem, *read_by_hand))  # type: ignore[method-assign]
     return app

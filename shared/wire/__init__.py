@@ -50,6 +50,15 @@ from shared.wire.datasets import Column, DatasetPage, DatasetView
 from shared.wire.fits import Fit, FitBounds, FitPriors, Fitted, Interval, LogNormal
 from shared.wire.forecasts import ForecastCreate, ForecastPage, ForecastPoint, ForecastView
 from shared.wire.ledgers import Accounting, ExposurePage, LedgerEntry, LedgerPage, Loss, RowExposure, RowsLoss
+from shared.wire.notices import (
+    Notice,
+    NoticeCounts,
+    NoticeEvent,
+    NoticePage,
+    NoticeSubject,
+    NoticeTest,
+    NoticeView,
+)
 from shared.wire.problems import BudgetProblem, FieldProblem, Problem
 from shared.wire.queries import Answer, NoisePassport, PrivacyNoise, QueryReply, QueryRequest, RowPlays
 from shared.wire.releases import (
@@ -256,6 +265,13 @@ __all__ = [
     "NoAnswerNoise",
     "NoiseLaw",
     "NoisePassport",
+    "Notice",
+    "NoticeCounts",
+    "NoticeEvent",
+    "NoticePage",
+    "NoticeSubject",
+    "NoticeTest",
+    "NoticeView",
     "Observation",
     "ObservationImport",
     "OneBitAnswers",
