@@ -32,7 +32,9 @@ def ended(db: Connection, outbox: Outbox, row: Any, ending: dict[str, Any]) -> N
 def waits(
     db: Connection, outbox: Outbox, row: Any, ending: dict[str, Any], now: datetime, longer_than: timedelta
 ) -> None:
-    """A run waits for its curator, again: tell it once for each time that it waits so long."""
+    """A run waits, again: tell it once for each time that its curator is gone for so long, not while people measure."""
+    if ending.get("waiting_for", "curator") != "curator":
+        return
     since = moment(ending["waiting_since"])
     if outbox.tells("run_waiting") and now - since >= longer_than:
         counts = wire.NoticeCounts(
