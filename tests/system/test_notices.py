@@ -179,24 +179,34 @@ def test_runs_that_end_fail_and_wait_are_told(parties, own, small, open_study, r
     _check_silent(modeler, listener, small, heard, [study.token, modeler.token], ["zq-run-name"])
 
 
-def test_a_log_that_does_not_verify_is_told_at_start_and_when_it_is_found(parties, own, small, until):
-    curator, modeler = parties
-    _, vendor = own
-    with _listening(modeler) as listener:
-        run = vendor.runs()[0]
-        with closing(sqlite3.connect(modeler.database)) as db:
-            db.execute("UPDATE trials SET y = y + 1 WHERE run_id = ? AND number = 1", (run.id,))
-            db.commit()
-        assert modeler.run("audit", "verify").returncode == 1
-        until(lambda: listener.events == ["log_failed"])
-        modeler.stop()
-    curator.stop()
-    with closing(sqlite3.connect(curator.database)) as db:
+def _break_the_log(service):
+    with closing(sqlite3.connect(service.database)) as db:
         db.execute("DROP TRIGGER log_UPDATE")
         db.execute("UPDATE log SET body = CAST(replace(CAST(body AS TEXT), '\"v\":1', '\"v\":2') AS BLOB)")
         db.commit()
+
+
+def test_a_log_that_does_not_verify_is_told_when_it_is_found(parties, until):
+    _, modeler = parties
+    with _listening(modeler) as listener:
+        _break_the_log(modeler)
+        assert modeler.run("audit", "verify").returncode == 1
+        until(lambda: "log_failed" in listener.events)
+        before = len(listener.got)
+        for _ in range(2):
+            with modeler.http("") as http:
+                assert http.get("/readyz").status_code == 503
+        until(lambda: _pending(modeler) == 0)
+    assert len(listener.got) <= before + 1  # told in other words, it may be another fault; not each time
+    assert listener.events[before:] in ([], ["log_failed"])
+
+
+def test_a_log_that_does_not_verify_is_told_at_start_once_a_day(parties, until):
+    curator, _ = parties
+    curator.stop()
+    _break_the_log(curator)
     with _listening(curator) as listener:
-        for _ in range(2):  # the fault is the same at each start, and is told once a day
+        for _ in range(2):
             curator.process = curator.spawn()
             until(lambda: curator._listens() and "log_failed" in listener.events)
             with curator.http("") as http:
