@@ -3,10 +3,12 @@
 import hashlib
 import hmac
 import socket
+import sqlite3
 import ssl
 import threading
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from cryptography import x509
@@ -25,8 +27,9 @@ from shared.serving.desk import Desk
 from shared.serving.notices import Outbox
 from shared.serving.receiver import Receiver
 from shared.serving.seal import Seal, signer
+from shared.serving.store import logs
 from shared.serving.store import notices as store
-from shared.serving.store.base import APPEND_ONLY, METADATA
+from shared.serving.store.base import APPEND_ONLY, METADATA, moment, stamp
 from shared.serving.store.database import Database
 from tests.shared.serving.listener import KEY, documented, listening
 
@@ -210,6 +213,24 @@ def test_a_notice_that_waited_for_a_receiver_for_a_month_is_given_up(posting):
     assert "no receiver was set" in post.views()[0].problem
 
 
+def test_a_log_that_does_not_verify_is_told_once_a_day_for_each_fault(posting):
+    post = posting("http://127.0.0.1:1/", start=False)
+    post.database.write(lambda db: logs.append(db, "test", actor="cli", now=NOW))
+    post.desk.guard()
+    assert post.views() == []
+    with closing(sqlite3.connect(post.database.path)) as db:
+        db.executescript("DROP TRIGGER log_UPDATE; UPDATE log SET body = x'7b7d';")
+    for _ in range(2):
+        post.desk.guard()
+    assert [view.notice.event for view in post.views()] == ["log_failed"]
+    post.desk.tell_broken("another fault")
+    assert len(post.views()) == 2
+    post.now += timedelta(days=1)
+    for _ in range(2):
+        post.desk.guard()
+    assert len(post.views()) == 3
+
+
 # --- how it is delivered ----------------------------------------------------------------------------
 
 
@@ -251,7 +272,21 @@ def test_faults_of_a_receiver_are_waited_out_ever_longer_and_under_one_id(postin
     assert all(got.genuine for got in listener.got)
 
 
-def test_a_notice_is_given_up_after_three_days_and_the_next_one_has_its_turn(posting, until):
+def test_a_receiver_that_never_comes_back_is_tried_for_three_days_at_most_an_hour_apart():
+    now, waits, row = NOW, [], SimpleNamespace(attempts=0, created_at=stamp(NOW))
+    while (told := couriers._outcome(row, "down", now))["state"] == "pending":
+        waits.append(moment(told["next_at"]) - now)
+        now, row.attempts = moment(told["next_at"]), told["attempts"]
+    assert waits == [timedelta(seconds=min(2**place, 3_600)) for place in range(len(waits))]
+    assert timedelta(days=3) <= now - NOW < timedelta(days=3, hours=1)
+    assert told == {"attempts": len(waits) + 1, "problem": "down", "state": "failed", "ended_at": stamp(now)} | {
+        "next_at": None
+    }
+
+
+def test_a_notice_is_given_up_after_three_days_and_the_next_one_has_its_turn(posting, until, monkeypatch):
+    monkeypatch.setattr(couriers, "FIRST_WAIT_SECONDS", 40_000.0)
+    monkeypatch.setattr(couriers, "LONGEST_WAIT_SECONDS", 40_000.0)
     down = threading.Event()
     down.set()
     with listening(lambda number: 500 if down.is_set() else 204) as listener:
@@ -263,8 +298,7 @@ def test_a_notice_is_given_up_after_three_days_and_the_next_one_has_its_turn(pos
             until(lambda n=attempts: post.views()[0].attempts == n)
             post.now = post.views()[0].next_at or post.now
         assert (post.states(), len(listener.got)) == (["failed"], post.views()[0].attempts)
-        assert timedelta(days=3) <= post.views()[0].ended_at - NOW <= timedelta(days=3, hours=1)
-        assert 75 < len(listener.got) < 90
+        assert len(listener.got) == 1 + 7  # 7 times 40,000 s are three days and a quarter
         down.clear()
         post.tell()
         until(lambda: post.states() == ["failed", "delivered"])
