@@ -14,6 +14,8 @@ from curator_service.service.curator import Curator
 from curator_service.settings import Settings
 from curator_service.vault import Vault
 from shared.serving import app as serving
+from shared.serving.courier import Courier
+from shared.serving.receiver import Receiver
 from shared.serving.tokens import Principal
 
 DESCRIPTION = """\
@@ -28,6 +30,7 @@ def build(settings: Settings) -> FastAPI:
     """The curator as an ASGI application. Only one process may serve a data folder."""
     desk = open_desk(settings)
     desk.guard()
+    courier = Courier(desk, "blindopt-curator", Receiver.of(settings))
     vault = Vault(settings.data_dir / "files")
     tempfile.tempdir = str(vault.scratch)  # an upload that does not fit in memory stays in the private folder
     curator = Curator(desk, vault, settings)
@@ -36,9 +39,11 @@ def build(settings: Settings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         desk.database.attach()
         curator.start()
+        courier.start()
         yield
         await curator.releases.stop()
         await run_in_threadpool(curator.close)
+        await run_in_threadpool(courier.close)
         await desk.database.finish()
         desk.close()
 
@@ -54,6 +59,7 @@ def build(settings: Settings) -> FastAPI:
         title="blindopt curator",
         description=DESCRIPTION,
         desk=desk,
+        courier=courier,
         settings=settings,
         routers=[  # the busiest first
             exchange.router,
@@ -71,6 +77,7 @@ def build(settings: Settings) -> FastAPI:
         auditors=("owner", "auditor", "modeler"),
         monitors=("monitor", "owner"),
         jobs=curator.jobs,
+        noticed=("owner", "auditor"),
         hot=[exchange.HOT],
         lifespan=lifespan,
         console=console.build(),

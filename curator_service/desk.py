@@ -6,6 +6,7 @@ from curator_service.settings import Settings
 from curator_service.store import advisories, forecasts, inbox, ledger, tunings  # noqa: F401  every table is there
 from curator_service.store import base as schema
 from shared.serving.desk import Desk
+from shared.serving.notices import Outbox
 from shared.serving.seal import Seal, signer
 from shared.serving.store.base import APPEND_ONLY, METADATA, Clock
 from shared.serving.store.database import Database
@@ -18,4 +19,5 @@ def open_desk(settings: Settings, clock: Clock = lambda: datetime.now(UTC)) -> D
     database = Database(folder / "curator.sqlite", tables, append_only=append_only)
     keys = folder / "secrets"
     log_key = signer(keys / "log.key", "curator")
-    return Desk(database, Seal(keys / "seal.key"), log_key, clock, kept=folder / "checkpoint")
+    outbox = Outbox("blindopt-curator", settings.told_events, clock)
+    return Desk(database, Seal(keys / "seal.key"), log_key, clock, kept=folder / "checkpoint", outbox=outbox)

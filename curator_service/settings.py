@@ -1,19 +1,28 @@
 """Settings of the curator, from variables BLINDOPT_CURATOR_<NAME>."""
 
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import Field, FilePath, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from shared.serving.settings import ServiceSettings
-from shared.wire import PLAYS_MAX, ROWS_MAX
+from shared.wire import PLAYS_MAX, ROWS_MAX, NoticeEvent
 
 
 class Settings(ServiceSettings):
     """One table: name, unit, default, one line of help."""
 
     model_config = SettingsConfigDict(env_prefix="BLINDOPT_CURATOR_", frozen=True, extra="ignore")
+
+    EVENTS: ClassVar[tuple[NoticeEvent, ...]] = (
+        "query_pending",
+        "budget_80",
+        "release_ended",
+        "forecast_ended",
+        "tuning_ended",
+        "log_failed",
+    )
 
     data_dir: Path = Field(Path("curator-data"), description="Folder of the database and all files; mode 0700.")
     port: int = Field(8410, ge=0, le=65_535, description="Port to listen on.")

@@ -13,6 +13,8 @@ from modeler_service.service import Modeler
 from modeler_service.settings import Settings
 from shared import wire
 from shared.serving import app as serving
+from shared.serving.courier import Courier
+from shared.serving.receiver import Receiver
 
 DESCRIPTION = """\
 Optimizes over a curator's records without seeing them: fetches transformed candidates, chooses rows, asks.
@@ -26,13 +28,16 @@ def build(settings: Settings) -> FastAPI:
     """The modeler as an ASGI application. Only one process may serve a data folder."""
     desk = open_desk(settings)
     desk.guard()
+    courier = Courier(desk, "blindopt-modeler", Receiver.of(settings))
     modeler = Modeler(desk, settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         desk.database.attach()
+        courier.start()
         yield
         await run_in_threadpool(modeler.close)
+        await run_in_threadpool(courier.close)
         await desk.database.finish()
         desk.close()
 
@@ -40,6 +45,7 @@ def build(settings: Settings) -> FastAPI:
         title="blindopt modeler",
         description=DESCRIPTION,
         desk=desk,
+        courier=courier,
         settings=settings,
         routers=[meta.router, runs.router, suggestions.router, connections.router],
         hot=[suggestions.HOT],
@@ -49,6 +55,7 @@ def build(settings: Settings) -> FastAPI:
         auditors=("vendor", "viewer"),
         monitors=("monitor", "vendor"),
         jobs=modeler.jobs,
+        noticed=("vendor",),
         lifespan=lifespan,
         console=console.build(),
         read_by_hand=(wire.ObservationImport,),

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from modeler_service import store
 from modeler_service.settings import Settings
 from shared.serving.desk import Desk
+from shared.serving.notices import Outbox
 from shared.serving.seal import Seal, signer
 from shared.serving.store.base import APPEND_ONLY, METADATA, Clock
 from shared.serving.store.database import Database
@@ -18,4 +19,5 @@ def open_desk(settings: Settings, clock: Clock = lambda: datetime.now(UTC)) -> D
     )
     keys = folder / "secrets"
     log_key = signer(keys / "log.key", "modeler")
-    return Desk(database, Seal(keys / "seal.key"), log_key, clock, kept=folder / "checkpoint")
+    outbox = Outbox("blindopt-modeler", settings.told_events, clock)
+    return Desk(database, Seal(keys / "seal.key"), log_key, clock, kept=folder / "checkpoint", outbox=outbox)

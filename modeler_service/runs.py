@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from modeler_service import store
+from modeler_service import notices, store
 from modeler_service.run import Ending, Run, can_retry
 from modeler_service.settings import Settings
 from modeler_service.signals import Interrupted, Pending, Signal
 from shared.errors import NO_ROOM, BlindoptError, Remote, StorageUnavailable
 from shared.serving.desk import Desk
+from shared.serving.notices import Outbox
 from shared.serving.store import logs
 from shared.serving.store.base import moment, stamp
 from shared.serving.store.database import Connection
@@ -49,6 +50,7 @@ class Runs:
     def __init__(self, desk: Desk, settings: Settings) -> None:
         self._desk = desk
         self._settings = settings
+        self._told_after = timedelta(minutes=settings.notify_wait_minutes)
         self._folder = settings.data_dir / "candidates"
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         for leftover in self._folder.glob("*.part"):  # a kill in the middle of a transfer
@@ -135,7 +137,7 @@ class Runs:
         if row.ended_at is not None or row.state == "paused":
             return None
         if (halted := halted_state(row)) is not None:
-            end(db, identity, halted, self._desk.clock())
+            end(db, self._desk.outbox, identity, halted, self._desk.clock())
             return None
         started = row.started_at or now
         store.change_run(db, identity, state="running", started_at=started, waits_until=None, problem=None)
@@ -242,13 +244,14 @@ class Runs:
             waits = ending is not None and ending["state"] == "waiting"
             told = halted_state(row) if ending is None or waits else None
             if told is not None:
-                end(db, identity, told, now)
+                end(db, self._desk.outbox, identity, told, now)
             elif ending is None:  # its token was replaced, or a pause was taken back
                 store.change_run(db, identity, state="queued")
             elif waits:
                 store.change_run(db, identity, **ending)
+                notices.waits(db, self._desk.outbox, row, ending, now, self._told_after)
             else:
-                end(db, identity, ending, now)
+                end(db, self._desk.outbox, identity, ending, now)
 
         self._desk.database.write(work)
 
@@ -291,12 +294,13 @@ def halted_state(row: Any) -> Ending | None:
     return {"state": "paused"} if row.pause_asked_at is not None else None
 
 
-def end(db: Connection, identity: str, ending: Ending, now: datetime) -> None:
-    """Store a state that no worker is needed for, and tell the log."""
+def end(db: Connection, outbox: Outbox, identity: str, ending: Ending, now: datetime) -> None:
+    """Store a state that no worker is needed for, and tell the log and who waits for the end."""
     none = dict.fromkeys(("waits_until", "waiting_since", "waiting_for", "problem"))
     values: dict[str, Any] = {**none, "waits": 0, **ending}
     if ending["state"] != "paused":
         values["ended_at"] = stamp(now)
+        notices.ended(db, outbox, store.run(db, identity), ending)
     store.change_run(db, identity, **values)
     kind = "run.paused" if ending["state"] == "paused" else "run.ended"
     details = {"run_id": identity, "state": ending["state"], "because": ending.get("ended_because")}

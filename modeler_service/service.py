@@ -162,7 +162,7 @@ class Modeler:
                 store.change_run(db, identity, **{f"{what}_asked_at": stamp(now)})
                 told = halted_state(store.run(db, identity))
                 if row.state != "running" and told is not None and row.state != told["state"]:
-                    end(db, identity, told, now)
+                    end(db, self.desk.outbox, identity, told, now)
             return Effect(self._view(db, identity), f"run.{what}_asked", {"run_id": identity}, 200)
 
         reply = self.desk.once(asked, effect)

@@ -1,17 +1,21 @@
 """Settings of the modeler, from variables BLINDOPT_MODELER_<NAME>."""
 
 from pathlib import Path
+from typing import ClassVar
 
 from pydantic import Field, FilePath
 from pydantic_settings import SettingsConfigDict
 
 from shared.serving.settings import ServiceSettings
+from shared.wire import NoticeEvent
 
 
 class Settings(ServiceSettings):
     """One table: name, unit, default, one line of help."""
 
     model_config = SettingsConfigDict(env_prefix="BLINDOPT_MODELER_", frozen=True, extra="ignore")
+
+    EVENTS: ClassVar[tuple[NoticeEvent, ...]] = ("run_ended", "run_failed", "run_waiting", "log_disputed", "log_failed")
 
     data_dir: Path = Field(Path("modeler-data"), description="Folder of the database and all files; mode 0700.")
     port: int = Field(8420, ge=0, le=65_535, description="Port to listen on.")
@@ -31,6 +35,9 @@ class Settings(ServiceSettings):
     )
     people_days: float = Field(
         30.0, gt=0, description="How long it holds its place without a curator to ask; each look begins it anew."
+    )
+    notify_wait_minutes: float = Field(
+        60.0, ge=0, description="A run that has waited for its curator for so long is told by webhook."
     )
     lease_seconds: float = Field(
         300.0, gt=0, description="A run that made no step for so long is taken from its worker, and waits."

@@ -8,6 +8,7 @@ where it tells of a request that this side made.
 from collections.abc import Callable
 from typing import Any
 
+from modeler_service.notices import disputed
 from shared import audit, wire
 from shared.audit import Exchange, Head
 from shared.client import StudyClient
@@ -212,9 +213,12 @@ class Witness:
         """Record what the curator did, with what it signed last."""
         details = {"study_id": self._study_id, "grant_id": self._grant, "what": what, "note": self._note}
         now = self._desk.clock()
-        self._desk.database.write(
-            lambda db: logs.append(db, "log.disputed", actor=self._actor, now=now, details=details)
-        )
+
+        def work(db: Connection) -> None:
+            logs.append(db, "log.disputed", actor=self._actor, now=now, details=details)
+            disputed(db, self._desk.outbox, self._study_id)
+
+        self._desk.database.write(work)
 
 
 def restored(db: Connection, desk: Desk) -> None:

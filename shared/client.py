@@ -561,6 +561,14 @@ class OwnerClient(Client):
         """The first thousand withdrawn mechanisms, with the studies that used them."""
         return self._get("/v1/advisories", wire.AdvisoryPage, page_size=1_000).advisories
 
+    def notices(self) -> list[wire.NoticeView]:
+        """Every notice that is kept, oldest first."""
+        return _notices(self._get)
+
+    def test_notices(self) -> wire.NoticeTest:
+        """Send a test notice to the curator's receiver."""
+        return self._post("/v1/notices:test", wire.NoticeTest)
+
     def audit(self, grant_id: str | None = None) -> Iterator[wire.AuditEntry]:
         """The whole log, or the shared one of a grant."""
         yield from _audit(self._get, grant_id)
@@ -578,7 +586,7 @@ class WebhookClient:
     """A curator's view of a system in its owner's network, which it calls: one that scores, or one that measures.
 
     Each body is signed: ``Blindopt-Signature: t=<seconds since 1970>,v1=<HMAC-SHA256 of "<t>.<body>", in hex>``.
-    Redirects are not followed; a reply has ``timeout_s`` from its first byte to its last, and ``reply_max_bytes``.
+    Redirects are not followed; a reply has ``timeout_s`` until its last byte, and ``reply_max_bytes``. For one thread.
     """
 
     def __init__(
@@ -620,6 +628,21 @@ class WebhookClient:
 
     def ask_or_later(self, body: bytes, *, key: str, at: int, later: tuple[int, ...] = (202,)) -> bytes | None:
         """The same; None for a reply that says that the answer comes ``later``."""
+        status, received = self._posted(body, key, at)
+        if status in (408, 409, 425, 429) or status >= 500:
+            raise Unreachable(f"the other party answered {status}")
+        if status in later:
+            return None
+        if status != 200:
+            raise ProtocolViolated(f"the other party answered {status}, which asking again would not mend")
+        return received
+
+    def status(self, body: bytes, *, key: str, at: int) -> int:
+        """The status of a reply, of which nothing else is read. Raises Unreachable where none came."""
+        return self._posted(body, key, at, read=False)[0]
+
+    def _posted(self, body: bytes, key: str, at: int, *, read: bool = True) -> tuple[int, bytes]:
+        """Status and body of one reply, in time or not at all."""
         headers = {
             "Content-Type": "application/json",
             "Idempotency-Key": key,
@@ -639,31 +662,22 @@ class WebhookClient:
         timer.daemon = True
         timer.start()
         try:
-            status, received = self._asked(body, headers)
+            return self._asked(body, headers, read)
         except Unreachable:
             if late.is_set():
                 raise Unreachable("the other party did not answer in time") from None
             raise
         finally:
             timer.cancel()
-        if status in (408, 409, 425, 429) or status >= 500:
-            raise Unreachable(f"the other party answered {status}")
-        if status in later:
-            return None
-        if status != 200:
-            raise ProtocolViolated(f"the other party answered {status}, which asking again would not mend")
-        return received
 
-    def _asked(self, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
-        """Status and body of one reply."""
-
+    def _asked(self, body: bytes, headers: dict[str, str], read: bool) -> tuple[int, bytes]:
         def connected(event: str, told: dict[str, Any]) -> None:
             if event.endswith(("connect_tcp.complete", "start_tls.complete")):
                 self._socket = told["return_value"].get_extra_info("socket")
 
         said: dict[str, Any] = {"content": body, "headers": headers, "extensions": {"trace": connected}}
         with _transport_errors(), self._http.stream("POST", self._url, **said) as response:
-            return response.status_code, b"".join(_at_most(response, self._reply_max_bytes))
+            return response.status_code, b"".join(_at_most(response, self._reply_max_bytes)) if read else b""
 
 
 def webhook_signature(secret: bytes, body: bytes, at: int) -> str:
@@ -785,6 +799,14 @@ class VendorClient(Client):
         body = asked.model_dump_json().encode()
         return self._send("POST", "/v1/suggestions", body=body).check().read(wire.SuggestionReply)
 
+    def notices(self) -> list[wire.NoticeView]:
+        """Every notice that is kept, oldest first."""
+        return _notices(self._get)
+
+    def test_notices(self) -> wire.NoticeTest:
+        """Send a test notice to the modeler's receiver."""
+        return self._post("/v1/notices:test", wire.NoticeTest)
+
     def audit(self, grant_id: str | None = None) -> Iterator[wire.AuditEntry]:
         """The whole log, or the modeler's copy of the shared one of a grant."""
         yield from _audit(self._get, grant_id)
@@ -806,3 +828,8 @@ def _audit(get: Callable[..., wire.AuditPage], grant_id: str | None) -> Iterator
     path = "/v1/audit/entries"
     for page in _pages(lambda t: get(path, wire.AuditPage, page_token=t, page_size=1_000, grant_id=grant_id)):
         yield from page.entries
+
+
+def _notices(get: Callable[..., wire.NoticePage]) -> list[wire.NoticeView]:
+    pages = _pages(lambda token: get("/v1/notices", wire.NoticePage, page_token=token, page_size=1_000))
+    return [notice for page in pages for notice in page.notices]

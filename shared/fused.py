@@ -77,7 +77,7 @@ def exponential(x: float) -> float:
 
 @_compiled
 def _add_products(column: Vector, rows: Matrix, start: int, sign: float, factors: Vector, count: int) -> None:
-    """column += sign times the first ``count`` rows, from ``start`` on, times their factors; four at a time."""
+    """Column += sign times the first ``count`` rows, from ``start`` on, times their factors; four at a time."""
     size, number, j = len(column), column.dtype.type, 0
     while j + 4 <= count:
         f0, f1 = number(sign * factors[j]), number(sign * factors[j + 1])
@@ -260,9 +260,7 @@ def close(
     for tile in range(tiles):
         start, end = tile * TILE, min((tile + 1) * TILE, n)
         growth = exact if state[tile] == t else sqrt(most - surprise[state[tile]])
-        tops[tile] = _bounds(
-            mean[start:end], deviation[start:end], hides[start:end], growth, shift, upper[start:end]
-        )
+        tops[tile] = _bounds(mean[start:end], deviation[start:end], hides[start:end], growth, shift, upper[start:end])
     for turn in range(min(_FIRST, tiles) + tiles):
         tile = turn - min(_FIRST, tiles)
         if tile < 0:
@@ -281,9 +279,7 @@ def close(
             tops[tile] = _bounds(
                 mean[start:end], deviation[start:end], hides[start:end], exact, shift, upper[start:end]
             )
-        best = max(
-            best, _reached(mean[start:end], variance[start:end], hides[start:end], exact, shift, slack)
-        )
+        best = max(best, _reached(mean[start:end], variance[start:end], hides[start:end], exact, shift, slack))
     count = 0
     for tile in range(tiles):
         if tops[tile] >= best:

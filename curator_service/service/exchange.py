@@ -14,7 +14,7 @@ from curator_service.privacy import ledger
 from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.guarantees import guarantee, not_protected
 from curator_service.release.registry import mechanism_of
-from curator_service.service import telling
+from curator_service.service import notices, telling
 from curator_service.service.advisories import standing
 from curator_service.service.bells import INBOX, Bells
 from curator_service.service.released import Released, ReleasedStudies
@@ -165,6 +165,7 @@ class Exchanges:
             return refusal
         query_id = new_id("qry")
         lines.add(db, identity, "answers", charges, query_id=query_id, at=stamp(now))
+        notices.spent(db, self._desk.outbox, identity, released.spec, charges)
         store.begin_query(
             db,
             id=query_id,
@@ -220,6 +221,8 @@ class Exchanges:
         now = self._desk.clock()
         due_at = telling.due(released.spec, now)
         telling.ask(db, released.spec, query_id, identity, asked.principal.id, request.rows, now)
+        measurements = sum(item.plays for item in request.rows)
+        notices.pending(db, self._desk.outbox, identity, query_id, measurements)
         reply = wire.QueryPending(id=query_id, study_id=identity, state="pending", created_at=now, due_at=due_at)
         return self._desk.settle(db, asked, Effect(reply, "exchange", {"query_id": query_id}, 202))
 

@@ -10,6 +10,7 @@ from curator_service import store
 from curator_service.forecasts.cells import ROWS_MIN, cells_of
 from curator_service.forecasts.worker import Job, News, Worker
 from curator_service.privacy import entropy
+from curator_service.service import notices
 from curator_service.service.advisories import names
 from curator_service.service.jobs import Jobs
 from curator_service.settings import Settings
@@ -186,6 +187,9 @@ class Forecasts(Jobs):
         places = [names.index(feature.column) for feature in study.features]
         sampled: Matrix = values[chosen][:, places]
         return sampled
+
+    def _notify(self, db: Connection, row: Any) -> None:
+        notices.forecast_ended(db, self._desk.outbox, row)
 
     def _told(self, row: Any) -> dict[str, Any]:
         return {"study_id": row.study_id}

@@ -77,6 +77,10 @@ class Jobs(ABC):
     def _told(self, row: Any) -> dict[str, Any]:
         """What the log tells of a job that has ended, besides its id and its state; ``row``: of its table."""
 
+    @abstractmethod
+    def _notify(self, db: Connection, row: Any) -> None:
+        """Tell by webhook that a job has ended by itself; ``row``: of its table."""
+
     def _rest(self) -> None:
         """Let go of what is kept for the next job: none has come for a while."""
         return
@@ -156,6 +160,7 @@ class Jobs(ABC):
             row = self._table.find(db, identity)
             details = {**self._told(row), f"{self.noun}_id": identity, "state": told["state"]}
             logs.append(db, f"{self.noun}.ended", actor="curator", now=self._desk.clock(), details=details)
+            self._notify(db, row)
 
     def _end(self, db: Connection, identity: str, **told: Any) -> bool:
         progress = {"progress": self._progress[identity]} if identity in self._progress else {}

@@ -62,7 +62,8 @@ class Measurers:
     def __init__(self, desk: Desk, inbox: Inbox, bells: Bells, settings: Settings) -> None:
         self._desk = desk
         self._inbox = inbox
-        self._client = client_of(settings)
+        self._settings = settings
+        self._clients = threading.local()  # each thread has its own
         self._attempts = settings.measurer_attempts
         self._changed = threading.Condition()
         self._under_way: set[str] = set()
@@ -74,7 +75,7 @@ class Measurers:
 
     def start(self) -> None:
         """Go on with what is open, from now on."""
-        if self._client is not None:
+        if self._settings.measurer_url is not None:
             for thread in self._threads:
                 thread.start()
 
@@ -135,15 +136,20 @@ class Measurers:
                 self._changed.wait(seconds)
         return None
 
+    def _client(self) -> WebhookClient:
+        if (client := getattr(self._clients, "client", None)) is None:
+            client = self._clients.client = client_of(self._settings)
+        assert client is not None, "nothing is asked where no system is named"
+        return client
+
     def _ask(self, identity: str) -> None:
-        assert self._client is not None
         with self._desk.database.read() as db:
             row = table.one_view(db, identity)
         if row.state != "open":
             return
         body = _body(self._inbox.one(identity))
         try:
-            reply = self._client.ask_or_later(body, key=identity, at=int(time.time()))
+            reply = self._client().ask_or_later(body, key=identity, at=int(time.time()))
             told = None if reply is None else self._read(identity, row.study_id, reply)
         except (Unreachable, ProtocolViolated) as error:
             self._failed(identity, row.attempts + 1, str(error))

@@ -10,7 +10,7 @@ from curator_service.privacy.guarantees import guarantee, not_protected
 from curator_service.release.mechanism import Assessment, Mechanism
 from curator_service.release.registry import mechanism_of
 from curator_service.scaling import ScaledRows
-from curator_service.service import records, trials
+from curator_service.service import notices, records, trials
 from curator_service.service.advisories import Standing, standing
 from curator_service.service.studies import owner_view
 from curator_service.store import ledger as lines
@@ -141,6 +141,7 @@ class Releases:
             return
         charge = ledger.charge_release(spec, lines.balance(db, identity))
         lines.add(db, identity, "release", [charge], query_id=None, at=stamp(self._desk.clock()))
+        notices.spent(db, self._desk.outbox, identity, spec, [charge])
         cost = ledger.text(charge.cost)
         self._log(db, "charge", asked.principal.actor, study_id=identity, epsilon=cost, rows="all")
 
@@ -161,6 +162,7 @@ class Releases:
             created_at=now,
         )
         store.change(db, store.studies, identity, state="open", opened_at=now, releasing_key=None)
+        notices.release_ended(db, self._desk.outbox, identity, "open")
         view = owner_view(db, identity)
         details = {
             "study_id": identity,
@@ -175,6 +177,7 @@ class Releases:
         if store.find(db, store.studies, identity).state == "releasing":
             store.change(db, store.studies, identity, state="draft", releasing_key=None)
             self._log(db, "release.abandoned", actor, study_id=identity)
+            notices.release_ended(db, self._desk.outbox, identity, "draft")
 
     def _in_secret_order(self, spec: wire.StudyCreate) -> ScaledRows:
         with self._desk.database.read() as db:

@@ -7,6 +7,7 @@ from typing import Any
 
 from curator_service import store
 from curator_service.privacy.ledger import exact
+from curator_service.service import notices
 from curator_service.store import tunings as table
 from curator_service.store.tunings import Account
 from shared import wire
@@ -62,6 +63,7 @@ def charge(
         logs.append(db, "tuning.refused", actor=asked.principal.actor, now=desk.clock(), details=told)
         return refusal
     table.add(db, account, "tuning", after=after, at=at, tuning_id=identity, epsilon=epsilon, delta=delta)
+    notices.tuning_spent(db, desk.outbox, account, after)
     return None
 
 

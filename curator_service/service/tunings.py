@@ -12,7 +12,7 @@ from curator_service import store
 from curator_service.privacy.ledger import exact
 from curator_service.scoring import logistic, problems
 from curator_service.scoring.worker import Ended, Job, News, Scorer, Source, Worker, plan_light
-from curator_service.service import tuning_accounts
+from curator_service.service import notices, tuning_accounts
 from curator_service.service.jobs import Jobs
 from curator_service.settings import Settings
 from curator_service.store import tunings as table
@@ -305,6 +305,9 @@ class Tunings(Jobs):
         if self._worker is not None:
             self._worker.end()
             self._worker = None
+
+    def _notify(self, db: Connection, row: Any) -> None:
+        notices.tuning_ended(db, self._desk.outbox, row)
 
     def _told(self, row: Any) -> dict[str, Any]:
         return {"outcome_sha256": tuning_accounts.digest(row.outcome, row.salt)}

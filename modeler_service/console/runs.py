@@ -125,7 +125,12 @@ async def compare(page: Page) -> Response:
         found.append((one, await trials_of(page, run_id)))
     studies = {one.study_id for one, _ in found}
     chart = figures.compared(found) if found else None
-    told: dict[str, Any] = {"runs": [one for one, _ in found], "chart": chart, "studies": studies, "most": _COMPARED_MAX}
+    told: dict[str, Any] = {
+        "runs": [one for one, _ in found],
+        "chart": chart,
+        "studies": studies,
+        "most": _COMPARED_MAX,
+    }
     return page.show("compare.html", title="Compare runs", trail=_TRAIL, asked=len(asked), **told)
 
 

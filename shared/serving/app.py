@@ -9,8 +9,9 @@ from starlette.routing import Route
 
 from shared import wire
 from shared.errors import AuditUnavailable
-from shared.serving import audit_routes, problems
+from shared.serving import audit_routes, notice_routes, problems
 from shared.serving.console import Console
+from shared.serving.courier import Courier
 from shared.serving.desk import Desk
 from shared.serving.gate import Gate
 from shared.serving.metrics import PATH as METRICS_PATH
@@ -27,6 +28,7 @@ def build(
     title: str,
     description: str,
     desk: Desk,
+    courier: Courier,
     settings: ServiceSettings,
     routers: list[APIRouter],
     limit_of: Callable[[str, Principal | None], int],
@@ -34,6 +36,7 @@ def build(
     auditors: tuple[Role, ...],
     monitors: tuple[Role, ...],
     jobs: Jobs,
+    noticed: tuple[Role, ...],
     hot: list[Route] | None = None,
     lifespan: Any = None,
     read_by_hand: tuple[type[BaseModel], ...] = (),
@@ -45,6 +48,7 @@ def build(
     ``monitors`` may read metrics, where settings have them on; ``jobs`` counts jobs by kind and state, for them.
     ``hot`` are routes that answer in front of the documented ones, without FastAPI's machinery; ``read_by_hand`` are
     bodies that routes parse themselves, for the contract; ``console`` are the pages for people.
+    ``noticed``: the roles that may read notices; the first of them may send a test.
     FastAPI's documentation pages load outside resources, so only /openapi.json is served.
     """
     app = FastAPI(
@@ -59,6 +63,7 @@ def build(
     )
     app.state.desk = desk
     app.state.front = console.open(app, desk, settings) if console is not None else None
+    app.state.courier = courier
     problems.install(app)
     metrics = Metrics(jobs) if settings.metrics else None
     app.add_middleware(
@@ -72,7 +77,7 @@ def build(
         front=app.state.front,
     )
     app.router.routes.extend(hot or [])
-    for router in [*routers, audit_routes.router(auditors), _health()]:
+    for router in [*routers, audit_routes.router(auditors), notice_routes.router(noticed, noticed[:1]), _health()]:
         app.include_router(router)
     if metrics is not None:
         app.include_router(metrics_router(metrics, monitors))

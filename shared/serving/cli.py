@@ -289,7 +289,11 @@ def _audit(
                 head = reconciliation.verify_export(reconciliation.read(export), key=key)
             else:
                 with desk(existing(settings)) as opened:
-                    head = _verified(opened, check, key)
+                    try:
+                        head = _verified(opened, check, key)
+                    except LogBroken as error:
+                        opened.tell_broken(str(error))
+                        raise
         typer.echo(f"{head.size} records, root {head.root}")
 
     @cli.command()

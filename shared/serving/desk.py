@@ -19,10 +19,11 @@ from shared.audit import Exchange, Head, sha256
 from shared.errors import AuditUnavailable, IdempotencyKeyMissing, LogBroken, StateConflict, Unauthenticated
 from shared.notes import Checkpoint, Signer
 from shared.reconciliation import Export
+from shared.serving.notices import Outbox
 from shared.serving.seal import Seal
 from shared.serving.store import logs, notes, replies, tokens, users
 from shared.serving.store.base import Clock
-from shared.serving.store.database import Connection, Database
+from shared.serving.store.database import Connection, Database, StoreFault
 from shared.serving.store.replies import StoredReply
 from shared.serving.tokens import Principal, Role, Token, mint, new_principal, parse
 
@@ -94,10 +95,21 @@ class Desk:
     log that was cut or put back to an older state is found at the next start.
     """
 
-    def __init__(self, database: Database, seal: Seal, signer: Signer, clock: Clock, *, kept: Path) -> None:
+    def __init__(
+        self,
+        database: Database,
+        seal: Seal,
+        signer: Signer,
+        clock: Clock,
+        *,
+        kept: Path,
+        outbox: Outbox | None = None,
+    ) -> None:
         self.database = database
         self.clock = clock
         self.signer = signer
+        self.outbox = outbox or Outbox()
+        """Where what people wait for is written down, to be told by webhook."""
         self._seal = seal
         self._kept = kept
         self._kept_at = 0.0
@@ -303,6 +315,7 @@ class Desk:
                 self._check_kept(db, logs.check_end(db))
         except LogBroken as error:
             self._fault = str(error)
+            self.tell_broken(str(error))
         else:
             self.database.after_commit(self._keep)
 
@@ -341,9 +354,22 @@ class Desk:
     def ready(self) -> None:
         """Raise if the database cannot be written or the log's head does not verify."""
         self.check_sound()
-        self.database.check_writable()
-        with self.database.read() as db:
-            logs.check_end(db, records=1)
+        try:
+            self.database.check_writable()
+            with self.database.read() as db:
+                logs.check_end(db, records=1)
+        except (LogBroken, StoreFault) as error:
+            self.tell_broken(str(error))
+            raise
+
+    def tell_broken(self, fault: str) -> None:
+        """Tell by webhook that the log does not verify: each fault once a day while it is found."""
+        if not self.outbox.tells("log_failed"):
+            return
+        now = self.clock()
+        once = f"log_failed {now:%Y-%m-%d} {sha256(fault.encode())}"
+        with suppress(AuditUnavailable, StoreFault):  # then only its replies say so
+            self.database.write(lambda db: self.outbox.tell(db, "log_failed", once=once))
 
     def __enter__(self) -> Self:
         return self

@@ -2,16 +2,21 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, FilePath, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from shared.wire import NoticeEvent
 
 
 class ServiceSettings(BaseSettings):
     """Read from the environment once, by the command line; the prefix is the service's own."""
 
     model_config = SettingsConfigDict(frozen=True, extra="ignore")
+
+    EVENTS: ClassVar[tuple[NoticeEvent, ...]] = ()
+    """What this service has to tell by webhook."""
 
     data_dir: Path
     host: str = Field("127.0.0.1", description="Address to listen on.")
@@ -38,6 +43,34 @@ class ServiceSettings(BaseSettings):
     tls_cert: FilePath | None = Field(None, description="Certificate chain in PEM; TLS is on when set.")
     tls_key: FilePath | None = Field(None, description="Private key in PEM.")
     tls_client_ca: FilePath | None = Field(None, description="CA in PEM: clients must then show a certificate of it.")
+
+    notify_url: str | None = Field(None, description="Where notices are sent; none are written unless set.")
+    notify_secret_file: FilePath | None = Field(
+        None, description="File with the key that signs notices: 32 characters or more."
+    )
+    notify_ca: FilePath | None = Field(None, description="CA in PEM of the receiver's certificate; else the system's.")
+    notify_events: str = Field("all", description="Events that are told, with commas between; or all.")
+    notify_timeout_seconds: float = Field(10.0, gt=0, le=300, description="How long a receiver may take to answer.")
+
+    @model_validator(mode="after")
+    def _notify_is_whole(self) -> Self:
+        if (self.notify_url is None) != (self.notify_secret_file is None):
+            raise ValueError("NOTIFY_URL and NOTIFY_SECRET_FILE belong together")
+        if self.notify_url is not None and not self.notify_url.startswith(("http://", "https://")):
+            raise ValueError("NOTIFY_URL must begin with http:// or https://")
+        if unknown := self._events() - set(self.EVENTS):
+            raise ValueError(f"NOTIFY_EVENTS: no such event: {', '.join(sorted(unknown))}; {', '.join(self.EVENTS)}")
+        return self
+
+    def _events(self) -> set[str]:
+        if self.notify_events.strip() == "all":
+            return set(self.EVENTS)
+        return {name.strip() for name in self.notify_events.split(",")} - {""}
+
+    @property
+    def told_events(self) -> frozenset[str]:
+        """The events that are told; none where there is no receiver."""
+        return frozenset(self._events() if self.notify_url is not None else ())
 
     @model_validator(mode="after")
     def _tls_is_whole(self) -> Self:

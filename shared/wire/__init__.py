@@ -65,6 +65,15 @@ from shared.wire.inbox import (
 )
 from shared.wire.ledgers import Accounting, ExposurePage, LedgerEntry, LedgerPage, Loss, RowExposure, RowsLoss
 from shared.wire.measurements import ColumnMeasurement, InboxMeasurement, MeasurementSpec, WebhookMeasurement
+from shared.wire.notices import (
+    Notice,
+    NoticeCounts,
+    NoticeEvent,
+    NoticePage,
+    NoticeSubject,
+    NoticeTest,
+    NoticeView,
+)
 from shared.wire.problems import BudgetProblem, FieldProblem, Problem
 from shared.wire.queries import (
     Answer,
@@ -299,6 +308,13 @@ __all__ = [
     "NoAnswerNoise",
     "NoiseLaw",
     "NoisePassport",
+    "Notice",
+    "NoticeCounts",
+    "NoticeEvent",
+    "NoticePage",
+    "NoticeSubject",
+    "NoticeTest",
+    "NoticeView",
     "Observation",
     "ObservationImport",
     "OneBitAnswers",

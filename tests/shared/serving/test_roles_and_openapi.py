@@ -17,7 +17,7 @@ from shared.serving import problems
 from shared.serving.tokens import Role
 
 OPEN = {"/healthz", "/readyz", "/v1/meta", "/openapi.json"}
-CHANGES_NOTHING = (":preview", "/v1/suggestions")
+CHANGES_NOTHING = (":preview", "/v1/suggestions", "/v1/notices:test")
 """POSTs that create and spend nothing: no key is needed, and no state is in their way."""
 ROLES = {"curator": ("owner", "measurer", "auditor", "modeler", "monitor"), "modeler": ("vendor", "viewer", "monitor")}
 
@@ -126,6 +126,8 @@ ALLOWED = {
         f"GET {STUDY}/queries/{{query_id}}": MODELER,
         **{f"GET /v1/audit/{what}": READERS | MODELER for what in ("entries", "checkpoint", "consistency")},
         "POST /v1/audit/countersignatures": MODELER,
+        "GET /v1/notices": READERS,
+        "POST /v1/notices:test": OWNER,
     },
     "modeler": {
         "POST /v1/runs": VENDOR,
@@ -134,6 +136,7 @@ ALLOWED = {
         **{f"GET {RUN}/{part}": VIEWERS for part in ("recommendation", "posterior", "events")},
         f"POST {RUN}/observations": VENDOR,
         **{f"POST {RUN}:{verb}": VENDOR for verb in ("stop", "pause", "resume", "replace_token")},
+        **{f"{method} /v1/notices{what}": VENDOR for method, what in (("GET", ""), ("POST", ":test"))},
         **{f"GET /v1/audit/{what}": VIEWERS for what in ("entries", "checkpoint", "consistency")},
     },
 }
