@@ -63,7 +63,7 @@ class Parties:
             name="bench",
             dataset_id=dataset_id,
             features=[wire.Feature(column=f"c{j}", lower=0.0, upper=1.0) for j in range(columns)],
-            measurement=wire.Measurement(column="y", direction="maximize"),
+            measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
             release=wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5),
             kernel=wire.Kernel(lengthscale=lengthscale, signal_variance=1.0, noise_variance=NOISE_VARIANCE),
         )

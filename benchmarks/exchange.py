@@ -104,7 +104,7 @@ def study_of(url: str, token: str, grants: int) -> tuple[str, list[str]]:
             name="bench",
             dataset_id=dataset.id,
             features=[wire.Feature(column=name, lower=-3.0, upper=3.0) for name in "ab"],
-            measurement=wire.Measurement(column="y", direction="maximize"),
+            measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
             release=wire.IdentityRelease(mechanism="identity"),
             kernel=KERNEL,
         )

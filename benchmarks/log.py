@@ -81,7 +81,7 @@ def _study(curator: Curator) -> tuple[str, Callable[[int], Asked]]:
         name="bench",
         dataset_id=dataset["id"],
         features=[wire.Feature(column=name, lower=-3.0, upper=3.0) for name in "ab"],
-        measurement=wire.Measurement(column="y", direction="maximize"),
+        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
         release=wire.IdentityRelease(mechanism="identity"),
     )
     study = json.loads(curator.studies.create(asked(owner, "study"), spec).body)["id"]

@@ -102,7 +102,7 @@ def study(dataset_id: str) -> wire.StudyCreate:
         name="bench",
         dataset_id=dataset_id,
         features=[wire.Feature(column=f"c{j}", lower=0.0, upper=1.0) for j in range(FEATURES)],
-        measurement=wire.Measurement(column="y", direction="maximize"),
+        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
         release=wire.GaussianRelease(mechanism="gaussian", epsilon=EPSILON, delta=DELTA),
     )
 

@@ -63,7 +63,7 @@ def prepare(owner: OwnerClient) -> list[Method]:
             name=name,
             dataset_id=dataset.id,
             features=FEATURES,
-            measurement=wire.Measurement(column=OUTCOME, direction="minimize"),
+            measurement=wire.ColumnMeasurement(column=OUTCOME, direction="minimize"),
             release=release,
             kernel=KERNEL,
         )

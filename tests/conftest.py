@@ -305,7 +305,7 @@ def open_study(small: Small) -> Callable[..., Opened]:
         direction: Literal["maximize", "minimize"] = "maximize",
         **more: Any,
     ) -> Opened:
-        measurement = wire.Measurement(column=small.names[2], direction=direction, noise_variance=noise_variance)
+        measurement = wire.ColumnMeasurement(column=small.names[2], direction=direction, noise_variance=noise_variance)
         features = more.pop("features", small.features)
         draft = owner.create_study(
             wire.StudyCreate(

@@ -248,6 +248,7 @@ class Exchanges:
                 raise StudyNotOpen("the study has not released its candidates yet")
             spec = wire.StudyCreate.model_validate_json(study.spec)
             columns = json.loads(store.find(db, store.datasets, spec.dataset_id).columns)
+            assert isinstance(spec.measurement, wire.ColumnMeasurement)
             place = [column["name"] for column in columns].index(spec.measurement.column)
             known = self._known[identity] = _Released(
                 spec=spec,

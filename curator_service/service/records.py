@@ -35,6 +35,7 @@ def outcomes(db: Connection, vault: Vault, spec: wire.StudyCreate) -> Vector:
 def places(db: Connection, spec: wire.StudyCreate) -> tuple[list[int], int]:
     """Which columns of its dataset's file a study's features are, and which is its measurement."""
     names = _columns(db, spec)
+    assert isinstance(spec.measurement, wire.ColumnMeasurement)
     return [names.index(feature.column) for feature in spec.features], names.index(spec.measurement.column)
 
 

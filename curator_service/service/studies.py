@@ -127,6 +127,8 @@ def _check_fit(spec: wire.StudyCreate, dataset: wire.DatasetView) -> None:
         if feature.column in seen:
             faults.append({"field": field, "message": "this column is a feature already"})
         seen.add(feature.column)
+    if not isinstance(spec.measurement, wire.ColumnMeasurement):
+        raise Invalid("y is measured from a column", [{"field": "measurement.source", "message": "must be column"}])
     if spec.measurement.column not in known:
         faults.append({"field": "measurement.column", "message": "the dataset has no such column"})
     if spec.measurement.column in seen:

@@ -49,9 +49,32 @@ from shared.wire.base import (
 from shared.wire.datasets import Column, DatasetPage, DatasetView
 from shared.wire.fits import Fit, FitBounds, FitPriors, Fitted, Interval, LogNormal
 from shared.wire.forecasts import ForecastCreate, ForecastPage, ForecastPoint, ForecastView
+from shared.wire.inbox import (
+    MEASUREMENTS_MAX,
+    AnswerCreate,
+    DeclineCreate,
+    DeclineReason,
+    InboxImport,
+    InboxItem,
+    InboxPage,
+    Measured,
+    QueryMeasurements,
+    Shown,
+)
 from shared.wire.ledgers import Accounting, ExposurePage, LedgerEntry, LedgerPage, Loss, RowExposure, RowsLoss
+from shared.wire.measurements import ColumnMeasurement, InboxMeasurement, MeasurementSpec, WebhookMeasurement
 from shared.wire.problems import BudgetProblem, FieldProblem, Problem
-from shared.wire.queries import Answer, NoisePassport, PrivacyNoise, QueryReply, QueryRequest, RowPlays
+from shared.wire.queries import (
+    Answer,
+    NoisePassport,
+    PrivacyNoise,
+    QueryPending,
+    QueryReply,
+    QueryRequest,
+    Revision,
+    RevisionPage,
+    RowPlays,
+)
 from shared.wire.releases import (
     AutoRelease,
     Delta,
@@ -118,7 +141,6 @@ from shared.wire.studies import (
     GrantView,
     Kernel,
     Limits,
-    Measurement,
     Rotation,
     StudyCreate,
     StudyOwnerView,
@@ -165,6 +187,7 @@ from shared.wire.tunings import (
 
 __all__ = [
     "FEATURES_MAX",
+    "MEASUREMENTS_MAX",
     "OBSERVATIONS_MAX",
     "PLAYS_MAX",
     "ROWS_MAX",
@@ -175,6 +198,7 @@ __all__ = [
     "AdvisoryView",
     "AlgorithmSpec",
     "Answer",
+    "AnswerCreate",
     "Answers",
     "Ata",
     "AuditEntry",
@@ -187,6 +211,7 @@ __all__ = [
     "BudgetProblem",
     "Checkpoint",
     "Column",
+    "ColumnMeasurement",
     "Consistency",
     "Countersigned",
     "Countersigning",
@@ -194,6 +219,8 @@ __all__ = [
     "DatasetPage",
     "DatasetView",
     "DecimalString",
+    "DeclineCreate",
+    "DeclineReason",
     "Delta",
     "EndedBecause",
     "Epsilon",
@@ -231,6 +258,10 @@ __all__ = [
     "IgpUcb",
     "ImportFault",
     "ImportReport",
+    "InboxImport",
+    "InboxItem",
+    "InboxMeasurement",
+    "InboxPage",
     "InlineStudy",
     "Interval",
     "Kernel",
@@ -248,7 +279,8 @@ __all__ = [
     "LogNormal",
     "LogisticScore",
     "Loss",
-    "Measurement",
+    "Measured",
+    "MeasurementSpec",
     "MechanismView",
     "ModelerMeta",
     "Moma",
@@ -272,6 +304,8 @@ __all__ = [
     "PrivateAnswers",
     "Problem",
     "PublicWeights",
+    "QueryMeasurements",
+    "QueryPending",
     "QueryReply",
     "QueryRequest",
     "RandomRows",
@@ -280,6 +314,8 @@ __all__ = [
     "ReleaseSpec",
     "Reply",
     "Request",
+    "Revision",
+    "RevisionPage",
     "Rotation",
     "RowExposure",
     "RowPlays",
@@ -293,6 +329,7 @@ __all__ = [
     "RunView",
     "Seed",
     "Sha256",
+    "Shown",
     "SoundRelease",
     "Status",
     "StopRules",
@@ -326,5 +363,6 @@ __all__ = [
     "TuningSearch",
     "TuningSpec",
     "TuningView",
+    "WebhookMeasurement",
     "amount",
 ]

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from shared.wire.base import PLAYS_MAX, ROWS_MAX, Reply, Request
+from shared.wire.base import PLAYS_MAX, ROWS_MAX, Page, Reply, Request
 
 
 class RowPlays(Request):
@@ -61,14 +61,46 @@ class Answer(Reply):
     passport: NoisePassport = Field(description="What was done to y before it left.")
 
 
+class QueryPending(Reply):
+    """A query that was charged and waits for a person or a laboratory.
+
+    Ask ``GET /v1/studies/{study_id}/queries/{id}?wait=20`` for its answers. Sending it again under its key gets this
+    reply again.
+    """
+
+    id: str = Field(pattern=r"^qry_[0-9a-f]{16}$", description="qry_...")
+    study_id: str = Field(description="The study that was asked.")
+    state: Literal["pending"] = Field(description="Something is still to be measured.")
+    created_at: datetime = Field(description="When it was charged.")
+    due_at: datetime | None = Field(description="From then on what is not measured counts as declined; null: never.")
+
+
 class QueryReply(Reply):
     """An answered query."""
 
     id: str = Field(pattern=r"^qry_[0-9a-f]{16}$", description="qry_...")
     study_id: str = Field(description="The study that was asked.")
     state: Literal["answered"] = Field(description="Answers are all there.")
+    version: int = Field(1, ge=1, lt=2**53, description="Grows with each correction: the largest one counts.")
     created_at: datetime = Field(description="When it was answered.")
     answers: list[Answer] = Field(
         description="One per play, or one per row asked where means are released, in the order of the request."
     )
+    declined: list[int] = Field(
+        [], description="Rows that were asked and have no answer: nobody measured them. Why is for the owner alone."
+    )
     salt: str = Field(description="Random: the digest of this reply in the logs then reveals nothing of y.")
+
+
+class Revision(Reply):
+    """A query of a grant that has an answer, or another one than before."""
+
+    seq: int = Field(description="Place among the revisions of the grant's queries.")
+    query_id: str = Field(description="qry_...")
+    version: int = Field(ge=1, description="As in the query's reply; more than 1 is a correction.")
+
+
+class RevisionPage(Page):
+    """Answers to pending queries, and corrections, in the order in which they were made."""
+
+    revisions: list[Revision] = Field(description="In the order of seq.")

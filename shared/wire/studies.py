@@ -17,6 +17,7 @@ from shared.wire.base import (
     Request,
     Sha256,
 )
+from shared.wire.measurements import MeasurementSpec
 from shared.wire.releases import NoiseLaw, ReleaseReport, ReleaseSpec, Status
 
 
@@ -56,17 +57,6 @@ class Kernel(Request):
     mean: float = Field(0.0, ge=-1e50, le=1e50, description="Prior mean, in units of the measurement.")
 
 
-class Measurement(Request):
-    """Where y comes from."""
-
-    source: Literal["column"] = Field("column", description="Where y comes from: a column of the dataset.")
-    column: Name = Field(description="The column of y; it cannot be a feature too.")
-    direction: Literal["maximize", "minimize"] = Field(description="Which outcomes the owner looks for.")
-    noise_variance: float = Field(
-        0.0, ge=0, le=1e50, description="sigma_n^2 of Gaussian noise that the curator adds to each answer."
-    )
-
-
 class Budget(Request):
     """Caps. Each is checked before anything is drawn; what a cap refuses costs nothing."""
 
@@ -96,7 +86,7 @@ class StudyCreate(Request):
         max_length=FEATURES_MAX,
         description="What Z is made from. A modeler does not see names and bounds.",
     )
-    measurement: Measurement = Field(description="The outcome to optimize.")
+    measurement: MeasurementSpec = Field(description="The outcome to optimize.")
     release: ReleaseSpec = Field(description="How Z is made, and what it costs.")
     answers: Answers = Field(NONE, description="What is done to each y, and what it costs.")
     privacy_unit: Literal["row", "answer"] = Field(
@@ -176,7 +166,10 @@ class StudyView(Reply):
     grant_id: str = Field(pattern=r"^grt_[0-9a-f]{16}$", description="The grant that asks, and its shared log.")
     log_key: str = Field(max_length=400, description="C2SP verifier key of the curator's checkpoints.")
     direction: Literal["maximize", "minimize"] = Field(description="Which outcomes the owner looks for.")
-    measurement_noise_variance: float = Field(description="Added by the curator to each answer.")
+    measurement_source: Literal["column", "inbox", "webhook"] = Field(
+        "column", description="column: answers come at once; else a person or a laboratory measures, which takes time."
+    )
+    measurement_noise_variance: float = Field(description="Of one measurement, as far as it is known, in units of y^2.")
     kernel: Kernel | None = Field(description="Public hyper-parameters; null: bring your own.")
     limits: Limits = Field(description="What one query may ask.")
     reply_after_ms: int | None = Field(

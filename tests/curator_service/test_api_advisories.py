@@ -267,7 +267,7 @@ class InProcess:
             name="s",
             dataset_id=json.loads(dataset.body)["id"],
             features=small.features,
-            measurement=wire.Measurement(column=small.names[2], direction="maximize"),
+            measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
             release=GAUSSIAN,
         )
 

@@ -24,7 +24,7 @@ def draft_of(owner, dataset, small, releases):
             name="attacked",
             dataset_id=dataset.id,
             features=small.features,
-            measurement=wire.Measurement(column=small.names[2], direction="maximize"),
+            measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
             release=releases[release],
             **more,
         )
@@ -48,7 +48,7 @@ def test_a_preview_of_a_turned_release_says_that_its_trials_are_too_few(owner, d
         name="turned",
         dataset_id=dataset.id,
         features=small.features,
-        measurement=wire.Measurement(column=small.names[2], direction="maximize"),
+        measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
         release=release,
     )
     draft = owner.create_study(spec).id
@@ -93,7 +93,7 @@ def test_a_study_of_few_rows_is_previewed(owner, small, releases, release, rows)
         name="few",
         dataset_id=few.id,
         features=small.features,
-        measurement=wire.Measurement(column=small.names[2], direction="maximize"),
+        measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
         release=releases[release],
     )
     report = owner.preview(owner.create_study(spec).id)
@@ -154,7 +154,7 @@ def test_the_command_says_that_a_study_cannot_be_released(curator, owner, small)
         name="still",
         dataset_id=still.id,
         features=[wire.Feature(column=c, lower=0.0, upper=5.0) for c in "ab"],
-        measurement=wire.Measurement(column="y", direction="maximize"),
+        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
         release=wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=1e-5, r=2, acknowledge_refuted=True),
     )
     done = curator.run("attack", owner.create_study(spec).id)
@@ -190,7 +190,7 @@ def test_two_previews_at_once_are_one_and_a_word_when_to_come_again(tmp_path, sm
                 name="s",
                 dataset_id=(await post("/v1/datasets", **file)).json()["id"],
                 features=small.features,
-                measurement=wire.Measurement(column=small.names[2], direction="maximize"),
+                measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
                 release=releases["po_gp_ucb"],
             )
             study = (await post("/v1/studies", json=spec.model_dump(mode="json"))).json()["id"]

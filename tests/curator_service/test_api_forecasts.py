@@ -40,7 +40,7 @@ def _study(dataset, small, **more):
         name="forecast",
         dataset_id=dataset.id,
         features=small.features,
-        measurement=wire.Measurement(column=small.names[2], direction="maximize"),
+        measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
         **(said | more),
     )
 
@@ -172,7 +172,7 @@ def test_one_that_takes_too_long_fails_and_says_what_to_do(own):
 def test_records_that_a_mechanism_cannot_take_make_it_fail_with_the_reason(owner, small):
     twins = owner.register("twins", b"a,b,y\n" + b"".join(b"%d,%d,1\n" % (i, i) for i in range(30)))
     features = [wire.Feature(column=c, lower=0.0, upper=30.0) for c in "ab"]
-    measurement = wire.Measurement(column="y", direction="maximize")
+    measurement = wire.ColumnMeasurement(column="y", direction="maximize")
     spec = _study(twins, small).model_copy(update={"features": features, "measurement": measurement})
     study = owner.create_study(spec).id
     asked = SHORT.model_copy(update={"mechanisms": ["po_gp_ucb"]})
@@ -261,7 +261,7 @@ def _stored(desk, vault, small, count):
         name="s",
         dataset_id="ds_0",
         features=small.features,
-        measurement=wire.Measurement(column=small.names[2], direction="maximize"),
+        measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
         release=release,
         kernel=small.kernel,
     ).model_dump_json()
@@ -353,7 +353,7 @@ def test_an_auditor_can_tell_from_what_failed_that_features_depend_on_each_other
         twins = owner.register(name, b"a,b,y\n" + lines)
         changed = {
             "features": [wire.Feature(column=c, lower=0.0, upper=30.0) for c in "ab"],
-            "measurement": wire.Measurement(column="y", direction="maximize"),
+            "measurement": wire.ColumnMeasurement(column="y", direction="maximize"),
             "release": wire.PoGpUcbRelease(
                 mechanism="po_gp_ucb", epsilon="1", delta=1e-5, r=1, acknowledge_refuted=True
             ),

@@ -91,7 +91,7 @@ def test_candidates_whose_release_was_not_recorded_are_forgotten_with_their_orde
         name="s",
         dataset_id=dataset,
         features=small.features,
-        measurement=wire.Measurement(column=small.names[2], direction="maximize"),
+        measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
         release=wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5),
     )
     study = _post(app, token, "/v1/studies", "2", json=spec.model_dump(mode="json")).json()["id"]

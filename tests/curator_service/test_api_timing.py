@@ -106,7 +106,7 @@ def test_the_time_of_a_draw_tells_of_its_noise():
         name="s",
         dataset_id="ds_",
         features=[wire.Feature(column="a", lower=0, upper=1)],
-        measurement=wire.Measurement(column="y", direction="maximize"),
+        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
         release=wire.IdentityRelease(mechanism="identity"),
         answers=LAPLACE,
     )
@@ -146,7 +146,7 @@ class Local:
             name="s",
             dataset_id=dataset["id"],
             features=small.features,
-            measurement=wire.Measurement(column=small.names[2], direction="maximize"),
+            measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
             release=wire.IdentityRelease(mechanism="identity"),
             answers=LAPLACE,
             **self.chosen,

@@ -49,7 +49,7 @@ def draft(
         name="crashes",
         dataset_id=dataset,
         features=small.features,
-        measurement=wire.Measurement(column=small.names[2], direction="maximize"),
+        measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
         budget=wire.Budget(queries=answers, epsilon_total=None if spent is None else f"{spent:f}"),
         kernel=kernel,
         **settings,

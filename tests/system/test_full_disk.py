@@ -212,7 +212,7 @@ def test_a_release_for_which_there_is_no_room_stays_a_draft_and_is_charged_once(
                 name="s",
                 dataset_id=dataset.id,
                 features=[wire.Feature(column="a", lower=0, upper=1)],
-                measurement=wire.Measurement(column="y", direction="maximize"),
+                measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
                 release=wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5),
             )
         )
@@ -249,7 +249,7 @@ def test_a_release_that_could_not_be_taken_back_is_begun_anew_without_a_restart(
             name="s",
             dataset_id=wire.DatasetView.model_validate_json(made.body).id,
             features=small.features,
-            measurement=wire.Measurement(column=small.names[2], direction="maximize"),
+            measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
             release=wire.IdentityRelease(mechanism="identity"),
         )
         draft = wire.StudyOwnerView.model_validate_json(curator.studies.create(asked("s"), spec).body)
@@ -324,7 +324,7 @@ def test_a_run_whose_candidates_find_no_room_waits_and_goes_on(small_disk, make_
                 name="s",
                 dataset_id=dataset.id,
                 features=[wire.Feature(column="a", lower=0, upper=1)],
-                measurement=wire.Measurement(column="y", direction="maximize"),
+                measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
                 release=wire.IdentityRelease(mechanism="identity"),
             )
         )

@@ -219,7 +219,7 @@ def test_a_ledger_that_checks_outside_of_its_transaction_would_be_found(
                 name="s",
                 dataset_id=dataset,
                 features=small.features,
-                measurement=wire.Measurement(column=small.names[2], direction="maximize"),
+                measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
                 release=wire.IdentityRelease(mechanism="identity"),
                 answers=LAPLACE,
                 budget=wire.Budget(epsilon_per_row="1"),

@@ -20,7 +20,7 @@ def spec(answers=None, noise_variance=0.0, **more):
         name="s",
         dataset_id="dst_1",
         features=[wire.Feature(column="a", lower=0.0, upper=1.0)],
-        measurement=wire.Measurement(column="y", direction="maximize", noise_variance=noise_variance),
+        measurement=wire.ColumnMeasurement(column="y", direction="maximize", noise_variance=noise_variance),
         release=more.pop("release", GAUSSIAN),
         answers=answers or wire.NoAnswerNoise(mechanism="none"),
         **more,

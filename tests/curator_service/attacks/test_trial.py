@@ -31,7 +31,7 @@ def study(release, d=3, answers=None):
         name="s",
         dataset_id="dst_1",
         features=[wire.Feature(column=f"c{j}", lower=-200.0, upper=200.0, scale=1.0) for j in range(d)],
-        measurement=wire.Measurement(column="y", direction="maximize"),
+        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
         release=RELEASES[release] if isinstance(release, str) else release,
         answers=answers or wire.NoAnswerNoise(mechanism="none"),
     )

@@ -37,7 +37,7 @@ def study_of(features_of):
             name="study",
             dataset_id="ds_0",
             features=features_of(d),
-            measurement=wire.Measurement(column="y", direction="maximize"),
+            measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
             **(said | more),
         )
 

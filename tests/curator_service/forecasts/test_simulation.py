@@ -116,7 +116,7 @@ def test_private_answers_cost_too(study_of, rows_of):
 
 def test_the_variance_of_an_outcome_is_that_of_its_measurement_and_of_its_privacy(study_of):
     assert outcome_variance(study_of()) == 1e-4
-    measured = wire.Measurement(column="y", direction="maximize", noise_variance=0.25)
+    measured = wire.ColumnMeasurement(column="y", direction="maximize", noise_variance=0.25)
     assert outcome_variance(study_of().model_copy(update={"measurement": measured})) == 0.25
     answers = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=3.0, noise_bound=1.0)
     drawn = noise.add_laplace(np.zeros(20_000), 4.0, Decimal("0.5"))

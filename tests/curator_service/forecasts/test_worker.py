@@ -92,7 +92,7 @@ from curator_service.forecasts.worker import Job, Worker
 from shared import wire
 features = [wire.Feature(column=c, lower=0.0, upper=1.0, scale=0.05) for c in "ab"]
 study = wire.StudyCreate(
-    name="s", dataset_id="d", features=features, measurement=wire.Measurement(column="y", direction="maximize"),
+    name="s", dataset_id="d", features=features, measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
     release=wire.GaussianRelease(mechanism="gaussian", epsilon="3", delta=1e-5),
     kernel=wire.Kernel(lengthscale=3.0, signal_variance=1.0, noise_variance=0.01),
 )

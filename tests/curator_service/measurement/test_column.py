@@ -9,7 +9,7 @@ from scipy import stats
 from curator_service.measurement.column import measure
 from curator_service.privacy import noise
 from shared.errors import NumericalFailure
-from shared.wire import Feature, IdentityRelease, Measurement, NoisePassport, RowPlays, StudyCreate
+from shared.wire import ColumnMeasurement, Feature, IdentityRelease, NoisePassport, RowPlays, StudyCreate
 
 MISTAKEN = 1e-6
 
@@ -19,7 +19,7 @@ def study(noise_variance: float) -> StudyCreate:
         name="s",
         dataset_id="ds_1",
         features=[Feature(column="x", lower=0.0, upper=1.0)],
-        measurement=Measurement(column="y", direction="maximize", noise_variance=noise_variance),
+        measurement=ColumnMeasurement(column="y", direction="maximize", noise_variance=noise_variance),
         release=IdentityRelease(mechanism="identity"),
     )
 

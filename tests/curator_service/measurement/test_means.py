@@ -22,7 +22,7 @@ def study(kind="laplace", plays="mean", variance=0.0, centre=0.0, epsilon="1"):
         name="s",
         dataset_id="ds_",
         features=[wire.Feature(column="a", lower=0, upper=1)],
-        measurement=wire.Measurement(column="y", direction="maximize", noise_variance=variance),
+        measurement=wire.ColumnMeasurement(column="y", direction="maximize", noise_variance=variance),
         release=wire.IdentityRelease(mechanism="identity"),
         answers=KINDS[kind](mechanism=kind, **said),
     )

@@ -40,7 +40,7 @@ def study(release=GAUSSIAN, answers=laplace(), d=2, unit="row", **caps):
         name="s",
         dataset_id="ds_1",
         features=[wire.Feature(column=f"x{i}", lower=0.0, upper=1.0) for i in range(d)],
-        measurement=wire.Measurement(column="y", direction="maximize"),
+        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
         release=release,
         answers=answers,
         privacy_unit=unit,

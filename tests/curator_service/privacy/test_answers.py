@@ -33,7 +33,7 @@ def study(said=None, variance=0.0, release=None, unit="row", **caps):
         name="s",
         dataset_id="ds_",
         features=[wire.Feature(column="a", lower=0, upper=1)],
-        measurement=wire.Measurement(column="y", direction="maximize", noise_variance=variance),
+        measurement=wire.ColumnMeasurement(column="y", direction="maximize", noise_variance=variance),
         release=release or wire.IdentityRelease(mechanism="identity"),
         answers=said or answers(),
         privacy_unit=unit,

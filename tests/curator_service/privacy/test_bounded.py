@@ -35,7 +35,7 @@ def study(kind, epsilon="1", variance=0.0, **more):
         name="s",
         dataset_id="ds_",
         features=[wire.Feature(column="a", lower=0, upper=1)],
-        measurement=wire.Measurement(column="y", direction="maximize", noise_variance=variance),
+        measurement=wire.ColumnMeasurement(column="y", direction="maximize", noise_variance=variance),
         release=wire.IdentityRelease(mechanism="identity"),
         answers=KINDS[kind](mechanism=kind, epsilon=epsilon, **more),
     )

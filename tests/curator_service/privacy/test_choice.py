@@ -18,7 +18,7 @@ def study(d: int, **release) -> wire.StudyCreate:
         name="n",
         dataset_id="ds",
         features=[wire.Feature(column=f"c{j}", lower=0.0, upper=1.0) for j in range(d)],
-        measurement=wire.Measurement(column="y", direction="maximize"),
+        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
         release=spec,
     )
 

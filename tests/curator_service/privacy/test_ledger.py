@@ -56,7 +56,7 @@ def study(release=IDENTITY, answers=EXACT, unit="row", dataset_id="ds_", **caps)
         name="s",
         dataset_id=dataset_id,
         features=[wire.Feature(column="a", lower=0, upper=1)],
-        measurement=wire.Measurement(column="y", direction="maximize"),
+        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
         release=release,
         answers=answers,
         privacy_unit=unit,

@@ -21,7 +21,7 @@ def test_noise_has_a_feature_s_unit_only_where_a_column_is_a_feature(release):
         name="s",
         dataset_id="ds_1",
         features=features,
-        measurement=wire.Measurement(column="y", direction="maximize"),
+        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
         release=release,
     )
     rows = ScaledRows(np.zeros((20, 13)), list(range(13)), features, np.arange(20))

@@ -106,7 +106,7 @@ def _granted(app, owner, small, *, noise_variance):
         name="s",
         dataset_id=dataset["id"],
         features=small.features,
-        measurement=wire.Measurement(column=small.names[2], direction="maximize", noise_variance=noise_variance),
+        measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize", noise_variance=noise_variance),
         release=wire.IdentityRelease(mechanism="identity"),
     )
     study = post("/v1/studies", "2", json=spec.model_dump(mode="json"))["id"]

@@ -320,7 +320,7 @@ OF_PRIVACY = {
     wire.GaussianRelease: ("epsilon", "delta", "sensitivity"),
     wire.PoGpUcbRelease: ("epsilon", "delta", "sensitivity", "r", "acknowledge_refuted"),
     wire.Feature: ("lower", "upper", "scale"),
-    wire.Measurement: ("noise_variance",),
+    wire.ColumnMeasurement: ("noise_variance",),
     wire.Kernel: ("lengthscale", "signal_variance", "noise_variance", "mean"),
     wire.DatasetView: ("public", "dropped"),
     wire.StudyView: (

@@ -1,0 +1,106 @@
+"""Measurements by people: the inbox, answers, declines, corrections."""
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from shared.wire.base import PLAYS_MAX, ROWS_MAX, Page, Reply, Request
+
+MEASUREMENTS_MAX = 10_000
+"""Most measurements in one request."""
+
+MeasurementId = Annotated[str, Field(pattern=r"^msr_[0-9a-f]{16}$", description="msr_...")]
+DeclineReason = Literal["unavailable", "impossible", "consent", "record", "other"]
+"""unavailable: the person or thing cannot be reached; impossible: it cannot be measured; consent: the person does not
+agree; record: the record is wrong."""
+Text = Annotated[str, Field(max_length=2_000, pattern=r"^[^\x00-\x08\x0b-\x1f\x7f]*$")]
+
+
+class Shown(Reply):
+    """One value of a record, for whoever measures."""
+
+    column: str = Field(description="Name of the column.")
+    value: float = Field(description="In raw units.")
+
+
+class InboxItem(Reply):
+    """One measurement that was asked for: for the owner's people, never for a modeler."""
+
+    seq: int = Field(description="Place in the inbox: oldest first.")
+    id: str = Field(description="msr_...")
+    query_id: str = Field(description="qry_...: what is asked together is told together.")
+    study_id: str = Field(description="std_...")
+    study: str = Field(description="Name of the study.")
+    question: str | None = Field(description="What is to be measured; null where a system measures.")
+    unit: str | None = Field(description="Unit of y.")
+    lower: float | None = Field(description="Smaller values are refused as mistakes.")
+    upper: float | None = Field(description="Larger values are refused as mistakes.")
+    record: int = Field(ge=1, description="Which record of the dataset's file, from 1.")
+    shown: list[Shown] = Field(description="What the study shows of the record.")
+    play: int = Field(ge=1, le=PLAYS_MAX, description="1 for the first measurement of the record in its query.")
+    plays: int = Field(ge=1, le=PLAYS_MAX, description="How many of them there are.")
+    asked_at: datetime = Field(description="When it was asked.")
+    due_at: datetime | None = Field(description="When it counts as declined; null: it is waited for.")
+    state: Literal["open", "answered", "declined", "overdue"] = Field(
+        description="open and overdue ones can be answered, declined ones too; an answered one can be corrected."
+    )
+    value: float | None = Field(description="The latest answer, as it was measured; null where there is none.")
+    version: int = Field(ge=0, description="How many answers it has had.")
+    reason: DeclineReason | None = Field(description="Why it was declined.")
+    note: str | None = Field(description="What was noted with the last answer or decline.")
+    changed_at: datetime | None = Field(description="When it was last answered or declined.")
+    changed_by: str | None = Field(description="By whom: a name.")
+
+
+class InboxPage(Page):
+    """A page of the inbox."""
+
+    items: list[InboxItem] = Field(description="Oldest first.")
+    open: int = Field(ge=0, description="How many wait, in all studies.")
+
+
+class Measured(Request):
+    """A value that was measured."""
+
+    measurement_id: MeasurementId
+    value: float = Field(ge=-1e50, le=1e50, description="y, in units of the measurement.")
+
+
+class AnswerCreate(Request):
+    """Some or all of the measurements of a query."""
+
+    values: list[Measured] = Field(min_length=1, max_length=MEASUREMENTS_MAX, description="Each measurement once.")
+    note: Text | None = Field(None, description="For the owner alone.")
+
+
+class DeclineCreate(Request):
+    """Measurements of a query that will not be made."""
+
+    measurement_ids: list[MeasurementId] = Field(
+        [], max_length=MEASUREMENTS_MAX, description="Empty: all that are still open."
+    )
+    reason: DeclineReason = Field(description="For the owner alone: a modeler is told that the row has no answer.")
+    note: Text | None = Field(None, description="For the owner alone.")
+
+
+class QueryMeasurements(Reply):
+    """Where a query stands, for the owner's people."""
+
+    query_id: str = Field(description="qry_...")
+    state: Literal["pending", "answered"] = Field(description="answered: the modeler has been told.")
+    version: int = Field(ge=0, description="Of what the modeler is told; 0 while it is pending.")
+    open: int = Field(ge=0, description="How many measurements wait.")
+    charged: str | None = Field(
+        description="Epsilon that a correction cost, where answers are private; null where nothing was charged."
+    )
+
+
+class InboxImport(Reply):
+    """What a file of measurements says, or did."""
+
+    dry_run: bool = Field(description="Whether nothing was stored.")
+    answered: int = Field(ge=0, description="Values taken.")
+    declined: int = Field(ge=0, description="Declines taken.")
+    blank: int = Field(ge=0, description="Lines without a value or a reason: left open.")
+    queries: int = Field(ge=0, le=ROWS_MAX * MEASUREMENTS_MAX, description="Queries that are now answered.")
