@@ -218,6 +218,9 @@ class Run:
     def _ask(self, curator: StudyClient, first: int, rows: list[int]) -> list[wire.Answer]:
         """Ask for one measurement of each row; answers and exchange are stored in one transaction."""
         reply, told = self._retry(lambda: curator.ask(query_of(rows), key=f"{self._identity}:{first}"))
+        if isinstance(reply, wire.QueryPending):
+            self._witness.tell(told.exchange, told.receipt)
+            raise ProtocolViolated("the curator's study measures later: this modeler does not wait yet")
         answers = reply.answers
         if [answer.row for answer in answers] != rows:
             self._witness.tell(told.exchange, told.receipt)

@@ -119,7 +119,6 @@ class Client:
     def _wait(self, longer_s: float) -> None:
         """Give a reply so much more than the timeout."""
         self._allowed_s = self._timeout_s + longer_s
-        self._http.timeout = httpx.Timeout(self._allowed_s)
 
     def _send(
         self,
@@ -132,18 +131,28 @@ class Client:
         params: dict[str, Any] | None = None,
         multipart: dict[str, Any] | None = None,
         data: dict[str, Any] | None = None,
+        media: str = "application/json",
+        longer_s: float = 0.0,
         tell: bool = True,
     ) -> Reply:
         headers = {"X-Request-ID": secrets.token_hex(16)}
         if key is not None:
             headers["Idempotency-Key"] = key
         if body is not None:
-            headers["Content-Type"] = "application/json"
-        deadline = time.monotonic() + self._allowed_s
+            headers["Content-Type"] = media
+        allowed_s = self._allowed_s + longer_s
+        deadline = time.monotonic() + allowed_s
         with (
             _transport_errors(),
             self._http.stream(
-                method, path, content=body, headers=headers, params=params, files=multipart, data=data
+                method,
+                path,
+                content=body,
+                headers=headers,
+                params=params,
+                files=multipart,
+                data=data,
+                timeout=httpx.Timeout(allowed_s),
             ) as response,
         ):
             received = bytearray()
@@ -155,7 +164,9 @@ class Client:
                 if time.monotonic() > deadline:  # httpx bounds each read alone
                     raise Unreachable("the other party did not answer in time")
         exchange, receipt = _exchange(response, path, study_id, key, sha256(body or b""), sha256(bytes(received)))
-        if tell or (response.status_code >= 400 and not path.startswith("/v1/audit/")):
+        if is_told(method, response.status_code) and (
+            tell or (response.status_code >= 400 and not path.startswith("/v1/audit/"))
+        ):
             self._observe(exchange, receipt)
         return Reply(response.status_code, response.headers, bytes(received), exchange, receipt)
 
@@ -167,6 +178,11 @@ class Client:
         content = body.model_dump_json().encode() if body is not None else b""
         reply = self._send("POST", path, body=content, key=key or new_key())
         return reply.check().read(model)
+
+
+def is_told(method: str, status: int) -> bool:
+    """Whether an exchange is recorded in the logs. A look at what is still pending tells nothing, and is not."""
+    return (method, status) != ("GET", 202)
 
 
 def is_ready(base_url: str) -> bool:
@@ -271,15 +287,41 @@ class StudyClient(Client):
         self._wait((view.reply_after_ms or 0) / 1000)
         return view
 
-    def ask(self, query: wire.QueryRequest, *, key: str) -> tuple[wire.QueryReply, Reply]:
-        """Measure rows. The caller records the exchange of an answer, together with the answer."""
+    def ask(self, query: wire.QueryRequest, *, key: str) -> tuple[wire.QueryReply | wire.QueryPending, Reply]:
+        """Measure rows: answered, or pending until somebody has measured.
+
+        The caller records the exchange of either, together with what it stores of it.
+        """
         body = query_body(query)
         reply = self._send("POST", f"{self._path}/queries", body=body, key=key, study_id=self._study_id, tell=False)
+        return self._read(reply), reply
+
+    def query(
+        self, query_id: str, *, wait_s: float = 0.0, version: int | None = None
+    ) -> tuple[wire.QueryReply | wire.QueryPending, Reply]:
+        """The latest answer of a query, once there is one (of ``version`` or later): for which it waits up to 60 s.
+
+        The caller records the exchange of an answer, together with the answer; a pending one is not told in any log.
+        """
+        params: dict[str, Any] = {"wait": wait_s} | ({} if version is None else {"version": version})
+        path = f"{self._path}/queries/{query_id}"
+        reply = self._send("GET", path, study_id=self._study_id, params=params, longer_s=wait_s, tell=False)
+        return self._read(reply), reply
+
+    def _read(self, reply: Reply) -> wire.QueryReply | wire.QueryPending:
         try:
-            return reply.check().read(wire.QueryReply), reply
+            reply.check()
+            return reply.read(wire.QueryPending) if reply.status == 202 else reply.read(wire.QueryReply)
         except ProtocolViolated:
-            self._observe(reply.exchange, reply.receipt)
+            if is_told(reply.exchange.method, reply.status):
+                self._observe(reply.exchange, reply.receipt)
             raise
+
+    def revisions(self, after: int = 0, *, page_size: int = 1_000) -> wire.RevisionPage:
+        """Answers to pending queries of this grant, and corrections, that came after the revision ``after``."""
+        params = {"page_size": page_size} | ({"page_token": str(after)} if after else {})
+        path = f"{self._path}/revisions"
+        return self._send("GET", path, study_id=self._study_id, params=params).check().read(wire.RevisionPage)
 
     def checkpoint(self) -> wire.Checkpoint:
         """The curator's signed head of the log that both share."""
@@ -530,19 +572,28 @@ class OwnerClient(Client):
         return self._get("/v1/audit/consistency", wire.Consistency, first=first, second=second, grant_id=grant_id)
 
 
-class ScorerClient:
-    """A curator's view of a scorer in its owner's network: a webhook that tells how good hyper-parameters are.
+class WebhookClient:
+    """A curator's view of a system in its owner's network, which it calls: one that scores, or one that measures.
 
     Each body is signed: ``Blindopt-Signature: t=<seconds since 1970>,v1=<HMAC-SHA256 of "<t>.<body>", in hex>``.
     """
 
-    def __init__(self, url: str, secret: bytes, *, timeout_s: float, verify: str | bool = True) -> None:
+    def __init__(
+        self,
+        url: str,
+        secret: bytes,
+        *,
+        timeout_s: float,
+        verify: str | bool = True,
+        reply_max_bytes: int = REPLY_MAX_BYTES,
+    ) -> None:
         context: ssl.SSLContext | bool = (
             ssl.create_default_context(cafile=verify) if isinstance(verify, str) else verify
         )
         self._url = url
         self._secret = secret
         self._timeout_s = timeout_s
+        self._reply_max_bytes = reply_max_bytes
         self._http = httpx.Client(
             headers={"Accept-Encoding": "identity"}, timeout=timeout_s, verify=context, trust_env=False
         )
@@ -551,33 +602,88 @@ class ScorerClient:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
         self._http.close()
 
     def ask(self, body: bytes, *, key: str, at: int) -> bytes:
         """The body of a 200 reply. Raises Unreachable where another try may help, else ProtocolViolated."""
+        told = self.ask_or_later(body, key=key, at=at, later=())
+        assert told is not None
+        return told
+
+    def ask_or_later(self, body: bytes, *, key: str, at: int, later: tuple[int, ...] = (202,)) -> bytes | None:
+        """The same; None for a reply that says that the answer comes ``later``."""
         headers = {
             "Content-Type": "application/json",
             "Idempotency-Key": key,
-            "Blindopt-Signature": f"t={at},v1={scorer_signature(self._secret, body, at)}",
+            "Blindopt-Signature": f"t={at},v1={webhook_signature(self._secret, body, at)}",
         }
         deadline = time.monotonic() + self._timeout_s
         with _transport_errors(), self._http.stream("POST", self._url, content=body, headers=headers) as response:
             received = bytearray()
-            for chunk in _at_most(response, REPLY_MAX_BYTES):
+            for chunk in _at_most(response, self._reply_max_bytes):
                 received += chunk
                 if time.monotonic() > deadline:  # httpx bounds each read alone
                     raise Unreachable("the other party did not answer in time")
         status = response.status_code
         if status in (408, 409, 425, 429) or status >= 500:
             raise Unreachable(f"the other party answered {status}")
+        if status in later:
+            return None
         if status != 200:
             raise ProtocolViolated(f"the other party answered {status}, which asking again would not mend")
         return bytes(received)
 
 
-def scorer_signature(secret: bytes, body: bytes, at: int) -> str:
-    """What a scorer compares the signature of a body with, in constant time; ``at``: the t of its header."""
+def webhook_signature(secret: bytes, body: bytes, at: int) -> str:
+    """What who is called compares the signature of a body with, in constant time; ``at``: the t of its header."""
     return hmac.new(secret, b"%d." % at + body, hashlib.sha256).hexdigest()
+
+
+class MeasurerClient(Client):
+    """The view of a curator of those who measure."""
+
+    def inbox(
+        self, *, study_id: str | None = None, state: str | None = None, query_id: str | None = None
+    ) -> Iterator[wire.InboxItem]:
+        """Measurements that were asked for, oldest first; those that are open unless ``state`` says otherwise."""
+        for page in _pages(
+            lambda token: self.inbox_page(study_id=study_id, state=state, query_id=query_id, page_token=token)
+        ):
+            yield from page.items
+
+    def inbox_page(self, *, page_size: int = 1_000, **chosen: Any) -> wire.InboxPage:
+        """A page of them, and how many are open."""
+        return self._get("/v1/inbox", wire.InboxPage, page_size=page_size, **chosen)
+
+    def measurement(self, measurement_id: str) -> wire.InboxItem:
+        """One of them."""
+        return self._get(f"/v1/inbox/measurements/{measurement_id}", wire.InboxItem)
+
+    def answer(self, query_id: str, told: wire.AnswerCreate, *, key: str | None = None) -> wire.QueryMeasurements:
+        """Tell what was measured of a query."""
+        return self._post(f"/v1/queries/{query_id}:answer", wire.QueryMeasurements, told, key)
+
+    def decline(self, query_id: str, told: wire.DeclineCreate, *, key: str | None = None) -> wire.QueryMeasurements:
+        """Tell what will not be measured of a query."""
+        return self._post(f"/v1/queries/{query_id}:decline", wire.QueryMeasurements, told, key)
+
+    def correct(self, query_id: str, told: wire.AnswerCreate, *, key: str | None = None) -> wire.QueryMeasurements:
+        """Replace what was told of a query by what is right."""
+        return self._post(f"/v1/queries/{query_id}:correct", wire.QueryMeasurements, told, key)
+
+    def export_csv(self, *, study_id: str | None = None) -> bytes:
+        """Open measurements as CSV, to be filled in."""
+        return self._send("GET", "/v1/inbox.csv", params={"study_id": study_id} if study_id else None).check().body
+
+    def import_csv(self, file: bytes, *, dry_run: bool = False, key: str | None = None) -> wire.InboxImport:
+        """Take what was filled in: all of it or, where a line is wrong, nothing."""
+        params = {"dry_run": "true" if dry_run else "false"}
+        reply = self._send("POST", "/v1/inbox:import", params=params, body=file, media="text/csv", key=key or new_key())
+        return reply.check().read(wire.InboxImport)
 
 
 class VendorClient(Client):

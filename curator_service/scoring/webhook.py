@@ -13,7 +13,7 @@ from math import inf
 
 import numpy as np
 
-from shared.client import ScorerClient
+from shared.client import WebhookClient
 from shared.errors import ProtocolViolated, TuningFailed, Unreachable
 from shared.matrix import Vector
 
@@ -25,7 +25,7 @@ LONGEST_WAIT_SECONDS = 30.0
 class Webhook:
     """How one tuning asks its scorer. A retry carries the same idempotency key, so that work is not done twice."""
 
-    client: ScorerClient
+    client: WebhookClient
     tuning_id: str
     model: str
     attempts: int

@@ -25,7 +25,7 @@ from curator_service.scoring.webhook import Webhook
 from curator_service.tuning import Evaluate, Plan, plan_of
 from shared import matrix, wire
 from shared.audit import sha256
-from shared.client import ScorerClient
+from shared.client import WebhookClient
 from shared.errors import BlindoptError, TuningFailed, TuningImpossible
 from shared.matrix import Matrix, Vector
 
@@ -239,7 +239,7 @@ def _evaluate(job: Job, weights: Matrix | None, opened: ExitStack) -> Evaluate:
     assert job.scorer is not None
     told = job.scorer
     client = opened.enter_context(
-        ScorerClient(told.url, bytes.fromhex(told.key), timeout_s=told.timeout_s, verify=told.ca or True)
+        WebhookClient(told.url, bytes.fromhex(told.key), timeout_s=told.timeout_s, verify=told.ca or True)
     )
     hook = Webhook(
         client,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from shared.client import scorer_signature
+from shared.client import webhook_signature
 
 KEY = "a secret of thirty-two characters"
 
@@ -28,7 +28,7 @@ class Scorer:
     def take(self, headers: Any, body: bytes) -> tuple[int, bytes]:
         told = dict(part.split("=", 1) for part in headers["Blindopt-Signature"].split(","))
         fresh = abs(time.time() - int(told["t"])) < 300
-        if not (fresh and hmac.compare_digest(told["v1"], scorer_signature(KEY.encode(), body, int(told["t"])))):
+        if not (fresh and hmac.compare_digest(told["v1"], webhook_signature(KEY.encode(), body, int(told["t"])))):
             self.forged += 1
             return 401, b""
         self.asked.append(json.loads(body))

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from curator_service.scoring.webhook import LONGEST_WAIT_SECONDS, Webhook
-from shared.client import ScorerClient
+from shared.client import WebhookClient
 from shared.errors import TuningFailed
 from tests.curator_service.scoring.scorer import KEY, serving
 
 
 def _score(url, *, records=40, each=False, attempts=3, timeout_s=5.0, key=KEY, waits=None):
-    with ScorerClient(url, key.encode(), timeout_s=timeout_s) as client:
+    with WebhookClient(url, key.encode(), timeout_s=timeout_s) as client:
         sleep = (lambda seconds: None) if waits is None else waits.append
         return Webhook(client, "tun_1", "trees", attempts, "ds_1", records, each, sleep).score(7, {"depth": 3.0})
 
