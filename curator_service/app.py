@@ -9,7 +9,17 @@ from starlette.concurrency import run_in_threadpool
 
 from curator_service import console
 from curator_service.desk import open_desk
-from curator_service.routes import accounts, advisories, datasets, exchange, forecasts, meta, studies, tunings
+from curator_service.routes import (
+    accounts,
+    advisories,
+    datasets,
+    exchange,
+    forecasts,
+    meta,
+    overviews,
+    studies,
+    tunings,
+)
 from curator_service.service.curator import Curator
 from curator_service.settings import Settings
 from curator_service.vault import Vault
@@ -48,6 +58,7 @@ def build(settings: Settings) -> FastAPI:
         routers=[  # the busiest first
             exchange.router,
             accounts.router,
+            overviews.router,
             meta.router,
             datasets.router,
             studies.router,
@@ -57,7 +68,7 @@ def build(settings: Settings) -> FastAPI:
         ],
         limit_of=lambda path, principal: (
             settings.upload_limit_bytes
-            if path == "/v1/datasets" and principal is not None and principal.role == "owner"
+            if path in ("/v1/datasets", "/console/datasets") and principal is not None and principal.role == "owner"
             else settings.body_limit_bytes
         ),
         period_of=lambda method, path, principal: exchange.period_of(curator, method, path, principal),

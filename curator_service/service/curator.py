@@ -7,6 +7,7 @@ from curator_service.service.datasets import Datasets
 from curator_service.service.exchange import Exchanges
 from curator_service.service.forecasts import Forecasts
 from curator_service.service.grants import Grants
+from curator_service.service.overviews import Overviews
 from curator_service.service.releases import Releases
 from curator_service.service.studies import Studies
 from curator_service.service.tunings import Tunings
@@ -32,6 +33,7 @@ class Curator:
         self.grants = Grants(desk)
         self.exchange = Exchanges(desk, vault, self.limits)
         self.accounts = Accounts(desk, vault)
+        self.overviews = Overviews(desk)
         self.witnesses = Witnesses(desk)
         self.forecasts = Forecasts(desk, vault, settings)
         self.tunings = Tunings(desk, vault, settings)

@@ -16,6 +16,7 @@ from shared.serving.gate import Gate
 from shared.serving.rates import Buckets
 from shared.serving.settings import ServiceSettings
 from shared.serving.tokens import Principal, Role
+from shared.serving.verifier import Verifier
 from shared.serving.version import VERSION
 
 
@@ -52,6 +53,7 @@ def build(
         redirect_slashes=False,  # a redirect would repeat the Host header
     )
     app.state.desk = desk
+    app.state.verifier = Verifier(desk)
     problems.install(app)
     app.add_middleware(
         Gate,

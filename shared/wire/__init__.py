@@ -63,6 +63,7 @@ from shared.wire.inbox import (
 )
 from shared.wire.ledgers import Accounting, ExposurePage, LedgerEntry, LedgerPage, Loss, RowExposure, RowsLoss
 from shared.wire.measurements import ColumnMeasurement, InboxMeasurement, MeasurementSpec, WebhookMeasurement
+from shared.wire.overviews import LedgerCurve, LedgerPoint, StudyAccount, StudyAccountPage, StudyCheck
 from shared.wire.problems import BudgetProblem, FieldProblem, Problem
 from shared.wire.queries import (
     Answer,
@@ -131,6 +132,8 @@ from shared.wire.services import (
     Health,
     MechanismView,
     ModelerMeta,
+    Verification,
+    VerificationState,
 )
 from shared.wire.studies import (
     Budget,
@@ -273,8 +276,10 @@ __all__ = [
     "LdpAta",
     "LdpMoma",
     "LdpTgp",
+    "LedgerCurve",
     "LedgerEntry",
     "LedgerPage",
+    "LedgerPoint",
     "Limits",
     "LogNormal",
     "LogisticScore",
@@ -334,6 +339,9 @@ __all__ = [
     "Status",
     "StopRules",
     "StudyAccess",
+    "StudyAccount",
+    "StudyAccountPage",
+    "StudyCheck",
     "StudyCreate",
     "StudyOwnerView",
     "StudyPage",
@@ -363,6 +371,8 @@ __all__ = [
     "TuningSearch",
     "TuningSpec",
     "TuningView",
+    "Verification",
+    "VerificationState",
     "WebhookMeasurement",
     "amount",
 ]
