@@ -54,6 +54,7 @@ def build(
     )
     app.state.desk = desk
     app.state.verifier = Verifier(desk)
+    app.state.front = console.open(app, desk, settings) if console is not None else None
     problems.install(app)
     app.add_middleware(
         Gate,
@@ -62,7 +63,7 @@ def build(
         failing=Buckets(settings.bad_tokens_per_minute / 60, settings.bad_tokens_per_minute),
         limit_of=limit_of,
         period_of=period_of,
-        front=console.open(app, desk, settings) if console is not None else None,
+        front=app.state.front,
     )
     app.router.routes.extend(hot or [])
     for router in [*routers, audit_routes.router(auditors), _health()]:

@@ -10,6 +10,7 @@ import secrets
 import time
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 from starlette.responses import Response
@@ -290,8 +291,8 @@ class _Passage:
 
     async def _fault(self, error: Exception) -> None:
         """A fault of ours: a 500 that shows nothing of it. Logged by type and place, as its text may quote a record."""
-        frame = traceback.extract_tb(error.__traceback__)[-1]
-        found = {"kind": type(error).__name__, "at": f"{frame.name}:{frame.lineno}"}
+        frames = [f"{Path(f.filename).name}:{f.name}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__)]
+        found = {"kind": type(error).__name__, "at": frames[-1].partition(":")[2], "through": frames[-8:-1]}
         log.error("fault", extra={"fields": {"request_id": self._request_id, **found}})
         if self._started:
             raise ConnectionAbortedError("the reply was cut after its start") from None

@@ -90,9 +90,13 @@ def install(app: FastAPI) -> None:
     """Answer every error of the routes with a problem document that echoes nothing."""
 
     def answer(request: Request, error: Exception) -> Response:
-        ours = _as_ours(error)
+        ours = as_ours(error)
         if ours.status == 405 and (methods := _methods(app.openapi(), request.url.path)):
             ours.headers = {"Allow": ", ".join(methods)}
+        front = getattr(request.app.state, "front", None)
+        if front is not None and front.owns(request.url.path):
+            page: Response = front.refusal(request.scope, ours)
+            return page
         return response(ours, path=request.url.path, request_id=request.state.request_id)
 
     for kind in (BlindoptError, RequestValidationError, HTTPException):
@@ -109,7 +113,8 @@ def _methods(contract: dict[str, Any], path: str) -> list[str]:
     ]
 
 
-def _as_ours(error: Exception) -> BlindoptError:
+def as_ours(error: Exception) -> BlindoptError:
+    """Any error that a route ends in, as one of ours that tells nothing of what was sent."""
     if isinstance(error, BlindoptError):
         return error
     cause = error.__cause__  # the framework tells of whatever stops it in a form as if the form were wrong

@@ -22,17 +22,22 @@ How to write a page (in ``curator_service/console`` or ``modeler_service/console
     {{ ui.figure(page, chart) }}{% endblock %}
 
 An ``ApiProblem`` that a page lets pass becomes an error page. To show it beside the fields of a form, catch it:
-``return page.show(..., form=form.failed(problem))``, with ``Form.blank(name="default", ...)`` where the form is first
-shown, and ``{{ ui.text(form, "name", "Name", help="...") }}`` for each field. A chart is made by ``charts.line``,
-``charts.scatter`` or ``charts.bars``; its numbers are a table beside it, and CSV and JSON by ``?chart=KEY&as=csv`` of
-the same page: nothing more to write. Whatever is large or endless is passed through:
-``return page.stream("/v1/runs/.../events")``. A live part: ``<div data-live="EVENTS URL" data-fragment="HTML URL">``.
-Never write markup in Python, ``|safe``, ``style=`` or ``on...=``: the policy forbids them, and tests look for them.
+``return page.show(..., status=422, form=form.failed(problem))``, with ``Form.blank(name="default", ...)`` where the
+form is first shown, and ``{{ ui.text(form, "name", "Name", help="...") }}`` for each field (all components:
+templates/ui.html). A file goes on by ``page.api.upload(path, fields, {"file": Upload.of(form.files["file"])},
+key=form.key)``; the page that takes it needs a place in the service's ``limit_of``. A chart is made by
+``charts.line``, ``charts.scatter`` or ``charts.bars`` and given to ``page.show`` by itself, in a list or in a dict;
+its numbers are a table beside it, and CSV and JSON by ``?chart=KEY&as=csv`` of the same page: nothing more to write.
+Whatever is large or endless is passed through: ``return page.stream("/v1/runs/.../events")``. A live part: ``{% call
+ui.live(page, events, fragment, "Name") %}``, where ``events`` is a page that streams and ``fragment`` one that ends
+in ``page.fragment("part.html", ...)``; it ends once the fragment holds an element with ``data-ended``. Never write
+markup in Python, ``|safe``, ``style=`` or ``on...=``: the policy forbids them, and tests look for them. Text of
+people and of files goes into ``<bdi>``.
 """
 
-from shared.serving.console.api import Api, ApiProblem, Reply
+from shared.serving.console.api import Api, ApiProblem, Reply, Upload
 from shared.serving.console.forms import Form
 from shared.serving.console.pages import Page, Pages
 from shared.serving.console.site import Console
 
-__all__ = ["Api", "ApiProblem", "Console", "Form", "Page", "Pages", "Reply"]
+__all__ = ["Api", "ApiProblem", "Console", "Form", "Page", "Pages", "Reply", "Upload"]

@@ -3,10 +3,11 @@
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import quote, urlencode
 
 from pydantic import BaseModel, ValidationError
+from starlette.datastructures import UploadFile
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared import wire
@@ -62,6 +63,17 @@ class Upload:
     filename: str
     content: AsyncIterator[bytes]
     media_type: str = "application/octet-stream"
+
+    @classmethod
+    def of(cls, sent: UploadFile) -> Self:
+        """A file as it came with a form."""
+
+        async def parts() -> AsyncIterator[bytes]:
+            await sent.seek(0)
+            while part := await sent.read(_CHUNK):
+                yield part
+
+        return cls(sent.filename or "file", parts())
 
 
 class Api:

@@ -7,6 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -20,6 +21,7 @@ from shared.serving.console.pages import ROOT, Entry, Page, Pages, Trail
 from shared.serving.console.render import Renderer
 from shared.serving.console.sessions import COOKIE, Session, Sessions
 from shared.serving.desk import Desk
+from shared.serving.problems import as_ours
 from shared.serving.settings import ServiceSettings
 from shared.serving.tokens import Principal
 
@@ -113,8 +115,8 @@ class Console:
             request.state.route = path  # for the access log
             try:
                 return await handler(request)
-            except BlindoptError as error:
-                return self.refusal(request.scope, error)
+            except (BlindoptError, HTTPException) as error:
+                return self.refusal(request.scope, as_ours(error))
 
         endpoint.__dict__["roles"] = roles  # a test walks every route and reads this
         return Route(path, endpoint, methods=[method], include_in_schema=False)

@@ -1,0 +1,117 @@
+"""From values to places: linear and logarithmic axes, and where their ticks are."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+LARGEST = 1e300
+"""What is farther out is drawn here: differences of two values must not overflow."""
+_TICKS = 5
+
+
+def finite(value: object) -> float | None:
+    """A number that can be drawn, or None: for none, for not a number, for one that is no number at all."""
+    if value is None or isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.copysign(LARGEST, value)
+    if math.isnan(number):
+        return None
+    return max(-LARGEST, min(LARGEST, number))
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """``low`` to ``high`` on the axis, at ``start`` to ``end`` in the picture."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+    is_log: bool = False
+
+    def place(self, value: float | None) -> float | None:
+        """Where a value is; None for one that cannot be shown, such as 0 on a logarithmic axis.
+
+        >>> Scale(0, 10, 100, 200).place(5), Scale(1, 100, 0, 10, is_log=True).place(10)
+        (150.0, 5.0)
+        """
+        if value is None or (self.is_log and value <= 0):
+            return None
+        if self.is_log:
+            part = (math.log10(value) - math.log10(self.low)) / (math.log10(self.high) - math.log10(self.low))
+        else:
+            part = (value - self.low) / (self.high - self.low)
+        part = max(0.0, min(1.0, part))
+        return round(self.start + part * (self.end - self.start), 2)
+
+    @property
+    def ticks(self) -> list[float]:
+        """Round values on the axis.
+
+        >>> Scale(0, 10, 0, 1).ticks, Scale(0.1, 1000, 0, 1, is_log=True).ticks
+        ([0.0, 2.0, 4.0, 6.0, 8.0, 10.0], [0.1, 1.0, 10.0, 100.0, 1000.0])
+        """
+        return _decades(self.low, self.high) if self.is_log else _round(self.low, self.high)
+
+
+def scale_of(
+    values: Iterable[float | None], start: float, end: float, *, is_log: bool = False, zero: bool = False
+) -> Scale:
+    """A scale that holds all of ``values``, with a little room; ``zero``: from 0 on."""
+    found = [value for value in values if value is not None and (value > 0 or not is_log)]
+    if not found:
+        return Scale(1.0, 10.0, start, end, is_log) if is_log else Scale(0.0, 1.0, start, end)
+    low, high = min(found), max(found)
+    if is_log:
+        return _log_scale(low, high, start, end)
+    if zero:
+        low, high = min(low, 0.0), max(high, 0.0)
+    least = max(1e-9 * max(abs(low), abs(high)), 1e-300)
+    if high - low < least:
+        room = 0.5 * max(abs(low), 1e-3)
+        low, high = low - room, high + room
+    step = _step(low, high)
+    # To the next tick: the axis begins and ends at round values.
+    down, up = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
+    return Scale(max(down, -LARGEST), min(up, LARGEST), start, end)
+
+
+def _log_scale(low: float, high: float, start: float, end: float) -> Scale:
+    low, high = max(low, 1e-300), max(high, 1e-300)
+    if high / low < 1.0 + 1e-9:
+        low, high = low / 2, high * 2
+    if math.log10(high / low) > 1:
+        low, high = 10.0 ** math.floor(math.log10(low) + 1e-9), 10.0 ** math.ceil(math.log10(high) - 1e-9)
+    return Scale(low, high, start, end, is_log=True)
+
+
+def _step(low: float, high: float) -> float:
+    rough = (high - low) / _TICKS
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(step for m in (1, 2, 5, 10) if (step := m * power) >= rough * (1 - 1e-9))
+
+
+def _round(low: float, high: float) -> list[float]:
+    step = _step(low, high)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    digits = max(0, 2 - math.floor(math.log10(step))) if step < 1e15 else 0
+    return [round(i * step, min(digits, 320)) + 0.0 for i in range(first, last + 1)]
+
+
+def _decades(low: float, high: float) -> list[float]:
+    first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
+    every = max(1, math.ceil((last - first) / 7))
+    parts = (1, 2, 5) if last - first <= 2 else (1,)
+    found = [float(f"{m}e{power}") for power in range(first, last + 1, every) for m in parts]
+    shown = [value for value in found if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
+    return shown if len(shown) > 1 else [low, high]
+
+
+def thinned(count: int, most: int) -> list[int]:
+    """At most ``most`` places of a sequence of ``count``, evenly, with its first and last."""
+    if count <= most:
+        return list(range(count))
+    return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})

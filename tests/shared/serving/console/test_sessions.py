@@ -1,0 +1,226 @@
+"""Who is let in at a console, for how long, and what a form must show."""
+
+import pytest
+from argon2 import extract_parameters
+from argon2.low_level import Type
+
+from shared.errors import Invalid, Unauthenticated
+from shared.serving import inside, passwords
+from shared.serving.store import logs, sessions, users
+from shared.serving.tokens import Principal
+from tests.shared.serving.console import things
+from tests.shared.serving.console.conftest import FROM_HERE, Browser
+
+COOKIE = "__Host-blindopt"
+
+
+def _is_in(browser):
+    reply = browser.get("/console/")
+    assert reply.status_code in (200, 303)
+    return reply.status_code == 200
+
+
+def test_a_right_password_opens_a_session_and_a_logout_ends_it_in_the_table(browser, app):
+    assert browser.get("/console/").headers["location"] == "/console/login"
+    reply = browser.login("ann")
+    told = reply.headers["set-cookie"]
+    assert told.startswith(f"{COOKIE}=")
+    assert {"Secure", "HttpOnly", "SameSite=strict", "Path=/"} <= set(told.split("; "))
+    assert "Domain" not in told
+    assert _is_in(browser)
+    kept = dict(browser.cookies)
+    assert browser.post("/console/logout", page="/console/").headers["location"] == "/console/login"
+    assert browser.cookies == {}
+    browser.cookies = kept  # who kept the cookie has nothing
+    assert not _is_in(browser)
+    with app.state.desk.database.read() as db:
+        kinds = [entry.record["kind"] for entry in logs.walk(db)]
+        told = b"".join(entry.body for entry in logs.walk(db))
+    assert kinds == ["session.opened", "session.ended"]
+    assert things.PASSWORD.encode() not in told
+
+
+def test_an_idle_session_ends_and_a_used_one_lasts_to_its_end(owner, clock):
+    for _ in range(23):  # used every 29 minutes: 11 h 7 min
+        clock.forward(minutes=29)
+        owner.app.state.front._sessions._seen.clear()  # as a minute has gone by on the wall as well
+        assert _is_in(owner)
+    clock.forward(minutes=29)
+    owner.app.state.front._sessions._seen.clear()
+    assert _is_in(owner)
+    clock.forward(minutes=25)
+    assert not _is_in(owner)  # twelve hours are over
+
+
+def test_half_an_hour_without_a_click_ends_a_session(owner, clock):
+    clock.forward(minutes=29, seconds=59)
+    owner.app.state.front._sessions._seen.clear()
+    assert _is_in(owner)
+    clock.forward(minutes=30)
+    assert not _is_in(owner)
+
+
+def test_a_disabled_user_is_out_at_once_and_the_principal_is_live_no_more(owner, app, clock):
+    desk = app.state.desk
+    principal = Principal(id="usr_ann", kid="usr_ann", role="owner", name="ann")
+    with desk.database.read() as db:
+        desk.check_live(db, principal)
+    desk.database.write(lambda db: users.disable(db, "usr_ann", clock()))
+    assert not _is_in(owner)
+    with desk.database.read() as db, pytest.raises(Unauthenticated):
+        desk.check_live(db, principal)
+    assert owner.login("ann").status_code == 401
+
+
+def test_a_tampered_or_foreign_cookie_opens_nothing(owner, app):
+    good = owner.cookies[COOKIE]
+    desk = app.state.desk
+    secret = app.state.front._sessions.of_cookie(f"{COOKIE}={good}").secret
+    forged = [
+        good[:-6] + ("A" if good[-6] != "A" else "B") + good[-5:],
+        good[:40],
+        "",
+        "x",
+        secret.hex(),
+        desk.seal(secret).decode(),  # sealed, but not as a session
+        desk.seal(b"flash:" + secret).decode(),
+        desk.seal(b"session:" + b"0" * 32).decode(),  # sealed as one, of nobody
+    ]
+    for value in forged:
+        owner.cookies = {COOKIE: value}
+        assert not _is_in(owner), value
+    owner.cookies = {"theme": "{}'\"", COOKIE: good}  # others' cookies are in nobody's way
+    assert _is_in(owner)
+
+
+def test_the_database_holds_no_session_id_and_no_password(owner, app):
+    secret = app.state.front._sessions.of_cookie(f"{COOKIE}={owner.cookies[COOKIE]}").secret
+    kept = app.state.desk.database.path.read_bytes()
+    kept += app.state.desk.database.path.with_suffix(".sqlite-wal").read_bytes()
+    assert secret not in kept
+    assert owner.cookies[COOKIE].encode() not in kept
+    assert things.PASSWORD.encode() not in kept
+    assert b"$argon2id$v=19$" in kept
+
+
+def test_passwords_are_hashed_by_argon2id_with_the_parameters_of_rfc_9106():
+    found = extract_parameters(passwords.hash_of("twelve chars"))
+    assert (found.type, found.memory_cost, found.time_cost, found.parallelism) == (Type.ID, 65_536, 3, 4)
+    assert found.salt_len >= 16
+    assert found.hash_len >= 32
+    with pytest.raises(Invalid):
+        passwords.hash_of("elevenchars")
+
+
+def test_a_wrong_name_and_a_wrong_password_are_told_alike_and_take_the_same_work(browser, monkeypatch):
+    checked = []
+    real = passwords._HASHER.verify
+    monkeypatch.setattr(type(passwords._HASHER), "verify", lambda self, *a: checked.append(a[0][:10]) or real(*a))
+    told = [browser.login(name, "wrong password here") for name in ("ann", "nobody")]
+    assert [r.status_code for r in told] == [401, 401]
+    assert told[0].text.replace('value="ann"', "") == told[1].text.replace('value="nobody"', "")
+    assert checked == ["$argon2id$", "$argon2id$"]
+
+
+def test_tries_are_throttled_by_name_and_by_address(app, monkeypatch):
+    monkeypatch.setattr(passwords, "matches", lambda password, stored: False)
+    one, other = Browser(app, "10.0.0.1"), Browser(app, "10.0.0.2")
+    assert [one.login("ann", "guess").status_code for _ in range(11)] == [401] * 10 + [429]
+    refused = other.login("ann", things.PASSWORD)  # from anywhere
+    assert refused.status_code == 429
+    assert int(refused.headers["retry-after"]) > 0
+    assert other.login("moe", "guess").status_code == 401
+    codes = [one.login(f"name {n}", "guess").status_code for n in range(40)]
+    assert codes[:19] == [401] * 19  # 30 at once in all, 11 are gone
+    assert codes[20:] == [429] * 20
+    assert other.login("moe", "guess").status_code == 401
+
+
+def test_a_form_of_another_session_another_site_or_none_does_nothing(owner, app):
+    made = app.state.made
+    data = {"name": "thing", "size": "1"}
+    assert owner.post("/console/things", data | {"_csrf": "0" * 64}).status_code == 403
+    assert owner.post("/console/things", data | {"_csrf": ""}).status_code == 403
+    other = Browser(app)
+    other.login("ann")
+    other.get("/console/things")
+    assert owner.post("/console/things", data | {"_csrf": other.hidden("_csrf")}).status_code == 403
+    for headers in (
+        {},
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site", "origin": "http://127.0.0.1:8410"},
+        {"sec-fetch-site": "same-origin", "origin": "http://127.0.0.1:9999"},
+    ):
+        assert owner.post("/console/things", data, headers=headers).status_code == 403, headers
+        assert owner.login("ann", headers=headers).status_code == 403
+    assert made == []
+    assert owner.post("/console/things", data).status_code == 303
+    assert len(made) == 1
+
+
+def test_a_form_sent_after_the_session_ended_does_nothing_and_says_so(owner, app, clock):
+    owner.get("/console/things")
+    clock.forward(hours=1)
+    reply = owner.post("/console/things", {"name": "late", "size": "1"}, keep=True)
+    assert reply.status_code == 401
+    assert "nothing was changed" in reply.text
+    assert app.state.made == []
+
+
+def test_after_the_login_one_lands_where_one_wanted_but_never_elsewhere(browser):
+    assert browser.get("/console/things?a=1").headers["location"] == "/console/login?next=%2Fconsole%2Fthings%3Fa%3D1"
+    for target, landed in {
+        "/console/things?a=1": "/console/things?a=1",
+        "//evil.example": "/console/",
+        "https://evil.example/console/": "/console/",
+        "/console//evil.example": "/console/",
+        "/console/\\evil": "/console/",
+        "/v1/things": "/console/",
+        "/console/x\r\nset-cookie: a=b": "/console/",
+    }.items():
+        reply = browser.login("ann", next=target)
+        assert (reply.status_code, reply.headers["location"]) == (303, landed)
+
+
+def test_nothing_sent_over_the_network_makes_a_request_one_of_our_own(browser, app):
+    names = ("blindopt.inside", "blindopt-inside", "x-blindopt.inside")
+    for name in names:
+        for path in ("/v1/things", f"/v1/things?{name}=usr_ann", f"/v1/things;{name}=usr_ann"):
+            reply = browser.get(path, headers={name: "usr_ann", "authorization": "Inside usr_ann"})
+            assert reply.status_code == 401
+    # Even text under the very key is not what the gate takes.
+    assert inside.principal_of({"blindopt.inside": "usr_ann"}) is None
+    assert inside.principal_of({"blindopt.inside": {"principal": "usr_ann"}}) is None
+    scope = {}
+    inside.mark(scope, Principal(id="usr_ann", kid="usr_ann", role="owner", name="ann"))
+    assert inside.principal_of(scope).id == "usr_ann"  # the control: by itself a mark works
+
+
+def test_a_cookie_is_nothing_to_the_api_and_a_token_is_nothing_to_a_page(owner, app):
+    assert owner.get("/v1/things").status_code == 401
+    token, _ = app.state.desk.issue("owner", "program", days=1)
+    bearer = {"authorization": f"Bearer {token.text}"}
+    owner.cookies.clear()
+    assert owner.get("/v1/things", headers=bearer).status_code == 200
+    assert owner.get("/console/things", headers=bearer).status_code == 303
+
+
+def test_sessions_that_are_over_leave_the_table(owner, app, clock):
+    def count():
+        with app.state.desk.database.read() as db:
+            return len(list(db.execute(sessions._sessions.select())))
+
+    assert count() == 1
+    clock.forward(hours=13)
+    owner.login("ann")
+    assert count() == 1
+
+
+def test_a_login_from_a_plain_address_says_that_tls_is_needed(app):
+    browser = Browser(app)
+    assert "needs TLS" not in browser.get("/console/login").text
+    assert "needs TLS" in browser.get("http://curator.example/console/login").text
+    assert "needs TLS" not in browser.get("https://curator.example/console/login").text
+    assert FROM_HERE["origin"].startswith("http://127.0.0.1")
