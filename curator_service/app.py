@@ -15,6 +15,7 @@ from curator_service.routes import (
     datasets,
     exchange,
     forecasts,
+    inbox,
     meta,
     overviews,
     studies,
@@ -24,6 +25,7 @@ from curator_service.service.curator import Curator
 from curator_service.settings import Settings
 from curator_service.vault import Vault
 from shared.serving import app as serving
+from shared.serving.tokens import Principal
 
 DESCRIPTION = """\
 Holds a data owner's records and lets a modeler optimize over them without seeing them.
@@ -44,11 +46,20 @@ def build(settings: Settings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         desk.database.attach()
+        curator.start()
         yield
         await curator.releases.stop()
         await run_in_threadpool(curator.close)
         await desk.database.finish()
         desk.close()
+
+    def limit_of(path: str, principal: Principal | None) -> int:
+        role = None if principal is None else principal.role
+        if path in ("/v1/datasets", "/console/datasets") and role == "owner":
+            return settings.upload_limit_bytes
+        if path in (*inbox.LARGE, "/console/inbox/import") and role in ("owner", "measurer"):
+            return inbox.LARGE_BYTES
+        return settings.body_limit_bytes
 
     app = serving.build(
         title="blindopt curator",
@@ -57,6 +68,7 @@ def build(settings: Settings) -> FastAPI:
         settings=settings,
         routers=[  # the busiest first
             exchange.router,
+            inbox.router,
             accounts.router,
             overviews.router,
             meta.router,
@@ -66,11 +78,7 @@ def build(settings: Settings) -> FastAPI:
             forecasts.router,
             tunings.router,
         ],
-        limit_of=lambda path, principal: (
-            settings.upload_limit_bytes
-            if path in ("/v1/datasets", "/console/datasets") and principal is not None and principal.role == "owner"
-            else settings.body_limit_bytes
-        ),
+        limit_of=limit_of,
         period_of=lambda method, path, principal: exchange.period_of(curator, method, path, principal),
         auditors=("owner", "auditor", "modeler"),
         hot=[exchange.HOT],
@@ -78,4 +86,10 @@ def build(settings: Settings) -> FastAPI:
         console=console.build(),
     )
     app.state.curator = curator
+
+    def leave() -> None:
+        app.state.leaving = True
+        curator.bells.close()
+
+    app.state.leave = leave
     return app

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 
 from curator_service.settings import Settings
-from curator_service.store import advisories, forecasts, ledger, tunings  # noqa: F401  every table is there
+from curator_service.store import advisories, forecasts, inbox, ledger, tunings  # noqa: F401  every table is there
 from curator_service.store import base as schema
 from shared.serving.desk import Desk
 from shared.serving.seal import Seal, signer

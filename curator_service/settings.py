@@ -35,13 +35,30 @@ class Settings(ServiceSettings):
     scorer_ca: FilePath | None = Field(None, description="CA in PEM of the scorer's certificate; else the system's.")
     scorer_timeout_seconds: float = Field(300.0, gt=0, le=86_400, description="How long one score may take.")
     scorer_attempts: int = Field(5, ge=1, le=100, description="How often one score is asked for before it is given up.")
+    measurer_url: str | None = Field(None, description="The owner's system that measures; none unless set.")
+    measurer_secret_file: FilePath | None = Field(
+        None, description="File with the key that signs what the measurer is asked: 32 characters or more."
+    )
+    measurer_ca: FilePath | None = Field(
+        None, description="CA in PEM of the measurer's certificate; else the system's."
+    )
+    measurer_timeout_seconds: float = Field(
+        60.0, gt=0, le=86_400, description="How long the measurer may take to reply; what takes longer comes later."
+    )
+    measurer_attempts: int = Field(
+        10, ge=1, le=100, description="How often it is asked for one measurement before that is left to people."
+    )
     forecasts_waiting_max: int = Field(8, ge=0, description="Most forecasts that wait while one runs.")
     forecast_seconds_max: int = Field(3_600, ge=1, le=1_000_000, description="A forecast that runs longer fails.")
 
     @model_validator(mode="after")
-    def _scorer_is_whole(self) -> Self:
-        if (self.scorer_url is None) != (self.scorer_secret_file is None):
-            raise ValueError("SCORER_URL and SCORER_SECRET_FILE belong together")
-        if self.scorer_url is not None and not self.scorer_url.startswith(("http://", "https://")):
-            raise ValueError("SCORER_URL must begin with http:// or https://")
+    def _webhooks_are_whole(self) -> Self:
+        for name, url, file in (
+            ("SCORER", self.scorer_url, self.scorer_secret_file),
+            ("MEASURER", self.measurer_url, self.measurer_secret_file),
+        ):
+            if (url is None) != (file is None):
+                raise ValueError(f"{name}_URL and {name}_SECRET_FILE belong together")
+            if url is not None and not url.startswith(("http://", "https://")):
+                raise ValueError(f"{name}_URL must begin with http:// or https://")
         return self

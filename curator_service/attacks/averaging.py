@@ -18,8 +18,13 @@ ROWS_MIN = 6
 ROWS_MAX = 25
 
 
-def attack(spec: StudyCreate, outcomes: Vector, rng: np.random.Generator, *, seconds: float = 1.0) -> Finding | None:
+def attack(
+    spec: StudyCreate, outcomes: Vector | None, rng: np.random.Generator, *, seconds: float = 1.0
+) -> Finding | None:
     """The median error of the mean of all answers that the caps leave one row, against the measurement (n,).
+
+    Where y is not measured yet (None), it is taken evenly from the range that answers are clipped to, and to be the
+    same each time that it is measured.
 
     In units of C where answers are private. Everything drawn is thrown away. Slow answers are tried fewer times
     than the caps allow: the sentence says how often. None where the caps leave no answer at all.
@@ -27,6 +32,9 @@ def attack(spec: StudyCreate, outcomes: Vector, rng: np.random.Generator, *, sec
     k = answers_about_a_row(spec)
     if k == 0:
         return None
+    unknown = outcomes is None
+    if outcomes is None:
+        outcomes = _made_up(spec, rng)
     draws = int(seconds / _answer_seconds(spec, float(outcomes[0])))
     k = min(k, max(ANSWERS_MIN, draws // ROWS_MIN))
     private = not isinstance(spec.answers, NoAnswerNoise)
@@ -55,6 +63,8 @@ def attack(spec: StudyCreate, outcomes: Vector, rng: np.random.Generator, *, sec
         sentence = f"{asks}{cost}, knows it to within {_percent(error)} of C in the median."
     else:
         sentence = f"{asks} knows it to within {error:.2g} in the median; it has no finite epsilon."
+    if unknown and not is_exact(spec):
+        sentence += " (Tried on y spread evenly over the range: none is measured yet.)"
     return Finding(
         attack="averaging", figure=error, low=low, high=high, confidence=1 - ALPHA, unit=unit, sentence=sentence
     )
@@ -75,6 +85,13 @@ def answers_about_a_row(spec: StudyCreate) -> int:
         if budget.epsilon_per_row is not None and spec.privacy_unit == "row":
             left.append((units(budget.epsilon_per_row) - prices.release) // prices.answer)
     return max(0, int(min(left)))
+
+
+def _made_up(spec: StudyCreate, rng: np.random.Generator) -> Vector:
+    spread: Vector = rng.uniform(-1, 1, size=ROWS_MAX)
+    if isinstance(spec.answers, NoAnswerNoise):
+        return spread
+    return spec.answers.centre + spec.answers.bound * spread
 
 
 def _percent(share: float) -> str:

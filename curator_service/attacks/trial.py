@@ -36,7 +36,7 @@ class _Study:
     spec: StudyCreate
     mechanism: Mechanism
     public: Public
-    outcomes: Vector
+    outcomes: Vector | None
     x: Matrix
     n: int
     row_seconds: float
@@ -47,7 +47,7 @@ class _Study:
 def on_trial(
     spec: StudyCreate,
     rows: ScaledRows,
-    outcomes: Vector,
+    outcomes: Vector | None,
     mechanism: Mechanism,
     *,
     rng: np.random.Generator | None = None,
@@ -55,9 +55,9 @@ def on_trial(
 ) -> list[Finding]:
     """Every attack that applies, on a release of up to 2,000 random rows that is thrown away.
 
-    ``outcomes`` (n,) is the measurement column. Takes about ``seconds`` where there are few features, once the noise
-    library is loaded: slow draws make fewer rows. Changes nothing. An attack that needs more rows than there are is
-    left out, and so is one whose trial the mechanism cannot release.
+    ``outcomes`` (n,) is the measurement column, None where y is not measured yet. Takes about ``seconds`` where there
+    are few features, once the noise library is loaded: slow draws make fewer rows. Changes nothing. An attack that
+    needs more rows than there are is left out, and so is one whose trial the mechanism cannot release.
     """
     told = dict(one_by_one(spec, rows, outcomes, mechanism, rng=rng, seconds=seconds))
     return _found(*(told[attack] for attack in ATTACKS))
@@ -66,7 +66,7 @@ def on_trial(
 def one_by_one(
     spec: StudyCreate,
     rows: ScaledRows,
-    outcomes: Vector,
+    outcomes: Vector | None,
     mechanism: Mechanism,
     *,
     rng: np.random.Generator | None = None,
@@ -93,7 +93,7 @@ def one_by_one(
 def on_release(
     spec: StudyCreate,
     rows: ScaledRows,
-    outcomes: Vector,
+    outcomes: Vector | None,
     mechanism: Mechanism,
     z: Matrix,
     *,
@@ -112,7 +112,7 @@ def on_release(
 def _study(
     spec: StudyCreate,
     rows: ScaledRows,
-    outcomes: Vector,
+    outcomes: Vector | None,
     mechanism: Mechanism,
     rng: np.random.Generator | None,
     seconds: float,

@@ -28,8 +28,8 @@ _FROZEN = ConfigDict(frozen=True, hide_input_in_errors=True)
 class Job(BaseModel):
     """What to try: a draft, the release that would run, and where the records are.
 
-    ``places``: the features' columns in ``records``, an npy file; ``outcome``: that of the measurement. ``seconds``:
-    what the attacks are sized for.
+    ``places``: the features' columns in ``records``, an npy file; ``outcome``: that of the measurement, None
+    where y is no column. ``seconds``: what the attacks are sized for.
     """
 
     model_config = _FROZEN
@@ -38,7 +38,7 @@ class Job(BaseModel):
     release: Concrete
     records: Path
     places: list[int]
-    outcome: int
+    outcome: int | None
     seconds: float
 
 
@@ -128,5 +128,6 @@ def _work(job: Job, tell: Any) -> None:
     rows = ScaledRows(values, job.places, job.study.features, np.arange(len(values)))
     mechanism = mechanism_of(job.study, job.release)
     tell(assessment=mechanism.assess(rows))
-    for attack, finding in trial.one_by_one(job.study, rows, values[:, job.outcome], mechanism, seconds=job.seconds):
+    y = None if job.outcome is None else values[:, job.outcome]
+    for attack, finding in trial.one_by_one(job.study, rows, y, mechanism, seconds=job.seconds):
         tell(attack=attack, finding=finding)

@@ -15,7 +15,7 @@ from curator_service.forecasts.cells import ROWS_MIN, Cell, cells_of
 from curator_service.forecasts.distances import draw_pairs, relative_errors
 from curator_service.forecasts.functions import draw_functions
 from curator_service.forecasts.regret import chance_regret, gp_ucb_regret, mean_regret
-from curator_service.measurement.column import passport_of
+from curator_service.measurement.release import passport_of
 from curator_service.release.mechanism import Mechanism
 from curator_service.scaling import ScaledRows
 from shared.averaging import noise_aware

@@ -4,56 +4,39 @@ import math
 
 import numpy as np
 
+from curator_service.measurement.release import Measured, draws_nothing, release
 from curator_service.privacy import noise
-from curator_service.privacy.answers import mechanism_of
 from shared.matrix import Vector
-from shared.wire import Answer, NoAnswerNoise, NoisePassport, RowPlays, StudyCreate
+from shared.wire import Answer, ColumnMeasurement, RowPlays, StudyCreate
 
 
 def is_exact(spec: StudyCreate) -> bool:
     """Whether nothing is drawn for an answer."""
-    return spec.measurement.noise_variance == 0 and spec.answers.mechanism == "none"
+    return draws_nothing(spec) and added_variance(spec) == 0
 
 
-def releases_mean(spec: StudyCreate) -> bool:
-    """Whether the plays of a row in one query are released once, as their mean."""
-    return not isinstance(spec.answers, NoAnswerNoise) and spec.answers.plays == "mean"
+def added_variance(spec: StudyCreate) -> float:
+    """Variance of the measurement noise that the curator adds: none to what is measured outside."""
+    measurement = spec.measurement
+    return measurement.noise_variance if isinstance(measurement, ColumnMeasurement) else 0.0
 
 
 def measure(outcomes: Vector, asked: list[RowPlays], spec: StudyCreate) -> list[Answer]:
-    """Measure y = f(row) + N(0, noise_variance) for each play, then clip and randomize if y is private.
+    """Measure y = f(row) + N(0, noise_variance) for each play, then release it as the study says.
 
-    One answer per play, each with randomness of its own; or, where the study releases means, one per item of
-    ``asked``: the mean of its clipped measurements. A mean lies within the clip like a measurement does, so
-    one release of it is epsilon-DP for replacing all of them. ``outcomes`` (rows of ``asked``, in order) are
-    exact. Sources: Kharkovskii et al. (2020), section 2; Zhou & Tan (2021), Algorithm CTL, the curator's part.
+    ``outcomes`` (rows of ``asked``, in order) are exact. Source: Kharkovskii et al. (2020), section 2.
     """
+    return release(measured(outcomes, asked, spec), spec)
+
+
+def measured(outcomes: Vector, asked: list[RowPlays], spec: StudyCreate) -> list[Measured]:
+    """What was measured: each play with noise of its own."""
     counts = [item.plays for item in asked]
-    values = np.repeat(outcomes, counts)
-    if spec.measurement.noise_variance > 0:
-        values = noise.add_gaussian(values, math.sqrt(spec.measurement.noise_variance))
-    if mean := releases_mean(spec):
-        told = [(item.row, 1, item.plays) for item in asked]
-    else:
-        told = [(item.row, play, 1) for item in asked for play in range(1, item.plays + 1)]
-    if (mechanism := mechanism_of(spec.answers)) is not None:
-        values = mechanism.clipped(values)
-        values = mechanism.release(_means(values, counts) if mean else values)
-    passports = {plays: passport_of(spec, plays) for plays in {plays for *_, plays in told}}
-    return [
-        Answer(row=row, play=play, plays=plays, y=float(y), passport=passports[plays])
-        for (row, play, plays), y in zip(told, values, strict=True)
-    ]
-
-
-def _means(values: Vector, counts: list[int]) -> Vector:
+    values: Vector = np.repeat(outcomes, counts)
+    if (variance := added_variance(spec)) > 0:
+        values = noise.add_gaussian(values, math.sqrt(variance))
     parts = np.split(values, np.cumsum(counts)[:-1])
-    return np.array([math.fsum(part) / len(part) for part in parts])
-
-
-def passport_of(spec: StudyCreate, plays: int = 1) -> NoisePassport:
-    """What is done to a y of a study that is the mean of ``plays`` measurements: public."""
-    variance = spec.measurement.noise_variance / plays
-    if (mechanism := mechanism_of(spec.answers)) is None:
-        return NoisePassport(measurement_variance=variance)
-    return NoisePassport(privacy=mechanism.noise, clip=mechanism.clip, measurement_variance=variance)
+    return [
+        Measured(item.row, list(range(1, item.plays + 1)), part.tolist())
+        for item, part in zip(asked, parts, strict=True)
+    ]

@@ -7,6 +7,7 @@ from textwrap import fill
 from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.choice import Concrete, concrete
 from shared.wire import (
+    ColumnMeasurement,
     GaussianProjectionRelease,
     GaussianRelease,
     IdentityRelease,
@@ -82,6 +83,8 @@ def _answers(spec: StudyCreate, *, with_release: bool) -> str:
     )
     if answers.plays == "mean":
         one += " Several plays of a row in one query are released once, as their mean: so much holds for all of them."
+    if not isinstance(spec.measurement, ColumnMeasurement):
+        one += " A corrected answer is released anew: that adds up with what it replaces."
     if spec.privacy_unit == "answer":
         return f"{one} Each answer is counted as another person's."
     caps = [cap for cap in (spec.budget.epsilon_per_row, spec.budget.epsilon_total) if cap is not None]
@@ -152,6 +155,12 @@ GAPS: tuple[Gap, ...] = (
         "Timing",
         "without reply_after_ms a reply leaves when it is ready, and how long a draw takes depends on what is drawn.",
         lambda spec, release: spec.reply_after_ms is None,
+    ),
+    Gap(
+        "Measuring",
+        "how long people or a system take for a row, that a row was not measured, and that an answer was corrected is "
+        "seen by the modeler, and depends on who is behind the row.",
+        lambda spec, release: not isinstance(spec.measurement, ColumnMeasurement),
     ),
     Gap(
         "Public inputs",

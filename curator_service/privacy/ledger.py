@@ -155,6 +155,40 @@ def charge_answers(
     return charges
 
 
+def charge_corrections(
+    spec: StudyCreate,
+    before: Balance,
+    rows: Sequence[tuple[int, int]],
+    balances: Mapping[int, RowBalance],
+    again: int,
+) -> list[Charge]:
+    """What releasing answers anew costs, a line for each of ``rows`` (row, releases). Raises BudgetExhausted.
+
+    They are no new measurements: the cap on queries does not count them. ``again``: how often any of these answers
+    was released at most; where each answer is another person's, it adds up with the ones that it replaces.
+    """
+    budget, price = spec.budget, Prices.of(spec).answer
+    _check("epsilon_total", budget.epsilon_total or CEILING, sum(n for _, n in rows) * price, before.total)
+    known = dict(balances)
+    of_row: Counter[int] = Counter()
+    for row, n in rows:
+        of_row[row] += n * price
+    for row, cost in of_row.items():
+        if spec.privacy_unit == "row":
+            already = before.release + known.get(row, RowBalance()).total
+            _check("epsilon_per_row", budget.epsilon_per_row, cost, already, row)
+        else:
+            _check("epsilon_per_row", budget.epsilon_per_row, price, again * price, row)
+    charges: list[Charge] = []
+    after = before
+    for row, n in rows:
+        old, cost = known.get(row, RowBalance()), n * price
+        known[row] = replace(old, total=old.total + cost)
+        after = replace(after, total=after.total + cost)
+        charges.append(Charge(row, 0, cost, after, known[row]))
+    return charges
+
+
 def _check(cap: str, limit: str | None, cost: int, spent: int, row: int | None = None) -> None:
     if limit is not None and spent + cost > units(limit):
         raise BudgetExhausted(cap, requested=text(cost), spent=text(spent), limit=text(units(limit)), row=row)

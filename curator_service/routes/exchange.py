@@ -3,7 +3,7 @@
 import re
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Request
+from fastapi import APIRouter, Depends, Header, Query, Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
@@ -13,7 +13,17 @@ from shared import wire
 from shared.errors import RangeNotSatisfiable
 from shared.matrix import MEDIA_TYPE
 from shared.serving.problems import documented
-from shared.serving.routing import IdempotencyKey, allowed, answer, asked, body_of, permitted
+from shared.serving.routing import (
+    IdempotencyKey,
+    PageSize,
+    PageToken,
+    allowed,
+    answer,
+    asked,
+    body_of,
+    page_of,
+    permitted,
+)
 from shared.serving.tokens import Principal
 
 router = APIRouter(prefix="/v1/studies/{study_id}", tags=["exchange"], dependencies=[Depends(of_own_study)])
@@ -86,12 +96,18 @@ def _check_range(wanted: str, size: int) -> None:
     "/queries",
     status_code=201,
     response_model=wire.QueryReply,
-    responses=documented(409),
+    responses={
+        202: {"model": wire.QueryPending, "description": "Charged; somebody must measure first."},
+        **documented(409),
+    },
     dependencies=[allowed("modeler")],
     operation_id="ask",
 )
 async def ask(study_id: StudyId, query: wire.QueryRequest, idempotency_key: IdempotencyKey = None) -> Response:
-    """Measure rows of Z and release what was measured: charged first, stored before it leaves."""
+    """Measure rows of Z and release what was measured: charged first, stored before it leaves.
+
+    Where people or a system of the owner's measure, 202: ask for the query's answer with `wait`.
+    """
     raise AssertionError("documented here, answered by `_ask`")
 
 
@@ -122,11 +138,43 @@ HOT = Route("/v1/studies/{study_id}/queries", _ask, methods=["POST"])
 @router.get(
     "/queries/{query_id}",
     response_model=wire.QueryReply,
-    responses=documented(409),
+    responses={
+        202: {"model": wire.QueryPending, "description": "Not measured yet. This reply is in neither log."},
+        **documented(409),
+    },
     dependencies=[allowed("modeler")],
     operation_id="get_query",
 )
-def query(request: Request, study_id: StudyId, query_id: QueryId, curator: CuratorDep) -> Response:
-    """An answered query, as it was answered."""
-    stored = curator.exchange.query(request.state.principal, study_id, query_id)
-    return Response(stored.body, stored.status, media_type="application/json")
+async def query(
+    request: Request,
+    study_id: StudyId,
+    query_id: QueryId,
+    curator: CuratorDep,
+    wait: Annotated[float, Query(ge=0, le=60, description="Seconds to wait for an answer.")] = 0.0,
+    version: Annotated[
+        int, Query(ge=1, lt=2**53, description="Wait for this version or a later one: more than 1 is a correction.")
+    ] = 1,
+) -> Response:
+    """The latest answer of a query: the same bytes for a version, whenever it is asked."""
+    who = request.state.principal
+    found = await curator.exchange.query(who, study_id, query_id, wait_s=wait, version=version)
+    return Response(found.body, found.status, media_type="application/json")
+
+
+@router.get(
+    "/revisions",
+    response_model=wire.RevisionPage,
+    responses=documented(),
+    dependencies=[allowed("modeler")],
+    operation_id="list_revisions",
+)
+def revisions(
+    request: Request, study_id: StudyId, curator: CuratorDep, page_size: PageSize = 50, page_token: PageToken = None
+) -> wire.RevisionPage:
+    """Answers to queries that were pending, and corrections, in the order in which this grant got them.
+
+    `page_token` is the seq of the last one that you know.
+    """
+    found = curator.exchange.revisions(request.state.principal, int(page_token or 0), page_size + 1)
+    shown, token = page_of(found, page_size, lambda revision: revision.seq)
+    return wire.RevisionPage(revisions=shown, next_page_token=token)

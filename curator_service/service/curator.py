@@ -3,14 +3,21 @@
 from curator_service import store
 from curator_service.service.accounts import Accounts
 from curator_service.service.advisories import Advisories
+from curator_service.service.bells import Bells
 from curator_service.service.datasets import Datasets
 from curator_service.service.exchange import Exchanges
 from curator_service.service.forecasts import Forecasts
 from curator_service.service.grants import Grants
 from curator_service.service.overviews import Overviews
+from curator_service.service.inbox import Inbox
+from curator_service.service.measurers import Measurers
+from curator_service.service.overdue import Overdue
+from curator_service.service.released import ReleasedStudies
 from curator_service.service.releases import Releases
+from curator_service.service.streams import Streams
 from curator_service.service.studies import Studies
 from curator_service.service.tunings import Tunings
+from curator_service.service.versions import Versions
 from curator_service.service.witnesses import Witnesses
 from curator_service.settings import Settings
 from curator_service.vault import Vault
@@ -27,18 +34,33 @@ class Curator:
             vault.keep_only(store.with_files(db))
         self.limits = wire.Limits(rows_per_query=settings.query_rows_max, plays_per_row=settings.query_plays_max)
         self.datasets = Datasets(desk, vault, settings)
-        self.studies = Studies(desk)
+        self.studies = Studies(desk, settings)
         self.advisories = Advisories(desk)
         self.releases = Releases(desk, vault)
         self.grants = Grants(desk)
-        self.exchange = Exchanges(desk, vault, self.limits)
+        self.bells = Bells()
+        released = ReleasedStudies(vault)
+        versions = Versions(desk, released, self.bells)
+        self.exchange = Exchanges(desk, vault, self.limits, released, self.bells)
+        self.inbox = Inbox(desk, released, versions, self.bells)
+        self.streams = Streams(self.inbox, self.bells)
+        self.overdue = Overdue(desk, self.inbox, versions, self.bells)
+        self.measurers = Measurers(desk, self.inbox, self.bells, settings)
         self.accounts = Accounts(desk, vault)
         self.overviews = Overviews(desk)
         self.witnesses = Witnesses(desk)
         self.forecasts = Forecasts(desk, vault, settings)
         self.tunings = Tunings(desk, vault, settings)
 
+    def start(self) -> None:
+        """Begin what runs beside the requests, on the running event loop's behalf."""
+        self.bells.attach()
+        self.overdue.start()
+        self.measurers.start()
+
     def close(self) -> None:
         """Stop what runs beside the requests."""
+        self.measurers.close()
+        self.overdue.close()
         self.forecasts.close()
         self.tunings.close()

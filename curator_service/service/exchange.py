@@ -1,13 +1,12 @@
 """What a modeler may do with a study: look at it, fetch its candidates, ask for measurements."""
 
 import asyncio
-import json
 import secrets
-from dataclasses import dataclass
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from curator_service import store
 from curator_service.measurement.column import is_exact, measure
@@ -15,51 +14,44 @@ from curator_service.privacy import ledger
 from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.guarantees import guarantee, not_protected
 from curator_service.release.registry import mechanism_of
+from curator_service.service import telling
 from curator_service.service.advisories import standing
+from curator_service.service.bells import INBOX, Bells
+from curator_service.service.released import Released, ReleasedStudies
+from curator_service.store import inbox as inbox_table
 from curator_service.store import ledger as lines
 from curator_service.vault import Vault, new_id
 from shared import wire
-from shared.errors import BudgetExhausted, Invalid, NotFound, StillRunning, StudyNotOpen, UnknownRow
-from shared.matrix import Vector
+from shared.errors import BudgetExhausted, Invalid, NotFound, RateLimited, StillRunning, StudyNotOpen, UnknownRow
 from shared.serving.desk import Asked, Desk, Effect
 from shared.serving.pace import Pace
 from shared.serving.store import logs, replies
-from shared.serving.store.base import stamp
+from shared.serving.store.base import moment, stamp
 from shared.serving.store.database import Connection
 from shared.serving.store.replies import StoredReply
 from shared.serving.tokens import Principal
 
-
-@dataclass(frozen=True, slots=True, repr=False)
-class _Released:
-    """What never changes once a study is released, read once."""
-
-    spec: wire.StudyCreate
-    report: wire.ReleaseReport
-    id: str
-    sha256: str
-    n: int
-    r: int
-    order: NDArray[np.int64]
-    outcomes: Vector
-    """The measurement column in the order of the file, memory-mapped."""
+WAITS_MAX = 256
+"""Looks at pending queries that one grant may have waiting at once."""
 
 
 class Exchanges:
     """The modeler's requests. Nothing it is told depends on the data but n, Z and the answers."""
 
-    def __init__(self, desk: Desk, vault: Vault, limits: wire.Limits) -> None:
+    def __init__(self, desk: Desk, vault: Vault, limits: wire.Limits, studies: ReleasedStudies, bells: Bells) -> None:
         self._desk = desk
         self._vault = vault
         self._limits = limits
-        self._known: dict[str, _Released] = {}
+        self._studies = studies
+        self._bells = bells
         self._periods: dict[str, float | None] = {}
         self._under_way: set[tuple[str, str]] = set()
+        self._waits: Counter[str] = Counter()
 
     def study(self, principal: Principal, identity: str) -> wire.StudyView:
         """All that a modeler may know of a study. StudyNotOpen before the release."""
         with self._desk.database.read() as db:
-            released, state = self._released(db, identity), store.state_of(db, identity)
+            released, state = self._studies.of(db, identity), store.state_of(db, identity)
             now = standing(db, released.spec, released.report)
         spec, mechanism = released.spec, mechanism_of(released.spec, now.release)
         status: wire.Status = "withdrawn" if now.withdrawn is not None else mechanism.status
@@ -83,6 +75,7 @@ class Exchanges:
             grant_id=principal.id,
             log_key=self._desk.signer.verifier.vkey,
             direction=spec.measurement.direction,
+            measurement_source=spec.measurement.source,
             measurement_noise_variance=spec.measurement.noise_variance,
             kernel=spec.kernel,
             limits=self._limits,
@@ -94,7 +87,7 @@ class Exchanges:
     def candidates(self, identity: str) -> tuple[Path, str]:
         """The file of Z and its digest."""
         with self._desk.database.read() as db:
-            released = self._released(db, identity)
+            released = self._studies.of(db, identity)
         return self._vault.candidates(released.id), released.sha256
 
     def period_s(self, identity: str) -> float | None:
@@ -116,7 +109,8 @@ class Exchanges:
         What a crash leaves after the charge is taken up by the retry under the same key: one charge, one
         answer, the same bytes ever after. Where nothing is drawn, charge and answer are one transaction.
         With a ``pace``, what was drawn is settled half way to the next deadline: neither the reply's moment nor the
-        log tells how long the draw took. Raises BudgetExhausted, which is recorded and costs nothing.
+        log tells how long the draw took. Where people or a system must measure, the charge and a pending reply are
+        one transaction. Raises BudgetExhausted, which is recorded and costs nothing.
         """
         released = self._check(asked, identity, request)
         name = asked.principal.id, self._desk.key_of(asked)[0]
@@ -127,6 +121,10 @@ class Exchanges:
         self._under_way.add(name)
         try:
             write = self._desk.database.write_soon
+            if not isinstance(released.spec.measurement, wire.ColumnMeasurement):
+                reply = _or_raise(await write(lambda db: self._answer_later(db, asked, identity, released, request)))
+                self._bells.ring(INBOX)
+                return reply
             if is_exact(released.spec):
                 exact = self._measured(released, request)
                 return _or_raise(
@@ -144,7 +142,7 @@ class Exchanges:
             self._under_way.discard(name)
 
     def _begin(
-        self, db: Connection, asked: Asked, identity: str, released: _Released, request: wire.QueryRequest
+        self, db: Connection, asked: Asked, identity: str, released: Released, request: wire.QueryRequest
     ) -> StoredReply | BudgetExhausted | str:
         """Charge a query and record it as begun; its id. Or what was answered or refused."""
         if (found := self._desk.stored(db, asked)) is not None:
@@ -205,16 +203,28 @@ class Exchanges:
         db: Connection,
         asked: Asked,
         identity: str,
-        released: _Released,
+        released: Released,
         request: wire.QueryRequest,
         answers: list[wire.Answer],
     ) -> StoredReply | BudgetExhausted:
         begun = self._begin(db, asked, identity, released, request)
         return self._settle(db, asked, identity, begun, answers) if isinstance(begun, str) else begun
 
-    def _measured(self, released: _Released, request: wire.QueryRequest) -> list[wire.Answer]:
-        outcomes = released.outcomes[released.order[[item.row for item in request.rows]]]
-        return measure(outcomes, request.rows, released.spec)
+    def _answer_later(
+        self, db: Connection, asked: Asked, identity: str, released: Released, request: wire.QueryRequest
+    ) -> StoredReply | BudgetExhausted:
+        """Charge a query and ask those who measure, in one transaction."""
+        query_id = self._begin(db, asked, identity, released, request)
+        if not isinstance(query_id, str):
+            return query_id
+        now = self._desk.clock()
+        due_at = telling.due(released.spec, now)
+        telling.ask(db, released.spec, query_id, identity, asked.principal.id, request.rows, now)
+        reply = wire.QueryPending(id=query_id, study_id=identity, state="pending", created_at=now, due_at=due_at)
+        return self._desk.settle(db, asked, Effect(reply, "exchange", {"query_id": query_id}, 202))
+
+    def _measured(self, released: Released, request: wire.QueryRequest) -> list[wire.Answer]:
+        return measure(released.outcomes([item.row for item in request.rows]), request.rows, released.spec)
 
     def _settle(
         self, db: Connection, asked: Asked, identity: str, query_id: str, answers: list[wire.Answer]
@@ -230,44 +240,71 @@ class Exchanges:
         )
         return self._desk.settle(db, asked, Effect(reply, "exchange", {"query_id": reply.id}))
 
-    def query(self, principal: Principal, study_id: str, identity: str) -> StoredReply:
-        """The stored reply of a query of one's own. NotFound for another's, StillRunning before its answer."""
+    async def query(
+        self, principal: Principal, study_id: str, identity: str, *, wait_s: float = 0.0, version: int = 1
+    ) -> StoredReply:
+        """The latest version of a query of one's own, once there is ``version`` or a later one; 202 until then.
+
+        Waits for it up to ``wait_s``, and holds neither a thread nor a connection meanwhile. NotFound for another's,
+        StillRunning for one that a crash interrupted before its answer.
+        """
+        deadline = time.monotonic() + wait_s
+        with self._waiting(principal), self._bells.listening(identity) as event:
+            while True:
+                event.clear()
+                reply = self._look(principal, study_id, identity, version)
+                left = deadline - time.monotonic()
+                if reply.status == 200 or not await self._bells.wait(event, left):
+                    return reply
+
+    def _look(self, principal: Principal, study_id: str, identity: str, version: int) -> StoredReply:
         with self._desk.database.read() as db:
+            self._desk.check_live(db, principal)  # it may have been revoked while it waited
             row = store.find(db, store.queries, identity)
             if (row.study_id, row.grant_id) != (study_id, principal.id):
                 raise NotFound("there is no such query")
-            found = replies.find(db, row.grant_id, row.idempotency_key, None)
-        if found is None:
+            known = inbox_table.inquiry(db, identity)
+            latest = None if known is None else inbox_table.latest(db, identity)
+            found = replies.find(db, row.grant_id, row.idempotency_key, None) if known is None else None
+        if known is None and found is None:
             raise StillRunning("the query was charged and not answered: send it again under its key")
-        return StoredReply(200, found[0].body)
+        if found is not None and version <= 1:
+            return StoredReply(200, found[0].body)
+        if latest is not None and latest.version >= version:
+            return StoredReply(200, latest.body)
+        if known is not None and known.lost:
+            raise StudyNotOpen("the curator was put back to a backup since: this query gets no answer any more")
+        due_at = None if known is None or known.due_at is None else moment(known.due_at)
+        reply = wire.QueryPending(
+            id=identity, study_id=study_id, state="pending", created_at=moment(row.created_at), due_at=due_at
+        )
+        return StoredReply(202, reply.model_dump_json().encode())
 
-    def _released(self, db: Connection, identity: str) -> _Released:
-        if (known := self._known.get(identity)) is None:
-            study, release = store.find(db, store.studies, identity), store.release_of(db, identity)
-            if release is None:
-                raise StudyNotOpen("the study has not released its candidates yet")
-            spec = wire.StudyCreate.model_validate_json(study.spec)
-            columns = json.loads(store.find(db, store.datasets, spec.dataset_id).columns)
-            assert isinstance(spec.measurement, wire.ColumnMeasurement)
-            place = [column["name"] for column in columns].index(spec.measurement.column)
-            known = self._known[identity] = _Released(
-                spec=spec,
-                report=wire.ReleaseReport.model_validate_json(release.report),
-                id=release.id,
-                sha256=release.sha256,
-                n=release.n,
-                r=release.r,
-                order=self._vault.order(release.id),
-                outcomes=self._vault.dataset(spec.dataset_id)[:, place],
-            )
-        return known
+    @contextmanager
+    def _waiting(self, principal: Principal) -> Iterator[None]:
+        """RateLimited for one that waits for too much at once."""
+        if self._waits[principal.id] >= WAITS_MAX:
+            raise RateLimited(1)
+        self._waits[principal.id] += 1
+        try:
+            yield
+        finally:
+            self._waits[principal.id] -= 1
+            if not self._waits[principal.id]:
+                del self._waits[principal.id]
 
-    def _check(self, asked: Asked, identity: str, request: wire.QueryRequest) -> _Released:
+    def revisions(self, principal: Principal, after: int, limit: int) -> list[wire.Revision]:
+        """Versions that a grant was told, in order."""
+        with self._desk.database.read() as db:
+            found = inbox_table.revisions_of(db, principal.id, after=after, limit=limit)
+        return [wire.Revision(seq=row.seq, query_id=row.query_id, version=row.version) for row in found]
+
+    def _check(self, asked: Asked, identity: str, request: wire.QueryRequest) -> Released:
         """The study that is asked, if the request fits it: public limits alone, before anything is written."""
         self._desk.key_of(asked)
-        if (released := self._known.get(identity)) is None:
+        if (released := self._studies.known(identity)) is None:
             with self._desk.database.read() as db:
-                released = self._released(db, identity)
+                released = self._studies.of(db, identity)
         most_rows, most_plays = self._limits.rows_per_query, self._limits.plays_per_row
         if len(request.rows) > most_rows:
             raise Invalid(f"a query may ask {most_rows} rows at most", [{"field": "rows", "message": "too many"}])

@@ -26,17 +26,17 @@ def scaled_rows(
     )
 
 
-def outcomes(db: Connection, vault: Vault, spec: wire.StudyCreate) -> Vector:
-    """The measurement column (n,) in the order of the file, memory-mapped."""
-    column: Vector = vault.dataset(spec.dataset_id)[:, places(db, spec)[1]]
-    return column
+def outcomes(db: Connection, vault: Vault, spec: wire.StudyCreate) -> Vector | None:
+    """The measurement column (n,) in the order of the file, memory-mapped; None where y is not measured yet."""
+    _, place = places(db, spec)
+    return None if place is None else vault.dataset(spec.dataset_id)[:, place]
 
 
-def places(db: Connection, spec: wire.StudyCreate) -> tuple[list[int], int]:
-    """Which columns of its dataset's file a study's features are, and which is its measurement."""
+def places(db: Connection, spec: wire.StudyCreate) -> tuple[list[int], int | None]:
+    """Which columns of its dataset's file a study's features are, and which is its measurement, where one is."""
     names = _columns(db, spec)
-    assert isinstance(spec.measurement, wire.ColumnMeasurement)
-    return [names.index(feature.column) for feature in spec.features], names.index(spec.measurement.column)
+    y = names.index(spec.measurement.column) if isinstance(spec.measurement, wire.ColumnMeasurement) else None
+    return [names.index(feature.column) for feature in spec.features], y
 
 
 def _columns(db: Connection, spec: wire.StudyCreate) -> list[str]:

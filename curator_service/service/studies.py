@@ -7,6 +7,9 @@ from curator_service.release.registry import choice_of
 from curator_service.service import tuning_accounts
 from curator_service.service.advisories import names, standing
 from curator_service.service.datasets import dataset_view
+from curator_service.service.measurers import NO_MEASURER
+from curator_service.settings import Settings
+from curator_service.store import inbox
 from curator_service.vault import new_id
 from shared import wire
 from shared.audit import sha256
@@ -20,14 +23,17 @@ from shared.serving.store.replies import StoredReply
 class Studies:
     """Drafts, listings, and the end."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, settings: Settings) -> None:
         self._desk = desk
+        self._has_measurer = settings.measurer_url is not None
 
     def create(self, asked: Asked, spec: wire.StudyCreate) -> StoredReply:
         """Make a draft. Raises Invalid where the study does not fit its dataset."""
 
         def effect(db: Connection) -> Effect:
             check_fit(spec, dataset_view(store.find(db, store.datasets, spec.dataset_id)))
+            if isinstance(spec.measurement, wire.WebhookMeasurement) and not self._has_measurer:
+                raise Invalid(NO_MEASURER, [{"field": "measurement.source", "message": NO_MEASURER}])
             choice_of(spec, names(db))
             identity = new_id("std")
             store.insert(
@@ -76,12 +82,13 @@ class Studies:
 def restored(db: Connection, desk: Desk) -> None:
     """After a restore: charges and answers that came after the backup are lost, and could be spent again.
 
-    So every study is closed, drafts too: one may have been released since, and would be a second time for the
-    charge of one. Its owner may make a new one.
+    So nothing more is told of queries that somebody was to measure, and every study is closed, drafts too: one may
+    have been released since, and would be a second time for the charge of one. Its owner may make a new one.
     """
     closed = store.unclosed_studies(db)
     for identity in closed:
         store.change(db, store.studies, identity, state="closed")
+    inbox.lose(db)
     desk.note_restored(db, {"closed_studies": closed, "closed_accounts": tuning_accounts.close_all(db, desk)})
 
 
@@ -127,12 +134,7 @@ def check_fit(spec: wire.StudyCreate, dataset: wire.DatasetView) -> None:
         if feature.column in seen:
             faults.append({"field": field, "message": "this column is a feature already"})
         seen.add(feature.column)
-    if not isinstance(spec.measurement, wire.ColumnMeasurement):
-        raise Invalid("y is measured from a column", [{"field": "measurement.source", "message": "must be column"}])
-    if spec.measurement.column not in known:
-        faults.append({"field": "measurement.column", "message": "the dataset has no such column"})
-    if spec.measurement.column in seen:
-        faults.append({"field": "measurement.column", "message": "a feature cannot be the measurement too"})
+    faults += _measurement_faults(spec, known, seen)
     if isinstance(spec.release, wire.IdentityRelease) and not dataset.public:
         faults.append({"field": "release.mechanism", "message": "identity needs a dataset that was declared public"})
     faults += answers.faults(spec.answers)
@@ -141,3 +143,29 @@ def check_fit(spec: wire.StudyCreate, dataset: wire.DatasetView) -> None:
         raise Invalid("the study cannot be made as it is: errors says where", faults)
     if dataset.state == "archived":
         raise StateConflict("the dataset is archived: it takes no new study")
+
+
+def _measurement_faults(spec: wire.StudyCreate, known: set[str], features: set[str]) -> list[dict[str, object]]:
+    """What does not fit of where y comes from."""
+    faults: list[dict[str, object]] = []
+    measurement = spec.measurement
+    if isinstance(measurement, wire.ColumnMeasurement):
+        if measurement.column not in known:
+            faults.append({"field": "measurement.column", "message": "the dataset has no such column"})
+        if measurement.column in features:
+            faults.append({"field": "measurement.column", "message": "a feature cannot be the measurement too"})
+        return faults
+    for place, name in enumerate(measurement.shown):
+        field = f"measurement.shown.{place}"
+        if name not in known:
+            faults.append({"field": field, "message": "the dataset has no such column"})
+        if name in measurement.shown[:place]:
+            faults.append({"field": field, "message": "this column is shown already"})
+    if (mechanism := answers.mechanism_of(spec.answers) if not answers.faults(spec.answers) else None) is not None:
+        low, high = mechanism.clip
+        message = "answers are clipped to values that none within the bounds is among: see answers.centre and bound"
+        if measurement.lower is not None and measurement.lower >= high:
+            faults.append({"field": "measurement.lower", "message": message})
+        if measurement.upper is not None and measurement.upper <= low:
+            faults.append({"field": "measurement.upper", "message": message})
+    return faults

@@ -3,4 +3,13 @@
 from sqlalchemy import MetaData
 
 METADATA = MetaData()
-APPEND_ONLY = ("releases", "queries", "ledger", "advisories", "tuning_ledger")
+APPEND_ONLY = (
+    "releases",
+    "queries",
+    "ledger",
+    "advisories",
+    "tuning_ledger",
+    "entries",
+    "rounds",
+    "revisions",
+)

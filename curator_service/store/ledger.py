@@ -31,6 +31,8 @@ _ledger = Table(
     Index("ledger_by_study", "study_id", "seq"),
     Index("ledger_by_row", "study_id", "row", "seq"),
 )
+ABOUT_A_ROW = ("answers", "correction")
+"""Kinds of lines that charge one row."""
 _LAST = Prepared(
     select(_ledger.c.release, _ledger.c.total, _ledger.c.total_plays)
     .where(_ledger.c.study_id == bindparam("study"))
@@ -39,7 +41,7 @@ _LAST = Prepared(
 )
 _LAST_OF_ROW = Prepared(
     select(_ledger.c.row_queries, _ledger.c.row_plays, _ledger.c.row_total)
-    .where(_ledger.c.study_id == bindparam("study"), _ledger.c.row == bindparam("row"), _ledger.c.kind == "answers")
+    .where(_ledger.c.study_id == bindparam("study"), _ledger.c.row == bindparam("row"), _ledger.c.kind != "refused")
     .order_by(_ledger.c.seq.desc())
     .limit(1)
 )
@@ -121,14 +123,14 @@ def page(db: Connection, study_id: str, *, after: int, limit: int) -> list[Any]:
 
 def exposure(db: Connection, study_id: str, *, after: int, limit: int) -> list[Any]:
     """The last line of every row that was asked, by row."""
-    where = (_ledger.c.study_id == study_id) & (_ledger.c.kind == "answers") & (_ledger.c.row > after)
+    where = (_ledger.c.study_id == study_id) & _ledger.c.kind.in_(ABOUT_A_ROW) & (_ledger.c.row > after)
     latest = select(func.max(_ledger.c.seq)).where(where).group_by(_ledger.c.row).order_by(_ledger.c.row).limit(limit)
     return list(db.execute(select(_ledger).where(_ledger.c.seq.in_(latest)).order_by(_ledger.c.row)))
 
 
 def asked_rows(db: Connection, study_id: str) -> list[tuple[int, int, int]]:
     """What was spent on answers, measurements, and how many rows have just these; rows never asked are not in it."""
-    where = (_ledger.c.study_id == study_id) & (_ledger.c.kind == "answers")
+    where = (_ledger.c.study_id == study_id) & _ledger.c.kind.in_(ABOUT_A_ROW)
     latest = select(func.max(_ledger.c.seq)).where(where).group_by(_ledger.c.row)
     what = _ledger.c.row_total, _ledger.c.row_plays
     found = select(*what, func.count()).where(_ledger.c.seq.in_(latest)).group_by(*what)

@@ -85,7 +85,8 @@ class _Passage:
 
     Every reply to a modeler is recorded in the log before it leaves; 503 if that is not possible. One that
     was recorded with its effect (``state.recorded``) passes; one with a digest as its ETag streams; any
-    other is held back until it is whole, for its digest.
+    other is held back until it is whole, for its digest. A look at what is still pending (GET, 202) tells nothing, and
+    is not recorded.
     """
 
     def __init__(self, gate: Gate, scope: Scope, receive: Receive, send: Send) -> None:
@@ -216,7 +217,7 @@ class _Passage:
 
     async def _out(self, message: Message) -> None:
         if self._held is None and message["type"] == "http.response.start":
-            if not self._tells or self._state.get("recorded"):
+            if not self._tells or self._state.get("recorded") or self._is_pending(message):
                 await self._start(message)
             elif etag := _etag(message):
                 await self._record(message, etag)
@@ -233,6 +234,9 @@ class _Passage:
                     await self._send(part)
         else:
             await self._send(message)
+
+    def _is_pending(self, start: Message) -> bool:
+        return (self._scope["method"], start["status"]) == ("GET", 202)
 
     async def _start(self, message: Message) -> None:
         headers = message["headers"] = list(message["headers"])

@@ -51,6 +51,9 @@ class InboxItem(Reply):
     note: str | None = Field(description="What was noted with the last answer or decline.")
     changed_at: datetime | None = Field(description="When it was last answered or declined.")
     changed_by: str | None = Field(description="By whom: a name.")
+    problem: str | None = Field(
+        None, description="Why the owner's system did not measure it, where it gave up on an open one: people can."
+    )
 
 
 class InboxPage(Page):
@@ -58,6 +61,13 @@ class InboxPage(Page):
 
     items: list[InboxItem] = Field(description="Oldest first.")
     open: int = Field(ge=0, description="How many wait, in all studies.")
+
+
+class InboxNews(Reply):
+    """That something was asked or told: look again."""
+
+    open: int = Field(ge=0, description="How many wait, in all studies.")
+    seq: int = Field(ge=0, description="Grows with each measurement that is asked for, answered or declined.")
 
 
 class Measured(Request):

@@ -16,12 +16,15 @@ class LedgerEntry(Reply):
     """
 
     seq: int = Field(description="Place in the ledger of all studies; lines of other studies lie between.")
-    kind: Literal["release", "answers", "refused"] = Field(
-        description="release: every row is charged; answers: one row; refused: a cap was in the way."
+    kind: Literal["release", "answers", "correction", "refused"] = Field(
+        description=(
+            "release: every row is charged; answers: one row; correction: one row, whose answers of a query are "
+            "released anew; refused: a cap was in the way."
+        )
     )
     query_id: str | None = Field(description="The query; null for a release and a refusal.")
     row: int | None = Field(description="Row of Z; null: every row, or the cap is not one of a row.")
-    plays: int = Field(description="Measurements.")
+    plays: int = Field(description="Measurements; none of a correction.")
     epsilon: str | None = Field(description="What was charged, or asked where it was refused.")
     row_epsilon: str | None = Field(description="The answers about this row, with this line; of the release without.")
     total_epsilon: str | None = Field(description="Release and all answers of the study, with this line.")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from curator_service.attacks import averaging
-from curator_service.measurement.column import passport_of
+from curator_service.measurement.release import passport_of
 from curator_service.privacy.ledger import Balance, charge_answers, charge_release
 from shared import wire
 from shared.errors import BudgetExhausted

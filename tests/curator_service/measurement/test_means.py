@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from curator_service.measurement.column import measure, passport_of, releases_mean
+from curator_service.measurement.column import measure
+from curator_service.measurement.release import passport_of, releases_mean
 from curator_service.privacy import noise
 from curator_service.privacy.answers import AnswerMechanism, mechanism_of
 from shared import wire

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from curator_service.measurement.column import is_exact, measure, passport_of
+from curator_service.measurement.column import is_exact, measure
+from curator_service.measurement.release import passport_of
 from curator_service.privacy import noise
 from curator_service.privacy.guarantees import guarantee
 from curator_service.privacy.noise import add_laplace, laplace_scale

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from curator_service.measurement.column import measure, passport_of
+from curator_service.measurement.column import measure
+from curator_service.measurement.release import passport_of
 from curator_service.privacy import answers as privacy_answers
 from curator_service.privacy.answers import concrete_answers, faults, mechanism_of
 from curator_service.privacy.noise import bounded

@@ -1,0 +1,153 @@
+"""/v1/inbox and /v1/queries: what is to be measured, for the owner's people."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response, StreamingResponse
+
+from curator_service.routes.common import CuratorDep, QueryId
+from curator_service.service.inbox import Filter
+from shared import wire
+from shared.errors import Invalid
+from shared.serving.problems import documented
+from shared.serving.routing import AskedDep, PageSize, PageToken, allowed, answer, page_of
+
+router = APIRouter(tags=["inbox"], dependencies=[allowed("owner", "measurer")])
+MeasurementId = Annotated[str, Path(description="msr_...")]
+OfStudy = Annotated[str | None, Query(max_length=100, description="Of this study alone.")]
+OfQuery = Annotated[str | None, Query(max_length=100, description="Of this query alone.")]
+CSV = "text/csv"
+IMPORT_PATH = "/v1/inbox:import"
+LARGE = (IMPORT_PATH,)
+LARGE_BYTES = 32 << 20
+"""Paths that take larger bodies than others do."""
+_FILE = {"schema": {"type": "string", "example": "measurement_id,value\nmsr_0123456789abcdef,0.25\n"}}
+_EVENT = {"schema": {"type": "string", "example": 'event: inbox\ndata: {"open":3,"seq":17}\n\n'}}
+
+
+@router.get("/v1/inbox", response_model=wire.InboxPage, responses=documented(), operation_id="list_inbox")
+def listed(
+    curator: CuratorDep,
+    study_id: OfStudy = None,
+    query_id: OfQuery = None,
+    state: Annotated[Filter, Query(description="In this state alone.")] = "open",
+    page_size: PageSize = 50,
+    page_token: PageToken = None,
+) -> wire.InboxPage:
+    """Measurements that were asked for, oldest first; those that are open unless told."""
+    found, waiting = curator.inbox.page(state, study_id, query_id, int(page_token or 0), page_size + 1)
+    shown, token = page_of(found, page_size, lambda item: item.seq)
+    return wire.InboxPage(items=shown, open=waiting, next_page_token=token)
+
+
+@router.get(
+    "/v1/inbox/measurements/{measurement_id}",
+    response_model=wire.InboxItem,
+    responses=documented(),
+    operation_id="get_measurement",
+)
+def one(measurement_id: MeasurementId, curator: CuratorDep) -> wire.InboxItem:
+    """One measurement, with what was told of it last."""
+    return curator.inbox.one(measurement_id)
+
+
+@router.get(
+    "/v1/inbox.csv",
+    response_class=Response,
+    responses={200: {"content": {CSV: _FILE}}, **documented()},
+    operation_id="export_inbox",
+)
+def export(curator: CuratorDep, study_id: OfStudy = None) -> Response:
+    """The oldest 10,000 open measurements as a spreadsheet: fill in value, or decline_reason, and import it.
+
+    UTF-8 with a byte order mark. Text that a spreadsheet would take for a formula begins with an apostrophe.
+    """
+    headers = {"Content-Disposition": 'attachment; filename="inbox.csv"'}
+    return Response(curator.inbox.export(study_id), media_type=f"{CSV}; charset=utf-8", headers=headers)
+
+
+@router.post(
+    IMPORT_PATH,
+    status_code=201,
+    response_model=wire.InboxImport,
+    responses={200: {"model": wire.InboxImport, "description": "A dry run: nothing was stored."}, **documented(409)},
+    openapi_extra={"requestBody": {"required": True, "content": {CSV: _FILE}}},
+    operation_id="import_inbox",
+)
+async def import_(
+    request: Request,
+    asked: AskedDep,
+    curator: CuratorDep,
+    dry_run: Annotated[bool, Query(description="Check every line and store nothing.")] = False,
+) -> Response:
+    """Take a filled-in spreadsheet: the whole of it or, where a line is wrong, nothing. `errors` has line and column.
+
+    Cells may be separated by commas, semicolons or tabs. Only measurement_id, value, decline_reason and note are read;
+    a line with neither value nor reason is left open.
+    """
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media != CSV:
+        raise Invalid("send CSV", [{"field": "body", "message": f"Content-Type must be {CSV}"}])
+    body = await request.body()
+    found = await run_in_threadpool(curator.inbox.import_, asked, body, dry_run=dry_run)
+    if isinstance(found, wire.InboxImport):
+        return Response(found.model_dump_json(), 200, media_type="application/json")
+    return answer(request, found)
+
+
+@router.get(
+    "/v1/inbox/events",
+    response_class=StreamingResponse,
+    responses={200: {"content": {"text/event-stream": _EVENT}}, **documented()},
+    operation_id="follow_inbox",
+)
+async def events(
+    curator: CuratorDep,
+    seconds: Annotated[float, Query(ge=0, le=600, description="When the stream ends.")] = 300.0,
+) -> Response:
+    """Server-sent events: `inbox` now, and each time that something is asked or told; open it again when it ends."""
+    return StreamingResponse(curator.streams.follow(seconds), media_type="text/event-stream")
+
+
+@router.post(
+    "/v1/queries/{query_id}:answer",
+    response_model=wire.QueryMeasurements,
+    responses=documented(409),
+    operation_id="answer_query",
+)
+def tell(
+    request: Request, query_id: QueryId, told: wire.AnswerCreate, asked: AskedDep, curator: CuratorDep
+) -> Response:
+    """Tell what was measured: some or all of a query. What was declined or is overdue can still be answered."""
+    return answer(request, curator.inbox.answer(asked, query_id, told))
+
+
+@router.post(
+    "/v1/queries/{query_id}:decline",
+    response_model=wire.QueryMeasurements,
+    responses=documented(409),
+    operation_id="decline_query",
+)
+def decline(
+    request: Request, query_id: QueryId, told: wire.DeclineCreate, asked: AskedDep, curator: CuratorDep
+) -> Response:
+    """Tell what will not be measured. The modeler learns that the row has no answer, and not why."""
+    return answer(request, curator.inbox.decline(asked, query_id, told))
+
+
+@router.post(
+    "/v1/queries/{query_id}:correct",
+    response_model=wire.QueryMeasurements,
+    responses=documented(409),
+    operation_id="correct_query",
+)
+def correct(
+    request: Request, query_id: QueryId, told: wire.AnswerCreate, asked: AskedDep, curator: CuratorDep
+) -> Response:
+    """Replace answers by what is right. Where y is private, what the modeler was told is released anew, and charged.
+
+    What did not change keeps its released answers. 403 with `budget` where the budget does not allow it: then nothing
+    changes.
+    """
+    return answer(request, curator.inbox.correct(asked, query_id, told))

@@ -1,0 +1,71 @@
+"""What nobody waits for at a desk: dates that pass, and versions that a crash left begun."""
+
+import logging
+import threading
+from datetime import timedelta
+from functools import partial
+
+from curator_service.service.bells import INBOX, Bells
+from curator_service.service.inbox import Inbox
+from curator_service.service.versions import Versions
+from curator_service.store import inbox as table
+from shared.errors import BlindoptError
+from shared.serving.desk import Desk
+from shared.serving.store.base import moment, stamp
+from shared.serving.store.database import StoreFault
+
+log = logging.getLogger("blindopt.overdue")
+LONGEST_SECONDS = 60.0
+AGAIN_SECONDS = 1.0
+CLOSE_SECONDS = 5.0
+
+
+class Overdue:
+    """A thread that looks at the start, at each date, and when something was asked."""
+
+    def __init__(self, desk: Desk, inbox: Inbox, versions: Versions, bells: Bells) -> None:
+        self._desk = desk
+        self._inbox = inbox
+        self._versions = versions
+        self._closing = False
+        self._again = threading.Event()
+        self._thread = threading.Thread(target=self._serve, daemon=True, name="overdue")
+        bells.also(INBOX, self._again.set)
+
+    def start(self) -> None:
+        """Look now, and from now on."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Look no more."""
+        self._closing = True
+        self._again.set()
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_SECONDS)
+
+    def _serve(self) -> None:
+        while not self._closing:
+            self._again.clear()
+            try:
+                seconds = self.look()
+            except (BlindoptError, StoreFault):  # the database cannot be written: its requests say so
+                seconds = AGAIN_SECONDS
+            except Exception as error:  # its text may quote a value
+                log.error("fault", extra={"fields": {"kind": type(error).__name__}})
+                seconds = AGAIN_SECONDS
+            self._again.wait(seconds)
+
+    def look(self) -> float:
+        """Tell what is owed, let dates pass that have passed; the seconds until it is worth while to look again."""
+        self._versions.settle_all()
+        with self._desk.database.read() as db:
+            late = table.overdue(db, stamp(self._desk.clock()))
+        for query_id in late:
+            self._desk.database.write(partial(self._inbox.overdue, query_id=query_id))
+            self._inbox.changed([query_id])
+        with self._desk.database.read() as db:
+            due = table.next_due(db)
+        if due is None:
+            return LONGEST_SECONDS
+        left: timedelta = moment(due) - self._desk.clock()
+        return min(max(left.total_seconds(), 0.0), LONGEST_SECONDS)

@@ -1,0 +1,49 @@
+"""News of the inbox as server-sent events (WHATWG HTML, section 9.2)."""
+
+import time
+from collections.abc import AsyncIterator
+
+from starlette.concurrency import run_in_threadpool
+
+from curator_service.service.bells import INBOX, Bells
+from curator_service.service.inbox import Inbox
+from shared import wire
+from shared.errors import RateLimited
+
+STREAMS_MAX = 64
+BEAT_SECONDS = 15.0
+
+
+class Streams:
+    """As many streams at once as the service bears. Between news they hold neither a thread nor a connection."""
+
+    def __init__(self, inbox: Inbox, bells: Bells) -> None:
+        self._inbox = inbox
+        self._bells = bells
+        self._open = 0
+
+    def follow(self, seconds: float) -> AsyncIterator[str]:
+        """Tell news for so long. Raises RateLimited."""
+        if self._open >= STREAMS_MAX:
+            raise RateLimited(5)
+        return self._told(time.monotonic() + seconds)
+
+    async def _told(self, end: float) -> AsyncIterator[str]:
+        self._open += 1
+        try:
+            yield "retry: 1000\n\n"
+            last: wire.InboxNews | None = None
+            with self._bells.listening(INBOX) as event:
+                while True:
+                    event.clear()
+                    news = await run_in_threadpool(self._inbox.news)
+                    if news != last:
+                        last = news
+                        yield f"event: inbox\ndata: {news.model_dump_json()}\n\n"
+                    left = end - time.monotonic()
+                    if left <= 0 or self._bells.closing:
+                        return
+                    if not await self._bells.wait(event, min(left, BEAT_SECONDS)):
+                        yield ": beat\n\n"
+        finally:
+            self._open -= 1

@@ -1,0 +1,54 @@
+"""A study that people or a system measure, and those who have to do with it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from shared import wire
+from shared.client import MeasurerClient, OwnerClient, StudyClient
+from tests.conftest import Service
+
+LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=5.0)
+
+
+@dataclass
+class Asked:
+    """A study with everybody who has to do with it."""
+
+    service: Service
+    study: str
+    grant: wire.GrantReply
+    measurer_token: str
+    modeler: StudyClient
+    measurer: MeasurerClient
+    owner: OwnerClient
+
+    def ask(self, *rows: int, plays: int = 1, key: str | None = None) -> wire.QueryPending:
+        """A query of rows."""
+        items = [wire.RowPlays(row=row, plays=plays) for row in rows]
+        found, _ = self.modeler.ask(wire.QueryRequest(rows=items), key=key or f"key-{rows}-{plays}")
+        assert isinstance(found, wire.QueryPending)
+        return found
+
+    def of(self, query_id: str) -> list[wire.InboxItem]:
+        """The measurements of a query."""
+        return list(self.measurer.inbox(query_id=query_id, state="all"))
+
+    def answer(self, query_id: str, *values: float, **more: Any) -> wire.QueryMeasurements:
+        """Answer the first open measurements of a query."""
+        return self.measurer.answer(
+            query_id, told([i for i in self.of(query_id) if i.state == "open"], *values), **more
+        )
+
+    def reply(self, query_id: str, **more: Any) -> wire.QueryReply:
+        """What the modeler is told."""
+        found, _ = self.modeler.query(query_id, **more)
+        assert isinstance(found, wire.QueryReply)
+        return found
+
+
+def told(items: list[wire.InboxItem], *values: float, note: str | None = None) -> wire.AnswerCreate:
+    """Values for measurements, in their order."""
+    pairs = zip(items, values, strict=False)
+    return wire.AnswerCreate(
+        values=[wire.Measured(measurement_id=item.id, value=value) for item, value in pairs], note=note
+    )
