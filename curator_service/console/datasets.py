@@ -73,7 +73,9 @@ async def one(page: Page) -> Response:
     dataset = await page.api.get(f"/v1/datasets/{page.path['dataset_id']}")
     if page.query.get("as") == "csv":
         head = ("column", "type", "missing", "minimum", "maximum")
-        return page.csv(f"columns-{dataset['id']}", head, [[c["name"], *(c[h] for h in head[1:])] for c in dataset["columns"]])
+        return page.csv(
+            f"columns-{dataset['id']}", head, [[c["name"], *(c[h] for h in head[1:])] for c in dataset["columns"]]
+        )
     spent = await page.api.get(f"/v1/datasets/{dataset['id']}/ledger", page_size=1)
     return page.show("dataset.html", title=dataset["name"], trail=_TRAIL, dataset=dataset, spent=spent)
 

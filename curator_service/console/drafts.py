@@ -121,7 +121,9 @@ async def _show(
         told["checked"] = await page.api.post("/v1/studies:check", told["spec"])
     told["carried"] = drafting.carried(form, step)
     place = NAMES.index(step)
-    told["steps"] = [(title, "done" if i < place else "here" if i == place else "next") for i, (_, title) in enumerate(STEPS)]
+    told["steps"] = [
+        (title, "done" if i < place else "here" if i == place else "next") for i, (_, title) in enumerate(STEPS)
+    ]
     title = f"New study: {STEPS[place][1]}"
     status = 200 if form.ok else 422
     return page.show(f"draft_{step}.html", title=title, trail=_TRAIL, status=status, epsilons=_EPSILONS, **told)

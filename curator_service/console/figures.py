@@ -7,6 +7,7 @@ from typing import Any
 from curator_service.console.reading import real
 from shared.serving.console.charts import Bar, Chart, Level, Series, bars, line
 
+_BARS_MAX = 16
 _YARDSTICKS = ("identity", "random_rows")
 _ATTACKS = {
     "known_rows": "known rows",
@@ -35,7 +36,11 @@ def regret(forecast: dict[str, Any]) -> Chart:
             )
         )
     titles = {"identity": "without protection", "random_rows": "random rows"}
-    levels = [Level(p["regret"], titles[p["mechanism"]]) for p in points if p["mechanism"] in _YARDSTICKS and p["epsilon"] is None]
+    levels = [
+        Level(p["regret"], titles[p["mechanism"]])
+        for p in points
+        if p["mechanism"] in _YARDSTICKS and p["epsilon"] is None
+    ]
     return line(
         "regret",
         "What privacy costs in quality",
@@ -85,11 +90,15 @@ def spent(account: dict[str, Any], curve: dict[str, Any]) -> list[Chart]:
     return charts
 
 
-def exposure(accounting: dict[str, Any]) -> Chart:
-    """How many rows have had how many answers."""
-    found = [Bar(_answers(part["answers"]), part["rows"]) for part in accounting["rows"]]
-    return bars("exposure", "How often rows were answered about", found, value="rows", name="answers about a row")
+def exposure(histogram: dict[str, Any]) -> Chart:
+    """How many rows were measured how often; often measured ones together, where there are many kinds."""
+    counts = histogram["counts"]
+    shown = counts if len(counts) <= _BARS_MAX else counts[: _BARS_MAX - 1]
+    found = [Bar(_times(part["plays"]), part["rows"]) for part in shown]
+    if rest := counts[len(shown) :]:
+        found.append(Bar(f"{rest[0]['plays']:,} times or more", sum(part["rows"] for part in rest)))
+    return bars("exposure", "How often rows were measured", found, value="rows", name="a row was measured")
 
 
-def _answers(count: int) -> str:
+def _times(count: int) -> str:
     return "never" if count == 0 else "once" if count == 1 else f"{count:,} times"

@@ -52,7 +52,9 @@ async def _shown(page: Page, made: dict[str, object]) -> Response:
     trail = [("Studies", "/studies"), (study["spec"]["name"], here), ("Grants", f"{here}/grants")]
     seen = page.request.url
     address = f"{seen.scheme}://{seen.netloc}"
-    return page.show("grant_made.html", title="A token for a modeler", trail=trail, study=study, made=made, address=address)
+    return page.show(
+        "grant_made.html", title="A token for a modeler", trail=trail, study=study, made=made, address=address
+    )
 
 
 @pages.post("/studies/{study_id}/grants/{grant_id}:revoke", roles=("owner",))

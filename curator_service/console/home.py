@@ -11,7 +11,7 @@ from shared.serving.console import ApiProblem, Page, Pages
 pages = Pages()
 _NEAR = 0.8
 _SHOWN = 8
-ROLES = ("owner", "measurer", "auditor")
+
 
 
 @pages.get("/", roles=("owner", "measurer", "auditor"), nav="Home")
@@ -42,8 +42,7 @@ async def _waiting(page: Page) -> dict[str, Any]:
         told["near"] = [
             (account, spent)
             for account in accounts
-            if account["state"] == "open"
-            and (spent := [part for part in shares(account) if part["share"] >= _NEAR])
+            if account["state"] == "open" and (spent := [part for part in shares(account) if part["share"] >= _NEAR])
         ][:_SHOWN]
         told["verification"] = await page.api.get("/v1/audit/verification")
     if page.may("owner"):

@@ -80,7 +80,13 @@ async def preview(page: Page, form: Form) -> Response:
         report = await page.api.post(f"/v1/studies/{page.path['study_id']}:preview")
     except ApiProblem as problem:
         return page.show(
-            "study.html", trail=_TRAIL, status=problem.status, report=None, previewed=False, form=form.failed(problem), **told
+            "study.html",
+            trail=_TRAIL,
+            status=problem.status,
+            report=None,
+            previewed=False,
+            form=form.failed(problem),
+            **told,
         )
     chart = figures.attacks(report["attacks"])
     return page.show("study.html", trail=_TRAIL, report=report, previewed=True, form=None, attacks_chart=chart, **told)
@@ -94,7 +100,13 @@ async def release(page: Page, form: Form) -> Response:
         form.wrong("sure", "Say that you have looked at it")
         told = await _told(page)
         return page.show(
-            "study.html", trail=_TRAIL, status=422, report=told["study"]["report"], previewed=False, form=form.again(), **told
+            "study.html",
+            trail=_TRAIL,
+            status=422,
+            report=told["study"]["report"],
+            previewed=False,
+            form=form.again(),
+            **told,
         )
     task = asyncio.create_task(_release(page, form.key))
     _under_way[identity] = task

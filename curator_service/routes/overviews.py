@@ -52,6 +52,18 @@ def account(study_id: StudyId, curator: CuratorDep) -> wire.StudyAccount:
 
 
 @router.get(
+    "/v1/studies/{study_id}/exposure/histogram",
+    response_model=wire.ExposureHistogram,
+    responses=documented(),
+    dependencies=_READ,
+    operation_id="get_exposure_histogram",
+)
+def histogram(study_id: StudyId, curator: CuratorDep) -> wire.ExposureHistogram:
+    """How many rows were measured how often."""
+    return curator.overviews.histogram(study_id)
+
+
+@router.get(
     "/v1/studies/{study_id}/ledger/curve",
     response_model=wire.LedgerCurve,
     responses=documented(),

@@ -8,10 +8,10 @@ from curator_service.service.datasets import Datasets
 from curator_service.service.exchange import Exchanges
 from curator_service.service.forecasts import Forecasts
 from curator_service.service.grants import Grants
-from curator_service.service.overviews import Overviews
 from curator_service.service.inbox import Inbox
 from curator_service.service.measurers import Measurers
 from curator_service.service.overdue import Overdue
+from curator_service.service.overviews import Overviews
 from curator_service.service.released import ReleasedStudies
 from curator_service.service.releases import Releases
 from curator_service.service.streams import Streams

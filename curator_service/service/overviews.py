@@ -1,5 +1,6 @@
 """What the owner's people look at before they act: a draft that is not made yet, and what studies have spent."""
 
+from collections import Counter
 from typing import Any
 
 from curator_service import store
@@ -70,6 +71,20 @@ class Overviews:
                 )
                 for row in chosen
             ],
+        )
+
+    def histogram(self, study_id: str) -> wire.ExposureHistogram:
+        """How often the rows of a study were measured. Raises NotFound."""
+        with self._desk.database.read() as db:
+            row = store.find(db, store.studies, study_id)
+            n = int(store.find(db, store.datasets, row.dataset_id).rows)
+            counts: Counter[int] = Counter()
+            for _, plays, rows in lines.asked_rows(db, study_id):
+                counts[plays] += rows
+        if never := n - sum(counts.values()):
+            counts[0] += never
+        return wire.ExposureHistogram(
+            counts=[wire.RowsAsked(plays=plays, rows=rows) for plays, rows in sorted(counts.items())]
         )
 
 

@@ -64,7 +64,15 @@ from shared.wire.inbox import (
 )
 from shared.wire.ledgers import Accounting, ExposurePage, LedgerEntry, LedgerPage, Loss, RowExposure, RowsLoss
 from shared.wire.measurements import ColumnMeasurement, InboxMeasurement, MeasurementSpec, WebhookMeasurement
-from shared.wire.overviews import LedgerCurve, LedgerPoint, StudyAccount, StudyAccountPage, StudyCheck
+from shared.wire.overviews import (
+    ExposureHistogram,
+    LedgerCurve,
+    LedgerPoint,
+    RowsAsked,
+    StudyAccount,
+    StudyAccountPage,
+    StudyCheck,
+)
 from shared.wire.problems import BudgetProblem, FieldProblem, Problem
 from shared.wire.queries import (
     Answer,
@@ -228,6 +236,7 @@ __all__ = [
     "Delta",
     "EndedBecause",
     "Epsilon",
+    "ExposureHistogram",
     "ExposurePage",
     "FailureProbability",
     "Feature",
@@ -326,6 +335,7 @@ __all__ = [
     "Rotation",
     "RowExposure",
     "RowPlays",
+    "RowsAsked",
     "RowsLoss",
     "RunCreate",
     "RunExport",

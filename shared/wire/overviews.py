@@ -52,6 +52,19 @@ class StudyAccountPage(Page):
     accounts: list[StudyAccount] = Field(description="In the order in which the studies were made.")
 
 
+class RowsAsked(Reply):
+    """Rows that were measured equally often."""
+
+    plays: int = Field(ge=0, description="Measurements that were released of each of them.")
+    rows: int = Field(ge=1, description="How many rows.")
+
+
+class ExposureHistogram(Reply):
+    """How often the rows of a study were measured."""
+
+    counts: list[RowsAsked] = Field(description="By measurements; rows that were never asked are counted with 0.")
+
+
 class LedgerPoint(Reply):
     """What a study had spent with one line of its ledger."""
 

@@ -111,7 +111,7 @@ ALLOWED = {
         **{f"{method} {STUDY}/grants": OWNER for method in ("GET", "POST")},
         **{f"POST {GRANT}{verb}": OWNER for verb in (":revoke", ":rotate", "/tokens/{kid}:revoke")},
         **{f"GET {STUDY}/{account}": READERS for account in ("ledger", "exposure", "accounting")},
-        **{f"GET {STUDY}/{account}": READERS for account in ("account", "ledger/curve")},
+        **{f"GET {STUDY}/{account}": READERS for account in ("account", "ledger/curve", "exposure/histogram")},
         "GET /v1/accounts": READERS,
         "POST /v1/studies:check": OWNER,
         "GET /v1/audit/verification": READERS,
