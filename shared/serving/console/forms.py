@@ -79,7 +79,7 @@ class Form:
         """A finite number; else an error beside its field, and None."""
         text = self._number(name, needed=needed)
         try:
-            value = None if text is None else float(text)
+            value = None if text is None else float(text.replace("_", "?"))  # what Python takes and people do not write
         except ValueError:
             value = math.nan
         if value is not None and not math.isfinite(value):

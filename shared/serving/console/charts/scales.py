@@ -16,7 +16,7 @@ def finite(value: object) -> float | None:
     try:
         number = float(value)
     except OverflowError:
-        number = math.copysign(LARGEST, value)
+        number = LARGEST if value > 0 else -LARGEST  # a whole number of over 300 digits
     if math.isnan(number):
         return None
     return max(-LARGEST, min(LARGEST, number))

@@ -45,7 +45,7 @@ def scatter(
     bottom, right = chart.HEIGHT - chart.BOTTOM, chart.WIDTH - chart.RIGHT
     xs = scale_of((v for g in groups for v in g.x), chart.LEFT + 8, right - 8)
     ys = scale_of((v for g in groups for v in g.y), bottom - 8, chart.TOP + 8)
-    shades = scale_of((v for g in groups for v in g.colour), 0, _SHADES - 1e-6)
+    shades = scale_of((v for g in groups for v in g.colour), 0, _SHADES)
     sizes = scale_of((v for g in groups for v in g.size), _RADIUS_MIN**2, _RADIUS_MAX**2, zero=True)
     drawn = [mark for i, g in enumerate(groups) for mark in _marks(g, i, (xs, ys, shades, sizes), (x, y, colour, size))]
     count = sum(len(g.x) for g in groups)
@@ -80,7 +80,7 @@ def _marks(
             continue
         shade = shades.place(g.colour[i]) if g.colour else None
         area = sizes.place(g.size[i]) if g.size else None
-        look = f"c{number % chart.COLOURS}" if shade is None else f"k{int(shade)}"
+        look = f"c{number % chart.COLOURS}" if shade is None else f"k{min(int(shade), _SHADES - 1)}"
         values = (g.x[i], g.y[i], g.colour[i] if g.colour else None, g.size[i] if g.size else None)
         said = ", ".join(f"{n} {words.number(v)}" for n, v in zip(names, values, strict=True) if v is not None)
         named = g.labels[i] if g.labels else g.name
