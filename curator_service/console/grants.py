@@ -1,5 +1,7 @@
 """Grants: a modeler's tokens for one study."""
 
+from typing import Any
+
 from starlette.responses import Response
 
 from shared.serving.console import ApiProblem, Form, Page, Pages
@@ -49,12 +51,13 @@ async def rotate(page: Page, form: Form) -> Response:
 async def _shown(page: Page, made: dict[str, object]) -> Response:
     study = await page.api.get(f"/v1/studies/{page.path['study_id']}")
     here = f"/studies/{study['id']}"
-    trail = [("Studies", "/studies"), (study["spec"]["name"], here), ("Grants", f"{here}/grants")]
     seen = page.request.url
-    address = f"{seen.scheme}://{seen.netloc}"
-    return page.show(
-        "grant_made.html", title="A token for a modeler", trail=trail, study=study, made=made, address=address
-    )
+    told: dict[str, Any] = {
+        "trail": [("Studies", "/studies"), (study["spec"]["name"], here), ("Grants", f"{here}/grants")],
+        "address": f"{seen.scheme}://{seen.netloc}",
+        "made": made,
+    }
+    return page.show("grant_made.html", title="A token for a modeler", **told)
 
 
 @pages.post("/studies/{study_id}/grants/{grant_id}:revoke", roles=("owner",))

@@ -13,7 +13,6 @@ _NEAR = 0.8
 _SHOWN = 8
 
 
-
 @pages.get("/", roles=("owner", "measurer", "auditor"), nav="Home")
 async def home(page: Page) -> Response:
     """What waits, by role."""

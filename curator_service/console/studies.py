@@ -32,7 +32,11 @@ async def one(page: Page) -> Response:
     told = await _told(page)
     if page.query.get("as") == "json":
         return page.stream(f"/v1/studies/{page.path['study_id']}")
-    return page.show("study.html", trail=_TRAIL, report=told["study"]["report"], previewed=False, form=None, **told)
+    return _shown(page, told)
+
+
+def _shown(page: Page, told: dict[str, Any], form: Form | None = None, status: int = 200) -> Response:
+    return page.show("study.html", trail=_TRAIL, status=status, form=form, **told)
 
 
 async def _told(page: Page) -> dict[str, Any]:
@@ -50,6 +54,8 @@ async def _told(page: Page) -> dict[str, Any]:
         "dataset": dataset,
         "forecasts": forecasts[::-1][:5],
         "live_grants": sum(grant["state"] == "live" for grant in grants),
+        "report": study["report"],
+        "previewed": False,
         "failure": _failures.pop(identity, None),
     }
 
@@ -79,17 +85,8 @@ async def preview(page: Page, form: Form) -> Response:
     try:
         report = await page.api.post(f"/v1/studies/{page.path['study_id']}:preview")
     except ApiProblem as problem:
-        return page.show(
-            "study.html",
-            trail=_TRAIL,
-            status=problem.status,
-            report=None,
-            previewed=False,
-            form=form.failed(problem),
-            **told,
-        )
-    chart = figures.attacks(report["attacks"])
-    return page.show("study.html", trail=_TRAIL, report=report, previewed=True, form=None, attacks_chart=chart, **told)
+        return _shown(page, told, form.failed(problem), problem.status)
+    return _shown(page, told | {"report": report, "previewed": True, "charts": figures.attacks(report["attacks"])})
 
 
 @pages.post("/studies/{study_id}:release", roles=("owner",))
@@ -98,16 +95,7 @@ async def release(page: Page, form: Form) -> Response:
     identity = page.path["study_id"]
     if not form.has("sure"):
         form.wrong("sure", "Say that you have looked at it")
-        told = await _told(page)
-        return page.show(
-            "study.html",
-            trail=_TRAIL,
-            status=422,
-            report=told["study"]["report"],
-            previewed=False,
-            form=form.again(),
-            **told,
-        )
+        return _shown(page, await _told(page), form.again(), 422)
     task = asyncio.create_task(_release(page, form.key))
     _under_way[identity] = task
     done, _ = await asyncio.wait({task}, timeout=_WAIT_SECONDS)

@@ -48,8 +48,8 @@ async def _form(page: Page, form: Form, report: dict[str, Any] | None = None, st
     if private is not None and public is not None:
         known = {column["name"] for column in public["columns"]}
         shared = [column["name"] for column in private["columns"] if column["name"] in known]
-    told = {"datasets": datasets, "columns": shared, "report": report, "losses": LOSSES, "status": status}
-    return page.show("tuning_new.html", title="New tuning", trail=_TRAIL, form=form, **told)
+    told: dict[str, Any] = {"datasets": datasets, "columns": shared, "report": report, "losses": LOSSES}
+    return page.show("tuning_new.html", title="New tuning", trail=_TRAIL, form=form, status=status, **told)
 
 
 @pages.post("/tunings/new", roles=("owner",))
