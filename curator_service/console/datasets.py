@@ -50,7 +50,9 @@ async def register(page: Page, form: Form) -> Response:
     try:
         made = await page.api.upload("/v1/datasets", fields, {"file": upload}, key=form.key)
     except ApiProblem as problem:
-        return _again(page, form.failed(problem), file, problem.status)
+        failed = form.failed(problem)
+        failed.errors.pop("", None)  # cells of the file: a table of its own shows them
+        return _again(page, failed, file, problem.status)
     read, dropped = len(made["columns"]), len(made["dropped"])
     left = f"; {dropped} more in the file were neither read nor stored" if dropped else ""
     return page.go(f"/datasets/{made['id']}", f"Registered: {made['rows']:,} rows, {read} columns{left}.")

@@ -40,7 +40,9 @@ async def import_(page: Page, form: Form) -> Response:
             headers={"content-type": "text/csv"},
         )
     except ApiProblem as problem:
-        return _again(page, form.failed(problem), problem.status)
+        failed = form.failed(problem)
+        failed.errors.pop("", None)  # lines of the file: a table of its own shows them
+        return _again(page, failed, problem.status)
     found = reply.json
     if dry:
         return page.show(
