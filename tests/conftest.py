@@ -26,6 +26,7 @@ START_SECONDS = 60.0
 WAIT_SECONDS = 60.0
 ROOT = Path(__file__).parent.parent
 LONGEST = (
+    "test_components.py",
     "test_crash_matrix.py",
     "test_openapi.py",
     "test_tampering.py",

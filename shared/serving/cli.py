@@ -25,6 +25,7 @@ from shared.errors import BlindoptError, LogBroken, StateConflict
 from shared.serving import logs, users_cli
 from shared.serving.desk import Desk
 from shared.serving.settings import ServiceSettings
+from shared.serving.store import sessions
 from shared.serving.store.database import Connection, only_process
 from shared.serving.store.tokens import is_live
 from shared.serving.tokens import Role
@@ -119,6 +120,7 @@ def build(
                     archive.check(source, opened, files)
                     head = _verified(opened, check)
                     opened.database.write(lambda db: restored(db, opened))
+                    opened.database.write(lambda db: sessions.end_every(db, opened.clock()))
                 archive.settle(partial)
         typer.echo(f"restored {head.size} records, root {head.root}")
         if after_restore:

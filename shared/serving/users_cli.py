@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from shared.errors import Invalid, NotFound, StateConflict
-from shared.serving import passwords
 from shared.serving.desk import Desk
 from shared.serving.store import logs, sessions, users
 from shared.serving.store.base import stamp
@@ -43,7 +42,7 @@ def build(
         if role not in roles:
             raise typer.BadParameter(f"{service} knows {', '.join(roles)}", param_hint="--role")
         with plain_errors():
-            stored = passwords.hash_of(_password(password_file))
+            stored = _hashed(password_file)
             with opened() as desk:
                 user = desk.database.write(lambda db: _add(db, desk, name, role, stored))
         typer.echo(f"{user.id} {user.name} ({user.role})")
@@ -53,7 +52,7 @@ def build(
         """Set another password. Every session of the person ends."""
         with plain_errors(), opened_existing() as desk:
             desk.database.write(lambda db: _named(db, name))
-            stored = passwords.hash_of(_password(password_file))
+            stored = _hashed(password_file)
             desk.database.write(lambda db: _set(db, desk, name, stored))
         typer.echo(f"a new password for {name}; open sessions have ended")
 
@@ -73,6 +72,12 @@ def build(
                 typer.echo(f"{user.id}  {user.role:8}  {state:19}  since {user.created_at[:10]}  {user.name}")
 
     return cli
+
+
+def _hashed(file: Path | None) -> str:
+    from shared.serving import passwords  # its library takes a moment to load, and no other command needs it
+
+    return passwords.hash_of(_password(file))
 
 
 def _password(file: Path | None) -> str:

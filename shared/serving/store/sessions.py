@@ -78,6 +78,11 @@ def end(db: Connection, id_sha256: bytes, now: datetime) -> None:
     db.execute(update(_sessions).where(where).values(ended_at=stamp(now)))
 
 
+def end_every(db: Connection, now: datetime) -> None:
+    """Refuse every session from now on."""
+    db.execute(update(_sessions).where(_sessions.c.ended_at.is_(None)).values(ended_at=stamp(now)))
+
+
 def end_of_user(db: Connection, user_id: str, now: datetime) -> None:
     """Refuse every session of a person from now on."""
     where = (_sessions.c.user_id == user_id) & _sessions.c.ended_at.is_(None)
