@@ -69,6 +69,10 @@ def _kinds(curator, query_id):
     return Counter(kind for (kind,) in found)
 
 
+def _has_told(curator, query_id, version):
+    return version in _bodies(curator, query_id)
+
+
 def _bodies(curator, query_id):
     found = curator.rows("SELECT version, body FROM revisions WHERE query_id = ? ORDER BY version", query_id)
     return dict(found)
@@ -97,7 +101,7 @@ def test_a_kill_leaves_one_charge_and_one_draw_for_each_version(curator, study, 
                 begun = act != "ask" and KILLS[act, point]
                 if begun:  # nobody asks again: it is told all the same
                     version = 1 if act == "answer" else 2
-                    _wait_for(lambda version=version: version in _bodies(curator, query.id))
+                    _wait_for(functools.partial(_has_told, curator, query.id, version))
                 stored = {record["kind"] for record in curator.records()[before + 1 :]}
                 names = {"ask": "charge", "answer": "measurement.answered", "correct": "measurement.corrected"}
                 assert (names[act] in stored) == KILLS[act, point]
