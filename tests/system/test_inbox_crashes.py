@@ -2,16 +2,15 @@
 
 import functools
 import signal
-import threading
 import time
 from collections import Counter
 
 import pytest
 
 from shared import wire
-from shared.client import MeasurerClient, OwnerClient, StudyClient
+from shared.client import MeasurerClient, OwnerClient
 from shared.errors import Unreachable
-from tests.curator_service.inbox.asked import LAPLACE, told
+from tests.curator_service.inbox.asked import LAPLACE, opened, told
 from tests.system.crashing import Forked, Shot, shots
 
 PATIENCE_SECONDS = 60.0
@@ -50,10 +49,10 @@ def _forked(service, log):
 
 
 @pytest.fixture(scope="module")
-def study(curator, small, asked_of):
+def study(curator, small):
     with OwnerClient(curator.url, curator.token) as owner:
         dataset = owner.register("small", small.csv, public=True).id
-    with asked_of(curator, dataset, answers=LAPLACE) as asked:
+    with opened(small, curator, dataset, answers=LAPLACE) as asked:
         yield asked
 
 
@@ -82,44 +81,47 @@ def _bodies(curator, query_id):
 def test_a_kill_leaves_one_charge_and_one_draw_for_each_version(curator, study, act, point):
     control, key = curator.folder / "control", f"{act} {point}"
     rows = [wire.RowPlays(row=row) for row in (3, 4)]
-    steps = {
-        "ask": lambda client: study.modeler.ask(wire.QueryRequest(rows=rows), key=key)[0],
-        "answer": lambda client: client.answer(query.id, told(items, 1.0, 2.0), key=f"answer {key}"),
-        "correct": lambda client: client.correct(query.id, told(items[:1], 3.0), key=f"correct {key}"),
-    }
-    seen = {}
+    asked, seen = {}, {}
+
+    def step_of(step, client):
+        if step == "ask":
+            return study.modeler.ask(wire.QueryRequest(rows=rows), key=key)[0]
+        if step == "answer":
+            return client.answer(asked["id"], told(asked["items"], 1.0, 2.0), key=f"answer {key}")
+        return client.correct(asked["id"], told(asked["items"][:1], 3.0), key=f"correct {key}")
+
     with MeasurerClient(curator.url, study.measurer_token) as client:
         for step in ("ask", "answer", "correct"):
             if step == act:
                 before, killed = curator.records()[-1]["seq"], len(shots(control))
                 Shot(point).aim(control)
                 with pytest.raises(Unreachable):
-                    steps[step](client)
+                    step_of(step, client)
                 assert curator.process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
                 assert len(shots(control)) == killed + 1
                 curator.start()
                 begun = act != "ask" and KILLS[act, point]
                 if begun:  # nobody asks again: it is told all the same
                     version = 1 if act == "answer" else 2
-                    _wait_for(functools.partial(_has_told, curator, query.id, version))
+                    _wait_for(functools.partial(_has_told, curator, asked["id"], version))
                 stored = {record["kind"] for record in curator.records()[before + 1 :]}
                 names = {"ask": "charge", "answer": "measurement.answered", "correct": "measurement.corrected"}
                 assert (names[act] in stored) == KILLS[act, point]
-            found = steps[step](client)
+            found = step_of(step, client)
+            assert isinstance(found, wire.QueryPending if step == "ask" else wire.QueryMeasurements)
             if step == "ask":
-                query = found
-                items = list(client.inbox(query_id=query.id))
-                assert len(items) == 2
-            seen |= _bodies(curator, query.id) | {"steps": step}
-            assert {v: body for v, body in seen.items() if v in (1, 2)} == _bodies(curator, query.id)
-            assert steps[step](client) == found  # under its key, nothing more happens
-    assert _kinds(curator, query.id) == {"answers": 2, "correction": 1}
-    bodies = _bodies(curator, query.id)
+                asked = {"id": found.id, "items": list(client.inbox(query_id=found.id))}
+                assert len(asked["items"]) == 2
+            seen = _bodies(curator, asked["id"]) | seen  # what was told once stays
+            assert seen == _bodies(curator, asked["id"])
+            assert step_of(step, client) == found  # under its key, nothing more happens
+    assert _kinds(curator, asked["id"]) == {"answers": 2, "correction": 1}
+    bodies = _bodies(curator, asked["id"])
     assert list(bodies) == [1, 2]
     first, second = (wire.QueryReply.model_validate_json(body) for body in bodies.values())
     assert first.answers[1] == second.answers[1]
     assert first.answers[0] != second.answers[0]
-    assert study.modeler.query(query.id)[1].body == bodies[2]
+    assert study.modeler.query(asked["id"])[1].body == bodies[2]
 
 
 def test_after_all_kills_the_log_verifies(curator, study):
@@ -127,9 +129,9 @@ def test_after_all_kills_the_log_verifies(curator, study):
     assert (verified.returncode, verified.stderr) == (0, "")
 
 
-def test_a_date_that_passed_while_the_curator_was_down_counts_at_its_start(curator, study, asked_of):
+def test_a_date_that_passed_while_the_curator_was_down_counts_at_its_start(curator, study, small):
     dataset = study.owner.study(study.study).spec.dataset_id
-    with asked_of(curator, dataset, measurement={"due_hours": 0.001}) as asked:
+    with opened(small, curator, dataset, measurement={"due_hours": 0.001}) as asked:
         query = asked.ask(3)
         curator.kill()
         time.sleep(4.0)
@@ -138,29 +140,3 @@ def test_a_date_that_passed_while_the_curator_was_down_counts_at_its_start(curat
         assert asked.reply(query.id).declined == [3]
         assert asked.of(query.id)[0].state == "overdue"
         assert asked.measurer.answer(query.id, told(asked.of(query.id), 1.0)).version == 2
-
-
-def test_a_shutdown_lets_those_who_wait_go_at_once(curator, study):
-    query, found = study.ask(9), {}
-
-    def look():
-        with StudyClient(curator.url, study.grant.token, study.study) as modeler:
-            found["reply"] = modeler.query(query.id, wait_s=50)[0]
-
-    def follow():
-        with curator.http(study.measurer_token) as http, http.stream("GET", "/v1/inbox/events?seconds=50") as stream:
-            found["events"] = [line for line in stream.iter_lines() if line.startswith("data")]
-
-    threads = [threading.Thread(target=act) for act in (look, follow)]
-    for thread in threads:
-        thread.start()
-    time.sleep(1.0)
-    curator.process.send_signal(signal.SIGTERM)
-    began = time.monotonic()
-    assert curator.process.wait(15) == 0
-    for thread in threads:
-        thread.join(15)
-    assert time.monotonic() - began < 15
-    assert found["reply"].state == "pending"
-    assert len(found["events"]) == 1
-    curator.start()

@@ -1,12 +1,15 @@
 """The owner's own system measures, over real HTTP: well, slowly, wrongly, later, and not at all."""
 
 import json
+import threading
 import time
 from contextlib import ExitStack
 
 import pytest
 
 from shared import wire
+from shared.client import StudyClient
+from shared.errors import Remote
 from tests.curator_service.inbox.asked import told
 from tests.curator_service.scoring.scorer import KEY, serving
 
@@ -157,9 +160,34 @@ def test_a_restart_goes_on_where_it_was(house, lab, until):
     assert (told.returncode, told.stderr) == (0, "")
 
 
-def test_a_draft_needs_the_setting(owner, dataset, study_of):
-    from shared.errors import Remote
+def test_a_shutdown_lets_those_who_wait_go_at_once(house, lab):
+    (curator, _, replies), study, found = house, lab, {}
+    replies["next"] = lambda asked, number: (202, b"")
+    query = study.ask(19)
 
+    def look():
+        with StudyClient(curator.url, study.grant.token, study.study) as modeler:
+            found["reply"] = modeler.query(query.id, wait_s=50)[0]
+
+    def follow():
+        with curator.http(study.measurer_token) as http, http.stream("GET", "/v1/inbox/events?seconds=50") as stream:
+            found["events"] = [line for line in stream.iter_lines() if line.startswith("data")]
+
+    threads = [threading.Thread(target=act) for act in (look, follow)]
+    for thread in threads:
+        thread.start()
+    time.sleep(1.0)
+    began = time.monotonic()
+    assert curator.stop(15) == 0
+    for thread in threads:
+        thread.join(15)
+    assert time.monotonic() - began < 15
+    assert found["reply"].state == "pending"
+    assert len(found["events"]) == 1
+    curator.start()
+
+
+def test_a_draft_needs_the_setting(owner, dataset, study_of):
     with pytest.raises(Remote, match="MEASURER_URL"):
         owner.create_study(study_of(dataset.id, source="webhook"))
 
