@@ -9,7 +9,18 @@ from starlette.concurrency import run_in_threadpool
 
 from curator_service import console
 from curator_service.desk import open_desk
-from curator_service.routes import accounts, advisories, datasets, exchange, forecasts, inbox, meta, studies, tunings
+from curator_service.routes import (
+    accounts,
+    advisories,
+    datasets,
+    exchange,
+    forecasts,
+    inbox,
+    meta,
+    overviews,
+    studies,
+    tunings,
+)
 from curator_service.service.curator import Curator
 from curator_service.settings import Settings
 from curator_service.vault import Vault
@@ -51,7 +62,7 @@ def build(settings: Settings) -> FastAPI:
         role = None if principal is None else principal.role
         if path in ("/v1/datasets", "/console/datasets") and role == "owner":
             return settings.upload_limit_bytes
-        if path in inbox.LARGE and role in ("owner", "measurer"):
+        if path in (*inbox.LARGE, "/console/inbox/import") and role in ("owner", "measurer"):
             return inbox.LARGE_BYTES
         return settings.body_limit_bytes
 
@@ -65,6 +76,7 @@ def build(settings: Settings) -> FastAPI:
             exchange.router,
             inbox.router,
             accounts.router,
+            overviews.router,
             meta.router,
             datasets.router,
             studies.router,
@@ -83,5 +95,10 @@ def build(settings: Settings) -> FastAPI:
         console=console.build(),
     )
     app.state.curator = curator
-    app.state.leave = curator.bells.close
+
+    def leave() -> None:
+        app.state.leaving = True
+        curator.bells.close()
+
+    app.state.leave = leave
     return app

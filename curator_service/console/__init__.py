@@ -2,10 +2,38 @@
 
 from pathlib import Path
 
-from curator_service.console import home
+from curator_service.console import (
+    accounts,
+    datasets,
+    drafts,
+    forecasts,
+    grants,
+    home,
+    inbox,
+    inbox_files,
+    log,
+    mechanisms,
+    studies,
+    tunings,
+)
 from shared.serving.console import Console
 
 
 def build() -> Console:
     """The console, before it is given its service."""
-    return Console("Curator", [home.pages], Path(__file__).parent)
+    # The order of the menu.
+    modules = (
+        home,
+        datasets,
+        drafts,  # before studies: /studies/new is no study
+        studies,
+        forecasts,
+        grants,
+        inbox_files,  # before inbox: /inbox/import is no measurement
+        inbox,
+        tunings,
+        accounts,
+        mechanisms,
+        log,
+    )
+    return Console("Curator", [module.pages for module in modules], Path(__file__).parent)

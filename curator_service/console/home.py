@@ -1,14 +1,79 @@
-"""The first page."""
+"""The first page: what waits for whoever has logged in."""
+
+from typing import Any
 
 from starlette.responses import Response
 
-from shared.serving.console import Page, Pages
+from curator_service.console.live import follow
+from curator_service.console.reading import every, shares
+from shared.serving.console import ApiProblem, Page, Pages
 
 pages = Pages()
+_NEAR = 0.8
+_SHOWN = 8
 
 
 @pages.get("/", roles=("owner", "measurer", "auditor"), nav="Home")
 async def home(page: Page) -> Response:
-    """Where one lands after the login."""
-    meta = await page.api.get("/v1/meta")
-    return page.show("home.html", title="Home", meta=meta)
+    """What waits, by role."""
+    return page.show("home.html", title="What waits for you", **await _waiting(page))
+
+
+@pages.get("/waiting", roles=("owner", "measurer", "auditor"))
+async def waiting(page: Page) -> Response:
+    """The same, as a part of the page."""
+    return page.fragment("home_part.html", **await _waiting(page))
+
+
+@pages.get("/waiting/events", roles=("owner", "measurer", "auditor"))
+async def events(page: Page) -> Response:
+    """Whenever it changes."""
+    return follow(page, lambda: _waiting(page))
+
+
+async def _waiting(page: Page) -> dict[str, Any]:
+    told: dict[str, Any] = {"open": None, "drafts": [], "near": [], "jobs": [], "datasets": None, "log": None}
+    if page.may("owner", "measurer"):
+        told["open"] = await open_measurements(page)
+    if page.may("owner", "auditor"):
+        accounts = await every(page.api, "/v1/accounts", "accounts")
+        told["studies"] = len(accounts)
+        told["near"] = [
+            (account, spent)
+            for account in accounts
+            if account["state"] == "open" and (spent := [part for part in shares(account) if part["share"] >= _NEAR])
+        ][:_SHOWN]
+        told["verification"] = await page.api.get("/v1/audit/verification")
+    if page.may("owner"):
+        told["drafts"] = [a for a in accounts if a["state"] == "draft"][-_SHOWN:][::-1]
+        told["jobs"] = await _jobs(page, [a for a in accounts if a["state"] in ("draft", "releasing", "open")])
+        told["datasets"] = len((await page.api.get("/v1/datasets", page_size=2))["datasets"])
+    return told
+
+
+async def _jobs(page: Page, accounts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Releases, forecasts and tunings under way."""
+    found: list[dict[str, Any]] = []
+    for account in accounts:
+        here = f"/studies/{account['study_id']}"
+        if account["state"] == "releasing":
+            found.append({"what": "Release", "name": account["name"], "path": here, "progress": None})
+        for job in (await page.api.get(f"/v1{here}/forecasts", page_size=50))["forecasts"]:
+            if job["state"] == "running":
+                where = f"{here}/forecasts/{job['id']}"
+                found.append({"what": "Forecast", "name": account["name"], "path": where, "progress": job["progress"]})
+    for job in await every(page.api, "/v1/tunings", "tunings"):
+        if job["state"] == "running":
+            where = f"/tunings/{job['id']}"
+            found.append({"what": "Tuning", "name": job["name"], "path": where, "progress": job["progress"]})
+    return found[:_SHOWN]
+
+
+async def open_measurements(page: Page) -> int | None:
+    """How many measurements wait; None where there is no inbox."""
+    try:
+        return int((await page.api.get("/v1/inbox", page_size=1))["open"])
+    except ApiProblem as problem:
+        if problem.status == 404:
+            return None
+        raise

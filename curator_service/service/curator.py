@@ -11,6 +11,7 @@ from curator_service.service.grants import Grants
 from curator_service.service.inbox import Inbox
 from curator_service.service.measurers import Measurers
 from curator_service.service.overdue import Overdue
+from curator_service.service.overviews import Overviews
 from curator_service.service.released import ReleasedStudies
 from curator_service.service.releases import Releases
 from curator_service.service.streams import Streams
@@ -48,6 +49,7 @@ class Curator:
         self.overdue = Overdue(desk, self.inbox, versions, self.bells)
         self.measurers = Measurers(desk, self.inbox, self.bells, settings)
         self.accounts = Accounts(desk, vault)
+        self.overviews = Overviews(desk)
         self.witnesses = Witnesses(desk)
         self.forecasts = Forecasts(desk, vault, settings)
         self.tunings = Tunings(desk, vault, settings)

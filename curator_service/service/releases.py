@@ -196,8 +196,6 @@ def _report(
     spec: wire.StudyCreate, rows: ScaledRows, mechanism: Mechanism, now: Standing, found: Assessment
 ) -> wire.ReleaseReport:
     status = "withdrawn" if now.withdrawn is not None else mechanism.status
-    sensitivity = None if isinstance(spec.release, wire.IdentityRelease) else spec.release.sensitivity
-    sd = mechanism.noise(rows.d).sd
     return wire.ReleaseReport(
         mechanism=mechanism.name,
         version=mechanism.version,
@@ -207,18 +205,26 @@ def _report(
         status=status,
         n=rows.n,
         r=mechanism.columns(rows.d),
-        noise_sd=sd,
-        features=[
-            wire.FeatureMeaning(
-                column=feature.column,
-                # Only a mechanism whose claim holds protects a change of any size.
-                sensitivity=sensitivity * feature.unit if sensitivity and status == "sound" else None,
-                # A column of a projection is no feature: its noise has no feature's unit.
-                noise_sd=sd * feature.unit if sd is not None and mechanism.columns(rows.d) == rows.d else None,
-            )
-            for feature in spec.features
-        ],
+        noise_sd=mechanism.noise(rows.d).sd,
+        features=meanings(spec, mechanism, withdrawn=now.withdrawn is not None),
         price=accounting.price(spec, now.release, withdrawn=now.withdrawn is not None),
         attacks=[],  # a preview's: a report that is stored says what was promised and done, and draws nothing more
         **asdict(found),
     )
+
+
+def meanings(spec: wire.StudyCreate, mechanism: Mechanism, *, withdrawn: bool) -> list[wire.FeatureMeaning]:
+    """What Delta and the noise are in the unit of each feature."""
+    sensitivity = None if isinstance(spec.release, wire.IdentityRelease) else spec.release.sensitivity
+    d, sd = len(spec.features), mechanism.noise(len(spec.features)).sd
+    # Only a mechanism whose claim holds protects a change of any size.
+    holds = mechanism.status == "sound" and not withdrawn
+    return [
+        wire.FeatureMeaning(
+            column=feature.column,
+            sensitivity=sensitivity * feature.unit if sensitivity and holds else None,
+            # A column of a projection is no feature: its noise has no feature's unit.
+            noise_sd=sd * feature.unit if sd is not None and mechanism.columns(d) == d else None,
+        )
+        for feature in spec.features
+    ]

@@ -31,7 +31,7 @@ class Studies:
         """Make a draft. Raises Invalid where the study does not fit its dataset."""
 
         def effect(db: Connection) -> Effect:
-            _check_fit(spec, dataset_view(store.find(db, store.datasets, spec.dataset_id)))
+            check_fit(spec, dataset_view(store.find(db, store.datasets, spec.dataset_id)))
             if isinstance(spec.measurement, wire.WebhookMeasurement) and not self._has_measurer:
                 raise Invalid(NO_MEASURER, [{"field": "measurement.source", "message": NO_MEASURER}])
             choice_of(spec, names(db))
@@ -122,7 +122,7 @@ def owner_view(db: Connection, identity: str) -> wire.StudyOwnerView:
     )
 
 
-def _check_fit(spec: wire.StudyCreate, dataset: wire.DatasetView) -> None:
+def check_fit(spec: wire.StudyCreate, dataset: wire.DatasetView) -> None:
     """Whether the study can be made from its dataset; Invalid names each field that cannot."""
     faults: list[dict[str, object]] = []
     known = {column.name for column in dataset.columns}

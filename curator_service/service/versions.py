@@ -129,6 +129,7 @@ class Versions:
         )
         now = self._desk.clock()
         lines.add(db, known.study_id, "correction", charges, query_id=known.query_id, at=stamp(now))
+        notices.spent(db, self._desk.outbox, known.study_id, spec, charges)
         cost = ledger.text(sum(charge.cost for charge in charges))
         details = {
             "study_id": known.study_id,
@@ -216,6 +217,19 @@ class Versions:
             "reply_sha256": sha256(body),
         }
         logs.append(db, "query.answered", actor="curator", now=now, details=details)
+
+
+def most_by_row(db: Connection, study_id: str) -> dict[int, int]:
+    """How often any answer about a row was released at most, of rows of which one was released again."""
+    counted: Counter[tuple[str, Unit]] = Counter()
+    for query_id, _, fresh in table.corrected(db, study_id):
+        counted.update((query_id, _unit(unit)) for unit in json.loads(fresh))
+    found: dict[int, int] = {}
+    for (query_id, (place, _)), n in counted.items():
+        if n > 1:
+            row = table.row_at(db, query_id, place)
+            found[row] = max(found.get(row, 0), n)
+    return found
 
 
 def check_told(known: Any) -> None:

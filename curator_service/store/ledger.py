@@ -137,6 +137,26 @@ def asked_rows(db: Connection, study_id: str) -> list[tuple[int, int, int]]:
     return [(total, plays, rows) for total, plays, rows in db.execute(found)]
 
 
+def most_spent(db: Connection, study_id: str) -> int:
+    """What the answers about the row that spent most have cost."""
+    where = (_ledger.c.study_id == study_id) & (_ledger.c.kind == "answers")
+    return db.execute(select(func.max(_ledger.c.row_total)).where(where)).scalar_one() or 0
+
+
+def thinned(db: Connection, study_id: str, points: int) -> tuple[int, list[Any]]:
+    """How many lines a study has, and at most ``points`` of them, evenly, with the last; ``line``: from 1."""
+    where = _ledger.c.study_id == study_id
+    count = db.execute(select(func.count()).select_from(_ledger).where(where)).scalar_one()
+    every = max(1, -(-count // (points - 1)))
+    # Places first, by the index alone; then the lines themselves.
+    line = func.row_number().over(order_by=_ledger.c.seq).label("line")
+    numbered = select(_ledger.c.seq, line).where(where).subquery()
+    chosen = (numbered.c.line % every == 1 % every) | (numbered.c.line == count)
+    what = _ledger.c.total, _ledger.c.total_plays, _ledger.c.created_at
+    query = select(numbered.c.line, *what).join(_ledger, _ledger.c.seq == numbered.c.seq)
+    return count, list(db.execute(query.where(chosen).order_by(numbered.c.line)))
+
+
 def told(line: Any) -> tuple[Any, ...]:
     """A line without its place and time."""
     of_row = line.row_queries, line.row_plays, line.row_total

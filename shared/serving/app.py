@@ -20,6 +20,7 @@ from shared.serving.metrics import router as metrics_router
 from shared.serving.rates import Buckets
 from shared.serving.settings import ServiceSettings
 from shared.serving.tokens import Principal, Role
+from shared.serving.verifier import Verifier
 from shared.serving.version import VERSION
 
 
@@ -62,6 +63,7 @@ def build(
         redirect_slashes=False,  # a redirect would repeat the Host header
     )
     app.state.desk = desk
+    app.state.verifier = Verifier(desk)
     app.state.front = console.open(app, desk, settings) if console is not None else None
     app.state.courier = courier
     problems.install(app)

@@ -1,6 +1,6 @@
 """/v1/audit: the log over REST. A modeler sees the shared log of its own grant and nothing else."""
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
 
@@ -11,6 +11,7 @@ from shared.serving.problems import documented
 from shared.serving.routing import PageSize, PageToken, allowed, page_of
 from shared.serving.store import logs
 from shared.serving.tokens import Principal, Role
+from shared.serving.verifier import Verifier
 
 GrantId = Annotated[
     str | None, Query(pattern=r"^grt_[0-9a-f]{16}$", description="The shared log of this grant; default: the own log.")
@@ -36,12 +37,26 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
 
     @routes.get("/entries", response_model=wire.AuditPage, responses=documented(), operation_id="list_audit_entries")
     def entries(
-        request: Request, which: Which, page_size: PageSize = 50, page_token: PageToken = None
+        request: Request,
+        which: Which,
+        kind: Annotated[
+            str | None,
+            Query(
+                pattern=r"^[a-z_]{1,40}([.][a-z_]{1,40})?$", description="Records of this kind alone, of the own log."
+            ),
+        ] = None,
+        order: Annotated[
+            Literal["oldest", "newest"], Query(description="Which records come first; ask each page in the same order.")
+        ] = "oldest",
+        page_size: PageSize = 50,
+        page_token: PageToken = None,
     ) -> wire.AuditPage:
-        """A log, from its first record."""
-        after = -1 if page_token is None else int(page_token)
+        """A log, from its first record or from its last."""
+        place = None if page_token is None else int(page_token)
+        chosen = None if which is not None else kind  # an exchange of a shared log has no kind
         with _desk(request).database.read() as db:
-            found = [entry_view(e, which) for e in logs.walk(db, which, after=after, limit=page_size + 1)]
+            entries = logs.look(db, which, place=place, kind=chosen, newest=order == "newest", limit=page_size + 1)
+        found = [entry_view(e, which) for e in entries]
         listed, token = page_of(found, page_size, lambda entry: entry.seq)
         return wire.AuditPage(entries=listed, next_page_token=token)
 
@@ -73,7 +88,38 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
         proof = audit.consistency(leaves[:second], first)
         return wire.Consistency(first=first, second=second, proof=[node.hex() for node in proof])
 
+    @routes.post(
+        ":verify",
+        response_model=wire.Verification,
+        responses=documented(),
+        dependencies=[_readers_of_all(auditors)],
+        operation_id="verify_audit_log",
+    )
+    def verify(request: Request) -> wire.Verification:
+        """Walk all of the log now, and the logs of all grants. Changes nothing; some seconds for a long log."""
+        return _verifier(request).walk()
+
+    @routes.get(
+        "/verification",
+        response_model=wire.VerificationState,
+        responses=documented(),
+        dependencies=[_readers_of_all(auditors)],
+        operation_id="get_audit_verification",
+    )
+    def verification(request: Request) -> wire.VerificationState:
+        """When the log was last verified, and what came of it."""
+        return _verifier(request).state()
+
     return routes
+
+
+def _readers_of_all(auditors: tuple[Role, ...]) -> Any:
+    return allowed(*(role for role in auditors if role != "modeler"))  # who sees its own part alone cannot ask for all
+
+
+def _verifier(request: Request) -> Verifier:
+    verifier: Verifier = request.app.state.verifier
+    return verifier
 
 
 def entry_view(entry: audit.Entry, grant_id: str | None = None) -> wire.AuditEntry:

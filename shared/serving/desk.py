@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel
 
+from shared import audit
 from shared.audit import Exchange, Head, sha256
 from shared.errors import AuditUnavailable, IdempotencyKeyMissing, LogBroken, StateConflict, Unauthenticated
 from shared.notes import Checkpoint, Signer
@@ -345,6 +346,25 @@ class Desk:
                 file.flush()
                 os.fsync(file.fileno())  # else a power cut may leave an empty file in its place
             partial.replace(self._kept)
+
+    def verify(self) -> tuple[Head, int]:
+        """Walk every record of every log, against the checkpoint that was kept; seconds for a long one.
+
+        Size and root, and how many logs of grants there are. Raises LogBroken.
+        """
+        note = self._kept_note()  # before the log is looked at, which may only be newer
+        told = None if note is None else self.signer.verifier.signed(note).head
+        with self.database.read() as db:
+            head = audit.verify(logs.walk(db), signed={} if told is None else {told.size: told.root})
+            grants = logs.grants(db)
+            for grant in grants:
+                audit.verify(logs.walk(db, grant), place="position")
+        return head, len(grants)
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the log verified when the service started."""
+        return self._fault is None
 
     def check_sound(self) -> None:
         """AuditUnavailable if the log did not verify when the service started."""

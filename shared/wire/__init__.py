@@ -74,6 +74,15 @@ from shared.wire.notices import (
     NoticeTest,
     NoticeView,
 )
+from shared.wire.overviews import (
+    ExposureHistogram,
+    LedgerCurve,
+    LedgerPoint,
+    RowsAsked,
+    StudyAccount,
+    StudyAccountPage,
+    StudyCheck,
+)
 from shared.wire.problems import BudgetProblem, FieldProblem, Problem
 from shared.wire.queries import (
     Answer,
@@ -145,6 +154,8 @@ from shared.wire.services import (
     Health,
     MechanismView,
     ModelerMeta,
+    Verification,
+    VerificationState,
 )
 from shared.wire.studies import (
     Budget,
@@ -241,6 +252,7 @@ __all__ = [
     "Delta",
     "EndedBecause",
     "Epsilon",
+    "ExposureHistogram",
     "ExposurePage",
     "FailureProbability",
     "Feature",
@@ -291,8 +303,10 @@ __all__ = [
     "LdpAta",
     "LdpMoma",
     "LdpTgp",
+    "LedgerCurve",
     "LedgerEntry",
     "LedgerPage",
+    "LedgerPoint",
     "Limits",
     "LogNormal",
     "LogisticScore",
@@ -347,6 +361,7 @@ __all__ = [
     "Rotation",
     "RowExposure",
     "RowPlays",
+    "RowsAsked",
     "RowsLoss",
     "RunCreate",
     "RunExport",
@@ -362,6 +377,9 @@ __all__ = [
     "Status",
     "StopRules",
     "StudyAccess",
+    "StudyAccount",
+    "StudyAccountPage",
+    "StudyCheck",
     "StudyCreate",
     "StudyOwnerView",
     "StudyPage",
@@ -391,6 +409,8 @@ __all__ = [
     "TuningSearch",
     "TuningSpec",
     "TuningView",
+    "Verification",
+    "VerificationState",
     "WebhookMeasurement",
     "amount",
 ]

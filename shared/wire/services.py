@@ -1,5 +1,6 @@
 """What both services have: the log, health, what they offer."""
 
+from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -39,6 +40,26 @@ class Consistency(Reply):
     first: int = Field(description="Records of the older log.")
     second: int = Field(description="Records of the newer one.")
     proof: list[Sha256] = Field(description="Hashes of subtrees, in the order of the RFC.")
+
+
+class Verification(Reply):
+    """A look at the whole log: each record, the tree over them, and the checkpoint kept beside the database."""
+
+    sound: bool = Field(description="Whether everything was as it should be.")
+    problem: str | None = Field(description="The first record that is wrong, and how; null where none is.")
+    size: int = Field(ge=0, description="Records of the service's own log that were walked.")
+    root: str | None = Field(description="Root of the tree over them; null where the log does not verify.")
+    shared_logs: int = Field(ge=0, description="Logs of grants that were walked too.")
+    at: datetime = Field(description="When the walk began.")
+    seconds: float = Field(ge=0, description="How long it took.")
+
+
+class VerificationState(Reply):
+    """When the log was last verified."""
+
+    sound_at_start: bool = Field(description="Whether the end of the log was as it should be when the service began.")
+    started_at: datetime = Field(description="When the service began.")
+    last: Verification | None = Field(description="The last walk over all of it since then; null: there was none.")
 
 
 class Countersigning(Request):

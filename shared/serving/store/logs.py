@@ -115,6 +115,22 @@ def walk(db: Connection, grant_id: str | None = None, *, after: int = -1, limit:
         yield Entry(*row)
 
 
+def look(
+    db: Connection, grant_id: str | None = None, *, place: int | None, kind: str | None, newest: bool, limit: int
+) -> list[Entry]:
+    """Entries after ``place``, or before it where the ``newest`` come first; of one kind where one is told."""
+    table = _log if grant_id is None else _shared
+    query = select(table.c.seq, *(cast(table.c[name], LargeBinary).label(name) for name in _BYTES))
+    if grant_id is not None:
+        query = query.where(_shared.c.grant_id == grant_id)
+    if place is not None:
+        query = query.where(table.c.seq < place if newest else table.c.seq > place)
+    if kind is not None:
+        query = query.where(func.json_extract(cast(table.c.body, Text), "$.kind") == kind)
+    query = query.order_by(table.c.seq.desc() if newest else table.c.seq).limit(limit)
+    return [Entry(*row) for row in db.execute(query)]
+
+
 def of_kind(db: Connection, kind: str) -> list[Json]:
     """The records of one kind in the service's own log. Reads all of it: for rare occasions."""
     told = func.json_extract(cast(_log.c.body, Text), "$.kind")

@@ -17,7 +17,7 @@ from shared.serving import problems
 from shared.serving.tokens import Role
 
 OPEN = {"/healthz", "/readyz", "/v1/meta", "/openapi.json"}
-CHANGES_NOTHING = (":preview", "/v1/suggestions", "/v1/notices:test")
+CHANGES_NOTHING = (":preview", ":check", ":verify", "/v1/suggestions", "/v1/notices:test")
 """POSTs that create and spend nothing: no key is needed, and no state is in their way."""
 ROLES = {"curator": ("owner", "measurer", "auditor", "modeler", "monitor"), "modeler": ("vendor", "viewer", "monitor")}
 
@@ -111,6 +111,11 @@ ALLOWED = {
         **{f"{method} {STUDY}/grants": OWNER for method in ("GET", "POST")},
         **{f"POST {GRANT}{verb}": OWNER for verb in (":revoke", ":rotate", "/tokens/{kid}:revoke")},
         **{f"GET {STUDY}/{account}": READERS for account in ("ledger", "exposure", "accounting")},
+        **{f"GET {STUDY}/{account}": READERS for account in ("account", "ledger/curve", "exposure/histogram")},
+        "GET /v1/accounts": READERS,
+        "POST /v1/studies:check": OWNER,
+        "GET /v1/audit/verification": READERS,
+        "POST /v1/audit:verify": READERS,
         "GET /v1/advisories": READERS,
         "POST /v1/advisories": OWNER,
         **{f"{method} {STUDY}/forecasts": OWNER for method in ("GET", "POST")},
@@ -137,6 +142,8 @@ ALLOWED = {
         f"POST {RUN}/observations": VENDOR,
         **{f"POST {RUN}:{verb}": VENDOR for verb in ("stop", "pause", "resume", "replace_token")},
         **{f"{method} /v1/notices{what}": VENDOR for method, what in (("GET", ""), ("POST", ":test"))},
+        "GET /v1/audit/verification": VIEWERS,
+        "POST /v1/audit:verify": VIEWERS,
         **{f"GET /v1/audit/{what}": VIEWERS for what in ("entries", "checkpoint", "consistency")},
     },
 }

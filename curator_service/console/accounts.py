@@ -1,0 +1,93 @@
+"""What studies and tunings have spent: ledger, exposure, accounting."""
+
+from starlette.responses import Response
+
+from curator_service.console import downloads, figures
+from curator_service.console.reading import shares
+from shared.serving.console import Page, Pages
+
+pages = Pages()
+
+_TRAIL = [("Accounts", "/accounts")]
+_LEDGER = (
+    *("seq", "created_at", "kind", "query_id", "row", "plays", "epsilon"),
+    *("row_epsilon", "total_epsilon", "total_plays", "cap"),
+)
+_EXPOSURE = ("row", "record", "queries", "plays", "epsilon", "spent")
+_CHARGES = (
+    *("seq", "created_at", "kind", "tuning_id", "epsilon", "delta"),
+    *("cap", "cap_epsilon", "cap_delta", "total_epsilon", "total_delta"),
+)
+
+
+@pages.get("/accounts", roles=("owner", "auditor"), nav="Accounts")
+async def listed(page: Page) -> Response:
+    """All studies, with what they have spent beside their caps."""
+    found = await page.api.get("/v1/accounts", page_token=page.query.get("page_token"))
+    rows = [(account, shares(account)) for account in found["accounts"]]
+    return page.show("accounts.html", title="Accounts", rows=rows, next=found["next_page_token"])
+
+
+@pages.get("/accounts/{study_id}", roles=("owner", "auditor"))
+async def one(page: Page) -> Response:
+    """One study: charts and the ledger."""
+    where = f"/v1/studies/{page.path['study_id']}"
+    account = await page.api.get(f"{where}/account")
+    curve = await page.api.get(f"{where}/ledger/curve")
+    histogram = await page.api.get(f"{where}/exposure/histogram")
+    ledger = await page.api.get(f"{where}/ledger", page_token=page.query.get("page_token"))
+    charts = [*figures.spent(account, curve), figures.exposure(histogram)]
+    told = {"account": account, "shares": shares(account), "curve": curve, "ledger": ledger, "charts": charts}
+    return page.show("account.html", title=account["name"], trail=_TRAIL, **told)
+
+
+@pages.get("/accounts/{study_id}/ledger", roles=("owner", "auditor"))
+async def ledger_file(page: Page) -> Response:
+    """The whole ledger as a file."""
+    where = f"/v1/studies/{page.path['study_id']}/ledger"
+    return await downloads.listing(page, where, "entries", f"ledger-{page.path['study_id']}", _LEDGER)
+
+
+@pages.get("/accounts/{study_id}/exposure", roles=("owner", "auditor"))
+async def exposure(page: Page) -> Response:
+    """Row by row: how often asked, and what it cost."""
+    where = f"/v1/studies/{page.path['study_id']}"
+    account = await page.api.get(f"{where}/account")
+    found = await page.api.get(f"{where}/exposure", page_token=page.query.get("page_token"))
+    trail = [*_TRAIL, (account["name"], f"/accounts/{page.path['study_id']}")]
+    return page.show("exposure.html", title="Exposure by row", trail=trail, account=account, found=found)
+
+
+@pages.get("/accounts/{study_id}/exposure/file", roles=("owner", "auditor"))
+async def exposure_file(page: Page) -> Response:
+    """All rows that were asked, as a file."""
+    where = f"/v1/studies/{page.path['study_id']}/exposure"
+    return await downloads.listing(page, where, "rows", f"exposure-{page.path['study_id']}", _EXPOSURE)
+
+
+@pages.get("/accounts/{study_id}/accounting", roles=("owner", "auditor"))
+async def accounting(page: Page) -> Response:
+    """What it cost so far, counted twice. Takes seconds where there are thousands of answers."""
+    where = f"/v1/studies/{page.path['study_id']}"
+    account = await page.api.get(f"{where}/account")
+    found = await page.api.get(f"{where}/accounting")
+    trail = [*_TRAIL, (account["name"], f"/accounts/{page.path['study_id']}")]
+    if page.query.get("as") == "csv":
+        rows = [[r["answers"], r["rows"], r["epsilon"], r["tight_epsilon"]] for r in found["rows"]]
+        return page.csv(f"accounting-{account['study_id']}", ("answers", "rows", "epsilon", "tight_epsilon"), rows)
+    return page.show("accounting.html", title="Accounting", trail=trail, account=account, found=found)
+
+
+@pages.get("/datasets/{dataset_id}/spent", roles=("owner", "auditor"))
+async def spent(page: Page) -> Response:
+    """What tunings spent on a dataset's file."""
+    where = f"/v1/datasets/{page.path['dataset_id']}/ledger"
+    if page.query.get("as"):
+        return await downloads.listing(page, where, "charges", f"tunings-{page.path['dataset_id']}", _CHARGES)
+    found = await page.api.get(where, page_token=page.query.get("page_token"))
+    trail = (
+        [("Datasets", "/datasets"), ("Dataset", f"/datasets/{page.path['dataset_id']}")]
+        if page.may("owner")
+        else _TRAIL
+    )
+    return page.show("spent.html", title="What tunings spent", trail=trail, found=found)

@@ -1,0 +1,90 @@
+"""Datasets: what there is, a new one, and what was understood of it."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import PurePath
+from typing import Any
+
+from starlette.datastructures import UploadFile
+from starlette.responses import Response
+
+from shared.serving.console import ApiProblem, Form, Page, Pages
+from shared.serving.console.api import Upload
+
+pages = Pages()
+_CHUNK = 1 << 18
+_NAME_MAX = 200
+_TRAIL = [("Datasets", "/datasets")]
+
+
+@pages.get("/datasets", roles=("owner",), nav="Datasets")
+async def listed(page: Page) -> Response:
+    """All of them."""
+    found = await page.api.get("/v1/datasets", page_token=page.query.get("page_token"))
+    return page.show("datasets.html", title="Datasets", found=found)
+
+
+@pages.get("/datasets/new", roles=("owner",))
+async def new(page: Page) -> Response:
+    """The form for a file."""
+    form = Form.blank(public="no", which="all")
+    return page.show("dataset_new.html", title="Upload a dataset", trail=_TRAIL, form=form, chosen=None)
+
+
+@pages.post("/datasets", roles=("owner",))
+async def register(page: Page, form: Form) -> Response:
+    """Register a file; or show what is wrong with it, cell by cell."""
+    file = form.files.get("file")
+    if file is None:
+        form.wrong("file", "Choose a CSV or Parquet file")
+    columns = [line.strip() for line in form.get("columns").splitlines() if line.strip()]
+    if form.get("which") == "some" and not columns:
+        form.wrong("columns", "Name at least one column, or take all")
+    if file is None or not form.ok:
+        return _again(page, form.again(), file)
+    named = form.get("name") or PurePath(file.filename or "dataset").stem
+    fields = {"name": named[:_NAME_MAX], "public": "true" if form.get("public") == "yes" else "false"}
+    if form.get("which") == "some":
+        fields["columns"] = json.dumps(columns)
+    upload = Upload(file.filename or "dataset.csv", _content(file))
+    try:
+        made = await page.api.upload("/v1/datasets", fields, {"file": upload}, key=form.key)
+    except ApiProblem as problem:
+        failed = form.failed(problem)
+        failed.errors.pop("", None)  # cells of the file: a table of its own shows them
+        return _again(page, failed, file, problem.status)
+    read, dropped = len(made["columns"]), len(made["dropped"])
+    left = f"; {dropped} more in the file were neither read nor stored" if dropped else ""
+    return page.go(f"/datasets/{made['id']}", f"Registered: {made['rows']:,} rows, {read} columns{left}.")
+
+
+def _again(page: Page, form: Form, file: UploadFile | None, status: int = 422) -> Response:
+    """The form with all that was typed; browsers never fill in the file again."""
+    told: dict[str, Any] = {"title": "Upload a dataset", "trail": _TRAIL, "form": form, "status": status}
+    return page.show("dataset_new.html", chosen=file.filename if file is not None else None, **told)
+
+
+async def _content(file: UploadFile) -> AsyncIterator[bytes]:
+    while part := await file.read(_CHUNK):
+        yield part
+
+
+@pages.get("/datasets/{dataset_id}", roles=("owner",))
+async def one(page: Page) -> Response:
+    """One dataset: what was understood."""
+    dataset = await page.api.get(f"/v1/datasets/{page.path['dataset_id']}")
+    if page.query.get("as") == "csv":
+        head = ("column", "type", "missing", "minimum", "maximum")
+        return page.csv(
+            f"columns-{dataset['id']}", head, [[c["name"], *(c[h] for h in head[1:])] for c in dataset["columns"]]
+        )
+    spent = await page.api.get(f"/v1/datasets/{dataset['id']}/ledger", page_size=1)
+    return page.show("dataset.html", title=dataset["name"], trail=_TRAIL, dataset=dataset, spent=spent)
+
+
+@pages.post("/datasets/{dataset_id}:archive", roles=("owner",))
+async def archive(page: Page, form: Form) -> Response:
+    """Take no new study on it."""
+    where = f"/datasets/{page.path['dataset_id']}"
+    await page.api.post(f"/v1{where}:archive", key=form.key)
+    return page.go(where, "Archived: no new study can be made on it. Studies that exist go on.")

@@ -1,0 +1,245 @@
+"""What is typed for a new study, step by step, and the study that it makes."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from shared.serving.console import Form
+
+STEPS = (
+    ("data", "Dataset"),
+    ("features", "Features"),
+    ("measurement", "Outcome"),
+    ("release", "Release"),
+    ("answers", "Answers"),
+    ("budget", "Budget"),
+    ("review", "Review"),
+)
+NAMES = tuple(name for name, _ in STEPS)
+_OF_STEP = {
+    "data": ("name", "dataset_id"),
+    "features": ("use_", "lower_", "upper_", "scale_"),
+    "measurement": (
+        *("direction", "source", "column", "column_noise", "question", "unit"),
+        *("y_lower", "y_upper", "y_noise", "due_hours", "shown_"),
+    ),
+    "release": ("release",),
+    "answers": ("answers", "privacy_unit"),
+    "budget": ("budget", "kernel", "reply_after_ms"),
+}
+SOUND = ("auto", "planar_laplace", "gaussian", "gaussian_projection")
+WITH_DELTA = ("auto", "gaussian", "gaussian_projection", "po_gp_ucb")
+WITH_R = ("gaussian_projection", "po_gp_ucb")
+Body = dict[str, Any]
+
+
+def step_of(field: str) -> str | None:
+    """The step that shows a field; None for one of no step."""
+    for step, names in _OF_STEP.items():
+        for name in names:
+            own = field == name or (name.endswith("_") and field.startswith(name))
+            if own or (name in ("release", "answers", "budget", "kernel") and field.startswith(f"{name}_")):
+                return step
+    return None
+
+
+def carried(form: Form, step: str) -> list[tuple[str, str]]:
+    """What was typed in other steps: hidden fields of this one."""
+    others = ((name, form.all(name)) for name in form.values if step_of(name) not in (None, step))
+    return [(name, value) for name, values in others for value in values]
+
+
+def body_of(form: Form, dataset: Mapping[str, Any], upto: str) -> Body:
+    """The study as the API takes it, of the steps up to and with ``upto``; what is wrong stands in ``form.errors``."""
+    told = NAMES[: NAMES.index(upto) + 1]
+    body: Body = {"name": form.text("name", "A name"), "dataset_id": dataset["id"]}
+    if "features" in told:
+        body["features"] = _features(form, dataset)
+    if "measurement" in told:
+        body["measurement"] = _measurement(form, dataset)
+    if "release" in told:
+        body["release"] = _release(form)
+    if "answers" in told:
+        body["answers"] = _answers(form)
+        body["privacy_unit"] = form.get("privacy_unit") or "row"
+    if "budget" in told:
+        body["budget"] = _budget(form)
+        body["kernel"] = _kernel(form) if form.has("kernel") else None
+        body["reply_after_ms"] = form.integer("reply_after_ms", needed=False)
+    return body
+
+
+def used(form: Form, dataset: Mapping[str, Any]) -> list[int]:
+    """Places of the columns that are features."""
+    return [i for i in range(len(dataset["columns"])) if form.has(f"use_{i}")]
+
+
+def _features(form: Form, dataset: Mapping[str, Any]) -> list[Body]:
+    chosen = used(form, dataset)
+    if not chosen:
+        form.wrong("use_0", "Choose at least one feature")
+    found = []
+    for i in chosen:
+        column = dataset["columns"][i]["name"]
+        lower, upper = form.real(f"lower_{i}"), form.real(f"upper_{i}")
+        scale = form.real(f"scale_{i}", needed=False)
+        if lower is not None and upper is not None and not lower < upper:
+            form.wrong(f"upper_{i}", "Must be larger than the lower bound")
+        found.append({"column": column, "lower": lower, "upper": upper, "scale": scale})
+    return found
+
+
+def _measurement(form: Form, dataset: Mapping[str, Any]) -> Body:
+    source = form.get("source") or "column"
+    body: Body = {"source": source, "direction": form.get("direction") or "maximize"}
+    if source == "column":
+        return body | {
+            "column": form.text("column", "A column"),
+            "noise_variance": form.real("column_noise", needed=False) or 0.0,
+        }
+    names = [column["name"] for column in dataset["columns"]]
+    body |= {
+        "shown": [names[i] for i in range(len(names)) if form.has(f"shown_{i}")],
+        "unit": form.get("unit") or None,
+        "lower": form.real("y_lower", needed=False),
+        "upper": form.real("y_upper", needed=False),
+        "noise_variance": form.real("y_noise", needed=False) or 0.0,
+        "due_hours": form.real("due_hours", needed=False),
+    }
+    return body | ({"question": form.text("question", "A question")} if source == "inbox" else {})
+
+
+def _release(form: Form) -> Body:
+    mechanism = form.get("release") or "auto"
+    body: Body = {"mechanism": mechanism}
+    if mechanism == "identity":
+        return body
+    body |= {"epsilon": form.text("release_epsilon", "epsilon"), "sensitivity": form.real("release_sensitivity")}
+    if mechanism in WITH_DELTA:
+        body["delta"] = form.real("release_delta", needed=mechanism != "auto")
+    if mechanism in WITH_R:
+        body["r"] = form.integer("release_r")
+    elif mechanism in SOUND:
+        body["rotate"] = form.has("release_rotate")
+    if mechanism == "po_gp_ucb":
+        body["acknowledge_refuted"] = form.has("release_acknowledge_refuted")
+        if not form.has("release_acknowledge_refuted"):
+            form.wrong("release_acknowledge_refuted", "Needed: this release is not private")
+    return body
+
+
+def _answers(form: Form) -> Body:
+    mechanism = form.get("answers") or "none"
+    if mechanism == "none":
+        return {"mechanism": mechanism}
+    return {
+        "mechanism": mechanism,
+        "epsilon": form.text("answers_epsilon", "epsilon"),
+        "value_bound": form.real("answers_value_bound"),
+        "noise_bound": form.real("answers_noise_bound", needed=False) or 0.0,
+        "centre": form.real("answers_centre", needed=False) or 0.0,
+        "plays": form.get("answers_plays") or "each",
+    }
+
+
+def _budget(form: Form) -> Body:
+    return {
+        "epsilon_per_row": form.get("budget_epsilon_per_row") or None,
+        "epsilon_total": form.get("budget_epsilon_total") or None,
+        "queries": form.integer("budget_queries", needed=False),
+    }
+
+
+def _kernel(form: Form) -> Body:
+    return {
+        "kind": form.get("kernel_kind") or "squared_exponential",
+        "lengthscale": form.real("kernel_lengthscale"),
+        "signal_variance": form.real("kernel_signal_variance"),
+        "noise_variance": form.real("kernel_noise_variance"),
+        "mean": form.real("kernel_mean", needed=False) or 0.0,
+    }
+
+
+# --- from the API's words to a field ----------------------------------------------------------------
+
+
+def field_of(where: str, form: Form, dataset: Mapping[str, Any]) -> str:
+    """The field that shows what the API found wrong at ``where``, such as ``release.gaussian.epsilon``."""
+    parts = where.split(".")
+    first, last = parts[0], parts[-1]
+    if first == "features" and len(parts) > 2:
+        place = used(form, dataset)[int(parts[1])]
+        return f"{last if last in ('lower', 'upper', 'scale') else 'use'}_{place}"
+    if first == "measurement":
+        is_column = (form.get("source") or "column") == "column"
+        known = {"noise_variance": "column_noise" if is_column else "y_noise", "shown": "source"}
+        return known.get(last) or {"lower": "y_lower", "upper": "y_upper"}.get(last, last)
+    if first in ("release", "answers"):
+        return first if last in (first, "mechanism") else f"{first}_{last}"
+    return f"{first}_{last}" if first in ("budget", "kernel") and last != first else first
+
+
+# --- what a form begins with ------------------------------------------------------------------------
+
+
+def defaults(dataset: Mapping[str, Any] | None) -> dict[str, object]:
+    """What a new study begins with: sound, and with a small epsilon."""
+    is_public = dataset is not None and dataset["public"]
+    return {
+        "dataset_id": dataset["id"] if dataset else None,
+        "direction": "maximize",
+        "source": "column",
+        "release": "identity" if is_public else "auto",
+        "release_epsilon": "2",
+        "release_delta": 1e-6,
+        "release_sensitivity": 0.25,
+        "release_r": 10,
+        "answers": "none" if is_public else "auto",
+        "answers_epsilon": "1",
+        "answers_plays": "each",
+        "privacy_unit": "row",
+        "kernel_kind": "squared_exponential",
+        "kernel_lengthscale": 0.3,
+        "kernel_signal_variance": 1.0,
+        "kernel_noise_variance": 0.01,
+    }
+
+
+def like(spec: Mapping[str, Any], dataset: Mapping[str, Any]) -> dict[str, object]:
+    """What a form begins with that is to make another study like this one."""
+    place = {column["name"]: i for i, column in enumerate(dataset["columns"])}
+    told: dict[str, object] = defaults(dataset) | {"name": f"{spec['name']} (again)"}
+    for feature in spec["features"]:
+        i = place[feature["column"]]
+        told |= {f"use_{i}": "yes", f"lower_{i}": feature["lower"], f"upper_{i}": feature["upper"]}
+        told[f"scale_{i}"] = feature.get("scale")
+    measured = dict(spec["measurement"])
+    told |= {name: measured.get(name) for name in ("direction", "source", "column", "question", "unit", "due_hours")}
+    noise = "column_noise" if measured["source"] == "column" else "y_noise"
+    told |= {"y_lower": measured.get("lower"), "y_upper": measured.get("upper"), noise: measured["noise_variance"]}
+    told |= {f"shown_{place[name]}": "yes" for name in measured.get("shown", [])}
+    for part in ("release", "answers"):
+        told[part] = spec[part]["mechanism"]
+        told |= {f"{part}_{k}": v for k, v in spec[part].items() if not isinstance(v, bool) and k != "mechanism"}
+    told["release_rotate"] = "yes" if spec["release"].get("rotate") else None
+    told |= {f"budget_{name}": value for name, value in spec["budget"].items()}
+    if spec["kernel"] is not None:
+        told |= {f"kernel_{name}": value for name, value in spec["kernel"].items()} | {"kernel": "yes"}
+    return told | {"privacy_unit": spec["privacy_unit"], "reply_after_ms": spec["reply_after_ms"]}
+
+
+def suggest(form: Form, step: str) -> None:
+    """Fill in what follows from earlier steps, where nothing was typed yet."""
+    if step == "answers" and not form.get("answers_value_bound"):
+        lower, upper = (_number(form.get(name)) for name in ("y_lower", "y_upper"))
+        if form.get("source") in ("inbox", "webhook") and lower is not None and upper is not None and lower < upper:
+            form.values["answers_centre"] = [repr((lower + upper) / 2)]
+            form.values["answers_value_bound"] = [repr((upper - lower) / 2)]
+    if step == "budget" and "budget_queries" not in form.values:
+        form.values["budget_queries"] = ["100"]
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,129 @@
+"""A new study, step by step. Each step is a form that carries what the others hold; the last one makes the draft."""
+
+from dataclasses import replace
+from typing import Any
+
+from starlette.responses import Response
+
+from curator_service.console import drafting
+from curator_service.console.drafting import NAMES, STEPS
+from curator_service.console.reading import every
+from shared.serving.console import ApiProblem, Form, Page, Pages
+from shared.serving.console.forms import fresh_key
+
+pages = Pages()
+_TRAIL = [("Studies", "/studies")]
+_EPSILONS = ("0.1", "0.5", "1", "2", "4", "8")
+
+
+@pages.get("/studies/new", roles=("owner",))
+async def new(page: Page) -> Response:
+    """The first step; with ``?from=`` filled in like another study."""
+    dataset, told = None, None
+    if (other := page.query.get("from")) is not None:
+        spec = (await page.api.get(f"/v1/studies/{other}"))["spec"]
+        dataset = await page.api.get(f"/v1/datasets/{spec['dataset_id']}")
+        told = drafting.like(spec, dataset)
+    elif (chosen := page.query.get("dataset")) is not None:
+        dataset = await page.api.get(f"/v1/datasets/{chosen}")
+    return await _show(page, Form.blank(**(told or drafting.defaults(dataset))), "data", dataset)
+
+
+@pages.post("/studies/new", roles=("owner",))
+async def next_step(page: Page, form: Form) -> Response:
+    """Take one step: on, back, or to the same one again."""
+    step, go = form.get("step"), form.get("go") or "next"
+    if step not in NAMES:
+        step = "data"
+    dataset = await _dataset(page, form)
+    if dataset is None:
+        return await _show(page, form.again(), "data", None)
+    if step == "data":
+        _take_defaults(form, dataset)
+    if go == "back":
+        return await _show(page, _fresh(form), NAMES[max(0, NAMES.index(step) - 1)], dataset)
+    body = drafting.body_of(form, dataset, "budget" if step == "review" else step)
+    if not form.ok:
+        return await _show(page, form.again(), _first_wrong(form, step), dataset)
+    if go == "create":
+        return await _create(page, form, dataset, body)
+    checked = None
+    if step in ("release", "answers", "budget"):
+        try:
+            checked = await page.api.post("/v1/studies:check", body)
+        except ApiProblem as problem:
+            failed = _failed(form, problem, dataset)
+            return await _show(page, failed, _first_wrong(failed, step), dataset)
+    if go == "look":
+        return await _show(page, _fresh(form), step, dataset, checked)
+    return await _show(page, _fresh(form), NAMES[NAMES.index(step) + 1], dataset, checked)
+
+
+async def _create(page: Page, form: Form, dataset: dict[str, Any], body: dict[str, Any]) -> Response:
+    try:
+        made = await page.api.post("/v1/studies", body, key=form.key)
+    except ApiProblem as problem:
+        failed = _failed(form, problem, dataset)
+        return await _show(page, failed, _first_wrong(failed, "review"), dataset)
+    return page.go(f"/studies/{made['id']}", "The draft is made. Nothing has been released or charged yet.")
+
+
+async def _dataset(page: Page, form: Form) -> dict[str, Any] | None:
+    identity = form.text("dataset_id", "A dataset")
+    if not identity:
+        return None
+    try:
+        found: dict[str, Any] = await page.api.get(f"/v1/datasets/{identity}")
+    except ApiProblem:
+        form.wrong("dataset_id", "There is no such dataset")
+        return None
+    return found
+
+
+def _take_defaults(form: Form, dataset: dict[str, Any]) -> None:
+    """What follows from the dataset, where the first step was shown without one."""
+    if form.get("dataset_before") != dataset["id"]:
+        for name, value in drafting.defaults(dataset).items():
+            if name in ("release", "answers") and value is not None:
+                form.values[name] = [str(value)]
+
+
+def _fresh(form: Form) -> Form:
+    """The same values, a key of its own, and nothing wrong with it yet."""
+    return replace(form, key=fresh_key(), errors={}, problem=None)
+
+
+def _failed(form: Form, problem: ApiProblem, dataset: dict[str, Any]) -> Form:
+    told = problem.problem.errors or []
+    return form.failed(problem, {e.field: drafting.field_of(e.field, form, dataset) for e in told if e.field})
+
+
+def _first_wrong(form: Form, step: str) -> str:
+    """The first step with a field that is wrong; else the one that was shown."""
+    wrong = {drafting.step_of(field) for field in form.errors}
+    return next((name for name in NAMES if name in wrong), step)
+
+
+async def _show(
+    page: Page, form: Form, step: str, dataset: dict[str, Any] | None, checked: dict[str, Any] | None = None
+) -> Response:
+    drafting.suggest(form, step)
+    told: dict[str, Any] = {"form": form, "step": step, "dataset": dataset, "checked": checked, "spec": None}
+    if step == "data":
+        found = await every(page.api, "/v1/datasets", "datasets")
+        told["datasets"] = [d for d in found if d["state"] == "active"]
+    if step in ("release", "review"):
+        told["mechanisms"] = (await page.api.get("/v1/meta"))["mechanisms"]
+    if dataset is not None and step in ("release", "answers", "budget", "review"):
+        probe = replace(form, errors={}, problem=None)
+        told["spec"] = drafting.body_of(probe, dataset, "budget")
+    if step == "review" and checked is None and dataset is not None and form.problem is None:
+        told["checked"] = await page.api.post("/v1/studies:check", told["spec"])
+    told["carried"] = drafting.carried(form, step)
+    place = NAMES.index(step)
+    told["steps"] = [
+        (title, "done" if i < place else "here" if i == place else "next") for i, (_, title) in enumerate(STEPS)
+    ]
+    title = f"New study: {STEPS[place][1]}"
+    status = 200 if form.ok else 422
+    return page.show(f"draft_{step}.html", title=title, trail=_TRAIL, status=status, epsilons=_EPSILONS, **told)

@@ -1,0 +1,104 @@
+"""Charts of the curator's pages, from what the API tells."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from curator_service.console.reading import real
+from shared.serving.console.charts import Bar, Chart, Level, Series, bars, line
+
+_BARS_MAX = 16
+_YARDSTICKS = ("identity", "random_rows")
+_ATTACKS = {
+    "known_rows": "known rows",
+    "known_rows_noisy": "known rows, noise",
+    "column_space": "column space",
+    "linkage": "linkage",
+    "membership": "membership",
+    "averaging": "averaging",
+}
+
+
+def regret(forecast: dict[str, Any]) -> Chart:
+    """Simple regret after the last query against epsilon, one line for each mechanism; yardsticks as levels."""
+    points = forecast["points"]
+    names = list(dict.fromkeys(p["mechanism"] for p in points if p["epsilon"] is not None))
+    series = []
+    for name in names:
+        own = sorted((p for p in points if p["mechanism"] == name), key=lambda p: float(p["epsilon"]))
+        series.append(
+            Series(
+                name.replace("_", " "),
+                [real(p["epsilon"]) for p in own],
+                [p["regret"] for p in own],
+                [p["low"] for p in own],
+                [p["high"] for p in own],
+            )
+        )
+    titles = {"identity": "without protection", "random_rows": "random rows"}
+    levels = [
+        Level(p["regret"], titles[p["mechanism"]])
+        for p in points
+        if p["mechanism"] in _YARDSTICKS and p["epsilon"] is None
+    ]
+    return line(
+        "regret",
+        "What privacy costs in quality",
+        series,
+        x="epsilon of the release",
+        y="regret, in sd of f",
+        x_log=True,
+        zero=True,
+        levels=levels,
+        description="Mean simple regret after the last query against epsilon, with 95 % intervals. Lower is better.",
+    )
+
+
+def attacks(found: Sequence[dict[str, Any]]) -> list[Chart]:
+    """How well each attack does: one chart for each unit, as they cannot be compared across."""
+    units = dict.fromkeys(f["unit"] for f in found)
+    charts = []
+    for number, unit in enumerate(units):
+        own = [f for f in found if f["unit"] == unit]
+        shown = [Bar(_ATTACKS.get(f["attack"], f["attack"]), f["figure"], f["low"], f["high"]) for f in own]
+        charts.append(bars(f"attacks-{number}", "What attacks recover", shown, value=unit, name="attack"))
+    return charts
+
+
+def spent(account: dict[str, Any], curve: dict[str, Any]) -> list[Chart]:
+    """Epsilon and measurements over time, against their caps."""
+    points = curve["points"]
+    if not points:
+        return []
+    start = datetime.fromisoformat(points[0]["at"])
+    hours = [(datetime.fromisoformat(p["at"]) - start).total_seconds() / 3600 for p in points]
+    unit, per = ("days", 24.0) if hours[-1] > 72 else ("hours", 1.0) if hours[-1] > 2 else ("minutes", 1 / 60)
+    x = [hour / per for hour in hours]
+    along = f"{unit} since the release was charged"
+    caps = account["budget"]
+    charts = []
+    if any(p["total_epsilon"] is not None for p in points):
+        levels = [Level(float(caps["epsilon_total"]), "cap")] if caps.get("epsilon_total") else []
+        y = [real(p["total_epsilon"]) for p in points]
+        one = Series("release and all answers", x, y, is_step=True)
+        charts.append(line("epsilon", "Epsilon spent over time", [one], x=along, y="epsilon", zero=True, levels=levels))
+    levels = [Level(float(caps["queries"]), "cap")] if caps.get("queries") else []
+    plays = Series("measurements", x, [p["total_plays"] for p in points], is_step=True)
+    charts.append(
+        line("measurements", "Measurements over time", [plays], x=along, y="measurements", zero=True, levels=levels)
+    )
+    return charts
+
+
+def exposure(histogram: dict[str, Any]) -> Chart:
+    """How many rows were measured how often; often measured ones together, where there are many kinds."""
+    counts = histogram["counts"]
+    shown = counts if len(counts) <= _BARS_MAX else counts[: _BARS_MAX - 1]
+    found = [Bar(_times(part["plays"]), part["rows"]) for part in shown]
+    if rest := counts[len(shown) :]:
+        found.append(Bar(f"{rest[0]['plays']:,} times or more", sum(part["rows"] for part in rest)))
+    return bars("exposure", "How often rows were measured", found, value="rows", name="a row was measured")
+
+
+def _times(count: int) -> str:
+    return "never" if count == 0 else "once" if count == 1 else f"{count:,} times"

@@ -1,0 +1,90 @@
+"""What each privacy level would cost in quality: forecasts of a study."""
+
+from starlette.responses import Response
+
+from curator_service.console import figures
+from curator_service.console.live import follow
+from shared.serving.console import ApiProblem, Form, Page, Pages
+
+pages = Pages()
+_MECHANISMS = ("auto", "planar_laplace", "gaussian", "gaussian_projection", "po_gp_ucb")
+
+
+def _trail(page: Page, name: str) -> list[tuple[str, str]]:
+    return [("Studies", "/studies"), (name, f"/studies/{page.path['study_id']}")]
+
+
+@pages.get("/studies/{study_id}/forecasts", roles=("owner",))
+async def listed(page: Page) -> Response:
+    """Those of a study, and a new one."""
+    form = Form.blank(epsilons="0.5, 1, 2, 4, 8", functions=20, queries=50, rows=1_000, m_auto="yes")
+    return await _listed(page, form)
+
+
+async def _listed(page: Page, form: Form, status: int = 200) -> Response:
+    where = f"/v1/studies/{page.path['study_id']}"
+    study = await page.api.get(where)
+    found = await page.api.get(f"{where}/forecasts", page_token=page.query.get("page_token"))
+    told = {"study": study, "found": found, "form": form, "mechanisms": _MECHANISMS, "status": status}
+    return page.show("forecasts.html", title="Forecasts", trail=_trail(page, study["spec"]["name"]), **told)
+
+
+@pages.post("/studies/{study_id}/forecasts", roles=("owner",))
+async def start(page: Page, form: Form) -> Response:
+    """Begin one."""
+    epsilons = [part.strip() for part in form.text("epsilons", "At least one epsilon").replace(";", ",").split(",")]
+    mechanisms = [name for name in _MECHANISMS if form.has(f"m_{name}")]
+    if not mechanisms:
+        form.wrong("m_auto", "Choose at least one mechanism")
+    numbers = {name: form.integer(name) for name in ("functions", "queries", "rows")}
+    if not form.ok:
+        return await _listed(page, form.again(), 422)
+    body = {"epsilons": [part for part in epsilons if part], "mechanisms": mechanisms, **numbers}
+    where = f"/studies/{page.path['study_id']}/forecasts"
+    try:
+        made = await page.api.post(f"/v1{where}", body, key=form.key)
+    except ApiProblem as problem:
+        return await _listed(page, form.failed(problem, {"kernel": ""}), problem.status)
+    return page.go(f"{where}/{made['id']}", "Under way.", mood="note")
+
+
+@pages.get("/studies/{study_id}/forecasts/{forecast_id}", roles=("owner",))
+async def one(page: Page) -> Response:
+    """One forecast: how far it is, or what it found."""
+    study = await page.api.get(f"/v1/studies/{page.path['study_id']}")
+    forecast = await page.api.get(_path(page))
+    if page.query.get("as") == "json":
+        return page.stream(_path(page))
+    chart = figures.regret(forecast) if forecast["points"] else None
+    trail = [*_trail(page, study["spec"]["name"]), ("Forecasts", f"/studies/{study['id']}/forecasts")]
+    return page.show("forecast.html", title="Forecast", trail=trail, study=study, forecast=forecast, chart=chart)
+
+
+@pages.get("/studies/{study_id}/forecasts/{forecast_id}/part", roles=("owner",))
+async def part(page: Page) -> Response:
+    """The same, as a part of the page."""
+    forecast = await page.api.get(_path(page))
+    chart = figures.regret(forecast) if forecast["points"] else None
+    return page.fragment("forecast_part.html", forecast=forecast, chart=chart)
+
+
+@pages.get("/studies/{study_id}/forecasts/{forecast_id}/events", roles=("owner",))
+async def events(page: Page) -> Response:
+    """Whenever it has moved."""
+
+    async def look() -> object:
+        forecast = await page.api.get(_path(page))
+        return forecast["state"], forecast["progress"]
+
+    return follow(page, look)
+
+
+@pages.post("/studies/{study_id}/forecasts/{forecast_id}:cancel", roles=("owner",))
+async def cancel(page: Page, form: Form) -> Response:
+    """End it."""
+    await page.api.post(f"{_path(page)}:cancel", key=form.key)
+    return page.go(f"/studies/{page.path['study_id']}/forecasts", "Cancelled.")
+
+
+def _path(page: Page) -> str:
+    return f"/v1/studies/{page.path['study_id']}/forecasts/{page.path['forecast_id']}"

@@ -1,0 +1,238 @@
+"""The inbox: what people are to measure, one after another or as a table; declines and corrections."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from starlette.responses import Response
+
+from curator_service.console.reading import every
+from shared.serving.console import ApiProblem, Form, Page, Pages
+
+pages = Pages()
+
+REASONS = (
+    ("unavailable", "The person or the thing cannot be reached"),
+    ("impossible", "It cannot be measured"),
+    ("consent", "The person does not agree"),
+    ("record", "The record is wrong"),
+    ("other", "Something else"),
+)
+STATES = ("open", "overdue", "answered", "declined")
+_TRAIL = [("Inbox", "/inbox")]
+_BATCH = 50
+_NEXT = 8
+
+
+@pages.get("/inbox", roles=("owner", "measurer"), nav="Inbox")
+async def inbox(page: Page) -> Response:
+    """The next measurement, ready to be answered, and those that follow it."""
+    return await _next(page, Form.blank())
+
+
+async def _next(page: Page, form: Form, item: dict[str, Any] | None = None, status: int = 200) -> Response:
+    told = await _queue(page)
+    chosen = item or (told["items"][0] if told["items"] else None)
+    return page.show("inbox.html", title="Inbox", status=status, form=form, item=chosen, reasons=REASONS, **told)
+
+
+async def _queue(page: Page) -> dict[str, Any]:
+    """What waits from the place on where the last one was saved or skipped; from the start where none is left."""
+    study, after = page.query.get("study"), page.query.get("after")
+    asked = {"study_id": study, "page_size": _NEXT}
+    found = await page.api.get("/v1/inbox", page_token=after, **asked)
+    began_again = bool(after) and not found["items"] and found["open"] > 0
+    if began_again:
+        found = await page.api.get("/v1/inbox", **asked)
+    return {
+        "items": found["items"],
+        "open": found["open"],
+        "more": found["next_page_token"] is not None,
+        "study": study,
+        "began_again": began_again,
+    }
+
+
+@pages.get("/inbox/count", roles=("owner", "measurer"))
+async def count(page: Page) -> Response:
+    """How many wait, as a part of the page."""
+    found = await page.api.get("/v1/inbox", page_size=1)
+    return page.fragment("inbox_count.html", open=found["open"], shown=bool(page.query.get("shown")))
+
+
+@pages.get("/inbox/events", roles=("owner", "measurer"))
+async def events(page: Page) -> Response:
+    """Whenever something is asked or told."""
+    return page.stream("/v1/inbox/events")
+
+
+# --- several at once --------------------------------------------------------------------------------
+
+
+@pages.get("/inbox/table", roles=("owner", "measurer"))
+async def table(page: Page) -> Response:
+    """Open measurements as a table to fill in."""
+    return await _table(page, Form.blank())
+
+
+async def _table(page: Page, form: Form, status: int = 200) -> Response:
+    token = page.query.get("page_token")
+    found = await page.api.get("/v1/inbox", study_id=page.query.get("study"), page_size=_BATCH, page_token=token)
+    columns = list(dict.fromkeys(cell["column"] for item in found["items"] for cell in item["shown"]))
+    told = {"form": form, "found": found, "columns": columns, "reasons": REASONS, "status": status}
+    return page.show("inbox_table.html", title="Several at once", trail=_TRAIL, **told)
+
+
+@pages.post("/inbox/table", roles=("owner", "measurer"))
+async def save(page: Page, form: Form) -> Response:
+    """Save what was filled in, query by query; what is empty stays open."""
+    chosen = [name.partition("_")[2] for name in form.values if name.startswith("query_")]
+    answers: dict[str, list[dict[str, Any]]] = {}
+    declines: dict[tuple[str, str], list[str]] = {}
+    for identity in chosen:
+        query = form.get(f"query_{identity}")
+        reason = form.get(f"reason_{identity}")
+        if form.get(f"value_{identity}"):
+            if reason:
+                form.wrong(f"reason_{identity}", "Give a value or a reason, not both")
+            value = _value(form, f"value_{identity}")
+            answers.setdefault(query, []).append({"measurement_id": identity, "value": value})
+        elif reason:
+            declines.setdefault((query, reason), []).append(identity)
+    if not (answers or declines):
+        form.wrong("", "Nothing was filled in")
+    if not form.ok:
+        return await _table(page, form.again(), 422)
+    done = 0
+    try:
+        for query, values in answers.items():
+            await page.api.post(f"/v1/queries/{query}:answer", {"values": values}, key=f"{form.key}:a:{query}")
+            done += len(values)
+        for (query, reason), identities in declines.items():
+            body = {"measurement_ids": identities, "reason": reason}
+            await page.api.post(f"/v1/queries/{query}:decline", body, key=f"{form.key}:d:{reason}:{query}")
+            done += len(identities)
+    except ApiProblem as problem:
+        return await _table(page, _in_rows(form, problem, answers.get(query, []), done), problem.status)
+    return page.go("/inbox/table", f"Saved {done:,}.", study=page.query.get("study"))
+
+
+def _in_rows(form: Form, problem: ApiProblem, values: list[dict[str, Any]], done: int) -> Form:
+    """What is wrong, beside the row that it is about; rows that were saved before stay saved."""
+    names = {}
+    for error in problem.problem.errors or []:
+        parts = (error.field or "").split(".")
+        if len(parts) > 1 and parts[0] == "values" and parts[1].isdecimal() and int(parts[1]) < len(values):
+            names[error.field or ""] = f"value_{values[int(parts[1])]['measurement_id']}"
+    failed = form.failed(problem, names)
+    if done:
+        failed.errors[""] = f"{done:,} were saved before this"
+    return failed
+
+
+# --- what was told ----------------------------------------------------------------------------------
+
+
+@pages.get("/inbox/told", roles=("owner", "measurer"))
+async def told(page: Page) -> Response:
+    """What was answered, declined or is overdue; each can be opened and corrected."""
+    state = page.query.get("state", "answered")
+    state = state if state in (*STATES, "all") else "answered"
+    found = await page.api.get(
+        "/v1/inbox", state=state, study_id=page.query.get("study"), page_token=page.query.get("page_token")
+    )
+    if page.query.get("as") == "csv":
+        items = await every(page.api, "/v1/inbox", "items", state=state, study_id=page.query.get("study"))
+        return page.csv(f"measurements-{state}", _HEAD, _rows(items))
+    return page.show("inbox_told.html", title="Answers so far", trail=_TRAIL, found=found, state=state, states=STATES)
+
+
+_HEAD = ("id", "study", "record", "play", "state", "value", "version", "reason", "note", "asked_at", "changed_at", "by")
+
+
+def _rows(items: Iterable[dict[str, Any]]) -> Iterable[list[Any]]:
+    for i in items:
+        yield [
+            *(i["id"], i["study"], i["record"], i["play"], i["state"], i["value"], i["version"], i["reason"]),
+            *(i["note"], i["asked_at"], i["changed_at"], i["changed_by"]),
+        ]
+
+
+# --- one measurement --------------------------------------------------------------------------------
+
+
+@pages.get("/inbox/{measurement_id}", roles=("owner", "measurer"))
+async def one(page: Page) -> Response:
+    """One measurement, whatever its state."""
+    return await _one(page, Form.blank())
+
+
+async def _one(page: Page, form: Form, status: int = 200) -> Response:
+    item = await page.api.get(f"/v1/inbox/measurements/{page.path['measurement_id']}")
+    told = {"form": form, "item": item, "reasons": REASONS, "status": status, "study": page.query.get("study")}
+    return page.show("measurement.html", title=f"Record {item['record']:,}", trail=_TRAIL, **told)
+
+
+@pages.post("/inbox/{measurement_id}:answer", roles=("owner", "measurer"))
+async def answer(page: Page, form: Form) -> Response:
+    """Save a value and go on to the next one; or replace an earlier one."""
+    item = await page.api.get(f"/v1/inbox/measurements/{page.path['measurement_id']}")
+    value = _value(form, "value")
+    if not form.ok:
+        return await _refused(page, form.again(), item, 422)
+    verb = "correct" if item["state"] == "answered" else "answer"
+    body = {"values": [{"measurement_id": item["id"], "value": value}], "note": form.get("note") or None}
+    try:
+        told = await page.api.post(f"/v1/queries/{item['query_id']}:{verb}", body, key=form.key)
+    except ApiProblem as problem:
+        return await _refused(page, _beside(form, problem), item, problem.status)
+    charged = f" It cost epsilon {told['charged']}." if told["charged"] else ""
+    done = (
+        f"Corrected record {item['record']:,}.{charged}" if verb == "correct" else f"Saved record {item['record']:,}."
+    )
+    return _onward(page, form, item, done)
+
+
+@pages.post("/inbox/{measurement_id}:decline", roles=("owner", "measurer"))
+async def decline(page: Page, form: Form) -> Response:
+    """Say that it will not be measured, and why."""
+    item = await page.api.get(f"/v1/inbox/measurements/{page.path['measurement_id']}")
+    body = {
+        "measurement_ids": [item["id"]],
+        "reason": form.text("reason", "A reason"),
+        "note": form.get("decline_note") or None,
+    }
+    if not form.ok:
+        return await _refused(page, form.again(), item, 422)
+    try:
+        await page.api.post(f"/v1/queries/{item['query_id']}:decline", body, key=form.key)
+    except ApiProblem as problem:
+        return await _refused(page, form.failed(problem, {"note": "decline_note"}), item, problem.status)
+    return _onward(
+        page, form, item, f"Declined record {item['record']:,}. The modeler is told that there is no answer."
+    )
+
+
+async def _refused(page: Page, form: Form, item: dict[str, Any], status: int) -> Response:
+    if form.get("back") == "one":
+        return await _one(page, form, status)
+    return await _next(page, form, item, status)
+
+
+def _onward(page: Page, form: Form, item: dict[str, Any], message: str) -> Response:
+    if form.get("back") == "one":
+        return page.go(f"/inbox/{item['id']}", message)
+    return page.go("/inbox", message, after=item["seq"], study=form.get("study") or None)
+
+
+def _value(form: Form, name: str) -> float | None:
+    """A number as people write it: a comma may stand for the point."""
+    text = form.get(name)
+    if "," in text and "." not in text and text.count(",") == 1:
+        form.values[name] = [text.replace(",", ".")]
+    return form.real(name)
+
+
+def _beside(form: Form, problem: ApiProblem) -> Form:
+    """What is wrong with the one value, beside its field."""
+    told = problem.problem.errors or []
+    return form.failed(problem, {e.field: "note" if e.field == "note" else "value" for e in told if e.field})

@@ -1,0 +1,58 @@
+"""The inbox as a spreadsheet: export what waits, import what was filled in."""
+
+from starlette.responses import Response
+
+from shared.serving.console import ApiProblem, Form, Page, Pages
+
+pages = Pages()
+_TRAIL = [("Inbox", "/inbox")]
+_FILE_MAX = 32 << 20
+
+
+@pages.get("/inbox/open.csv", roles=("owner", "measurer"))
+async def export(page: Page) -> Response:
+    """Open measurements, to be filled in."""
+    return page.stream("/v1/inbox.csv", study_id=page.query.get("study"))
+
+
+@pages.get("/inbox/import", roles=("owner", "measurer"))
+async def form_for_file(page: Page) -> Response:
+    """The form."""
+    return page.show("inbox_import.html", title="Work in a spreadsheet", trail=_TRAIL, form=Form.blank(), found=None)
+
+
+@pages.post("/inbox/import", roles=("owner", "measurer"))
+async def import_(page: Page, form: Form) -> Response:
+    """Check a file, or take all of it; where a line is wrong, nothing of it is taken."""
+    dry = form.get("go") == "check"
+    file = form.files.get("file")
+    if file is None:
+        form.wrong("file", "Choose the file that you filled in")
+        return _again(page, form.again(), 422)
+    body = await file.read(_FILE_MAX)
+    try:
+        reply = await page.api.send(
+            "POST",
+            "/v1/inbox:import",
+            query={"dry_run": dry},
+            body=body,
+            key=form.key,
+            headers={"content-type": "text/csv"},
+        )
+    except ApiProblem as problem:
+        failed = form.failed(problem)
+        failed.errors.pop("", None)  # lines of the file: a table of its own shows them
+        return _again(page, failed, problem.status)
+    found = reply.json
+    if dry:
+        return page.show(
+            "inbox_import.html", title="Work in a spreadsheet", trail=_TRAIL, form=form.again(), found=found
+        )
+    said = f"Taken: {found['answered']:,} values, {found['declined']:,} declined; {found['blank']:,} lines left open."
+    return page.go("/inbox", said)
+
+
+def _again(page: Page, form: Form, status: int) -> Response:
+    return page.show(
+        "inbox_import.html", title="Work in a spreadsheet", trail=_TRAIL, status=status, form=form, found=None
+    )

@@ -1,0 +1,54 @@
+"""Server-sent events for parts of pages: one whenever what the API tells has changed."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from starlette.responses import Response, StreamingResponse
+
+from shared.errors import RateLimited
+from shared.serving.console import ApiProblem, Page
+
+Look = Callable[[], Awaitable[object]]
+POLL_SECONDS = 1.0
+BEAT_SECONDS = 15.0
+STREAM_SECONDS = 300.0
+"""Then it ends: who comes again needs a session that is still good."""
+STREAMS_MAX = 64
+
+
+class _Open:
+    """How many streams there are."""
+
+    count = 0
+
+
+def follow(page: Page, look: Look) -> Response:
+    """A stream that says ``change`` at its start and whenever ``look`` tells something else. Raises RateLimited."""
+    if _Open.count >= STREAMS_MAX:
+        raise RateLimited(5)
+    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+    return StreamingResponse(_events(page, look), headers=headers, media_type="text/event-stream")
+
+
+async def _events(page: Page, look: Look) -> AsyncIterator[str]:
+    _Open.count += 1
+    try:
+        yield "retry: 2000\n\n"
+        began = spoke = time.monotonic()
+        seen = None
+        while time.monotonic() - began < STREAM_SECONDS and not getattr(page.request.app.state, "leaving", False):
+            try:
+                told = json.dumps(await look(), sort_keys=True, default=str)
+            except ApiProblem:
+                return  # what it was about is gone, or may not be seen any more
+            if told != seen:
+                seen, spoke = told, time.monotonic()
+                yield "event: change\ndata: {}\n\n"
+            elif time.monotonic() - spoke > BEAT_SECONDS:
+                spoke = time.monotonic()
+                yield ": beat\n\n"
+            await asyncio.sleep(POLL_SECONDS)
+    finally:
+        _Open.count -= 1

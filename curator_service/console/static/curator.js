@@ -1,0 +1,53 @@
+// What the curator's pages gain from a script; everything works without.
+
+// Parts of a form that belong to other choices are put away.
+for (const form of document.querySelectorAll("form")) {
+  const parts = form.querySelectorAll("[data-when]");
+  if (!parts.length) continue;
+  const show = () => {
+    for (const part of parts) {
+      const [name, values] = part.dataset.when.split("=");
+      const chosen = form.querySelector(`input[name="${name}"]:checked`)?.value;
+      part.hidden = !values.split(",").includes(chosen);
+    }
+  };
+  form.addEventListener("change", show);
+  show();
+}
+
+// Bounds typed for a column make it a feature.
+document.addEventListener("input", (event) => {
+  const row = event.target.closest?.("table.inputs tr");
+  const box = row?.querySelector("input[data-row]");
+  if (box && event.target !== box && event.target.value.trim() !== "") box.checked = true;
+});
+
+// A value that is typed once: click or focus takes it all.
+for (const field of document.querySelectorAll("[data-select]")) field.addEventListener("focus", () => field.select());
+
+// The inbox by keyboard. Only in the value field, where these letters mean nothing else.
+const value = document.querySelector("[data-keys]");
+value?.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "s") {
+    event.preventDefault();
+    document.getElementById("skip")?.click();
+  } else if (event.key === "d") {
+    event.preventDefault();
+    const decline = document.getElementById("decline");
+    if (!decline) return;
+    decline.open = true;
+    decline.querySelector("input[type=radio]:checked, input[type=radio]")?.focus();
+  }
+});
+// After a refusal the summary has the focus; with one field alone the field is where one goes on.
+if (value && !document.querySelector("[data-focus]")) value.focus();
+
+// What takes seconds says so, and is not sent twice.
+for (const form of document.querySelectorAll('form[method="post"]')) {
+  form.addEventListener("submit", () => {
+    form.classList.add("sent");
+    setTimeout(() => form.classList.remove("sent"), 20000);
+  });
+}
+addEventListener("pageshow", () => document.querySelectorAll("form.sent").forEach((form) => form.classList.remove("sent")));

@@ -1,0 +1,127 @@
+"""Studies: what there is, and one of them from draft to closed."""
+
+import asyncio
+from typing import Any
+
+from starlette.responses import Response
+
+from curator_service.console import figures
+from curator_service.console.live import follow
+from curator_service.console.reading import every, shares
+from shared.errors import BlindoptError
+from shared.serving.console import ApiProblem, Form, Page, Pages
+
+pages = Pages()
+_TRAIL = [("Studies", "/studies")]
+_WAIT_SECONDS = 2.0
+_under_way: dict[str, "asyncio.Task[None]"] = {}
+_failures: dict[str, str] = {}
+"""Why a release that went on after its page did not succeed, by study; told once."""
+
+
+@pages.get("/studies", roles=("owner",), nav="Studies")
+async def listed(page: Page) -> Response:
+    """All of them."""
+    found = await page.api.get("/v1/studies", page_token=page.query.get("page_token"))
+    return page.show("studies.html", title="Studies", found=found)
+
+
+@pages.get("/studies/{study_id}", roles=("owner",))
+async def one(page: Page) -> Response:
+    """One study: where it stands, and what can be done next."""
+    told = await _told(page)
+    if page.query.get("as") == "json":
+        return page.stream(f"/v1/studies/{page.path['study_id']}")
+    return _shown(page, told)
+
+
+def _shown(page: Page, told: dict[str, Any], form: Form | None = None, status: int = 200) -> Response:
+    return page.show("study.html", trail=_TRAIL, status=status, form=form, **told)
+
+
+async def _told(page: Page) -> dict[str, Any]:
+    identity = page.path["study_id"]
+    study = await page.api.get(f"/v1/studies/{identity}")
+    account = await page.api.get(f"/v1/studies/{identity}/account")
+    dataset = await page.api.get(f"/v1/datasets/{study['spec']['dataset_id']}")
+    forecasts = await every(page.api, f"/v1/studies/{identity}/forecasts", "forecasts")
+    grants = await every(page.api, f"/v1/studies/{identity}/grants", "grants")
+    return {
+        "title": study["spec"]["name"],
+        "study": study,
+        "account": account,
+        "shares": shares(account),
+        "dataset": dataset,
+        "forecasts": forecasts[::-1][:5],
+        "live_grants": sum(grant["state"] == "live" for grant in grants),
+        "report": study["report"],
+        "previewed": False,
+        "failure": _failures.pop(identity, None),
+    }
+
+
+@pages.get("/studies/{study_id}/state", roles=("owner",))
+async def state(page: Page) -> Response:
+    """Where a release stands, as a part of the page."""
+    study = await page.api.get(f"/v1/studies/{page.path['study_id']}")
+    return page.fragment("study_state.html", study=study)
+
+
+@pages.get("/studies/{study_id}/events", roles=("owner",))
+async def events(page: Page) -> Response:
+    """Whenever that changes."""
+
+    async def look() -> object:
+        study = await page.api.get(f"/v1/studies/{page.path['study_id']}")
+        return study["state"], study["progress"]
+
+    return follow(page, look)
+
+
+@pages.post("/studies/{study_id}:preview", roles=("owner",))
+async def preview(page: Page, form: Form) -> Response:
+    """What a release would be, with attacks on a trial that is thrown away."""
+    told = await _told(page)
+    try:
+        report = await page.api.post(f"/v1/studies/{page.path['study_id']}:preview")
+    except ApiProblem as problem:
+        return _shown(page, told, form.failed(problem), problem.status)
+    return _shown(page, told | {"report": report, "previewed": True, "charts": figures.attacks(report["attacks"])})
+
+
+@pages.post("/studies/{study_id}:release", roles=("owner",))
+async def release(page: Page, form: Form) -> Response:
+    """Draw and open. What takes longer than a moment goes on, and the study's page shows how far it is."""
+    identity = page.path["study_id"]
+    if not form.has("sure"):
+        form.wrong("sure", "Say that you have looked at it")
+        return _shown(page, await _told(page), form.again(), 422)
+    task = asyncio.create_task(_release(page, form.key))
+    _under_way[identity] = task
+    done, _ = await asyncio.wait({task}, timeout=_WAIT_SECONDS)
+    where = f"/studies/{identity}"
+    if not done:
+        return page.go(where, "The release is being drawn: this page shows how far it is.", mood="note")
+    if (failure := _failures.pop(identity, None)) is not None:
+        return page.go(where, failure, mood="bad")
+    return page.go(where, "Released: the study is open. Now give a modeler a grant.")
+
+
+async def _release(page: Page, key: str) -> None:
+    identity = page.path["study_id"]
+    try:
+        await page.api.post(f"/v1/studies/{identity}:release", key=key)
+    except ApiProblem as problem:
+        _failures[identity] = f"Nothing was released. {problem.problem.detail}"
+    except (BlindoptError, OSError):
+        _failures[identity] = "Nothing was released: the service's own log says why."
+    finally:
+        _under_way.pop(identity, None)
+
+
+@pages.post("/studies/{study_id}:close", roles=("owner",))
+async def close(page: Page, form: Form) -> Response:
+    """Refuse further queries."""
+    where = f"/studies/{page.path['study_id']}"
+    await page.api.post(f"/v1{where}:close", key=form.key)
+    return page.go(where, "Closed: no further query is answered. What has left cannot come back.")
