@@ -16,6 +16,7 @@ from typing import Any
 from curator_service import store
 from curator_service.measurement.release import Measured, draws_nothing, release, releases_mean
 from curator_service.privacy import ledger
+from curator_service.service import notices
 from curator_service.service.bells import Bells
 from curator_service.service.released import ReleasedStudies
 from curator_service.store import inbox as table
