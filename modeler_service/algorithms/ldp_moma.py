@@ -5,7 +5,7 @@ from math import ceil, e, log, sqrt
 
 import numpy as np
 
-from modeler_service.algorithms.few_arms import FewArms, Stage, amplitude
+from modeler_service.algorithms.few_arms import TIE, FewArms, Stage, amplitude
 from shared.acquisition import Choice
 from shared.embedding import Root, features
 from shared.matrix import Matrix, Vector
@@ -41,19 +41,22 @@ def median_of_means(turned: Matrix, totals: Matrix) -> Vector:
     """Z_k* (m,): of the k estimates Z = U Y the one with the smallest median distance from the others.
 
     ``turned`` is U (m, n), ``totals`` Y (n, k) the sums by arm and place in the epoch. |Z_j - Z_s| is the distance of
-    theta_j and theta_s in the norm of V; the median of an even number is their middle; of equals the first is taken.
+    theta_j and theta_s in the norm of V; the median of an even number is their middle. Of equals, to TIE, the first is
+    taken: after an epoch of one arm all estimates lie on a line, where medians are often equal.
     """
     found = turned @ totals
     k = found.shape[1]
     if k == 1:
         return np.asarray(found[:, 0])
-    squares = np.einsum("ij,ij->j", found, found)
-    distances = squares[:, None] + squares[None, :] - 2 * (found.T @ found)
+    apart = found - found.mean(axis=1, keepdims=True)  # distances are the same, with less to cancel
+    squares = np.einsum("ij,ij->j", apart, apart)
+    distances = squares[:, None] + squares[None, :] - 2 * (apart.T @ apart)
     np.fill_diagonal(distances, np.inf)
     np.maximum(distances, 0.0, out=distances)
     ordered = np.sqrt(np.sort(distances, axis=1)[:, : k - 1])
     middle = (ordered[:, (k - 2) // 2] + ordered[:, (k - 1) // 2]) / 2
-    return np.asarray(found[:, int(middle.argmin())])
+    first = int(np.argmax(middle <= middle.min() + TIE * middle.max()))
+    return np.asarray(found[:, first])
 
 
 class LdpMoma(FewArms):

@@ -282,23 +282,23 @@ def test_tokens_of_people_are_made_rotated_listed_and_revoked_on_the_command_lin
 
 
 def test_a_principal_that_asks_too_often_waits_and_another_does_not(limited):
-    curator, study = limited(rate_burst="40", rate_per_second="2")
+    curator, study = limited(rate_burst="40", rate_per_second="0.5")
     with curator.http(study.token) as http, curator.http() as owner:
         before = len(curator.records())
         replies = [http.get(f"/v1/studies/{study.id}") for _ in range(60)]
         statuses = [reply.status_code for reply in replies]
         assert statuses[:40] == [200] * 40
         refused = [reply for reply in replies if reply.status_code == 429]
-        assert len(refused) >= 15
+        assert len(refused) >= 5  # also where 60 requests take half a minute
         for reply in refused:
             assert refusal(reply) == (429, "rate_limited")
             assert reply.json()["retryable"]
-            assert reply.headers["retry-after"] == "1"
+            assert 1 <= int(reply.headers["retry-after"]) <= 2
         assert owner.get("/v1/studies").is_success  # another principal, the same address
         with OwnerClient(curator.url, curator.token) as client:  # the bucket is the grant's, not the token's
             second = client.rotate(study.id, study.grant_id, wire.Rotation())
         with curator.http(second.token) as same:
-            assert [same.get(f"/v1/studies/{study.id}").status_code for _ in range(3)][-1] == 429
+            assert [same.get(f"/v1/studies/{study.id}").status_code for _ in range(5)][-1] == 429
         time.sleep(float(refused[-1].headers["retry-after"]))
         assert http.get(f"/v1/studies/{study.id}").is_success  # as Retry-After said
     told = curator.records()[before:]
@@ -310,20 +310,21 @@ def test_bad_tokens_from_one_address_are_limited(limited):
     bad = f"blindopt_{'0' * 16}.{'A' * 43}"
     with curator.http(bad) as http:
         statuses = [http.get(f"/v1/studies/{study.id}").status_code for _ in range(30)]
-        assert statuses == [401] * 20 + [429] * 10
-        reply = http.get("/v1/studies")
+        assert statuses[:20] == [401] * 20
+        assert statuses.count(429) >= 5  # one more is looked at every 3 s, however slow the machine is
+        reply = next(reply for reply in (http.get("/v1/studies") for _ in range(20)) if reply.status_code == 429)
         assert refusal(reply) == (429, "rate_limited")
         assert 1 <= int(reply.headers["retry-after"]) <= 3
         assert http.get("/healthz").is_success
 
 
 def test_a_run_survives_429_and_finishes_and_both_logs_tell_the_same(limited, make_service, tmp_path, run_of):
-    curator, study = limited(rate_burst="4", rate_per_second="5")  # fewer than the slowest machine asks
+    curator, study = limited(rate_burst="4", rate_per_second="2")
     modeler = make_service("modeler", tmp_path).start()
     with VendorClient(modeler.url, modeler.token) as vendor:
-        run = vendor.start(run_of(curator.url, study, iterations=25, initial_rows=0))
+        run = vendor.start(run_of(curator.url, study, iterations=8, initial_rows=0))
         ended = vendor.wait(run.id, timeout_s=60)
-        assert (ended.state, ended.ended_because, ended.trials) == ("completed", "budget", 25)
+        assert (ended.state, ended.ended_because, ended.trials) == ("completed", "budget", 8)
         statuses = [(record.get("exchange") or {}).get("status") for record in modeler.records()]
     assert 429 in statuses
     exports = []

@@ -31,7 +31,10 @@ def own(parties):
         if service.process.poll() is not None:
             service.start()
     curator, modeler = parties
-    with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
+    with (
+        OwnerClient(curator.url, curator.token, timeout_s=300) as owner,
+        VendorClient(modeler.url, modeler.token) as vendor,
+    ):
         yield owner, vendor
 
 
@@ -265,7 +268,7 @@ def test_a_release_that_a_kill_interrupts_leaves_a_draft_and_none_of_its_files(p
     )
 
     def release():
-        with suppress(Unreachable), OwnerClient(curator.url, curator.token, timeout_s=60) as another:
+        with suppress(Unreachable), OwnerClient(curator.url, curator.token, timeout_s=300) as another:
             another.release(draft.id, key="interrupted")
 
     files = curator.data / "files"

@@ -329,12 +329,13 @@ def _of_families(stage, law):
         "ata": LdpAta(stage, AtaSettings(2.0, 0.5, 3.0, 20.0)),
         "tgp": LdpTgp(stage, LaplaceTruncation(law, 6.0, DELTA), lam=3.0, scale=0.5),
         "moma": LdpMoma(stage, MomaSettings(2.0, 0.1, 6.0, law.noise_moment, plays=2)),
+        "moma, five plays": LdpMoma(stage, MomaSettings(2.0, 0.1, 6.0, law.noise_moment, plays=5)),
         "adf": LaplaceAdf(stage, beta=2.0),
         "thompson": Thompson(stage, scale=0.5),
     }
 
 
-@pytest.mark.parametrize("name", ["ata", "tgp", "moma", "adf", "thompson"])
+@pytest.mark.parametrize("name", ["ata", "tgp", "moma", "moma, five plays", "adf", "thompson"])
 def test_choices_do_not_depend_on_the_last_bits_of_covariances(name):
     """Eigenvectors turn with the last bits, as they do with the number of threads and the processor."""
     rng = np.random.default_rng(8)
@@ -351,3 +352,21 @@ def test_choices_do_not_depend_on_the_last_bits_of_covariances(name):
         reward = bandit.reward(chosen.row)
         for algorithm in (one, other):
             algorithm.observe(chosen.row, reward)
+
+
+def test_of_equal_medians_the_first_is_taken_however_the_features_are_turned():
+    """Of a < b < c < d < e on a line, b and c often have the same, (d - a) / 2. The control: the last bits decide."""
+    rng, differ, by_bits = np.random.default_rng(4), 0, 0
+    for _ in range(200):
+        column, rewards = rng.normal(size=(6, 1)), rng.normal(size=(1, 5))
+        turn, _ = np.linalg.qr(rng.normal(size=(6, 6)))
+        taken, least = [], []
+        for turned in (column, turn @ column):
+            found = median_of_means(turned, rewards)
+            taken.append(int(np.linalg.norm(turned @ rewards - found[:, None], axis=0).argmin()))
+            distances = np.linalg.norm((turned @ rewards)[:, :, None] - (turned @ rewards)[:, None, :], axis=0)
+            least.append(int(np.sort(distances, axis=1)[:, 2:4].mean(axis=1).argmin()))
+        differ += taken[0] != taken[1]
+        by_bits += least[0] != least[1]
+    assert differ == 0
+    assert by_bits > 5
