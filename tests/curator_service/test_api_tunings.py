@@ -64,7 +64,7 @@ def settings(scorer, tmp_path_factory):
         "scorer_url": scorer.url,
         "scorer_secret_file": str(secret),
         "scorer_attempts": "3",
-        "scorer_timeout_seconds": "1",
+        "scorer_timeout_seconds": "2",
     }
 
 
@@ -219,7 +219,7 @@ def test_a_fault_that_passes_is_retried_under_the_same_key(owner, case, replies,
 
 
 def test_a_slow_scorer_is_given_up(owner, case, replies, until):
-    replies.make = lambda asked, count: time.sleep(1.5) or (200, b'{"score": 0.5}')
+    replies.make = lambda asked, count: time.sleep(2.5) or (200, b'{"score": 0.5}')
     ended = _ended(owner, case.http())
     assert ended.state == "failed"
     assert "did not answer in time" in ended.problem
@@ -551,7 +551,7 @@ def test_more_than_may_wait_are_refused_and_not_charged(make_service, tmp_path, 
 def test_nothing_of_the_trace_leaves_in_logs_records_or_replies(curator, owner, case, replies):
     """Scores that are recognisable; the released value is 0.8 with hardly any noise."""
     told = [0.1234567, 0.2345678, 0.3456789, 0.4567891, 0.5678912, 0.8]
-    replies.make = lambda asked, count: (200, json.dumps({"score": told[count - 1]}).encode())
+    replies.make = lambda asked, count: (200, json.dumps({"score": told[asked["evaluation"] - 1]}).encode())
     ended = _ended(owner, case.http("1000"))
     assert ended.result.index == 5
     auditor = curator.run("token", "create", "--role", "auditor", "--name", "t").stdout.strip()
