@@ -569,7 +569,7 @@ def test_more_than_may_wait_are_refused_and_not_charged(make_service, tmp_path, 
 def test_nothing_of_the_trace_leaves_in_logs_records_or_replies(curator, owner, case, replies):
     """Scores that are recognisable; the released value is 0.8 with hardly any noise."""
     told = [0.1234567, 0.2345678, 0.3456789, 0.4567891, 0.5678912, 0.8]
-    replies.make = lambda asked, count: (200, json.dumps({"score": told[count - 1]}).encode())
+    replies.make = lambda asked, count: (200, json.dumps({"score": told[asked["evaluation"] - 1]}).encode())
     ended = _ended(owner, case.http("1000"))
     assert ended.result.index == 5
     auditor = curator.told("token", "create", "--role", "auditor", "--name", "t").stdout.strip()

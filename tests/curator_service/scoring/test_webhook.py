@@ -78,7 +78,9 @@ def _dripping(parts, seconds):
 
     def answer(connection):
         with suppress(OSError), connection:
-            connection.recv(65_536)
+            asked = b""
+            while not asked.endswith(b"}"):  # head and body come by themselves; one unread would reset the connection
+                asked += connection.recv(65_536)
             for part in parts:
                 connection.sendall(part)
                 time.sleep(seconds)
