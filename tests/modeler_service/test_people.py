@@ -360,7 +360,7 @@ CHANGES = {
     "declined": "UPDATE trials SET declined = 1 WHERE number = 2",
     "query": "UPDATE trials SET query_id = 'qry_0000000000000000' WHERE number = 2",
     "reply": f"UPDATE versions SET reply = CAST(replace(CAST(reply AS TEXT), '40.0', '41.0') AS BLOB) WHERE {LATER}",
-    "first": "UPDATE versions SET reply = CAST(replace(CAST(reply AS TEXT), '.', '.1') AS BLOB) WHERE query = 2 AND version = 1",
+    "first": "UPDATE versions SET reply = CAST('{}' AS BLOB) WHERE version = 1 AND query = 2",
     "pending reply": "UPDATE versions SET reply = CAST('{}' AS BLOB) WHERE query = 2 AND version = 0",
     "time": f"UPDATE versions SET after = 7 WHERE {LATER}",
     "version": f"UPDATE versions SET version = 3 WHERE {LATER}",
