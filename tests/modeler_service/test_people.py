@@ -256,7 +256,8 @@ def z_of(own, run):
 
 def test_a_run_of_which_everything_is_declined_ends_without_a_recommendation(patient, vendor, own):
     patient.measure = lambda row: None
-    run = vendor.wait(vendor.start(spec_of(patient, algorithm="gp_bucb", batch_size=8, iterations=60)).id, timeout_s=60)
+    batched = {"algorithm": "gp_bucb", "batch_size": 8, "repeats": "never", "iterations": 60}
+    run = vendor.wait(vendor.start(spec_of(patient, **batched)).id, timeout_s=60)
     assert (run.ended_because, run.trials, run.declined, run.recommendation) == ("exhausted", 0, 40, None)
     replays(own, run.id)
 
