@@ -288,7 +288,9 @@ def corrected_run(patient, vendor, until, to=40.0, **chosen):
     return run, vendor.wait(run, timeout_s=30), declines[0]
 
 
-def test_a_correction_takes_effect_from_the_next_choice_on(patient, vendor, own, until):
+@pytest.mark.parametrize("page", [1, 1_000])
+def test_a_correction_takes_effect_from_the_next_choice_on(page, patient, vendor, own, until):
+    patient.page = page
     run, ended, late = corrected_run(patient, vendor, until)
     export = vendor.export(run)
     trials = export.trials
