@@ -76,6 +76,8 @@ def test_a_run_waits_for_people_without_a_worker_and_goes_on_by_itself(patient, 
     told = until(lambda: (view := vendor.run(run)).state == "waiting" and view)
     assert (told.waiting_for, told.open_measurements, told.problem) == ("people", 1, None)
     assert told.created_at < told.waiting_since == vendor.export(run).trials[0].asked_at
+    with own.http() as http, http.stream("GET", f"/v1/runs/{run}/events") as stream:
+        assert next(line for line in stream.iter_lines() if '"waiting_for":"people"' in line).startswith("data: ")
     until(lambda: patient.looks > 6)
     studies, size = patient.studies, len(patient.bodies)
     until(lambda: patient.looks > 9)
