@@ -65,10 +65,13 @@ class Costs:
             black_box=isinstance(release, GaussianProjectionRelease),
         )
 
-    def loss(self, answers: int, delta: float, *, alone: bool = False) -> Loss:
-        """The release and this many answers about one person; ``alone``: or at most one, each another's."""
+    def loss(self, answers: int, delta: float, *, alone: bool = False, again: int = 1) -> Loss:
+        """The release and this many answers about one person; ``alone``: or at most one, each another's.
+
+        ``again``: how often that one was released, for corrections are.
+        """
         if alone and answers:
-            either = [self.loss(0, delta), self._of(0, 1, delta)]
+            either = [self.loss(0, delta), self._of(0, min(again, answers), delta)]
             pure = [None if one.epsilon is None else units(one.epsilon) for one in either]
             tight = [one.tight_epsilon for one in either]
             return Loss(
@@ -213,12 +216,14 @@ def report(
     released: bool = True,
     release: Concrete | None = None,
     withdrawn: bool = False,
+    again: int = 1,
 ) -> Accounting:
     """What a study has cost so far, by pure composition and tightly at ``delta``.
 
     ``rows``: how many rows have each number of released answers. ``total``: all released answers.
     ``released``: whether the release was charged. ``release``: what ran, where ``auto`` was left to choose.
-    ``withdrawn``: whether its mechanism is, so that nothing bounds what the release costs.
+    ``withdrawn``: whether its mechanism is, so that nothing bounds what the release costs. ``again``: how often any
+    answer was released at most, where each is another person's.
     """
     costs, alone = Costs.of(spec, release, withdrawn=withdrawn), spec.privacy_unit == "answer"
     if not released:
@@ -226,7 +231,8 @@ def report(
         found, study = [RowsLoss(answers=k, rows=n, **dict(nothing)) for k, n in sorted(rows.items())], nothing
     else:
         found = [
-            RowsLoss(answers=k, rows=n, **dict(costs.loss(k, delta, alone=alone))) for k, n in sorted(rows.items())
+            RowsLoss(answers=k, rows=n, **dict(costs.loss(k, delta, alone=alone, again=again)))
+            for k, n in sorted(rows.items())
         ]
         study = costs.loss(total, delta)
     return Accounting(delta=delta, rows=found, study=study, sentence=_report_in_words(found, study, delta))

@@ -11,7 +11,7 @@ from curator_service.service.inbox import Filter
 from shared import wire
 from shared.errors import Invalid
 from shared.serving.problems import documented
-from shared.serving.routing import AskedDep, PageSize, PageToken, allowed, answer, page_of
+from shared.serving.routing import AskedDep, IdempotencyKey, PageSize, PageToken, allowed, answer, asked, page_of
 
 router = APIRouter(tags=["inbox"], dependencies=[allowed("owner", "measurer")])
 MeasurementId = Annotated[str, Path(description="msr_...")]
@@ -23,7 +23,16 @@ LARGE = (IMPORT_PATH,)
 LARGE_BYTES = 32 << 20
 """Paths that take larger bodies than others do."""
 _FILE = {"schema": {"type": "string", "example": "measurement_id,value\nmsr_0123456789abcdef,0.25\n"}}
-_EVENT = {"schema": {"type": "string", "example": 'event: inbox\ndata: {"open":3,"seq":17}\n\n'}}
+_EVENT = {
+    "schema": {
+        "type": "object",
+        "properties": {
+            "event": {"type": "string", "enum": ["inbox"]},
+            "data": {"type": "string", "description": "How many wait, and a number that grows: InboxNews as JSON."},
+        },
+        "required": ["event", "data"],
+    }
+}
 
 
 @router.get("/v1/inbox", response_model=wire.InboxPage, responses=documented(), operation_id="list_inbox")
@@ -77,8 +86,8 @@ def export(curator: CuratorDep, study_id: OfStudy = None) -> Response:
 )
 async def import_(
     request: Request,
-    asked: AskedDep,
     curator: CuratorDep,
+    idempotency_key: IdempotencyKey = None,
     dry_run: Annotated[bool, Query(description="Check every line and store nothing.")] = False,
 ) -> Response:
     """Take a filled-in spreadsheet: the whole of it or, where a line is wrong, nothing. `errors` has line and column.
@@ -90,7 +99,8 @@ async def import_(
     if media != CSV:
         raise Invalid("send CSV", [{"field": "body", "message": f"Content-Type must be {CSV}"}])
     body = await request.body()
-    found = await run_in_threadpool(curator.inbox.import_, asked, body, dry_run=dry_run)
+    told = await asked(request, idempotency_key)
+    found = await run_in_threadpool(curator.inbox.import_, told, body, dry_run=dry_run)
     if isinstance(found, wire.InboxImport):
         return Response(found.model_dump_json(), 200, media_type="application/json")
     return answer(request, found)
@@ -116,11 +126,9 @@ async def events(
     responses=documented(409),
     operation_id="answer_query",
 )
-def tell(
-    request: Request, query_id: QueryId, told: wire.AnswerCreate, asked: AskedDep, curator: CuratorDep
-) -> Response:
+def tell(request: Request, query_id: QueryId, told: wire.AnswerCreate, who: AskedDep, curator: CuratorDep) -> Response:
     """Tell what was measured: some or all of a query. What was declined or is overdue can still be answered."""
-    return answer(request, curator.inbox.answer(asked, query_id, told))
+    return answer(request, curator.inbox.answer(who, query_id, told))
 
 
 @router.post(
@@ -130,10 +138,10 @@ def tell(
     operation_id="decline_query",
 )
 def decline(
-    request: Request, query_id: QueryId, told: wire.DeclineCreate, asked: AskedDep, curator: CuratorDep
+    request: Request, query_id: QueryId, told: wire.DeclineCreate, who: AskedDep, curator: CuratorDep
 ) -> Response:
     """Tell what will not be measured. The modeler learns that the row has no answer, and not why."""
-    return answer(request, curator.inbox.decline(asked, query_id, told))
+    return answer(request, curator.inbox.decline(who, query_id, told))
 
 
 @router.post(
@@ -143,11 +151,11 @@ def decline(
     operation_id="correct_query",
 )
 def correct(
-    request: Request, query_id: QueryId, told: wire.AnswerCreate, asked: AskedDep, curator: CuratorDep
+    request: Request, query_id: QueryId, told: wire.AnswerCreate, who: AskedDep, curator: CuratorDep
 ) -> Response:
     """Replace answers by what is right. Where y is private, what the modeler was told is released anew, and charged.
 
     What did not change keeps its released answers. 403 with `budget` where the budget does not allow it: then nothing
     changes.
     """
-    return answer(request, curator.inbox.correct(asked, query_id, told))
+    return answer(request, curator.inbox.correct(who, query_id, told))

@@ -7,6 +7,7 @@ from curator_service import store
 from curator_service.privacy import accounting
 from curator_service.privacy.ledger import Prices, text
 from curator_service.service.advisories import standing
+from curator_service.service.versions import most_by_row
 from curator_service.store import ledger as lines
 from curator_service.vault import Vault
 from shared import wire
@@ -46,6 +47,7 @@ class Accounts:
             spec = wire.StudyCreate.model_validate_json(store.find(db, store.studies, study_id).spec)
             found = lines.exposure(db, study_id, after=after, limit=limit)
             now, release = lines.balance(db, study_id), store.release_of(db, study_id)
+            again = most_by_row(db, study_id)
         order = self._vault.order(release.id) if with_records and release is not None else None
         bounded = prices.release_bounded and prices.answers_bounded
 
@@ -53,7 +55,9 @@ class Accounts:
             if not bounded:
                 return None
             alone = spec.privacy_unit == "answer"
-            return text(max(now.release, prices.answer) if alone else now.release + row.row_total)
+            return text(
+                max(now.release, again.get(row.row, 1) * prices.answer) if alone else now.release + row.row_total
+            )
 
         rows = [
             wire.RowExposure(
@@ -79,6 +83,7 @@ class Accounts:
             n = int(store.find(db, store.datasets, row.dataset_id).rows)
             now = standing(db, spec, _report(db, study_id))
             charged, asked = lines.is_released(db, study_id), lines.asked_rows(db, study_id)
+            again = max(most_by_row(db, study_id).values(), default=1)
         price = Prices.of(spec).answer
         rows: Counter[int] = Counter()
         for spent, plays, many in asked:
@@ -88,7 +93,9 @@ class Accounts:
             rows[0] += never
         at = delta if delta is not None else getattr(spec.release, "delta", None) or accounting.DELTA
         withdrawn = now.withdrawn is not None
-        return accounting.report(spec, rows, total, at, released=charged, release=now.release, withdrawn=withdrawn)
+        return accounting.report(
+            spec, rows, total, at, released=charged, release=now.release, withdrawn=withdrawn, again=again
+        )
 
 
 def _prices(db: Connection, study_id: str) -> Prices:

@@ -178,6 +178,8 @@ class Inbox:
 
     def import_(self, asked: Asked, body: bytes, *, dry_run: bool) -> StoredReply | wire.InboxImport:
         """Take a filled-in file: all of it, or nothing where a line is wrong (Invalid says where)."""
+        if not dry_run:
+            self._desk.key_of(asked)
         sheet = sheets.read(body)
         teller, queries = Teller(asked.principal.actor, asked.principal.name), list[str]()
 

@@ -1,12 +1,12 @@
 """What must hold between the curator's tables and its log, whatever happened: part of `audit verify`."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from curator_service import store
 from curator_service.privacy.ledger import Balance, Prices, RowBalance, text, units
-from curator_service.service import tuning_accounts
+from curator_service.service import inbox_invariants, tuning_accounts
 from curator_service.store import advisories as advisories_of
 from curator_service.store import ledger as lines
 from shared import wire
@@ -24,9 +24,10 @@ def check(db: Connection, records: Iterable[Json]) -> None:
     accounts: dict[str, _Account] = {}
     studies: dict[str, _Told] = {}
     advisories: dict[str, tuple[str, int, str]] = {}
-    tunings = tuning_accounts.Told()
+    tunings, measured = tuning_accounts.Told(), inbox_invariants.Told()
     for record in records:
         tunings.follow(record)
+        measured.follow(record)
         details = record.get("details", {})
         exchange = record.get("exchange")
         _follow(studies, record["kind"], details)
@@ -39,10 +40,11 @@ def check(db: Connection, records: Iterable[Json]) -> None:
             if (study := details["study_id"]) not in accounts:
                 accounts[study] = _Account(_prices(db, study))
             accounts[study].take(details, refused=record["kind"] == "charge.refused")
-            if (name := details.get("query_id")) in charged:
-                raise LogBroken(f"query {name} was charged twice")
+            name = details.get("query_id")
+            if (name in charged) != ("version" in details):  # a correction follows the charge of its query
+                raise LogBroken(f"query {name} was charged twice, or corrected before it was charged")
             charged |= {name} - {None}
-        elif exchange and exchange["status"] == 201 and not exchange["replayed"] and "query_id" in details:
+        elif exchange and exchange["status"] in (201, 202) and not exchange["replayed"] and "query_id" in details:
             if details["query_id"] not in charged:
                 raise LogBroken(f"query {details['query_id']} was answered before it was charged")
             place = exchange["grant_id"], exchange["idempotency_key"]
@@ -52,6 +54,7 @@ def check(db: Connection, records: Iterable[Json]) -> None:
     _check_studies(db, studies)
     _check_advisories(db, advisories)
     tunings.check(db)
+    measured.check(db)
     _check_ledger(db, accounts)
     _check_queries(db, charged)
     _check_replies(db, settled)
@@ -130,6 +133,14 @@ class _Account:
             cost, old = units(details["epsilon"]), self.balance
             self.balance = Balance(old.release + cost, old.total + cost, old.plays)
             self._add("release", None, None, 0, cost, None, RowBalance())
+        elif "version" in details:
+            for row, releases in details["rows"]:
+                self._correct(details["query_id"], row, releases)
+            told = text(sum(releases for _, releases in details["rows"]) * self.prices.answer)
+            if details["epsilon"] != told:
+                raise LogBroken(
+                    f"query {details['query_id']}: the log tells another epsilon of a correction than it is"
+                )
         else:
             for row, plays in details["rows"]:
                 self._answer(details["query_id"], row, plays)
@@ -142,6 +153,12 @@ class _Account:
         self.rows[row] = RowBalance(old.queries + 1, old.plays + plays, old.total + cost)
         self.balance = Balance(before.release, before.total + cost, before.plays + plays)
         self._add("answers", query_id, row, plays, cost, None, self.rows[row])
+
+    def _correct(self, query_id: str, row: int, releases: int) -> None:
+        cost, old, before = releases * self.prices.answer, self.rows.get(row, RowBalance()), self.balance
+        self.rows[row] = replace(old, total=old.total + cost)
+        self.balance = replace(before, total=before.total + cost)
+        self._add("correction", query_id, row, 0, cost, None, self.rows[row])
 
     def _refuse(self, details: Json) -> None:
         row = details["row"]

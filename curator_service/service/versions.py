@@ -218,6 +218,19 @@ class Versions:
         logs.append(db, "query.answered", actor="curator", now=now, details=details)
 
 
+def most_by_row(db: Connection, study_id: str) -> dict[int, int]:
+    """How often any answer about a row was released at most, of rows of which one was released again."""
+    counted: Counter[tuple[str, Unit]] = Counter()
+    for query_id, _, fresh in table.corrected(db, study_id):
+        counted.update((query_id, _unit(unit)) for unit in json.loads(fresh))
+    found: dict[int, int] = {}
+    for (query_id, (place, _)), n in counted.items():
+        if n > 1:
+            row = table.row_at(db, query_id, place)
+            found[row] = max(found.get(row, 0), n)
+    return found
+
+
 def check_told(known: Any) -> None:
     """StateConflict for a query that is told no more."""
     if known.lost:

@@ -256,11 +256,12 @@ def rounds_of(db: Connection, query_id: str) -> list[Row[Any]]:
     return list(db.execute(select(rounds).where(rounds.c.query_id == query_id).order_by(rounds.c.version)))
 
 
-def corrected(db: Connection, study_id: str) -> list[Row[Any]]:
-    """The versions of a study's queries after the first, in order: query and what was released anew."""
+def corrected(db: Connection, study_id: str) -> list[tuple[str, int, str]]:
+    """Of a study's queries with more than one version: each of them, with what it releases anew."""
     joined = rounds.join(inquiries, inquiries.c.query_id == rounds.c.query_id)
     query = select(rounds.c.query_id, rounds.c.version, rounds.c.fresh).select_from(joined)
-    return list(db.execute(query.where(inquiries.c.study_id == study_id, rounds.c.version > 1)))
+    found = db.execute(query.where(inquiries.c.study_id == study_id, inquiries.c.begun > 1))
+    return [(query_id, version, fresh) for query_id, version, fresh in found]
 
 
 def row_at(db: Connection, query_id: str, place: int) -> int:

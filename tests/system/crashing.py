@@ -205,13 +205,16 @@ def curator(gun: Gun) -> Callable[[], None]:
     from curator_service import cli, store, vault
     from curator_service.measurement.column import is_exact
     from curator_service.privacy import noise
-    from curator_service.service import exchange, releases
+    from curator_service.service import exchange, releases, telling, versions
     from curator_service.service.datasets import Datasets
     from shared.serving.store import notes
 
     commits = Commits(gun)
     commits.watch()
     commits.mark(store, "begin_query", "charge", lambda db, **values: str(values["idempotency_key"]))
+    commits.mark(telling, "append", "entered", lambda db, known, *_, **__: str(known.query_id))
+    commits.mark(versions.Versions, "_tell", "told", lambda self, db, drawn: str(drawn.query_id))
+    _call(gun, versions, "release", "version.draw")
     commits.mark(exchange.Exchanges, "_settle", "answer", lambda self, db, asked, *_: str(asked.key))
     commits.mark(notes, "countersign", "countersigned", lambda db, grant, size, *_: f"{grant}:{size}")
     commits.mark(Datasets, "_add", "registered")

@@ -1,0 +1,222 @@
+"""Versions of what a modeler is told: their law, what a crash leaves, what the log verifies; broken ones are found."""
+
+import shutil
+import sqlite3
+from contextlib import closing
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from curator_service.service import invariants, versions
+from curator_service.service.studies import restored
+from shared.errors import LogBroken
+from shared.serving.store import logs
+from shared.serving.store.database import Database
+from tests.curator_service.inbox.asked import LAPLACE
+from tests.curator_service.inbox.house import House
+from tests.scale import scaled
+
+PLAYS = 40
+SURE = 1e-6
+
+
+@pytest.fixture
+def house(tmp_path):
+    made = House(tmp_path)
+    yield made
+    made.close()
+
+
+def _draws(house, study, y):
+    """y with its noise, through the whole path, and again after a correction of each measurement."""
+    query = house.ask(study, list(range(scaled(50))), PLAYS)
+    items = house.items(query)
+    assert house.tell("answer", query, items, *[y] * len(items)).status_code == 200
+    first = [answer.y for answer in house.reply(study, query).answers]
+    wrong = [y + 1e-9] * len(items)
+    assert house.tell("correct", query, items, *wrong).status_code == 200
+    return np.array(first), np.array([answer.y for answer in house.reply(study, query).answers])
+
+
+@pytest.mark.parametrize(("y", "at"), [(1.5, 1.5), (400.0, 5.0)])
+def test_an_answer_of_the_inbox_has_the_noise_that_its_passport_tells(house, small, study_of, y, at):
+    """2,000 draws: a scale off by a half fails; a right one, once in a million. Corrections have noise of their own."""
+    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
+    law = stats.laplace(loc=at, scale=2 * 5.0 / 0.5)
+    first, second = _draws(house, study, y)
+    for draws in (first, second):
+        assert stats.kstest(draws, law.cdf).pvalue > SURE
+    assert abs(stats.pearsonr(first, second).statistic) < 5 / len(first) ** 0.5
+    house.check()
+
+
+def test_noise_of_another_scale_would_be_seen(house, small, study_of, monkeypatch):
+    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
+    weak = LAPLACE.model_copy(update={"epsilon": "0.75"})
+    release = versions.release
+    monkeypatch.setattr(
+        versions, "release", lambda rows, spec: release(rows, spec.model_copy(update={"answers": weak}))
+    )
+    first, _ = _draws(house, study, 1.5)
+    assert stats.kstest(first, stats.laplace(loc=1.5, scale=20.0).cdf).pvalue < SURE
+
+
+def _corrected(house, study):
+    """Three rows, of which one is corrected: before, after, and the ledger's lines."""
+    query = house.ask(study, [3, 4, 5])
+    items = house.items(query)
+    house.tell("answer", query, items, 1.0, 2.0, 3.0)
+    before = house.reply(study, query)
+    assert house.tell("correct", query, items[1:2], -1.0).status_code == 200
+    lines = house.done("owner", "GET", f"/v1/studies/{study}/ledger")["entries"]
+    return query, before, house.reply(study, query), [line for line in lines if line["query_id"] == query]
+
+
+def _check_correction(before, after, lines):
+    assert [a.model_dump_json() for a in after.answers[::2]] == [a.model_dump_json() for a in before.answers[::2]]
+    assert after.answers[1] != before.answers[1]
+    assert [(line["kind"], line["row"], line["epsilon"]) for line in lines[3:]] == [("correction", 4, "0.5")]
+
+
+def test_a_correction_keeps_what_did_not_change_bit_for_bit(house, small, study_of):
+    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
+    _, *found = _corrected(house, study)
+    _check_correction(*found)
+
+
+def test_a_curator_that_draws_all_anew_or_charges_nothing_is_found(house, small, study_of, monkeypatch):
+    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
+    changed = versions.Versions._changed
+
+    def all_anew(self, db, query_id, spec, earlier, basis):
+        fresh, again = changed(self, db, query_id, spec, earlier, basis)
+        whole, _ = changed(self, db, query_id, spec, [], basis)
+        return (whole, again) if earlier else (fresh, again)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(versions.Versions, "_changed", all_anew)
+        _, *found = _corrected(house, study)
+    with pytest.raises(AssertionError):
+        _check_correction(*found)
+    with pytest.raises(LogBroken, match="3 answers anew"):
+        house.check()
+
+
+def test_a_correction_that_is_not_charged_is_found(house, small, study_of, monkeypatch):
+    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
+    monkeypatch.setattr(versions.Versions, "_charge", lambda *rest, **named: None)
+    _corrected(house, study)
+    with pytest.raises(LogBroken, match="1 answers anew"):
+        house.check()
+
+
+# --- two who tell at once, and a crash in between ---------------------------------------------------
+
+
+def test_of_two_draws_of_one_version_one_is_told(house, small, study_of):
+    """Two threads draw, both try to tell: the second one's draw is thrown away, also where a correction rests on it."""
+    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
+    query, made = house.ask(study, [3]), house.curator.inbox._versions
+    items, settle = house.items(query), made.settle
+    made.settle = lambda query_ids: None  # a crash after the commit
+    house.tell("answer", query, items, 1.0)
+    house.tell("correct", query, items, 2.0)
+    assert house.send("modeler", "GET", f"/v1/studies/{study}/queries/{query}").status_code == 202
+    early, late = (made._next_of([query]) for _ in range(2))
+    assert early[0].answers != late[0].answers
+    house.desk.database.write(lambda db: made._tell_all(early, db))
+    told = house.reply(study, query)
+    house.desk.database.write(lambda db: made._tell_all(late, db))
+    assert house.reply(study, query) == told
+    assert told.answers == early[0].answers
+    settle([query])
+    settle([query])
+    assert house.reply(study, query).version == 2
+    kinds = [line["kind"] for line in house.done("owner", "GET", f"/v1/studies/{study}/ledger")["entries"]]
+    assert kinds == ["release", "answers", "correction"]
+    house.check()
+
+
+def test_the_next_request_tells_what_a_crash_left(house, small, study_of):
+    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
+    query, made = house.ask(study, [3]), house.curator.inbox._versions
+    items = house.items(query)
+    made.settle = lambda query_ids: None
+    first = house.tell("answer", query, items, 1.0, key="same")
+    del made.settle
+    again = house.tell("answer", query, items, 1.0, key="same")
+    assert (first.content, again.headers["idempotency-replayed"]) == (again.content, "true")
+    assert house.reply(study, query).version == 1
+
+
+def test_after_a_restore_nothing_is_drawn_that_may_have_been_drawn_before(house, small, study_of):
+    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
+    pending, answered = house.ask(study, [3], key="a"), house.ask(study, [4], key="b")
+    items = {query: house.items(query) for query in (pending, answered)}
+    house.tell("answer", answered, items[answered], 1.0)
+    house.desk.database.write(lambda db: restored(db, house.desk))
+    assert house.tell("answer", pending, items[pending], 1.0).status_code == 409
+    assert house.tell("correct", answered, items[answered], 2.0).status_code == 409
+    reply = house.send("modeler", "GET", f"/v1/studies/{study}/queries/{pending}")
+    assert (reply.status_code, reply.json()["code"]) == (403, "study_not_open")
+    assert house.reply(study, answered).version == 1
+    house.curator.overdue.look()
+    house.check()
+
+
+# --- tampering --------------------------------------------------------------------------------------
+
+TAMPERED = {
+    "a value": "UPDATE entries SET value = value + 1 WHERE seq = 2",
+    "a value in its last bit": "UPDATE entries SET value = 1.0000000000000002 WHERE seq = 1",
+    "a note": "UPDATE entries SET note = 'x' WHERE seq = 1",
+    "who": "UPDATE entries SET name = 'x' WHERE seq = 1",
+    "an entry gone": "DELETE FROM entries WHERE seq = 3",
+    "an entry more": "INSERT INTO entries SELECT 99, measurement_id, query_id, kind, version + 1, value, reason, note, "
+    "actor, name, salt, created_at FROM entries WHERE seq = 1",
+    "a state": "UPDATE measurements SET state = 'open' WHERE seq = 1",
+    "a row": "UPDATE measurements SET row = 17 WHERE seq = 1",
+    "a measurement gone": "DELETE FROM measurements WHERE seq = 4",
+    "a version's bytes": "UPDATE revisions SET body = replace(body, '3', '4') WHERE version = 1",
+    "a version gone": "DELETE FROM revisions WHERE version = 2",
+    "a version of another place": "UPDATE revisions SET seq = 7 WHERE version = 2",
+    "what is released anew": "UPDATE rounds SET fresh = '[[0, 1], [1, 1]]' WHERE version = 2",
+    "a version that was begun": "DELETE FROM rounds WHERE version = 2",
+    "where a query stands": "UPDATE inquiries SET version = 0",
+    "a query that is told no more": "UPDATE inquiries SET lost = 1",
+    "a query gone": "DELETE FROM inquiries WHERE open > 0",
+    "a charge": "DELETE FROM ledger WHERE kind = 'correction'",
+    "the pending reply": "UPDATE replies SET body = body || ' ' WHERE status = 202",
+}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, small, study_of):
+    """A database with an answered, corrected query and a pending one."""
+    house = House(tmp_path_factory.mktemp("finished"))
+    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
+    _corrected(house, study)
+    house.ask(study, [9])
+    house.check()
+    path = house.desk.database.path
+    house.close()
+    return path
+
+
+@pytest.mark.parametrize("kind", TAMPERED)
+def test_whoever_changes_a_table_of_the_inbox_is_found(finished, tmp_path, kind):
+    path = tmp_path / "copy.sqlite"
+    shutil.copy(finished, path)
+    with closing(sqlite3.connect(path)) as db, db:
+        triggers = [name for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'")]
+        for name in triggers:
+            db.execute(f"DROP TRIGGER {name}")
+        assert db.execute(TAMPERED[kind]).rowcount >= 1
+    with Database.read_from(path) as db, pytest.raises(LogBroken):
+        invariants.check(db, (entry.record for entry in logs.walk(db)))
+
+
+def test_untouched_it_verifies(finished):
+    with Database.read_from(finished) as db:
+        invariants.check(db, (entry.record for entry in logs.walk(db)))
