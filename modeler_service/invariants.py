@@ -5,9 +5,9 @@ from itertools import groupby
 from typing import Any
 
 from modeler_service import store
+from modeler_service.asking import query_of
 from modeler_service.evidence import Exchanges, faults
 from modeler_service.record import versions_of
-from modeler_service.run import query_of
 from shared import wire
 from shared.audit import Json, sha256
 from shared.client import query_body

@@ -7,11 +7,11 @@ from math import isclose
 from pathlib import Path
 
 from modeler_service import evidence, store
+from modeler_service.asking import query_of
 from modeler_service.candidates import opened
 from modeler_service.choosing import Choosing
 from modeler_service.evidence import Exchanges, Sent
 from modeler_service.record import Version, observations_of, versions_of
-from modeler_service.run import query_of
 from modeler_service.views import trial_view
 from shared import matrix, wire
 from shared.audit import Json, sha256

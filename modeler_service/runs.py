@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from modeler_service import notices, store
-from modeler_service.run import Ending, Run, can_retry
+from modeler_service.hold import can_retry
+from modeler_service.run import Ending, Run
 from modeler_service.settings import Settings
 from modeler_service.signals import Interrupted, Pending, Signal
 from shared.errors import NO_ROOM, BlindoptError, Remote, StorageUnavailable

@@ -25,6 +25,8 @@ class Patient(Curator):
         self.refuses: tuple[int, str] | None = None
         """Status and code with which it refuses everything."""
         self.seqs: list[int] | None = None
+        self.page = 1_000
+        """How many revisions it tells at once."""
 
     @property
     def open(self) -> list[str]:
@@ -74,9 +76,11 @@ class Patient(Curator):
                 for seq, (query, version) in enumerate(self.revised, start=1)
                 if seq > after
             ]
+            more = str(told[self.page - 1]["seq"]) if len(told) > self.page else None
+            told = told[: self.page]
             for item, seq in zip(told, self.seqs or [], strict=False):
                 item["seq"] = seq
-            return 200, json.dumps({"revisions": told, "next_page_token": None}).encode(), {}
+            return 200, json.dumps({"revisions": told, "next_page_token": more}).encode(), {}
         if found := re.search("/queries/(qry_[0-9a-f]{16})$", path):
             self.looks += 1
             versions = self.versions[found[1]]

@@ -408,3 +408,127 @@ def test_what_takes_long_can_be_left_between_its_parts(options):
     ticks = 0
     with pytest.raises(KeyboardInterrupt):
         Choosing(settings, study(), candidates(), past, tick=stop).next()
+
+
+# --- declines ---------------------------------------------------------------------------------------
+
+MOMA = {"name": "moma", "plays": 4, **HEAVY}
+ALL = [*FREE, {"name": "ata", **HEAVY}, {"name": "tgp", **HEAVY}, MOMA]
+
+
+def _name(algorithm):
+    return algorithm if isinstance(algorithm, str) else algorithm["name"]
+
+
+@pytest.mark.parametrize("algorithm", ALL, ids=_name)
+def test_a_declined_row_is_a_trial_of_which_nothing_is_learnt_and_is_not_asked_again(algorithm):
+    """Every third trial is declined, also in the initial design."""
+    y, run = outcome_of(candidates()), made(algorithm, iterations=30, initial_rows=5)
+    declined, answered, count = set(), set(), 0
+    while proposals := run.next():
+        (proposal,) = proposals
+        assert proposal.row not in declined
+        count += 1
+        if count % 3 == 0:
+            before = None if run.learner is None else run.learner.moments(np.arange(N))
+            run.decline(proposal.row)
+            declined.add(proposal.row)
+            if before is not None and not run.few_arms:  # few arms: weights count rewards alone, checked below
+                assert np.array_equal(run.learner.moments(np.arange(N)), before)
+        else:
+            run.observe(proposal.row, float(y[proposal.row]))
+            answered.add(proposal.row)
+    assert (count, run.ended_because, run.outcomes) == (35, "budget", 35 - 11)
+    assert recommended(run, "asked").row in answered
+
+
+@pytest.mark.parametrize("algorithm", [a for a in ALL if a not in ("random", MOMA)], ids=_name)
+def test_what_is_believed_after_declines_is_what_is_believed_of_the_answers_alone(algorithm):
+    y, rows = outcome_of(candidates()), [3, 9, 3, 17, 40, 9]
+    with_declines, without = made(algorithm, initial_rows=0), made(algorithm, initial_rows=0)
+    for place, row in enumerate(rows):
+        with_declines.decline(50 + place)
+        for run in (with_declines, without):
+            run.observe(row, float(y[row]))
+    every = np.arange(N)
+    assert np.array_equal(with_declines.learner.moments(every), without.learner.moments(every))
+    assert (with_declines.seen, without.seen) == (12, 6)
+
+
+@pytest.mark.parametrize("repeats", ["never", "after_all", "algorithm"])
+@pytest.mark.parametrize("algorithm", ["gp_bucb", "random"])
+def test_a_run_whose_rows_are_all_declined_is_exhausted(algorithm, repeats):
+    run = made(algorithm, repeats=repeats, iterations=10 * N, initial_rows=4, batch_size=4 if repeats == "never" else 1)
+    asked = []
+    while proposals := run.next():
+        for proposal in proposals:
+            asked.append(proposal.row)
+            run.decline(proposal.row)
+    assert sorted(asked) == list(range(N))
+    assert (run.ended_because, recommended(run, "asked")) == ("exhausted", None)
+
+
+@pytest.mark.parametrize("algorithm", ["gp_ucb", "random"])
+def test_rows_that_come_again_after_all_leave_out_the_declined(algorithm):
+    run, asked = made(algorithm, repeats="after_all", iterations=3 * N, initial_rows=0), []
+    while proposals := run.next():
+        row = proposals[0].row
+        asked.append(row)
+        run.decline(row) if row % 4 == 0 else run.observe(row, 1.0)
+    assert sorted(asked[:N]) == list(range(N))
+    assert not [row for row in asked[N:] if row % 4 == 0]
+    assert len(asked) == 3 * N
+
+
+def test_a_decline_leaves_the_rest_of_an_epoch_and_what_was_rewarded_in_it():
+    """Against the same run without that epoch: equal estimates, and the arm is played no more."""
+    y = outcome_of(candidates())
+    cut, whole = (made(MOMA, initial_rows=2, iterations=40) for _ in range(2))
+    for run in (cut, whole):
+        for proposal in [run.next()[0], run.next()[0]]:
+            run.observe(proposal.row, float(y[proposal.row]))
+        for _ in range(4):
+            (proposal,) = run.next()
+            run.observe(proposal.row, float(y[proposal.row]))
+    (begun,) = cut.next()
+    cut.observe(begun.row, 100.0)
+    assert cut.next()[0].row == begun.row  # an epoch goes on with its arm
+    cut.decline(begun.row)
+    every = np.arange(N)
+    assert np.array_equal(cut.learner.moments(every), whole.learner.moments(every))
+    rows = []
+    while proposals := cut.next():
+        rows.append(proposals[0].row)
+        cut.observe(rows[-1], float(y[rows[-1]]))
+    assert begun.row not in rows
+    assert [len(set(rows[k : k + 4])) for k in range(0, len(rows) - 4, 4)] == [1] * (len(rows) // 4)
+    assert len(rows) == 42 - 2 - 4 - 2
+
+
+def test_an_epoch_of_which_the_declined_play_is_answered_late_goes_on_or_stays_left():
+    arm, other = 7, 8
+    goes_on, left, fresh = (made(MOMA, initial_rows=0, iterations=40) for _ in range(3))
+    for run in (goes_on, left):
+        run.observe(arm, 1.0)
+        run.observe(arm, 2.0)  # declined at first
+    assert goes_on.next()[0].row == arm
+    for run in (left, fresh):  # another epoch had begun before the answer came
+        for _ in range(4):
+            run.observe(other, 0.5)
+    every = np.arange(N)
+    assert np.array_equal(left.learner.moments(every), fresh.learner.moments(every))
+
+
+def test_a_fit_counts_answers_and_not_declines():
+    y, rows = outcome_of(candidates()), list(range(0, 40, 2))
+    fits = []
+    for declines in (0, 7):
+        run = made(initial_rows=0, fit={"every": 5})
+        for row in rows[:declines]:
+            run.decline(row + 1)
+        for row in rows:
+            run.observe(row, float(y[row]))
+        run.next()
+        fits.append(run.fitted.model_dump(exclude={"log_likelihood"}))
+    assert fits[0] == fits[1]
+    assert fits[0]["answers"] == 20

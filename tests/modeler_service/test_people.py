@@ -76,6 +76,8 @@ def test_a_run_waits_for_people_without_a_worker_and_goes_on_by_itself(patient, 
     told = until(lambda: (view := vendor.run(run)).state == "waiting" and view)
     assert (told.waiting_for, told.open_measurements, told.problem) == ("people", 1, None)
     assert told.created_at < told.waiting_since == vendor.export(run).trials[0].asked_at
+    with own.http() as http, http.stream("GET", f"/v1/runs/{run}/events") as stream:
+        assert next(line for line in stream.iter_lines() if '"waiting_for":"people"' in line).startswith("data: ")
     until(lambda: patient.looks > 6)
     studies, size = patient.studies, len(patient.bodies)
     until(lambda: patient.looks > 9)
@@ -256,7 +258,8 @@ def z_of(own, run):
 
 def test_a_run_of_which_everything_is_declined_ends_without_a_recommendation(patient, vendor, own):
     patient.measure = lambda row: None
-    run = vendor.wait(vendor.start(spec_of(patient, algorithm="gp_bucb", batch_size=8, iterations=60)).id, timeout_s=60)
+    batched = {"algorithm": "gp_bucb", "batch_size": 8, "repeats": "never", "iterations": 60}
+    run = vendor.wait(vendor.start(spec_of(patient, **batched)).id, timeout_s=60)
     assert (run.ended_because, run.trials, run.declined, run.recommendation) == ("exhausted", 0, 40, None)
     replays(own, run.id)
 
@@ -287,7 +290,9 @@ def corrected_run(patient, vendor, until, to=40.0, **chosen):
     return run, vendor.wait(run, timeout_s=30), declines[0]
 
 
-def test_a_correction_takes_effect_from_the_next_choice_on(patient, vendor, own, until):
+@pytest.mark.parametrize("page", [1, 1_000])
+def test_a_correction_takes_effect_from_the_next_choice_on(page, patient, vendor, own, until):
+    patient.page = page
     run, ended, late = corrected_run(patient, vendor, until)
     export = vendor.export(run)
     trials = export.trials
@@ -360,7 +365,7 @@ CHANGES = {
     "declined": "UPDATE trials SET declined = 1 WHERE number = 2",
     "query": "UPDATE trials SET query_id = 'qry_0000000000000000' WHERE number = 2",
     "reply": f"UPDATE versions SET reply = CAST(replace(CAST(reply AS TEXT), '40.0', '41.0') AS BLOB) WHERE {LATER}",
-    "first": "UPDATE versions SET reply = CAST(replace(CAST(reply AS TEXT), '.', '.1') AS BLOB) WHERE query = 2 AND version = 1",
+    "first": "UPDATE versions SET reply = CAST('{}' AS BLOB) WHERE version = 1 AND query = 2",
     "pending reply": "UPDATE versions SET reply = CAST('{}' AS BLOB) WHERE query = 2 AND version = 0",
     "time": f"UPDATE versions SET after = 7 WHERE {LATER}",
     "version": f"UPDATE versions SET version = 3 WHERE {LATER}",

@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 
 from curator_service import store as curator_store
 from curator_service.privacy.ledger import Balance, Charge
-from curator_service.store import advisories, ledger, tunings
+from curator_service.store import advisories, inbox, ledger, tunings
 from curator_service.store import base as curator_base
 from shared import audit
 from shared.errors import AuditUnavailable, IdempotencyKeyReused, NotFound, StateConflict, Unauthenticated
@@ -95,6 +95,29 @@ def filled(database, desk):
         withdrawn = {"id": "adv_1", "mechanism": "m", "version": 1, "reason": "r"}
         curator_store.insert(db, advisories.advisories, **withdrawn, **known)
         tunings.add(db, "ds_1", "tuning", after=tunings.Account(), at=stamp(NOW), tuning_id="tun_1")
+        asked = {"query_id": "qry_1", "study_id": "std_1", **known}
+        measured = {
+            "id": "msr_1",
+            "query_id": "qry_1",
+            "study_id": "std_1",
+            "place": 0,
+            "row": 0,
+            "play": 1,
+            "plays": 1,
+        }
+        inbox.ask(db, {**asked, "grant_id": "grt_1"}, [measured])
+        told = {
+            "measurement_id": "msr_1",
+            "query_id": "qry_1",
+            "kind": "answer",
+            "version": 1,
+            "actor": "a",
+            "name": "n",
+        }
+        curator_store.insert(db, inbox.entries, salt="s", **told, **known)
+        curator_store.insert(db, inbox.rounds, query_id="qry_1", version=1, basis=1, fresh="[]", **known)
+        revision = {"grant_id": "grt_1", "seq": 1, "query_id": "qry_1", "version": 1, "body": b"{}"}
+        curator_store.insert(db, inbox.revisions, **revision, **known)
         logs.share(db, "grt_1", b"{}")
         notes.pin(db, "grt_1", "vkey", NOW)
         notes.keep_receipt(db, "grt_1", 0, b"{}", "note")
@@ -141,7 +164,9 @@ def test_an_upsert_cannot_change_a_stored_reply(database, filled):
 
 def test_the_tables_that_are_append_only_are_these():
     evidence = {"log", "shared", "receipts", "keys", "countersignatures"}
-    assert set(TABLES) == evidence | {"replies", "releases", "queries", "ledger", "advisories", "tuning_ledger"}
+    measured = {"entries", "rounds", "revisions"}
+    account = {"replies", "releases", "queries", "ledger", "advisories", "tuning_ledger"}
+    assert set(TABLES) == evidence | measured | account
 
 
 def test_the_writer_waits_for_the_disk_and_readers_do_not_wait_for_it(database):
