@@ -206,9 +206,15 @@ def test_no_template_holds_what_the_policy_forbids(path):
 
 def test_the_look_at_templates_finds_what_it_looks_for():
     for text in (
-        "{{ name | safe }}", '<p style="color: red">', "<style>p {}</style>", '<a onclick="x()">', "<script>x()</script>",
-        '<a href="javascript:x()">', '<img src="//outside.example/x.png">', '<script src="https://outside.example/x.js">',
-    ):  # fmt: skip
+        "{{ name | safe }}",
+        '<p style="color: red">',
+        "<style>p {}</style>",
+        '<a onclick="x()">',
+        "<script>x()</script>",
+        '<a href="javascript:x()">',
+        '<img src="//outside.example/x.png">',
+        '<script src="https://outside.example/x.js">',
+    ):
         assert _faults(text), text
     assert _faults('<script type="module" src="/console/static/x.js"></script> {{ ui.text(form, "one") }}') == []
 
