@@ -1,6 +1,7 @@
 """What may import what, read from the source: the promises that no type checker sees."""
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -181,3 +182,46 @@ def test_every_setting_is_described(settings, field):
 @pytest.mark.parametrize("path", [path for path in FILES if path.name != "__main__.py"], ids=_name)
 def test_every_module_says_what_it_is(path):
     assert ast.get_docstring(_tree(path))
+
+
+CONSOLES = ("shared/serving/console", "curator_service/console", "modeler_service/console")
+TEMPLATES = [path for folder in CONSOLES for path in sorted((ROOT / folder / "templates").rglob("*.html"))]
+FORBIDDEN = {
+    "markup that is not escaped": r"\|\s*safe\b|autoescape",
+    "an inline style": r"\bstyle\s*=|<style",
+    "an inline handler": r"\son[a-z]+\s*=",
+    "an inline script": r"<script(?![^>]*\bsrc=)|javascript:",
+    "an outside resource": r"(?:src|href|action)\s*=\s*[\"'](?:https?:)?//",
+}
+
+
+def _faults(text):
+    return [what for what, pattern in FORBIDDEN.items() if re.search(pattern, text)]
+
+
+@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_no_template_holds_what_the_policy_forbids(path):
+    assert _faults(path.read_text()) == []
+
+
+def test_the_look_at_templates_finds_what_it_looks_for():
+    for text in (
+        "{{ name | safe }}",
+        '<p style="color: red">',
+        "<style>p {}</style>",
+        '<a onclick="x()">',
+        "<script>x()</script>",
+        '<a href="javascript:x()">',
+        '<img src="//outside.example/x.png">',
+        '<script src="https://outside.example/x.js">',
+    ):
+        assert _faults(text), text
+    assert _faults('<script type="module" src="/console/static/x.js"></script> {{ ui.text(form, "one") }}') == []
+
+
+def test_no_static_file_asks_for_another_host():
+    files = [path for folder in CONSOLES for path in (ROOT / folder / "static").rglob("*.*")]
+    assert len(files) >= 6
+    for path in files:
+        text = path.read_text().replace('xmlns="http://www.w3.org/2000/svg"', "")
+        assert not re.search(r"https?:|url\(|@import|\beval\b|new Function|innerHTML", text), path

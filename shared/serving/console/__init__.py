@@ -24,8 +24,8 @@ How to write a page (in ``curator_service/console`` or ``modeler_service/console
 An ``ApiProblem`` that a page lets pass becomes an error page. To show it beside the fields of a form, catch it:
 ``return page.show(..., status=422, form=form.failed(problem))``, with ``Form.blank(name="default", ...)`` where the
 form is first shown, and ``{{ ui.text(form, "name", "Name", help="...") }}`` for each field (all components:
-templates/ui.html). A file goes on by ``page.api.upload(path, fields, {"file": Upload.of(form.files["file"])},
-key=form.key)``; the page that takes it needs a place in the service's ``limit_of``. A chart is made by
+templates/ui.html). A file goes on by ``page.api.upload(path, fields, {"file": file}, key=form.key)``, with ``file =
+form.file("file")``; the page that takes it needs a place in the service's ``limit_of``. A chart is made by
 ``charts.line``, ``charts.scatter`` or ``charts.bars`` and given to ``page.show`` by itself, in a list or in a dict;
 its numbers are a table beside it, and CSV and JSON by ``?chart=KEY&as=csv`` of the same page: nothing more to write.
 Whatever is large or endless is passed through: ``return page.stream("/v1/runs/.../events")``. A live part: ``{% call

@@ -1,7 +1,9 @@
 """The service's own API, asked in process: the one source of what a page shows."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 from urllib.parse import quote, urlencode
@@ -17,6 +19,7 @@ from shared.serving.tokens import Principal
 M = TypeVar("M", bound=BaseModel)
 _JSON = "application/json"
 _CHUNK = 1 << 16
+_LOOK_SECONDS = 2.0
 
 
 class ApiProblem(Exception):
@@ -120,8 +123,7 @@ class Api:
                 parts.append(message.get("body", b""))
 
         await self._app(self.scope_of(method, path, query or {}, asked), _receiver(body), answered)
-        told = {k.decode("latin-1"): v.decode("latin-1") for k, v in start["headers"]}
-        reply = Reply(start["status"], told, b"".join(parts))
+        reply = Reply(start["status"], _headers(start), b"".join(parts))
         if reply.status >= 400:
             raise problem_of(reply, path, self._request_id)
         return reply
@@ -223,40 +225,58 @@ def _quoted(text: str) -> str:
 class Passed:
     """A reply of the API that goes through to the browser as it comes: an export, a stream of events.
 
-    What the outer gate adds to every reply is not sent twice. A refusal is held, for ``refused`` to tell.
+    What the outer gate adds to every reply is not sent twice. A refusal is held, for ``refused`` to tell. Once
+    ``is_live`` is False, the API is told that the browser has gone.
     """
 
-    def __init__(self, app: ASGIApp, asked: Scope, refused: Callable[[Reply], ASGIApp]) -> None:
+    def __init__(
+        self, app: ASGIApp, asked: Scope, refused: Callable[[Reply], ASGIApp], is_live: Callable[[], bool]
+    ) -> None:
         self._app = app
         self._asked = asked
         self._refused = refused
+        self._is_live = is_live
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        sent = False
+        asked = started = ended = False
         held: list[Message] = []
 
         async def asks() -> Message:
-            nonlocal sent
-            if not sent:
-                sent = True
-                return {"type": "http.request", "body": b"", "more_body": False}
-            while (message := await receive())["type"] != "http.disconnect":
-                pass
-            return message
+            nonlocal asked
+            if asked:
+                return await self._end(receive)
+            asked = True
+            return {"type": "http.request", "body": b"", "more_body": False}
 
         async def answers(message: Message) -> None:
+            nonlocal started, ended
             if held or (message["type"] == "http.response.start" and message["status"] >= 400):
                 held.append(message)
                 return
             if message["type"] == "http.response.start":
                 message = {**message, "headers": [h for h in message["headers"] if h[0] not in _OF_THE_GATE]}
+            started, ended = True, message["type"] == "http.response.body" and not message.get("more_body")
             await send(message)
 
         await self._app(self._asked, asks, answers)
         if held:
-            told = {k.decode("latin-1"): v.decode("latin-1") for k, v in held[0]["headers"]}
             body = b"".join(m.get("body", b"") for m in held[1:])
-            await self._refused(Reply(held[0]["status"], told, body))(scope, receive, send)
+            await self._refused(Reply(held[0]["status"], _headers(held[0]), body))(scope, receive, send)
+        elif started and not ended:
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _end(self, receive: Receive) -> Message:
+        """Wait until the browser has gone, or the session has ended."""
+        while self._is_live():
+            with suppress(TimeoutError):
+                message = await asyncio.wait_for(receive(), _LOOK_SECONDS)
+                if message["type"] == "http.disconnect":
+                    break
+        return {"type": "http.disconnect"}
+
+
+def _headers(start: Message) -> dict[str, str]:
+    return {k.decode("latin-1"): v.decode("latin-1") for k, v in start["headers"]}
 
 
 _OF_THE_GATE = frozenset(

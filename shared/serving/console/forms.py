@@ -9,7 +9,7 @@ from typing import Self
 
 from starlette.datastructures import FormData, UploadFile
 
-from shared.serving.console.api import ApiProblem
+from shared.serving.console.api import ApiProblem, Upload
 
 KEY = "_key"
 CSRF = "_csrf"
@@ -102,6 +102,13 @@ class Form:
         if not text and needed:
             self.errors[name] = "A number is needed"
         return text or None
+
+    def file(self, name: str) -> Upload | None:
+        """A file that must be there; else an error beside its field, and None."""
+        if name not in self.files:
+            self.errors[name] = "Choose a file"
+            return None
+        return Upload.of(self.files[name])
 
     # --- what is wrong ----------------------------------------------------------------------------
 

@@ -148,14 +148,17 @@ class Page:
         return response
 
     def stream(self, path: str, *, accept: str | None = None, **query: object) -> Response:
-        """A reply of the API as it comes: an export, events. Last-Event-ID and Range are passed on."""
+        """A reply of the API as it comes: an export, events. Last-Event-ID and Range are passed on.
+
+        It ends within seconds of the session.
+        """
         kept = {k: v for k in ("last-event-id", "range") if (v := self.request.headers.get(k)) is not None}
         asked = self.api.scope_of("GET", path, query, kept | ({"accept": accept} if accept else {}))
 
         def refused(reply: Reply) -> Response:
             return self.site.told(self, problem_of(reply, path, self.request.state.request_id))
 
-        return _Streamed(Passed(self.request.app, asked, refused))
+        return _Streamed(Passed(self.request.app, asked, refused, lambda: self.site.is_live(self.session)))
 
     @staticmethod
     def csv(name: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> Response:

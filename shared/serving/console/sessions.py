@@ -11,6 +11,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from anyio import CapacityLimiter, to_thread
 
@@ -67,8 +68,11 @@ class Sessions:
         self._by_name = Buckets(logins_per_minute / 60, logins_per_minute)
         self._checks: CapacityLimiter | None = None
 
-    def of_cookie(self, header: str) -> Session | None:
-        """The session of a Cookie header, or None: without a cookie, with another's, with one that has ended."""
+    def of_cookie(self, header: str, *, is_use: bool = True) -> Session | None:
+        """The session of a Cookie header, or None: without a cookie, with another's, with one that has ended.
+
+        ``is_use``: whether a person does something; what a page fetches by itself keeps no session alive.
+        """
         value = cookie(header, COOKIE)
         if not value:
             return None
@@ -80,12 +84,20 @@ class Sessions:
             return None
         secret = clear.removeprefix(_LABEL)
         row = self._desk.database.look(sessions.FIND, id_sha256=hashlib.sha256(secret).digest())
-        now = self._desk.clock()
-        if row is None or not sessions.is_live(row, now, now - self._idle):
+        if not self._is_good(row):
             return None
         found = Session(Principal(id=row.user_id, kid=row.user_id, role=row.role, name=row.name), secret)
-        self._note_use(found)
+        if is_use:
+            self._note_use(found)
         return found
+
+    def is_live(self, session: Session) -> bool:
+        """Whether it still is, for what goes on for long."""
+        return self._is_good(self._desk.database.look(sessions.FIND, id_sha256=session.id_sha256))
+
+    def _is_good(self, row: Any) -> bool:
+        now = self._desk.clock()
+        return row is not None and sessions.is_live(row, now, now - self._idle)
 
     def _note_use(self, session: Session) -> None:
         """Store when a session was used, to the minute; nobody waits for it."""
@@ -113,7 +125,9 @@ class Sessions:
         if not right or user is None or user.disabled_at is not None:
             raise Unauthenticated("the name or the password is wrong")
         secret = secrets.token_bytes(32)
-        again = passwords.hash_of(password) if passwords.is_dated(user.password_hash) else None
+        again = None
+        if passwords.is_dated(user.password_hash):
+            again = await to_thread.run_sync(passwords.hash_of, password, limiter=self._checks)
         await self._desk.database.write_soon(lambda db: self._begin(db, user, secret, again))
         return self._desk.seal(_LABEL + secret).decode()
 

@@ -32,6 +32,8 @@ CSP = (
 )
 LOGIN, LOGOUT = f"{ROOT}/login", f"{ROOT}/logout"
 _PART_MAX = 1 << 20
+_BY_ITSELF = {b"x-fragment": (b"1",), b"accept": (b"text/event-stream",)}
+"""Headers of what live.js asks for."""
 
 
 class OtherSite(Forbidden):
@@ -80,7 +82,10 @@ class Console:
 
     def admit(self, scope: Scope, cookies: str) -> Principal | None:
         """Who is logged in, if anyone. Before anything of the body is read."""
-        session = None if scope["path"].startswith(f"{ROOT}/static/") else self._sessions.of_cookie(cookies)
+        session = None
+        if not scope["path"].startswith(f"{ROOT}/static/"):
+            by_itself = any(name in _BY_ITSELF and value in _BY_ITSELF[name] for name, value in scope["headers"])
+            session = self._sessions.of_cookie(cookies, is_use=not by_itself)
         scope["state"]["session"] = session
         return None if session is None else session.principal
 
@@ -88,7 +93,13 @@ class Console:
         """A page that tells an error."""
         session: Session | None = scope["state"].get("session")
         page = None if session is None else Page(Request(scope), self, session)
-        return self.error_page(page, error)
+        kept = {k.lower(): v for k, v in error.headers.items()}
+        named = scope["state"]["request_id"] if error.status >= 500 else None
+        return self._renderer.error(page, error.status, error.title, str(error), named, kept, None)
+
+    def is_live(self, session: Session) -> bool:
+        """Whether a session still is, for a reply that goes on for long."""
+        return self._sessions.is_live(session)
 
     # --- routes -------------------------------------------------------------------------------------
 
@@ -236,11 +247,6 @@ class Console:
         found = problem.problem
         kept = {k: v for k, v in problem.headers.items() if k == "retry-after"}
         return self._renderer.error(page, found.status, found.title, found.detail, found.request_id, kept, problem)
-
-    def error_page(self, page: Page | None, error: BlindoptError) -> Response:
-        """An error of our own, as a page."""
-        kept = {k.lower(): v for k, v in error.headers.items()}
-        return self._renderer.error(page, error.status, error.title, str(error), None, kept, None)
 
 
 def _same_origin(request: Request) -> None:

@@ -1,11 +1,14 @@
 """Who is let in at a console, for how long, and what a form must show."""
 
+import asyncio
+
 import pytest
 from argon2 import extract_parameters
 from argon2.low_level import Type
 
 from shared.errors import Invalid, Unauthenticated
 from shared.serving import inside, passwords
+from shared.serving.console import api
 from shared.serving.store import logs, sessions, users
 from shared.serving.tokens import Principal
 from tests.shared.serving.console import things
@@ -224,3 +227,50 @@ def test_a_login_from_a_plain_address_says_that_tls_is_needed(app):
     assert "needs TLS" in browser.get("http://curator.example/console/login").text
     assert "needs TLS" not in browser.get("https://curator.example/console/login").text
     assert FROM_HERE["origin"].startswith("http://127.0.0.1")
+
+
+def test_what_a_page_fetches_by_itself_keeps_no_session_alive(owner, clock):
+    for headers in ({"x-fragment": "1"}, {"accept": "text/event-stream"}):
+        clock.forward(minutes=14)
+        owner.app.state.front._sessions._seen.clear()
+        assert owner.get("/console/things/list", headers=headers).status_code == 200
+    clock.forward(minutes=3)
+    assert owner.get("/console/things/list", headers={"x-fragment": "1"}).status_code == 401
+    assert not _is_in(owner)
+
+
+def test_a_stream_ends_with_its_session(owner, app, clock, monkeypatch):
+    """The control is the first part: as long as the session lives, it goes on."""
+    monkeypatch.setattr(api, "_LOOK_SECONDS", 0.05)
+    cookies = f"{COOKIE}={owner.cookies[COOKIE]}"
+    scope = {
+        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "method": "GET",
+        "scheme": "http", "path": "/console/things/events", "raw_path": b"/console/things/events", "query_string": b"",
+        "root_path": "", "headers": [(b"host", b"127.0.0.1:8410"), (b"cookie", cookies.encode())],
+        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8410),
+    }  # fmt: skip
+    got = []
+
+    async def receive():
+        while got:
+            await asyncio.sleep(60)
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message):
+        got.append(message)
+
+    async def follow():
+        stream = asyncio.create_task(app(scope, receive, send))
+        for _ in range(10):
+            app.state.made.append(things.Thing(name="x", size=1))
+            await asyncio.sleep(0.1)
+        assert not stream.done()
+        before = len(got)
+        clock.forward(hours=13)
+        await asyncio.wait_for(stream, 10)
+        return before
+
+    assert asyncio.run(follow()) > 5
+    assert got[0]["status"] == 200
+    assert got[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
+    assert b"".join(m.get("body", b"") for m in got).startswith(b"id: 1\nevent: change\n")

@@ -15,7 +15,7 @@ from shared import wire
 from shared.errors import BudgetExhausted, Invalid, NotFound
 from shared.serving import app as serving
 from shared.serving import passwords
-from shared.serving.console import ApiProblem, Console, Page, Pages, Upload
+from shared.serving.console import ApiProblem, Console, Page, Pages
 from shared.serving.console import Form as Sent
 from shared.serving.console.charts import Bar, Level, Points, Series, bars, line, scatter
 from shared.serving.desk import Desk, Effect
@@ -148,7 +148,8 @@ async def create(page: Page, form: Sent) -> Response:
 
 @pages.post("/things/file", roles=("owner",))
 async def upload(page: Page, form: Sent) -> Response:
-    file = Upload.of(form.files["file"])
+    if (file := form.file("file")) is None:
+        return page.show("hello.html", title="No file", status=422)
     made = await page.api.upload("/v1/things/file", {"name": form.get("name")}, {"file": file}, key=form.key)
     return page.go("/things", f"{made['name']} has {made['size']:.0f} bytes")
 
