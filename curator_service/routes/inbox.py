@@ -23,7 +23,16 @@ LARGE = (IMPORT_PATH,)
 LARGE_BYTES = 32 << 20
 """Paths that take larger bodies than others do."""
 _FILE = {"schema": {"type": "string", "example": "measurement_id,value\nmsr_0123456789abcdef,0.25\n"}}
-_EVENT = {"schema": {"type": "string", "example": 'event: inbox\ndata: {"open":3,"seq":17}\n\n'}}
+_EVENT = {
+    "schema": {
+        "type": "object",
+        "properties": {
+            "event": {"type": "string", "enum": ["inbox"]},
+            "data": {"type": "string", "description": "How many wait, and a number that grows: InboxNews as JSON."},
+        },
+        "required": ["event", "data"],
+    }
+}
 
 
 @router.get("/v1/inbox", response_model=wire.InboxPage, responses=documented(), operation_id="list_inbox")

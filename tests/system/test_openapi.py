@@ -19,15 +19,20 @@ from schemathesis.engine import events, from_schema
 from starlette.responses import JSONResponse
 
 from shared import wire
-from shared.client import OwnerClient, StudyClient, VendorClient
+from shared.client import MeasurerClient, OwnerClient, StudyClient, VendorClient
 from shared.errors import Remote
 from shared.notes import Signer
+from tests.curator_service.inbox.asked import draft as inbox_draft
 from tests.curator_service.tuning_case import registered
 
 EXAMPLES = int(os.environ.get("BLINDOPT_SCHEMATHESIS_EXAMPLES", "4"))
 SEED = 20_231_117
 FORECAST = {"epsilons": ["1"], "mechanisms": ["gaussian"], "functions": 2, "queries": 2, "rows": 10}
-FOR_MODELERS = r"^/v1/(studies/\{study_id\}(/candidates|/queries.*)?|audit/.*)$"
+FOR_MODELERS = r"^/v1/(studies/\{study_id\}(/candidates|/queries.*|/revisions)?|audit/.*)$"
+FOR_MEASURERS = r"^/v1/(inbox.*|queries/.*)$"
+# What waits unless it is told not to.
+SHORT = {"GET /v1/inbox/events": {"seconds": 0.1}, "GET /v1/studies/{study_id}/queries/{query_id}": {"wait": 0}}
+VERBS = ("answer", "decline", "correct")
 HALTED = ("pause", "resume", "replace_token")
 
 
@@ -43,9 +48,13 @@ class World:
     def mend(self, case: Any) -> None:
         """Make sense of three in four requests: ids that are there, and if it is well-formed, a new key and a body."""
         self.number += 1
+        label = case.operation.label
+        if label in SHORT:  # a negative case keeps what it says
+            positive = case.meta is None or case.meta.generation.mode.is_positive
+            told = dict(case.query or {})
+            case.query = told | SHORT[label] if positive else SHORT[label] | told
         if self.number % 4 == 0 or case.meta is None:
             return
-        label = case.operation.label
         for name in case.path_parameters:
             own = self.own.get(label, {}).get(name) or [self.ids[name]]
             case.path_parameters[name] = own[self.number % len(own)]
@@ -198,6 +207,11 @@ def at_curator(curator, opened, small) -> World:
         forecast = owner.wait_forecast(opened.id, owner.start_forecast(opened.id, quick).id, timeout_s=60)
         cancelled = owner.cancel_forecast(opened.id, owner.start_forecast(opened.id, quick).id)
         ends = [owner.grant(opened.id, wire.GrantCreate(name="rotates")).id for _ in range(9)]
+        draft = inbox_draft(small, opened.view.spec.dataset_id)
+        inbox = [_asked(curator, owner, draft) for _ in range(4)]
+        with MeasurerClient(curator.url, curator.token) as measurer:
+            answered = wire.Measured(measurement_id=inbox[2][1], value=1.0)
+            measurer.answer(inbox[2][0], wire.AnswerCreate(values=[answered]))
         case = registered(owner, m=20)
         tuning = case.asked("0.01").model_dump(mode="json")
         tuned = owner.wait_tuning(owner.start_tuning(case.asked()).id, timeout_s=60)
@@ -213,8 +227,10 @@ def at_curator(curator, opened, small) -> World:
             "kid": granted[2].kid,
             "forecast_id": forecast.id,
             "tuning_id": tuned.id,
+            "measurement_id": inbox[0][1],
         },
         own={
+            **{f"POST /v1/queries/{{query_id}}:{verb}": {"query_id": [inbox[n][0]]} for n, verb in enumerate(VERBS)},
             "POST /v1/datasets/{dataset_id}:archive": {"dataset_id": [archived.id]},
             "POST /v1/studies/{study_id}:release": {"study_id": drafts},
             "POST /v1/studies/{study_id}:close": {"study_id": [closed]},
@@ -231,11 +247,29 @@ def at_curator(curator, opened, small) -> World:
             "POST /v1/advisories": lambda body: body | {"mechanism": "po_gp_ucb", "version": 1},
             "POST /v1/studies/{study_id}/queries": lambda body: {"rows": [{"row": 3, "plays": 1}]},
             "POST /v1/studies/{study_id}/forecasts": lambda body: FORECAST,
+            "POST /v1/queries/{query_id}:answer": lambda body: _value(inbox[0][1]),
+            "POST /v1/queries/{query_id}:decline": lambda body: {"reason": "other"},
+            "POST /v1/queries/{query_id}:correct": lambda body: _value(inbox[2][1]),
+            "POST /v1/inbox:import": lambda body: f"measurement_id,value\n{inbox[3][1]},\n",
             "POST /v1/tunings": lambda body: tuning,
             "POST /v1/tunings:preview": lambda body: tuning,
             "POST /v1/audit/countersignatures": lambda body: {"note": signed, "key": witness.verifier.vkey},
         },
     )
+
+
+def _asked(curator, owner, draft) -> tuple[str, str]:
+    """A pending query of a study of its own, and its measurement."""
+    study = owner.create_study(draft).id
+    owner.release(study)
+    token = owner.grant(study, wire.GrantCreate(name="m")).token
+    with StudyClient(curator.url, token, study) as modeler, MeasurerClient(curator.url, curator.token) as measurer:
+        query, _ = modeler.ask(wire.QueryRequest(rows=[wire.RowPlays(row=3)]), key="first")
+        return query.id, next(measurer.inbox(query_id=query.id)).id
+
+
+def _value(measurement_id: str) -> dict[str, Any]:
+    return {"values": [{"measurement_id": measurement_id, "value": 1.5}]}
 
 
 def _cancelled(owner, case) -> str:
@@ -319,6 +353,7 @@ def test_the_curator_keeps_its_contract_with_every_role(curator, opened, at_cura
     owner, auditor, modeler = f"Bearer {curator.token}", issue(curator, "auditor"), f"Bearer {opened.token}"
     for bearer, boundaries, only in (
         (owner, True, ""), (auditor, False, ""), (modeler, False, ""), (modeler, True, FOR_MODELERS),
+        (issue(curator, "measurer"), False, FOR_MEASURERS),
     ):  # fmt: skip
         tried = _try(curator.url, bearer, at_curator.mend, boundaries=boundaries, only=only)
         _check_kept(tried)
