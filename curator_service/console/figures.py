@@ -1,6 +1,5 @@
 """Charts of the curator's pages, from what the API tells."""
 
-from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -9,14 +8,6 @@ from shared.serving.console.charts import Bar, Chart, Level, Series, bars, line
 
 _BARS_MAX = 16
 _YARDSTICKS = ("identity", "random_rows")
-_ATTACKS = {
-    "known_rows": "known rows",
-    "known_rows_noisy": "known rows, noise",
-    "column_space": "column space",
-    "linkage": "linkage",
-    "membership": "membership",
-    "averaging": "averaging",
-}
 
 
 def regret(forecast: dict[str, Any]) -> Chart:
@@ -52,17 +43,6 @@ def regret(forecast: dict[str, Any]) -> Chart:
         levels=levels,
         description="Mean simple regret after the last query against epsilon, with 95 % intervals. Lower is better.",
     )
-
-
-def attacks(found: Sequence[dict[str, Any]]) -> list[Chart]:
-    """How well each attack does: one chart for each unit, as they cannot be compared across."""
-    units = dict.fromkeys(f["unit"] for f in found)
-    charts = []
-    for number, unit in enumerate(units):
-        own = [f for f in found if f["unit"] == unit]
-        shown = [Bar(_ATTACKS.get(f["attack"], f["attack"]), f["figure"], f["low"], f["high"]) for f in own]
-        charts.append(bars(f"attacks-{number}", "What attacks recover", shown, value=unit, name="attack"))
-    return charts
 
 
 def spent(account: dict[str, Any], curve: dict[str, Any]) -> list[Chart]:

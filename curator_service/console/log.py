@@ -14,6 +14,7 @@ pages = Pages()
 KINDS = (
     *("charge", "charge.refused", "checkpoint.countersigned", "dataset.archived", "dataset.registered", "exchange"),
     *("forecast.cancelled", "forecast.started", "grant.created", "grant.revoked", "grant.rotated", "log.restored"),
+    *("measurement.answered", "measurement.corrected", "measurement.declined"),
     *("mechanism.withdrawn", "query.answered", "query.corrected", "query.declined", "release.abandoned"),
     *("release.begun", "session.ended", "session.opened", "study.closed", "study.created", "study.released"),
     *("token.issued", "token.revoked", "tuning.cancelled", "tuning.ended", "tuning.refused", "tuning.started"),
@@ -61,7 +62,7 @@ async def verify(page: Page, form: Form) -> Response:
         return page.go("/log", f"The log does not verify: {found['problem']}", mood="bad")
     shared = found["shared_logs"]
     logs = f" and {shared:,} shared log{'' if shared == 1 else 's'}" if shared else ""
-    return page.go("/log", f"Verified: {found['size']:,} records{logs}, in {found['seconds']:.1f} s.")
+    return page.go("/log", f"Verified: {found['size']:,} records{logs}, in {found['seconds']:.2g} s.")
 
 
 @pages.get("/log/file", roles=("owner", "auditor"))

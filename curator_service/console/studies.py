@@ -5,7 +5,6 @@ from typing import Any
 
 from starlette.responses import Response
 
-from curator_service.console import figures
 from curator_service.console.live import follow
 from curator_service.console.reading import every, shares
 from shared.errors import BlindoptError
@@ -86,7 +85,7 @@ async def preview(page: Page, form: Form) -> Response:
         report = await page.api.post(f"/v1/studies/{page.path['study_id']}:preview")
     except ApiProblem as problem:
         return _shown(page, told, form.failed(problem), problem.status)
-    return _shown(page, told | {"report": report, "previewed": True, "charts": figures.attacks(report["attacks"])})
+    return _shown(page, told | {"report": report, "previewed": True})
 
 
 @pages.post("/studies/{study_id}:release", roles=("owner",))

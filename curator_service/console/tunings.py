@@ -82,7 +82,7 @@ def _body(form: Form) -> dict[str, Any]:
         bounds = {part: form.real(f"{part}_{place}") for part in ("lower", "upper")}
         features.append({"column": form.get(f"column_{place}"), **bounds})
     if not features:
-        form.wrong("label", "Choose at least one feature above")
+        form.wrong("use_0", "Choose at least one feature")
     is_log = len(values) > 1 and all(value > 0 for value in values)
     return {
         "name": form.text("name", "A name"),

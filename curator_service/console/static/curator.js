@@ -40,8 +40,11 @@ value?.addEventListener("keydown", (event) => {
     decline.querySelector("input[type=radio]:checked, input[type=radio]")?.focus();
   }
 });
-// After a refusal the summary has the focus; with one field alone the field is where one goes on.
-if (value && !document.querySelector("[data-focus]")) value.focus();
+// After a refusal too: with one field alone, the field is where one goes on; its error describes it.
+if (value) {
+  value.focus();
+  value.select();
+}
 
 // What takes seconds says so, and is not sent twice.
 for (const form of document.querySelectorAll('form[method="post"]')) {
