@@ -5,8 +5,9 @@ covariances, takes off what earlier outcomes explain, and brings its means, vari
 tile in which no bound can reach the largest waits (see ``Posterior`` for why that is safe). Lanes of a loop are
 candidates, so that sums have one order, whatever the width of the processor's registers.
 
-Arrays: ``kept`` (q + 2, n or more) holds candidates by columns, as ``Points`` does by rows; ``whitened`` (capacity, n or
-more) the whitened rows by columns; ``state`` (tiles,) how many outcomes a tile knows; ``tops`` (tiles,) its largest bound.
+Arrays: ``kept`` (q + 2, n or more) holds candidates by columns, as ``Points`` does by rows; ``whitened`` (capacity, n
+or more) the whitened rows by columns; ``state`` (tiles,) how many outcomes a tile of ``size`` rows knows; ``tops``
+(tiles,) its largest bound.
 
 Importing this module imports numba: do it late. Machine code is kept beside this file (or where NUMBA_CACHE_DIR
 says) and made once a machine; ImportError or RuntimeError where numba is absent or has no place for it.
@@ -23,7 +24,6 @@ from numpy.typing import NDArray
 from shared.kernels import Kernel, Matern12, Matern32, Matern52, SquaredExponential
 from shared.matrix import Matrix, Vector
 
-TILE = 256
 KINDS: dict[type[Kernel], int] = {SquaredExponential: 0, Matern12: 1, Matern32: 3, Matern52: 5}
 """Which kernels the loops know, and by what number (a Matern's is twice its order)."""
 
@@ -77,7 +77,7 @@ def exponential(x: float) -> float:
 
 @_compiled
 def _add_products(column: Vector, rows: Matrix, start: int, sign: float, factors: Vector, count: int) -> None:
-    """Column += sign times the first ``count`` rows, from ``start`` on, times their factors; four at a time."""
+    """Add to a column: sign times the first ``count`` rows, from ``start`` on, times their factors; four at a time."""
     size, number, j = len(column), column.dtype.type, 0
     while j + 4 <= count:
         f0, f1 = number(sign * factors[j]), number(sign * factors[j + 1])
@@ -197,6 +197,7 @@ def _reached(
 
 @_compiled
 def refresh(
+    size: int,
     kept: Matrix,
     products: bool,
     kind: int,
@@ -217,7 +218,7 @@ def refresh(
     """Bring all tiles up to date with t outcomes."""
     for tile in range(len(state)):
         if state[tile] < t:
-            start, end = tile * TILE, min((tile + 1) * TILE, len(mean))
+            start, end = tile * size, min((tile + 1) * size, len(mean))
             _update(
                 start, end, state[tile], t, kept, queries, products, kind, signal, nugget, asked, factor, weights,
                 whitened, mean, variance, deviation, slack,
@@ -227,6 +228,7 @@ def refresh(
 
 @_compiled
 def close(
+    size: int,
     kept: Matrix,
     products: bool,
     kind: int,
@@ -258,7 +260,7 @@ def close(
     n, tiles, best, exact = len(mean), len(state), _LOWEST, sqrt(weight)
     most = weight + surprise[t] + 4 * _EPSILON * t * surprise[t]  # the last is what the sums may have lost
     for tile in range(tiles):
-        start, end = tile * TILE, min((tile + 1) * TILE, n)
+        start, end = tile * size, min((tile + 1) * size, n)
         growth = exact if state[tile] == t else sqrt(most - surprise[state[tile]])
         tops[tile] = _bounds(mean[start:end], deviation[start:end], hides[start:end], growth, shift, upper[start:end])
     for turn in range(min(_FIRST, tiles) + tiles):
@@ -269,7 +271,7 @@ def close(
                 continue
         if tops[tile] < best:
             continue
-        start, end = tile * TILE, min((tile + 1) * TILE, n)
+        start, end = tile * size, min((tile + 1) * size, n)
         if state[tile] < t:
             _update(
                 start, end, state[tile], t, kept, queries, products, kind, signal, nugget, asked, factor, weights,
@@ -283,7 +285,7 @@ def close(
     count = 0
     for tile in range(tiles):
         if tops[tile] >= best:
-            for i in range(tile * TILE, min((tile + 1) * TILE, n)):
+            for i in range(tile * size, min((tile + 1) * size, n)):
                 if upper[i] >= best and not hides[i]:
                     found[count] = i
                     count += 1

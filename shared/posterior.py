@@ -52,9 +52,9 @@ class Posterior:
     **Compiled.** Where numba is installed (the extra ``fast``), 2,000 to 50,000 candidates are left to compiled loops,
     in which they wait tile by tile (see ``shared.fused``). All else is the same, and the choices are.
 
-    In plain numpy, few candidates (up to 50,000) are brought up to date all together: up to 16,000 at each choice, which takes less
-    than telling which could be left out; more of them when many outcomes have gathered, and until then only those near
-    the maximum go ahead, in arrays of their own.
+    In plain numpy, few candidates (up to 50,000) are brought up to date all together: up to 16,000 at each choice,
+    which takes less than telling which could be left out; more of them when many outcomes have gathered, and until then
+    only those near the maximum go ahead, in arrays of their own.
 
     Holds n (capacity + rank of Z + 7) numbers of ``dtype`` (float64, or float32 for half of it). A row may be observed
     again. ``noise_variance`` is in squared units of the outcome and must be positive. ``nugget`` is the variance

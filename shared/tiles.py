@@ -1,5 +1,6 @@
 """Candidates in tiles of consecutive rows, brought up to date by compiled loops where these can be had."""
 
+import logging
 from functools import cache
 from types import ModuleType
 
@@ -13,16 +14,23 @@ from shared.points import Points, by_columns
 Rows = NDArray[np.intp]
 Outcomes = tuple[Matrix, Rows, Matrix, Vector, int]
 """What the loops read of them: queries (t or more, q + 2), rows asked, factor, weights, and how many they are."""
+TILE = 256
 _WORTH = 2_000  # candidates from which on compiled loops take less than what is interpreted around them
 _STRAIN_MAX = 1e12  # of a point: distances stay far from overflow, also in float32
 
 
+_log = logging.getLogger(__name__)
+
+
 @cache
 def compiled() -> ModuleType | None:
-    """The compiled loops; None without numba, or where it has no place for machine code. The first call is slow."""
+    """The compiled loops; None without numba, or where it cannot work. The first call is slow."""
     try:
         from shared import fused
-    except (ImportError, RuntimeError):
+    except ImportError:  # it is not there, or not for this numpy
+        return None
+    except RuntimeError:  # nowhere to keep machine code: compiling it in each process takes longer than runs do
+        _log.warning("numba finds no directory for its cache and is not used: set NUMBA_CACHE_DIR to one")
         return None
     return fused
 
@@ -46,13 +54,13 @@ class Tiles:
         slack: float,
     ) -> None:
         n = len(mean)
-        self._loops, self._size, self._mean, self._variance, self._slack = loops, loops.TILE, mean, variance, slack
+        self._loops, self._size, self._mean, self._variance, self._slack = loops, TILE, mean, variance, slack
         self._deviation: Vector = np.sqrt(variance + slack)
         self._state: Rows = np.zeros(-(-n // self._size), dtype=np.intp)
         self._upper, self._tops, self._found = np.empty(n), np.empty(len(self._state)), np.empty(n, dtype=np.intp)
         law = points.by_products, loops.KINDS[type(kernel)], kernel.variance, nugget
         numbers = by_columns(whitened), mean, variance, self._deviation, self._state, slack
-        self._fixed = (by_columns(points.kept), *law, *numbers)
+        self._fixed = (self._size, by_columns(points.kept), *law, *numbers)
 
     @staticmethod
     def suited(n: int, kernel: Kernel) -> ModuleType | None:

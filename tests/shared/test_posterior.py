@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.linalg import cho_factor, cho_solve
 
 from shared import posterior as posterior_module
+from shared import tiles as tiles_module
 from shared.errors import NumericalFailure
 from shared.kernels import Matern52, SquaredExponential
 from shared.points import Points
@@ -169,7 +170,7 @@ def test_the_candidates_are_left_as_they_were():
 # --- choosing --------------------------------------------------------------------------------------
 
 WEIGHTS = [20.0 + 2 * math.log(step) for step in range(1, 41)]
-PATHS = list(itertools.product(["all", "near", "late"], [np.float64, np.float32]))
+PATHS = list(itertools.product(["all", "near", "late", "fused"], [np.float64, np.float32]))
 
 
 def in_long_double(candidates, kernel, rows, outcomes, weight, *, noise, mean=0.0, nugget=0.0):
@@ -211,7 +212,18 @@ def path(request, monkeypatch):
     monkeypatch.setattr(posterior_module, "_FIRST", 16)
     monkeypatch.setattr(posterior_module, "_SCAN", 100)
     monkeypatch.setattr(posterior_module, "_CELLS", 500)
+    use_compiled(monkeypatch, request.param[0] == "fused")
     return request.param[1]
+
+
+def use_compiled(monkeypatch, wanted):
+    """Small tiles, of which some wait; or plain numpy, as if numba were absent."""
+    monkeypatch.setattr(tiles_module, "_WORTH", 0)
+    monkeypatch.setattr(tiles_module, "TILE", 16)
+    if wanted:
+        assert tiles_module.compiled() is not None
+    else:
+        monkeypatch.setattr(tiles_module, "compiled", lambda: None)
 
 
 def first():
@@ -255,11 +267,14 @@ def test_every_way_of_computing_chooses_the_same_to_the_last_bit(monkeypatch):
     z = np.random.default_rng(1).uniform(0, 4, size=(500, 3))
     y = np.sin(2 * z).sum(axis=1)
     found = []
-    for (few, little), dtype in itertools.product([(10**9, 10**9), (10**9, 0), (0, 0)], [np.float64, np.float32]):
+    ways = [(10**9, 10**9, True), (10**9, 10**9, False), (10**9, 0, False), (0, 0, False)]
+    for (few, little, compiled), dtype in itertools.product(ways, [np.float64, np.float32]):
         monkeypatch.setattr(posterior_module, "_FEW", few)
         monkeypatch.setattr(posterior_module, "_LITTLE", little)
-        posterior = Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50, dtype=dtype)
-        found.append(walk(posterior, y))
+        with monkeypatch.context() as patch:
+            use_compiled(patch, compiled)
+            posterior = Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50, dtype=dtype)
+            found.append(walk(posterior, y))
     assert all(choices == found[0] for choices in found)
 
 
@@ -282,18 +297,21 @@ def test_who_goes_on_after_a_crash_chooses_what_would_have_been_chosen(path):
         one.observe(choice.row, float(y[choice.row]))
 
 
-@pytest.mark.parametrize("few", [0, 10**9], ids=["late", "near"])
-def test_late_candidates_are_left_late_and_a_bound_that_forgets_surprise_is_caught(few, monkeypatch):
+@pytest.mark.parametrize("way", ["late", "near", "fused"])
+def test_late_candidates_are_left_late_and_a_bound_that_forgets_surprise_is_caught(way, monkeypatch):
     """The negative control: without w^2 in the bound the wrong rows are left out, and other rows are chosen."""
-    monkeypatch.setattr(posterior_module, "_FEW", few)
+    monkeypatch.setattr(posterior_module, "_FEW", 0 if way == "late" else 10**9)
     monkeypatch.setattr(posterior_module, "_LITTLE", 0)
+    use_compiled(monkeypatch, way == "fused")
     z = np.random.default_rng(3).uniform(0, 4, size=(2_000, 3))
     y = 4 * np.sin(2 * z).sum(axis=1)
     make = lambda: Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50)  # noqa: E731
     honest, broken = make(), make()
     rows = walk(honest, y)
-    if few == 0:
+    if way == "late":
         assert (honest._state < honest.count - 5).mean() > 0.3
+    elif way == "fused":
+        assert len(honest._tiles.knowing_more(honest.count - 5)) < 0.9 * honest.n
     else:
         assert honest._everybody < honest.count - 1
         assert honest._ahead is not None
@@ -301,6 +319,11 @@ def test_late_candidates_are_left_late_and_a_bound_that_forgets_surprise_is_caug
     class Forgets(np.ndarray):
         def __getitem__(self, place):
             return np.zeros_like(super().__getitem__(place))
+
+    outcomes = broken._tiles.close if broken._tiles else None
+    if outcomes is not None:
+        forgets = lambda told, surprise, *more: outcomes(told, np.zeros_like(surprise), *more)  # noqa: E731
+        monkeypatch.setattr(broken._tiles, "close", forgets)
 
     real = broken._append
 
