@@ -38,7 +38,7 @@ class Metrics:
             import prometheus_client as prometheus
         except ImportError:
             raise StateConflict(MISSING) from None
-        prometheus.disable_created_metrics()  # when somebody first asked for what is nobody's business
+        prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]  # when somebody first asked for what is nobody's business
         # A registry of our own: the library's tells of the machine and the process too.
         self._registry = prometheus.CollectorRegistry()
         labels = ("method", "route", "status")

@@ -48,7 +48,7 @@ def test_exp_is_numpys_to_two_units_in_the_last_place():
 @pytest.mark.parametrize("nugget", [0.0, 0.3])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 3e-4)])
 def test_moments_are_those_of_plain_numpy(kind, lengthscale, nugget, dtype, tolerance, monkeypatch):
-    """To 1e-12 (float32: 3e-4) of the prior's scale, after outcomes one by one, many at once, supposed ones and a retreat."""
+    """To 1e-12 (float32: 3e-4) of the prior, after outcomes one by one, many at once, supposed ones and a retreat."""
     rng = np.random.default_rng(1)
     z = rng.uniform(size=(N, 3))
     z[1_000:1_100] = z[0]  # duplicates: distance nought
