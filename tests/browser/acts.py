@@ -41,9 +41,7 @@ def last(person: Visitor, kind: str) -> str:
 def upload(person: Visitor, name: str, csv: bytes) -> str:
     """Register a file; the dataset's id."""
     person.open("/console/datasets/new")
-    person.page.get_by_label("File").set_input_files(
-        [{"name": f"{name}.csv", "mimeType": "text/csv", "buffer": csv}]
-    )
+    person.page.get_by_label("File").set_input_files([{"name": f"{name}.csv", "mimeType": "text/csv", "buffer": csv}])
     person.press("Check and store")
     return last(person, "ds")
 

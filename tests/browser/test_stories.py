@@ -1,13 +1,16 @@
 """Both stories in a real browser: from nothing to a found house, each page looked at, by whoever may see it."""
 
+import csv
 import re
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser import acts
+import curator_service.console
+import modeler_service.console
+from tests.browser import acts, hostile
 from tests.browser.conftest import Visitor
-from tests.browser.town import BOUNDS, houses, houses_csv, opened, price
+from tests.browser.town import BOUNDS, PASSWORD, PEOPLE, houses, houses_csv, opened, price
 
 KERNEL = {
     "I tell the modeler a kernel": True,
@@ -19,16 +22,23 @@ KERNEL = {
 
 
 @pytest.fixture(scope="module")
-def town(make_service, tmp_path_factory, browser):
+def town(make_service, tmp_path_factory):
     """Both services, and everybody who may log in; nothing else."""
+    with opened(make_service, tmp_path_factory.mktemp("town")) as town:
+        yield town
+
+
+@pytest.fixture
+def enter(town, browser):
+    """Lets somebody in, each at a browser of their own."""
     visitors = []
 
-    def visit(url, **more):
-        visitors.append(Visitor(browser, url, **more))
+    def come(name, **more):
+        visitors.append(Visitor(browser, town.service_of(name).url, **more))
+        visitors[-1].login(name, PASSWORD)
         return visitors[-1]
 
-    with opened(make_service, tmp_path_factory.mktemp("town"), visit) as town:
-        yield town
+    yield come
     for visitor in visitors:
         visitor.close()
 
@@ -59,8 +69,8 @@ def by_hand(scripts=True):
     }
 
 
-def test_both_stories_from_an_empty_installation(town):
-    olga, vera, mia, ada = (town.enter(name) for name in ("olga", "vera", "mia", "ada"))
+def test_both_stories_from_an_empty_installation(town, enter):
+    olga, vera, mia, ada = (enter(name) for name in ("olga", "vera", "mia", "ada"))
     access = owner_opens_a_study(olga)
     run = vendor_starts_a_run(vera, access)
     measurer_answers_ten(mia)
@@ -109,9 +119,7 @@ def refused_then_taken(olga):
     olga.expects("status of 422")
     olga.open("/console/datasets/new")
     broken = houses_csv().replace(b"\n7,", b"\n7x,")
-    olga.page.get_by_label("File").set_input_files(
-        [{"name": "houses.csv", "mimeType": "text/csv", "buffer": broken}]
-    )
+    olga.page.get_by_label("File").set_input_files([{"name": "houses.csv", "mimeType": "text/csv", "buffer": broken}])
     olga.press("Check and store")
     expect(olga.page.get_by_role("alert")).to_be_visible()
     expect(olga.page.locator("main")).to_contain_text("house")
@@ -209,3 +217,123 @@ def auditor_verifies(ada, study):
     expect(page.get_by_role("status").filter(has_text="Verified: ")).to_be_visible()
     ada.audit()
     ada.picture("owner-7-log", 900)
+
+
+# --- every page, with hostile content -----------------------------------------------------------------
+
+CONSOLES = {"curator": curator_service.console.build(), "modeler": modeler_service.console.build()}
+MORE = {
+    "curator": ["/studies/new?from={study_id}", "/datasets/{dataset_id}/spent", "/inbox/told?state=declined"],
+    "modeler": ["/start?like={run_id}", "/compare?run={run_id}", "/runs/nothing-here"],
+}
+"""Addresses whose query decides what the page is."""
+ASK = """async (path) => {
+  const reply = await fetch(path, { headers: { Accept: "*/*" } });
+  const type = reply.headers.get("content-type") ?? "";
+  if (type.startsWith("text/event-stream")) { await reply.body.cancel(); return [reply.status, type, ""]; }
+  return [reply.status, type, await reply.text()];
+}"""
+HARM = """() => [
+  ...document.querySelectorAll("[style], [onclick], [onerror], script:not([src]), style, img[src=x], main b"),
+].map((e) => e.outerHTML.slice(0, 200))"""
+TURNING = r"""() => {
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
+  while (walk.nextNode()) {
+    const text = walk.currentNode, turns = /[\u202a-\u202e\u2066-\u2069]/.test(text.data);
+    if (turns && !text.parentElement.closest("bdi, option, textarea, svg, .unseen"))
+      found.push(text.parentElement.outerHTML.slice(0, 200));
+  }
+  return found;
+}"""
+"""Text that could turn what stands around it."""
+WIDE = """() => document.documentElement.scrollWidth <= innerWidth ? [] : [...document.querySelectorAll("body *")]
+  .filter((e) => e.getBoundingClientRect().right > innerWidth && !e.closest(".box, svg"))
+  .map((e) => e.outerHTML.slice(0, 160)).slice(0, 5)"""
+"""What makes the page wider than the window; wide tables scroll inside their box."""
+
+
+@pytest.fixture(scope="module")
+def ids(town):
+    return vars(hostile.furnished(town))
+
+
+def addresses(service, role, ids):
+    """Every page that a role may look at, from the console's own list: a new page is found by itself."""
+    entries = [e for e in CONSOLES[service].entries if e.method == "GET" and role in e.roles]
+    more = [path for path in MORE[service] if any(path.startswith(e.path.split("{")[0]) for e in entries)]
+    return ["/console" + path.format(**ids) for path in (*(e.path for e in entries), *more)]
+
+
+@pytest.mark.parametrize(("service", "name"), [("curator", "olga"), ("modeler", "vera")])
+def test_every_page_is_accessible_and_shows_hostile_text_as_text(enter, ids, service, name):
+    person = enter(name)
+    person.expects("status of 404")
+    files, seen = set(), ""
+    for address in addresses(service, PEOPLE[service][name], ids):
+        status, kind, text = person.page.evaluate(ASK, address)
+        assert status == (404 if "nothing" in address else 200), (address, text[:500])
+        if "csv" in kind:
+            files.add(address)
+        if not text.startswith("<!doctype html>"):
+            continue
+        person.open(address)
+        assert person.page.evaluate(HARM) == [], address  # before axe and pictures, which set styles of their own
+        person.shoot(f"{service}-{re.sub('[^a-z]+', '-', address.partition('console/')[2])}")
+        assert person.page.evaluate(TURNING) == [], address
+        person.audit()
+        assert person.page.evaluate("window.ran") is None
+        for width in (1200, 360):
+            person.page.set_viewport_size({"width": width, "height": 860})
+            assert person.page.evaluate(WIDE) == [], (address, width)
+        person.page.set_viewport_size({"width": 1200, "height": 860})
+        seen += person.page.locator("body").inner_text()
+        links = person.page.locator("a[download], a[href*='as=csv'], a[href*='format=csv']").all()
+        files |= {link.get_attribute("href") for link in links}
+    shown = (
+        [hostile.markup(hostile.STUDY), hostile.COLUMNS[1]] if service == "curator" else [hostile.script(hostile.RUN)]
+    )
+    for text in shown:
+        assert text in seen
+    assert len(files) > 3
+    for address in files:
+        check_file(person, address)
+
+
+def check_file(person, address):
+    """No cell of an export would be run by a spreadsheet."""
+    status, kind, text = person.page.evaluate(ASK, address)
+    assert status == 200, address
+    assert "html" not in kind
+    if "csv" in kind:
+        cells = [cell for row in csv.reader(text.splitlines(keepends=True)) for cell in row]
+        found = [c for c in cells if c[:1] in tuple("=+-@\t\r|%") and not re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", c)]
+        assert found == [], address
+
+
+MAY_NOT_SEE = {
+    "mia": {hostile.GRANT, hostile.DATASET, hostile.RUN},
+    "ada": {hostile.COLUMN, hostile.QUESTION, hostile.GRANT, hostile.NOTE, hostile.DATASET, hostile.RUN},
+    "ivo": set(range(1, 8)) - {hostile.RUN},
+    "vera": set(range(1, 8)) - {hostile.RUN},
+}
+
+
+@pytest.mark.parametrize("name", MAY_NOT_SEE)
+def test_a_role_sees_nothing_that_is_not_its_own(enter, ids, name):
+    service = "curator" if name in PEOPLE["curator"] else "modeler"
+    role, person = PEOPLE[service][name], enter(name)
+    person.expects("status of 40")
+    entries = CONSOLES[service].entries
+    menu = [e.nav for e in entries if e.nav is not None and role in e.roles]
+    assert person.page.get_by_role("navigation", name="Main").get_by_role("link").all_inner_texts() == menu
+    for address in addresses(service, role, ids):
+        told = person.page.evaluate(ASK, address)[2]
+        assert not {int(n) for n in re.findall(r"window\.ran=(\d)", told)} & MAY_NOT_SEE[name], address
+    refused = [e for e in entries if role not in e.roles]
+    for entry in refused:
+        path = "/console" + re.sub(r"{(\w+)}", lambda m: ids.get(m[1], "grt_0000000000000000"), entry.path)
+        script = ASK.replace("headers: {", f'method: "{entry.method}", headers: {{')
+        status, _, told = person.page.evaluate(script, path)
+        assert status == 403, (entry.method, path)
+        assert "window.ran" not in told
+    assert refused or role in ("vendor",)

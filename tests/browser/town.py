@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.browser.conftest import Visitor
 from tests.conftest import Service
 
 PASSWORD = "a long one, made up for tests"
@@ -38,22 +37,18 @@ def houses_csv() -> bytes:
 
 @dataclass(frozen=True)
 class Town:
-    """Both services. ``enter`` opens a browser for somebody who logs in."""
+    """Both services."""
 
     curator: Service
     modeler: Service
-    visit: Callable[..., Visitor]
 
-    def enter(self, name: str, **more: object) -> Visitor:
-        """Somebody at the console that knows them."""
-        service = self.curator if name in PEOPLE["curator"] else self.modeler
-        visitor = self.visit(service.url, **more)
-        visitor.login(name, PASSWORD)
-        return visitor
+    def service_of(self, name: str) -> Service:
+        """The one whose console knows somebody."""
+        return self.curator if name in PEOPLE["curator"] else self.modeler
 
 
 @contextmanager
-def opened(make_service: Callable[..., Service], folder: Path, visit: Callable[..., Visitor]) -> Iterator[Town]:
+def opened(make_service: Callable[..., Service], folder: Path) -> Iterator[Town]:
     """From an empty folder: people by the command line, then both services."""
     file = folder / "password"
     file.write_text(PASSWORD + "\n")
@@ -64,6 +59,6 @@ def opened(make_service: Callable[..., Service], folder: Path, visit: Callable[.
             done = service.told("user", "add", name, "--role", role, "--password-file", str(file))
             assert done.returncode == 0, done.stderr
         service.start()
-    yield Town(*services, visit)
+    yield Town(*services)
     for service in services:
         service.stop()
