@@ -268,27 +268,20 @@ def addresses(service, role, ids):
 def test_every_page_is_accessible_and_shows_hostile_text_as_text(enter, ids, service, name):
     person = enter(name)
     person.expects("status of 404")
-    files, seen = set(), ""
+    wrong, files, seen = [], set(), ""
     for address in addresses(service, PEOPLE[service][name], ids):
         status, kind, text = person.page.evaluate(ASK, address)
         assert status == (404 if "nothing" in address else 200), (address, text[:500])
         if "csv" in kind:
             files.add(address)
-        if not text.startswith("<!doctype html>"):
-            continue
-        person.open(address)
-        assert person.page.evaluate(HARM) == [], address  # before axe and pictures, which set styles of their own
-        person.shoot(f"{service}-{re.sub('[^a-z]+', '-', address.partition('console/')[2])}")
-        assert person.page.evaluate(TURNING) == [], address
-        person.audit()
-        assert person.page.evaluate("window.ran") is None
-        for width in (1200, 360):
-            person.page.set_viewport_size({"width": width, "height": 860})
-            assert person.page.evaluate(WIDE) == [], (address, width)
-        person.page.set_viewport_size({"width": 1200, "height": 860})
-        seen += person.page.locator("body").inner_text()
-        links = person.page.locator("a[download], a[href*='as=csv'], a[href*='format=csv']").all()
-        files |= {link.get_attribute("href") for link in links}
+        if text.startswith("<!doctype html>"):
+            person.open(address)
+            wrong += looked_at(person)
+            person.shoot(f"{service}-{re.sub('[^a-z]+', '-', address.partition('console/')[2])}")
+            seen += person.page.locator("body").inner_text()
+            links = person.page.locator("a[download], a[href*='as=csv'], a[href*='format=csv']").all()
+            files |= {link.get_attribute("href") for link in links}
+    assert wrong == [], "\n".join(map(str, wrong))
     shown = (
         [hostile.markup(hostile.STUDY), hostile.COLUMNS[1]] if service == "curator" else [hostile.script(hostile.RUN)]
     )
@@ -297,6 +290,17 @@ def test_every_page_is_accessible_and_shows_hostile_text_as_text(enter, ids, ser
     assert len(files) > 3
     for address in files:
         check_file(person, address)
+
+
+def looked_at(person):
+    """What is wrong with the page that is open."""
+    page = person.page
+    wrong = [*page.evaluate(HARM), *page.evaluate(TURNING), *person.faults()]
+    for width in (360, 1200):
+        page.set_viewport_size({"width": width, "height": 860})
+        wrong += page.evaluate(WIDE)
+    assert page.evaluate("window.ran") is None
+    return [(page.url, fault) for fault in wrong]
 
 
 def check_file(person, address):
