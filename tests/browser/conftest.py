@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 import uvicorn
 from axe_playwright_python.sync_playwright import Axe
+from PIL import Image
 from playwright.sync_api import Browser, BrowserContext, Page, Response, expect, sync_playwright
 
 HERE = Path(__file__).parent
@@ -110,16 +111,21 @@ class Visitor:
         if SCREENSHOTS == "all":
             self._picture(HERE / "screenshots", name, full_page=True)
 
-    def picture(self, name: str, height: int = 900) -> None:
-        """A picture that docs/ shows: the top of the page, as it comes."""
+    def picture(self, name: str, height: int = 900, *, at: str = "body", hidden: str = ".never") -> None:
+        """A picture that docs/ shows, from the top of ``at`` on, in few colours: it stays small."""
         if SCREENSHOTS:
             self.page.set_viewport_size({"width": 1200, "height": height})
-            self._picture(ROOT / "docs/screenshots", name)
+            self.page.locator(at).first.evaluate("e => scrollTo(0, e.getBoundingClientRect().top + scrollY - 16)")
+            self._picture(ROOT / "docs/screenshots", name, mask=[self.page.locator(hidden)], mask_color="#9aa5a0")
+            path = ROOT / "docs/screenshots" / f"{name}.png"
+            with Image.open(path) as whole:
+                few = whole.convert("RGB").quantize(96)
+            few.save(path, optimize=True)
             self.page.set_viewport_size({"width": 1200, "height": 860})
 
-    def _picture(self, folder: Path, name: str, *, full_page: bool = False) -> None:
+    def _picture(self, folder: Path, name: str, **more: object) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.page.screenshot(path=folder / f"{name}.png", full_page=full_page, animations="disabled")
+        self.page.screenshot(path=folder / f"{name}.png", animations="disabled", **more)
 
     def faults(self, *, dark: bool = True) -> list[str]:
         """What axe finds wrong with the page that is open, as it is now; light, and dark."""

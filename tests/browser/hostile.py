@@ -90,7 +90,9 @@ def furnished(town: Town) -> Ids:
         return Ids(dataset, study, forecast, tuning, measurement, runs[0])
 
 
-def _ran(town: Town, owner: OwnerClient, vendor: VendorClient, study: str, name: str, *, wait: bool = True) -> str:
+def _ran(
+    town: Town, owner: OwnerClient, vendor: VendorClient, study: str, name: str, *, wait: bool = True, **more: int
+) -> str:
     grant = owner.grant(study, wire.GrantCreate(name=f"{markup(GRANT)} {TURNED}"))
     asked = wire.RunCreate(
         name=name,
@@ -98,9 +100,7 @@ def _ran(town: Town, owner: OwnerClient, vendor: VendorClient, study: str, name:
         study_id=study,
         token=grant.token,
         algorithm=wire.GpBucb(name="gp_bucb"),
-        initial_rows=4,
-        iterations=4,
-        batch_size=4,
+        **({"initial_rows": 4, "iterations": 4, "batch_size": 4} | more),
     )
     run = vendor.start(asked).id
     if wait:
@@ -124,3 +124,17 @@ def _measured(town: Town, owner: OwnerClient, vendor: VendorClient, measurer: Me
     )
     measurer.decline(items[1].query_id, decline)
     return items[1].id
+
+
+def waiting(town: Town) -> tuple[str, str]:
+    """A study by hand, and a run of two queries that waits for its first: their ids."""
+    with (
+        OwnerClient(town.curator.url, town.curator.token, timeout_s=120) as owner,
+        VendorClient(town.modeler.url, town.modeler.token, timeout_s=120) as vendor,
+    ):
+        by_hand = wire.InboxMeasurement(direction="maximize", question="How much?")
+        study = owner.create_study(spec(owner.register("to wait for", csv()).id, by_hand)).id
+        owner.release(study)
+        run = _ran(town, owner, vendor, study, "patient", wait=False, initial_rows=1, iterations=1, batch_size=1)
+        until(lambda: vendor.run(run).open_measurements == 1)
+        return study, run

@@ -2,6 +2,7 @@
 
 import csv
 import re
+import time
 
 import pytest
 from playwright.sync_api import expect
@@ -14,7 +15,7 @@ from tests.browser.town import BOUNDS, PASSWORD, PEOPLE, houses, houses_csv, ope
 
 KERNEL = {
     "I tell the modeler a kernel": True,
-    "Length scale": "0.35",
+    "Length scale": "0.6",
     "Signal variance": "40000",
     "Noise variance": "100",
     "Prior mean": "350",
@@ -103,13 +104,13 @@ def owner_opens_a_study(olga):
     olga.press("Preview")
     expect(page.get_by_role("region", name="What attacks recover")).to_be_visible()
     olga.audit()
-    page.locator("#preview").scroll_into_view_if_needed()
-    olga.picture("owner-3-preview", 1100)
+    olga.picture("owner-3-preview", 980, at="#preview")
     olga.shoot("study-previewed")
     acts.release(olga)
     olga.audit()
     access = acts.grant(olga, study, "Vera of House Finders")
     assert access.study == study
+    olga.picture("owner-4-grant", 760, hidden="#f-token")
     olga.audit()
     return access
 
@@ -138,13 +139,13 @@ def vendor_starts_a_run(vera, access):
         page.get_by_role("button", name="Test the connection").click()
         expect(page.get_by_text("A run can be started.")).to_be_visible()
         vera.audit()
-        vera.picture("vendor-1-start", 900)
+        vera.picture("vendor-1-start", 1130)
 
     fields = {"Queries": "6", "Rows asked first": "4", "Rows asked together": "2", "Name of the run": "houses"}
     run = acts.start(vera, access, fields, look)
     expect(page.locator("main")).to_contain_text("for a person or a laboratory")
     vera.audit()
-    vera.picture("vendor-2-waiting", 900)
+    vera.picture("vendor-2-waiting", 620)
     return run
 
 
@@ -165,7 +166,7 @@ def measurer_answers_ten(mia):
             refuse_a_slip(mia, value, typed)
         if answered == 0:
             mia.audit()
-            mia.picture("owner-5-inbox", 860)
+            mia.picture("owner-5-inbox", 790)
             with page.expect_navigation():  # passed over, and asked again
                 page.keyboard.press("s")
             found = acts.shown(mia)
@@ -193,25 +194,21 @@ def vendor_finds_the_house(vera, run):
     expect(page.get_by_text("All its queries were answered.")).to_be_visible()  # without a reload
     best = float(page.locator("dt", has_text="Best answer").locator("+ dd").inner_text().split()[0].replace(",", ""))
     prices = [price(area, built) for _, area, built in houses()]
-    assert best >= np_quantile(prices, 0.9), (best, max(prices))
-    page.mouse.move(0, 0)
+    assert best >= sorted(prices)[int(0.8 * len(prices))], (best, max(prices))
+    vera.open(f"/console/runs/{run}")
     vera.audit()
-    vera.picture("vendor-3-found", 1000)
+    vera.picture("vendor-3-found", 900)
     vera.shoot("run")
     vera.press("What is believed of the candidates", "link")
     expect(page.get_by_role("img", name=re.compile("believed"))).to_be_visible()
-    vera.picture("vendor-4-posterior", 900)
-
-
-def np_quantile(values, share):
-    return sorted(values)[int(share * len(values))]
+    vera.picture("vendor-4-posterior", 820)
 
 
 def auditor_verifies(ada, study):
     page = ada.page
     ada.open(f"/console/accounts/{study}")
     expect(page.get_by_role("table", name=re.compile("Ledger"))).to_be_visible()
-    ada.picture("owner-6-account", 1000)
+    ada.picture("owner-6-account", 900)
     ada.open("/console/log")
     ada.press("Verify all of it now")
     expect(page.get_by_role("status").filter(has_text="Verified: ")).to_be_visible()
@@ -277,7 +274,7 @@ def test_every_page_is_accessible_and_shows_hostile_text_as_text(enter, ids, ser
         if text.startswith("<!doctype html>"):
             person.open(address)
             wrong += looked_at(person)
-            person.shoot(f"{service}-{re.sub('[^a-z]+', '-', address.partition('console/')[2])}")
+            person.shoot(f"{service}-{re.sub('(_[0-9a-f]{16})|[^a-z]+', '-', address.partition('console/')[2])}")
             seen += person.page.locator("body").inner_text()
             links = person.page.locator("a[download], a[href*='as=csv'], a[href*='format=csv']").all()
             files |= {link.get_attribute("href") for link in links}
@@ -341,3 +338,59 @@ def test_a_role_sees_nothing_that_is_not_its_own(enter, ids, name):
         assert status == 403, (entry.method, path)
         assert "window.ran" not in told
     assert refused or role in ("vendor",)
+
+
+# --- without scripts, and after a kill ----------------------------------------------------------------
+
+
+def test_without_scripts_one_uploads_defines_a_study_measures_and_runs(enter):
+    olga, vera, mia = (enter(name, java_script_enabled=False) for name in ("olga", "vera", "mia"))
+    dataset = acts.upload(olga, "Houses again", houses_csv())
+    study = acts.draft(olga, dataset, by_hand(scripts=False), lambda step: None)
+    acts.release(olga)
+    access = acts.grant(olga, study, "Vera")
+    vera.open("/console/start")
+    run = acts.start(vera, access, {"Queries": "1", "Rows asked first": "0", "Algorithm": "random"})
+    again_until(mia, f"/console/inbox?study={study}", "Save and next")
+    mia.page.get_by_label("Value").fill("321")
+    mia.press("Save and next")
+    expect(mia.page.get_by_role("status").filter(has_text="Saved record")).to_be_visible()
+    again_until(vera, f"/console/runs/{run}", "All its queries were answered.")
+    expect(vera.page.locator("main")).to_contain_text("321")
+    vera.page.get_by_text("Numbers of this chart").first.click()
+    expect(vera.page.get_by_role("cell", name="321").first).to_be_visible()
+
+
+def again_until(person, address, text):
+    """Load a page again and again until it holds ``text``: what a script does where there is one."""
+    deadline = time.monotonic() + 60
+    while text not in (person.open(address).text()):
+        assert time.monotonic() < deadline, text
+        time.sleep(0.3)
+
+
+def test_a_run_that_waits_for_people_outlives_both_services(town, enter):
+    mia, vera = enter("mia"), enter("vera")
+    for person in (mia, vera):
+        person.expects("ERR_CONNECTION_REFUSED")
+        person.expects("ERR_INCOMPLETE_CHUNKED_ENCODING")
+        person.expects("ERR_CONNECTION_RESET")
+        person.expects("ERR_EMPTY_RESPONSE")
+    study, run = hostile.waiting(town)
+    vera.open(f"/console/runs/{run}")
+    expect(vera.page.locator("main")).to_contain_text("waits for a person")
+    for service in (town.modeler, town.curator):
+        service.kill()
+        service.start()
+    vera.open(f"/console/runs/{run}")  # under the same session
+    expect(vera.page.locator("main")).to_contain_text("waits for a person")
+    mia.open(f"/console/inbox?study={study}")
+    for value in ("300", "400"):
+        field = mia.page.get_by_label("Value")
+        if field.count() == 0:
+            mia.page.get_by_role("link", name="begin").click()
+            mia.open(f"/console/inbox?study={study}")
+        field.fill(value)
+        mia.press("Save and next Enter")
+    expect(vera.page.get_by_text("All its queries were answered.")).to_be_visible()
+    expect(vera.page.locator("main")).to_contain_text("400")

@@ -19,7 +19,7 @@ BOUNDS = {"area_m2": (30, 250), "built": (1900, 2025)}
 
 def price(area: float, built: float) -> int:
     """What a visit would find, in thousands: one kind of house is sought most, and the others less and less."""
-    return round(200 + 500 * float(np.exp(-(((area - 180) / 70) ** 2) - ((built - 1925) / 45) ** 2)))
+    return round(200 + 500 * float(np.exp(-(((area - 180) / 100) ** 2) - ((built - 1935) / 60) ** 2)))
 
 
 def houses(count: int = 150) -> np.ndarray:
