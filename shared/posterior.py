@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,9 +85,8 @@ class Posterior:
         tiled = n <= _LITTLE and Tiles.suited(n, kernel, capacity) is not None
         self._points = Points(candidates, kernel, dtype, apart=tiled)
         # A few grow by columns, all together; many by rows, each when it is needed.
-        self._whitened: Matrix = np.empty((n, capacity), dtype, order="F" if n <= _FEW else "C")
-        if tiled:
-            self._whitened = columns(n, capacity, dtype)
+        order: Literal["C", "F"] = "F" if n <= _FEW else "C"
+        self._whitened: Matrix = columns(n, capacity, dtype) if tiled else np.empty((n, capacity), dtype, order=order)
         self._mean: Vector = np.full(n, self._prior_mean)
         self._variance: Vector = np.full(n, self._prior_variance)
         self._state: Rows = np.zeros(n, dtype=np.intp)  # how many outcomes mean and variance know
