@@ -19,7 +19,7 @@ help:
 
 $(READY): requirements/dev.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "blindopt needs Python 3.11 or later; set PYTHON=...")'
-	@echo "setting up .venv (about a minute, and 1 GB) ..."
+	@echo "setting up .venv (about a minute, and 1.3 GB) ..."
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
