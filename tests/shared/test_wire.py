@@ -10,6 +10,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from shared import wire
 from shared.wire.answers import PrivateAnswers
+from shared.wire.measurements import _Measured, _Measurement
 
 SECRET = "blindopt_0123456789abcdef.K3yWhichNobodyMayEverSeeInAnyTextAtAll1234567"
 FEATURE = {"column": "age", "lower": 0.0, "upper": 120.0}
@@ -24,6 +25,8 @@ STUDY = {
     "release": GAUSSIAN,
     "kernel": KERNEL,
 }
+INBOX = {"source": "inbox", "question": "How much?", "direction": "maximize", "lower": 0.0, "due_hours": 24}
+MEASURED = {"measurement_id": "msr_0123456789abcdef", "value": 1.5}
 AUTO = {"mechanism": "auto", "epsilon": "1", "delta": 1e-5, "sensitivity": 2.0, "rotate": True}
 PLANAR = {"mechanism": "planar_laplace", "epsilon": "1"}
 PROJECTION = {**GAUSSIAN, "mechanism": "gaussian_projection", "r": 2}
@@ -57,6 +60,12 @@ REQUESTS = [
     (wire.Feature, FEATURE),
     (wire.Kernel, KERNEL),
     (wire.ColumnMeasurement, STUDY["measurement"]),
+    (wire.InboxMeasurement, INBOX),
+    (wire.WebhookMeasurement, {"source": "webhook", "direction": "minimize", "unit": "mg", "shown": ["age"]}),
+    (wire.StudyCreate, STUDY | {"measurement": INBOX}),
+    (wire.Measured, MEASURED),
+    (wire.AnswerCreate, {"values": [MEASURED], "note": "line one\nline two"}),
+    (wire.DeclineCreate, {"reason": "consent", "measurement_ids": [MEASURED["measurement_id"]]}),
     (wire.IdentityRelease, {"mechanism": "identity"}),
     (wire.GaussianRelease, GAUSSIAN),
     (wire.PoGpUcbRelease, PUBLISHED),
@@ -146,7 +155,8 @@ def test_every_request_reads_back_what_it_writes_and_takes_no_unknown_field(kind
 
 def test_every_kind_of_request_is_in_this_list():
     # What several share: never sent by themselves.
-    shared_alone = {wire.Request, PrivateAnswers, wire.FewArmsSpec, wire.PaperSpec, wire.HeavyTails}
+    measurements = {_Measurement, _Measured}
+    shared_alone = {wire.Request, PrivateAnswers, *measurements, wire.FewArmsSpec, wire.PaperSpec, wire.HeavyTails}
 
     def leaves(kind: type[BaseModel]) -> set[type[BaseModel]]:
         return {kind, *(d for child in kind.__subclasses__() for d in leaves(child))} - shared_alone

@@ -99,6 +99,7 @@ def test_the_open_routes_are_these_and_no_others(app):
 
 # A new route needs a line here: who may call it?
 OWNER, MODELER, READERS = {"owner"}, {"modeler"}, {"owner", "auditor"}
+MEASURERS = {"owner", "measurer"}
 VENDOR, VIEWERS = {"vendor"}, {"vendor", "viewer"}
 STUDY, GRANT, RUN = "/v1/studies/{study_id}", "/v1/studies/{study_id}/grants/{grant_id}", "/v1/runs/{run_id}"
 ALLOWED = {
@@ -129,6 +130,10 @@ ALLOWED = {
         f"GET {STUDY}/candidates": MODELER,
         f"POST {STUDY}/queries": MODELER,
         f"GET {STUDY}/queries/{{query_id}}": MODELER,
+        f"GET {STUDY}/revisions": MODELER,
+        **{f"GET /v1/inbox{what}": MEASURERS for what in ("", ".csv", "/events", "/measurements/{measurement_id}")},
+        **{f"POST /v1/queries/{{query_id}}:{verb}": MEASURERS for verb in ("answer", "decline", "correct")},
+        "POST /v1/inbox:import": MEASURERS,
         **{f"GET /v1/audit/{what}": READERS | MODELER for what in ("entries", "checkpoint", "consistency")},
         "POST /v1/audit/countersignatures": MODELER,
     },
@@ -183,7 +188,7 @@ def test_each_role_gets_403_where_it_is_not_allowed_and_only_there(app, name, to
         with service.http(token) as http:
             for method in methods:
                 # No Idempotency-Key: what is allowed gets past the role and no further.
-                reply = http.request(method, here)
+                reply = http.request(method, here, params={"seconds": 0} if here == "/v1/inbox/events" else {})
                 asked += 1
                 if role in roles:
                     assert reply.status_code not in (401, 403), (method, here, role)
@@ -252,10 +257,14 @@ def test_every_operation_documents_its_errors_as_problems(document):
                 assert reply["content"] == {"application/problem+json": schema}, (where, status)
 
 
+# A dry run creates nothing (200), and what somebody must measure is pending (202).
+TWO_WAYS = ("/observations", "/v1/inbox:import", "/queries", "/queries/{query_id}")
+
+
 def test_successful_replies_have_a_schema(document):
     for where, _, _, operation in _operations(document):
         good = [reply for status, reply in operation["responses"].items() if status in ("200", "201", "202")]
-        assert len(good) == (2 if where.endswith("/observations") else 1), where  # a dry run creates nothing: 200
+        assert len(good) == (2 if where.endswith(TWO_WAYS) else 1), where
         for reply in good:
             for content in reply["content"].values():
                 assert content["schema"], where
