@@ -95,7 +95,7 @@ def tables() -> list[Table]:
                 *(f"/accounts/{study}?page_token={far}", f"/accounts/{study}/exposure", "/log"),
                 *("/log?kind=exchange", "/log?kind=study.released", f"/log?page_token={far}", "/inbox"),
             ]
-            rows = [[path.replace(study, "STUDY"), *person.load(path)] for path in paths]
+            rows: list[list[Cell]] = [[path.replace(study, "STUDY"), *person.load(path)] for path in paths]
             rows.append(
                 [f"/accounts/STUDY/ledger, a file of {QUERIES:,} lines", *person.load(f"/accounts/{study}/ledger")]
             )
