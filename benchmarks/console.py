@@ -11,7 +11,7 @@ import numpy as np
 
 from benchmarks.log import study_of
 from benchmarks.server import Failed, curator, scratch
-from benchmarks.table import Table
+from benchmarks.table import Cell, Table
 from curator_service.desk import open_desk
 from curator_service.service.curator import Curator
 from curator_service.settings import Settings
