@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import both, choosing, draws, exchange, ldp, log, release
+from benchmarks import both, choosing, console, draws, exchange, ldp, log, release
 from benchmarks.table import Table
 
 Json = dict[str, Any]
@@ -23,7 +23,10 @@ def main() -> None:
     """Run every benchmark, or the parts that are named: those are kept with --keep."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=main.__doc__)
     parser.add_argument(
-        "parts", nargs="*", metavar="part", help="both, choosing, draws, exchange, ldp, log, release (default: all)"
+        "parts",
+        nargs="*",
+        metavar="part",
+        help="both, choosing, console, draws, exchange, ldp, log, release (default: all)",
     )
     parser.add_argument("--keep", action="store_true", help="put the named parts into benchmarks/results")
     parser.add_argument("--grants", type=int, default=exchange.CLIENTS, help="how many the clients of exchange share")
@@ -42,6 +45,7 @@ def main() -> None:
         "draws": draws.tables,
         "exchange": lambda: exchange.tables(chosen.grants),
         "ldp": ldp.tables,
+        "console": console.tables,
         "log": log.tables,
         "release": lambda: release.tables(chosen.rows),
     }

@@ -106,7 +106,7 @@ def service(make_service, tmp_path_factory):
     cheap = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1).hash(PASSWORD)
     with open_desk(Settings(data_dir=made.data)) as desk:
         for role in ROLES:
-            desk.database.write(lambda db, role=role: users_cli._add(db, desk, role, role, cheap))
+            desk.database.write(lambda db, role=role: users_cli.add_user(db, desk, role, role, cheap))
     return made.start()
 
 
