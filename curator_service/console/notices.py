@@ -7,7 +7,7 @@ from shared.serving.console import ApiProblem, Form, Page, Pages
 pages = Pages()
 
 
-@pages.get("/notices", roles=("owner", "auditor"), nav="Notices")
+@pages.get("/notices", roles=("owner", "auditor"))
 async def listed(page: Page) -> Response:
     """All of them."""
     found = await page.api.get("/v1/notices", page_token=page.query.get("page_token"))
