@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo browser test soak audit-privacy check bench reproduce data docker-check lock clean
+.PHONY: demo browser test soak audit-privacy screenshots check bench reproduce data docker-check lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -12,6 +12,7 @@ help:
 	@echo "make test     every test"
 	@echo "make soak     kill -9 at random under load for ten minutes, then 20 times at each named point, and odd requests (SECONDS=600)"
 	@echo "make audit-privacy   the statistical privacy tests at full size: 2 x 200,000 draws (SCALE=20; 200: the nightly figure)"
+	@echo "make screenshots   the pictures in docs/, made again by the tests that walk both stories"
 	@echo "make check    ruff, mypy --strict, import contracts"
 	@echo "make bench    speed side by side with what one would use instead"
 	@echo "make reproduce    the papers' experiments, into docs/results.md: an hour and a half at most (ARGS=--quick: five minutes, into out/)"
@@ -52,6 +53,9 @@ audit-privacy: $(READY)
 	    tests/curator_service/release tests/curator_service/measurement tests/curator_service/attacks \
 	    tests/curator_service/tuning \
 	    tests/curator_service/test_api_timing.py tests/system/test_black_box.py $(ARGS)
+
+screenshots: $(READY)
+	BLINDOPT_SCREENSHOTS=1 $(BIN)/python -m pytest tests/browser/test_stories.py -k test_both_stories $(ARGS)
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -46,7 +46,8 @@ async def _told(page: Page, run_id: str) -> dict[str, Any]:
             recommendation = await page.api.read(f"/v1/runs/{run_id}/recommendation", wire.Recommendation)
         except ApiProblem:  # too much to compute at once, or another is being computed: it is told later
             recommendation = None
-    drawn = [figures.convergence(run, trials), figures.beliefs(trials)] if trials else []
+    told = any(trial.y is not None for trial in trials)  # until then there is nothing to draw
+    drawn = [figures.convergence(run, trials), figures.beliefs(trials)] if told else []
     return {
         "run": run,
         "charts": [chart for chart in drawn if chart is not None],

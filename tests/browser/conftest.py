@@ -16,11 +16,18 @@ from urllib.parse import urlsplit
 import pytest
 import uvicorn
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Page, Response, sync_playwright
+from PIL import Image
+from playwright.sync_api import Browser, BrowserContext, Page, Response, expect, sync_playwright
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "")
+PATIENCE_MS = 60_000
+"""The machine may be busy; nothing here is about speed."""
+SCREENSHOTS = os.environ.get("BLINDOPT_SCREENSHOTS", "")
+"""1: the pictures that docs/ shows, into docs/screenshots. all: every page too, into tests/browser/screenshots."""
+OF_COLOURS = {"resultTypes": ["violations"], "runOnly": ["color-contrast", "link-in-text-block"]}
+"""What of axe can differ between light and dark."""
 HOW = "tests in a browser need Debian's chromium (apt-get install chromium): README says so"
 # Nothing of the browser's own goes out: no updates, no metrics, no look-ups.
 QUIET = (
@@ -41,6 +48,7 @@ QUIET = (
 def browser() -> Iterator[Browser]:
     path = shutil.which("chromium") or shutil.which("chromium-browser")
     assert path is not None, HOW
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=list(QUIET))
         yield browser
@@ -63,7 +71,7 @@ class Visitor:
             viewport={"width": 1200, "height": 860},
             **more,
         )
-        self.context.set_default_timeout(20_000)
+        self.context.set_default_timeout(PATIENCE_MS)
         self.context.on("request", self._request)
         self.context.on("weberror", lambda error: self.found.append(f"error of a script: {error.error}"))
         self.context.on("console", self._said)
@@ -93,21 +101,47 @@ class Visitor:
         self.page.get_by_role("button", name="Log in").click()
         self.page.get_by_role("button", name="Log out").wait_for()
 
-    def shoot(self, name: str) -> Path:
-        """A picture of the whole page: into docs/screenshots where BLINDOPT_SCREENSHOTS is set."""
-        folder = ROOT / "docs/screenshots" if os.environ.get("BLINDOPT_SCREENSHOTS") else HERE / "screenshots"
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{name}.png"
-        self.page.screenshot(path=path, full_page=True, animations="disabled")
-        return path
+    def press(self, name: str, role: str = "button") -> None:
+        """Press a button, or follow a link, that leads to another page."""
+        with self.page.expect_navigation():
+            self.page.get_by_role(role, name=name, exact=True).click()
 
-    def audit(self, *, dark: bool = True) -> None:
-        """axe finds nothing on the page that is open, as it is now; light, and dark."""
+    def shoot(self, name: str) -> None:
+        """A picture of the whole page, for whoever works on pages."""
+        if SCREENSHOTS == "all":
+            self._picture(HERE / "screenshots", name, full_page=True)
+
+    def picture(self, name: str, height: int = 900, *, at: str = "body", hidden: str = ".never") -> None:
+        """A picture that docs/ shows, from the top of ``at`` on, in few colours: it stays small."""
+        if SCREENSHOTS:
+            self.page.set_viewport_size({"width": 1200, "height": height})
+            self.page.locator(at).first.evaluate("e => scrollTo(0, e.getBoundingClientRect().top + scrollY - 16)")
+            self._picture(ROOT / "docs/screenshots", name, mask=[self.page.locator(hidden)], mask_color="#9aa5a0")
+            path = ROOT / "docs/screenshots" / f"{name}.png"
+            with Image.open(path) as whole:
+                few = whole.convert("RGB").quantize(96)
+            few.save(path, optimize=True)
+            self.page.set_viewport_size({"width": 1200, "height": 860})
+
+    def _picture(self, folder: Path, name: str, **more: object) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=folder / f"{name}.png", animations="disabled", **more)
+
+    def faults(self, *, dark: bool = True) -> list[str]:
+        """What axe finds wrong with the page that is open, as it is now; light, and dark."""
+        found = []
         for scheme in ("light", "dark") if dark else ("light",):
             self.page.emulate_media(color_scheme=scheme)
-            found = Axe().run(self.page)
-            assert found.violations_count == 0, f"{self.page.url} ({scheme}): {found.generate_report()[:6000]}"
+            told = Axe().run(self.page, **({"options": OF_COLOURS} if scheme == "dark" else {}))
+            if told.violations_count:
+                found.append(f"{self.page.url} ({scheme}): {told.generate_report()[:3000]}")
         self.page.emulate_media(color_scheme="light")
+        return found
+
+    def audit(self, *, dark: bool = True) -> None:
+        """axe finds nothing."""
+        found = self.faults(dark=dark)
+        assert found == [], "\n".join(found)
 
     def close(self) -> None:
         self.context.close()

@@ -284,7 +284,7 @@ def modeler(gun: Gun) -> Callable[[], None]:
     commits.mark(store, "add_version", "version", lambda db, run_id, first, *_, **__: f"{run_id}:{first}")
     commits.mark(Witness, "_take", "taken")
     commits.mark(notes, "countersign", "countersigned", lambda db, grant, size, *_: f"{grant}:{size}")
-    commits.mark(runs, "end", "ended", lambda db, identity, *_: identity)
+    commits.mark(runs, "end", "ended", lambda db, outbox, identity, *_: identity)
     _call(gun, StudyClient, "ask", "ask", lambda self, query, *, key: key)
     _call(gun, StudyClient, "query", "look", lambda self, query_id, **_: query_id)
     _call(gun, StudyClient, "revisions", "revisions")

@@ -13,8 +13,10 @@ NONE = "—"
 def number(value: object, digits: int = 4) -> str:
     """A number with ``digits`` significant digits; a dash for none.
 
-    >>> number(0.123456), number(1234567.0), number(12), number(None), number(1e-9), number("0.5")
-    ('0.1235', '1,234,567', '12', '—', '1e-9', '0.5')
+    Four digits before the point stand together: a year is read as one.
+
+    >>> number(0.123456), number(1234567.0), number(1978), number(None), number(1e-9), number("0.5")
+    ('0.1235', '1,234,567', '1978', '—', '1e-9', '0.5')
     """
     if value is None:
         return NONE
@@ -23,15 +25,19 @@ def number(value: object, digits: int = 4) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if isinstance(value, int):
-        return f"{value:,}" if abs(value) < 10**15 else f"{value:.4g}" if abs(value) < 10**300 else "over 1e300"
+        return _grouped(value) if abs(value) < 10**15 else f"{value:.4g}" if abs(value) < 10**300 else "over 1e300"
     if not math.isfinite(value):
         return NONE
     if value == 0 or 1e-4 <= abs(value) < 1e9:
         places = digits - 1 - math.floor(math.log10(abs(value))) if value else 0
-        text = f"{value:,.{max(0, places)}f}"
+        text = _grouped(value, f".{max(0, places)}f")
         return text.rstrip("0").rstrip(".") if "." in text else text
     mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
+
+
+def _grouped(value: float, form: str = "") -> str:
+    return f"{value:{',' if abs(value) >= 9_999.5 else ''}{form}}"
 
 
 def when(value: datetime | str | None) -> Markup | str:

@@ -58,9 +58,18 @@ class Scale:
 
 
 def scale_of(
-    values: Iterable[float | None], start: float, end: float, *, is_log: bool = False, zero: bool = False
+    values: Iterable[float | None],
+    start: float,
+    end: float,
+    *,
+    is_log: bool = False,
+    zero: bool = False,
+    close: bool = False,
 ) -> Scale:
-    """A scale that holds all of ``values``, with a little room; ``zero``: from 0 on."""
+    """A scale that holds all of ``values``, with a little room.
+
+    ``zero``: from 0 on. ``close``: not to the next tick, but a little beyond them.
+    """
     found = [value for value in values if value is not None and (value > 0 or not is_log)]
     if not found:
         return Scale(1.0, 10.0, start, end, is_log) if is_log else Scale(0.0, 1.0, start, end)
@@ -73,6 +82,9 @@ def scale_of(
     if high - low < least:
         room = 0.5 * max(abs(low), 1e-3)
         low, high = low - room, high + room
+    if close:
+        room = 0.04 * (high - low)
+        return Scale(max(low - room, -LARGEST), min(high + room, LARGEST), start, end)
     step = _step(low, high)
     # To the next tick: the axis begins and ends at round values.
     down, up = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step

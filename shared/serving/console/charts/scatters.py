@@ -43,8 +43,8 @@ def scatter(
     """A chart of groups of points; ``x``, ``y``, ``colour`` and ``size`` name what they mean, with units."""
     groups = [_clean(p) for p in points]
     bottom, right = chart.HEIGHT - chart.BOTTOM, chart.WIDTH - chart.RIGHT
-    xs = scale_of((v for g in groups for v in g.x), chart.LEFT + 8, right - 8)
-    ys = scale_of((v for g in groups for v in g.y), bottom - 8, chart.TOP + 8)
+    xs = scale_of((v for g in groups for v in g.x), chart.LEFT + 8, right - 8, close=True)
+    ys = scale_of((v for g in groups for v in g.y), bottom - 8, chart.TOP + 8, close=True)
     shades = scale_of((v for g in groups for v in g.colour), 0, _SHADES)
     sizes = scale_of((v for g in groups for v in g.size), _RADIUS_MIN**2, _RADIUS_MAX**2, zero=True)
     drawn = [mark for i, g in enumerate(groups) for mark in _marks(g, i, (xs, ys, shades, sizes), (x, y, colour, size))]

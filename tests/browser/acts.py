@@ -1,0 +1,97 @@
+"""What people do on the pages of both consoles, with scripts or without."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tests.browser.conftest import Visitor
+
+Fields = Mapping[str, str | bool]
+"""A field's label, and what is typed; True ticks a box or takes a choice."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """What an owner hands over to a modeler."""
+
+    address: str
+    study: str
+    token: str
+
+
+def fill(person: Visitor, fields: Fields) -> None:
+    """Type what a form asks for."""
+    for label, value in fields.items():
+        field = person.page.get_by_label(label, exact=True)
+        if value is True:
+            field.check()
+        elif field.evaluate("e => e.tagName") == "SELECT":
+            field.select_option(str(value))
+        else:
+            field.fill(str(value))
+
+
+def last(person: Visitor, kind: str) -> str:
+    """The id of what the page is about, from its address."""
+    found = re.search(rf"{kind}_[0-9a-f]{{16}}", person.page.url)
+    assert found is not None, person.page.url
+    return found[0]
+
+
+def upload(person: Visitor, name: str, csv: bytes) -> str:
+    """Register a file; the dataset's id."""
+    person.open("/console/datasets/new")
+    person.page.get_by_label("File").set_input_files([{"name": f"{name}.csv", "mimeType": "text/csv", "buffer": csv}])
+    person.press("Check and store")
+    return last(person, "ds")
+
+
+def draft(person: Visitor, dataset: str, steps: Mapping[str, Fields], look: Callable[[str], None]) -> str:
+    """Make a draft step by step, each looked at once it is filled in; the study's id."""
+    person.open(f"/console/studies/new?dataset={dataset}")
+    for name, fields in steps.items():
+        person.page.locator("[aria-current=step]", has_text=name).wait_for()
+        if name == "Budget":
+            person.page.get_by_text("More: kernel and timing").click()
+        fill(person, fields)
+        look(name)
+        person.press("Next")
+    look("Review")
+    person.press("Make the draft")
+    return last(person, "std")
+
+
+def release(person: Visitor) -> None:
+    """Release the draft whose page is open."""
+    person.page.get_by_label("I have read what is promised and what is not, below").check()
+    person.press("Release")
+    person.page.get_by_text("Released: the study is open.").wait_for()
+
+
+def grant(person: Visitor, study: str, name: str) -> Access:
+    """Make a grant; what its page shows, once."""
+    person.open(f"/console/studies/{study}/grants")
+    fill(person, {"For whom": name})
+    person.press("Make the grant")
+    field = person.page.get_by_label
+    return Access(
+        field("Address of this service, as you see it").input_value(),
+        field("Study", exact=True).input_value(),
+        field("Token (a secret)").input_value(),
+    )
+
+
+def start(person: Visitor, access: Access, fields: Fields, look: Callable[[], None] = lambda: None) -> str:
+    """Start a run; its id."""
+    told = {"Address of the curator": access.address, "Study": access.study, "Token": access.token}
+    fill(person, told | dict(fields))
+    look()
+    person.press("Start the run")
+    return last(person, "run")
+
+
+def shown(person: Visitor) -> dict[str, float]:
+    """What the inbox shows of the record that is to be measured."""
+    facts = person.page.locator("main .measuring dl.facts > div").all()
+    told = {fact.locator("dt").inner_text(): fact.locator("dd").inner_text() for fact in facts}
+    return {k: float(v.replace(",", "")) for k, v in told.items() if re.fullmatch(r"-?[\d,.]+", v)}

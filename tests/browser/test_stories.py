@@ -1,0 +1,396 @@
+"""Both stories in a real browser: from nothing to a found house, each page looked at, by whoever may see it."""
+
+import csv
+import re
+import time
+
+import pytest
+from playwright.sync_api import expect
+
+import curator_service.console
+import modeler_service.console
+from tests.browser import acts, hostile
+from tests.browser.conftest import Visitor
+from tests.browser.town import BOUNDS, PASSWORD, PEOPLE, houses, houses_csv, opened, price
+
+KERNEL = {
+    "I tell the modeler a kernel": True,
+    "Length scale": "0.6",
+    "Signal variance": "40000",
+    "Noise variance": "100",
+    "Prior mean": "350",
+}
+
+
+@pytest.fixture(scope="module")
+def town(make_service, tmp_path_factory):
+    """Both services, and everybody who may log in; nothing else."""
+    with opened(make_service, tmp_path_factory.mktemp("town")) as town:
+        yield town
+
+
+@pytest.fixture
+def enter(town, browser):
+    """Lets somebody in, each at a browser of their own."""
+    visitors = []
+
+    def come(name, **more):
+        visitors.append(Visitor(browser, town.service_of(name).url, **more))
+        visitors[-1].login(name, PASSWORD)
+        return visitors[-1]
+
+    yield come
+    for visitor in visitors:
+        visitor.close()
+
+
+def by_hand(scripts=True):
+    """The steps of a study that people measure."""
+    return {
+        "Dataset": {"Name of the study": "Most valued house"},
+        "Features": {
+            f"{part} of {name}": str(bound)
+            for name, pair in BOUNDS.items()
+            for part, bound in zip(("smallest", "largest"), pair, strict=True)
+        }
+        | ({} if scripts else dict.fromkeys(BOUNDS, True)),  # a script ticks what bounds are typed for
+        "Outcome": {
+            "People measure it": True,
+            "Question": "Visit the house and estimate what it would sell for.",
+            "Unit of y": "k€",
+            "Smallest value that can be": "50",
+            "Largest value that can be": "2000",
+            "house": True,
+            "area_m2": True,
+            "built": True,
+        },
+        "Release": {"epsilon": "6", "Delta": "0.1"},
+        "Answers": {"Nothing": True},
+        "Budget": {"Most measurements": "100", **KERNEL},
+    }
+
+
+def test_both_stories_from_an_empty_installation(town, enter):
+    olga, vera, mia, ada = (enter(name) for name in ("olga", "vera", "mia", "ada"))
+    access = owner_opens_a_study(olga)
+    run = vendor_starts_a_run(vera, access)
+    measurer_answers_ten(mia)
+    vendor_finds_the_house(vera, run)
+    auditor_verifies(ada, access.study)
+    for service in (town.curator, town.modeler):
+        verified = service.told("audit", "verify")
+        assert verified.returncode == 0, verified.stderr
+
+
+def owner_opens_a_study(olga):
+    page = olga.page
+    expect(page.get_by_text("There is no dataset yet.")).to_be_visible()
+    olga.audit()
+    dataset = refused_then_taken(olga)
+    expect(page.get_by_role("table", name="What was understood")).to_contain_text("area_m2")
+    olga.picture("owner-1-understood", 640)
+
+    def look(step):
+        olga.audit()
+        olga.shoot(f"draft-{step.lower()}")
+        if step == "Features":
+            olga.picture("owner-2-features", 900)
+        if step == "Release":
+            olga.press("Show what this means")
+            expect(page.get_by_role("table", name="What this means")).to_be_visible()
+            olga.audit()
+
+    study = acts.draft(olga, dataset, by_hand(), look)
+    olga.press("Preview")
+    expect(page.get_by_role("region", name="What attacks recover")).to_be_visible()
+    olga.audit()
+    olga.picture("owner-3-preview", 980, at="#preview")
+    olga.shoot("study-previewed")
+    acts.release(olga)
+    olga.audit()
+    access = acts.grant(olga, study, "Vera of House Finders")
+    assert access.study == study
+    olga.picture("owner-4-grant", 760, hidden="#f-token")
+    olga.audit()
+    return access
+
+
+def refused_then_taken(olga):
+    """A file with a gap is refused by row and column; mended, it is understood."""
+    olga.expects("status of 422")
+    olga.open("/console/datasets/new")
+    broken = houses_csv().replace(b"\n7,", b"\n7x,")
+    olga.page.get_by_label("File").set_input_files([{"name": "houses.csv", "mimeType": "text/csv", "buffer": broken}])
+    olga.press("Check and store")
+    expect(olga.page.get_by_role("alert")).to_be_visible()
+    expect(olga.page.locator("main")).to_contain_text("house")
+    olga.audit()
+    olga.shoot("dataset-refused")
+    return acts.upload(olga, "Houses", houses_csv())
+
+
+def vendor_starts_a_run(vera, access):
+    page = vera.page
+    vera.audit()
+    vera.open("/console/start")
+    vera.audit()
+
+    def look():
+        page.get_by_role("button", name="Test the connection").click()
+        expect(page.get_by_text("A run can be started.")).to_be_visible()
+        vera.audit()
+        vera.picture("vendor-1-start", 1130)
+
+    fields = {"Queries": "6", "Rows asked first": "4", "Rows asked together": "2", "Name of the run": "houses"}
+    run = acts.start(vera, access, fields, look)
+    expect(page.locator("main")).to_contain_text("for a person or a laboratory")
+    vera.audit()
+    vera.picture("vendor-2-waiting", 620)
+    return run
+
+
+def measurer_answers_ten(mia):
+    page = mia.page
+    mia.expects("status of 422")
+    mia.press("Open the inbox", "link")
+    value = page.get_by_label("Value")
+    for answered in range(10):
+        if value.count() == 0:  # the next ones are asked for, and appear by themselves
+            page.get_by_role("link", name="begin").wait_for()
+            mia.audit(dark=False)
+            page.get_by_role("link", name="begin").press("Enter")
+        expect(value).to_be_focused()
+        found = acts.shown(mia)
+        typed = str(price(found["area_m2"], found["built"]))
+        if answered == 1:
+            refuse_a_slip(mia, value, typed)
+        if answered == 0:
+            mia.audit()
+            mia.picture("owner-5-inbox", 790)
+            with page.expect_navigation():  # passed over, and asked again
+                page.keyboard.press("s")
+            found = acts.shown(mia)
+            typed = str(price(found["area_m2"], found["built"]))
+        value.fill(typed)
+        with page.expect_navigation():
+            page.keyboard.press("Enter")
+        expect(page.get_by_role("status").filter(has_text="Saved record")).to_be_visible()
+    mia.open("/console/inbox/told")
+    expect(page.get_by_role("row")).to_have_count(11)
+
+
+def refuse_a_slip(mia, value, typed):
+    """What lies outside of what can be is refused beside its field, and the field has the focus again."""
+    value.fill(typed + "0000")
+    with mia.page.expect_navigation():
+        mia.page.keyboard.press("Enter")
+    expect(mia.page.locator("#e-value")).to_be_visible()
+    expect(value).to_be_focused()
+    mia.audit()
+
+
+def vendor_finds_the_house(vera, run):
+    page = vera.page
+    expect(page.get_by_text("All its queries were answered.")).to_be_visible()  # without a reload
+    best = float(page.locator("dt", has_text="Best answer").locator("+ dd").inner_text().split()[0].replace(",", ""))
+    prices = [price(area, built) for _, area, built in houses()]
+    assert best >= sorted(prices)[int(0.8 * len(prices))], (best, max(prices))
+    vera.open(f"/console/runs/{run}")
+    vera.audit()
+    vera.picture("vendor-3-found", 900)
+    vera.shoot("run")
+    vera.press("What is believed of the candidates", "link")
+    expect(page.get_by_role("img", name=re.compile("believed"))).to_be_visible()
+    vera.picture("vendor-4-posterior", 820)
+
+
+def auditor_verifies(ada, study):
+    page = ada.page
+    ada.open(f"/console/accounts/{study}")
+    expect(page.get_by_role("table", name=re.compile("Ledger"))).to_be_visible()
+    ada.picture("owner-6-account", 900)
+    ada.open("/console/log")
+    ada.press("Verify all of it now")
+    expect(page.get_by_role("status").filter(has_text="Verified: ")).to_be_visible()
+    ada.audit()
+    ada.picture("owner-7-log", 900)
+
+
+# --- every page, with hostile content -----------------------------------------------------------------
+
+CONSOLES = {"curator": curator_service.console.build(), "modeler": modeler_service.console.build()}
+MORE = {
+    "curator": ["/studies/new?from={study_id}", "/datasets/{dataset_id}/spent", "/inbox/told?state=declined"],
+    "modeler": ["/start?like={run_id}", "/compare?run={run_id}", "/runs/nothing-here"],
+}
+"""Addresses whose query decides what the page is."""
+ASK = """async (path) => {
+  const reply = await fetch(path, { headers: { Accept: "*/*" } });
+  const type = reply.headers.get("content-type") ?? "";
+  if (type.startsWith("text/event-stream")) { await reply.body.cancel(); return [reply.status, type, ""]; }
+  return [reply.status, type, await reply.text()];
+}"""
+HARM = """() => [
+  ...document.querySelectorAll("[style], [onclick], [onerror], script:not([src]), style, img[src=x], main b"),
+].map((e) => e.outerHTML.slice(0, 200))"""
+TURNING = r"""() => {
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT), found = [];
+  while (walk.nextNode()) {
+    const text = walk.currentNode, turns = /[\u202a-\u202e\u2066-\u2069]/.test(text.data);
+    if (turns && !text.parentElement.closest("bdi, option, textarea, svg, .unseen"))
+      found.push(text.parentElement.outerHTML.slice(0, 200));
+  }
+  return found;
+}"""
+"""Text that could turn what stands around it."""
+WIDE = """() => document.documentElement.scrollWidth <= innerWidth ? [] : [...document.querySelectorAll("body *")]
+  .filter((e) => e.getBoundingClientRect().right > innerWidth && !e.closest(".box, svg"))
+  .map((e) => e.outerHTML.slice(0, 160)).slice(0, 5)"""
+"""What makes the page wider than the window; wide tables scroll inside their box."""
+
+
+@pytest.fixture(scope="module")
+def ids(town):
+    return vars(hostile.furnished(town))
+
+
+def addresses(service, role, ids):
+    """Every page that a role may look at, from the console's own list: a new page is found by itself."""
+    entries = [e for e in CONSOLES[service].entries if e.method == "GET" and role in e.roles]
+    more = [path for path in MORE[service] if any(path.startswith(e.path.split("{")[0]) for e in entries)]
+    return ["/console" + path.format(**ids) for path in (*(e.path for e in entries), *more)]
+
+
+@pytest.mark.parametrize(("service", "name"), [("curator", "olga"), ("modeler", "vera")])
+def test_every_page_is_accessible_and_shows_hostile_text_as_text(enter, ids, service, name):
+    person = enter(name)
+    person.expects("status of 404")
+    wrong, files, seen = [], set(), ""
+    for address in addresses(service, PEOPLE[service][name], ids):
+        status, kind, text = person.page.evaluate(ASK, address)
+        assert status == (404 if "nothing" in address else 200), (address, text[:500])
+        if "csv" in kind:
+            files.add(address)
+        if text.startswith("<!doctype html>"):
+            person.open(address)
+            wrong += looked_at(person)
+            person.shoot(f"{service}-{re.sub('(_[0-9a-f]{16})|[^a-z]+', '-', address.partition('console/')[2])}")
+            seen += person.page.locator("body").inner_text()
+            links = person.page.locator("a[download], a[href*='as=csv'], a[href*='format=csv']").all()
+            files |= {link.get_attribute("href") for link in links}
+    assert wrong == [], "\n".join(map(str, wrong))
+    shown = (
+        [hostile.markup(hostile.STUDY), hostile.COLUMNS[1]] if service == "curator" else [hostile.script(hostile.RUN)]
+    )
+    for text in shown:
+        assert text in seen
+    assert len(files) > 3
+    for address in files:
+        check_file(person, address)
+
+
+def looked_at(person):
+    """What is wrong with the page that is open."""
+    page = person.page
+    wrong = [*page.evaluate(HARM), *page.evaluate(TURNING), *person.faults()]
+    for width in (360, 1200):
+        page.set_viewport_size({"width": width, "height": 860})
+        wrong += page.evaluate(WIDE)
+    assert page.evaluate("window.ran") is None
+    return [(page.url, fault) for fault in wrong]
+
+
+def check_file(person, address):
+    """No cell of an export would be run by a spreadsheet."""
+    status, kind, text = person.page.evaluate(ASK, address)
+    assert status == 200, address
+    assert "html" not in kind
+    if "csv" in kind:
+        cells = [cell for row in csv.reader(text.splitlines(keepends=True)) for cell in row]
+        found = [c for c in cells if c[:1] in tuple("=+-@\t\r|%") and not re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", c)]
+        assert found == [], address
+
+
+MAY_NOT_SEE = {
+    "mia": {hostile.GRANT, hostile.DATASET, hostile.RUN},
+    "ada": {hostile.COLUMN, hostile.QUESTION, hostile.GRANT, hostile.NOTE, hostile.DATASET, hostile.RUN},
+    "ivo": set(range(1, 8)) - {hostile.RUN},
+    "vera": set(range(1, 8)) - {hostile.RUN},
+}
+
+
+@pytest.mark.parametrize("name", MAY_NOT_SEE)
+def test_a_role_sees_nothing_that_is_not_its_own(enter, ids, name):
+    service = "curator" if name in PEOPLE["curator"] else "modeler"
+    role, person = PEOPLE[service][name], enter(name)
+    person.expects("status of 40")
+    entries = CONSOLES[service].entries
+    menu = [e.nav for e in entries if e.nav is not None and role in e.roles]
+    assert person.page.get_by_role("navigation", name="Main").get_by_role("link").all_inner_texts() == menu
+    for address in addresses(service, role, ids):
+        told = person.page.evaluate(ASK, address)[2]
+        assert not {int(n) for n in re.findall(r"window\.ran=(\d)", told)} & MAY_NOT_SEE[name], address
+    refused = [e for e in entries if role not in e.roles]
+    for entry in refused:
+        path = "/console" + re.sub(r"{(\w+)}", lambda m: ids.get(m[1], "grt_0000000000000000"), entry.path)
+        script = ASK.replace("headers: {", f'method: "{entry.method}", headers: {{')
+        status, _, told = person.page.evaluate(script, path)
+        assert status == 403, (entry.method, path)
+        assert "window.ran" not in told
+    assert refused or role in ("vendor",)
+
+
+# --- without scripts, and after a kill ----------------------------------------------------------------
+
+
+def test_without_scripts_one_uploads_defines_a_study_measures_and_runs(enter):
+    olga, vera, mia = (enter(name, java_script_enabled=False) for name in ("olga", "vera", "mia"))
+    dataset = acts.upload(olga, "Houses again", houses_csv())
+    study = acts.draft(olga, dataset, by_hand(scripts=False), lambda step: None)
+    acts.release(olga)
+    access = acts.grant(olga, study, "Vera")
+    vera.open("/console/start")
+    run = acts.start(vera, access, {"Queries": "1", "Rows asked first": "0", "Algorithm": "random"})
+    again_until(mia, f"/console/inbox?study={study}", "Save and next")
+    mia.page.get_by_label("Value").fill("321")
+    mia.press("Save and next")
+    expect(mia.page.get_by_role("status").filter(has_text="Saved record")).to_be_visible()
+    again_until(vera, f"/console/runs/{run}", "All its queries were answered.")
+    expect(vera.page.locator("main")).to_contain_text("321")
+    vera.page.get_by_text("Numbers of this chart").first.click()
+    expect(vera.page.get_by_role("cell", name="321").first).to_be_visible()
+
+
+def again_until(person, address, text):
+    """Load a page again and again until it holds ``text``: what a script does where there is one."""
+    deadline = time.monotonic() + 60
+    while text not in (person.open(address).text()):
+        assert time.monotonic() < deadline, text
+        time.sleep(0.3)
+
+
+def test_a_run_that_waits_for_people_outlives_both_services(town, enter):
+    mia, vera = enter("mia"), enter("vera")
+    for person in (mia, vera):
+        person.expects("ERR_CONNECTION_REFUSED")
+        person.expects("ERR_INCOMPLETE_CHUNKED_ENCODING")
+        person.expects("ERR_CONNECTION_RESET")
+        person.expects("ERR_EMPTY_RESPONSE")
+    study, run = hostile.waiting(town)
+    vera.open(f"/console/runs/{run}")
+    expect(vera.page.locator("main")).to_contain_text("waits for a person")
+    for service in (town.modeler, town.curator):
+        service.kill()
+        service.start()
+    vera.open(f"/console/runs/{run}")  # under the same session
+    expect(vera.page.locator("main")).to_contain_text("waits for a person")
+    mia.open(f"/console/inbox?study={study}")
+    for value in ("300", "400"):
+        field = mia.page.get_by_label("Value")
+        if field.count() == 0:
+            mia.page.get_by_role("link", name="begin").click()
+            mia.open(f"/console/inbox?study={study}")
+        field.fill(value)
+        mia.press("Save and next Enter")
+    expect(vera.page.get_by_text("All its queries were answered.")).to_be_visible()
+    expect(vera.page.locator("main")).to_contain_text("400")

@@ -1,0 +1,64 @@
+"""Houses whose prices nobody wrote down, two services as real processes, and the people who log in at them."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from tests.conftest import Service
+
+PASSWORD = "a long one, made up for tests"
+PEOPLE = {
+    "curator": {"olga": "owner", "mia": "measurer", "ada": "auditor"},
+    "modeler": {"vera": "vendor", "ivo": "viewer"},
+}
+BOUNDS = {"area_m2": (30, 250), "built": (1900, 2025)}
+
+
+def price(area: float, built: float) -> int:
+    """What a visit would find, in thousands: one kind of house is sought most, and the others less and less."""
+    return round(200 + 500 * float(np.exp(-(((area - 180) / 100) ** 2) - ((built - 1935) / 60) ** 2)))
+
+
+def houses(count: int = 150) -> np.ndarray:
+    """Number, area and year of each, (count, 3)."""
+    rng = np.random.default_rng(11)
+    area, built = rng.integers(35, 245, size=count), rng.integers(1902, 2024, size=count)
+    return np.column_stack([np.arange(1, count + 1), area, built])
+
+
+def houses_csv() -> bytes:
+    """As a file: all that the owner knows, without any price."""
+    lines = ["house,area_m2,built", *(",".join(map(str, row)) for row in houses().tolist())]
+    return ("\n".join(lines) + "\n").encode()
+
+
+@dataclass(frozen=True)
+class Town:
+    """Both services."""
+
+    curator: Service
+    modeler: Service
+
+    def service_of(self, name: str) -> Service:
+        """The one whose console knows somebody."""
+        return self.curator if name in PEOPLE["curator"] else self.modeler
+
+
+@contextmanager
+def opened(make_service: Callable[..., Service], folder: Path) -> Iterator[Town]:
+    """From an empty folder: people by the command line, then both services."""
+    file = folder / "password"
+    file.write_text(PASSWORD + "\n")
+    services = [make_service(name, folder, logins_per_minute="1000") for name in PEOPLE]
+    for service in services:
+        for name, role in PEOPLE[service.name].items():
+            service.folder.mkdir(exist_ok=True, mode=0o700)
+            done = service.told("user", "add", name, "--role", role, "--password-file", str(file))
+            assert done.returncode == 0, done.stderr
+        service.start()
+    yield Town(*services)
+    for service in services:
+        service.stop()
