@@ -22,6 +22,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -32,6 +33,8 @@ ROOT = Path(__file__).parent.parent
 PRELOADED = (
     *("curator_service.cli", "curator_service.app", "modeler_service.cli", "modeler_service.app", "uvicorn"),
     *("opendp.domains", "opendp.measurements", "opendp.metrics", "opendp.mod", "dp_accounting", "scipy.interpolate"),
+    *("anyio._backends._asyncio", "uvicorn.lifespan.on", "uvicorn.loops.auto", "uvicorn.protocols.http.auto"),
+    *("uvicorn.protocols.websockets.auto", "typer._adapters"),
 )
 _STATUS_BYTES, _REQUEST_BYTES = 8, 1 << 17
 
@@ -95,15 +98,23 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
+def fresh(
+    module: str, *arguments: str, env: Mapping[str, str], stdout: IO[bytes], stderr: IO[bytes], cwd: Path = ROOT
+) -> subprocess.Popen[bytes]:
+    """`python -m MODULE ARGUMENTS` in a new interpreter."""
+    command = [sys.executable, "-m", module, *arguments]
+    return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, cwd=cwd)
+
+
 Process = subprocess.Popen[bytes] | Forked
 
 
 def run(
-    module: str, *arguments: str, env: Mapping[str, str], timeout: float = 60
+    module: str, *arguments: str, env: Mapping[str, str], is_fresh: bool = False, timeout: float = 60
 ) -> subprocess.CompletedProcess[str]:
-    """`python -m MODULE ARGUMENTS` to its end, in a fork."""
+    """`python -m MODULE ARGUMENTS` to its end, and what it said."""
     with TemporaryFile() as out, TemporaryFile() as err:
-        process = Forked(module, *arguments, env=env, stdout=out, stderr=err)
+        process = (fresh if is_fresh else Forked)(module, *arguments, env=env, stdout=out, stderr=err)
         try:
             status = process.wait(timeout)
         finally:
@@ -112,7 +123,7 @@ def run(
         for file in (out, err):
             file.seek(0)
             said.append(file.read().decode())
-    return subprocess.CompletedProcess(process.args, status, *said)
+    return subprocess.CompletedProcess([module, *arguments], status, *said)
 
 
 # --- the server -------------------------------------------------------------------------------------
@@ -172,10 +183,8 @@ class _Server:
                 self._tell(pid, pid)
 
     def _tell(self, pid: int, number: int) -> None:
-        try:
+        with suppress(BrokenPipeError):  # nobody waits for it any more
             os.write(self._told[pid], number.to_bytes(_STATUS_BYTES, "little", signed=True))
-        except BrokenPipeError:  # nobody waits for it any more
-            pass
 
     def _reap(self) -> None:
         for pid in list(self._told):
