@@ -259,6 +259,7 @@ def at_curator(curator, opened, small) -> World:
         bodies={
             "POST /v1/datasets": lambda body: {"name": body["name"], "file": "a,b\n1,2\n3,4\n"},
             "POST /v1/studies": lambda body: body | real | {"budget": {}},
+            "POST /v1/studies:check": lambda body: body | real | {"budget": {}},
             # One that no other request releases with: a withdrawal is for good.
             "POST /v1/advisories": lambda body: body | {"mechanism": "po_gp_ucb", "version": 1},
             "POST /v1/studies/{study_id}/queries": lambda body: {"rows": [{"row": 3, "plays": 1}]},
