@@ -42,10 +42,10 @@ def main() -> None:
     parts: dict[str, Callable[[], list[Table]]] = {
         "both": lambda: both.tables(chosen.large),
         "choosing": lambda: choosing.tables(chosen.large),
+        "console": console.tables,
         "draws": draws.tables,
         "exchange": lambda: exchange.tables(chosen.grants),
         "ldp": ldp.tables,
-        "console": console.tables,
         "log": log.tables,
         "release": lambda: release.tables(chosen.rows),
     }

@@ -1,104 +1,239 @@
-"""The curator's pages on a study with 100,000 queries: seconds until a whole page is there."""
+"""Pages of both consoles on 100,000 queries, 100,000 measurements and 200 runs: seconds per page."""
 
 import http.client
+import io
 import json
+import re
+import secrets
+import sqlite3
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import closing
 from pathlib import Path
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import numpy as np
 
-from benchmarks.log import study_of
-from benchmarks.server import Failed, curator, scratch
+import curator_service.console
+import modeler_service.console
+from benchmarks.server import Failed, Server, curator, environment, modeler, scratch
 from benchmarks.table import Cell, Table
 from curator_service.desk import open_desk
 from curator_service.service.curator import Curator
+from curator_service.service.datasets import Upload
 from curator_service.settings import Settings
 from curator_service.vault import Vault
+from demo.property_data import KERNEL
 from shared import wire
-from shared.serving import passwords, users_cli
+from shared.audit import sha256
+from shared.client import VendorClient
+from shared.serving.console import Console
 from shared.serving.desk import Asked
 from shared.serving.store.database import Connection
+from shared.serving.tokens import Principal
 
-QUERIES = 100_000
-QUERIES_PER_TRANSACTION = 5_000
-ROUNDS = 5
-PASSWORD = "correct horse battery staple"  # noqa: S105
-ANSWERS = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.01", value_bound=5.0)
-
-
-def filled(folder: Path) -> str:
-    """A data folder with one study and all its queries, made by the curator's own code; the study's id."""
-    settings = Settings(data_dir=folder)
-    made = Curator(desk := open_desk(settings), Vault(folder / "files"), settings)
-    stored = passwords.hash_of(PASSWORD)
-    desk.database.write(lambda db: users_cli.add_user(db, desk, "bench", "owner", stored))
-    study, asking = study_of(made, ANSWERS)
-    for start in range(0, QUERIES, QUERIES_PER_TRANSACTION):
-        _ask(made, study, asking, range(start, start + QUERIES_PER_TRANSACTION))
-    made.close()
-    desk.close()
-    return study
+QUERIES = int(__import__("os").environ.get("BQ", "100000"))
+RUNS = 200
+TRIALS = 60
+_BATCH = 10_000
+_ROUNDS = 5
+_GOAL_SECONDS = 1.0
+_PASSWORD = "a long one, made up for benchmarks"  # noqa: S105
+_LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.01", value_bound=5.0)
+_PEOPLE = {"curator": "owner", "modeler": "vendor"}
 
 
-def _ask(made: Curator, study: str, asking: Callable[[int], Asked], numbers: range) -> None:
-    def work(db: Connection) -> None:
-        for number in numbers:
-            query = wire.QueryRequest(rows=[wire.RowPlays(row=number * number % 997)])
-            asked = asking(number)
-            released = made.exchange._check(asked, study, query)
-            answers = made.exchange._measured(released, query)
-            made.exchange._answer_at_once(db, asked, study, released, query, answers)
+class _House:
+    """A curator's folder, filled by its own code."""
 
-    made.desk.database.write(work)
+    def __init__(self, folder: Path) -> None:
+        settings = Settings(data_dir=folder)
+        self.curator = Curator(open_desk(settings), Vault(folder / "files"), settings)
+        _, self.owner = self.curator.desk.issue("owner", "bench", days=1)
+        rows = np.random.default_rng(0).normal(size=(1_000, 3))
+        text = "a,b,y\n" + "\n".join(",".join(map(repr, row)) for row in rows.tolist())
+        upload = Upload(name="bench", public=True, columns=None, filename="bench.csv")
+        made = self.curator.datasets.register(_asked(self.owner, "data"), upload, io.BytesIO(text.encode()))
+        self.dataset = str(json.loads(made.body)["id"])
+
+    def study(self, name: str, measurement: wire.MeasurementSpec) -> tuple[str, wire.GrantReply]:
+        """An open study with one grant."""
+        spec = wire.StudyCreate(
+            name=name,
+            dataset_id=self.dataset,
+            features=[wire.Feature(column=column, lower=-3.0, upper=3.0) for column in "ab"],
+            measurement=measurement,
+            release=wire.IdentityRelease(mechanism="identity"),
+            answers=_LAPLACE,
+            kernel=KERNEL,
+        )
+        study = str(json.loads(self.curator.studies.create(_asked(self.owner, name), spec).body)["id"])
+        self.curator.releases.release(_asked(self.owner, f"release {name}"), study)
+        granted = self.curator.grants.grant(_asked(self.owner, f"grant {name}"), study, wire.GrantCreate(name="bench"))
+        return study, wire.GrantReply.model_validate_json(granted.body)
+
+    def ask(self, study: str, grant: wire.GrantReply, count: int, *, later: bool) -> None:
+        """Queries of one row each, many in one transaction."""
+        who, exchange = Principal(grant.id, grant.kid, "modeler", "bench", study), self.curator.exchange
+        queries = [wire.QueryRequest(rows=[wire.RowPlays(row=row)]) for row in range(1_000)]
+        released = exchange._check(_asked(who, "first"), study, queries[0])
+
+        def work(db: Connection, numbers: Iterable[int]) -> None:
+            for number in numbers:
+                query, asked = queries[number % 1_000], _asked(who, f"{study} {number}")
+                if later:
+                    exchange._answer_later(db, asked, study, released, query)
+                else:
+                    answers = exchange._measured(released, query)
+                    exchange._answer_at_once(db, asked, study, released, query, answers)
+
+        for start in range(0, count, _BATCH):
+            numbers = range(start, min(start + _BATCH, count))
+            self.curator.desk.database.write(lambda db, numbers=numbers: work(db, numbers))
 
 
-class Person:
-    """Somebody who is logged in: a kept connection and a cookie."""
+def _asked(who: Principal, name: str) -> Asked:
+    return Asked(who, secrets.token_hex(16), "POST", "/v1/bench", name, sha256(name.encode()))
 
-    def __init__(self, port: int) -> None:
-        self._http = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
-        origin = f"http://127.0.0.1:{port}"
-        sent = urlencode({"name": "bench", "password": PASSWORD})
-        headers = {"content-type": "application/x-www-form-urlencoded", "origin": origin}
-        self._http.request("POST", "/console/login", sent, headers)
-        reply = self._http.getresponse()
-        reply.read()
-        self._cookie = (reply.getheader("set-cookie") or "").partition(";")[0]
 
-    def load(self, path: str) -> tuple[float, int]:
-        """Median seconds of a page, and its bytes."""
+def _filled(folder: Path) -> tuple[dict[str, str], wire.GrantReply]:
+    """A curator's folder; ids of what is in it, and a grant of its first study."""
+    house = _House(folder)
+    study, grant = house.study("answered at once", wire.ColumnMeasurement(column="y", direction="maximize"))
+    house.ask(study, grant, QUERIES, later=False)
+    by_hand, other = house.study("by hand", wire.InboxMeasurement(direction="maximize", question="How much?"))
+    house.ask(by_hand, other, QUERIES, later=True)
+    house.curator.desk.close()
+    with closing(sqlite3.connect(folder / "curator.sqlite")) as db:
+        (measurement,) = db.execute("SELECT id FROM measurements ORDER BY seq LIMIT 1").fetchone()
+    return {"study_id": study, "dataset_id": house.dataset, "measurement_id": measurement}, grant
+
+
+def _cloned(database: Path, run: str) -> str:
+    """RUNS runs like one that has ended, and of the last one QUERIES trials: its id."""
+    with closing(sqlite3.connect(database)) as db, db:
+        for table in ("runs", "trials"):
+            columns = [name for _, name, *_ in db.execute(f"PRAGMA table_info({table})") if name != "seq"]
+            key = "id" if table == "runs" else "run_id"
+            listed, chosen = ", ".join(columns), ", ".join("?" if c == key else c for c in columns)
+            for number in range(1, RUNS):
+                identity = f"run_{number:016x}"
+                db.execute(
+                    f"INSERT INTO {table} ({listed}) SELECT {chosen} FROM {table} WHERE {key} = ?", (identity, run)
+                )
+        last = f"run_{RUNS - 1:016x}"
+        chosen = ", ".join({"run_id": "?", "number": "number + ?", "query": "query + ?"}.get(c, c) for c in columns)
+        for start in range(TRIALS, QUERIES, TRIALS):
+            values = (last, start, start, run)
+            db.execute(f"INSERT INTO trials ({listed}) SELECT {chosen} FROM trials WHERE run_id = ?", values)
+    return last
+
+
+class _Person:
+    """Somebody who has logged in at a console."""
+
+    def __init__(self, server: Server) -> None:
+        self._host = urlsplit(server.url).netloc
+        body = urlencode({"name": "bench", "password": _PASSWORD})
+        headers = {"Content-Type": "application/x-www-form-urlencoded", "Origin": server.url}
+        _, cookie, _ = self._send("POST", "/console/login", body, headers)
+        self._cookie = cookie.partition(";")[0]
+        if not self._cookie:
+            raise Failed("nobody could log in")
+
+    def _send(self, method: str, path: str, body: str | None, headers: dict[str, str]) -> tuple[int, str, bytes]:
+        with closing(http.client.HTTPConnection(self._host, timeout=300)) as connection:
+            connection.request(method, path, body, headers)
+            reply = connection.getresponse()
+            return reply.status, reply.headers.get("Set-Cookie") or "", reply.read()
+
+    def seconds(self, path: str) -> tuple[float, float, int]:
+        """Median and largest of a page after one that warms up, and its size in bytes."""
         times = []
-        for _ in range(ROUNDS):
+        for _ in range(_ROUNDS + 1):
             started = time.perf_counter()
-            self._http.request("GET", f"/console{path}", headers={"cookie": self._cookie})
-            reply = self._http.getresponse()
-            body = reply.read()
+            status, _, body = self._send("GET", f"/console{path}", None, {"Cookie": self._cookie})
             times.append(time.perf_counter() - started)
-            if reply.status != 200:
-                raise Failed(f"{path} answered {reply.status}")
-        return float(np.median(times)), len(body)
+            if status != 200:
+                raise Failed(f"{path} answered {status}: {body[:500]!r}")
+        return float(np.median(times[1:])), max(times), len(body)
+
+
+def _paths(console: Console, role: str, ids: dict[str, str]) -> list[str]:
+    """Addresses of a console's pages of which there is something to show; files and streams of events are left out."""
+    found = []
+    for entry in console.entries:
+        names = re.findall(r"{(\w+)}", entry.path)
+        is_page = not re.search(r"(events|file|ledger|\.csv|export|/part|/now|/count|/state|/waiting)$", entry.path)
+        if entry.method == "GET" and role in entry.roles and is_page and set(names) <= set(ids):
+            found.append(entry.path.format(**ids))
+    return found
+
+
+def _timed(server: Server, paths: Iterable[str], say: Callable[[str], str]) -> list[list[Cell]]:
+    person = _Person(server)
+    return [[say(path), *person.seconds(path)] for path in paths]
+
+
+def _admit(service: str, folder: Path) -> None:
+    """Make the one who looks at the pages."""
+    file = folder / "password"
+    file.write_text(_PASSWORD)
+    command = [sys.executable, "-m", f"{service}_service", "user", "add", "bench", "--role", _PEOPLE[service]]
+    chosen = {f"BLINDOPT_{service.upper()}_DATA_DIR": str(folder / f"{service}-data")}
+    done = subprocess.run(
+        [*command, "--password-file", str(file)], env=environment(chosen), capture_output=True, text=True
+    )
+    if done.returncode:
+        raise Failed(done.stderr)
 
 
 def tables() -> list[Table]:
-    """Every page whose work could grow with the number of queries."""
+    """Each page of each console."""
     with scratch() as folder:
-        started = time.perf_counter()
-        study = filled(folder / "curator-data")
-        making = time.perf_counter() - started
-        (folder / "curator-first-token").write_text("none: there is an owner already")  # who starts it reads this
-        with curator(folder, {"BLINDOPT_CURATOR_RATE_PER_SECOND": "100000"}) as (service, _):
-            person = Person(service.port)
-            far = json.dumps(QUERIES // 2)
-            paths = [
-                *("/", "/studies", f"/studies/{study}", "/accounts", f"/accounts/{study}"),
-                *(f"/accounts/{study}?page_token={far}", f"/accounts/{study}/exposure", "/log"),
-                *("/log?kind=exchange", "/log?kind=study.released", f"/log?page_token={far}", "/inbox"),
-            ]
-            rows: list[list[Cell]] = [[path.replace(study, "STUDY"), *person.load(path)] for path in paths]
-            rows.append(
-                [f"/accounts/STUDY/ledger, a file of {QUERIES:,} lines", *person.load(f"/accounts/{study}/ledger")]
+        ids, grant = _filled(folder / "curator-data")
+        for service in _PEOPLE:
+            _admit(service, folder)
+        (folder / "curator-first-token").write_text("")  # it has tokens, so its first start makes none
+        with curator(folder, {}) as (house, _):
+            paths = _paths(curator_service.console.build(), "owner", ids)
+            more = [f"/log?kind={kind}" for kind in ("charge", "study.created", "mechanism.withdrawn")]
+            more += [f"/log?grant={grant.id}", "/inbox/told?state=open", "/inbox/told?state=all"]
+            of_curator = _timed(house, [*paths, *more], lambda path: _plain(path, {}))
+            with modeler(folder, {}) as (server, token), VendorClient(server.url, token) as vendor:
+                asked = wire.RunCreate(
+                    name="bench",
+                    curator_url=house.url,
+                    study_id=grant.study_id,
+                    token=grant.token,
+                    iterations=TRIALS - 5,
+                    initial_rows=5,
+                    algorithm=wire.GpUcb(name="gp_ucb"),
+                )
+                run = vendor.start(asked).id
+                if vendor.wait(run, timeout_s=300).trials != TRIALS:
+                    raise Failed("the run that is cloned did not get its answers")
+        large = _cloned(folder / "modeler-data" / "modeler.sqlite", run)
+        with modeler(folder, {}) as (server, _):
+            console = modeler_service.console.build()
+            paths = [path for one in (run, large) for path in _paths(console, "vendor", {"run_id": one})]
+            six = [run, large, *(f"run_{number:016x}" for number in range(1, 5))]
+            paths = [*dict.fromkeys(paths), "/compare?" + urlencode([("run", one) for one in six])]
+            of_modeler = _timed(
+                server, paths, lambda path: _plain(path, {run: f"of {TRIALS}", large: f"of {QUERIES:,}"})
             )
-    title = f"Pages on {QUERIES:,} queries, made in {making:.0f} s (goal: less than 1 s)"
-    return [Table(title, ["page", "seconds", "bytes"], rows)]
+    head = ["page", "seconds (median)", "seconds (most)", "bytes"]
+    what = f"{QUERIES:,} queries, {QUERIES:,} open measurements"
+    return [
+        Table(f"Curator's console on {what} (goal: under {_GOAL_SECONDS:g} s)", head, of_curator),
+        Table(f"Modeler's console on {RUNS} runs, one of {QUERIES:,} trials (the same goal)", head, of_modeler),
+    ]
+
+
+def _plain(path: str, names: dict[str, str]) -> str:
+    """An address without ids."""
+    for identity, name in names.items():
+        path = path.replace(identity, f"({name})")
+    return re.sub(r"_[0-9a-f]{16}", "_…", path)
