@@ -34,7 +34,7 @@ PRELOADED = (
     *("curator_service.cli", "curator_service.app", "modeler_service.cli", "modeler_service.app", "uvicorn"),
     *("opendp.domains", "opendp.measurements", "opendp.metrics", "opendp.mod", "dp_accounting", "scipy.interpolate"),
     *("anyio._backends._asyncio", "uvicorn.lifespan.on", "uvicorn.loops.auto", "uvicorn.protocols.http.auto"),
-    *("uvicorn.protocols.websockets.auto", "typer._adapters"),
+    *("uvicorn.protocols.websockets.auto", "uvicorn.loops.uvloop", "typer._adapters", "httpcore", "certifi"),
 )
 _STATUS_BYTES, _REQUEST_BYTES = 8, 1 << 17
 
