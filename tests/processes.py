@@ -19,6 +19,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -26,7 +27,6 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryFile
 from typing import IO, NoReturn
 
 ROOT = Path(__file__).parent.parent
@@ -34,7 +34,7 @@ PRELOADED = (
     *("curator_service.cli", "curator_service.app", "modeler_service.cli", "modeler_service.app", "uvicorn"),
     *("opendp.domains", "opendp.measurements", "opendp.metrics", "opendp.mod", "dp_accounting", "scipy.interpolate"),
     *("anyio._backends._asyncio", "uvicorn.lifespan.on", "uvicorn.loops.auto", "uvicorn.protocols.http.auto"),
-    *("uvicorn.protocols.websockets.auto", "typer._adapters"),
+    *("uvicorn.protocols.websockets.auto", "uvicorn.loops.uvloop", "typer._adapters", "httpcore", "certifi"),
 )
 _STATUS_BYTES, _REQUEST_BYTES = 8, 1 << 17
 
@@ -113,7 +113,7 @@ def run(
     module: str, *arguments: str, env: Mapping[str, str], is_fresh: bool = False, timeout: float = 60
 ) -> subprocess.CompletedProcess[str]:
     """`python -m MODULE ARGUMENTS` to its end, and what it said."""
-    with TemporaryFile() as out, TemporaryFile() as err:
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         process = (fresh if is_fresh else Forked)(module, *arguments, env=env, stdout=out, stderr=err)
         try:
             status = process.wait(timeout)
@@ -141,7 +141,7 @@ def _start() -> socket.socket:
     """Start the server of this process; the socket to it, which it takes requests from."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
-        command = [sys.executable, "-m", __name__, str(theirs.fileno())]
+        command = [sys.executable, "-m", __name__, str(theirs.fileno()), *PRELOADED]
         server = subprocess.Popen(
             command, cwd=ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         )
@@ -196,6 +196,7 @@ class _Server:
     def _end(self) -> NoReturn:
         for pid in self._told:
             os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
         raise SystemExit
 
     def _leave(self, request: dict[str, object], stdout: int, stderr: int) -> dict[str, object]:
@@ -213,15 +214,17 @@ class _Server:
 def _become(request: dict[str, object]) -> None:
     """Run the module that a fork is for, as `python -m` does."""
     os.chdir(str(request["cwd"]))
+    sys.path[0] = str(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
     sys.argv[1:] = request["arguments"]
+    tempfile.tempdir = None  # TMPDIR may be another
     runpy.run_module(str(request["module"]), run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests: they close the socket
-    for name in PRELOADED:
+    for name in sys.argv[2:]:
         import_module(name)
     gc.collect()
     gc.freeze()  # a collection in a fork writes to none of these pages
