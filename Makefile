@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test soak audit-privacy screenshots check bench reproduce data docker-check lock clean
+.PHONY: demo browser test soak audit-privacy screenshots check bench reproduce data docker-check lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -30,7 +30,15 @@ $(READY): requirements/dev.txt pyproject.toml
 demo: $(READY)
 	@$(BIN)/python -m demo $(ARGS)
 
-test: $(READY)
+BROWSER := command -v chromium || command -v chromium-browser
+APT := DEBIAN_FRONTEND=noninteractive apt-get -qq -o Acquire::Retries=3
+
+browser:
+	@($(BROWSER)) > /dev/null || { echo "installing Debian's chromium, for the tests of pages ..."; \
+	  $(APT) update && $(APT) install -y --no-install-recommends chromium fonts-liberation > /dev/null; } || \
+	  { echo "make test needs a browser: install chromium (apt-get install chromium, as root)"; exit 1; }
+
+test: $(READY) browser
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 SECONDS ?= 600

@@ -95,7 +95,7 @@ class _House:
 
         for start in range(0, count, _BATCH):
             numbers = range(start, min(start + _BATCH, count))
-            self.curator.desk.database.write(lambda db, numbers=numbers: work(db, numbers))
+            self.curator.desk.database.write(lambda db, numbers=numbers: work(db, numbers))  # type: ignore[misc]
 
 
 def _asked(who: Principal, name: str) -> Asked:

@@ -24,6 +24,7 @@ from shared.reconciliation import verify_export
 from shared.serving.desk import Asked
 from shared.serving.store.database import Connection
 from shared.serving.tokens import Principal
+from shared.wire.answers import NONE
 
 RECORDS = 100_000
 RECORDS_PER_TRANSACTION = 10_000
@@ -36,7 +37,7 @@ def built(folder: Path) -> tuple[float, float]:
     A query with private answers is two records, and one exchange of the shared log.
     """
     curator = Curator(desk := open_desk(settings := Settings(data_dir=folder)), Vault(folder / "files"), settings)
-    study, asking = _study(curator)
+    study, asking = study_of(curator)
     query = wire.QueryRequest(rows=[wire.RowPlays(row=7)])
     released = curator.exchange._check(asking(0), study, query)
     started = time.perf_counter()
@@ -66,7 +67,7 @@ def built(folder: Path) -> tuple[float, float]:
     return making, float(np.median(times))
 
 
-def _study(curator: Curator) -> tuple[str, Callable[[int], Asked]]:
+def study_of(curator: Curator, answers: wire.Answers = NONE) -> tuple[str, Callable[[int], Asked]]:
     """An open study of 1,000 rows, and the requests of its one grant by number."""
     _, owner = curator.desk.issue("owner", "bench", days=1)
 
@@ -83,6 +84,7 @@ def _study(curator: Curator) -> tuple[str, Callable[[int], Asked]]:
         features=[wire.Feature(column=name, lower=-3.0, upper=3.0) for name in "ab"],
         measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
         release=wire.IdentityRelease(mechanism="identity"),
+        answers=answers,
     )
     study = json.loads(curator.studies.create(asked(owner, "study"), spec).body)["id"]
     curator.releases.release(asked(owner, "release"), study)

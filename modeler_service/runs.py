@@ -37,6 +37,8 @@ class _Held:
     signal: Signal
     thread: threading.Thread
     lease: int | None = None
+    again: bool = False
+    """Whether it was submitted meanwhile."""
 
 
 class Runs:
@@ -84,8 +86,8 @@ class Runs:
         self._queue.put(identity)
 
     def wake(self, identity: str) -> None:
-        """Let a run that waits look now."""
-        if identity in self._waiting:
+        """Let a run that waits look now, and one that is looking look again."""
+        if identity in self._waiting or identity in self._held:
             self.submit(identity)
 
     def halt(self, identity: str) -> None:
@@ -120,8 +122,11 @@ class Runs:
         self._desk.check_sound()  # nothing is asked that the log could not tell
         # Held before what is stored is read: what it is told from now on reaches its signal.
         held = _Held(Signal(), threading.current_thread())
-        if self._held.setdefault(identity, held) is not held:
-            return  # its holder looks at what is stored when it lets go
+        if (holder := self._held.setdefault(identity, held)) is not held:
+            holder.again = True  # it looks at what is stored when it lets go
+            if self._held.get(identity) is not holder:  # it did
+                self.submit(identity)
+            return
         stored = False
         try:
             held.lease = self._desk.database.write(lambda db: self._take(db, identity))
@@ -149,16 +154,16 @@ class Runs:
 
         Not at once where something could not be ``stored``: the disk is full, most likely.
         """
-        del self._held[identity]
+        held = self._held.pop(identity)
         if self._closing.is_set():
             return
         with self._desk.database.read() as db:
             row = store.run(db, identity)
-        if row.state == "waiting":
+        if row.state == "waiting" and not held.again:
             self._waiting[identity] = moment(row.waits_until)
         elif row.state in ("queued", "running") and not stored:
             self._waiting[identity] = self._desk.clock() + timedelta(seconds=self._settings.wait_seconds_first)
-        elif row.state == "queued":
+        elif row.state in ("queued", "waiting"):
             self.submit(identity)
 
     def _outcome(self, identity: str, lease: int, signal: Signal) -> Ending | None:

@@ -92,7 +92,8 @@ class Points:
         else:
             squared = cdist(self.kept[rows, :-2], -0.5 * asked[:-2].T, "sqeuclidean").astype(self.kept.dtype)
         self._kernel.correlate(squared)
-        squared *= self._kernel.variance
+        if self._kernel.variance != 1.0:
+            squared *= self._kernel.variance
         return squared
 
 

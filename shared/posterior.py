@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +49,9 @@ class Posterior:
     maximum, is computed once more in float64 and in an order of operations that depends on nothing but row and
     outcomes. So neither a restart, nor how often one chose before, nor ``dtype`` changes the row that is chosen.
 
-    **Compiled.** Where numba is installed (the extra ``fast``), 2,000 to 50,000 candidates are left to compiled loops,
-    in which they wait tile by tile (see ``shared.fused``). All else is the same, and the choices are.
+    **Compiled.** Where numba is installed (the extra ``fast``), 2,000 to 16,000 candidates are left to compiled loops,
+    in which they wait tile by tile (see ``shared.fused``), once a run was large enough to load these. All else is the
+    same, and the choices are.
 
     In plain numpy, few candidates (up to 50,000) are brought up to date all together: up to 16,000 at each choice,
     which takes less than telling which could be left out; more of them when many outcomes have gathered, and until then
@@ -81,12 +82,11 @@ class Posterior:
         self._noise_variance, self._prior_mean = noise_variance, float(prior_mean)
         self._prior_variance = kernel.variance + nugget
         self.n = n
-        tiled = n <= _FEW and Tiles.suited(n, kernel) is not None
+        tiled = n <= _LITTLE and Tiles.suited(n, kernel, capacity) is not None
         self._points = Points(candidates, kernel, dtype, apart=tiled)
         # A few grow by columns, all together; many by rows, each when it is needed.
-        self._whitened: Matrix = np.empty((n, capacity), dtype, order="F" if n <= _FEW else "C")
-        if tiled:
-            self._whitened = columns(n, capacity, dtype)
+        order: Literal["C", "F"] = "F" if n <= _FEW else "C"
+        self._whitened: Matrix = columns(n, capacity, dtype) if tiled else np.empty((n, capacity), dtype, order=order)
         self._mean: Vector = np.full(n, self._prior_mean)
         self._variance: Vector = np.full(n, self._prior_variance)
         self._state: Rows = np.zeros(n, dtype=np.intp)  # how many outcomes mean and variance know
@@ -285,11 +285,9 @@ class Posterior:
                 column[self._asked[s] - start] += self._nugget
             if s:
                 column -= self._whitened[part, :s] @ factor[:s]
-            column /= factor[s]
-            self._whitened[part, s] = column
-            self._mean[part] += column * self._weights[s]
-            column *= column
-            self._variance[part] -= column
+            new = np.divide(column, factor[s], out=self._whitened[part, s])
+            self._mean[part] += np.multiply(new, self._weights[s], out=column)
+            self._variance[part] -= np.multiply(new, new, out=column)
         np.maximum(self._variance, 0.0, out=self._variance)
         self._state.fill(self.count)
 
@@ -389,8 +387,13 @@ class Posterior:
             rows, upper = near
         else:
             self._refresh_all()
-            upper = upper_confidence_bound(self._mean, self._variance + slack, weight) + shift
-            upper[self._hidden] = -np.inf
+            upper = np.add(self._variance, slack, out=self._bounds)
+            upper *= weight
+            np.sqrt(upper, out=upper)
+            upper += self._mean
+            upper += shift
+            if len(self._hidden):
+                upper[self._hidden] = -np.inf
             best = int(upper.argmax())
             low = max(self._variance[best] - slack, 0.0)
             rows = np.flatnonzero(upper >= self._mean[best] - shift + np.sqrt(weight * low))

@@ -220,7 +220,8 @@ def _check_told(export: Export, entries: list[Entry], told: dict[int, Json]) -> 
 
 def _pinned(export: Export, grant: str, told: dict[int, Json]) -> Verifier | None:
     """The key that a modeler pinned for the study of a grant."""
-    exchanges = [entry.record for entry in export.shared.get(grant, [])] or list(told.values())
+    entries = export.shared.get(grant, [])
+    exchanges = (entry.record for entry in entries) if entries else iter(told.values())
     taken = (exchange for exchange in exchanges if not _is_refused(exchange))
     return next((_key(export.keys.get(str(exchange.get("study_id")))) for exchange in taken), None)
 

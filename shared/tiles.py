@@ -1,6 +1,7 @@
 """Candidates in tiles of consecutive rows, brought up to date by compiled loops where these can be had."""
 
 import logging
+import sys
 from functools import cache
 from types import ModuleType
 
@@ -15,10 +16,10 @@ Rows = NDArray[np.intp]
 Outcomes = tuple[Matrix, Rows, Matrix, Vector, int]
 """What the loops read of them: queries (t or more, q + 2), rows asked, factor, weights, and how many they are."""
 TILE = 256
+"""Rows of a tile: many enough that what is done once a tile does not count, few enough that some tiles wait."""
 _WORTH = 2_000  # candidates from which on compiled loops take less than what is interpreted around them
+_PAYS = 3e9  # candidates times squared outcomes from which on one run gains more than loading takes (0.4 s)
 _STRAIN_MAX = 1e12  # of a point: distances stay far from overflow, also in float32
-
-
 _log = logging.getLogger(__name__)
 
 
@@ -39,7 +40,8 @@ class Tiles:
     """The state of all candidates, tile by tile: a tile waits until one of its bounds may be the largest.
 
     Writes ``whitened`` (n, capacity), ``mean`` and ``variance`` (n,) of the posterior that it belongs to. ``slack``
-    is what rounding may add to a variance. ``made`` says None where plain numpy is to do it all.
+    is what rounding may add to a variance. ``made`` says None where plain numpy is to do it all; so two runs that are
+    alike may take either way, and choose the same.
     """
 
     def __init__(
@@ -63,9 +65,11 @@ class Tiles:
         self._fixed = (self._size, by_columns(points.kept), *law, *numbers)
 
     @staticmethod
-    def suited(n: int, kernel: Kernel) -> ModuleType | None:
-        """Loops for so many candidates and this kernel, if there are any."""
-        loops = compiled() if n >= _WORTH else None
+    def suited(n: int, kernel: Kernel, capacity: int) -> ModuleType | None:
+        """Loops for so many candidates and this kernel, if there are any, and they are loaded or it pays to do so."""
+        if n < _WORTH or ("shared.fused" not in sys.modules and n * capacity**2 < _PAYS):
+            return None
+        loops = compiled()
         return loops if loops is not None and type(kernel) in loops.KINDS else None
 
     @classmethod
@@ -80,7 +84,8 @@ class Tiles:
         slack: float,
     ) -> "Tiles | None":
         """Tiles, where there are candidates enough and loops for them."""
-        if not points.strain <= _STRAIN_MAX or (loops := cls.suited(len(mean), kernel)) is None:
+        loops = cls.suited(len(mean), kernel, whitened.shape[1])
+        if loops is None or not points.strain <= _STRAIN_MAX:
             return None
         return cls(loops, points, kernel, nugget, whitened, mean, variance, slack)
 

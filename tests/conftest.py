@@ -6,7 +6,6 @@ import signal
 import socket
 import sqlite3
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -27,10 +26,10 @@ from typer.testing import CliRunner
 
 from shared import audit, wire
 from shared.client import OwnerClient, StudyClient, VendorClient, is_ready
+from tests import processes
 
 START_SECONDS = 60.0
 WAIT_SECONDS = 60.0
-ROOT = Path(__file__).parent.parent
 LONGEST = (
     "test_components.py",
     "test_crash_matrix.py",
@@ -41,16 +40,21 @@ LONGEST = (
     "test_full_disk.py",
     "test_crashes.py",
     "test_network.py",
+    "test_api_pause.py",
     "test_api_forecasts.py",
     "test_api_attacks.py",
     "test_replay.py",
     "test_demo.py",
-    "test_run_options.py",
+    "test_tuning_records.py",
     "test_api_access.py",
     "test_ledger.py",
+    "test_run_options.py",
     "test_few_arms_runs.py",
     "test_bounded.py",
+    "test_runs.py",
     "test_exchange.py",
+    "test_audit_api.py",
+    "test_api_advisories.py",
     "test_private_answers.py",
     "test_stopping.py",
 )
@@ -77,9 +81,13 @@ class Service:
     folder: Path
     settings: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=_free_port)
-    process: subprocess.Popen[bytes] | None = None
+    process: processes.Process | None = None
     module: str = ""
     """What runs instead of the service itself: one that is broken on purpose."""
+    arguments: tuple[str, ...] = ()
+    """What the module takes before ``serve``."""
+    fresh: bool = False
+    """Whether an interpreter is started, as by who operates it, and not forked: where a start is the subject."""
 
     @property
     def url(self) -> str:
@@ -119,14 +127,12 @@ class Service:
         kept = {k: v for k, v in os.environ.items() if not k.startswith("BLINDOPT_")}
         return kept | {prefix + k: v for k, v in (chosen | self.settings).items()}
 
-    def spawn(self) -> subprocess.Popen[bytes]:
+    def spawn(self) -> processes.Process:
         """A serving process, not waited for."""
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        module, start = self.module or f"{self.name}_service", processes.fresh if self.fresh else processes.Forked
         with (self.folder / "service.log").open("ab") as log:
-            command = [sys.executable, "-m", self.module or f"{self.name}_service", "serve"]
-            return subprocess.Popen(
-                command, env=self.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=ROOT
-            )
+            return start(module, *self.arguments, "serve", env=self.environment, stdout=log, stderr=log)
 
     def start(self) -> Self:
         """Serve until ready."""
@@ -163,10 +169,7 @@ class Service:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """The command line beside the service."""
-        command = [sys.executable, "-m", f"{self.name}_service", *arguments]
-        return subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, cwd=ROOT, timeout=60, check=False
-        )
+        return processes.run(f"{self.name}_service", *arguments, env=self.environment, is_fresh=self.fresh)
 
     def told(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """The command line in this process, which spares the start of one: where it is a means and not the subject."""
@@ -278,8 +281,8 @@ def make_service() -> Iterator[Callable[..., Service]]:
     """Makes services; every process that they start is ended with the session."""
     made: list[Service] = []
 
-    def make(name: str, folder: Path, **settings: str) -> Service:
-        made.append(Service(name, folder / name, {k.upper(): v for k, v in settings.items()}))
+    def make(name: str, folder: Path, *, fresh: bool = False, **settings: str) -> Service:
+        made.append(Service(name, folder / name, {k.upper(): v for k, v in settings.items()}, fresh=fresh))
         return made[-1]
 
     yield make

@@ -13,6 +13,7 @@ from curator_service.console import (
     inbox_files,
     log,
     mechanisms,
+    notices,
     studies,
     tunings,
 )
@@ -35,5 +36,6 @@ def build() -> Console:
         accounts,
         mechanisms,
         log,
+        notices,
     )
     return Console("Curator", [module.pages for module in modules], Path(__file__).parent)

@@ -35,6 +35,8 @@ async def _pages(
         yield found[member]
         if (token := found["next_page_token"]) is None:
             return
+        if not page.site.is_live(page.session):
+            raise ConnectionAbortedError("the session has ended")
         try:
             found = await page.api.get(path, page_size=PAGE, page_token=token, **query)
         except ApiProblem as problem:  # the head has left: only a cut connection can say so

@@ -14,7 +14,7 @@ Look = Callable[[], Awaitable[object]]
 POLL_SECONDS = 1.0
 BEAT_SECONDS = 15.0
 STREAM_SECONDS = 300.0
-"""Then it ends: who comes again needs a session that is still good."""
+"""Then it ends, and the page opens it again."""
 STREAMS_MAX = 64
 
 
@@ -25,7 +25,10 @@ class _Open:
 
 
 def follow(page: Page, look: Look) -> Response:
-    """A stream that says ``change`` at its start and whenever ``look`` tells something else. Raises RateLimited."""
+    """A stream that says ``change`` at its start and whenever ``look`` tells something else. Raises RateLimited.
+
+    It ends with its session, and with the service.
+    """
     if _Open.count >= STREAMS_MAX:
         raise RateLimited(5)
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
@@ -38,7 +41,9 @@ async def _events(page: Page, look: Look) -> AsyncIterator[str]:
         yield "retry: 2000\n\n"
         began = spoke = time.monotonic()
         seen = None
-        while time.monotonic() - began < STREAM_SECONDS and not getattr(page.request.app.state, "leaving", False):
+        while time.monotonic() - began < STREAM_SECONDS and page.site.is_live(page.session):
+            if getattr(page.request.app.state, "leaving", False):  # else it would hold up the drain
+                return
             try:
                 told = json.dumps(await look(), sort_keys=True, default=str)
             except ApiProblem:

@@ -1,13 +1,11 @@
 """The audit log: its records, newest first, and whether it is what it was."""
 
-import json
-from typing import Any
-
 from starlette.responses import Response
 
 from curator_service.console import downloads
 from curator_service.console.reading import every
 from shared.serving.console import Form, Page, Pages
+from shared.serving.console.records import row_of, verified
 
 pages = Pages()
 
@@ -30,7 +28,7 @@ async def log(page: Page) -> Response:
     asked = {"order": "newest", "kind": kind, "grant_id": grant, "page_token": page.query.get("page_token")}
     found = await page.api.get("/v1/audit/entries", **asked)
     told = {
-        "entries": [_read(entry) for entry in found["entries"]],
+        "entries": [row_of(entry) for entry in found["entries"]],
         "next": found["next_page_token"],
         "kind": kind,
         "kinds": KINDS,
@@ -57,12 +55,7 @@ async def _grants(page: Page) -> list[tuple[str, str]]:
 @pages.post("/log:verify", roles=("owner", "auditor"))
 async def verify(page: Page, form: Form) -> Response:
     """Walk all of it now."""
-    found = await page.api.post("/v1/audit:verify")
-    if not found["sound"]:
-        return page.go("/log", f"The log does not verify: {found['problem']}", mood="bad")
-    shared = found["shared_logs"]
-    logs = f" and {shared:,} shared log{'' if shared == 1 else 's'}" if shared else ""
-    return page.go("/log", f"Verified: {found['size']:,} records{logs}, in {found['seconds']:.2g} s.")
+    return await verified(page)
 
 
 @pages.get("/log/file", roles=("owner", "auditor"))
@@ -70,24 +63,3 @@ async def file(page: Page) -> Response:
     """The whole log as a file, from its first record."""
     asked = {"kind": page.query.get("kind") or None, "grant_id": page.query.get("grant") or None}
     return await downloads.listing(page, "/v1/audit/entries", "entries", "audit-log", _COLUMNS, **asked)
-
-
-def _read(entry: dict[str, Any]) -> dict[str, Any]:
-    """A record as a row; one whose body is no JSON is shown as it is."""
-    try:
-        body = json.loads(entry["body"])
-        assert isinstance(body, dict)
-    except (ValueError, RecursionError, AssertionError):
-        body = {"kind": "unreadable"}
-    told = body.get("exchange") or body  # a shared log holds exchanges alone
-    what = f"{told['method']} {told['path']} → {told['status']}" if "method" in told else ""
-    details = body.get("details") or {}
-    return {
-        "seq": entry["seq"],
-        "time": body.get("time"),
-        "kind": body.get("kind", "exchange"),
-        "actor": body.get("actor", ""),
-        "what": what,
-        "details": details.items() if isinstance(details, dict) else (),
-        "leaf": entry["leaf"],
-    }

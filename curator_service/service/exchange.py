@@ -255,7 +255,7 @@ class Exchanges:
         with self._waiting(principal), self._bells.listening(identity) as event:
             while True:
                 event.clear()
-                reply = self._look(principal, study_id, identity, version)
+                reply = await asyncio.to_thread(self._look, principal, study_id, identity, version)
                 left = deadline - time.monotonic()
                 if reply.status == 200 or not await self._bells.wait(event, left):
                     return reply

@@ -74,8 +74,10 @@ class Measurers:
         bells.also(INBOX, self._look_again)
 
     def start(self) -> None:
-        """Go on with what is open, from now on."""
+        """Go on with what is open, from now on; what the system failed to measure before, it is asked anew."""
         if self._settings.measurer_url is not None:
+            now = stamp(self._desk.clock())
+            self._desk.database.submit(lambda db: table.post_again(db, now))
             for thread in self._threads:
                 thread.start()
 

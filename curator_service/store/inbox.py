@@ -339,10 +339,17 @@ def attempted(db: Connection, identity: str, *, attempts: int, next_at: str | No
     db.execute(update(measurements).where(where).values(attempts=attempts, next_at=next_at, problem=problem))
 
 
+def post_again(db: Connection, now: str) -> None:
+    """Ask the owner's system anew for what it failed to measure."""
+    where = (measurements.c.state == "open") & measurements.c.problem.is_not(None)
+    db.execute(update(measurements).where(where).values(attempts=0, next_at=now, problem=None))
+
+
 def lose(db: Connection) -> None:
     """Tell nothing more of any query that is here."""
     db.execute(update(inquiries).values(lost=1))
-    db.execute(update(measurements).where(measurements.c.next_at.is_not(None)).values(next_at=None))
+    posted = measurements.c.next_at.is_not(None) | measurements.c.problem.is_not(None)
+    db.execute(update(measurements).where(posted).values(next_at=None, problem=None))
 
 
 # --- for `audit verify` -----------------------------------------------------------------------------

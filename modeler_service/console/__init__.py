@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
-from modeler_service.console import home, runs, start
+from modeler_service.console import home, log, notices, runs, start
 from shared.serving.console import Console
 
 
 def build() -> Console:
     """The console, before it is given its service."""
-    return Console("Modeler", [home.pages, runs.pages, start.pages], Path(__file__).parent)
+    return Console("Modeler", [home.pages, runs.pages, start.pages, log.pages, notices.pages], Path(__file__).parent)

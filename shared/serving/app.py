@@ -29,15 +29,15 @@ def build(
     title: str,
     description: str,
     desk: Desk,
-    courier: Courier,
     settings: ServiceSettings,
     routers: list[APIRouter],
     limit_of: Callable[[str, Principal | None], int],
     period_of: Callable[[str, str, Principal], float | None] = lambda method, path, principal: None,
     auditors: tuple[Role, ...],
-    monitors: tuple[Role, ...],
-    jobs: Jobs,
-    noticed: tuple[Role, ...],
+    monitors: tuple[Role, ...] = (),
+    jobs: Jobs = dict,
+    courier: Courier | None = None,
+    noticed: tuple[Role, ...] = (),
     hot: list[Route] | None = None,
     lifespan: Any = None,
     read_by_hand: tuple[type[BaseModel], ...] = (),
@@ -49,7 +49,7 @@ def build(
     ``monitors`` may read metrics, where settings have them on; ``jobs`` counts jobs by kind and state, for them.
     ``hot`` are routes that answer in front of the documented ones, without FastAPI's machinery; ``read_by_hand`` are
     bodies that routes parse themselves, for the contract; ``console`` are the pages for people.
-    ``noticed``: the roles that may read notices; the first of them may send a test.
+    ``courier`` delivers notices, which the roles ``noticed`` may read; the first of them may send a test.
     FastAPI's documentation pages load outside resources, so only /openapi.json is served.
     """
     app = FastAPI(
@@ -79,8 +79,10 @@ def build(
         front=app.state.front,
     )
     app.router.routes.extend(hot or [])
-    for router in [*routers, audit_routes.router(auditors), notice_routes.router(noticed, noticed[:1]), _health()]:
+    for router in [*routers, audit_routes.router(auditors), _health()]:
         app.include_router(router)
+    if courier is not None:
+        app.include_router(notice_routes.router(noticed, noticed[:1]))
     if metrics is not None:
         app.include_router(metrics_router(metrics, monitors))
     if console is not None:

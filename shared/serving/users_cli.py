@@ -44,7 +44,7 @@ def build(
         with plain_errors():
             stored = _hashed(password_file)
             with opened() as desk:
-                user = desk.database.write(lambda db: _add(db, desk, name, role, stored))
+                user = desk.database.write(lambda db: add_user(db, desk, name, role, stored))
         typer.echo(f"{user.id} {user.name} ({user.role})")
 
     @cli.command()
@@ -89,7 +89,8 @@ def _password(file: Path | None) -> str:
     return str(typer.prompt("Password", hide_input=True, confirmation_prompt="The same again"))
 
 
-def _add(db: Connection, desk: Desk, name: str, role: Role, password_hash: str) -> User:
+def add_user(db: Connection, desk: Desk, name: str, role: Role, password_hash: str) -> User:
+    """A person who may log in, recorded in the log; inside the caller's transaction."""
     if not 1 <= len(name) <= NAME_MAX or not name.isprintable() or name != name.strip():
         raise Invalid(f"a name has 1 to {NAME_MAX} printable characters, without spaces at its ends")
     now = desk.clock()

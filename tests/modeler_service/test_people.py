@@ -314,7 +314,7 @@ def test_a_correction_takes_effect_from_the_next_choice_on(page, patient, vendor
                 known.decline(trial.row) if y is None else known.observe(trial.row, y, trial.passport)
             (rows[correct, number],) = (proposal.row for proposal in known.next())
     assert [rows[True, number] for number in range(1, 10)] == [trial.row for trial in trials]
-    assert rows[False, 7] != rows[True, 7]  # it provably changed a choice
+    assert any(rows[False, number] != rows[True, number] for number in (7, 8, 9))  # it provably changed a choice
     replays(own, run)
 
 

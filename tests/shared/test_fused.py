@@ -48,7 +48,7 @@ def test_exp_is_numpys_to_two_units_in_the_last_place():
 @pytest.mark.parametrize("nugget", [0.0, 0.3])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 3e-4)])
 def test_moments_are_those_of_plain_numpy(kind, lengthscale, nugget, dtype, tolerance, monkeypatch):
-    """To 1e-12 (float32: 3e-4) of the prior, after outcomes one by one, many at once, supposed ones and a retreat."""
+    """To 1e-12 (float32: 3e-4) of their scale, after outcomes one by one or many, supposed ones and a retreat."""
     rng = np.random.default_rng(1)
     z = rng.uniform(size=(N, 3))
     z[1_000:1_100] = z[0]  # duplicates: distance nought
@@ -135,6 +135,20 @@ def test_several_runs_at_once_choose_as_each_does_alone():
     alone = [walk(seed) for seed in range(4)]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(walk, range(4))) == alone
+
+
+def test_numba_is_loaded_by_a_run_that_is_large_enough_for_it_to_pay():
+    code = """
+import sys, numpy as np
+from shared.kernels import SquaredExponential
+from shared.posterior import Posterior
+z = np.random.default_rng(0).normal(size=(2_200, 2))
+for capacity in (50, 1_300, 50):
+    used = Posterior(z, SquaredExponential(1.0), noise_variance=1.0, capacity=capacity)._tiles is not None
+    print(used, "numba" in sys.modules)
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["False", "False", "True", "True", "True", "True"]
 
 
 @pytest.mark.parametrize("error", [ImportError, RuntimeError])

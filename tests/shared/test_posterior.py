@@ -274,6 +274,7 @@ def test_every_way_of_computing_chooses_the_same_to_the_last_bit(monkeypatch):
         with monkeypatch.context() as patch:
             use_compiled(patch, compiled)
             posterior = Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50, dtype=dtype)
+            assert (posterior._tiles is not None) == compiled
             found.append(walk(posterior, y))
     assert all(choices == found[0] for choices in found)
 
@@ -301,7 +302,7 @@ def test_who_goes_on_after_a_crash_chooses_what_would_have_been_chosen(path):
 def test_late_candidates_are_left_late_and_a_bound_that_forgets_surprise_is_caught(way, monkeypatch):
     """The negative control: without w^2 in the bound the wrong rows are left out, and other rows are chosen."""
     monkeypatch.setattr(posterior_module, "_FEW", 0 if way == "late" else 10**9)
-    monkeypatch.setattr(posterior_module, "_LITTLE", 0)
+    monkeypatch.setattr(posterior_module, "_LITTLE", 0 if way == "near" else 10**9)
     use_compiled(monkeypatch, way == "fused")
     z = np.random.default_rng(3).uniform(0, 4, size=(2_000, 3))
     y = 4 * np.sin(2 * z).sum(axis=1)

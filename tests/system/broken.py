@@ -8,7 +8,7 @@ import os
 import numpy as np
 
 from curator_service.cli import main
-from curator_service.measurement import column
+from curator_service.measurement import release
 from curator_service.privacy import noise
 from curator_service.privacy.noise import laplace
 from curator_service.service import releases, tunings
@@ -17,13 +17,13 @@ from shared.wire import amount
 
 def twice_the_epsilon() -> None:
     """Noise for twice the epsilon that is claimed: B + R where 2 (B + R) should be."""
-    told, released = column.mechanism_of, releases.mechanism_of
+    told, released = release.mechanism_of, releases.mechanism_of
 
     def doubled(said):
         return said.model_copy(update={"epsilon": str(2 * amount(said.epsilon))}) if hasattr(said, "epsilon") else said
 
-    column.mechanism_of = lambda answers: told(doubled(answers))
-    releases.mechanism_of = lambda spec, release: released(spec, doubled(release))
+    release.mechanism_of = lambda answers: told(doubled(answers))
+    releases.mechanism_of = lambda spec, chosen: released(spec, doubled(chosen))
 
 
 def eight_times_the_epsilon_in_tunings() -> None:

@@ -10,7 +10,6 @@ import contextvars
 import faulthandler
 import functools
 import json
-import multiprocessing
 import os
 import re
 import secrets
@@ -21,9 +20,12 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
+
+if TYPE_CHECKING:
+    from tests.conftest import Service
 
 SHOTS = "shots"
 """A file beside the control: one JSON line for each kill, written before it."""
@@ -284,7 +286,7 @@ def modeler(gun: Gun) -> Callable[[], None]:
     commits.mark(store, "add_version", "version", lambda db, run_id, first, *_, **__: f"{run_id}:{first}")
     commits.mark(Witness, "_take", "taken")
     commits.mark(notes, "countersign", "countersigned", lambda db, grant, size, *_: f"{grant}:{size}")
-    commits.mark(runs, "end", "ended", lambda db, identity, *_: identity)
+    commits.mark(runs, "end", "ended", lambda db, outbox, identity, *_: identity)
     _call(gun, StudyClient, "ask", "ask", lambda self, query, *, key: key)
     _call(gun, StudyClient, "query", "look", lambda self, query_id, **_: query_id)
     _call(gun, StudyClient, "revisions", "revisions")
@@ -408,48 +410,20 @@ def _break_modeler(gun: Gun, run: Any) -> None:
 
 
 SERVICES = {"curator": curator, "modeler": modeler}
-PRELOADED = (
-    *("curator_service.cli", "curator_service.app", "modeler_service.cli", "modeler_service.app", "uvicorn"),
-    *("opendp.domains", "opendp.measurements", "opendp.metrics", "opendp.mod", "dp_accounting", "scipy.interpolate"),
-)
 
 
-class Forked:
-    """A service in a child of a process that has imported it already: it starts in a tenth of the time."""
-
-    _server = multiprocessing.get_context("forkserver")
-
-    def __init__(self, service: str, control: Path, environment: dict[str, str], log: Path) -> None:
-        self._server.set_forkserver_preload([__name__, "pytest", *PRELOADED])
-        self._process = self._server.Process(target=serve, args=(service, control, environment, log), daemon=True)
-        self._process.start()
-
-    def poll(self) -> int | None:
-        """Its exit status; negative for a signal."""
-        return self._process.exitcode
-
-    def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for its end."""
-        self._process.join(timeout)
-        return self._process.exitcode
-
-    def send_signal(self, number: int) -> None:
-        """Send it a signal."""
-        os.kill(self._process.pid or 0, number)
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        self._process.kill()
+def arm(service: "Service", control: Path) -> None:
+    """What it starts from now on reads ``control``, and dies where that says."""
+    service.module, service.arguments = __name__, (service.name, str(control))
 
 
-def serve(service: str, control: Path, environment: dict[str, str], log: Path) -> None:
-    """Wrap a service and run ``serve`` of its command line, in a process of its own."""
-    os.environ.clear()
-    os.environ.update(environment)
-    with log.open("ab") as file:
-        for descriptor in (1, 2):
-            os.dup2(file.fileno(), descriptor)
+def main() -> None:
+    """`python -m tests.system.crashing SERVICE CONTROL serve`: wrap a service, then run its command line."""
+    service, path = sys.argv[1:3]
+    del sys.argv[1:3]
     faulthandler.enable()
-    main = SERVICES[service](Gun(control))
-    sys.argv = [f"blindopt-{service}", "serve"]
+    SERVICES[service](Gun(Path(path)))()
+
+
+if __name__ == "__main__":
     main()

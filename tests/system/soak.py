@@ -64,9 +64,9 @@ class Soak:
         """Start all, and open three studies to every modeler; the last has a budget for a part of them."""
         settings = {"RETRY_ATTEMPTS": "6", "RETRY_SECONDS_MAX": "1", "WAIT_SECONDS_FIRST": "0.5"}
         settings |= {"WAIT_SECONDS_MAX": "2", "COUNTERSIGN_EVERY": "10", "CONCURRENT_RUNS": str(self.runs_each)}
-        self.curator = Service("curator", self.folder / "curator").start()
+        self.curator = Service("curator", self.folder / "curator", fresh=True).start()
         for number in range(self.modelers_wanted):
-            self.modelers.append(Service("modeler", self.folder / f"modeler-{number}", settings))
+            self.modelers.append(Service("modeler", self.folder / f"modeler-{number}", settings, fresh=True))
             self.modelers[-1].process = self.modelers[-1].spawn()
         for modeler in self.modelers:
             modeler.start() if modeler.process is None else self._ready(modeler)

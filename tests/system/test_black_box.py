@@ -245,11 +245,12 @@ def repeated(service, small, open_study, *ends) -> int:
     return drawn.size - np.unique(drawn).size
 
 
+@pytest.mark.parametrize("fresh", [True, False])
 def test_a_service_that_was_ended_or_killed_and_started_again_repeats_no_noise(
-    make_service, small, open_study, tmp_path
+    fresh, make_service, small, open_study, tmp_path
 ):
     """1,000 values in each of three lives, at full size 20,000: one equals another by chance once in 1,000 times."""
-    service = make_service("curator", tmp_path)
+    service = make_service("curator", tmp_path, fresh=fresh)
     assert repeated(service, small, open_study, service.stop, service.kill) <= 1
 
 

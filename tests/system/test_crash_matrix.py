@@ -19,7 +19,7 @@ from shared import matrix, wire
 from shared.client import OwnerClient, VendorClient
 from shared.errors import Unreachable
 from tests.system import crash_checks as checks
-from tests.system.crashing import Forked, Shot, shots
+from tests.system.crashing import Shot, arm, shots
 
 KILLS = int(os.environ.get("BLINDOPT_CRASHES", "1"))
 DELAY_SECONDS = 0.03
@@ -72,15 +72,15 @@ class Parties:
         self.curator, self.modeler = curator, modeler
         self.fired = {}
         for service in (curator, modeler):
-            service.spawn = functools.partial(self._forked, service)
+            arm(service, self.control(service))
+            service.spawn = functools.partial(self._spawned, service)
             service.process = service.spawn()
         for service in (curator, modeler):
             service.await_ready()
 
-    def _forked(self, service):
-        service.folder.mkdir(exist_ok=True, mode=0o700)
+    def _spawned(self, service):
         self.fired[service.name] = len(shots(self.control(service)))
-        return Forked(service.name, self.control(service), service.environment, service.folder / "service.log")
+        return type(service).spawn(service)
 
     @staticmethod
     def control(service):

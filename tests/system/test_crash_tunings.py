@@ -4,7 +4,6 @@ BLINDOPT_CRASHES=20 kills so often at each point, a random while after it.
 """
 
 import contextlib
-import functools
 import json
 import random
 import secrets
@@ -19,7 +18,7 @@ from shared.errors import Unreachable
 from tests.curator_service.scoring.scorer import KEY, serving
 from tests.curator_service.tuning_case import Case, csv_of, rows_of
 from tests.system import crash_checks as checks
-from tests.system.crashing import Forked, Shot, shots
+from tests.system.crashing import Shot, arm, shots
 from tests.system.test_crash_matrix import DELAY_SECONDS, KILLS
 
 PATIENCE_SECONDS = 60.0
@@ -52,7 +51,7 @@ def service(make_service, tmp_path_factory, scorer):
     secret = folder / "key"
     secret.write_text(KEY)
     made = make_service("curator", folder, scorer_url=scorer.url, scorer_secret_file=str(secret))
-    made.spawn = functools.partial(_forked, made)
+    arm(made, _control(made))
     made.folder.mkdir(mode=0o700)
     yield made.start()
     made.process.kill()
@@ -72,10 +71,6 @@ def curator(service):
     if service.process.poll() is not None:
         service.start()
     return service
-
-
-def _forked(service):
-    return Forked(service.name, _control(service), service.environment, service.folder / "service.log")
 
 
 def _control(service):

@@ -11,7 +11,7 @@ from shared import wire
 from shared.client import MeasurerClient, OwnerClient
 from shared.errors import Unreachable
 from tests.curator_service.inbox.asked import LAPLACE, opened, told
-from tests.system.crashing import Forked, Shot, shots
+from tests.system.crashing import Shot, arm, shots
 
 PATIENCE_SECONDS = 60.0
 # Each kill: at what, and whether what was told is in the database then.
@@ -36,16 +36,9 @@ KILLS = {
 def curator(make_service, tmp_path_factory):
     """One that is killed again and again."""
     service = make_service("curator", tmp_path_factory.mktemp("inbox-crashes"))
-    service.folder.mkdir(exist_ok=True, mode=0o700)
-    log = service.folder / "service.log"
-    service.spawn = functools.partial(_forked, service, log)
-    service.process = service.spawn()
-    yield service.await_ready()
+    arm(service, service.folder / "control")
+    yield service.start()
     service.process.kill()
-
-
-def _forked(service, log):
-    return Forked(service.name, service.folder / "control", service.environment, log)
 
 
 @pytest.fixture(scope="module")

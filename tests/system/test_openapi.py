@@ -1,5 +1,6 @@
 """Both services keep the contract that they publish, whoever asks and whatever is sent: schemathesis tries."""
 
+import itertools
 import math
 import os
 import socket
@@ -34,6 +35,8 @@ FORECAST = {"epsilons": ["1"], "mechanisms": ["planar_laplace"], "functions": 2,
 JOBS = {"POST /v1/tunings": 20, "POST /v1/studies/{study_id}/forecasts": 4}
 """What starts work of its own, and how often it may: after that, bodies are sent as they were made up."""
 FOR_MODELERS = r"^/v1/(studies/\{study_id\}(/candidates|/queries.*|/revisions)?|audit/.*)$"
+RUNS = 20
+"""How many runs are set going; all others are held."""
 WIDE = r"^/v1/(tunings(:preview)?|studies|runs|suggestions)$"
 """Paths to which wide bodies are posted: four in five of all boundaries are theirs."""
 SAME_BODY = r"^/v1/tunings:preview$"
@@ -256,6 +259,7 @@ def at_curator(curator, opened, small) -> World:
         bodies={
             "POST /v1/datasets": lambda body: {"name": body["name"], "file": "a,b\n1,2\n3,4\n"},
             "POST /v1/studies": lambda body: body | real | {"budget": {}},
+            "POST /v1/studies:check": lambda body: body | real | {"budget": {}},
             # One that no other request releases with: a withdrawal is for good.
             "POST /v1/advisories": lambda body: body | {"mechanism": "po_gp_ucb", "version": 1},
             "POST /v1/studies/{study_id}/queries": lambda body: {"rows": [{"row": 3, "plays": 1}]},
@@ -312,6 +316,8 @@ def at_modeler(curator, opened, modeler, run_of) -> World:
         held = vendor.start(run_of(curator.url, opened, hold=True))  # never started
         halted = [vendor.pause(vendor.start(run_of(nowhere, opened)).id).id for _ in range(3)]
         assert (run.state, stopped.state) == ("completed", "stopped"), run.problem
+    # Not all settings go together: that is tested elsewhere.
+    real, made = {"curator_url": nowhere, "algorithm": {"name": "gp_bucb"}, "stop": {}}, itertools.count()
     return World(
         ids={"run_id": run.id},
         own={
@@ -323,8 +329,7 @@ def at_modeler(curator, opened, modeler, run_of) -> World:
             },
         },
         bodies={
-            # Not all settings go together: that is tested elsewhere.
-            "POST /v1/runs": lambda body: body | {"curator_url": nowhere, "algorithm": {"name": "gp_bucb"}, "stop": {}},
+            "POST /v1/runs": lambda body: body | real | {"hold": next(made) >= RUNS},
             "POST /v1/runs/{run_id}/observations": lambda body: {"observations": [{"row": 3, "y": 0.5}]},
             "POST /v1/suggestions": lambda body: {
                 "inline": {"candidates": [[0.0], [1.0]], "direction": "maximize"},

@@ -185,7 +185,7 @@ class ChecksOutside(Exchanges):
         with self._desk.database.read() as db:
             rows = [(item.row, item.plays) for item in request.rows]
             known = lines.row_balances(db, identity, [row for row, _ in rows])
-            ledger.charge_answers(self._released(db, identity).spec, lines.balance(db, identity), rows, known)
+            ledger.charge_answers(self._studies.of(db, identity).spec, lines.balance(db, identity), rows, known)
         return await super().ask(asked, identity, request, pace)
 
     def _begin(self, *args):
@@ -201,7 +201,9 @@ def test_a_ledger_that_checks_outside_of_its_transaction_would_be_found(
     monkeypatch.setattr("tempfile.tempdir", None)
     app = build(Settings(data_dir=tmp_path / "data", rate_burst=10_000))
     desk, curator = app.state.desk, app.state.curator
-    curator.exchange = kind(desk, curator.exchange._vault, curator.limits)
+    curator.exchange = kind(
+        desk, *(getattr(curator.exchange, f"_{name}") for name in ("vault", "limits", "studies", "bells"))
+    )
     owner = desk.issue("owner", "o", days=1)[0].text
 
     async def talk():

@@ -9,7 +9,7 @@ import pytest
 
 from shared import wire
 from shared.client import OwnerClient, VendorClient
-from tests.conftest import ROOT
+from tests.processes import ROOT
 from tests.system.crash_checks import command
 from tests.system.tampering import Party
 

@@ -10,6 +10,7 @@ from scipy import stats
 
 from curator_service.service import invariants, versions
 from curator_service.service.studies import restored
+from shared import wire
 from shared.errors import LogBroken
 from shared.serving.store import logs
 from shared.serving.store.database import Database
@@ -163,6 +164,59 @@ def test_after_a_restore_nothing_is_drawn_that_may_have_been_drawn_before(house,
     assert house.reply(study, answered).version == 1
     house.curator.overdue.look()
     house.check()
+
+
+# --- what a modeler, an auditor and the logs can see -------------------------------------------------
+
+WORDS = ("zq_left", "How much?", "furlong", "slip seven", "consent", "measurer", "msr_", "by hand")
+VALUES = ("1.234567", "2.345678", "9.876543")
+
+
+def test_nothing_that_people_see_or_write_reaches_a_modeler_or_the_logs(house, small, study_of, caplog):
+    """What is shown, notes, reasons, values, names; in what a modeler can fetch, in what auditors read, in logs."""
+    caplog.set_level("DEBUG")
+    release = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5)
+    chosen = {"answers": LAPLACE, "release": release, "measurement": {"unit": "furlong"}}
+    study = house.open(small.csv, lambda dataset: study_of(dataset, **chosen), public=False)
+    query = house.ask(study, [3, 4, 5])
+    items, path = house.items(query), f"/v1/queries/{query}"
+    assert "furlong" in str(items)
+    seen = [house.send("modeler", "GET", f"/v1/studies/{study}/queries/{query}")]
+    told = {"values": [{"measurement_id": items[0]["id"], "value": 1.234567}], "note": "slip seven"}
+    house.done("measurer", "POST", f"{path}:answer", json=told)
+    refusal = {"values": [{"measurement_id": items[0]["id"], "value": 9.876543}] * 2}
+    refused = house.send("measurer", "POST", f"{path}:answer", json=refusal)
+    assert refused.status_code == 422
+    assert "9.876543" not in refused.text
+    declined = {"measurement_ids": [items[1]["id"]], "reason": "consent", "note": "slip seven"}
+    house.done("measurer", "POST", f"{path}:decline", json=declined)
+    house.tell("answer", query, items[2:], 2.345678)
+    house.tell("correct", query, items[2:], 1.234567)
+    paths = "", "/revisions", f"/queries/{query}", f"/queries/{query}?version=9", "/queries/qry_0000000000000000"
+    seen += [house.send("modeler", "GET", f"/v1/studies/{study}{end}") for end in paths]
+    seen += [house.send("modeler", "GET", f"/v1/audit/{what}") for what in ("entries", "checkpoint")]
+    seen += [house.send("modeler", "GET", f"/v1/inbox{end}") for end in ("", ".csv")]
+    for reply in seen:
+        for word in (*WORDS, *VALUES):
+            assert word not in reply.text.replace("needs the role owner or measurer", ""), (reply.url.path, word)
+    read = "".join(str(entry) for entry in house.done("owner", "GET", "/v1/audit/entries?page_size=1000")["entries"])
+    for word in (*VALUES, "slip seven", "consent", "furlong", "How much?"):
+        assert word not in read
+        assert word not in caplog.text
+    assert "measurement.declined" in read  # the search does see what is there
+
+
+def test_an_inbox_may_be_asked_for_much_at_once(house, small, study_of):
+    """10,000 measurements in one query: all are there, and answered in one request."""
+    study = house.open(small.csv, lambda dataset: study_of(dataset))
+    query = house.ask(study, list(range(100)), 100)
+    items = house.items(query)
+    assert len(items) == wire.MEASUREMENTS_MAX
+    house.app.state.desk.check_sound()
+    half = len(items) // 2
+    for part in (items[:half], items[half:]):
+        assert house.tell("answer", query, part, *range(len(part))).status_code == 200
+    assert len(house.reply(study, query).answers) == wire.MEASUREMENTS_MAX
 
 
 # --- tampering --------------------------------------------------------------------------------------

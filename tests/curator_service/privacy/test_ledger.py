@@ -20,9 +20,11 @@ from curator_service.desk import open_desk
 from curator_service.privacy import ledger
 from curator_service.privacy.ledger import Balance, charge_answers, charge_release, faults, text, units
 from curator_service.service import invariants
+from curator_service.service.bells import Bells
 from curator_service.service.curator import Curator
 from curator_service.service.datasets import Upload
 from curator_service.service.exchange import Exchanges
+from curator_service.service.released import ReleasedStudies
 from curator_service.settings import Settings
 from curator_service.store import ledger as lines
 from curator_service.vault import Vault
@@ -372,7 +374,8 @@ class Studied(RuleBasedStateMachine):
     def _start(self):
         self.desk = open_desk(Settings(data_dir=self.folder))
         self.curator = Curator(self.desk, Vault(self.folder / "files"), Settings(data_dir=self.folder))
-        self.exchange = self.exchanges(self.desk, Vault(self.folder / "files"), self.curator.limits)
+        vault = Vault(self.folder / "files")
+        self.exchange = self.exchanges(self.desk, vault, self.curator.limits, ReleasedStudies(vault), Bells())
 
     def _asked(self, who, body="", key=None, path="/x"):
         request_id = secrets.token_hex(16)
@@ -538,7 +541,7 @@ class ChecksOutside(Exchanges):
             known = store.begun(db, asked.principal.id, asked.key)
             balances = lines.row_balances(db, identity, [row for row, _ in rows])
             released, balance, is_open = (
-                self._released(db, identity),
+                self._studies.of(db, identity),
                 lines.balance(db, identity),
                 store.state_of(db, identity),
             )
@@ -587,7 +590,7 @@ class DrawsAnew(Exchanges):
     async def ask(self, asked, identity, request):
         reply = await super().ask(asked, identity, request)
         if reply.replayed:
-            answers = self._measured(self._known[identity], request)
+            answers = self._measured(self._studies.known(identity), request)
             fresh = wire.QueryReply.model_validate_json(reply.body).model_copy(update={"answers": answers})
             return type(reply)(reply.status, fresh.model_dump_json().encode(), replayed=True)
         return reply
@@ -680,3 +683,43 @@ def test_a_draft_that_could_answer_nothing_is_refused(cap):
     assert not faults(study(gaussian("3"), laplace("1"), "row", **{cap: "4"}))
     if cap == "epsilon_per_row":  # the answers are other people's
         assert not faults(study(gaussian("3"), laplace("1"), "answer", **{cap: "3"}))
+
+
+# --- corrections ------------------------------------------------------------------------------------
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=5),
+    spent=st.dictionaries(st.integers(0, 3), st.integers(0, 9), max_size=4),
+    again=st.integers(1, 4),
+    cap=st.integers(1, 12),
+    unit=st.sampled_from(["row", "answer"]),
+    whole=st.booleans(),
+)
+def test_a_correction_is_priced_and_refused_as_an_oracle_in_fractions_says(rows, spent, again, cap, unit, whole):
+    """Each number that is released anew costs one answer; no cap on measurements counts it."""
+    price, limit = Fraction(1, 4), Fraction(cap, 4)
+    caps = {"epsilon_total" if whole else "epsilon_per_row": f"{cap * 0.25:.2f}"}
+    spec = study(answers=laplace("0.25"), unit=unit, queries=1, **caps)
+    balances = {row: ledger.RowBalance(1, n, n * units("0.25")) for row, n in spent.items()}
+    before = Balance(0, units("0.25") * sum(spent.values()), sum(spent.values()))
+    asked = Counter()
+    for row, n in rows:
+        asked[row] += n
+    if whole:
+        allowed = price * (sum(spent.values()) + sum(asked.values())) <= limit
+    elif unit == "row":
+        allowed = all(price * (spent.get(row, 0) + n) <= limit for row, n in asked.items())
+    else:
+        allowed = price * (again + 1) <= limit
+    if not allowed:
+        with pytest.raises(BudgetExhausted):
+            ledger.charge_corrections(spec, before, rows, balances, again)
+        return
+    charges = ledger.charge_corrections(spec, before, rows, balances, again)
+    assert [(c.row, c.plays, Fraction(text(c.cost))) for c in charges] == [(row, 0, n * price) for row, n in rows]
+    assert Fraction(text(charges[-1].after.total)) == price * (sum(spent.values()) + sum(asked.values()))
+    assert charges[-1].after.plays == before.plays
+    for row, n in asked.items():
+        last = [c.row_after for c in charges if c.row == row][-1]
+        assert (last.plays, Fraction(text(last.total))) == (spent.get(row, 0), price * (spent.get(row, 0) + n))

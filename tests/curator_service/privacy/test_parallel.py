@@ -16,8 +16,8 @@ from scipy import stats
 from curator_service.privacy.noise import GaussianLaw, PlanarLaplaceLaw, parallel
 from curator_service.privacy.noise.parallel import apply
 from shared.errors import NumericalFailure
-from tests.conftest import ROOT
 from tests.curator_service.privacy.laws import Plus
+from tests.processes import ROOT
 
 MISTAKEN = 1e-6
 

@@ -513,7 +513,7 @@ while True:
 
 
 def test_settings_that_cannot_be_read_are_refused_in_words(make_service, tmp_path):
-    service = make_service("curator", tmp_path, port="many")
+    service = make_service("curator", tmp_path, fresh=True, port="many")
     service.folder.mkdir()
     done = service.run("serve")
     assert done.returncode != 0
@@ -523,7 +523,7 @@ def test_settings_that_cannot_be_read_are_refused_in_words(make_service, tmp_pat
 
 def test_a_setting_that_does_not_exist_is_refused(make_service, tmp_path):
     """A misspelt limit would otherwise be no limit."""
-    service = make_service("curator", tmp_path, query_rows_maximum="1")
+    service = make_service("curator", tmp_path, fresh=True, query_rows_maximum="1")
     service.folder.mkdir()
     done = service.run("serve")
     assert done.returncode == 1
@@ -532,7 +532,7 @@ def test_a_setting_that_does_not_exist_is_refused(make_service, tmp_path):
 
 
 def test_a_port_that_is_taken_ends_the_service_with_an_error(curator, make_service, tmp_path):
-    service = make_service("curator", tmp_path)
+    service = make_service("curator", tmp_path, fresh=True)
     service.port = curator.port
     service.folder.mkdir()
     done = service.run("serve")

@@ -1,0 +1,27 @@
+"""The audit log: its records, newest first, and whether it is what it was."""
+
+from starlette.responses import Response
+
+from shared.serving.console import Form, Page, Pages
+from shared.serving.console.records import row_of, verified
+
+pages = Pages()
+
+
+@pages.get("/log", roles=("vendor", "viewer"), nav="Log")
+async def log(page: Page) -> Response:
+    """Records, and the state of the log."""
+    found = await page.api.get("/v1/audit/entries", order="newest", page_token=page.query.get("page_token"))
+    told = {
+        "entries": [row_of(entry) for entry in found["entries"]],
+        "next": found["next_page_token"],
+        "state": await page.api.get("/v1/audit/verification"),
+        "head": await page.api.get("/v1/audit/checkpoint"),
+    }
+    return page.show("log.html", title="Audit log", **told)
+
+
+@pages.post("/log:verify", roles=("vendor", "viewer"))
+async def verify(page: Page, form: Form) -> Response:
+    """Walk all of it now."""
+    return await verified(page)

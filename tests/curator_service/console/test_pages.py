@@ -1,0 +1,320 @@
+"""The curator's pages, as a browser without JavaScript meets them."""
+
+import csv
+import io
+import json
+import re
+
+import pytest
+
+from curator_service import console
+from shared import wire
+from shared.client import OwnerClient, StudyClient
+
+MARKUP, FORMULA, TURNED = '<script>alert("1")</script>', "=HYPERLINK(1)", "עברית"
+CSV = "\n".join(
+    [f'"{MARKUP.replace(chr(34), chr(34) * 2)}",{FORMULA},{TURNED},y']
+    + [f"{i % 7},{i % 5},{(3 * i) % 11},{i % 13}" for i in range(60)]
+)
+MADE_UP = {
+    "{dataset_id}": "ds_0123456789abcdef",
+    "{study_id}": "std_0123456789abcdef",
+    "{forecast_id}": "fct_0123456789abcdef",
+    "{grant_id}": "grt_0123456789abcdef",
+    "{kid}": "0123456789abcdef",
+    "{measurement_id}": "msr_0123456789abcdef",
+    "{tuning_id}": "tun_0123456789abcdef",
+}
+
+
+def _upload(owner, text, filename="data.csv", **filled):
+    owner.get("/datasets/new")
+    return owner.submit("/datasets", files={"file": (filename, text.encode())}, **filled)
+
+
+@pytest.fixture(scope="module")
+def dataset(people):
+    """A dataset whose columns have hostile names."""
+    _upload(people["owner"], CSV, filename=f"{MARKUP}.csv")
+    assert people["owner"].status == 200, people["owner"].shown
+    return people["owner"].path.rpartition("/")[2]
+
+
+STEPS = {
+    "data": {"name": f"{FORMULA} {MARKUP}"},
+    "features": {
+        "use_0": "yes",
+        "lower_0": "0",
+        "upper_0": "6",
+        "use_1": "yes",
+        "lower_1": "0",
+        "upper_1": "4",
+        "use_2": "yes",
+        "lower_2": "0",
+        "upper_2": "10",
+    },
+    "inbox": {
+        "source": "inbox",
+        "question": MARKUP,
+        "unit": "mmHg",
+        "y_lower": "0",
+        "y_upper": "200",
+        "shown_0": "yes",
+    },
+    "column": {"source": "column", "column": "y"},
+    "release": {"release_epsilon": "4", "release_delta": ""},
+    "answers": {"answers_epsilon": "0.5", "answers_centre": "100", "answers_value_bound": "100"},
+    "budget": {"budget_epsilon_per_row": "6", "budget_queries": "50"},
+}
+
+
+def _draft(owner, dataset, source):
+    """Walk all steps; the page of the review is open then."""
+    owner.get(f"/studies/new?dataset={dataset}")
+    for step in ("data", "features", source, "release", "answers", "budget"):
+        owner.submit("/studies/new", go="next", **STEPS[step])
+        assert owner.status == 200, (step, owner.shown[-600:])
+
+
+@pytest.fixture(scope="module")
+def study(people, dataset):
+    """A released study whose y people measure; the modeler's token."""
+    owner = people["owner"]
+    _draft(owner, dataset, "inbox")
+    owner.submit("/studies/new", go="create")
+    identity = owner.path.rpartition("/")[2]
+    owner.submit(f"/studies/{identity}:release", sure="yes")
+    assert "the study is open" in owner.shown
+    owner.get(f"/studies/{identity}/grants")
+    owner.submit(f"/studies/{identity}/grants", name=MARKUP)
+    return identity, _token(owner)
+
+
+def _token(owner):
+    return re.search(r"blindopt_[0-9a-f]{16}\.[A-Za-z0-9_-]{43}", owner.text).group()
+
+
+def _ask(service, study, key, *rows):
+    with StudyClient(service.url, study[1], study[0]) as modeler:
+        told, _ = modeler.ask(wire.QueryRequest(rows=[wire.RowPlays(row=row) for row in rows]), key=key)
+    return told.id
+
+
+# --- roles --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["owner", "measurer", "auditor"])
+def test_a_role_opens_its_own_pages_and_no_others(people, role):
+    person = people[role]
+    person.get("/")
+    token = person.form("/logout")
+    for entry in console.build().entries:
+        path = entry.path
+        for name, value in MADE_UP.items():
+            path = path.replace(name, value)
+        if path.endswith("/events"):
+            continue
+        reply = person.send(entry.method, "/console" + path, data=token if entry.method == "POST" else None)
+        if role in entry.roles:
+            assert reply.status_code in (200, 400, 404, 422), (path, reply.status_code)
+        else:
+            assert reply.status_code == 403, path
+            assert "not for your role" in person.shown
+
+
+def test_a_measurer_sees_no_name_of_a_dataset_and_an_auditor_no_question(people, service, study):
+    _ask(service, study, "roles", 1)
+    measurer, auditor = people["measurer"], people["auditor"]
+    assert measurer.get("/inbox").status_code == 200
+    assert "Accounts" not in measurer.shown
+    for path in ("/", "/accounts", f"/accounts/{study[0]}", f"/accounts/{study[0]}/exposure", "/log"):
+        auditor.get(path)
+        assert "Record of the file" not in auditor.shown  # it would undo the secret order
+        assert "Measurements wait" not in auditor.shown
+
+
+# --- hostile content ----------------------------------------------------------------------------------
+
+
+def test_names_with_markup_are_text_on_every_page_and_no_formula_in_a_file(
+    owner, auditor, measurer, service, study, dataset
+):
+    _ask(service, study, "hostile", 2)
+    pages = [
+        (owner, path)
+        for path in (
+            *("/", "/datasets", f"/datasets/{dataset}", "/studies", f"/studies/{study[0]}", "/log"),
+            *(f"/studies/{study[0]}/grants", f"/studies/new?from={study[0]}", f"/studies/{study[0]}/forecasts"),
+        )
+    ]
+    pages += [
+        (auditor, "/accounts"),
+        (auditor, f"/accounts/{study[0]}"),
+        (measurer, "/inbox"),
+        (measurer, "/inbox/table"),
+    ]
+    shown = 0
+    for person, path in pages:
+        assert person.get(path).status_code == 200, path
+        assert "<script>alert" not in person.text, path
+        assert " style=" not in person.text
+        shown += MARKUP in person.shown
+    assert shown > 6  # it was there to be escaped
+    rows = list(csv.reader(io.StringIO(owner.get(f"/datasets/{dataset}?as=csv").text)))
+    assert "'" + FORMULA in [row[0] for row in rows]
+    assert not any(cell.startswith(("=", "+", "@")) for row in rows for cell in row)
+
+
+# --- forms --------------------------------------------------------------------------------------------
+
+
+def test_a_refused_file_is_told_by_row_and_column_and_what_was_typed_stays(owner):
+    before = len(owner.get("/datasets").text)
+    _upload(owner, "a,b\n1,2\nx,3\n4,\n", name="My data", public="yes")
+    assert owner.status == 422
+    assert "row 2 line 3 column a" in owner.shown
+    assert "row 3 line 4 column b" in owner.shown
+    kept = owner.form("/datasets")
+    assert (kept["name"], kept["public"]) == ("My data", "yes")
+    assert len(owner.get("/datasets").text) == before
+
+
+def test_steps_carry_what_others_hold_and_a_refusal_returns_to_the_step_that_is_wrong(owner, dataset):
+    owner.get(f"/studies/new?dataset={dataset}")
+    owner.submit("/studies/new", go="next", **STEPS["data"])
+    owner.submit("/studies/new", go="next", **STEPS["features"] | {"upper_1": "-4"})
+    assert owner.status == 422
+    assert owner.form("/studies/new")["upper_1"] == "-4"
+    assert "Must be larger than the lower bound" in owner.shown
+    owner.submit("/studies/new", go="next", upper_1="4")
+    owner.submit("/studies/new", go="next", **STEPS["column"])
+    owner.submit("/studies/new", go="next", release_epsilon="0.1234567890123456", release_delta="")
+    assert owner.status == 422  # what only the API knows, beside its field
+    assert 'id="e-release_epsilon"' in owner.text
+    owner.submit("/studies/new", go="back")
+    kept = owner.form("/studies/new")
+    assert kept["step"] == "measurement"
+    assert (kept["name"], kept["lower_0"], kept["upper_1"], kept["column"]) == (STEPS["data"]["name"], "0", "4", "y")
+
+
+def test_a_draft_that_is_sent_twice_is_made_once(owner, dataset, service):
+    _draft(owner, dataset, "column")
+    review = owner.text
+    with service.http() as api:
+        before = len(api.get("/v1/studies").json()["studies"])
+        for _ in range(2):
+            owner.text = review
+            owner.submit("/studies/new", go="create")
+            assert "/studies/std_" in owner.path
+        assert len(api.get("/v1/studies").json()["studies"]) == before + 1
+
+
+def test_what_the_form_tells_is_the_study_that_is_made(owner, dataset, service):
+    _draft(owner, dataset, "column")
+    owner.submit("/studies/new", go="create")
+    with OwnerClient(service.url, service.token) as api:
+        spec = api.study(owner.path.rpartition("/")[2]).spec
+    assert spec.name == STEPS["data"]["name"]
+    assert [(f.column, f.lower, f.upper) for f in spec.features] == [
+        (MARKUP, 0, 6),
+        (FORMULA, 0, 4),
+        (TURNED, 0, 10),
+    ]
+    assert spec.measurement == wire.ColumnMeasurement(column="y", direction="maximize")
+    assert spec.release == wire.AutoRelease(epsilon="4", sensitivity=0.25)
+    assert spec.answers == wire.AutoAnswers(mechanism="auto", epsilon="0.5", value_bound=100, centre=100)
+    assert spec.budget == wire.Budget(epsilon_per_row="6", queries=50)
+
+
+def test_a_token_is_shown_once(owner, service, study):
+    owner.get(f"/studies/{study[0]}/grants")
+    owner.submit(f"/studies/{study[0]}/grants", name="another")
+    token = _token(owner)
+    for path in (f"/studies/{study[0]}/grants", "/log", f"/studies/{study[0]}"):
+        owner.get(path)
+        assert token not in owner.text
+        assert token.partition(".")[2] not in owner.text
+
+
+# --- the inbox ----------------------------------------------------------------------------------------
+
+
+def test_measurements_are_answered_one_after_another_refused_and_corrected(measurer, service, study):
+    query = _ask(service, study, "inbox", 10, 11)
+    with service.http() as api:
+        mine = api.get("/v1/inbox", params={"query_id": query}).json()["items"]
+        measurer.get(f"/inbox?after={mine[0]['seq'] - 1}")
+        action = f"/inbox/{mine[0]['id']}:answer"
+        measurer.submit(action, value="999")
+        assert measurer.status == 422  # beyond what the study says can be
+        assert measurer.form(action)["value"] == "999"
+        measurer.submit(action, value="120,5")
+        assert f"Saved record {mine[0]['record']}" in measurer.shown
+        assert f"/inbox/{mine[1]['id']}:answer" in measurer.text  # the next one is ready
+        measurer.submit(f"/inbox/{mine[1]['id']}:decline", reason="consent", decline_note=MARKUP)
+        now = {i["id"]: i for i in api.get("/v1/inbox", params={"query_id": query, "state": "all"}).json()["items"]}
+        assert now[mine[0]["id"]]["value"] == 120.5
+        assert (now[mine[1]["id"]]["state"], now[mine[1]["id"]]["reason"]) == ("declined", "consent")
+        measurer.get(f"/inbox/{mine[0]['id']}")
+        measurer.submit(action, value="121")
+        assert "It cost epsilon 0.5" in measurer.shown
+        assert api.get(f"/v1/inbox/measurements/{mine[0]['id']}").json()["version"] == 2
+
+
+def test_a_table_with_one_wrong_cell_keeps_every_cell_and_stores_nothing(measurer, service, study):
+    query = _ask(service, study, "table", 20, 21, 22)
+    with service.http() as api:
+        mine = [i["id"] for i in api.get("/v1/inbox", params={"query_id": query}).json()["items"]]
+        measurer.get("/inbox/table")
+        measurer.submit("/inbox/table", **{f"value_{mine[0]}": "50", f"value_{mine[1]}": "a lot"})
+        assert measurer.status == 422
+        kept = measurer.form("/inbox/table")
+        assert (kept[f"value_{mine[0]}"], kept[f"value_{mine[1]}"]) == ("50", "a lot")
+        assert [i["id"] for i in api.get("/v1/inbox", params={"query_id": query}).json()["items"]] == mine
+        measurer.submit("/inbox/table", **{f"value_{mine[1]}": "60", f"reason_{mine[2]}": "record"})
+        assert api.get("/v1/inbox", params={"query_id": query}).json()["items"] == []
+
+
+def test_a_spreadsheet_is_checked_line_by_line_before_it_is_taken(measurer, service, study):
+    _ask(service, study, "sheet", 30)
+    rows = list(csv.DictReader(io.StringIO(measurer.get("/inbox/open.csv").text.removeprefix("\ufeff"))))
+    assert not any(cell.startswith("=") for row in rows for cell in row.values())
+
+    def sheet(value):
+        text = io.StringIO()
+        writer = csv.DictWriter(text, ["measurement_id", "value"])
+        writer.writeheader()
+        writer.writerow({"measurement_id": rows[-1]["measurement_id"], "value": value})
+        return {"file": ("filled.csv", text.getvalue().encode())}
+
+    measurer.get("/inbox/import")
+    measurer.submit("/inbox/import", files=sheet("lots"), go="store")
+    assert measurer.status == 422
+    assert "line 2 column value" in measurer.shown
+    measurer.submit("/inbox/import", files=sheet("70"), go="check")
+    assert "Nothing is stored yet" in measurer.shown
+    measurer.submit("/inbox/import", files=sheet("70"), go="store")
+    assert "Taken: 1 values" in measurer.shown
+
+
+# --- accounts and the log -----------------------------------------------------------------------------
+
+
+def test_files_of_the_ledger_and_of_the_log_hold_all_of_it(auditor, service, study):
+    with OwnerClient(service.url, service.token) as api:
+        lines = list(api.ledger(study[0]))
+    told = [json.loads(line) for line in auditor.get(f"/accounts/{study[0]}/ledger?as=json").text.splitlines()]
+    rows = list(csv.DictReader(io.StringIO(auditor.get(f"/accounts/{study[0]}/ledger").text)))
+    assert [int(row["seq"]) for row in rows] == [line["seq"] for line in told] == [line.seq for line in lines]
+    body = auditor.get("/log/file?as=json").text
+    seqs = [json.loads(line)["seq"] for line in body.splitlines()]
+    assert seqs == list(range(len(seqs)))
+    kinds = auditor.get("/log/file?as=json&kind=grant.created").text.splitlines()
+    assert kinds
+    assert all('"kind":"grant.created"' in json.loads(line)["body"] for line in kinds)
+
+
+def test_the_log_page_verifies_on_request(auditor):
+    auditor.get("/log")
+    auditor.submit("/log:verify")
+    assert re.search(r"Verified: [0-9,]+ records", auditor.shown)

@@ -1,0 +1,232 @@
+"""Services and their commands as processes that start in a tenth of the time: forks of one that has imported them.
+
+``Forked`` is what ``subprocess.Popen`` of `python -m MODULE ARGUMENTS` is, but for imports: a real process with an
+environment, a folder and descriptors of its own, nothing inherited, which runs the module as ``__main__`` and ends as
+an interpreter ends. A server forks it: one for each process of tests, started by `python -m tests.processes`, with one
+thread and nothing open but a socket to the tests. Once that is closed, however the tests ended, the server kills what
+it forked and ends.
+
+Not for tests whose subject is a start: what a command imports, and how long that takes.
+"""
+
+import atexit
+import gc
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import IO, NoReturn
+
+ROOT = Path(__file__).parent.parent
+PRELOADED = (
+    *("curator_service.cli", "curator_service.app", "modeler_service.cli", "modeler_service.app", "uvicorn"),
+    *("opendp.domains", "opendp.measurements", "opendp.metrics", "opendp.mod", "dp_accounting", "scipy.interpolate"),
+    *("anyio._backends._asyncio", "uvicorn.lifespan.on", "uvicorn.loops.auto", "uvicorn.protocols.http.auto"),
+    *("uvicorn.protocols.websockets.auto", "uvicorn.loops.uvloop", "typer._adapters", "httpcore", "certifi"),
+)
+_STATUS_BYTES, _REQUEST_BYTES = 8, 1 << 17
+
+
+class Forked:
+    """`python -m MODULE ARGUMENTS` in a fork; what is used of ``subprocess.Popen``."""
+
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        env: Mapping[str, str],
+        stdout: IO[bytes],
+        stderr: IO[bytes],
+        cwd: Path = ROOT,
+    ) -> None:
+        self.args = [module, *arguments]
+        self.returncode: int | None = None
+        self._lock = threading.Lock()
+        request = json.dumps({"module": module, "arguments": arguments, "env": dict(env), "cwd": str(cwd)})
+        self._status, theirs = os.pipe()
+        try:
+            socket.send_fds(_server(), [request.encode()], [stdout.fileno(), stderr.fileno(), theirs])
+        finally:
+            os.close(theirs)
+        self.pid = self._read()
+
+    def _read(self) -> int:
+        said = os.read(self._status, _STATUS_BYTES)
+        assert len(said) == _STATUS_BYTES, "the server that forks has ended"
+        return int.from_bytes(said, "little", signed=True)
+
+    def poll(self) -> int | None:
+        """Its exit status; negative for a signal; None while it runs."""
+        with self._lock:
+            if self.returncode is None and select.select([self._status], [], [], 0)[0]:
+                self.returncode = self._read()
+                os.close(self._status)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end; TimeoutExpired after ``timeout`` seconds."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while (status := self.poll()) is None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+            time.sleep(0.005)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        """Send it a signal, if it runs."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+def fresh(
+    module: str, *arguments: str, env: Mapping[str, str], stdout: IO[bytes], stderr: IO[bytes], cwd: Path = ROOT
+) -> subprocess.Popen[bytes]:
+    """`python -m MODULE ARGUMENTS` in a new interpreter."""
+    command = [sys.executable, "-m", module, *arguments]
+    return subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, cwd=cwd)
+
+
+Process = subprocess.Popen[bytes] | Forked
+
+
+def run(
+    module: str, *arguments: str, env: Mapping[str, str], is_fresh: bool = False, timeout: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """`python -m MODULE ARGUMENTS` to its end, and what it said."""
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = (fresh if is_fresh else Forked)(module, *arguments, env=env, stdout=out, stderr=err)
+        try:
+            status = process.wait(timeout)
+        finally:
+            process.kill()
+        said = []
+        for file in (out, err):
+            file.seek(0)
+            said.append(file.read().decode())
+    return subprocess.CompletedProcess([module, *arguments], status, *said)
+
+
+# --- the server -------------------------------------------------------------------------------------
+
+_starting = threading.Lock()
+
+
+def _server() -> socket.socket:
+    with _starting:
+        return _start()
+
+
+@cache
+def _start() -> socket.socket:
+    """Start the server of this process; the socket to it, which it takes requests from."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        command = [sys.executable, "-m", __name__, str(theirs.fileno()), *PRELOADED]
+        server = subprocess.Popen(
+            command, cwd=ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
+
+    def end() -> None:
+        ours.close()
+        server.wait()
+
+    atexit.register(end)
+    return ours
+
+
+class _Server:
+    """Forks on request and tells how each fork ended."""
+
+    def __init__(self, requests: socket.socket) -> None:
+        self._requests = requests
+        self._told: dict[int, int] = {}  # by process: where its status is told
+        self._wakes, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(wakes)
+
+    def serve(self) -> dict[str, object]:
+        """Returns in each fork, with its request; in the server never."""
+        while True:
+            ready, _, _ = select.select([self._requests, self._wakes], [], [])
+            if self._wakes in ready:
+                os.read(self._wakes, 4096)
+                self._reap()
+            if self._requests in ready:
+                request, descriptors, _, _ = socket.recv_fds(self._requests, _REQUEST_BYTES, 3)
+                if not request:
+                    self._end()
+                if (pid := os.fork()) == 0:
+                    return self._leave(json.loads(request), *descriptors[:2])
+                *outputs, self._told[pid] = descriptors
+                for descriptor in outputs:
+                    os.close(descriptor)
+                self._tell(pid, pid)
+
+    def _tell(self, pid: int, number: int) -> None:
+        with suppress(BrokenPipeError):  # nobody waits for it any more
+            os.write(self._told[pid], number.to_bytes(_STATUS_BYTES, "little", signed=True))
+
+    def _reap(self) -> None:
+        for pid in list(self._told):
+            ended, status = os.waitpid(pid, os.WNOHANG)
+            if ended:
+                self._tell(pid, os.waitstatus_to_exitcode(status))
+                os.close(self._told.pop(pid))
+
+    def _end(self) -> NoReturn:
+        for pid in self._told:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        raise SystemExit
+
+    def _leave(self, request: dict[str, object], stdout: int, stderr: int) -> dict[str, object]:
+        """What is the server's alone stays behind."""
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        os.dup2(stdout, 1)
+        os.dup2(stderr, 2)
+        self._requests.detach()  # its number may soon be another's
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        return request
+
+
+def _become(request: dict[str, object]) -> None:
+    """Run the module that a fork is for, as `python -m` does."""
+    os.chdir(str(request["cwd"]))
+    sys.path[0] = str(request["cwd"])
+    os.environ.clear()
+    os.environ.update(request["env"])
+    sys.argv[1:] = request["arguments"]
+    tempfile.tempdir = None  # TMPDIR may be another
+    runpy.run_module(str(request["module"]), run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests: they close the socket
+    for name in sys.argv[2:]:
+        import_module(name)
+    gc.collect()
+    gc.freeze()  # a collection in a fork writes to none of these pages
+    assert threading.active_count() == 1
+    _become(_Server(socket.socket(fileno=int(sys.argv[1]))).serve())
