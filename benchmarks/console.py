@@ -34,7 +34,7 @@ from shared.serving.desk import Asked
 from shared.serving.store.database import Connection
 from shared.serving.tokens import Principal
 
-QUERIES = int(__import__("os").environ.get("BQ", "100000"))
+QUERIES = 100_000
 RUNS = 200
 TRIALS = 60
 _BATCH = 10_000

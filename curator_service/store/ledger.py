@@ -29,7 +29,7 @@ _ledger = Table(
     Column("total_plays", Integer, nullable=False),
     Column("created_at", Text, nullable=False),
     Index("ledger_by_study", "study_id", "seq"),
-    Index("ledger_by_row", "study_id", "row", "seq"),
+    Index("ledger_by_row", "study_id", "row", "seq", "kind", "row_queries", "row_plays", "row_total"),
 )
 ABOUT_A_ROW = ("answers", "correction")
 """Kinds of lines that charge one row."""

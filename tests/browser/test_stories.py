@@ -90,7 +90,7 @@ def owner_opens_a_study(olga):
     olga.picture("owner-1-understood", 640)
 
     def look(step):
-        olga.audit()
+        olga.audit(dark=False)  # the first step is looked at in the dark with all other pages
         olga.shoot(f"draft-{step.lower()}")
         if step == "Features":
             olga.picture("owner-2-features", 900)
