@@ -71,8 +71,12 @@ class _House:
         )
         study = str(json.loads(self.curator.studies.create(_asked(self.owner, name), spec).body)["id"])
         self.curator.releases.release(_asked(self.owner, f"release {name}"), study)
-        granted = self.curator.grants.grant(_asked(self.owner, f"grant {name}"), study, wire.GrantCreate(name="bench"))
-        return study, wire.GrantReply.model_validate_json(granted.body)
+        return study, self.grant(study, f"grant {name}")
+
+    def grant(self, study: str, name: str) -> wire.GrantReply:
+        """One more grant."""
+        granted = self.curator.grants.grant(_asked(self.owner, name), study, wire.GrantCreate(name=name))
+        return wire.GrantReply.model_validate_json(granted.body)
 
     def ask(self, study: str, grant: wire.GrantReply, count: int, *, later: bool) -> None:
         """Queries of one row each, many in one transaction."""
@@ -98,17 +102,18 @@ def _asked(who: Principal, name: str) -> Asked:
     return Asked(who, secrets.token_hex(16), "POST", "/v1/bench", name, sha256(name.encode()))
 
 
-def _filled(folder: Path) -> tuple[dict[str, str], wire.GrantReply]:
-    """A curator's folder; ids of what is in it, and a grant of its first study."""
+def _filled(folder: Path) -> tuple[dict[str, str], wire.GrantReply, wire.GrantReply]:
+    """A curator's folder; ids of what is in it, the grant that asked, and one of the same study that did not."""
     house = _House(folder)
     study, grant = house.study("answered at once", wire.ColumnMeasurement(column="y", direction="maximize"))
     house.ask(study, grant, QUERIES, later=False)
     by_hand, other = house.study("by hand", wire.InboxMeasurement(direction="maximize", question="How much?"))
     house.ask(by_hand, other, QUERIES, later=True)
+    fresh = house.grant(study, "fresh")
     house.curator.desk.close()
     with closing(sqlite3.connect(folder / "curator.sqlite")) as db:
         (measurement,) = db.execute("SELECT id FROM measurements ORDER BY seq LIMIT 1").fetchone()
-    return {"study_id": study, "dataset_id": house.dataset, "measurement_id": measurement}, grant
+    return {"study_id": study, "dataset_id": house.dataset, "measurement_id": measurement}, grant, fresh
 
 
 def _cloned(database: Path, run: str) -> str:
@@ -193,7 +198,7 @@ def _admit(service: str, folder: Path) -> None:
 def tables() -> list[Table]:
     """Each page of each console."""
     with scratch() as folder:
-        ids, grant = _filled(folder / "curator-data")
+        ids, grant, fresh = _filled(folder / "curator-data")
         for service in _PEOPLE:
             _admit(service, folder)
         (folder / "curator-first-token").write_text("")  # it has tokens, so its first start makes none
@@ -206,15 +211,15 @@ def tables() -> list[Table]:
                 asked = wire.RunCreate(
                     name="bench",
                     curator_url=house.url,
-                    study_id=grant.study_id,
-                    token=grant.token,
+                    study_id=fresh.study_id,
+                    token=fresh.token,
                     iterations=TRIALS - 5,
                     initial_rows=5,
                     algorithm=wire.GpUcb(name="gp_ucb"),
                 )
                 run = vendor.start(asked).id
-                if vendor.wait(run, timeout_s=300).trials != TRIALS:
-                    raise Failed("the run that is cloned did not get its answers")
+                if (ended := vendor.wait(run, timeout_s=300)).trials != TRIALS:
+                    raise Failed(f"the run that is cloned ended so: {ended.ended_because}, {ended.problem}")
         large = _cloned(folder / "modeler-data" / "modeler.sqlite", run)
         with modeler(folder, {}) as (server, _):
             console = modeler_service.console.build()

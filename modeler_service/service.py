@@ -215,11 +215,25 @@ class Modeler:
                 found = store.run_page(db, after=after or 0, limit=limit)
             return [(row.seq, self._view(db, row.id)) for row in found]
 
-    def trials(self, identity: str, after: int, limit: int) -> list[wire.TrialView]:
-        """Trials of a run in order."""
+    def trials(self, identity: str, after: int | None, limit: int, *, newest: bool = False) -> list[wire.TrialView]:
+        """Trials of a run: those after one in order, or before it with the ``newest`` first."""
         with self.desk.database.read() as db:
             store.run(db, identity)
-            return [trial_view(row) for row in store.trial_page(db, identity, after=after, limit=limit)]
+            if newest:
+                found = store.newest_trials(db, identity, before=after, limit=limit)
+            else:
+                found = store.trial_page(db, identity, after=after or 0, limit=limit)
+            return [trial_view(row) for row in found]
+
+    def curve(self, identity: str, points: int) -> wire.RunCurve:
+        """How a run went, for a chart."""
+        with self.desk.database.read() as db:
+            row = store.run(db, identity)
+            study = wire.StudyView.model_validate_json(row.study) if row.study else None
+            largest = study is None or study.direction == "maximize"
+            count, found = store.curve(db, identity, points, largest=largest)
+        shown = [wire.CurvePoint(number=p.number, y=p.y, best=p.best, mean=p.mean, sd=p.sd) for p in found]
+        return wire.RunCurve(trials=count, points=shown)
 
     def recommendation(self, identity: str, over: Over) -> wire.Recommendation:
         """The row to take: as it was stored at the run's end, or computed now."""

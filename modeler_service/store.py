@@ -7,6 +7,7 @@ from sqlalchemy import (
     Column,
     Float,
     ForeignKey,
+    Index,
     Integer,
     LargeBinary,
     MetaData,
@@ -18,6 +19,7 @@ from sqlalchemy import (
     bindparam,
     func,
     select,
+    text,
     true,
     update,
 )
@@ -79,6 +81,12 @@ trials = Table(
     Column("reply", LargeBinary),  # of the query: with its first trial
     Column("fitted", Text),  # the hyper-parameters it was chosen with, where they are new
     PrimaryKeyConstraint("run_id", "number"),
+    # Pages of long runs read these alone, and not the replies beside them.
+    Index("trials_by_y", "run_id", "y", "number"),
+    Index("trials_of_curve", "run_id", "number", "y", "mean", "sd"),
+    Index("trials_declined", "run_id", sqlite_where=text("declined = 1")),
+    Index("trials_pending", "run_id", "asked_at", sqlite_where=text("asked_at IS NOT NULL AND answered_at IS NULL")),
+    Index("trials_fitted", "run_id", "number", sqlite_where=text("fitted IS NOT NULL")),
 )
 versions = Table(
     "versions",
@@ -232,6 +240,24 @@ def trial_page(db: Connection, run_id: str, *, after: int = 0, limit: int = -1) 
     return list(db.execute(select(trials).where(where).order_by(trials.c.number).limit(limit)))
 
 
+def newest_trials(db: Connection, run_id: str, *, before: int | None, limit: int) -> list[Row[Any]]:
+    """Trials with a smaller number, the largest first; None: from the newest on."""
+    where = (trials.c.run_id == run_id) & (true() if before is None else trials.c.number < before)
+    return list(db.execute(select(trials).where(where).order_by(trials.c.number.desc()).limit(limit)))
+
+
+def curve(db: Connection, run_id: str, points: int, *, largest: bool) -> tuple[int, list[Row[Any]]]:
+    """How many trials a run has, and at most ``points`` at even distances, each with the best y until it."""
+    of_run = trials.c.run_id == run_id
+    count = db.execute(select(func.count()).select_from(trials).where(of_run)).scalar_one()
+    best = (func.max if largest else func.min)(trials.c.y).over(order_by=trials.c.number)
+    told = select(*(trials.c[name] for name in ("number", "y", "mean", "sd")), best.label("best")).where(of_run)
+    found = told.subquery()
+    every = max(1, -(-count // (points - 1)))
+    chosen = ((found.c.number - 1) % every == 0) | (found.c.number == count)
+    return int(count), list(db.execute(select(found).where(chosen).order_by(found.c.number)))
+
+
 def answered(db: Connection, run_id: str) -> int:
     """How many trials of a run have an answer."""
     where = (trials.c.run_id == run_id) & trials.c.y.is_not(None)
@@ -240,7 +266,7 @@ def answered(db: Connection, run_id: str) -> int:
 
 def declined(db: Connection, run_id: str) -> int:
     """How many trials of a run were declined."""
-    where = (trials.c.run_id == run_id) & (trials.c.declined == 1)
+    where = (trials.c.run_id == run_id) & text("declined = 1")  # as its index says it
     return int(db.execute(select(func.count()).select_from(trials).where(where)).scalar_one())
 
 

@@ -1,7 +1,6 @@
 """Charts of runs: what was answered, what was believed of the chosen rows, what is believed of the others."""
 
 from collections.abc import Sequence
-from itertools import accumulate
 
 from shared import wire
 from shared.serving.console import charts
@@ -10,25 +9,22 @@ from shared.serving.console.charts import Chart, Level, Points, Series
 _WIDE = 1.959963984540054  # of a normal, for 95 %
 
 
-def best_so_far(trials: Sequence[wire.TrialView], direction: str) -> Series:
+def best_so_far(points: Sequence[wire.CurvePoint]) -> Series:
     """The best y until each trial."""
-    told = [trial for trial in trials if trial.y is not None]
-    better = max if direction == "maximize" else min
-    best = list(accumulate((trial.y for trial in told if trial.y is not None), better))
-    return Series("best so far", [trial.number for trial in told], best, is_step=True)
+    told = [point for point in points if point.best is not None]
+    return Series("best so far", [point.number for point in told], [point.best for point in told], is_step=True)
 
 
-def convergence(run: wire.RunView, trials: Sequence[wire.TrialView]) -> Chart:
+def convergence(run: wire.RunView, points: Sequence[wire.CurvePoint]) -> Chart:
     """Each answer, and the best so far."""
-    numbers = [trial.number for trial in trials]
-    answers = Series("answer", numbers, [trial.y for trial in trials], dots=True)
+    numbers = [point.number for point in points]
+    answers = Series("answer", numbers, [point.y for point in points], dots=True)
     levels = [] if run.stop.target is None else [Level(run.stop.target, "target")]
-    direction = run.study.direction if run.study else "maximize"
-    series = [best_so_far(trials, direction), answers]
+    series = [best_so_far(points), answers]
     return charts.line("convergence", "Answers and the best so far", series, x="trial", y="y", levels=levels)
 
 
-def beliefs(trials: Sequence[wire.TrialView]) -> Chart | None:
+def beliefs(trials: Sequence[wire.CurvePoint]) -> Chart | None:
     """What the algorithm expected of each row that it chose, and what came of it; None where it expects nothing."""
     known = [trial for trial in trials if trial.mean is not None and trial.sd is not None]
     if not known:
@@ -71,10 +67,10 @@ def _group(name: str, points: Sequence[wire.MapPoint], *, is_ring: bool) -> Poin
     )
 
 
-def compared(runs: Sequence[tuple[wire.RunView, Sequence[wire.TrialView]]]) -> Chart:
+def compared(runs: Sequence[tuple[wire.RunView, Sequence[wire.CurvePoint]]]) -> Chart:
     """The best so far of several runs."""
     series = []
-    for run, trials in runs:
-        one = best_so_far(trials, run.study.direction if run.study else "maximize")
+    for run, points in runs:
+        one = best_so_far(points)
         series.append(Series(f"{run.name} ({run.id[-6:]})", one.x, one.y, is_step=True))
     return charts.line("compared", "Best answer so far", series, x="trial", y="y")

@@ -11,7 +11,8 @@ from shared import wire
 from shared.serving.console import ApiProblem, Form, Page, Pages
 
 pages = Pages()
-_DRAWN_MAX = 5_000
+_DRAWN_MAX = 500
+_LAST = 5
 _COMPARED_MAX = 6
 _TRAIL = [("Runs", "/runs")]
 
@@ -24,34 +25,30 @@ async def runs(page: Page) -> Response:
     return page.show("runs_list.html", title="Runs", found=found)
 
 
-async def trials_of(page: Page, run_id: str) -> list[wire.TrialView]:
-    """The first trials of a run: as many as a chart can show."""
-    found: list[wire.TrialView] = []
-    token: str | None = None
-    while len(found) < _DRAWN_MAX:
-        part = await page.api.read(f"/v1/runs/{run_id}/trials", wire.TrialPage, page_size=1_000, page_token=token)
-        found += part.trials
-        if (token := part.next_page_token) is None:
-            break
-    return found
+async def curve_of(page: Page, run_id: str) -> wire.RunCurve:
+    """How a run went, in as many points as a chart can show."""
+    return await page.api.read(f"/v1/runs/{run_id}/curve", wire.RunCurve, points=_DRAWN_MAX)
 
 
 async def _told(page: Page, run_id: str) -> dict[str, Any]:
     """What the live part of a run's page shows."""
     run = await page.api.read(f"/v1/runs/{run_id}", wire.RunView)
-    trials = await trials_of(page, run_id)
+    curve = await curve_of(page, run_id)
+    last = {"order": "newest", "page_size": _LAST}
+    trials = await page.api.read(f"/v1/runs/{run_id}/trials", wire.TrialPage, **last)
     recommendation = run.recommendation
     if recommendation is None and run.trials:
         try:
             recommendation = await page.api.read(f"/v1/runs/{run_id}/recommendation", wire.Recommendation)
         except ApiProblem:  # too much to compute at once, or another is being computed: it is told later
             recommendation = None
-    told = any(trial.y is not None for trial in trials)  # until then there is nothing to draw
-    drawn = [figures.convergence(run, trials), figures.beliefs(trials)] if told else []
+    told = any(point.y is not None for point in curve.points)  # until then there is nothing to draw
+    drawn = [figures.convergence(run, curve.points), figures.beliefs(curve.points)] if told else []
     return {
         "run": run,
         "charts": [chart for chart in drawn if chart is not None],
-        "last": list(reversed(trials[-5:])),
+        "last": trials.trials,
+        "curve": curve,
         "recommendation": recommendation,
         "most": run.iterations + run.initial_rows,
     }
@@ -120,10 +117,10 @@ async def export(page: Page) -> Response:
 async def compare(page: Page) -> Response:
     """Some runs side by side."""
     asked = list(dict.fromkeys(page.request.query_params.getlist("run")))
-    found: list[tuple[wire.RunView, Sequence[wire.TrialView]]] = []
+    found: list[tuple[wire.RunView, Sequence[wire.CurvePoint]]] = []
     for run_id in islice(asked, _COMPARED_MAX):
         one = await page.api.read(f"/v1/runs/{run_id}", wire.RunView)
-        found.append((one, await trials_of(page, run_id)))
+        found.append((one, (await curve_of(page, run_id)).points))
     studies = {one.study_id for one, _ in found}
     chart = figures.compared(found) if found else None
     told: dict[str, Any] = {

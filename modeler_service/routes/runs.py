@@ -142,12 +142,33 @@ def replace_token(
     operation_id="list_trials",
 )
 def trials(
-    run_id: RunId, modeler: ModelerDep, page_size: PageSize = 50, page_token: PageToken = None
+    run_id: RunId,
+    modeler: ModelerDep,
+    page_size: PageSize = 50,
+    page_token: PageToken = None,
+    order: Annotated[Literal["oldest", "newest"], Query(description="Which come first.")] = "oldest",
 ) -> wire.TrialPage:
-    """Chosen rows with their answers."""
-    found = modeler.trials(run_id, int(page_token or 0), page_size + 1)
+    """Chosen rows with their answers, in the order of their choice, or the newest first."""
+    after = None if page_token is None else int(page_token)
+    found = modeler.trials(run_id, after, page_size + 1, newest=order == "newest")
     shown, token = page_of(found, page_size, lambda trial: trial.number)
     return wire.TrialPage(trials=shown, next_page_token=token)
+
+
+@router.get(
+    "/{run_id}/curve",
+    response_model=wire.RunCurve,
+    responses=documented(),
+    dependencies=_READ,
+    operation_id="get_run_curve",
+)
+def curve(
+    run_id: RunId,
+    modeler: ModelerDep,
+    points: Annotated[int, Query(ge=2, le=5_000, description="At most so many.")] = 500,
+) -> wire.RunCurve:
+    """How a run went, thinned for a chart: y, the best y so far, and what was expected of the row."""
+    return modeler.curve(run_id, points)
 
 
 @router.get(

@@ -386,6 +386,23 @@ class TrialPage(Page):
     trials: list[TrialView] = Field(description="In the order of their numbers.")
 
 
+class CurvePoint(Reply):
+    """One trial of a run, for a chart. Moments as in TrialView."""
+
+    number: int = Field(description="Of the trial.")
+    y: float | None = Field(description="The outcome; null until then, and where it is declined.")
+    best: float | None = Field(description="The best y of this trial and all before it; null before the first.")
+    mean: float | None = Field(description="Posterior mean of the row; null for a random one.")
+    sd: float | None = Field(description="Posterior standard deviation; null for a random row.")
+
+
+class RunCurve(Reply):
+    """How a run went, in so many points that a chart can show them."""
+
+    trials: int = Field(description="How many there are.")
+    points: list[CurvePoint] = Field(description="Trials at even distances, the first and the last among them.")
+
+
 class AnswerVersion(Reply):
     """What was once known of a trial: of queries that people answer, each version that the run took."""
 
