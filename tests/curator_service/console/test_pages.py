@@ -173,7 +173,7 @@ def test_a_refused_file_is_told_by_row_and_column_and_what_was_typed_stays(owner
     _upload(owner, "a,b\n1,2\nx,3\n4,\n", name="My data", public="yes")
     assert owner.status == 422
     assert "row 2, line 3, column a" in owner.shown
-    assert "row 3 line 4 column b" in owner.shown
+    assert "row 3, line 4, column b" in owner.shown
     kept = owner.form("/datasets")
     assert (kept["name"], kept["public"]) == ("My data", "yes")
     assert len(owner.get("/datasets").text) == before
