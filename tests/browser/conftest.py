@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import uvicorn
+from axe_playwright_python.base import AxeResults
 from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
 from playwright.sync_api import Browser, BrowserContext, Page, Response, expect, sync_playwright
@@ -26,8 +27,10 @@ PATIENCE_MS = 60_000
 """The machine may be busy; nothing here is about speed."""
 SCREENSHOTS = os.environ.get("BLINDOPT_SCREENSHOTS", "")
 """1: the pictures that docs/ shows, into docs/screenshots. all: every page too, into tests/browser/screenshots."""
-OF_COLOURS = {"resultTypes": ["violations"], "runOnly": ["color-contrast", "link-in-text-block"]}
+IN_BOTH = {"resultTypes": ["violations"], "preload": False}
+IN_DARK = IN_BOTH | {"runOnly": ["color-contrast", "link-in-text-block"]}
 """What of axe can differ between light and dark."""
+AXE = Axe()
 HOW = "tests in a browser need Debian's chromium (apt-get install chromium): README says so"
 # Nothing of the browser's own goes out: no updates, no metrics, no look-ups.
 QUIET = (
@@ -130,9 +133,11 @@ class Visitor:
     def faults(self, *, dark: bool = True) -> list[str]:
         """What axe finds wrong with the page that is open, as it is now; light, and dark."""
         found = []
-        for scheme in ("light", "dark") if dark else ("light",):
+        if not self.page.evaluate("'axe' in window"):
+            self.page.evaluate(AXE.axe_script)
+        for scheme, options in (("light", IN_BOTH), ("dark", IN_DARK))[: 1 + dark]:
             self.page.emulate_media(color_scheme=scheme)
-            told = Axe().run(self.page, **({"options": OF_COLOURS} if scheme == "dark" else {}))
+            told = AxeResults(self.page.evaluate("options => axe.run(options)", options))
             if told.violations_count:
                 found.append(f"{self.page.url} ({scheme}): {told.generate_report()[:3000]}")
         self.page.emulate_media(color_scheme="light")

@@ -85,7 +85,6 @@ def test_both_stories_from_an_empty_installation(town, enter):
 def owner_opens_a_study(olga):
     page = olga.page
     expect(page.get_by_text("There is no dataset yet.")).to_be_visible()
-    olga.audit()
     dataset = refused_then_taken(olga)
     expect(page.get_by_role("table", name="What was understood")).to_contain_text("area_m2")
     olga.picture("owner-1-understood", 640)
@@ -107,7 +106,6 @@ def owner_opens_a_study(olga):
     olga.picture("owner-3-preview", 980, at="#preview")
     olga.shoot("study-previewed")
     acts.release(olga)
-    olga.audit()
     access = acts.grant(olga, study, "Vera of House Finders")
     assert access.study == study
     olga.picture("owner-4-grant", 760, hidden="#f-token")
@@ -131,9 +129,7 @@ def refused_then_taken(olga):
 
 def vendor_starts_a_run(vera, access):
     page = vera.page
-    vera.audit()
     vera.open("/console/start")
-    vera.audit()
 
     def look():
         page.get_by_role("button", name="Test the connection").click()
@@ -165,7 +161,6 @@ def measurer_answers_ten(mia):
         if answered == 1:
             refuse_a_slip(mia, value, typed)
         if answered == 0:
-            mia.audit()
             mia.picture("owner-5-inbox", 790)
             with page.expect_navigation():  # passed over, and asked again
                 page.keyboard.press("s")
@@ -196,7 +191,6 @@ def vendor_finds_the_house(vera, run):
     prices = [price(area, built) for _, area, built in houses()]
     assert best >= sorted(prices)[int(0.8 * len(prices))], (best, max(prices))
     vera.open(f"/console/runs/{run}")
-    vera.audit()
     vera.picture("vendor-3-found", 900)
     vera.shoot("run")
     vera.press("What is believed of the candidates", "link")
