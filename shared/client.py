@@ -665,7 +665,7 @@ class WebhookClient:
             return self._asked(body, headers, read)
         except Unreachable:
             if late.is_set():
-                raise Unreachable("the other party did not answer in time") from None
+                raise Unreachable("the other party did not answer in time") from TimeoutError()
             raise
         finally:
             timer.cancel()

@@ -31,9 +31,9 @@ from tests import processes
 START_SECONDS = 60.0
 WAIT_SECONDS = 60.0
 LONGEST = (
-    "test_components.py",
-    "test_crash_matrix.py",
+    "test_stories.py",
     "test_openapi.py",
+    "test_crash_matrix.py",
     "test_api_tunings.py",
     "test_tampering.py",
     "test_black_box.py",
@@ -57,6 +57,9 @@ LONGEST = (
     "test_api_advisories.py",
     "test_private_answers.py",
     "test_stopping.py",
+    "test_people.py",
+    "test_inbox_api.py",
+    "test_components.py",
 )
 """Files that take the most seconds: first, so that two processes end at about the same time."""
 

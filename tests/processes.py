@@ -203,7 +203,6 @@ class _Server:
         """What is the server's alone stays behind."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         os.dup2(stdout, 1)
         os.dup2(stderr, 2)
         self._requests.detach()  # its number may soon be another's
@@ -223,10 +222,12 @@ def _become(request: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests: they close the socket
+    interrupts = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests: they close the socket
     for name in sys.argv[2:]:
         import_module(name)
     gc.collect()
     gc.freeze()  # a collection in a fork writes to none of these pages
     assert threading.active_count() == 1
-    _become(_Server(socket.socket(fileno=int(sys.argv[1]))).serve())
+    asked = _Server(socket.socket(fileno=int(sys.argv[1]))).serve()
+    signal.signal(signal.SIGINT, interrupts)
+    _become(asked)

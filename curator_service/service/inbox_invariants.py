@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from curator_service import store
-from curator_service.measurement.release import draws_nothing
 from curator_service.service.telling import digest
 from curator_service.store import inbox as table
 from shared import wire
@@ -135,7 +134,7 @@ class Told:
                 raise LogBroken(f"version {version} of query {row.query_id} was begun as another than was told")
         spec = wire.StudyCreate.model_validate_json(store.find(db, store.studies, row.study_id).spec)
         counted = Counter(unit for fresh in begun for unit in fresh)
-        again = 0 if draws_nothing(spec) else sum(n - 1 for n in counted.values())
+        again = 0 if spec.answers.mechanism == "none" else sum(n - 1 for n in counted.values())
         if again != self.corrections[row.query_id]:
             raise LogBroken(f"query {row.query_id} released {again} answers anew and was not charged so many")
 

@@ -8,7 +8,6 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from curator_service.store import inbox as table
-from curator_service.vault import new_id
 from shared import wire
 from shared.audit import sha256
 from shared.errors import Invalid, StateConflict
@@ -175,7 +174,14 @@ def ask(
         db,
         inquiry,
         [
-            {"id": new_id("msr"), "place": place, "row": item.row, "play": play, "plays": item.plays, **shared}
+            {
+                "id": f"msr_{secrets.token_hex(8)}",
+                "place": place,
+                "row": item.row,
+                "play": play,
+                "plays": item.plays,
+                **shared,
+            }
             for place, item in enumerate(rows)
             for play in range(1, item.plays + 1)
         ],

@@ -31,8 +31,6 @@ _ledger = Table(
     Index("ledger_by_study", "study_id", "seq"),
     Index("ledger_by_row", "study_id", "row", "seq", "kind", "row_queries", "row_plays", "row_total"),
 )
-ABOUT_A_ROW = ("answers", "correction")
-"""Kinds of lines that charge one row."""
 _LAST = Prepared(
     select(_ledger.c.release, _ledger.c.total, _ledger.c.total_plays)
     .where(_ledger.c.study_id == bindparam("study"))
@@ -121,26 +119,37 @@ def page(db: Connection, study_id: str, *, after: int, limit: int) -> list[Any]:
     return list(db.execute(select(_ledger).where(where).order_by(_ledger.c.seq).limit(limit)))
 
 
+def _last_of_rows(study_id: str, after: int = -1) -> Any:
+    """Places of the last line about every row. A refusal repeats what its row had: it need not be told apart here.
+
+    By the index ``ledger_by_row`` alone: to look at each line of a study takes far longer.
+    """
+    where = (_ledger.c.study_id == study_id) & (_ledger.c.row > after)
+    return select(func.max(_ledger.c.seq)).where(where).group_by(_ledger.c.row)
+
+
+_ASKED = _ledger.c.row_queries > 0
+"""Not rows that were refused and nothing else."""
+
+
 def exposure(db: Connection, study_id: str, *, after: int, limit: int) -> list[Any]:
     """The last line of every row that was asked, by row."""
-    where = (_ledger.c.study_id == study_id) & _ledger.c.kind.in_(ABOUT_A_ROW) & (_ledger.c.row > after)
-    latest = select(func.max(_ledger.c.seq)).where(where).group_by(_ledger.c.row).order_by(_ledger.c.row).limit(limit)
-    return list(db.execute(select(_ledger).where(_ledger.c.seq.in_(latest)).order_by(_ledger.c.row)))
+    latest = _ledger.c.seq.in_(_last_of_rows(study_id, after))
+    return list(db.execute(select(_ledger).where(latest & _ASKED).order_by(_ledger.c.row).limit(limit)))
 
 
 def asked_rows(db: Connection, study_id: str) -> list[tuple[int, int, int]]:
     """What was spent on answers, measurements, and how many rows have just these; rows never asked are not in it."""
-    where = (_ledger.c.study_id == study_id) & _ledger.c.kind.in_(ABOUT_A_ROW)
-    latest = select(func.max(_ledger.c.seq)).where(where).group_by(_ledger.c.row)
+    latest = _ledger.c.seq.in_(_last_of_rows(study_id))
     what = _ledger.c.row_total, _ledger.c.row_plays
-    found = select(*what, func.count()).where(_ledger.c.seq.in_(latest)).group_by(*what)
+    found = select(*what, func.count()).where(latest & _ASKED).group_by(*what)
     return [(total, plays, rows) for total, plays, rows in db.execute(found)]
 
 
 def most_spent(db: Connection, study_id: str) -> int:
     """What the answers about the row that spent most have cost."""
-    where = (_ledger.c.study_id == study_id) & (_ledger.c.kind == "answers")
-    return db.execute(select(func.max(_ledger.c.row_total)).where(where)).scalar_one() or 0
+    latest = _ledger.c.seq.in_(_last_of_rows(study_id))
+    return db.execute(select(func.max(_ledger.c.row_total)).where(latest)).scalar_one() or 0
 
 
 def thinned(db: Connection, study_id: str, points: int) -> tuple[int, list[Any]]:

@@ -16,6 +16,7 @@ from shared.serving.store import logs
 from shared.serving.verifier import Verifier
 
 ANSWERS = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.25", value_bound=2.0)
+REFUSED = 399
 BUDGET = wire.Budget(epsilon_per_row="5", queries=60)
 
 
@@ -33,6 +34,9 @@ def asked(owner, curator, dataset, open_study):
         for i in range(32):
             rows = [wire.RowPlays(row=(i * i) % 23, plays=1 + (i % 7 == 0) * 2 - (i == 0))]
             modeler.ask(wire.QueryRequest(rows=rows), key=f"overview-{i}")
+    with curator.http(made.token, **{"Idempotency-Key": "too much"}) as api:  # refused, and about a row of its own
+        rows = [{"row": REFUSED, "plays": 13}]
+        assert api.post(f"/v1/studies/{made.id}/queries", json={"rows": rows}).status_code == 403
     return made
 
 
@@ -52,7 +56,7 @@ def test_an_account_is_what_the_ledger_adds_up_to(curator, owner, asked):
             by_row[line.row] += Decimal(line.epsilon)
     assert Decimal(told["total_epsilon"]) == 2 + sum(by_row.values())
     assert Decimal(told["row_epsilon"]) == 2 + max(by_row.values())
-    assert told["total_plays"] == sum(line.plays for line in lines)
+    assert told["total_plays"] == sum(line.plays for line in lines if line.kind != "refused")
     listed = _get(curator, "/v1/accounts", page_size=1000)["accounts"]
     assert told in listed
 
@@ -70,11 +74,15 @@ def test_a_thinned_ledger_is_some_of_its_lines_with_the_last(curator, owner, ask
 
 
 def test_the_histogram_counts_every_row_once(curator, owner, asked, small):
-    plays = Counter(row.row for row in owner.ledger(asked.id) for _ in range(row.plays) if row.kind == "answers")
+    plays = Counter(row.row for row in owner.ledger(asked.id) for _ in range(row.plays) if row.kind != "refused")
     slow = Counter(plays.values())
     slow[0] = len(small.x) - len(plays)
     told = _get(curator, f"/v1/studies/{asked.id}/exposure/histogram")["counts"]
     assert {part["plays"]: part["rows"] for part in told} == dict(slow)
+    assert [line.kind for line in owner.ledger(asked.id) if line.row == REFUSED] == ["refused"]
+    exposed = _get(curator, f"/v1/studies/{asked.id}/exposure", page_size=5)
+    assert [row["row"] for row in exposed["rows"]] == sorted(plays)[:5]
+    assert REFUSED not in [row["row"] for row in _get(curator, f"/v1/studies/{asked.id}/exposure")["rows"]]
 
 
 def test_a_check_tells_what_the_draft_then_is_and_makes_none(curator, owner, dataset, small):

@@ -210,15 +210,6 @@ MADE = {
             "observations": seen((1, 0.0), passport=wire.NoisePassport(measurement_variance=0.0)),
         },
     ),
-    "an epoch of two arms": (
-        "observations.1",
-        {
-            "inline": inline(answers=LAPLACE),
-            "algorithm": wire.LdpMoma(name="ldp_moma", plays=3),
-            "observations": seen((1, 0.0), (2, 0.0)),
-            "iterations": 30,
-        },
-    ),
     "more observations than the loop": ("observations", {"observations": seen((1, 0.0), (2, 0.0)), "iterations": 1}),
     "noise without its size": ("inline.noise.sd", {"inline": inline(noise=wire.NoiseLaw(family="gaussian"))}),
     "plain http to another machine": (

@@ -126,6 +126,8 @@ def look(
     if place is not None:
         query = query.where(table.c.seq < place if newest else table.c.seq > place)
     if kind is not None:
+        # Bytes first: to parse every record of a long log takes ten times as long.
+        query = query.where(func.instr(table.c.body, f'"kind":"{kind}"'.encode()) > 0)
         query = query.where(func.json_extract(cast(table.c.body, Text), "$.kind") == kind)
     query = query.order_by(table.c.seq.desc() if newest else table.c.seq).limit(limit)
     return [Entry(*row) for row in db.execute(query)]

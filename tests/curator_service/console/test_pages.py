@@ -172,8 +172,8 @@ def test_a_refused_file_is_told_by_row_and_column_and_what_was_typed_stays(owner
     before = len(owner.get("/datasets").text)
     _upload(owner, "a,b\n1,2\nx,3\n4,\n", name="My data", public="yes")
     assert owner.status == 422
-    assert "row 2 line 3 column a" in owner.shown
-    assert "row 3 line 4 column b" in owner.shown
+    assert "row 2, line 3, column a" in owner.shown
+    assert "row 3, line 4, column b" in owner.shown
     kept = owner.form("/datasets")
     assert (kept["name"], kept["public"]) == ("My data", "yes")
     assert len(owner.get("/datasets").text) == before
@@ -290,7 +290,7 @@ def test_a_spreadsheet_is_checked_line_by_line_before_it_is_taken(measurer, serv
     measurer.get("/inbox/import")
     measurer.submit("/inbox/import", files=sheet("lots"), go="store")
     assert measurer.status == 422
-    assert "line 2 column value" in measurer.shown
+    assert "line 2, column value" in measurer.shown
     measurer.submit("/inbox/import", files=sheet("70"), go="check")
     assert "Nothing is stored yet" in measurer.shown
     measurer.submit("/inbox/import", files=sheet("70"), go="store")

@@ -147,7 +147,7 @@ FAULTS = [
     (Studies, "page", "GET", "/v1/studies", {}),
     (Studies, "create", "POST", "/v1/studies", "study"),
     (Datasets, "register", "POST", "/v1/datasets", {"files": {"file": ("a.csv", b"a\n1\n")}, "data": {"name": "n"}}),
-    (logs, "walk", "GET", "/v1/audit/entries", {}),
+    (logs, "look", "GET", "/v1/audit/entries", {}),
     (Desk, "authenticate", "GET", "/v1/studies", {}),
 ]
 

@@ -17,7 +17,7 @@ from shared.serving import problems
 from shared.serving.tokens import Role
 
 OPEN = {"/healthz", "/readyz", "/v1/meta", "/openapi.json"}
-CHANGES_NOTHING = (":preview", ":check", ":verify", "/v1/suggestions", "/v1/notices:test")
+CHANGES_NOTHING = (":preview", ":check", ":verify", "/v1/suggestions", "/v1/notices:test", "/v1/connections:test")
 """POSTs that create and spend nothing: no key is needed, and no state is in their way."""
 ROLES = {"curator": ("owner", "measurer", "auditor", "modeler", "monitor"), "modeler": ("vendor", "viewer", "monitor")}
 
@@ -142,8 +142,9 @@ ALLOWED = {
     "modeler": {
         "POST /v1/runs": VENDOR,
         "POST /v1/suggestions": VENDOR,
+        "POST /v1/connections:test": VENDOR,
         **{f"GET {path}": VIEWERS for path in ("/v1/runs", RUN, f"{RUN}/trials", f"{RUN}/export")},
-        **{f"GET {RUN}/{part}": VIEWERS for part in ("recommendation", "posterior", "events")},
+        **{f"GET {RUN}/{part}": VIEWERS for part in ("recommendation", "posterior", "events", "map", "curve")},
         f"POST {RUN}/observations": VENDOR,
         **{f"POST {RUN}:{verb}": VENDOR for verb in ("stop", "pause", "resume", "replace_token")},
         **{f"{method} /v1/notices{what}": VENDOR for method, what in (("GET", ""), ("POST", ":test"))},
