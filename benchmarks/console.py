@@ -140,6 +140,7 @@ class _Person:
     """Somebody who has logged in at a console."""
 
     def __init__(self, server: Server) -> None:
+        self._server = server
         self._host = urlsplit(server.url).netloc
         body = urlencode({"name": "bench", "password": _PASSWORD})
         headers = {"Content-Type": "application/x-www-form-urlencoded", "Origin": server.url}
@@ -154,16 +155,20 @@ class _Person:
             reply = connection.getresponse()
             return reply.status, reply.headers.get("Set-Cookie") or "", reply.read()
 
-    def seconds(self, path: str) -> tuple[float, float, int]:
-        """Median and largest of a page after one that warms up, and its size in bytes."""
-        times = []
-        for _ in range(_ROUNDS + 1):
+    def seconds(self, path: str) -> tuple[float, float, float, int]:
+        """Median of a page after one that warms up, the largest, the server's CPU for each, and its size in bytes."""
+        times: list[float] = []
+        cpu = 0.0
+        for number in range(_ROUNDS + 1):
+            if number == 1:
+                cpu = -self._server.cpu_seconds()
             started = time.perf_counter()
             status, _, body = self._send("GET", f"/console{path}", None, {"Cookie": self._cookie})
             times.append(time.perf_counter() - started)
             if status != 200:
                 raise Failed(f"{path} answered {status}: {body[:500]!r}")
-        return float(np.median(times[1:])), max(times), len(body)
+        cpu += self._server.cpu_seconds()
+        return float(np.median(times[1:])), max(times), cpu / _ROUNDS, len(body)
 
 
 def _paths(console: Console, role: str, ids: dict[str, str]) -> list[str]:
@@ -229,7 +234,7 @@ def tables() -> list[Table]:
             of_modeler = _timed(
                 server, paths, lambda path: _plain(path, {run: f"of {TRIALS}", large: f"of {QUERIES:,}"})
             )
-    head = ["page", "seconds (median)", "seconds (most)", "bytes"]
+    head = ["page", "seconds (median)", "seconds (most)", "server CPU s", "bytes"]
     what = f"{QUERIES:,} queries, {QUERIES:,} open measurements"
     return [
         Table(f"Curator's console on {what} (goal: under {_GOAL_SECONDS:g} s)", head, of_curator),

@@ -2,6 +2,7 @@
 
 import json
 import secrets
+from collections import Counter
 from typing import Any
 
 from modeler_service import connections, store
@@ -214,6 +215,15 @@ class Modeler:
             else:
                 found = store.run_page(db, after=after or 0, limit=limit)
             return [(row.seq, self._view(db, row.id)) for row in found]
+
+    def counts(self) -> wire.RunCounts:
+        """How many runs are in each state."""
+        found: Counter[str] = Counter()
+        with self.desk.database.read() as db:
+            for state, waits, count in store.states(db):
+                waiting = "waiting_for_people" if waits == "people" else "waiting_for_curator"
+                found[waiting if state == "waiting" else state] += count
+        return wire.RunCounts(**found)
 
     def trials(self, identity: str, after: int | None, limit: int, *, newest: bool = False) -> list[wire.TrialView]:
         """Trials of a run: those after one in order, or before it with the ``newest`` first."""

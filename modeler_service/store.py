@@ -151,6 +151,12 @@ def newest_runs(db: Connection, *, before: int | None, limit: int) -> list[Row[A
     return list(db.execute(select(runs).where(where).order_by(runs.c.seq.desc()).limit(limit)))
 
 
+def states(db: Connection) -> list[tuple[str, str | None, int]]:
+    """How many runs are in each state, by what they wait for, or last waited for."""
+    found = select(runs.c.state, runs.c.waiting_for, func.count()).group_by(runs.c.state, runs.c.waiting_for)
+    return [(state, waits, count) for state, waits, count in db.execute(found)]
+
+
 def unfinished(db: Connection) -> list[Row[Any]]:
     """Runs that are queued, under way or waiting, oldest first."""
     states = ("queued", "running", "waiting")

@@ -12,13 +12,12 @@ _SHOWN = 10
 @pages.get("/", roles=("vendor", "viewer"), nav="Home")
 async def home(page: Page) -> Response:
     """Where one lands after the login."""
-    found = await page.api.read("/v1/runs", wire.RunPage, order="newest", page_size=200)
-    states = [run.state for run in found.runs]
+    found = await page.api.read("/v1/runs", wire.RunPage, order="newest", page_size=_SHOWN)
     counts = [
-        ("under way", states.count("running") + states.count("queued")),
-        ("waiting for people", sum(run.state == "waiting" and run.open_measurements > 0 for run in found.runs)),
-        ("waiting for their curator", sum(run.state == "waiting" and not run.open_measurements for run in found.runs)),
-        ("paused", states.count("paused")),
-        ("failed", states.count("failed")),
+        ("under way", found.counts.running + found.counts.queued),
+        ("waiting for people", found.counts.waiting_for_people),
+        ("waiting for their curator", found.counts.waiting_for_curator),
+        ("paused", found.counts.paused),
+        ("failed", found.counts.failed),
     ]
-    return page.show("home.html", title="Home", counts=counts, runs=found.runs[:_SHOWN], more=len(states) > _SHOWN)
+    return page.show("home.html", title="Home", counts=counts, runs=found.runs, more=found.next_page_token is not None)

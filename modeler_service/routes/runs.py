@@ -73,7 +73,7 @@ def listed(
     after = None if page_token is None else int(page_token)
     listed = modeler.runs(after, page_size + 1, newest=order == "newest")
     found, token = page_of(listed, page_size, lambda item: item[0])
-    return wire.RunPage(runs=[view for _, view in found], next_page_token=token)
+    return wire.RunPage(runs=[view for _, view in found], counts=modeler.counts(), next_page_token=token)
 
 
 @router.get(

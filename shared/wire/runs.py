@@ -345,8 +345,23 @@ class RunView(Reply):
     )
 
 
+class RunCounts(Reply):
+    """How many runs there are in a state, in all."""
+
+    queued: int = Field(0, description="Not begun yet.")
+    running: int = Field(0, description="Under way.")
+    paused: int = Field(0, description="Halted until resumed.")
+    waiting_for_people: int = Field(0, description="For answers that people or a laboratory measure.")
+    waiting_for_curator: int = Field(0, description="For a curator that does not answer.")
+    completed: int = Field(0, description="Ended well.")
+    failed: int = Field(0, description="Ended by a problem.")
+    stopped: int = Field(0, description="Ended by somebody.")
+
+
 class RunPage(Page):
     """A page of runs."""
+
+    counts: RunCounts = Field(description="How many runs are in each state: of all, not of this page.")
 
     runs: list[RunView] = Field(description="In the order of their creation.")
 

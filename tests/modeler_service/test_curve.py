@@ -80,3 +80,26 @@ def test_what_a_list_of_runs_tells_is_read_from_indexes(database, look):
     of_trials = [step for step in plans if "trials" in step]
     assert of_trials, plans
     assert all("INDEX trials_" in step for step in of_trials), of_trials
+
+
+def test_runs_are_counted_by_state_however_many_there_are(database):
+    def work(db):
+        states = {"paused": None, "waiting": "people", "completed": "people", "failed": None}
+        for number, (state, waits) in enumerate([*states.items(), ("waiting", "curator"), ("waiting", "people")]):
+            values = {"spec": "{}", "sealed_token": b"", "created_at": AT}
+            store.add_run(db, id=f"run_x{number}", state=state, waiting_for=waits, **values)
+
+    database.write(work)
+    with database.read() as db:
+        found = store.states(db)
+    assert sorted(found, key=str) == sorted(
+        [
+            ("completed", "people", 1),
+            ("failed", None, 1),
+            ("paused", None, 1),
+            ("running", None, 2),
+            ("waiting", "curator", 1),
+            ("waiting", "people", 2),
+        ],
+        key=str,
+    )
