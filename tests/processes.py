@@ -27,7 +27,7 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
 ROOT = Path(__file__).parent.parent
 PRELOADED = (
@@ -164,14 +164,14 @@ class _Server:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wakes)
 
-    def serve(self) -> dict[str, object]:
+    def serve(self) -> dict[str, Any]:
         """Returns in each fork, with its request; in the server never."""
         while True:
-            ready, _, _ = select.select([self._requests, self._wakes], [], [])
+            ready, _, _ = select.select([self._requests.fileno(), self._wakes], [], [])
             if self._wakes in ready:
                 os.read(self._wakes, 4096)
                 self._reap()
-            if self._requests in ready:
+            if self._requests.fileno() in ready:
                 request, descriptors, _, _ = socket.recv_fds(self._requests, _REQUEST_BYTES, 3)
                 if not request:
                     self._end()
@@ -199,7 +199,7 @@ class _Server:
             os.waitpid(pid, 0)
         raise SystemExit
 
-    def _leave(self, request: dict[str, object], stdout: int, stderr: int) -> dict[str, object]:
+    def _leave(self, request: dict[str, Any], stdout: int, stderr: int) -> dict[str, Any]:
         """What is the server's alone stays behind."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -210,15 +210,15 @@ class _Server:
         return request
 
 
-def _become(request: dict[str, object]) -> None:
+def _become(request: dict[str, Any]) -> None:
     """Run the module that a fork is for, as `python -m` does."""
-    os.chdir(str(request["cwd"]))
-    sys.path[0] = str(request["cwd"])
+    os.chdir(request["cwd"])
+    sys.path[0] = request["cwd"]
     os.environ.clear()
     os.environ.update(request["env"])
     sys.argv[1:] = request["arguments"]
     tempfile.tempdir = None  # TMPDIR may be another
-    runpy.run_module(str(request["module"]), run_name="__main__", alter_sys=True)
+    runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
