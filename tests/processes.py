@@ -54,7 +54,11 @@ class Forked:
         self.args = [module, *arguments]
         self.returncode: int | None = None
         self._lock = threading.Lock()
-        request = json.dumps({"module": module, "arguments": arguments, "env": dict(env), "cwd": str(cwd)})
+        umask = os.umask(0o077)  # it can only be read by setting it
+        os.umask(umask)
+        request = json.dumps(
+            {"module": module, "arguments": arguments, "env": dict(env), "cwd": str(cwd), "umask": umask}
+        )
         self._status, theirs = os.pipe()
         try:
             socket.send_fds(_server(), [request.encode()], [stdout.fileno(), stderr.fileno(), theirs])
@@ -213,6 +217,7 @@ class _Server:
 def _become(request: dict[str, Any]) -> None:
     """Run the module that a fork is for, as `python -m` does."""
     os.chdir(request["cwd"])
+    os.umask(request["umask"])
     sys.path[0] = request["cwd"]
     os.environ.clear()
     os.environ.update(request["env"])

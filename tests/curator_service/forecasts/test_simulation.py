@@ -45,10 +45,10 @@ def test_almost_all_noise_is_as_bad_as_chance_and_almost_none_as_good_as_the_row
     useless, some, free = (found["gaussian", level] for level in ("0.01", "1.5", "1000"))
     assert identity.high < 0.06 < 0.25 < chance.low
     # Over releases, the mean regret has a standard deviation of 0.033 (useless), 0.027 (some) and 0.0035 (free),
-    # around 0.37, 0.24 and 0.025; chance is at 0.35.
+    # around 0.37, 0.18 and 0.025; chance is at 0.35.
     assert abs(useless.regret - chance.regret) < 0.19
     assert abs(free.regret - identity.regret) < 0.03
-    assert some.regret > 0.1 > free.regret
+    assert some.regret > 0.05 > free.regret
     assert useless.noise_sd > some.noise_sd > free.noise_sd
     assert useless.distance_error > some.distance_error > free.distance_error > identity.distance_error == 0
 
