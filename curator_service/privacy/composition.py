@@ -17,7 +17,8 @@ import numpy as np
 
 FOURIER_ERROR = 1e-11
 """Probability by which a distribution convolved 10,000 times may be wrong: more than ten times what tests measure."""
-_TRUNCATED = 1e-13  # tails cut off in a composition: counted as an infinite loss
+_TRUNCATED = 1e-13  # tails cut off in a long composition: counted as an infinite loss
+_WHOLE = 1 << 13  # a composition of so few cells is made whole: faster than to find how much of its tails may go
 _CELLS = 200_000  # of a discretised distribution: what a second or so can convolve and read
 _SIZE_MAX = 300.0  # e^size must be a double, with room to spare
 _ORDERS = 1 + np.geomspace(1e-3, 1e7, 1_000)
@@ -106,7 +107,7 @@ def distribution_epsilon(parts: Iterable[Part], delta: float) -> float:
     whole: Any = None
     for part in parts:
         one = _distribution(part, step)
-        many = one.self_compose(part.times, _TRUNCATED) if part.times > 1 else one
+        many = one.self_compose(part.times, _cut(part, step)) if part.times > 1 else one
         whole = many if whole is None else whole.compose(many)
     with np.errstate(over="ignore"):  # a loss of hundreds divides by a mass near 0: infinity is what it compares with
         return float(whole.get_epsilon_for_delta(delta - error)) * (1 + 1e-12)
@@ -123,6 +124,12 @@ def _span(part: Part) -> float:
         return part.times * part.size**2 + 20 * part.size * math.sqrt(part.times)
     mean = part.times * part.size * math.tanh(part.size / 2)
     return min(2 * part.times * part.size, 2 * mean + 20 * part.size * math.sqrt(part.times))
+
+
+def _cut(part: Part, step: float) -> float:
+    """How much of the tails is cut off where all releases of a part are composed: a Gaussian's reach far."""
+    whole = part.kind != "gaussian" and part.times * (2 * part.size / step + 2) <= _WHOLE
+    return 0.0 if whole else _TRUNCATED
 
 
 @lru_cache(maxsize=64)

@@ -1,6 +1,7 @@
 """All of the curator's use cases, wired."""
 
 from curator_service import store
+from curator_service.privacy.loading import Loading
 from curator_service.service.accounts import Accounts
 from curator_service.service.advisories import Advisories
 from curator_service.service.bells import Bells
@@ -53,6 +54,7 @@ class Curator:
         self.witnesses = Witnesses(desk)
         self.forecasts = Forecasts(desk, vault, settings)
         self.tunings = Tunings(desk, vault, settings)
+        self._loading = Loading()
 
     def jobs(self) -> dict[str, dict[str, int]]:
         """How many jobs of each kind are in each state."""
@@ -64,9 +66,11 @@ class Curator:
         self.bells.attach()
         self.overdue.start()
         self.measurers.start()
+        self._loading.start()
 
     def close(self) -> None:
         """Stop what runs beside the requests."""
+        self._loading.close()
         self.measurers.close()
         self.overdue.close()
         self.forecasts.close()

@@ -1,0 +1,86 @@
+"""The library of tight figures comes by itself, beside the requests; figures do not depend on how or when."""
+
+import gc
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from curator_service.privacy import composition
+from curator_service.privacy.composition import Part, distribution_epsilon, tight_epsilon
+from curator_service.privacy.loading import Loading, load
+
+ROOT = Path(__file__).parents[3]
+COMPILED = "scipy/signal/_peak_finding_utils"  # a file that the library loads, and nothing else of the service does
+PARTS = [Part("gaussian", 0.27), Part("laplace", 0.2, 30)]
+SCRIPT = """
+import json, sys, threading
+from curator_service.privacy.composition import Part, tight_epsilon
+from curator_service.privacy.loading import Loading
+
+told = ["dp_accounting" in sys.modules]
+def look():
+    told.append(tight_epsilon([Part("gaussian", 0.27), Part("laplace", 0.2, 30)], 1e-6))
+
+loading, looks = Loading(0.0), [threading.Thread(target=look) for _ in range(2)]
+threads = [looks[0], loading, looks[1]] if sys.argv[1] == "before" else [loading, *looks]
+for thread in threads:
+    thread.start()
+for thread in looks:
+    thread.join()
+loading.close()
+print(json.dumps([*told, "dp_accounting" in sys.modules]))
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_who_looks_while_the_library_is_loaded_is_told_the_same(when):
+    """In a fresh process: looks from before its import beside them was begun, and from after."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, when], cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    expected = tight_epsilon(PARTS, 1e-6)
+    assert json.loads(done.stdout) == [False, expected, expected, True]
+
+
+def test_a_service_loads_it_without_being_asked(make_service, tmp_path_factory, until):
+    """A new interpreter, for the tests' own forks have it from the start; its files are those that are mapped."""
+    service = make_service("curator", tmp_path_factory.mktemp("loading"), fresh=True).start()
+    assert until(lambda: COMPILED in Path(f"/proc/{service.process.pid}/maps").read_text())
+    assert service.stop() == 0
+
+
+def test_what_closes_before_its_moment_loads_nothing(monkeypatch):
+    began = threading.Event()
+    monkeypatch.setattr("curator_service.privacy.loading.load", began.set)
+    loading = Loading(after_seconds=3_600)
+    loading.start()
+    loading.close()
+    assert not loading._thread.is_alive()
+    assert not began.is_set()
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_the_collector_of_garbage_is_left_as_it_was(collects):
+    (gc.enable if collects else gc.disable)()
+    try:
+        load()
+        assert gc.isenabled() == collects
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("part", [Part("laplace", 0.05, 90), Part("pure", 0.05, 90), Part("laplace", 0.4, 20)])
+@pytest.mark.parametrize("before", [[], [Part("gaussian", 0.27)]])
+def test_a_composition_made_whole_tells_what_one_without_its_tails_does(part, before, monkeypatch):
+    """But for the mass of the tails: cut off, they count as an infinite loss."""
+    whole = distribution_epsilon([*before, part], 1e-6)
+    monkeypatch.setattr(composition, "_WHOLE", 0)
+    cut = distribution_epsilon([*before, part], 1e-6)
+    assert whole != cut  # the control: they were made in two ways
+    assert whole == pytest.approx(cut, rel=1e-6)
+    assert whole <= cut * (1 + 1e-9)
