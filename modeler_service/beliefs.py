@@ -2,6 +2,7 @@
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from modeler_service.algorithms.algorithm import Learner
 from modeler_service.choosing import Choosing
-from modeler_service.record import Record
+from modeler_service.record import Outline, Record
 from shared import wire
 from shared.errors import Invalid, StateConflict, StillRunning
 from shared.matrix import Matrix
@@ -40,26 +41,29 @@ class Beliefs:
 
     def recommendation(self, identity: str, over: Over) -> wire.Recommendation:
         """The row to take. Raises StateConflict before an outcome is known."""
-        record = self._record(identity)
-        if not record.outcomes:
-            raise StateConflict("nothing is known yet: wait for the first answer")
+
+        def looked_at(run: Outline) -> int:
+            if not run.outcomes:
+                raise StateConflict("nothing is known yet: wait for the first answer")
+            return run.begun.n if over == "all" else min(run.begun.n, run.outcomes)
+
+        record = self._record(identity, looked_at)
         with _Held(self._lock):
-            rows = record.begun.n if over == "all" else min(record.begun.n, record.outcomes)
-            told = recommended(self._state(identity, record, rows), over)
+            told = recommended(self._state(identity, record, looked_at(record.outline)), over)
         if told is None:
             raise Invalid(f"{record.spec.algorithm.name} estimates nothing: only the rows asked can be compared")
         return told
 
     def posterior(self, identity: str, after: int, limit: int) -> tuple[int, list[wire.PosteriorPoint]]:
         """``limit`` rows from row ``after`` on, and how many outcomes they rest on."""
-        record = self._record(identity)
+        record = self._record(identity, lambda run: max(0, min(limit, run.begun.n - after)))
         rows = np.arange(after, min(after + limit, record.begun.n))
         with _Held(self._lock):
             return record.outcomes, _points(self._state(identity, record, len(rows)), rows)
 
     def top(self, identity: str, count: int) -> tuple[int, list[wire.PosteriorPoint]]:
         """The ``count`` rows of the best means, the best first; the smaller row of equals."""
-        record = self._record(identity)
+        record = self._record(identity, lambda run: run.begun.n)
         with _Held(self._lock):
             choosing = self._state(identity, record, record.begun.n)
             mean, _ = _learner(choosing).moments(np.arange(record.begun.n))
@@ -68,7 +72,7 @@ class Beliefs:
 
     def map(self, identity: str, count: int) -> wire.PosteriorMap:
         """Rows on the first two principal axes of Z: those asked, and about ``count`` others spread evenly."""
-        record = self._record(identity)
+        record = self._record(identity, lambda run: min(run.begun.n, count))  # and those asked: looked at again, below
         asked = Counter(told.row for told in [*record.observations, *record.trials])
         n = record.begun.n
         spread = np.arange(n) if n <= count else np.linspace(0, n - 1, count).astype(np.intp)
@@ -95,24 +99,29 @@ class Beliefs:
             ],
         )
 
-    def _record(self, identity: str) -> Record:
+    def _record(self, identity: str, rows: Callable[[Outline], int]) -> Record:
+        """A run's record, for a look at so many ``rows``: refused before it is read where that would take too much."""
         with self._database.read() as db:
+            outline = Outline.of(db, identity)
+            self._check(outline, rows(outline))
             return Record.of(db, identity)
+
+    def _check(self, run: Outline, rows: int) -> None:
+        if work_of(run, rows) > WORK_MAX or run.memory > self._memory_max:
+            raise Invalid(
+                f"{run.outcomes} outcomes and {rows} rows are too many to compute at once: "
+                "take fewer rows, or the export of the run"
+            )
 
     def _state(self, identity: str, record: Record, rows: int) -> Choosing:
         """The state after the answers so far, for a look at so many rows."""
-        memory, work = record.memory(record.outcomes), work_of(record, rows)
-        if work > WORK_MAX or memory > self._memory_max:
-            raise Invalid(
-                f"{record.outcomes} outcomes and {rows} rows are too many to compute at once: "
-                "take fewer rows, or the export of the run"
-            )
+        self._check(record.outline, rows)
         mark = identity, len(record.trials), record.told
         if self._kept is not None and self._kept[:3] == mark:
             return self._kept[3]
         self._kept = None  # before another one needs its memory
         choosing = record.replayed(record.candidates(self._folder))
-        if memory <= KEPT_BYTES:
+        if record.outline.memory <= KEPT_BYTES:
             self._kept = *mark, choosing
         return choosing
 
@@ -152,10 +161,10 @@ def on_axes(candidates: Matrix, rows: Rows) -> tuple[Matrix, list[float]]:
     return found, shares
 
 
-def work_of(record: Record, rows: int) -> float:
+def work_of(run: Outline, rows: int) -> float:
     """Multiplications that a look at so many rows takes, about."""
-    t, n = float(record.outcomes), float(record.begun.n)
-    match record.spec.algorithm:
+    t, n = float(run.outcomes), float(run.begun.n)
+    match run.spec.algorithm:
         case wire.RandomRows():
             return t
         case wire.FewArmsSpec():

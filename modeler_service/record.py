@@ -17,6 +17,36 @@ from shared.serving.store.database import Connection
 
 
 @dataclass(frozen=True, slots=True)
+class Outline:
+    """What a run is, and how many answers and past measurements it has: known without reading them."""
+
+    spec: wire.RunSpec
+    study: wire.StudyView | None
+    outcomes: int
+
+    @classmethod
+    def of(cls, db: Connection, identity: str) -> "Outline":
+        """The outline of a run. Raises NotFound."""
+        row = store.run(db, identity)
+        return cls(
+            spec=wire.RunSpec.model_validate_json(row.spec),
+            study=wire.StudyView.model_validate_json(row.study) if row.study else None,
+            outcomes=store.observation_count(db, identity) + store.answered(db, identity),
+        )
+
+    @property
+    def begun(self) -> wire.StudyView:
+        """What the curator told of the study. StateConflict before it did."""
+        return _begun(self.study)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the state after all outcomes needs, about."""
+        spec = self.spec.model_copy(update={"iterations": self.outcomes, "initial_rows": 0})
+        return memory_needed(spec, self.begun, 0)
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """All that is known of a run by now but the candidates. ``trials``: those that were answered, or declined.
 
@@ -49,9 +79,12 @@ class Record:
     @property
     def begun(self) -> wire.StudyView:
         """What the curator told of the study. StateConflict before it did."""
-        if self.study is None:
-            raise StateConflict("the run has not begun: its curator has told nothing yet")
-        return self.study
+        return _begun(self.study)
+
+    @property
+    def outline(self) -> Outline:
+        """Of this very record."""
+        return Outline(self.spec, self.study, self.outcomes)
 
     def candidates(self, folder: Path) -> Matrix:
         """The candidates, as they were fetched and checked. StateConflict where they are not there."""
@@ -59,11 +92,6 @@ class Record:
         if not path.exists() or matrix.digest(path) != self.begun.release_sha256:
             raise StateConflict("the candidates are not here: they are fetched when a run on the study works")
         return matrix.load(path)
-
-    def memory(self, outcomes: int) -> int:
-        """Bytes that the state after so many outcomes needs, about."""
-        spec = self.spec.model_copy(update={"iterations": outcomes, "initial_rows": 0})
-        return memory_needed(spec, self.begun, 0)
 
     def replayed(self, candidates: Matrix) -> Choosing:
         """The state after all answers as they were last told, to be looked at and not to choose from."""
@@ -74,6 +102,12 @@ class Record:
             else:
                 choosing.observe(trial.row, trial.y, wire.NoisePassport.model_validate_json(trial.passport))
         return choosing
+
+
+def _begun(study: wire.StudyView | None) -> wire.StudyView:
+    if study is None:
+        raise StateConflict("the run has not begun: its curator has told nothing yet")
+    return study
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,17 @@
-"""Rows on the principal axes of Z, against a singular value decomposition; and the map of a run over REST."""
+"""Rows on the principal axes of Z, against a singular value decomposition; maps; what is too much to look at."""
+
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from modeler_service import beliefs
+from modeler_service.record import Outline, Record
 from shared import wire
 from shared.client import VendorClient
+from shared.errors import Invalid
+from shared.serving.store.database import Database
 
 
 @pytest.mark.parametrize("r", [1, 2, 5])
@@ -41,3 +47,61 @@ def test_the_map_of_a_run_holds_every_row_asked_with_its_posterior(owner, datase
         page = {point.row: point for point in vendor.posterior(run.id, page_size=400).points}
         for row, point in points.items():
             assert (point.mean, point.sd) == pytest.approx((page[row].mean, page[row].sd), rel=1e-9, abs=1e-12)
+
+
+@dataclass
+class Reading:
+    """A database that a service has open, for reading alone."""
+
+    path: Path
+
+    def read(self):
+        return Database.read_from(self.path)
+
+
+class IsRead(Exception):
+    """The trials of a run were read."""
+
+
+LOOKS = {
+    "posterior": lambda told, run: told.posterior(run, 3, 20),
+    "top": lambda told, run: told.top(run, 5),
+    "map": lambda told, run: told.map(run, 20),
+    "recommendation": lambda told, run: told.recommendation(run, "asked"),
+    "recommendation over all": lambda told, run: told.recommendation(run, "all"),
+}
+
+
+@pytest.fixture(scope="module")
+def ended(owner, dataset, open_study, curator, modeler):
+    """A run that has ended, and the database it is in."""
+    study = open_study(owner, dataset)
+    with VendorClient(modeler.url, modeler.token) as vendor:
+        told = {"curator_url": curator.url, "study_id": study.id, "token": study.token}
+        made = wire.RunCreate(iterations=6, initial_rows=2, algorithm=wire.GpUcb(name="gp_ucb"), **told)
+        yield vendor.wait(vendor.start(made).id, timeout_s=60).id, modeler.database, modeler.data / "candidates"
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_what_is_too_much_is_refused_before_its_trials_are_read(look, ended, monkeypatch):
+    run, database, folder = ended
+
+    def read(db, identity):
+        raise IsRead
+
+    monkeypatch.setattr(Record, "of", read)
+    with pytest.raises(Invalid, match="8 outcomes and .* are too many to compute at once"):
+        LOOKS[look](beliefs.Beliefs(Reading(database), folder, 100), run)
+    with pytest.raises(IsRead):  # the control: with memory enough they are read
+        LOOKS[look](beliefs.Beliefs(Reading(database), folder, 1 << 30), run)
+    monkeypatch.setattr(beliefs, "WORK_MAX", 1.0)
+    with pytest.raises(Invalid, match="too many"):
+        LOOKS[look](beliefs.Beliefs(Reading(database), folder, 1 << 30), run)
+
+
+def test_the_outline_of_a_run_is_that_of_its_record(ended):
+    run, database, _ = ended
+    with Database.read_from(database) as db:
+        record = Record.of(db, run)
+        assert Outline.of(db, run) == record.outline
+        assert record.outcomes == len(record.trials) == 8
