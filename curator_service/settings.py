@@ -54,8 +54,11 @@ class Settings(ServiceSettings):
     measurer_timeout_seconds: float = Field(
         60.0, gt=0, le=86_400, description="How long the measurer may take to reply; what takes longer comes later."
     )
-    measurer_attempts: int = Field(
-        10, ge=1, le=100, description="How often it is asked for one measurement before that is left to people."
+    measurer_hours: float = Field(
+        72.0,
+        ge=0,
+        le=100_000,
+        description="How long after it was asked for a measurement is tried again, before it is left to people.",
     )
     forecasts_waiting_max: int = Field(8, ge=0, description="Most forecasts that wait while one runs.")
     forecast_seconds_max: int = Field(3_600, ge=1, le=1_000_000, description="A forecast that runs longer fails.")

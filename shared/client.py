@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -582,6 +584,15 @@ class OwnerClient(Client):
         return self._get("/v1/audit/consistency", wire.Consistency, first=first, second=second, grant_id=grant_id)
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class Called:
+    """What a system that was called answered; ``retry_after_s``: when it may be asked again, where it said so."""
+
+    status: int
+    body: bytes
+    retry_after_s: float | None = None
+
+
 class WebhookClient:
     """A curator's view of a system in its owner's network, which it calls: one that scores, or one that measures.
 
@@ -622,27 +633,23 @@ class WebhookClient:
 
     def ask(self, body: bytes, *, key: str, at: int) -> bytes:
         """The body of a 200 reply. Raises Unreachable where another try may help, else ProtocolViolated."""
-        told = self.ask_or_later(body, key=key, at=at, later=())
-        assert told is not None
-        return told
+        called = self.call(body, key=key, at=at)
+        if called.status in (408, 409, 425, 429) or called.status >= 500:
+            raise Unreachable(f"the other party answered {called.status}")
+        if called.status != 200:
+            raise ProtocolViolated(f"the other party answered {called.status}, which asking again would not mend")
+        return called.body
 
-    def ask_or_later(self, body: bytes, *, key: str, at: int, later: tuple[int, ...] = (202,)) -> bytes | None:
-        """The same; None for a reply that says that the answer comes ``later``."""
-        status, received = self._posted(body, key, at)
-        if status in (408, 409, 425, 429) or status >= 500:
-            raise Unreachable(f"the other party answered {status}")
-        if status in later:
-            return None
-        if status != 200:
-            raise ProtocolViolated(f"the other party answered {status}, which asking again would not mend")
-        return received
+    def call(self, body: bytes, *, key: str, at: int) -> Called:
+        """What is answered, whatever its status. Raises Unreachable where nothing is."""
+        return self._posted(body, key, at)
 
     def status(self, body: bytes, *, key: str, at: int) -> int:
         """The status of a reply, of which nothing else is read. Raises Unreachable where none came."""
-        return self._posted(body, key, at, read=False)[0]
+        return self._posted(body, key, at, read=False).status
 
-    def _posted(self, body: bytes, key: str, at: int, *, read: bool = True) -> tuple[int, bytes]:
-        """Status and body of one reply, in time or not at all."""
+    def _posted(self, body: bytes, key: str, at: int, *, read: bool = True) -> Called:
+        """One reply, in time or not at all."""
         headers = {
             "Content-Type": "application/json",
             "Idempotency-Key": key,
@@ -670,14 +677,30 @@ class WebhookClient:
         finally:
             timer.cancel()
 
-    def _asked(self, body: bytes, headers: dict[str, str], read: bool) -> tuple[int, bytes]:
+    def _asked(self, body: bytes, headers: dict[str, str], read: bool) -> Called:
         def connected(event: str, told: dict[str, Any]) -> None:
             if event.endswith(("connect_tcp.complete", "start_tls.complete")):
                 self._socket = told["return_value"].get_extra_info("socket")
 
         said: dict[str, Any] = {"content": body, "headers": headers, "extensions": {"trace": connected}}
         with _transport_errors(), self._http.stream("POST", self._url, **said) as response:
-            return response.status_code, b"".join(_at_most(response, self._reply_max_bytes)) if read else b""
+            told = b"".join(_at_most(response, self._reply_max_bytes)) if read else b""
+            return Called(response.status_code, told, seconds_until(response.headers.get("Retry-After", "")))
+
+
+def seconds_until(told: str) -> float | None:
+    """What a Retry-After header says (RFC 9110, 10.2.3): seconds, or a date. None for anything else.
+
+    >>> seconds_until("120"), seconds_until("soon"), seconds_until("Wed, 21 Oct 2015 07:28:00 GMT")
+    (120.0, None, 0.0)
+    """
+    if (seconds := _seconds(told)) is not None:
+        return seconds
+    try:
+        at = parsedate_to_datetime(told[:100])
+    except (ValueError, OverflowError):
+        return None
+    return max(0.0, (at.replace(tzinfo=at.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
 
 
 def webhook_signature(secret: bytes, body: bytes, at: int) -> str:
@@ -696,6 +719,15 @@ class MeasurerClient(Client):
             lambda token: self.inbox_page(study_id=study_id, state=state, query_id=query_id, page_token=token)
         ):
             yield from page.items
+
+    def system(self) -> wire.MeasuringSystem:
+        """How the owner's system that measures does."""
+        return self._get("/v1/inbox/system", wire.MeasuringSystem)
+
+    def try_again(self, measurement_id: str | None = None, *, key: str | None = None) -> wire.TriedAgain:
+        """Have the owner's system asked now: for one measurement, or for all that wait or were given up."""
+        what = "system" if measurement_id is None else f"measurements/{measurement_id}"
+        return self._post(f"/v1/inbox/{what}:try_again", wire.TriedAgain, key=key)
 
     def inbox_page(self, *, page_size: int = 1_000, **chosen: Any) -> wire.InboxPage:
         """A page of them, and how many are open."""

@@ -41,11 +41,14 @@ def listed(
     study_id: OfStudy = None,
     query_id: OfQuery = None,
     state: Annotated[Filter, Query(description="In this state alone.")] = "open",
+    system: Annotated[
+        wire.Asking | None, Query(description="Of these, those to which the owner's system stands so.")
+    ] = None,
     page_size: PageSize = 50,
     page_token: PageToken = None,
 ) -> wire.InboxPage:
     """Measurements that were asked for, oldest first; those that are open unless told."""
-    found, waiting = curator.inbox.page(state, study_id, query_id, int(page_token or 0), page_size + 1)
+    found, waiting = curator.inbox.page(state, study_id, query_id, int(page_token or 0), page_size + 1, system)
     shown, token = page_of(found, page_size, lambda item: item.seq)
     return wire.InboxPage(items=shown, open=waiting, next_page_token=token)
 
@@ -59,6 +62,39 @@ def listed(
 def one(measurement_id: MeasurementId, curator: CuratorDep) -> wire.InboxItem:
     """One measurement, with what was told of it last."""
     return curator.inbox.one(measurement_id)
+
+
+@router.post(
+    "/v1/inbox/measurements/{measurement_id}:try_again",
+    response_model=wire.TriedAgain,
+    responses=documented(409),
+    operation_id="try_measurement_again",
+)
+def try_one_again(request: Request, measurement_id: MeasurementId, who: AskedDep, curator: CuratorDep) -> Response:
+    """Ask the owner's system for it now, whenever its next attempt was to be, and also where it was given up."""
+    return answer(request, curator.measurers.try_again(who, measurement_id))
+
+
+@router.get(
+    "/v1/inbox/system",
+    response_model=wire.MeasuringSystem,
+    responses=documented(),
+    operation_id="get_measuring_system",
+)
+def system(curator: CuratorDep) -> wire.MeasuringSystem:
+    """How the owner's system that measures does, and how much is to be asked of it."""
+    return curator.measurers.system()
+
+
+@router.post(
+    "/v1/inbox/system:try_again",
+    response_model=wire.TriedAgain,
+    responses=documented(409),
+    operation_id="try_measurements_again",
+)
+def try_all_again(request: Request, who: AskedDep, curator: CuratorDep) -> Response:
+    """Ask it now for what waits for its next attempt and for what was given up: for the oldest 10,000 of them."""
+    return answer(request, curator.measurers.try_again(who, None))
 
 
 @router.get(

@@ -42,12 +42,20 @@ class Inbox:
     # --- looking ----------------------------------------------------------------------------------
 
     def page(
-        self, state: Filter, study_id: str | None, query_id: str | None, after: int, limit: int
+        self,
+        state: Filter,
+        study_id: str | None,
+        query_id: str | None,
+        after: int,
+        limit: int,
+        system: wire.Asking | None = None,
     ) -> tuple[list[wire.InboxItem], int]:
         """Measurements, oldest first, and how many are open in all studies."""
         states = STATES if state == "all" else (state,)
         with self._desk.database.read() as db:
-            found = table.page(db, states=states, study_id=study_id, query_id=query_id, after=after, limit=limit)
+            found = table.page(
+                db, states=states, study_id=study_id, query_id=query_id, asking=system, after=after, limit=limit
+            )
             return [self._view(db, row) for row in found], table.count_open(db)
 
     def one(self, identity: str) -> wire.InboxItem:
@@ -87,7 +95,8 @@ class Inbox:
             note=row.note,
             changed_at=moment(row.changed_at) if row.changed_at else None,
             changed_by=row.name,
-            problem=row.problem,
+            problem=row.problem if row.next_at is None else None,
+            system=system_of(row),
         )
 
     # --- telling ----------------------------------------------------------------------------------
@@ -248,3 +257,14 @@ class Inbox:
             self._versions.settle(query_ids)
         finally:
             self._bells.ring(INBOX)
+
+
+def system_of(row: Any) -> wire.SystemAsked | None:
+    """How the owner's system stands to a measurement: nothing, where people measure or it is not open."""
+    if row.state != "open" or (row.next_at is None and row.problem is None and not row.attempts):
+        return None
+    state: wire.Asking = "waiting"
+    if row.next_at is None:
+        state = "expected" if row.problem is None else "given_up"
+    next_at = moment(row.next_at) if row.next_at else None
+    return wire.SystemAsked(state=state, attempts=row.attempts, next_at=next_at, problem=row.problem)

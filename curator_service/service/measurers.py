@@ -1,7 +1,8 @@
 """The owner's own system measures: it is called with a record inside the owner's network, signed, and answers.
 
-What is left to do is in the database: a restart goes on. A retry carries the same idempotency key, so that work is not
-done twice. What the system does not measure stays in the inbox, where people can.
+What is left to do, and when, is in the database: a restart goes on. A retry carries the same idempotency key, so that
+work is not done twice. Each call is made like the first: to the address of the settings, looked up anew, and no other.
+What the system does not measure for days stays in the inbox, where people can.
 """
 
 import json
@@ -9,28 +10,31 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import get_args
+from typing import Any, Literal, get_args
 
 from curator_service.service import telling
 from curator_service.service.bells import INBOX, Bells
-from curator_service.service.inbox import Inbox
+from curator_service.service.circuit import RESPECTED_SECONDS, Circuit, chance, wait_after
+from curator_service.service.inbox import Inbox, system_of
 from curator_service.service.telling import Told
 from curator_service.settings import Settings
 from curator_service.store import inbox as table
 from shared import wire
 from shared.client import WebhookClient
 from shared.errors import BlindoptError, ProtocolViolated, StateConflict, Unreachable
-from shared.serving.desk import Desk
+from shared.serving.desk import Asked, Desk, Effect
 from shared.serving.store import logs
 from shared.serving.store.base import moment, stamp
 from shared.serving.store.database import Connection, StoreFault
+from shared.serving.store.replies import StoredReply
 
 log = logging.getLogger("blindopt.measurers")
 AT_ONCE = 4
-FIRST_WAIT_SECONDS = 0.5
-LONGEST_WAIT_SECONDS = 600.0
+ATTEMPTS_MIN = 3  # of a measurement that is old already when its turn comes
+_OF_BODY = (400, 409, 413, 415, 422)
+"""Statuses that speak of one measurement. Any other that is no success is the system's own trouble."""
 REPLY_MAX_BYTES = 64 << 10
 CLOSE_SECONDS = 1.0
 AGAIN_SECONDS = 1.0
@@ -64,9 +68,12 @@ class Measurers:
         self._inbox = inbox
         self._settings = settings
         self._clients = threading.local()  # each thread has its own
-        self._attempts = settings.measurer_attempts
+        self._tried_for = timedelta(hours=settings.measurer_hours)
         self._changed = threading.Condition()
+        self._rings = 0
         self._under_way: set[str] = set()
+        self._circuit = Circuit()
+        self._old_at = datetime.min.replace(tzinfo=UTC)
         self._closing = False
         self._threads = [
             threading.Thread(target=self._serve, daemon=True, name=f"measurer-{k}") for k in range(AT_ONCE)
@@ -74,10 +81,8 @@ class Measurers:
         bells.also(INBOX, self._look_again)
 
     def start(self) -> None:
-        """Go on with what is open, from now on; what the system failed to measure before, it is asked anew."""
+        """Go on with what is open, each at its time."""
         if self._settings.measurer_url is not None:
-            now = stamp(self._desk.clock())
-            self._desk.database.submit(lambda db: table.post_again(db, now))
             for thread in self._threads:
                 thread.start()
 
@@ -91,7 +96,45 @@ class Measurers:
 
     def _look_again(self) -> None:
         with self._changed:
+            self._rings += 1
             self._changed.notify_all()
+
+    # --- what people see, and ask -------------------------------------------------------------------
+
+    def system(self) -> wire.MeasuringSystem:
+        """How the owner's system does, and how much is to be asked of it."""
+        with self._desk.database.read() as db:
+            counts = table.count_asking(db)
+        with self._changed:
+            failures, problem, at = self._circuit.failures, self._circuit.problem, self._circuit.opens_at
+        state: Literal["none", "asked", "held"] = "asked" if at is None else "held"
+        if self._settings.measurer_url is None:
+            state = "none"
+        return wire.MeasuringSystem(state=state, failures=failures, problem=problem, next_at=at, **counts)
+
+    def try_again(self, asked: Asked, measurement_id: str | None) -> StoredReply:
+        """Ask the system now for one measurement, or for all that wait for it or were given up.
+
+        Raises StateConflict where there is no system, or it does not measure this one.
+        """
+        if self._settings.measurer_url is None:
+            raise StateConflict(NO_MEASURER)
+
+        def effect(db: Connection) -> Effect:
+            if measurement_id is not None:
+                _check_asked(table.one_view(db, measurement_id))
+            now = stamp(self._desk.clock())
+            count = table.try_again(db, now, identity=measurement_id, limit=wire.MEASUREMENTS_MAX)
+            details: dict[str, Any] = {"measurements": count}
+            if measurement_id is not None:
+                details["measurement_id"] = measurement_id
+            return Effect(wire.TriedAgain(measurements=count), "measurement.tried_again", details, 200)
+
+        reply = self._desk.once(asked, effect)
+        with self._changed:
+            self._circuit.hurry(self._desk.clock())
+        self._look_again()
+        return reply
 
     # --- the work ---------------------------------------------------------------------------------
 
@@ -115,6 +158,7 @@ class Measurers:
             finally:
                 with self._changed:
                     self._under_way.discard(identity)
+                    self._circuit.ended(identity)
 
     def _fault(self, identity: str, error: Exception) -> None:
         if not self._closing:
@@ -122,21 +166,53 @@ class Measurers:
 
     def _next(self) -> str | None:
         """The next measurement to ask for, once it is its time; None at the end."""
-        with self._changed:
-            while not self._closing:
-                now = self._desk.clock()
-                with self._desk.database.read() as db:
-                    due = table.to_post(db, stamp(now), limit=AT_ONCE + 1)
-                    first = table.next_post(db)
-                for identity in due:
-                    if identity not in self._under_way:
-                        self._under_way.add(identity)
-                        return identity
-                seconds = LOOK_SECONDS
-                if first is not None and not due:
-                    seconds = min(max((moment(first) - now).total_seconds(), 0.01), LOOK_SECONDS)
-                self._changed.wait(seconds)
+        while not self._closing:
+            with self._changed:
+                rings = self._rings
+                identity, seconds = self._due()
+            if identity is not None:
+                return identity
+            self._give_up_old()
+            with self._changed:
+                self._changed.wait_for(partial(self._is_rung, rings), seconds)
         return None
+
+    def _is_rung(self, rings: int) -> bool:
+        return self._closing or self._rings != rings
+
+    def _due(self) -> tuple[str | None, float]:
+        """A measurement that may be asked for now, or the seconds until it is worth while to look again."""
+        now, opens_at = self._desk.clock(), self._circuit.opens_at
+        if self._circuit.may_call(now):
+            with self._desk.database.read() as db:
+                due = table.to_post(db, stamp(now), limit=AT_ONCE + 1)
+                first = table.next_post(db, stamp(now))
+            for identity in due:
+                if identity not in self._under_way:
+                    self._under_way.add(identity)
+                    self._circuit.call(identity)
+                    return identity, 0.0
+            later = None if first is None else moment(first)
+        else:
+            later = opens_at if opens_at is not None and opens_at > now else None
+        if later is None:  # somebody who is under way rings
+            return None, LOOK_SECONDS
+        return None, min(max((later - now).total_seconds(), 0.01), LOOK_SECONDS)
+
+    def _give_up_old(self) -> None:
+        """While the system is down, nobody asks it for what is too old: leave that to people."""
+        now = self._desk.clock()
+        with self._changed:
+            problem = self._circuit.problem
+            if self._circuit.opens_at is None or now < self._old_at or problem is None:
+                return
+            self._old_at = now + timedelta(seconds=min(LOOK_SECONDS, max(1.0, self._tried_for.total_seconds() / 10)))
+        with self._desk.database.read() as db:
+            old = table.old_posts(db, stamp(now), stamp(now - self._tried_for), limit=wire.MEASUREMENTS_MAX)
+        if old:
+            log.warning("given up", extra={"fields": {"measurements": len(old)}})
+            self._desk.database.write(partial(table.give_up, places=old, problem=problem))
+            self._inbox.changed([])
 
     def _client(self) -> WebhookClient:
         if (client := getattr(self._clients, "client", None)) is None:
@@ -151,11 +227,20 @@ class Measurers:
             return
         body = _body(self._inbox.one(identity))
         try:
-            reply = self._client().ask_or_later(body, key=identity, at=int(time.time()))
-            told = None if reply is None else self._read(identity, row.study_id, reply)
-        except (Unreachable, ProtocolViolated) as error:
-            self._failed(identity, row.attempts + 1, str(error))
+            called = self._client().call(body, key=identity, at=int(time.time()))
+        except (Unreachable, ProtocolViolated) as error:  # nothing came, or more than is read
+            self._failed(row, str(error), of_system=isinstance(error, Unreachable))
             return
+        if called.status not in (200, 202):
+            problem, of_system = f"the other party answered {called.status}", called.status not in _OF_BODY
+            self._failed(row, problem, of_system=of_system, retry_after_s=called.retry_after_s)
+            return
+        try:
+            told = None if called.status == 202 else self._read(identity, row.study_id, called.body)
+        except ProtocolViolated as error:
+            self._failed(row, str(error), of_system=False)
+            return
+        self._succeeded()
         if told is None:  # it tells later
             self._note(identity, row.attempts + 1, None, None)
             return
@@ -165,6 +250,14 @@ class Measurers:
             self._note(identity, row.attempts + 1, None, None)
             return
         self._inbox.changed([row.query_id])
+
+    def _succeeded(self) -> None:
+        with self._changed:
+            was_open = self._circuit.opens_at is not None
+            self._circuit.succeeded()
+        if was_open:
+            log.info("the measurer is back")
+            self._look_again()
 
     def _take(self, db: Connection, query_id: str, told: Told) -> None:
         act: telling.Act = "decline" if told.value is None else "answer"
@@ -189,21 +282,37 @@ class Measurers:
             raise ProtocolViolated(f'"value" {fault}')
         return Told(identity, value=value)
 
-    def _failed(self, identity: str, attempts: int, why: str) -> None:
-        if attempts >= self._attempts:
-            problem = f"the measurer failed {attempts} times, at last: {why}"
-            log.warning("given up", extra={"fields": {"measurement_id": identity, "attempts": attempts}})
-            self._note(identity, attempts, None, problem)
+    def _failed(self, row: Any, problem: str, *, of_system: bool, retry_after_s: float | None = None) -> None:
+        """Note what was wrong, and when to ask again; ``of_system``: whether it would have been for any measurement."""
+        now, attempts = self._desk.clock(), row.attempts + 1
+        with self._changed:
+            if of_system:
+                self._circuit.failed(now, problem, retry_after_s)
+            else:
+                self._circuit.succeeded()
+        fields = {"measurement_id": row.id, "attempts": attempts}
+        if attempts >= ATTEMPTS_MIN and now - moment(row.created_at) >= self._tried_for:
+            log.warning("given up", extra={"fields": fields})
+            self._note(row.id, attempts, None, problem)
             self._inbox.changed([])
             return
-        seconds = min(FIRST_WAIT_SECONDS * 2 ** min(attempts - 1, 30), LONGEST_WAIT_SECONDS)
-        self._note(identity, attempts, stamp(self._desk.clock() + timedelta(seconds=seconds)), None)
+        log.info("not measured", extra={"fields": fields})
+        seconds = max(wait_after(attempts, chance()), min(retry_after_s or 0.0, RESPECTED_SECONDS))
+        self._note(row.id, attempts, stamp(now + timedelta(seconds=seconds)), problem)
 
     def _note(self, identity: str, attempts: int, next_at: str | None, problem: str | None) -> None:
         change: Callable[[Connection], None] = partial(
             table.attempted, identity=identity, attempts=attempts, next_at=next_at, problem=problem
         )
         self._desk.database.write(change)
+
+
+def _check_asked(row: Any) -> None:
+    """Raises StateConflict where there is nothing to ask the owner's system about a measurement."""
+    if row.state != "open":
+        raise StateConflict(f"the measurement is {row.state}: there is nothing to ask")
+    if system_of(row) is None:
+        raise StateConflict("no system measures this one: answer or decline it")
 
 
 def _body(item: wire.InboxItem) -> bytes:

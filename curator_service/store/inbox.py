@@ -1,7 +1,7 @@
 """The tables of what people and systems measure: what was asked, what was told of it, and what the modeler was told."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from sqlalchemy import (
     Column,
@@ -28,6 +28,8 @@ from shared.errors import NotFound
 from shared.serving.store.database import Connection
 from shared.serving.store.prepared import Prepared
 
+_LEFT = "state = 'open' AND next_at IS NULL AND (attempts > 0 OR problem IS NOT NULL)"
+"""Measurements that the owner's system is asked for no more: it tells later, or it was given up."""
 inquiries = Table(
     "inquiries",
     METADATA,
@@ -69,10 +71,12 @@ measurements = Table(
     Index("measurements_by_state", "state", "seq"),
     Index("measurements_by_study", "study_id", "state", "seq"),
     Index("measurements_to_post", "next_at", sqlite_where=text("next_at IS NOT NULL")),
+    Index("measurements_left", "seq", "problem", sqlite_where=text(_LEFT)),
 )
 """One for each play of each item of a query, which is at ``place``. ``entry``: the last one about it.
 
-``attempts``, ``next_at``, ``problem``: how often the owner's system was asked, when it is again, why it is not.
+``attempts``, ``next_at``, ``problem``: how often the owner's system was asked, when it is again, and what was wrong at
+the last time. Open with neither a time nor a problem, after an attempt: it said that it tells later.
 """
 entries = Table(
     "entries",
@@ -125,6 +129,15 @@ LATEST = Prepared(
 _INQUIRY = Prepared(select(inquiries).where(inquiries.c.query_id == bindparam("query")))
 
 
+Asking = Literal["waiting", "expected", "given_up"]
+"""How the owner's system stands to an open measurement."""
+_ASKING: dict[Asking, Any] = {
+    "waiting": measurements.c.next_at.is_not(None),
+    "expected": text(_LEFT) & measurements.c.problem.is_(None),
+    "given_up": text(_LEFT) & measurements.c.problem.is_not(None),
+}
+
+
 def ask(db: Connection, inquiry: dict[str, Any], asked: Sequence[dict[str, Any]]) -> None:
     """Record a query that somebody must measure."""
     db.execute(inquiries.insert(), {"begun": 0, "version": 0, "lost": 0, "open": len(asked), **inquiry})
@@ -154,10 +167,19 @@ def some(db: Connection, identities: Sequence[str]) -> dict[str, Row[Any]]:
 
 
 def page(
-    db: Connection, *, states: Sequence[str], study_id: str | None, query_id: str | None, after: int, limit: int
+    db: Connection,
+    *,
+    states: Sequence[str],
+    study_id: str | None,
+    query_id: str | None,
+    asking: Asking | None = None,
+    after: int,
+    limit: int,
 ) -> list[Row[Any]]:
     """Measurements with the last entry about each, when they were asked and until when, in the order of asking."""
-    where = [measurements.c.seq > after]
+    where: list[Any] = [measurements.c.seq > after]
+    if asking is not None:
+        where.append(_ASKING[asking])
     if study_id is not None:
         where.append(measurements.c.study_id == study_id)
     if query_id is not None:
@@ -326,10 +348,11 @@ def to_post(db: Connection, now: str, *, limit: int) -> list[str]:
     )
 
 
-def next_post(db: Connection) -> str | None:
-    """When the owner's system is to be asked next."""
-    where = measurements.c.next_at.is_not(None) & (measurements.c.state == "open")
-    found: str | None = db.execute(select(func.min(measurements.c.next_at)).where(where)).scalar_one()
+def next_post(db: Connection, now: str) -> str | None:
+    """When the owner's system is to be asked next, after now."""
+    where = (measurements.c.next_at > now) & (measurements.c.state == "open")
+    query = select(measurements.c.next_at).where(where).order_by(measurements.c.next_at).limit(1)
+    found: str | None = db.execute(query).scalar()
     return found
 
 
@@ -339,17 +362,48 @@ def attempted(db: Connection, identity: str, *, attempts: int, next_at: str | No
     db.execute(update(measurements).where(where).values(attempts=attempts, next_at=next_at, problem=problem))
 
 
-def post_again(db: Connection, now: str) -> None:
-    """Ask the owner's system anew for what it failed to measure."""
-    where = (measurements.c.state == "open") & measurements.c.problem.is_not(None)
-    db.execute(update(measurements).where(where).values(attempts=0, next_at=now, problem=None))
+def try_again(db: Connection, now: str, *, identity: str | None, limit: int) -> int:
+    """Let the owner's system be asked now, as if for the first time; for how many measurements that was later.
+
+    One, whatever was said of it before; or the oldest that wait for their next attempt or were given up.
+    """
+    where = measurements.c.state == "open"
+    if identity is not None:
+        where &= measurements.c.id == identity
+    else:
+        where &= (measurements.c.next_at > now) | (text(_LEFT) & measurements.c.problem.is_not(None))
+    chosen = select(measurements.c.seq).where(where).order_by(measurements.c.seq).limit(limit)
+    begun = update(measurements).where(measurements.c.seq.in_(chosen)).values(attempts=0, next_at=now)
+    return db.execute(begun).rowcount
+
+
+def old_posts(db: Connection, now: str, before: str, *, limit: int) -> list[int]:
+    """Places of measurements that the owner's system is due to be asked for and that were asked for ``before``."""
+    joined = measurements.join(inquiries, inquiries.c.query_id == measurements.c.query_id)
+    where = (measurements.c.next_at <= now) & (measurements.c.state == "open") & (inquiries.c.created_at < before)
+    return list(db.execute(select(measurements.c.seq).select_from(joined).where(where).limit(limit)).scalars())
+
+
+def give_up(db: Connection, places: Sequence[int], problem: str) -> None:
+    """Ask the owner's system no more for what is open of these. What was wrong at its last attempt stays."""
+    where = (measurements.c.seq == bindparam("place")) & (measurements.c.state == "open")
+    given_up = {"next_at": None, "problem": func.coalesce(measurements.c.problem, problem)}
+    db.execute(update(measurements).where(where).values(**given_up), [{"place": place} for place in places])
+
+
+def count_asking(db: Connection) -> dict[Asking, int]:
+    """How many open measurements the owner's system is to be asked for, tells later, and was given up for."""
+    return {
+        name: int(db.execute(select(func.count()).select_from(measurements).where(where)).scalar_one())
+        for name, where in _ASKING.items()
+    }
 
 
 def lose(db: Connection) -> None:
     """Tell nothing more of any query that is here."""
     db.execute(update(inquiries).values(lost=1))
-    posted = measurements.c.next_at.is_not(None) | measurements.c.problem.is_not(None)
-    db.execute(update(measurements).where(posted).values(next_at=None, problem=None))
+    asked = measurements.c.next_at.is_not(None) | measurements.c.problem.is_not(None) | (measurements.c.attempts > 0)
+    db.execute(update(measurements).where(asked).values(attempts=0, next_at=None, problem=None))
 
 
 # --- for `audit verify` -----------------------------------------------------------------------------

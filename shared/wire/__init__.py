@@ -53,6 +53,7 @@ from shared.wire.forecasts import ForecastCreate, ForecastPage, ForecastPoint, F
 from shared.wire.inbox import (
     MEASUREMENTS_MAX,
     AnswerCreate,
+    Asking,
     DeclineCreate,
     DeclineReason,
     InboxImport,
@@ -60,8 +61,11 @@ from shared.wire.inbox import (
     InboxNews,
     InboxPage,
     Measured,
+    MeasuringSystem,
     QueryMeasurements,
     Shown,
+    SystemAsked,
+    TriedAgain,
 )
 from shared.wire.ledgers import Accounting, ExposurePage, LedgerEntry, LedgerPage, Loss, RowExposure, RowsLoss
 from shared.wire.measurements import ColumnMeasurement, InboxMeasurement, MeasurementSpec, WebhookMeasurement
@@ -229,6 +233,7 @@ __all__ = [
     "AnswerCreate",
     "AnswerVersion",
     "Answers",
+    "Asking",
     "Ata",
     "AuditEntry",
     "AuditPage",
@@ -319,6 +324,7 @@ __all__ = [
     "Measured",
     "Measurement",
     "MeasurementSpec",
+    "MeasuringSystem",
     "MechanismView",
     "ModelerMeta",
     "Moma",
@@ -394,6 +400,7 @@ __all__ = [
     "SuggestionObservation",
     "SuggestionReply",
     "SuggestionRequest",
+    "SystemAsked",
     "Tgp",
     "TgpTight",
     "Thompson",
@@ -401,6 +408,7 @@ __all__ = [
     "TokenView",
     "TrialPage",
     "TrialView",
+    "TriedAgain",
     "TuningAxis",
     "TuningBudget",
     "TuningCaps",

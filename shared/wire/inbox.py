@@ -24,6 +24,21 @@ class Shown(Reply):
     value: float = Field(description="In raw units.")
 
 
+Asking = Literal["waiting", "expected", "given_up"]
+"""waiting: the owner's system is asked at ``next_at``; expected: it said that it tells later; given_up: people can."""
+
+
+class SystemAsked(Reply):
+    """How the owner's system stands to an open measurement of a study that it measures."""
+
+    state: Asking = Field(
+        description="waiting: it is asked at next_at; expected: it said that it tells later; given_up: people can."
+    )
+    attempts: int = Field(ge=0, description="How often it was asked, since somebody last had it tried again.")
+    next_at: datetime | None = Field(description="When it is asked next, or soon after; null: it is not.")
+    problem: str | None = Field(description="What was wrong at the last attempt: never its own words, never a value.")
+
+
 class InboxItem(Reply):
     """One measurement that was asked for: for the owner's people, never for a modeler."""
 
@@ -52,7 +67,10 @@ class InboxItem(Reply):
     changed_at: datetime | None = Field(description="When it was last answered or declined.")
     changed_by: str | None = Field(description="By whom: a name.")
     problem: str | None = Field(
-        None, description="Why the owner's system did not measure it, where it gave up on an open one: people can."
+        None, description="Why the owner's system did not measure it, where it was given up and is open: people can."
+    )
+    system: SystemAsked | None = Field(
+        None, description="How the owner's system stands to it; null where people measure, or it is not open."
     )
 
 
@@ -68,6 +86,27 @@ class InboxNews(Reply):
 
     open: int = Field(ge=0, description="How many wait, in all studies.")
     seq: int = Field(ge=0, description="Grows with each measurement that is asked for, answered or declined.")
+
+
+class MeasuringSystem(Reply):
+    """The owner's own system that measures, as the curator sees it."""
+
+    state: Literal["none", "asked", "held"] = Field(
+        description="none: no system is set (MEASURER_URL); asked: it is asked whenever something is due; held: it "
+        "failed several times in a row, and one call at a time, from next_at on, asks whether it is back."
+    )
+    failures: int = Field(ge=0, description="Calls that failed in a row until now, since the curator's start.")
+    problem: str | None = Field(description="What was wrong at the last of them: never its own words.")
+    next_at: datetime | None = Field(description="When it is called next at the earliest; null: as soon as it is due.")
+    waiting: int = Field(ge=0, description="Open measurements that it is to be asked for.")
+    expected: int = Field(ge=0, description="Open ones of which it said that it tells later.")
+    given_up: int = Field(ge=0, description="Open ones that it is asked for no more: they wait for people.")
+
+
+class TriedAgain(Reply):
+    """What the owner's system is asked for now."""
+
+    measurements: int = Field(ge=0, description="How many; each under the key that it always had.")
 
 
 class Measured(Request):

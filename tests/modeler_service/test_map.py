@@ -90,7 +90,7 @@ def test_what_is_too_much_is_refused_before_its_trials_are_read(look, ended, mon
         raise IsRead
 
     monkeypatch.setattr(Record, "of", read)
-    with pytest.raises(Invalid, match="8 outcomes and .* are too many to compute at once"):
+    with pytest.raises(Invalid, match=r"8 outcomes and .* are too many to compute at once"):
         LOOKS[look](beliefs.Beliefs(Reading(database), folder, 100), run)
     with pytest.raises(IsRead):  # the control: with memory enough they are read
         LOOKS[look](beliefs.Beliefs(Reading(database), folder, 1 << 30), run)

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, Union
 from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
+from sqlalchemy.schema import CreateIndex
 
 from shared.errors import AuditUnavailable, StateConflict
 from shared.serving.store.prepared import Prepared, raw
@@ -308,6 +309,9 @@ def _create(db: Connection, metadata: tuple[MetaData, ...], append_only: tuple[s
         raise StateConflict(f"the database has schema {version}, this program needs {SCHEMA_VERSION}")
     for tables in metadata:
         tables.create_all(db)
+        for index in (index for known in tables.sorted_tables for index in known.indexes):
+            # One that is new to a table that is not needs no other schema.
+            db.execute(CreateIndex(index, if_not_exists=True))
     for table in append_only:
         for verb in VERBS:
             db.execute(text(APPEND_ONLY.format(table=table, verb=verb)))
