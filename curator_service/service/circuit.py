@@ -51,6 +51,10 @@ class Circuit:
         """Whether a call may be made now."""
         return self.opens_at is None or (now >= self.opens_at and self._probing is None)
 
+    def is_open(self, now: datetime) -> bool:
+        """Whether the system is taken for down, and nobody is about to find out whether it is back."""
+        return self.opens_at is not None and now < self.opens_at and self._probing is None
+
     def call(self, name: str) -> None:
         """A call is begun: ``may_call`` said so."""
         if self.opens_at is not None:

@@ -130,9 +130,9 @@ class Measurers:
                 details["measurement_id"] = measurement_id
             return Effect(wire.TriedAgain(measurements=count), "measurement.tried_again", details, 200)
 
-        reply = self._desk.once(asked, effect)
-        with self._changed:
+        with self._changed:  # first: nothing that is tried again is given up before it was
             self._circuit.hurry(self._desk.clock())
+        reply = self._desk.once(asked, effect)
         self._look_again()
         return reply
 
@@ -204,11 +204,11 @@ class Measurers:
         now = self._desk.clock()
         with self._changed:
             problem = self._circuit.problem
-            if self._circuit.opens_at is None or now < self._old_at or problem is None:
+            if problem is None or not self._circuit.is_open(now) or now < self._old_at:
                 return
             self._old_at = now + timedelta(seconds=min(LOOK_SECONDS, max(1.0, self._tried_for.total_seconds() / 10)))
         with self._desk.database.read() as db:
-            old = table.old_posts(db, stamp(now), stamp(now - self._tried_for), limit=wire.MEASUREMENTS_MAX)
+            old = table.old_posts(db, stamp(now - self._tried_for), limit=wire.MEASUREMENTS_MAX)
         if old:
             log.warning("given up", extra={"fields": {"measurements": len(old)}})
             self._desk.database.write(partial(table.give_up, places=old, problem=problem))
@@ -286,12 +286,14 @@ class Measurers:
         """Note what was wrong, and when to ask again; ``of_system``: whether it would have been for any measurement."""
         now, attempts = self._desk.clock(), row.attempts + 1
         with self._changed:
+            self._circuit.ended(row.id)
             if of_system:
                 self._circuit.failed(now, problem, retry_after_s)
             else:
                 self._circuit.succeeded()
+            enough = attempts >= ATTEMPTS_MIN or self._circuit.is_open(now)
         fields = {"measurement_id": row.id, "attempts": attempts}
-        if attempts >= ATTEMPTS_MIN and now - moment(row.created_at) >= self._tried_for:
+        if enough and now - moment(row.created_at) >= self._tried_for:
             log.warning("given up", extra={"fields": fields})
             self._note(row.id, attempts, None, problem)
             self._inbox.changed([])

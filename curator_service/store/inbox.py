@@ -71,7 +71,7 @@ measurements = Table(
     Index("measurements_by_state", "state", "seq"),
     Index("measurements_by_study", "study_id", "state", "seq"),
     Index("measurements_to_post", "next_at", sqlite_where=text("next_at IS NOT NULL")),
-    Index("measurements_left", "seq", "problem", sqlite_where=text(_LEFT)),
+    Index("measurements_left", "state", "problem", "seq", sqlite_where=text(_LEFT)),
 )
 """One for each play of each item of a query, which is at ``place``. ``entry``: the last one about it.
 
@@ -377,18 +377,18 @@ def try_again(db: Connection, now: str, *, identity: str | None, limit: int) -> 
     return db.execute(begun).rowcount
 
 
-def old_posts(db: Connection, now: str, before: str, *, limit: int) -> list[int]:
-    """Places of measurements that the owner's system is due to be asked for and that were asked for ``before``."""
+def old_posts(db: Connection, before: str, *, limit: int) -> list[int]:
+    """Places of measurements that the owner's system is to be asked for and that were asked for ``before``."""
     joined = measurements.join(inquiries, inquiries.c.query_id == measurements.c.query_id)
-    where = (measurements.c.next_at <= now) & (measurements.c.state == "open") & (inquiries.c.created_at < before)
+    where = measurements.c.next_at.is_not(None) & (measurements.c.state == "open") & (inquiries.c.created_at < before)
     return list(db.execute(select(measurements.c.seq).select_from(joined).where(where).limit(limit)).scalars())
 
 
 def give_up(db: Connection, places: Sequence[int], problem: str) -> None:
     """Ask the owner's system no more for what is open of these. What was wrong at its last attempt stays."""
-    where = (measurements.c.seq == bindparam("place")) & (measurements.c.state == "open")
+    where = (measurements.c.seq == bindparam("of")) & (measurements.c.state == "open")
     given_up = {"next_at": None, "problem": func.coalesce(measurements.c.problem, problem)}
-    db.execute(update(measurements).where(where).values(**given_up), [{"place": place} for place in places])
+    db.execute(update(measurements).where(where).values(**given_up), [{"of": place} for place in places])
 
 
 def count_asking(db: Connection) -> dict[Asking, int]:

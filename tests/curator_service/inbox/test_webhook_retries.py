@@ -10,10 +10,9 @@ import pytest
 
 from shared.errors import Remote
 from tests.curator_service.inbox.lab import KEY, opened_lab
-from tests.scale import scaled
 
 FAILED = 503, b"", {}
-MANY = scaled(200)
+MANY = 200
 
 
 @pytest.fixture
@@ -136,7 +135,7 @@ def test_a_system_that_is_down_is_asked_by_few_and_then_measures_all(lab, curato
     lab.fails = lambda said, before: (500, b"", {})
     curator = curator_of(lab, query_rows_max="1000").start()
     with study_of(curator) as study:
-        queries = [study.ask(*range(at, min(at + 100, MANY))) for at in range(0, MANY, 100)]
+        queries = [study.ask(*range(at, min(at + 100, MANY)), key=f"from {at}") for at in range(0, MANY, 100)]
         held = until(lambda: (found := study.measurer.system()).failures >= 6 and found)
         assert (held.state, held.waiting, held.given_up) == ("held", MANY, 0)
         assert held.problem == "the other party answered 500"
@@ -221,7 +220,7 @@ def test_while_the_system_is_down_what_is_too_old_is_left_to_people_without_bein
     lab.close()
     curator = curator_of(lab, measurer_hours="0.001").start()
     with study_of(curator) as study:
-        query = study.ask(*range(40))
+        query = study.ask(*range(40), key="many")
         until(lambda: study.measurer.system().given_up == 40)
         items = study.of(query.id)
         assert {item.problem for item in items} == {"the connection to the other party failed (ConnectError)"}
