@@ -15,6 +15,7 @@ from curator_service.console import (
     mechanisms,
     notices,
     studies,
+    system,
     tunings,
 )
 from shared.serving.console import Console
@@ -31,6 +32,7 @@ def build() -> Console:
         forecasts,
         grants,
         inbox_files,  # before inbox: /inbox/import is no measurement
+        system,  # nor is /inbox/system
         inbox,
         tunings,
         accounts,

@@ -49,6 +49,7 @@ async def _queue(page: Page) -> dict[str, Any]:
         "more": found["next_page_token"] is not None,
         "study": study,
         "began_again": began_again,
+        "has_system": (await page.api.get("/v1/inbox/system"))["state"] != "none",
     }
 
 

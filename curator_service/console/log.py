@@ -12,7 +12,7 @@ pages = Pages()
 KINDS = (
     *("charge", "charge.refused", "checkpoint.countersigned", "dataset.archived", "dataset.registered", "exchange"),
     *("forecast.cancelled", "forecast.started", "grant.created", "grant.revoked", "grant.rotated", "log.restored"),
-    *("measurement.answered", "measurement.corrected", "measurement.declined"),
+    *("measurement.answered", "measurement.corrected", "measurement.declined", "measurement.tried_again"),
     *("mechanism.withdrawn", "query.answered", "query.corrected", "query.declined", "release.abandoned"),
     *("release.begun", "session.ended", "session.opened", "study.closed", "study.created", "study.released"),
     *("token.issued", "token.revoked", "tuning.cancelled", "tuning.ended", "tuning.refused", "tuning.started"),

@@ -39,7 +39,7 @@ def house(make_service, tmp_path_factory, small):
         secret = folder / "secret"
         secret.write_text(KEY)
         settings = {"measurer_url": measurer.url, "measurer_secret_file": str(secret)}
-        settings |= {"measurer_attempts": "2", "measurer_timeout_seconds": "0.5"}
+        settings |= {"measurer_hours": "0.00001", "measurer_timeout_seconds": "0.5"}
         curator = make_service("curator", folder, **settings).start()
         yield curator, measurer, replies
 
@@ -106,9 +106,9 @@ def test_what_is_no_answer_is_asked_for_again_then_left_to_people(house, lab, un
     query = lab.ask(11, key=kind)
     item = lab.of(query.id)[0]
     failed = until(lambda: (found := lab.of(query.id)[0]).problem and found)
-    assert measurer.keys.count(item.id) == 2
-    assert failed.state == "open"
-    assert "failed 2 times" in failed.problem
+    asked = measurer.keys.count(item.id)
+    assert (failed.state, failed.system.state, failed.system.attempts) == ("open", "given_up", asked)
+    assert asked == 3 or (kind in ("500", "redirect") and asked >= 1)  # one that is down is asked once more
     for text in (failed.problem, curator.log, str(curator.records())):
         assert "7.125" not in text
     assert lab.modeler.query(query.id)[0].state == "pending"
