@@ -39,6 +39,7 @@ REPLY_MAX_BYTES = 64 << 10
 CLOSE_SECONDS = 1.0
 AGAIN_SECONDS = 1.0
 LOOK_SECONDS = 60.0
+GIVEN_UP_AT_ONCE = 1_000
 SECRET_MIN = 32
 NO_MEASURER = "this curator has no measurer: set MEASURER_URL and MEASURER_SECRET_FILE where it runs, or take inbox"
 _REASONS = get_args(wire.DeclineReason)
@@ -73,6 +74,7 @@ class Measurers:
         self._rings = 0
         self._under_way: set[str] = set()
         self._circuit = Circuit()
+        self._look_seconds = min(LOOK_SECONDS, max(1.0, self._tried_for.total_seconds() / 10))
         self._old_at = datetime.min.replace(tzinfo=UTC)
         self._closing = False
         self._threads = [
@@ -195,9 +197,10 @@ class Measurers:
             later = None if first is None else moment(first)
         else:
             later = opens_at if opens_at is not None and opens_at > now else None
+        most = self._look_seconds if opens_at is not None else LOOK_SECONDS
         if later is None:  # somebody who is under way rings
-            return None, LOOK_SECONDS
-        return None, min(max((later - now).total_seconds(), 0.01), LOOK_SECONDS)
+            return None, most
+        return None, min(max((later - now).total_seconds(), 0.01), most)
 
     def _give_up_old(self) -> None:
         """While the system is down, nobody asks it for what is too old: leave that to people."""
@@ -206,13 +209,15 @@ class Measurers:
             problem = self._circuit.problem
             if problem is None or not self._circuit.is_open(now) or now < self._old_at:
                 return
-            self._old_at = now + timedelta(seconds=min(LOOK_SECONDS, max(1.0, self._tried_for.total_seconds() / 10)))
-        with self._desk.database.read() as db:
-            old = table.old_posts(db, stamp(now - self._tried_for), limit=wire.MEASUREMENTS_MAX)
-        if old:
-            log.warning("given up", extra={"fields": {"measurements": len(old)}})
-            self._desk.database.write(partial(table.give_up, places=old, problem=problem))
-            self._inbox.changed([])
+            self._old_at = now + timedelta(seconds=self._look_seconds)
+        before, old = stamp(now - self._tried_for), [0] * GIVEN_UP_AT_ONCE
+        while len(old) == GIVEN_UP_AT_ONCE and not self._closing:  # in parts: others write, too
+            with self._desk.database.read() as db:
+                old = table.old_posts(db, before, limit=GIVEN_UP_AT_ONCE)
+            if old:
+                log.warning("given up", extra={"fields": {"measurements": len(old)}})
+                self._desk.database.write(partial(table.give_up, places=old, problem=problem))
+                self._inbox.changed([])
 
     def _client(self) -> WebhookClient:
         if (client := getattr(self._clients, "client", None)) is None:
@@ -285,12 +290,12 @@ class Measurers:
     def _failed(self, row: Any, problem: str, *, of_system: bool, retry_after_s: float | None = None) -> None:
         """Note what was wrong, and when to ask again; ``of_system``: whether it would have been for any measurement."""
         now, attempts = self._desk.clock(), row.attempts + 1
+        if not of_system:
+            self._succeeded()
         with self._changed:
             self._circuit.ended(row.id)
             if of_system:
                 self._circuit.failed(now, problem, retry_after_s)
-            else:
-                self._circuit.succeeded()
             enough = attempts >= ATTEMPTS_MIN or self._circuit.is_open(now)
         fields = {"measurement_id": row.id, "attempts": attempts}
         if enough and now - moment(row.created_at) >= self._tried_for:

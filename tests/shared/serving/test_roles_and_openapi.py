@@ -131,7 +131,10 @@ ALLOWED = {
         f"POST {STUDY}/queries": MODELER,
         f"GET {STUDY}/queries/{{query_id}}": MODELER,
         f"GET {STUDY}/revisions": MODELER,
-        **{f"GET /v1/inbox{what}": MEASURERS for what in ("", ".csv", "/events", "/system", "/measurements/{measurement_id}")},
+        **{
+            f"GET /v1/inbox{what}": MEASURERS
+            for what in ("", ".csv", "/events", "/system", "/measurements/{measurement_id}")
+        },
         **{f"POST /v1/queries/{{query_id}}:{verb}": MEASURERS for verb in ("answer", "decline", "correct")},
         "POST /v1/inbox:import": MEASURERS,
         "POST /v1/inbox/system:try_again": MEASURERS,

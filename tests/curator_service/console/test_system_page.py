@@ -1,0 +1,91 @@
+"""The page of the system that measures: what a person sees of one that fails, and the button that tries again."""
+
+import pytest
+from argon2 import PasswordHasher
+
+from curator_service.desk import open_desk
+from curator_service.settings import Settings
+from shared.client import OwnerClient
+from shared.serving import users_cli
+from tests.curator_service.console.conftest import PASSWORD, ROLES
+from tests.curator_service.inbox.asked import opened
+from tests.curator_service.inbox.lab import KEY, opened_lab
+
+BUSY = 503, b"said by the system alone", {"Retry-After": "3000", "X-Told": "said by the system alone"}
+WRONG = 200, b'{"value": "said by the system alone"}', {}
+
+
+@pytest.fixture(scope="module")
+def lab():
+    with opened_lab() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def service(make_service, tmp_path_factory, lab):
+    """A curator whose owner's system is the lab; what fails three times is given up."""
+    folder = tmp_path_factory.mktemp("system")
+    (folder / "secret").write_text(KEY)
+    chosen = {"measurer_url": lab.url, "measurer_secret_file": str(folder / "secret"), "measurer_hours": "0.00001"}
+    made = make_service("curator", folder, logins_per_minute="1000", **chosen)
+    cheap = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1).hash(PASSWORD)
+    with open_desk(Settings(data_dir=made.data)) as desk:
+        for role in ROLES:
+            desk.database.write(lambda db, role=role: users_cli.add_user(db, desk, role, role, cheap))
+    (made.folder / "first-token").write_text("")
+    return made.start()
+
+
+@pytest.fixture(scope="module")
+def study(service, small):
+    made = service.run("token", "create", "--role", "owner", "--name", "o").stdout.strip()
+    (service.folder / "first-token").write_text(made)
+    with OwnerClient(service.url, made) as owner:
+        dataset = owner.register("small", small.csv, public=True).id
+    with opened(small, service, dataset, source="webhook") as asked:
+        yield asked
+
+
+def test_one_that_was_given_up_is_seen_and_tried_again(lab, study, measurer, until):
+    lab.fails = lambda said, before: WRONG
+    query = study.ask(3)
+    (item,) = until(lambda: [one for one in study.of(query.id) if one.problem])
+    measurer.get("/inbox")
+    assert "The system that measures" in measurer.shown
+    measurer.get("/inbox/system")
+    assert "Given up, left to people 1" in measurer.shown
+    assert '"value" must be a number' in measurer.shown
+    assert f"/inbox/{item.id}" in measurer.text
+    measurer.get(f"/inbox/{item.id}")
+    assert "given up" in measurer.shown
+    lab.fails = lambda said, before: None
+    measurer.submit(f"/inbox/{item.id}:try_again")
+    assert "Your system is asked for it now" in measurer.shown
+    assert study.modeler.query(query.id, wait_s=50)[0].state == "answered"
+    assert lab.worked[item.id] == 1
+    measurer.get(f"/inbox/{item.id}")
+    assert "Try now" not in measurer.shown
+    measurer.get("/inbox/system")
+    assert "Nothing waits for it" in measurer.shown
+
+
+def test_one_that_is_busy_is_told_and_all_are_tried_by_one_button(lab, study, owner, until):
+    lab.fails = lambda said, before: BUSY
+    queries = [study.ask(row, key=f"busy {row}") for row in (11, 12)]
+    until(lambda: study.measurer.system().given_up == 2)  # it was asked, is old, and comes back in an hour
+    owner.get("/inbox/system")
+    assert "does not answer" in owner.shown
+    assert "the other party answered 503" in owner.shown
+    assert "Given up, left to people 2" in owner.shown
+    assert "said by the system" not in owner.text
+    lab.fails = lambda said, before: None
+    owner.submit("/inbox/system:try_again")
+    assert "Brought forward: 2" in owner.shown
+    for query in queries:
+        assert study.modeler.query(query.id, wait_s=50)[0].state == "answered"
+    assert "said by the system" not in study.service.log + str(study.service.records())
+
+
+def test_an_auditor_has_no_such_page(auditor):
+    auditor.get("/inbox/system")
+    assert auditor.status == 403
