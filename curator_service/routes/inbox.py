@@ -93,7 +93,7 @@ def system(curator: CuratorDep) -> wire.MeasuringSystem:
     operation_id="try_measurements_again",
 )
 def try_all_again(request: Request, who: AskedDep, curator: CuratorDep) -> Response:
-    """Ask it now for what waits for its next attempt and for what was given up: for the oldest 10,000 of them."""
+    """Ask it now for what waits for its next attempt and for what was given up: for 10,000 of them at a time."""
     return answer(request, curator.measurers.try_again(who, None))
 
 

@@ -123,13 +123,14 @@ class Measurers:
             raise StateConflict(NO_MEASURER)
 
         def effect(db: Connection) -> Effect:
-            if measurement_id is not None:
-                _check_asked(table.one_view(db, measurement_id))
             now = stamp(self._desk.clock())
-            count = table.try_again(db, now, identity=measurement_id, limit=wire.MEASUREMENTS_MAX)
-            details: dict[str, Any] = {"measurements": count}
-            if measurement_id is not None:
-                details["measurement_id"] = measurement_id
+            if measurement_id is None:
+                count = table.try_again(db, now, limit=wire.MEASUREMENTS_MAX)
+                details: dict[str, Any] = {"measurements": count}
+            else:
+                _check_asked(table.one_view(db, measurement_id))
+                count = table.try_one_again(db, now, measurement_id)
+                details = {"measurements": count, "measurement_id": measurement_id}
             return Effect(wire.TriedAgain(measurements=count), "measurement.tried_again", details, 200)
 
         with self._changed:  # first: nothing that is tried again is given up before it was

@@ -366,18 +366,25 @@ def attempted(db: Connection, identity: str, *, attempts: int, next_at: str | No
     db.execute(update(measurements).where(where).values(attempts=attempts, next_at=next_at, problem=problem))
 
 
-def try_again(db: Connection, now: str, *, identity: str | None, limit: int) -> int:
+def try_again(db: Connection, now: str, *, limit: int) -> int:
     """Let the owner's system be asked now, as if for the first time; for how many measurements that was later.
 
-    One, whatever was said of it before; or the oldest that wait for their next attempt or were given up.
+    For those whose next attempt is nearest, then for those that were given up.
     """
     place = select(measurements.c.seq)
-    if identity is not None:
-        chosen: Any = place.where(measurements.c.id == identity, measurements.c.state == "open")
-    else:
-        later = place.where(measurements.c.next_at > now, _STILL_OPEN)
-        chosen = later.union_all(place.where(_ASKING["given_up"])).order_by("seq").limit(limit)
-    begun = update(measurements).where(measurements.c.seq.in_(chosen)).values(attempts=0, next_at=now)
+    later = place.where(measurements.c.next_at > now, _STILL_OPEN).order_by(measurements.c.next_at)
+    count = _begin_again(db, now, later.limit(limit))
+    return count + _begin_again(db, now, place.where(_ASKING["given_up"]).limit(limit - count))
+
+
+def try_one_again(db: Connection, now: str, identity: str) -> int:
+    """The same for one, whatever was said of it before; 0 where it is not open."""
+    where = (measurements.c.id == identity) & (measurements.c.state == "open")
+    return _begin_again(db, now, select(measurements.c.seq).where(where))
+
+
+def _begin_again(db: Connection, now: str, places: Any) -> int:
+    begun = update(measurements).where(measurements.c.seq.in_(places)).values(attempts=0, next_at=now)
     return db.execute(begun).rowcount
 
 

@@ -190,12 +190,8 @@ def test_what_is_too_old_is_left_to_people_and_is_tried_when_somebody_says_so(la
     with study_of(curator) as study:
         query = study.ask(3)
         item = until(lambda: (found := study.of(query.id)[0]).problem and found)
-        assert (item.state, item.system.state, item.system.attempts, item.system.next_at) == (
-            "open",
-            "given_up",
-            3,
-            None,
-        )
+        system = item.system
+        assert (item.state, system.state, system.attempts, system.next_at) == ("open", "given_up", 3, None)
         assert item.problem == system.problem == '"value" must be a number'
         assert [one.id for one in study.measurer.inbox_page(system="given_up").items] == [item.id]
         assert study.measurer.inbox_page(system="waiting").items == []
