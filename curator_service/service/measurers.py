@@ -119,6 +119,7 @@ class Measurers:
 
         Raises StateConflict where there is no system, or it does not measure this one.
         """
+        self._desk.key_of(asked)
         if self._settings.measurer_url is None:
             raise StateConflict(NO_MEASURER)
 

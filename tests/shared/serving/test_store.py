@@ -334,6 +334,18 @@ def test_a_database_that_is_opened_again_has_its_triggers_and_its_rows(tmp_path)
     second.close()
 
 
+def test_a_database_that_is_opened_again_has_the_indexes_of_this_program(tmp_path):
+    """So a new index of a table needs no other schema."""
+    path = tmp_path / "x.sqlite"
+    _open(path).close()
+    with closing(sqlite3.connect(path)) as db, db:
+        before = set(db.execute("SELECT name FROM sqlite_master WHERE type = 'index'"))
+        db.execute("DROP INDEX measurements_left")
+    _open(path).close()
+    with closing(sqlite3.connect(path)) as db:
+        assert set(db.execute("SELECT name FROM sqlite_master WHERE type = 'index'")) == before
+
+
 def test_a_folder_is_held_by_one_process(tmp_path):
     with only_process(tmp_path / "data"):
         with pytest.raises(StateConflict, match="another process already serves"), only_process(tmp_path / "data"):
