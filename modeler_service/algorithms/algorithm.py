@@ -11,8 +11,7 @@ from modeler_service.algorithms.surrogate import NO_NOISE
 from shared import wire
 from shared.acquisition import Choice, Estimate
 from shared.errors import Invalid
-from shared.matrix import Matrix, Vector
-from shared.posterior import Rows
+from shared.matrix import Matrix, Rows, Vector
 from shared.ticks import NO_TICK, Tick
 from shared.wire.answers import NONE
 

@@ -7,8 +7,8 @@ import numpy as np
 from modeler_service.algorithms.surrogate import NO_NOISE, Surrogate
 from shared import wire
 from shared.acquisition import Choice, Estimate, beta
-from shared.matrix import Matrix, Vector
-from shared.posterior import Posterior, Rows
+from shared.matrix import Matrix, Rows, Vector
+from shared.posterior import Posterior
 from shared.ticks import NO_TICK, Tick
 
 
