@@ -1,5 +1,7 @@
-"""Numbers to compare with: those that the papers print, and, where a paper has none, those of an
-earlier, separate implementation that is not in this repository."""
+"""Numbers to compare with: those that the papers print; where a paper has none, a separate implementation's.
+
+That one is earlier, and not in this repository.
+"""
 
 PAPER_RUNS = 50
 """Of Kharkovskii et al. (2020)."""
