@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from curator_service.service import circuit
 from curator_service.service.circuit import FAILURES, LONGEST_WAIT_SECONDS, RESPECTED_SECONDS, Circuit, wait_after
-from shared.client import seconds_until
+from shared.client.webhook import seconds_until
 from tests.scale import scaled
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
