@@ -4,10 +4,12 @@ from starlette.responses import Response
 
 from shared import wire
 from shared.serving.console import ApiProblem, Form, Page, Pages
+from shared.serving.console.downloads import listing
 
 pages = Pages()
 _TRAIL = [("Inbox", "/inbox")]
 _SHOWN = 50
+_COLUMNS = ("id", "query_id", "study", "record", "play", "asked_at", "system")
 
 
 @pages.get("/inbox/system", roles=("owner", "measurer"))
@@ -15,6 +17,8 @@ async def system(page: Page) -> Response:
     """How it does; what was given up, or else what it failed to measure so far."""
     told = await page.api.read("/v1/inbox/system", wire.MeasuringSystem)
     state = "given_up" if told.given_up and page.query.get("list") != "waiting" else "waiting"
+    if page.query.get("as"):
+        return await listing(page, "/v1/inbox", "items", f"measurements-{state}", _COLUMNS, system=state)
     token = page.query.get("page_token")
     found = await page.api.read("/v1/inbox", wire.InboxPage, system=state, page_size=_SHOWN, page_token=token)
     return page.show("system.html", title="The system that measures", trail=_TRAIL, told=told, found=found, list=state)

@@ -56,6 +56,7 @@ def test_one_that_was_given_up_is_seen_and_tried_again(lab, study, measurer, unt
     assert "Given up, left to people 1" in measurer.shown
     assert '"value" must be a number' in measurer.shown
     assert f"/inbox/{item.id}" in measurer.text
+    assert f"{item.id},{item.query_id}," in measurer.get("/inbox/system?as=csv").text
     measurer.get(f"/inbox/{item.id}")
     assert "given up" in measurer.shown
     lab.fails = lambda said, before: None
