@@ -5,16 +5,15 @@ work is not done twice. Each call is made like the first: to the address of the 
 What the system does not measure for days stays in the inbox, where people can.
 """
 
-import json
 import logging
 import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from curator_service.service import telling
+from curator_service.service import calls, telling
 from curator_service.service.bells import INBOX, Bells
 from curator_service.service.circuit import RESPECTED_SECONDS, Circuit, chance, wait_after
 from curator_service.service.inbox import Inbox, system_of
@@ -42,7 +41,6 @@ LOOK_SECONDS = 60.0
 GIVEN_UP_AT_ONCE = 1_000
 SECRET_MIN = 32
 NO_MEASURER = "this curator has no measurer: set MEASURER_URL and MEASURER_SECRET_FILE where it runs, or take inbox"
-_REASONS = get_args(wire.DeclineReason)
 
 
 def client_of(settings: Settings) -> WebhookClient | None:
@@ -232,7 +230,7 @@ class Measurers:
             row = table.one_view(db, identity)
         if row.state != "open":
             return
-        body = _body(self._inbox.one(identity))
+        body = calls.body_of(self._inbox.one(identity))
         try:
             called = self._client().call(body, key=identity, at=int(time.time()))
         except (Unreachable, ProtocolViolated) as error:  # nothing came, or more than is read
@@ -274,20 +272,10 @@ class Measurers:
 
     def _read(self, identity: str, study_id: str, reply: bytes) -> Told:
         """What a reply tells. Raises ProtocolViolated, in words that do not quote it."""
-        try:
-            told = json.loads(reply)
-        except (ValueError, RecursionError):
-            told = None
-        if not isinstance(told, dict) or ("value" in told) == ("declined" in told):
-            raise ProtocolViolated('the reply must be a JSON object with either "value" or "declined"')
-        if "declined" in told:
-            if told["declined"] not in _REASONS:
-                raise ProtocolViolated(f'"declined" must be one of {", ".join(_REASONS)}')
-            return Told(identity, reason=told["declined"])
-        value = _number(told["value"])
-        if (fault := self._inbox.fault_of(study_id, value)) is not None:
+        told = calls.told_of(identity, reply)
+        if told.value is not None and (fault := self._inbox.fault_of(study_id, told.value)) is not None:
             raise ProtocolViolated(f'"value" {fault}')
-        return Told(identity, value=value)
+        return told
 
     def _failed(self, row: Any, problem: str, *, of_system: bool, retry_after_s: float | None = None) -> None:
         """Note what was wrong, and when to ask again; ``of_system``: whether it would have been for any measurement."""
@@ -322,26 +310,3 @@ def _check_asked(row: Any) -> None:
         raise StateConflict(f"the measurement is {row.state}: there is nothing to ask")
     if system_of(row) is None:
         raise StateConflict("no system measures this one: answer or decline it")
-
-
-def _body(item: wire.InboxItem) -> bytes:
-    said = {
-        "measurement_id": item.id,
-        "query_id": item.query_id,
-        "study_id": item.study_id,
-        "study": item.study,
-        "record": item.record,
-        "play": item.play,
-        "shown": {one.column: one.value for one in item.shown},
-        "unit": item.unit,
-    }
-    return json.dumps(said, allow_nan=False).encode()
-
-
-def _number(told: object) -> float:
-    if isinstance(told, bool) or not isinstance(told, int | float):
-        raise ProtocolViolated('"value" must be a number')
-    try:
-        return float(told)
-    except OverflowError:
-        raise ProtocolViolated('"value" must be a finite number') from None
