@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 from curator_service.privacy.entropy import CONDITION_MAX
+from curator_service.privacy.loading import load
 from curator_service.privacy.noise import LATTICE_BITS
 from shared.matrix import Vector
 
@@ -25,6 +26,7 @@ def gaussian_sd(epsilon: Decimal, delta: float, sensitivity: float, dimension: i
     >>> round(gaussian_sd(Decimal(1), 1e-5, 1.0, 2), 4)
     3.7306
     """
+    load()
     import dp_accounting
 
     if not (EPSILON_MIN <= epsilon <= 1_000 and 0 < delta < 1 and 0 < sensitivity < math.inf):

@@ -15,6 +15,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from curator_service.privacy.loading import load
+
 FOURIER_ERROR = 1e-11
 """Probability by which a distribution convolved 10,000 times may be wrong: more than ten times what tests measure."""
 _TRUNCATED = 1e-13  # tails cut off in a long composition: counted as an infinite loss
@@ -134,6 +136,7 @@ def _cut(part: Part, step: float) -> float:
 
 @lru_cache(maxsize=64)
 def _single(kind: str, size: float, step: float) -> Any:
+    load()
     from dp_accounting.pld import privacy_loss_distribution as pld
 
     # Low-level: the accountant of the same library does not take Laplace mechanisms for replaced rows.

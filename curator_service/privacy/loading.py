@@ -11,6 +11,8 @@ import threading
 FIRST_SECONDS = 1.0
 """After the start: its first requests come first."""
 CLOSE_SECONDS = 5.0
+_LOCK = threading.Lock()
+_loaded = False
 
 
 class Loading:
@@ -38,15 +40,22 @@ class Loading:
 
 
 def load() -> None:
-    """Import the library. Other threads run meanwhile: none waits longer than for a part of a module.
+    """Import the library; whoever is about to use it calls this first.
 
-    The collector of garbage rests: it would look at everything, several times, and hold all threads for a quarter of a
-    second. What others leave to it meanwhile is collected after.
+    Two threads that import it at once by different names wait for each other's modules, which Python ends with an error
+    in one of them: here the second waits for the whole. Other threads run meanwhile, and none waits longer than for a
+    part of a module: the collector of garbage rests, which would look at everything, several times, and hold all
+    threads for a quarter of a second.
     """
-    collects = gc.isenabled()
-    gc.disable()
-    try:
-        import dp_accounting.pld.privacy_loss_distribution  # noqa: F401  what composition imports where it is used
-    finally:
-        if collects:
-            gc.enable()
+    global _loaded
+    if _loaded:
+        return
+    with _LOCK:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            import dp_accounting.pld.privacy_loss_distribution  # noqa: F401  all that anybody uses of it
+        finally:
+            if collects:
+                gc.enable()
+        _loaded = True
