@@ -101,8 +101,14 @@ class Browser:
 
 
 @pytest.fixture(scope="module")
-def service(make_service, tmp_path_factory):
-    made = make_service("curator", tmp_path_factory.mktemp("console"), logins_per_minute="1000")
+def settings():
+    """More settings of the service, for a module to say."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def service(make_service, tmp_path_factory, settings):
+    made = make_service("curator", tmp_path_factory.mktemp("console"), logins_per_minute="1000", **settings)
     cheap = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1).hash(PASSWORD)
     with open_desk(Settings(data_dir=made.data)) as desk:
         for role in ROLES:
