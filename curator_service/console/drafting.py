@@ -205,9 +205,9 @@ def defaults(dataset: Mapping[str, Any] | None) -> dict[str, object]:
 
 
 def like(spec: Mapping[str, Any], dataset: Mapping[str, Any]) -> dict[str, object]:
-    """What a form begins with that is to make another study like this one."""
+    """What a form begins with that is to make the same study."""
     place = {column["name"]: i for i, column in enumerate(dataset["columns"])}
-    told: dict[str, object] = defaults(dataset) | {"name": f"{spec['name']} (again)"}
+    told: dict[str, object] = defaults(dataset) | {"name": spec["name"]}
     for feature in spec["features"]:
         i = place[feature["column"]]
         told |= {f"use_{i}": "yes", f"lower_{i}": feature["lower"], f"upper_{i}": feature["upper"]}

@@ -63,6 +63,8 @@ REQUESTS = [
     (wire.InboxMeasurement, INBOX),
     (wire.WebhookMeasurement, {"source": "webhook", "direction": "minimize", "unit": "mg", "shown": ["age"]}),
     (wire.StudyCreate, STUDY | {"measurement": INBOX}),
+    (wire.StudyChange, STUDY | {"replaces": "0" * 64}),
+    (wire.ReleaseAsked, {"spec_sha256": "a" * 64}),
     (wire.Measured, MEASURED),
     (wire.AnswerCreate, {"values": [MEASURED], "note": "line one\nline two"}),
     (wire.DeclineCreate, {"reason": "consent", "measurement_ids": [MEASURED["measurement_id"]]}),

@@ -226,6 +226,54 @@ def test_what_the_form_tells_is_the_study_that_is_made(owner, dataset, service):
     assert spec.budget == wire.Budget(epsilon_per_row="6", queries=50)
 
 
+def test_a_draft_is_changed_in_its_place_until_somebody_else_has_changed_or_released_it(owner, dataset, service):
+    _draft(owner, dataset, "column")
+    owner.submit("/studies/new", go="create")
+    where = owner.path.removeprefix("/console")
+    identity = where.rpartition("/")[2]
+    with OwnerClient(service.url, service.token) as api:
+        made = api.study(identity)
+        owner.get(f"/studies/new?change={identity}")
+        assert owner.form("/studies/new")["name"] == made.spec.name
+        for _ in range(6):
+            owner.submit("/studies/new", go="next")
+            assert owner.status == 200, owner.shown[-600:]
+        owner.submit("/studies/new", go="create")
+        assert owner.path == "/console" + where
+        assert api.study(identity) == made  # all that it holds went through the form
+        assert "The draft is changed" in owner.shown
+
+        owner.get(f"/studies/new?change={identity}")
+        late = owner.text
+        for step in ("data", "features", "column", "release", "answers", "budget"):
+            owner.submit(
+                "/studies/new", go="next", **STEPS[step] | ({"budget_queries": "7"} if step == "budget" else {})
+            )
+        owner.submit("/studies/new", go="create")
+        assert api.study(identity).spec == made.spec.model_copy(
+            update={"budget": wire.Budget(epsilon_per_row="6", queries=7)}
+        )
+        owner.text = late  # a page that was open all the while
+        for go in ["next"] * 6 + ["create"]:
+            owner.submit("/studies/new", go=go)
+        assert owner.status == 422
+        assert "was changed since you read it" in owner.shown
+
+        owner.get(where)
+        now = api.study(identity).spec_sha256
+        owner.text = owner.text.replace(now, made.spec_sha256)  # the same of the page that releases
+        owner.submit(f"{where}:release", sure="yes")
+        assert "was changed since you read it" in owner.shown
+        assert api.study(identity).state == "draft"
+        owner.submit(f"{where}:release", sure="yes")
+        assert api.study(identity).state == "open"
+        assert f"change={identity}" not in owner.text
+        owner.get(f"/studies/new?change={identity}")
+        for go in ["next"] * 6 + ["create"]:
+            owner.submit("/studies/new", go=go)
+        assert "only a draft can be changed" in owner.shown
+
+
 def test_a_token_is_shown_once(owner, service, study):
     owner.get(f"/studies/{study[0]}/grants")
     owner.submit(f"/studies/{study[0]}/grants", name="another")
