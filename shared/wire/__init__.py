@@ -53,6 +53,7 @@ from shared.wire.forecasts import ForecastCreate, ForecastPage, ForecastPoint, F
 from shared.wire.inbox import (
     MEASUREMENTS_MAX,
     AnswerCreate,
+    CorrectCreate,
     DeclineCreate,
     DeclineReason,
     InboxImport,
@@ -246,6 +247,7 @@ __all__ = [
     "ConnectionReport",
     "ConnectionStep",
     "Consistency",
+    "CorrectCreate",
     "Countersigned",
     "Countersigning",
     "CuratorMeta",

@@ -67,6 +67,8 @@ REQUESTS = [
     (wire.ReleaseAsked, {"spec_sha256": "a" * 64}),
     (wire.Measured, MEASURED),
     (wire.AnswerCreate, {"values": [MEASURED], "note": "line one\nline two"}),
+    (wire.CorrectCreate, {"values": [MEASURED], "note": "n"}),
+    (wire.CorrectCreate, {"void": [MEASURED["measurement_id"]], "reason": "record"}),
     (wire.DeclineCreate, {"reason": "consent", "measurement_ids": [MEASURED["measurement_id"]]}),
     (wire.IdentityRelease, {"mechanism": "identity"}),
     (wire.GaussianRelease, GAUSSIAN),

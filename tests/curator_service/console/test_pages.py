@@ -309,6 +309,31 @@ def test_measurements_are_answered_one_after_another_refused_and_corrected(measu
         assert api.get(f"/v1/inbox/measurements/{mine[0]['id']}").json()["version"] == 2
 
 
+def test_an_answer_that_was_none_is_taken_back_and_another_in_its_place_is_charged(measurer, service, study):
+    query = _ask(service, study, "void", 30)
+    with service.http() as api:
+        (mine,) = api.get("/v1/inbox", params={"query_id": query}).json()["items"]
+        where = f"/inbox/{mine['id']}"
+        measurer.get(where)
+        assert "It will not be measured" in measurer.shown
+        measurer.submit(f"{where}:answer", value="120")
+        measurer.get(where)
+        assert "It will not be measured" not in measurer.shown
+        measurer.submit(f"{where}:void")
+        assert (measurer.status, "A reason is needed" in measurer.shown) == (422, True)
+        measurer.submit(f"{where}:void", reason="record", decline_note=MARKUP)
+        assert "counts as declined" in measurer.shown
+        assert "It cost" not in measurer.shown
+        now = api.get(f"/v1/inbox/measurements/{mine['id']}").json()
+        assert (now["state"], now["value"], now["reason"], now["note"]) == ("declined", None, "record", MARKUP)
+        with StudyClient(service.url, study[1], study[0]) as modeler:
+            reply, _ = modeler.query(query)
+            assert (reply.version, reply.answers, reply.declined) == (2, [], [30])
+        assert "telling another answer costs epsilon again" in measurer.shown
+        measurer.submit(f"{where}:answer", value="121")
+        assert "It cost epsilon 0.5" in measurer.shown
+
+
 def test_a_table_with_one_wrong_cell_keeps_every_cell_and_stores_nothing(measurer, service, study):
     query = _ask(service, study, "table", 20, 21, 22)
     with service.http() as api:
