@@ -98,11 +98,10 @@ _CHOICES = {
 Body = dict[str, Any]
 
 
-def defaults(method: str) -> dict[str, object]:
+def defaults(method: str, score: str) -> dict[str, object]:
     """What a form begins with. What a promise rests on is left empty: nobody can know it for its owner."""
     return {
-        "values_0": "0.001, 0.01, 0.1, 1, 10",
-        "scale_0": "log10",
+        **({"values_0": "0.001, 0.01, 0.1, 1, 10", "scale_0": "log10"} if score == "logistic" else {}),
         "threshold": 0.5,
         "loss": "zero_one",
         "clip": 1.0,
@@ -294,13 +293,13 @@ def field_of(where: str, form: Form) -> str:
 def like(spec: Mapping[str, Any], columns: Sequence[str]) -> dict[str, object]:
     """What a form begins with that is to make another tuning like this one; ``columns`` are those of both datasets."""
     score, method, budget = spec["score"], dict(spec["method"]), spec["budget"]
-    told = defaults(method["name"]) | {
+    told = defaults(method["name"], score["kind"]) | {
         "name": f"{spec['name']} (again)",
         "validation": spec["validation_dataset_id"],
         "score": score["kind"],
         "epsilon": budget["epsilon"],
         "delta": budget["delta"] or None,
-        "index_share": budget["index_share"],
+        "index_share": budget["index_share"] or "0.5",
         "cap_epsilon": spec["caps"]["epsilon"],
         "cap_delta": spec["caps"]["delta"],
         "method": method.pop("name"),

@@ -36,7 +36,7 @@ async def new(page: Page) -> Response:
         form = Form.blank(**{"score": "logistic", "method": "grid_exponential"} | known)
         if page.query.get("go") is None:
             return _choice(page, form, datasets)
-        form.values.update(Form.blank(**tuning_form.defaults(form.get("method"))).values)
+        form.values.update(Form.blank(**tuning_form.defaults(form.get("method"), form.get("score"))).values)
     _check_choice(form, datasets)
     return _form(page, form, datasets) if form.ok else _choice(page, form, datasets)
 
@@ -97,7 +97,9 @@ def _form(page: Page, form: Form, datasets: Datasets, status: int = 200, **told:
         "changed": None,
     }
     trail = [*_TRAIL, ("New tuning", "/tunings/new")]
-    return page.show("tuning_form.html", title=title, trail=trail, form=form, status=status, **shown | told)
+    return page.show(
+        "tuning_form.html", title=f"New tuning: {title}", trail=trail, form=form, status=status, **shown | told
+    )
 
 
 @pages.post("/tunings/new", roles=("owner",))
