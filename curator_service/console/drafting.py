@@ -224,7 +224,8 @@ def like(spec: Mapping[str, Any], dataset: Mapping[str, Any]) -> dict[str, objec
         told[part] = spec[part]["mechanism"]
         told |= {f"{part}_{k}": v for k, v in spec[part].items() if not isinstance(v, bool) and k != "mechanism"}
     told["release_rotate"] = "yes" if spec["release"].get("rotate") else None
-    told |= {f"budget_{name}": value for name, value in spec["budget"].items()}
+    # Empty, and not absent: where there was no cap, none is to be suggested.
+    told |= {f"budget_{name}": "" if value is None else value for name, value in spec["budget"].items()}
     if spec["kernel"] is not None:
         told |= {f"kernel_{name}": value for name, value in spec["kernel"].items()} | {"kernel": "yes"}
     return told | {"privacy_unit": spec["privacy_unit"], "reply_after_ms": spec["reply_after_ms"]}

@@ -274,6 +274,54 @@ def test_a_draft_is_changed_in_its_place_until_somebody_else_has_changed_or_rele
         assert "only a draft can be changed" in owner.shown
 
 
+FORMS = {
+    "inbox, no cap": {
+        "measurement": wire.InboxMeasurement(
+            source="inbox",
+            direction="minimize",
+            question=MARKUP,
+            shown=[FORMULA, TURNED],
+            lower=-1.5,
+            due_hours=0.5,
+            noise_variance=0.25,
+        ),
+        "answers": wire.PiecewiseAnswers(
+            mechanism="piecewise", epsilon="2.5", value_bound=3.0, noise_bound=0.5, centre=-2.0, plays="mean"
+        ),
+        "privacy_unit": "answer",
+    },
+    "column, all told": {
+        "measurement": wire.ColumnMeasurement(column="y", direction="maximize", noise_variance=0.5),
+        "release": wire.GaussianRelease(mechanism="gaussian", epsilon="1.5", delta=1e-7, sensitivity=0.3),
+        "answers": wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=2.0),
+        "budget": wire.Budget(epsilon_total="1000"),
+        "kernel": wire.Kernel(kind="matern_32", lengthscale=0.7, signal_variance=2, noise_variance=0.5, mean=-3.0),
+        "reply_after_ms": 250,
+    },
+    "rotated, no delta": {
+        "measurement": wire.ColumnMeasurement(column="y", direction="minimize"),
+        "release": wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="3", sensitivity=0.1, rotate=True),
+        "answers": wire.NoAnswerNoise(mechanism="none"),
+    },
+}
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_a_draft_that_goes_through_the_form_untouched_is_what_it_was(owner, dataset, service, kind):
+    said = {"release": wire.AutoRelease(mechanism="auto", epsilon="4", delta=1e-6, sensitivity=0.25)} | FORMS[kind]
+    bounds = {MARKUP: (0.0, 6.0, None), TURNED: (-1e-3, 12345678.9, 0.1)}
+    features = [wire.Feature(column=c, lower=a, upper=b, scale=s) for c, (a, b, s) in bounds.items()]
+    spec = wire.StudyCreate(name=MARKUP, dataset_id=dataset, features=features, **said)
+    with OwnerClient(service.url, service.token) as api:
+        made = api.create_study(spec)
+        owner.get(f"/studies/new?change={made.id}")
+        for go in ["next"] * 6 + ["create"]:
+            owner.submit("/studies/new", go=go)
+            assert owner.status == 200, owner.shown[-600:]
+        assert "The draft is changed" in owner.shown
+        assert api.study(made.id) == made
+
+
 def test_a_token_is_shown_once(owner, service, study):
     owner.get(f"/studies/{study[0]}/grants")
     owner.submit(f"/studies/{study[0]}/grants", name="another")
