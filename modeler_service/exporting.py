@@ -35,9 +35,14 @@ def guarded(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
+def has_parquet() -> bool:
+    """Whether the extra that Parquet needs is installed."""
+    return importlib.util.find_spec("pyarrow") is not None
+
+
 def as_parquet(export: wire.RunExport) -> bytes:
     """The trials as columns, and all else that is needed to redo the run as metadata. Invalid without pyarrow."""
-    if importlib.util.find_spec("pyarrow") is None:
+    if not has_parquet():
         raise Invalid("parquet needs pyarrow, which is not installed here: ask for json or csv, or install it")
     import pyarrow as pa
     import pyarrow.parquet as pq

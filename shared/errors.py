@@ -133,9 +133,16 @@ class ReleaseImpossible(Invalid):
 
 
 class TuningImpossible(Invalid):
-    """The method cannot be run on this problem; the text says what to change. Nothing was charged."""
+    """The method cannot be run on this problem; the text says what to change. Nothing was charged.
+
+    ``field`` is where in the request, if it is one place.
+    """
 
     code, title = "tuning_impossible", "This tuning cannot be run"
+
+    def __init__(self, detail: str, field: str | None = None) -> None:
+        super().__init__(detail, None if field is None else [{"field": field, "message": detail}])
+        self.field = field
 
 
 class TuningFailed(BlindoptError):

@@ -208,9 +208,9 @@ def defaults(dataset: Mapping[str, Any] | None) -> dict[str, object]:
 
 
 def like(spec: Mapping[str, Any], dataset: Mapping[str, Any]) -> dict[str, object]:
-    """What a form begins with that is to make another study like this one."""
+    """What a form begins with that is to make the same study."""
     place = {column["name"]: i for i, column in enumerate(dataset["columns"])}
-    told: dict[str, object] = defaults(dataset) | {"name": f"{spec['name']} (again)"}
+    told: dict[str, object] = defaults(dataset) | {"name": spec["name"]}
     for feature in spec["features"]:
         i = place[feature["column"]]
         told |= {f"use_{i}": "yes", f"lower_{i}": feature["lower"], f"upper_{i}": feature["upper"]}
@@ -224,7 +224,8 @@ def like(spec: Mapping[str, Any], dataset: Mapping[str, Any]) -> dict[str, objec
         told[part] = spec[part]["mechanism"]
         told |= {f"{part}_{k}": v for k, v in spec[part].items() if not isinstance(v, bool) and k != "mechanism"}
     told["release_rotate"] = "yes" if spec["release"].get("rotate") else None
-    told |= {f"budget_{name}": value for name, value in spec["budget"].items()}
+    # Empty, and not absent: where there was no cap, none is to be suggested.
+    told |= {f"budget_{name}": "" if value is None else value for name, value in spec["budget"].items()}
     if spec["kernel"] is not None:
         told |= {f"kernel_{name}": value for name, value in spec["kernel"].items()} | {"kernel": "yes"}
     return told | {"privacy_unit": spec["privacy_unit"], "reply_after_ms": spec["reply_after_ms"]}

@@ -1,4 +1,7 @@
-"""A new study, step by step. Each step is a form that carries what the others hold; the last one makes the draft."""
+"""A new study, or a draft that is changed, step by step.
+
+Each step is a form that carries what the others hold; the last one makes the draft.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -18,12 +21,17 @@ _EPSILONS = ("0.1", "0.5", "1", "2", "4", "8")
 
 @pages.get("/studies/new", roles=("owner",))
 async def new(page: Page) -> Response:
-    """The first step; with ``?from=`` filled in like another study."""
+    """The first step; with ``?from=`` filled in like another study, with ``?change=`` to change that draft."""
     dataset, told = None, None
-    if (other := page.query.get("from")) is not None:
-        spec = (await page.api.get(f"/v1/studies/{other}"))["spec"]
-        dataset = await page.api.get(f"/v1/datasets/{spec['dataset_id']}")
-        told = drafting.like(spec, dataset)
+    changed = page.query.get("change")
+    if (other := changed or page.query.get("from")) is not None:
+        study = await page.api.get(f"/v1/studies/{other}")
+        dataset = await page.api.get(f"/v1/datasets/{study['spec']['dataset_id']}")
+        told = drafting.like(study["spec"], dataset)
+        if changed is not None:
+            told |= {"change": changed, "replaces": study["spec_sha256"]}
+        else:
+            told["name"] = f"{told['name']} (again)"
     elif (chosen := page.query.get("dataset")) is not None:
         dataset = await page.api.get(f"/v1/datasets/{chosen}")
     return await _show(page, Form.blank(**(told or drafting.defaults(dataset))), "data", dataset)
@@ -60,12 +68,18 @@ async def next_step(page: Page, form: Form) -> Response:
 
 
 async def _create(page: Page, form: Form, dataset: dict[str, Any], body: dict[str, Any]) -> Response:
+    changed = form.get("change")
     try:
-        made = await page.api.post("/v1/studies", body, key=form.key)
+        if changed:
+            body |= {"replaces": form.get("replaces")}
+            made = await page.api.put(f"/v1/studies/{changed}", body, key=form.key)
+        else:
+            made = await page.api.post("/v1/studies", body, key=form.key)
     except ApiProblem as problem:
         failed = _failed(form, problem, dataset)
         return await _show(page, failed, _first_wrong(failed, "review"), dataset)
-    return page.go(f"/studies/{made['id']}", "The draft is made. Nothing has been released or charged yet.")
+    done = "The draft is changed." if changed else "The draft is made."
+    return page.go(f"/studies/{made['id']}", f"{done} Nothing has been released or charged yet.")
 
 
 async def _dataset(page: Page, form: Form) -> dict[str, Any] | None:
@@ -124,6 +138,8 @@ async def _show(
     told["steps"] = [
         (title, "done" if i < place else "here" if i == place else "next") for i, (_, title) in enumerate(STEPS)
     ]
-    title = f"New study: {STEPS[place][1]}"
+    changed = form.get("change")
+    trail = [*_TRAIL, ("The draft", f"/studies/{changed}")] if changed else _TRAIL
+    title = f"{'Change the draft' if changed else 'New study'}: {STEPS[place][1]}"
     status = 200 if form.ok else 422
-    return page.show(f"draft_{step}.html", title=title, trail=_TRAIL, status=status, epsilons=_EPSILONS, **told)
+    return page.show(f"draft_{step}.html", title=title, trail=trail, status=status, epsilons=_EPSILONS, **told)

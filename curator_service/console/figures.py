@@ -52,7 +52,8 @@ def spent(account: dict[str, Any], curve: dict[str, Any]) -> list[Chart]:
         return []
     start = datetime.fromisoformat(points[0]["at"])
     hours = [(datetime.fromisoformat(p["at"]) - start).total_seconds() / 3600 for p in points]
-    unit, per = ("days", 24.0) if hours[-1] > 72 else ("hours", 1.0) if hours[-1] > 2 else ("minutes", 1 / 60)
+    units = (("days", 24.0, 72.0), ("hours", 1.0, 2.0), ("minutes", 1 / 60, 1 / 30), ("seconds", 1 / 3600, -1.0))
+    unit, per = next((unit, per) for unit, per, least in units if hours[-1] > least)
     x = [hour / per for hour in hours]
     along = f"{unit} since the release was charged"
     caps = account["budget"]

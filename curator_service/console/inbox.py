@@ -190,10 +190,8 @@ async def answer(page: Page, form: Form) -> Response:
     except ApiProblem as problem:
         return await _refused(page, _beside(form, problem), item, problem.status)
     charged = f" It cost epsilon {told['charged']}." if told["charged"] else ""
-    done = (
-        f"Corrected record {item['record']:,}.{charged}" if verb == "correct" else f"Saved record {item['record']:,}."
-    )
-    return _onward(page, form, item, done)
+    done = "Corrected" if verb == "correct" else "Saved"
+    return _onward(page, form, item, f"{done} record {item['record']:,}.{charged}")
 
 
 @pages.post("/inbox/{measurement_id}:decline", roles=("owner", "measurer"))
@@ -214,6 +212,26 @@ async def decline(page: Page, form: Form) -> Response:
     return _onward(
         page, form, item, f"Declined record {item['record']:,}. The modeler is told that there is no answer."
     )
+
+
+@pages.post("/inbox/{measurement_id}:void", roles=("owner", "measurer"))
+async def void(page: Page, form: Form) -> Response:
+    """Take an answer back that turned out to be none."""
+    item = await page.api.get(f"/v1/inbox/measurements/{page.path['measurement_id']}")
+    body = {
+        "void": [item["id"]],
+        "reason": form.text("reason", "A reason"),
+        "note": form.get("decline_note") or None,
+    }
+    if not form.ok:
+        return await _refused(page, form.again(), item, 422)
+    try:
+        told = await page.api.post(f"/v1/queries/{item['query_id']}:correct", body, key=form.key)
+    except ApiProblem as problem:
+        return await _refused(page, form.failed(problem, {"note": "decline_note"}), item, problem.status)
+    charged = f" It cost epsilon {told['charged']}." if told["charged"] else ""
+    done = f"Taken back: record {item['record']:,} counts as declined. The modeler is told that there is no answer."
+    return _onward(page, form, item, done + charged)
 
 
 async def _refused(page: Page, form: Form, item: dict[str, Any], status: int) -> Response:

@@ -98,7 +98,7 @@ async def release(page: Page, form: Form) -> Response:
     if not form.has("sure"):
         form.wrong("sure", "Say that you have looked at it")
         return _shown(page, await _told(page), form.again(), 422)
-    task = asyncio.create_task(_release(page, form.key))
+    task = asyncio.create_task(_release(page, form))
     _under_way[identity] = task
     done, _ = await asyncio.wait({task}, timeout=_WAIT_SECONDS)
     where = f"/studies/{identity}"
@@ -109,10 +109,11 @@ async def release(page: Page, form: Form) -> Response:
     return page.go(where, "Released: the study is open. Now give a modeler a grant.")
 
 
-async def _release(page: Page, key: str) -> None:
+async def _release(page: Page, form: Form) -> None:
     identity = page.path["study_id"]
+    read = form.get("spec_sha256")  # what is released is the draft that was looked at
     try:
-        await page.api.post(f"/v1/studies/{identity}:release", key=key)
+        await page.api.post(f"/v1/studies/{identity}:release", {"spec_sha256": read} if read else None, key=form.key)
     except ApiProblem as problem:
         _failures[identity] = f"Nothing was released. {problem.problem.detail}"
     except (BlindoptError, OSError):

@@ -4,6 +4,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from curator_service.console import tuning_form
 from curator_service.console.live import follow
 from curator_service.console.reading import every
 from shared import wire
@@ -11,11 +12,9 @@ from shared.serving.console import ApiProblem, Form, Page, Pages, downloads
 
 pages = Pages()
 _TRAIL = [("Tunings", "/tunings")]
-LOSSES = (
-    ("zero_one", "Share of wrong labels (zero-one)"),
-    ("ramp", "Ramp: (1 - margin) / 2"),
-    ("clipped_logistic", "Logistic, clipped at 1"),
-)
+_CHOSEN = ("validation", "score", "training", "method")
+_CHANGED = "You changed something after you had looked at it: nothing was charged. This is what it would be now."
+Datasets = dict[str, dict[str, Any]]
 
 
 @pages.get("/tunings", roles=("owner",), nav="Tunings")
@@ -29,113 +28,116 @@ async def listed(page: Page) -> Response:
 
 @pages.get("/tunings/new", roles=("owner",))
 async def new(page: Page) -> Response:
-    """The datasets first: their columns are what the rest is about."""
-    chosen = {"validation": page.query.get("dataset"), "training": page.query.get("training")}
-    blank = Form.blank(
-        **chosen,
-        values="0.001, 0.01, 0.1, 1, 10",
-        threshold=0.5,
-        loss="zero_one",
-        epsilon="1",
-        index_share="0.5",
-        cap_epsilon="2",
+    """First what is tuned and how; then, as its query says that, the form of that method. ``?from=``: like another."""
+    datasets = await _datasets(page)
+    if (other := page.query.get("from")) is not None:
+        spec = (await page.api.get(f"/v1/tunings/{other}"))["spec"]
+        ids = [spec["validation_dataset_id"], spec["score"].get("training_dataset_id")]
+        form = Form.blank(**tuning_form.like(spec, _shared(datasets, *ids)))
+    else:
+        known = {name: page.query[name] for name in _CHOSEN if name in page.query}
+        form = Form.blank(**{"score": "logistic", "method": "grid_exponential"} | known)
+        if page.query.get("go") is None:
+            return _choice(page, form, datasets)
+        form.values.update(Form.blank(**tuning_form.defaults(form.get("method"), form.get("score"))).values)
+    _check_choice(form, datasets)
+    return _form(page, form, datasets) if form.ok else _choice(page, form, datasets)
+
+
+def _check_choice(form: Form, datasets: Datasets) -> None:
+    """What of the first step is wrong."""
+    if form.get("validation") not in datasets:
+        form.wrong("validation", "Choose the private records")
+    if form.get("method") not in [name for name, _, _ in tuning_form.METHODS]:
+        form.wrong("method", "Choose a method")
+    if form.get("score") == "http":
+        if form.get("method") in tuning_form.LIPSCHITZ:
+            form.wrong(
+                "method", "This method is for the built-in score alone: its promise rests on how that is trained"
+            )
+        return
+    if form.get("score") != "logistic":
+        form.wrong("score", "Choose where scores come from")
+    if not datasets.get(form.get("training"), {}).get("public"):
+        form.wrong("training", "Choose public records for the models to be trained on")
+    elif form.ok and not _shared(datasets, form.get("validation"), form.get("training")):
+        form.wrong("training", "The two datasets have no column in common")
+
+
+async def _datasets(page: Page) -> Datasets:
+    """Those that take a tuning, by id."""
+    return {d["id"]: d for d in await every(page.api, "/v1/datasets", "datasets") if d["state"] == "active"}
+
+
+def _shared(datasets: Datasets, validation: str | None, training: str | None) -> list[str]:
+    """Names of the columns that both datasets have."""
+    private, public = datasets.get(validation or ""), datasets.get(training or "")
+    if private is None or public is None:
+        return []
+    known = {column["name"] for column in public["columns"]}
+    return [column["name"] for column in private["columns"] if column["name"] in known]
+
+
+def _choice(page: Page, form: Form, datasets: Datasets) -> Response:
+    told = {"datasets": list(datasets.values()), "scores": tuning_form.SCORES, "methods": tuning_form.METHODS}
+    status = 200 if form.ok else 422
+    return page.show("tuning_new.html", title="New tuning", trail=_TRAIL, status=status, form=form, **told)
+
+
+def _form(page: Page, form: Form, datasets: Datasets, status: int = 200, **told: Any) -> Response:
+    """The form of the method; ``told`` may hold a report, and the digest of what it is about."""
+    chosen = {name: form.get(name) for name in _CHOSEN}
+    title = next((title for name, title, _ in tuning_form.METHODS if name == chosen["method"]), "")
+    shown: dict[str, Any] = {
+        "private": datasets.get(chosen["validation"], {}),
+        "public": datasets.get(chosen["training"], {}),
+        "columns": _shared(datasets, chosen["validation"], chosen["training"]),
+        "method_title": title,
+        "chosen": chosen,
+        "rules": tuning_form,
+        "report": None,
+        "seen": None,
+        "changed": None,
+    }
+    trail = [*_TRAIL, ("New tuning", "/tunings/new")]
+    return page.show(
+        "tuning_form.html", title=f"New tuning: {title}", trail=trail, form=form, status=status, **shown | told
     )
-    return await _form(page, blank)
-
-
-async def _form(page: Page, form: Form, report: dict[str, Any] | None = None, status: int = 200) -> Response:
-    datasets = [d for d in await every(page.api, "/v1/datasets", "datasets") if d["state"] == "active"]
-    by_id = {d["id"]: d for d in datasets}
-    private, public = by_id.get(form.get("validation")), by_id.get(form.get("training"))
-    shared: list[str] = []
-    if private is not None and public is not None:
-        known = {column["name"] for column in public["columns"]}
-        shared = [column["name"] for column in private["columns"] if column["name"] in known]
-    told: dict[str, Any] = {"datasets": datasets, "columns": shared, "report": report, "losses": LOSSES}
-    return page.show("tuning_new.html", title="New tuning", trail=_TRAIL, form=form, status=status, **told)
 
 
 @pages.post("/tunings/new", roles=("owner",))
 async def act(page: Page, form: Form) -> Response:
-    """Show what it would cost and promise, or begin."""
-    body = _body(form)
+    """Show what it would cost and promise; or begin what was shown."""
+    datasets = await _datasets(page)
+    _check_choice(form, datasets)
     if not form.ok:
-        return await _form(page, form.again(), status=422)
-    preview = form.get("go") != "start"
+        return _choice(page, form.again(), datasets)
+    body = tuning_form.body_of(form)
+    if not form.ok:
+        return _form(page, form.again(), datasets, 422)
+    seen, starts = tuning_form.digest(body), form.get("go") == "start"
     try:
-        if preview:
-            return await _form(page, form.again(), await page.api.post("/v1/tunings:preview", body))
+        if not starts or form.get("seen") != seen:
+            report = await page.api.post("/v1/tunings:preview", body)
+            told = {"report": report, "seen": seen, "changed": _CHANGED if starts else None}
+            return _form(page, form.again(), datasets, **told)
         made = await page.api.post("/v1/tunings", body, key=form.key)
     except ApiProblem as problem:
-        return await _form(page, form.failed(problem, _fields(problem, form)), status=problem.status)
+        where = {e.field: tuning_form.field_of(e.field, form) for e in problem.problem.errors or [] if e.field}
+        return _form(page, form.failed(problem, where), datasets, problem.status)
     return page.go(f"/tunings/{made['id']}", "Charged, and under way.", mood="note")
-
-
-def _body(form: Form) -> dict[str, Any]:
-    """The tuning as the API takes it: the built-in score over one grid, by the exponential mechanism."""
-    values = []
-    for part in form.text("values", "At least one value").replace(";", ",").split(","):
-        try:
-            values.append(float(part))
-        except ValueError:
-            form.wrong("values", "Write numbers, separated by commas")
-    features = []
-    for name in _chosen(form):
-        place = name.rpartition("_")[2]
-        bounds = {part: form.real(f"{part}_{place}") for part in ("lower", "upper")}
-        features.append({"column": form.get(f"column_{place}"), **bounds})
-    if not features:
-        form.wrong("use_0", "Choose at least one feature")
-    is_log = len(values) > 1 and all(value > 0 for value in values)
-    return {
-        "name": form.text("name", "A name"),
-        "grid": [{"name": "lambda", "values": values, "scale": "log10" if is_log else "linear"}],
-        "score": {
-            "kind": "logistic",
-            "training_dataset_id": form.text("training", "A public dataset"),
-            "features": features,
-            "label": form.text("label", "A column"),
-            "threshold": form.real("threshold"),
-            "loss": form.get("loss") or "zero_one",
-        },
-        "validation_dataset_id": form.text("validation", "A dataset"),
-        "method": {"name": "grid_exponential", "use_weights": form.has("use_weights")},
-        "budget": {"epsilon": form.text("epsilon", "epsilon"), "index_share": form.get("index_share") or None},
-        "caps": {"epsilon": form.text("cap_epsilon", "A cap")},
-    }
-
-
-def _chosen(form: Form) -> list[str]:
-    return [name for name in form.values if name.startswith("use_") and name != "use_weights"]
-
-
-def _fields(problem: ApiProblem, form: Form) -> dict[str, str]:
-    known = {
-        "validation_dataset_id": "validation",
-        "score.training_dataset_id": "training",
-        "caps.epsilon": "cap_epsilon",
-    }
-    found = dict(known)
-    for error in problem.problem.errors or []:
-        where = error.field or ""
-        parts = where.split(".")
-        if "features" in parts and parts[-1] in ("column", "lower", "upper"):
-            place = _chosen(form)[int(parts[parts.index("features") + 1])].rpartition("_")[2]
-            found[where] = f"{'use' if parts[-1] == 'column' else parts[-1]}_{place}"
-        elif where.startswith("grid"):
-            found[where] = "values"
-        elif parts[-1] in ("training_dataset_id", "label", "threshold", "loss"):
-            found[where] = "training" if parts[-1] == "training_dataset_id" else parts[-1]
-    return found
 
 
 @pages.get("/tunings/{tuning_id}", roles=("owner",))
 async def one(page: Page) -> Response:
     """One tuning: how far it is, or what it released."""
-    tuning = await page.api.get(_path(page))
     if page.query.get("as") == "json":
         return page.stream(_path(page))
-    return page.show("tuning.html", title=tuning["name"], trail=_TRAIL, tuning=tuning)
+    tuning = await page.api.get(_path(page))
+    dataset = await page.api.get(f"/v1/datasets/{tuning['validation_dataset_id']}")
+    title = next(title for name, title, _ in tuning_form.METHODS if name == tuning["spec"]["method"]["name"])
+    told = {"tuning": tuning, "dataset": dataset, "method_title": title}
+    return page.show("tuning.html", title=tuning["name"], trail=_TRAIL, **told)
 
 
 @pages.get("/tunings/{tuning_id}/part", roles=("owner",))

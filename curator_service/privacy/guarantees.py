@@ -162,8 +162,8 @@ GAPS: tuple[Gap, ...] = (
     ),
     Gap(
         "Measuring",
-        "how long people or a system take for a row, that a row was not measured, and that an answer was corrected is "
-        "seen by the modeler, and depends on who is behind the row.",
+        "how long people or a system take for a row, that a row was not measured, and that an answer was corrected or "
+        "taken back is seen by the modeler, and depends on who is behind the row.",
         lambda spec, release: not isinstance(spec.measurement, ColumnMeasurement),
     ),
     Gap(

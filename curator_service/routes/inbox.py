@@ -187,11 +187,12 @@ def decline(
     operation_id="correct_query",
 )
 def correct(
-    request: Request, query_id: QueryId, told: wire.AnswerCreate, who: AskedDep, curator: CuratorDep
+    request: Request, query_id: QueryId, told: wire.CorrectCreate, who: AskedDep, curator: CuratorDep
 ) -> Response:
-    """Replace answers by what is right. Where y is private, what the modeler was told is released anew, and charged.
+    """Replace answers by what is right. Where y is private, what was told is released anew, and charged.
 
-    What did not change keeps its released answers. 403 with `budget` where the budget does not allow it: then nothing
-    changes.
+    `void` takes answers back: they are declined from now on, which releases and costs nothing; an answer in the
+    place of a void one is charged as a correction. What did not change keeps its released answers. 403 with `budget`
+    where the budget does not allow it: then nothing changes.
     """
     return answer(request, curator.inbox.correct(who, query_id, told))

@@ -19,6 +19,14 @@ def create(request: Request, study: wire.StudyCreate, asked: AskedDep, curator: 
     return answer(request, curator.studies.create(asked, study))
 
 
+@router.put("/{study_id}", response_model=wire.StudyOwnerView, responses=documented(409), operation_id="change_study")
+def change(
+    request: Request, study_id: StudyId, study: wire.StudyChange, asked: AskedDep, curator: CuratorDep
+) -> Response:
+    """Put another draft in the place of one that was never charged. Its forecasts go where they are another's now."""
+    return answer(request, curator.studies.change(asked, study_id, study))
+
+
 @router.get("", response_model=wire.StudyPage, responses=documented(), operation_id="list_studies")
 def listed(curator: CuratorDep, page_size: PageSize = 50, page_token: PageToken = None) -> wire.StudyPage:
     """Studies in the order of their creation."""
@@ -41,9 +49,18 @@ def preview(study_id: StudyId, curator: CuratorDep) -> wire.ReleaseReport:
 @router.post(
     "/{study_id}:release", response_model=wire.StudyOwnerView, responses=documented(409), operation_id="release_study"
 )
-def release(request: Request, study_id: StudyId, asked: AskedDep, curator: CuratorDep) -> Response:
-    """Draw the candidates in a secret row order and open the study. Once."""
-    return answer(request, curator.releases.release(asked, study_id))
+def release(
+    request: Request,
+    study_id: StudyId,
+    asked: AskedDep,
+    curator: CuratorDep,
+    wanted: wire.ReleaseAsked | None = None,
+) -> Response:
+    """Draw the candidates in a secret row order and open the study. Once.
+
+    A body is not needed: with one, a draft that somebody has changed since is not released.
+    """
+    return answer(request, curator.releases.release(asked, study_id, wanted))
 
 
 @router.post(

@@ -76,7 +76,8 @@ def train(records: Records, penalty: float) -> Vector:
     if not distance <= DISTANCE_MAX:  # NaN too
         raise TuningImpossible(
             f"training at lambda = {penalty:g} did not reach the optimum (within {distance:.1e}, {DISTANCE_MAX:g} is "
-            "needed): use larger values of lambda"
+            "needed): use larger values of lambda",
+            "grid.0.values",
         )
     return w
 

@@ -90,6 +90,8 @@ class News(BaseModel):
     report: wire.TuningReport | None = None
     ended: Ended | None = None
     impossible: str | None = None
+    field: str | None = None
+    """Of the request, where that is what makes it impossible."""
     problem: str | None = None
 
 
@@ -176,7 +178,7 @@ def one(job: Job, sink: BinaryIO) -> None:
     try:
         tell(_plan(job) if job.charged is None else _run(job, told))
     except TuningImpossible as error:
-        tell(News(impossible=str(error)))
+        tell(News(impossible=str(error), field=error.field))
     except BlindoptError as error:
         tell(News(problem=str(error)))
     except MemoryError:

@@ -48,11 +48,13 @@ class Forecasts(Jobs):
     def start(self, asked: Asked, study_id: str, forecast: wire.ForecastCreate) -> StoredReply:
         """Queue a forecast. Raises Invalid where it cannot be made, StateConflict where too many wait."""
         self._desk.key_of(asked)
-        self._check(study_id, forecast)
+        checked = self._check(study_id, forecast)
         begun: str | None = None
 
         def effect(db: Connection) -> Effect:
             nonlocal begun
+            if _study(db, study_id)[0] != checked:
+                raise StateConflict("the draft was changed since you asked: look at it again, and ask once more")
             if table.count_running(db) > self._waiting_max:
                 raise StateConflict(
                     f"{self._waiting_max} forecasts wait already: let one end, or cancel one, before you ask for more"
@@ -113,13 +115,15 @@ class Forecasts(Jobs):
         self._kill(identity)
         return reply
 
-    def _check(self, study_id: str, forecast: wire.ForecastCreate) -> None:
-        # Before the transaction: calibrating many mechanisms takes long. What is checked never changes.
+    def _check(self, study_id: str, forecast: wire.ForecastCreate) -> wire.StudyCreate:
+        """The study that the forecast can be made of."""
+        # Before the transaction: calibrating many mechanisms takes long.
         with self._desk.database.read() as db:
             (study, rows), withdrawn = _study(db, study_id), names(db)
         cells_of(study, forecast, withdrawn)
         if rows < ROWS_MIN:
             raise Invalid(f"a forecast needs a dataset of {ROWS_MIN} rows or more")
+        return study
 
     def _view(self, row: Any) -> wire.ForecastView:
         progress = self._progress.get(row.id, row.progress) if row.state == "running" else row.progress

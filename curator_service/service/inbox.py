@@ -105,9 +105,9 @@ class Inbox:
         """Take what was measured; late answers too."""
         return self._tell(asked, query_id, "answer", lambda db: telling.values_of(told))
 
-    def correct(self, asked: Asked, query_id: str, told: wire.AnswerCreate) -> StoredReply:
+    def correct(self, asked: Asked, query_id: str, told: wire.CorrectCreate) -> StoredReply:
         """Take what is right in the place of what was told. Raises BudgetExhausted, and changes nothing."""
-        return self._tell(asked, query_id, "correct", lambda db: telling.values_of(told))
+        return self._tell(asked, query_id, "correct", lambda db: telling.corrections_of(told))
 
     def decline(self, asked: Asked, query_id: str, told: wire.DeclineCreate) -> StoredReply:
         """Take it that these, or all that are open, will not be measured."""
@@ -218,7 +218,11 @@ class Inbox:
                 self._desk.database.write(effect)
             except _Dry as dry:
                 return dry.found
-        reply = self._desk.once(asked, effect)
+        try:
+            reply = self._desk.once(asked, effect)
+        except BudgetExhausted as refusal:  # of an answer in the place of a void one
+            self._note_refusal(asked, queries[-1], refusal)
+            raise
         self.changed(queries)
         return reply
 

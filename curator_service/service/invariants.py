@@ -72,6 +72,11 @@ class _Told:
 def _follow(studies: dict[str, _Told], kind: str, details: Json) -> None:
     if kind == "study.created":
         studies[details["study_id"]] = _Told(details["spec_sha256"])
+    elif kind == "study.changed":
+        study = studies[details["study_id"]]
+        if study.release_sha256 is not None or study.closed or study.spec_sha256 != details["replaces"]:
+            raise LogBroken(f"study {details['study_id']} was changed when it was no draft, or from another one")
+        study.spec_sha256 = details["spec_sha256"]
     elif kind == "study.released":
         studies[details["study_id"]].release_sha256 = details["sha256"]
     elif kind == "study.closed":

@@ -16,6 +16,7 @@ from curator_service.service.studies import owner_view
 from curator_service.store import ledger as lines
 from curator_service.vault import Vault, new_id
 from shared import wire
+from shared.audit import sha256
 from shared.errors import MechanismWithdrawn, StateConflict, StillRunning, StorageUnavailable
 from shared.serving.desk import Asked, Desk, Effect
 from shared.serving.store import logs
@@ -60,12 +61,15 @@ class Releases:
         report = _report(spec, rows, mechanism_of(spec, now.release), now, tried.assessment)
         return report.model_copy(update={"attacks": tried.findings, "not_tried": tried.left_out})
 
-    def release(self, asked: Asked, identity: str) -> StoredReply:
-        """Draw Z and publish it, once in the life of a study; the study is then open."""
+    def release(self, asked: Asked, identity: str, wanted: wire.ReleaseAsked | None = None) -> StoredReply:
+        """Draw Z and publish it, once in the life of a study; the study is then open.
+
+        StateConflict where the draft is not the one that was ``wanted``.
+        """
         if (found := self._desk.earlier(asked)) is not None:
             return found
         try:
-            spec, now = self._begin_release(asked, identity)
+            spec, now = self._begin_release(asked, identity, wanted)
         except StateConflict:
             if (found := self._desk.earlier(asked)) is not None:  # published since we looked
                 return found
@@ -104,7 +108,9 @@ class Releases:
         """Share of the rows that are drawn, while a release is under way."""
         return self._drawing.get(identity)
 
-    def _begin_release(self, asked: Asked, identity: str) -> tuple[wire.StudyCreate, Standing]:
+    def _begin_release(
+        self, asked: Asked, identity: str, wanted: wire.ReleaseAsked | None
+    ) -> tuple[wire.StudyCreate, Standing]:
         key = f"{asked.principal.id} {self._desk.key_of(asked)[0]}"
 
         begun = False
@@ -117,6 +123,8 @@ class Releases:
                 raise StillRunning("this release is being drawn")
             if row.state != "draft" and (drawing or row.state != "releasing"):
                 raise StateConflict(f"the study is {row.state}: a study is released once, from its draft")
+            if wanted is not None and wanted.spec_sha256 != sha256(row.spec.encode()):
+                raise StateConflict("the draft was changed since you read it: read it again before you release it")
             self._abandon(db, identity, "curator")  # one that was given up when not even that could be stored
             spec = wire.StudyCreate.model_validate_json(row.spec)
             now = standing(db, spec, None)

@@ -1,5 +1,7 @@
 """The owner's studies, from draft to closed."""
 
+from typing import Any
+
 from curator_service import store
 from curator_service.privacy import answers, ledger
 from curator_service.privacy.guarantees import guarantee, not_protected
@@ -9,7 +11,8 @@ from curator_service.service.advisories import names, standing
 from curator_service.service.datasets import dataset_view
 from curator_service.service.measurers import NO_MEASURER
 from curator_service.settings import Settings
-from curator_service.store import inbox
+from curator_service.store import forecasts, inbox
+from curator_service.store import ledger as lines
 from curator_service.vault import new_id
 from shared import wire
 from shared.audit import sha256
@@ -31,10 +34,7 @@ class Studies:
         """Make a draft. Raises Invalid where the study does not fit its dataset."""
 
         def effect(db: Connection) -> Effect:
-            check_fit(spec, dataset_view(store.find(db, store.datasets, spec.dataset_id)))
-            if isinstance(spec.measurement, wire.WebhookMeasurement) and not self._has_measurer:
-                raise Invalid(NO_MEASURER, [{"field": "measurement.source", "message": NO_MEASURER}])
-            choice_of(spec, names(db))
+            self._check(db, spec)
             identity = new_id("std")
             store.insert(
                 db,
@@ -54,6 +54,45 @@ class Studies:
             return Effect(owner_view(db, identity), "study.created", details)
 
         return self._desk.once(asked, effect)
+
+    def change(self, asked: Asked, identity: str, change: wire.StudyChange) -> StoredReply:
+        """Put another draft in the place of one that was never charged. Raises Invalid, NotFound, StateConflict.
+
+        Forecasts of the draft as it was go, where they could be another's now: they are about nothing any more.
+        """
+        spec = change.study
+
+        def effect(db: Connection) -> Effect:
+            row = store.find(db, store.studies, identity)
+            check_changeable(db, row)
+            if sha256(row.spec.encode()) != change.replaces:
+                raise StateConflict("the draft was changed since you read it: read it again, and change that")
+            self._check(db, spec)
+            dropped = 0
+            if not _forecasts_alike(wire.StudyCreate.model_validate_json(row.spec), spec):
+                if forecasts.count_running(db, identity):
+                    raise StateConflict("a forecast of the draft is under way: cancel it, or let it end first")
+                dropped = forecasts.drop(db, identity)
+            values = {"dataset_id": spec.dataset_id, "spec": (text := spec.model_dump_json())}
+            store.change(db, store.studies, identity, **values)
+            details = {
+                "study_id": identity,
+                "dataset_id": spec.dataset_id,
+                "mechanism": spec.release.mechanism,
+                "replaces": change.replaces,
+                "spec_sha256": sha256(text.encode()),
+                "forecasts_dropped": dropped,
+            }
+            return Effect(owner_view(db, identity), "study.changed", details, 200)
+
+        return self._desk.once(asked, effect)
+
+    def _check(self, db: Connection, spec: wire.StudyCreate) -> None:
+        """Raises Invalid where a study cannot be made as it is, StateConflict and MechanismWithdrawn."""
+        check_fit(spec, dataset_view(store.find(db, store.datasets, spec.dataset_id)))
+        if isinstance(spec.measurement, wire.WebhookMeasurement) and not self._has_measurer:
+            raise Invalid(NO_MEASURER, [{"field": "measurement.source", "message": NO_MEASURER}])
+        choice_of(spec, names(db))
 
     def one(self, identity: str) -> wire.StudyOwnerView:
         """A study as its owner sees it."""
@@ -114,12 +153,27 @@ def owner_view(db: Connection, identity: str) -> wire.StudyOwnerView:
         created_at=moment(row.created_at),
         opened_at=moment(row.opened_at) if row.opened_at else None,
         spec=spec,
+        spec_sha256=sha256(row.spec.encode()),
         guarantee=told,
         not_protected=gaps,
         release_id=release.id if release else None,
         release_sha256=release.sha256 if release else None,
         report=report,
     )
+
+
+def check_changeable(db: Connection, row: Any) -> None:
+    """StateConflict for a study that was released, or charged for a release that did not come to its end."""
+    if row.state != "draft":
+        raise StateConflict(f"the study is {row.state}: only a draft can be changed; make another one like it")
+    if lines.is_released(db, row.id):
+        raise StateConflict("the draft was charged for a release that was interrupted: release it as it is")
+
+
+def _forecasts_alike(one: wire.StudyCreate, other: wire.StudyCreate) -> bool:
+    """Whether a forecast of one is a forecast of the other."""
+    apart = {"name", "budget", "reply_after_ms"}
+    return one.model_dump(exclude=apart) == other.model_dump(exclude=apart)
 
 
 def check_fit(spec: wire.StudyCreate, dataset: wire.DatasetView) -> None:

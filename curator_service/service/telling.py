@@ -84,9 +84,15 @@ def _hex(value: float | None) -> str | None:
     return None if value is None else float(value).hex()
 
 
-def values_of(told: wire.AnswerCreate) -> list[Told]:
-    """What a request tells."""
+def values_of(told: wire.AnswerCreate | wire.CorrectCreate) -> list[Told]:
+    """What a request tells of values."""
     return [Told(one.measurement_id, value=one.value, note=told.note) for one in told.values]
+
+
+def corrections_of(told: wire.CorrectCreate) -> list[Told]:
+    """What a request corrects: to other values, and to none."""
+    void = [Told(identity, reason=told.reason, note=told.note) for identity in told.void]
+    return values_of(told) + void
 
 
 def latest_values(db: Connection, query_id: str, rows: dict[str, Any]) -> dict[str, float]:
@@ -102,9 +108,10 @@ def check(
     faults: list[dict[str, object]] = []
     stale: list[str] = []
     seen: set[str] = set()
+    values = sum(one.value is not None for one in told)  # they come first
     for place, one in enumerate(told):
-        part = "measurement_ids" if act == "decline" else "values"
-        field = f"{part}.{place}"
+        part = "values" if one.value is not None else "measurement_ids" if act == "decline" else "void"
+        field = f"{part}.{place - values if part == 'void' else place}"
         message = identity = ""
         if one.measurement_id in seen:
             identity = "is there twice"
@@ -118,7 +125,7 @@ def check(
                 message = "is what was told before: nothing to correct"
         seen.add(one.measurement_id)
         if identity:
-            faults.append({"field": field if act == "decline" else f"{field}.measurement_id", "message": identity})
+            faults.append({"field": f"{field}.measurement_id" if part == "values" else field, "message": identity})
         if message:
             faults.append({"field": f"{field}.value", "message": message})
     if faults:

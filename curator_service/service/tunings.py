@@ -250,7 +250,8 @@ class Tunings(Jobs):
                 f"its plan took longer than {self._plan_seconds_max} s (TUNING_PLAN_SECONDS_MAX): ask for a smaller "
                 "grid, or fewer evaluations or simulated pairs"
             )
-        raise TuningImpossible(last.impossible or last.problem or "its plan could not be made: memory may be short")
+        told = last.impossible or last.problem or "its plan could not be made: memory may be short"
+        raise TuningImpossible(told, last.field)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:

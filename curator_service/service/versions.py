@@ -78,7 +78,7 @@ class Versions:
         earlier = table.rounds_of(db, query_id)
         basis, spec = table.last_entry(db, query_id), self._studies.of(db, known.study_id).spec
         fresh, again = self._changed(db, query_id, spec, earlier, basis)
-        if earlier and not fresh:
+        if earlier and not fresh and not self._gone(db, query_id, spec, earlier, basis):
             return Begun(known.begun, 0)
         version = len(earlier) + 1
         charged = self._charge(db, known, spec, version, again, earlier, actor)
@@ -103,7 +103,14 @@ class Versions:
         now = _units(spec, table.values(db, query_id, basis))
         before = _units(spec, table.values(db, query_id, earlier[-1].basis)) if earlier else {}
         fresh = [unit for unit, values in now.items() if before.get(unit) != values]
-        return fresh, [unit for unit in fresh if unit in before]
+        # Not of the last version alone: what was void meanwhile was released all the same.
+        released = {_unit(unit) for one in earlier for unit in json.loads(one.fresh)}
+        return fresh, [unit for unit in fresh if unit in released]
+
+    def _gone(self, db: Connection, query_id: str, spec: wire.StudyCreate, earlier: list[Any], basis: int) -> bool:
+        """Whether an answer of the last version is none any more. Nothing is drawn for that, and nothing charged."""
+        now = _units(spec, table.values(db, query_id, basis))
+        return any(unit not in now for unit in _units(spec, table.values(db, query_id, earlier[-1].basis)))
 
     def _charge(
         self,

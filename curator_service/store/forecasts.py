@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import Column, Float, ForeignKey, Integer, Table, Text, func, select, update
+from sqlalchemy import Column, Float, ForeignKey, Integer, Table, Text, delete, func, select, update
 
 from curator_service.store.base import METADATA
 from shared.errors import NotFound
@@ -44,9 +44,15 @@ def running(db: Connection) -> list[str]:
     return list(db.execute(select(forecasts.c.id).where(_RUNNING).order_by(forecasts.c.seq)).scalars())
 
 
-def count_running(db: Connection) -> int:
-    """How many have not ended."""
-    return int(db.execute(select(func.count()).where(_RUNNING)).scalar_one())
+def count_running(db: Connection, study_id: str | None = None) -> int:
+    """How many have not ended, of this study where one is told."""
+    where = _RUNNING if study_id is None else _RUNNING & (forecasts.c.study_id == study_id)
+    return int(db.execute(select(func.count()).where(where)).scalar_one())
+
+
+def drop(db: Connection, study_id: str) -> int:
+    """Forget the forecasts of a study; how many there were."""
+    return int(db.execute(delete(forecasts).where(forecasts.c.study_id == study_id)).rowcount)
 
 
 def end(db: Connection, identity: str, **values: Any) -> bool:

@@ -254,13 +254,16 @@ def enter(db: Connection, values: Sequence[dict[str, Any]]) -> tuple[int, int]:
 
 
 def values(db: Connection, query_id: str, basis: int) -> dict[tuple[int, int], float]:
-    """What was measured of a query up to an entry: by place and play, in the order of the query."""
-    told = (entries.c.kind == "answered") & (entries.c.seq <= basis)
+    """What was measured of a query up to an entry: by place and play, in the order of the query.
+
+    The last entry about a measurement counts: what was answered, and turned out to be void, has no value.
+    """
     joined = measurements.join(entries, entries.c.measurement_id == measurements.c.id)
-    columns = measurements.c.place, measurements.c.play, entries.c.value
-    query = select(*columns).select_from(joined).where(measurements.c.query_id == query_id, told)
-    found = db.execute(query.order_by(measurements.c.seq, entries.c.seq))
-    return {(place, play): value for place, play, value in found}  # the last one counts
+    columns = measurements.c.place, measurements.c.play, entries.c.kind, entries.c.value
+    where = (measurements.c.query_id == query_id) & (entries.c.seq <= basis)
+    told = db.execute(select(*columns).select_from(joined).where(where).order_by(measurements.c.seq, entries.c.seq))
+    last = {(place, play): (kind, value) for place, play, kind, value in told}
+    return {unit: value for unit, (kind, value) in last.items() if kind == "answered"}
 
 
 def last_entry(db: Connection, query_id: str) -> int:

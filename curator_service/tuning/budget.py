@@ -32,7 +32,9 @@ def pure_shares(budget: TuningBudget) -> Shares:
 def value_alone(budget: TuningBudget, *, needs_delta: bool) -> Shares:
     """v~ gets everything: the method has no lambda~ that it could release."""
     if amount(budget.index_share or "0") != 0:
-        raise TuningImpossible("this method releases v~ alone: leave index_share out, or set it to 0")
+        raise TuningImpossible(
+            "this method releases v~ alone: leave index_share out, or set it to 0", "budget.index_share"
+        )
     cost = Cost(amount(budget.epsilon), _delta(budget) if needs_delta else Decimal(0))
     return Shares(None, cost, cost)
 
@@ -54,7 +56,9 @@ def split_events(budget: TuningBudget) -> Shares:
 
 def _delta(budget: TuningBudget) -> Decimal:
     if budget.delta < DELTA_MIN:
-        raise TuningImpossible(f"this method is private but for a delta: set budget.delta to {DELTA_MIN:g} or more")
+        raise TuningImpossible(
+            f"this method is private but for a delta: set budget.delta to {DELTA_MIN:g} or more", "budget.delta"
+        )
     return Decimal(repr(budget.delta))
 
 

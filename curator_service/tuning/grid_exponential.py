@@ -21,7 +21,8 @@ def weights_sensitivity(problem: Problem) -> float:
     if problem.records == "whole":
         raise TuningImpossible("this needs a score that is a mean over the records")
     if facts.weight_norm_max is None or facts.lipschitz is None:
-        raise TuningImpossible("this needs the largest norm of the trained weights, and L of the score: both public")
+        message = "this needs the largest norm of the trained weights, and L of the score: both public"
+        raise TuningImpossible(message, "score.loss")
     return min(problem.width, 2 * facts.lipschitz * facts.weight_norm_max) / problem.m
 
 

@@ -38,9 +38,11 @@ def plan(spec: TuningSpec, method: Kusner2, problem: Problem) -> Kusner2Plan:
         moved, indices, rate = apart, range(problem.n), 0.0
     else:
         if prior.evaluations < 2:
-            raise TuningImpossible("Algorithm 2 needs two evaluations or more: its rate divides by ln T")
+            raise TuningImpossible(
+                "Algorithm 2 needs two evaluations or more: its rate divides by ln T", "method.prior.evaluations"
+            )
         if method.last >= problem.n:
-            raise TuningImpossible(f"last is an index of the grid: from 0 to {problem.n - 1}")
+            raise TuningImpossible(f"last is an index of the grid: from 0 to {problem.n - 1}", "method.last")
         moved = constants.last_sensitivity(method.a, method.tau, prior.evaluations, d, apart)
         indices, rate = range(method.last, method.last + 1), moved - apart
     draws = Draws.of(None, "exponential", (moved, shares.value))

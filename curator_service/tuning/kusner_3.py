@@ -20,7 +20,7 @@ def sensitivities(problem: Problem) -> tuple[float, float]:
     if problem.records == "whole":
         raise TuningImpossible("Algorithm 3 needs a score that is a mean over the records")
     if facts.lambda_min is None or facts.lambda_max is None or facts.lipschitz is None:
-        raise TuningImpossible("Algorithm 3 needs lambda_min, lambda_max and L of the score: all public")
+        raise TuningImpossible("Algorithm 3 needs lambda_min, lambda_max and L of the score: all public", "score.loss")
     if not 0 < facts.lambda_min <= facts.lambda_max:
         raise TuningImpossible("Algorithm 3 needs penalties with 0 < lambda_min <= lambda_max")
     ends = facts.lambda_min, facts.lambda_max

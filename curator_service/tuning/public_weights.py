@@ -16,7 +16,9 @@ def sensitivity(problem: Problem) -> float:
     """min(g*, L max|w_l - w_l'| + min(g*, 2 L max|w|) / m): another dataset may lead to another model."""
     facts, one = problem.facts, weights_sensitivity(problem)
     if facts.weight_distance_max is None or facts.lipschitz is None:
-        raise TuningImpossible("this needs the largest distance between trained weights, and L of the score: public")
+        raise TuningImpossible(
+            "this needs the largest distance between trained weights, and L of the score: public", "score.loss"
+        )
     return min(problem.width, facts.lipschitz * facts.weight_distance_max + one) + rounding(problem)
 
 

@@ -126,7 +126,7 @@ def upper_quantile(values: Vector, delta: float) -> float:
     k = int(binom.ppf(CONFIDENCE, count, 1 - delta)) + 1
     if k > count:
         needed = int(np.ceil(np.log(1 - CONFIDENCE) / np.log1p(-delta)))
-        raise TuningImpossible(f"a delta of {delta:g} needs {needed} simulated pairs or more")
+        raise TuningImpossible(f"a delta of {delta:g} needs {needed} simulated pairs or more", "method.pairs")
     return float(np.sort(values)[k - 1])
 
 

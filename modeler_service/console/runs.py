@@ -62,7 +62,8 @@ async def run(page: Page) -> Response:
     told = await _told(page, page.path["run_id"])
     one = told["run"]
     assert isinstance(one, wire.RunView)
-    return page.show("run.html", title=one.name, trail=_TRAIL, **told)
+    meta = await page.api.read("/v1/meta", wire.ModelerMeta)
+    return page.show("run.html", title=one.name, trail=_TRAIL, exports=meta.exports, **told)
 
 
 @pages.get("/runs/{run_id}/now", roles=("vendor", "viewer"))
@@ -70,7 +71,7 @@ async def now(page: Page) -> Response:
     """The part of a run's page that changes while it goes on; and the numbers of its charts."""
     told = await _told(page, page.path["run_id"])
     if page.query.get("chart"):
-        return page.show("run.html", title="", **told)
+        return page.show("run.html", title="", exports=(), **told)
     return page.fragment("run_now.html", **told)
 
 

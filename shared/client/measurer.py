@@ -45,7 +45,9 @@ class MeasurerClient(Client):
         """Tell what will not be measured of a query."""
         return self._post(f"/v1/queries/{query_id}:decline", wire.QueryMeasurements, told, key)
 
-    def correct(self, query_id: str, told: wire.AnswerCreate, *, key: str | None = None) -> wire.QueryMeasurements:
+    def correct(
+        self, query_id: str, told: wire.CorrectCreate | wire.AnswerCreate, *, key: str | None = None
+    ) -> wire.QueryMeasurements:
         """Replace what was told of a query by what is right."""
         return self._post(f"/v1/queries/{query_id}:correct", wire.QueryMeasurements, told, key)
 

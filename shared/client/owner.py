@@ -35,6 +35,12 @@ class OwnerClient(Client):
         """Make a draft."""
         return self._post("/v1/studies", wire.StudyOwnerView, study, key)
 
+    def change_study(self, study_id: str, change: wire.StudyChange, *, key: str | None = None) -> wire.StudyOwnerView:
+        """Put another draft in the place of one that was never charged."""
+        content = change.model_dump_json().encode()
+        reply = self._send("PUT", f"/v1/studies/{study_id}", body=content, key=key or new_key())
+        return reply.check().read(wire.StudyOwnerView)
+
     def preview(self, study_id: str) -> wire.ReleaseReport:
         """What a release would be, and what attackers get from a trial. Remote ``busy`` while another is made."""
         return self._post(f"/v1/studies/{study_id}:preview", wire.ReleaseReport)

@@ -1,9 +1,9 @@
 """Measurements by people: the inbox, answers, declines, corrections."""
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from shared.wire.base import PLAYS_MAX, ROWS_MAX, Page, Reply, Request
 
@@ -58,7 +58,9 @@ class InboxItem(Reply):
     asked_at: datetime = Field(description="When it was asked.")
     due_at: datetime | None = Field(description="When it counts as declined; null: it is waited for.")
     state: Literal["open", "answered", "declined", "overdue"] = Field(
-        description="open and overdue ones can be answered, declined ones too; an answered one can be corrected."
+        description=(
+            "open and overdue ones can be answered, declined ones too; an answered one can be corrected, or taken back."
+        )
     )
     value: float | None = Field(description="The latest answer, as it was measured; null where there is none.")
     version: int = Field(ge=0, description="How many answers it has had.")
@@ -123,6 +125,29 @@ class AnswerCreate(Request):
     note: Text | None = Field(None, description="For the owner alone.")
 
 
+class CorrectCreate(Request):
+    """What is right in the place of what was told: another value, or that there is none."""
+
+    values: list[Measured] = Field([], max_length=MEASUREMENTS_MAX, description="Each measurement once.")
+    void: list[MeasurementId] = Field(
+        [],
+        max_length=MEASUREMENTS_MAX,
+        description="Answers that are none, such as of a wrong sample: from now on these are declined.",
+    )
+    reason: DeclineReason | None = Field(
+        None, description="Why, with void: for the owner alone. A modeler is told that the row has no answer."
+    )
+    note: Text | None = Field(None, description="For the owner alone.")
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if not self.values and not self.void:
+            raise ValueError("give values, or void, or both")
+        if (self.reason is None) != (not self.void):
+            raise ValueError("a reason belongs to void, and void needs one")
+        return self
+
+
 class DeclineCreate(Request):
     """Measurements of a query that will not be made."""
 
@@ -141,7 +166,7 @@ class QueryMeasurements(Reply):
     version: int = Field(ge=0, description="Of what the modeler is told; 0 while it is pending.")
     open: int = Field(ge=0, description="How many measurements wait.")
     charged: str | None = Field(
-        description="Epsilon that a correction cost, where answers are private; null where nothing was charged."
+        description="Epsilon that releasing answers again cost, where they are private; null where nothing was charged."
     )
 
 

@@ -111,3 +111,6 @@ class ModelerMeta(Reply):
     version: str = Field(description="Version of the program.")
     log_key: str = Field(description="C2SP verifier key of its checkpoints.")
     algorithms: list[str] = Field(description="Names that a run may choose.")
+    exports: list[Literal["json", "csv", "parquet"]] = Field(
+        description="What a run can be exported as here: parquet where pyarrow is installed."
+    )

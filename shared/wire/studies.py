@@ -105,6 +105,25 @@ class StudyCreate(Request):
     )
 
 
+class StudyChange(StudyCreate):
+    """A draft as it is to be from now on."""
+
+    replaces: Sha256 = Field(
+        description="spec_sha256 of the draft that this was made from: 409 where somebody has changed it since."
+    )
+
+    @property
+    def study(self) -> StudyCreate:
+        """The study alone."""
+        return StudyCreate.model_validate_json(self.model_dump_json(exclude={"replaces"}))
+
+
+class ReleaseAsked(Request):
+    """Which draft is to be released, as its owner has read it."""
+
+    spec_sha256: Sha256 = Field(description="Of the draft: 409 where somebody has changed it since.")
+
+
 class StudyOwnerView(Reply):
     """A study as its owner sees it."""
 
@@ -114,7 +133,8 @@ class StudyOwnerView(Reply):
     )
     created_at: datetime = Field(description="When the draft was made.")
     opened_at: datetime | None = Field(description="When Z was released; null before.")
-    spec: StudyCreate = Field(description="As it was created.")
+    spec: StudyCreate = Field(description="As it was created, or changed while it was a draft.")
+    spec_sha256: Sha256 = Field(description="Names it as it is now, as the log does.")
     guarantee: str = Field(description="What is promised for the records, in words.")
     not_protected: list[str] = Field(description="What is not promised, in words.")
     progress: float | None = Field(None, ge=0, le=1, description="Share of the rows drawn; null unless releasing.")

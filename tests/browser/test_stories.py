@@ -214,7 +214,14 @@ def auditor_verifies(ada, study):
 
 CONSOLES = {"curator": curator_service.console.build(), "modeler": modeler_service.console.build()}
 MORE = {
-    "curator": ["/studies/new?from={study_id}", "/datasets/{dataset_id}/spent", "/inbox/told?state=declined"],
+    "curator": [
+        "/studies/new?from={study_id}",
+        "/datasets/{dataset_id}/spent",
+        "/inbox/told?state=declined",
+        "/tunings/new?from={tuning_id}",
+        "/tunings/new?validation={dataset_id}&score=http&training=&method=gp_ucb_simulated&go=form",
+        "/tunings/new?validation={dataset_id}&score=http&training=&method=kusner_2&go=form",
+    ],
     "modeler": ["/start?like={run_id}", "/compare?run={run_id}", "/runs/nothing-here"],
 }
 """Addresses whose query decides what the page is."""

@@ -37,10 +37,10 @@ JOBS = {"POST /v1/tunings": 20, "POST /v1/studies/{study_id}/forecasts": 4}
 FOR_MODELERS = r"^/v1/(studies/\{study_id\}(/candidates|/queries.*|/revisions)?|audit/.*)$"
 RUNS = 20
 """How many runs are set going; all others are held."""
-WIDE = r"^/v1/(tunings(:preview)?|studies|runs|suggestions)$"
+WIDE = r"^/v1/(tunings(:preview)?|studies(/\{study_id\})?|runs|suggestions)$"
 """Paths to which wide bodies are posted: four in five of all boundaries are theirs."""
-SAME_BODY = r"^/v1/tunings:preview$"
-"""What is posted to it is, type for type, what is posted to another path."""
+SAME_BODY = r"^/v1/(tunings:preview|studies/\{study_id\})$"
+"""What is sent to it is, type for type, what is posted to another path."""
 OF_A_SYSTEM = {f"POST /v1/inbox/{what}:try_again" for what in ("system", "measurements/{measurement_id}")}
 """What a curator whose owner has no system that measures refuses; its own tests have one."""
 FOR_MEASURERS = r"^/v1/(inbox.*|queries/.*)$"
@@ -134,7 +134,7 @@ def _try(
     )
     schema, tried = schemathesis.openapi.from_url(f"{url}/openapi.json", config=config), Tried()
     schema = schema.include(path_regex=only) if only else schema
-    schema = schema.exclude(path_regex=not_posted_to, method="POST") if not_posted_to else schema
+    schema = schema.exclude(path_regex=not_posted_to, method=["POST", "PUT"]) if not_posted_to else schema
     with _before_each_call(mend):
         for event in from_schema(schema).execute():
             if isinstance(event, events.NonFatalError | events.FatalError):
@@ -219,7 +219,8 @@ def at_curator(curator, opened, small) -> World:
         granted = [owner.grant(opened.id, wire.GrantCreate(name="other")) for _ in range(4)]
         grants = [grant.id for grant in granted[:2]]
         signed = witness.countersign(study.checkpoint().note, 1_700_000_000)
-        archived, (closed, *drafts) = owner.register("old", small.csv), _drafts(owner, opened, 9)
+        archived, (closed, changed, *drafts) = owner.register("old", small.csv), _drafts(owner, opened, 10)
+        read = owner.study(changed).spec_sha256
         owner.release(closed)
         quick = wire.ForecastCreate(**FORECAST)
         forecast = owner.wait_forecast(opened.id, owner.start_forecast(opened.id, quick).id, timeout_s=60)
@@ -251,6 +252,7 @@ def at_curator(curator, opened, small) -> World:
             **{f"POST /v1/queries/{{query_id}}:{verb}": {"query_id": [inbox[n][0]]} for n, verb in enumerate(VERBS)},
             "POST /v1/datasets/{dataset_id}:archive": {"dataset_id": [archived.id]},
             "POST /v1/studies/{study_id}:release": {"study_id": drafts},
+            "PUT /v1/studies/{study_id}": {"study_id": [changed]},
             "POST /v1/studies/{study_id}:close": {"study_id": [closed]},
             "POST /v1/studies/{study_id}/grants/{grant_id}:revoke": {"grant_id": grants},
             "POST /v1/studies/{study_id}/grants/{grant_id}:rotate": {"grant_id": ends},
@@ -262,6 +264,9 @@ def at_curator(curator, opened, small) -> World:
             "POST /v1/datasets": lambda body: {"name": body["name"], "file": "a,b\n1,2\n3,4\n"},
             "POST /v1/studies": lambda body: body | real | {"budget": {}},
             "POST /v1/studies:check": lambda body: body | real | {"budget": {}},
+            # Once: then it is another draft, and 409.
+            "PUT /v1/studies/{study_id}": lambda body: body | real | {"budget": {}, "replaces": read},
+            "POST /v1/studies/{study_id}:release": lambda body: {"spec_sha256": read},  # all are alike
             # One that no other request releases with: a withdrawal is for good.
             "POST /v1/advisories": lambda body: body | {"mechanism": "po_gp_ucb", "version": 1},
             "POST /v1/studies/{study_id}/queries": lambda body: {"rows": [{"row": 3, "plays": 1}]},

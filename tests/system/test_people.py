@@ -80,6 +80,45 @@ def test_a_correction_and_a_late_answer_change_a_later_choice(village, tmp_path,
     village.check(study, run, folder=tmp_path)
 
 
+def test_an_answer_that_is_taken_back_is_forgotten_by_the_run(village, tmp_path, until):
+    """The oracle: a fresh Choosing that was told of a decline in its place, and one that was told of the answer."""
+    opened = study, _ = village.opened(answers=LAPLACE)
+    run, items = village.start(opened), []
+    for number in range(1, 7):
+        (item,) = until(lambda: village.open_items(study))
+        items.append(item)
+        if number < 6:
+            village.measurer.answer(item.query_id, told([item], 5.0 if number == 2 else village.truth(item)))
+    void = wire.CorrectCreate(void=[items[1].id], reason="record")
+    assert village.measurer.correct(items[1].query_id, void).charged is None
+    village.measurer.answer(item.query_id, told([item], village.truth(item)))
+    with village.somebody(study):
+        ended = village.vendor.wait(run, timeout_s=60)
+    export = village.vendor.export(run)
+    trials = export.trials
+    assert (ended.ended_because, ended.trials, ended.declined) == ("budget", 9, 1)
+    assert (trials[1].y, trials[1].declined, trials[1].version) == (None, True, 2)
+    assert trials[1].row not in {trial.row for trial in trials[6:]}
+    assert ended.best.trial != 2
+    known = {v.number: v for v in export.versions if v.version == 1}
+    assert known[2].y is not None  # what was once known stays in the record
+    z = matrix.load(village.modeler.data / "candidates" / f"{ended.study.release_sha256}.npy")
+    names = wire.RunSpec.model_fields.keys() & wire.RunView.model_fields.keys()
+    spec = wire.RunSpec(**{name: getattr(ended, name) for name in names})
+
+    def row(number, *, forgotten):
+        choosing = Choosing(spec, ended.study, z)
+        for trial in trials[: number - 1]:
+            y = trial.y if forgotten else known[trial.number].y
+            passport = trial.passport or trials[0].passport
+            choosing.decline(trial.row) if y is None else choosing.observe(trial.row, y, passport)
+        return choosing.next()[0].row
+
+    assert [row(n, forgotten=n > 6) for n in range(1, 11)] == [trial.row for trial in trials]
+    assert len(village.charges(study)) == 10  # nothing for what was taken back
+    village.check(study, run, folder=tmp_path)
+
+
 @pytest.mark.parametrize("victim", ["curator", "modeler"])
 def test_killed_while_a_run_waits_for_people_nothing_is_lost(victim, village, tmp_path, until):
     opened = study, _ = village.opened()

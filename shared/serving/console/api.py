@@ -101,6 +101,10 @@ class Api:
         reply = await self.send("POST", path, body=_json(body), key=key, headers={"content-type": _JSON})
         return reply.json if reply.body else None
 
+    async def put(self, path: str, body: object, *, key: str) -> Any:
+        """The parsed JSON that a PUT answers; as ``post``."""
+        return (await self.send("PUT", path, body=_json(body), key=key, headers={"content-type": _JSON})).json
+
     async def send(
         self,
         method: str,

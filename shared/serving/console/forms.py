@@ -145,7 +145,9 @@ def same(one: str, other: str) -> bool:
 
 
 def _shown(value: object) -> str:
-    return f"{value!r}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.0f}" if value.is_integer() and abs(value) < 1e15 else repr(value).replace("e-0", "e-")
 
 
 def _cleaned(text: str) -> str:

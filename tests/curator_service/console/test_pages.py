@@ -226,6 +226,102 @@ def test_what_the_form_tells_is_the_study_that_is_made(owner, dataset, service):
     assert spec.budget == wire.Budget(epsilon_per_row="6", queries=50)
 
 
+def test_a_draft_is_changed_in_its_place_until_somebody_else_has_changed_or_released_it(owner, dataset, service):
+    _draft(owner, dataset, "column")
+    owner.submit("/studies/new", go="create")
+    where = owner.path.removeprefix("/console")
+    identity = where.rpartition("/")[2]
+    with OwnerClient(service.url, service.token) as api:
+        made = api.study(identity)
+        owner.get(f"/studies/new?change={identity}")
+        assert owner.form("/studies/new")["name"] == made.spec.name
+        for _ in range(6):
+            owner.submit("/studies/new", go="next")
+            assert owner.status == 200, owner.shown[-600:]
+        owner.submit("/studies/new", go="create")
+        assert owner.path == "/console" + where
+        assert api.study(identity) == made  # all that it holds went through the form
+        assert "The draft is changed" in owner.shown
+
+        owner.get(f"/studies/new?change={identity}")
+        late = owner.text
+        for step in ("data", "features", "column", "release", "answers", "budget"):
+            owner.submit(
+                "/studies/new", go="next", **STEPS[step] | ({"budget_queries": "7"} if step == "budget" else {})
+            )
+        owner.submit("/studies/new", go="create")
+        assert api.study(identity).spec == made.spec.model_copy(
+            update={"budget": wire.Budget(epsilon_per_row="6", queries=7)}
+        )
+        owner.text = late  # a page that was open all the while
+        for go in ["next"] * 6 + ["create"]:
+            owner.submit("/studies/new", go=go)
+        assert owner.status == 422
+        assert "was changed since you read it" in owner.shown
+
+        owner.get(where)
+        now = api.study(identity).spec_sha256
+        owner.text = owner.text.replace(now, made.spec_sha256)  # the same of the page that releases
+        owner.submit(f"{where}:release", sure="yes")
+        assert "was changed since you read it" in owner.shown
+        assert api.study(identity).state == "draft"
+        owner.submit(f"{where}:release", sure="yes")
+        assert api.study(identity).state == "open"
+        assert f"change={identity}" not in owner.text
+        owner.get(f"/studies/new?change={identity}")
+        for go in ["next"] * 6 + ["create"]:
+            owner.submit("/studies/new", go=go)
+        assert "only a draft can be changed" in owner.shown
+
+
+FORMS = {
+    "inbox, no cap": {
+        "measurement": wire.InboxMeasurement(
+            source="inbox",
+            direction="minimize",
+            question=MARKUP,
+            shown=[FORMULA, TURNED],
+            lower=-1.5,
+            due_hours=0.5,
+            noise_variance=0.25,
+        ),
+        "answers": wire.PiecewiseAnswers(
+            mechanism="piecewise", epsilon="2.5", value_bound=3.0, noise_bound=0.5, centre=-2.0, plays="mean"
+        ),
+        "privacy_unit": "answer",
+    },
+    "column, all told": {
+        "measurement": wire.ColumnMeasurement(column="y", direction="maximize", noise_variance=0.5),
+        "release": wire.GaussianRelease(mechanism="gaussian", epsilon="1.5", delta=1e-7, sensitivity=0.3),
+        "answers": wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=2.0),
+        "budget": wire.Budget(epsilon_total="1000"),
+        "kernel": wire.Kernel(kind="matern_32", lengthscale=0.7, signal_variance=2, noise_variance=0.5, mean=-3.0),
+        "reply_after_ms": 250,
+    },
+    "rotated, no delta": {
+        "measurement": wire.ColumnMeasurement(column="y", direction="minimize"),
+        "release": wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="3", sensitivity=0.1, rotate=True),
+        "answers": wire.NoAnswerNoise(mechanism="none"),
+    },
+}
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_a_draft_that_goes_through_the_form_untouched_is_what_it_was(owner, dataset, service, kind):
+    said = {"release": wire.AutoRelease(mechanism="auto", epsilon="4", delta=1e-6, sensitivity=0.25)} | FORMS[kind]
+    bounds = {MARKUP: (0.0, 6.0, None), TURNED: (-1e-3, 12345678.9, 0.1)}
+    features = [wire.Feature(column=c, lower=a, upper=b, scale=s) for c, (a, b, s) in bounds.items()]
+    spec = wire.StudyCreate(name=MARKUP, dataset_id=dataset, features=features, **said)
+    with OwnerClient(service.url, service.token) as api:
+        made = api.create_study(spec)
+        owner.get(f"/studies/new?change={made.id}")
+        for go in ["next"] * 6 + ["create"]:
+            owner.submit("/studies/new", go=go)
+            assert owner.status == 200, owner.shown[-600:]
+        assert "The draft is changed" in owner.shown
+        assert api.study(made.id) == made
+
+
 def test_a_token_is_shown_once(owner, service, study):
     owner.get(f"/studies/{study[0]}/grants")
     owner.submit(f"/studies/{study[0]}/grants", name="another")
@@ -259,6 +355,31 @@ def test_measurements_are_answered_one_after_another_refused_and_corrected(measu
         measurer.submit(action, value="121")
         assert "It cost epsilon 0.5" in measurer.shown
         assert api.get(f"/v1/inbox/measurements/{mine[0]['id']}").json()["version"] == 2
+
+
+def test_an_answer_that_was_none_is_taken_back_and_another_in_its_place_is_charged(measurer, service, study):
+    query = _ask(service, study, "void", 30)
+    with service.http() as api:
+        (mine,) = api.get("/v1/inbox", params={"query_id": query}).json()["items"]
+        where = f"/inbox/{mine['id']}"
+        measurer.get(where)
+        assert "It will not be measured" in measurer.shown
+        measurer.submit(f"{where}:answer", value="120")
+        measurer.get(where)
+        assert "It will not be measured" not in measurer.shown
+        measurer.submit(f"{where}:void")
+        assert (measurer.status, "A reason is needed" in measurer.shown) == (422, True)
+        measurer.submit(f"{where}:void", reason="record", decline_note=MARKUP)
+        assert "counts as declined" in measurer.shown
+        assert "It cost" not in measurer.shown
+        now = api.get(f"/v1/inbox/measurements/{mine['id']}").json()
+        assert (now["state"], now["value"], now["reason"], now["note"]) == ("declined", None, "record", MARKUP)
+        with StudyClient(service.url, study[1], study[0]) as modeler:
+            reply, _ = modeler.query(query)
+            assert (reply.version, reply.answers, reply.declined) == (2, [], [30])
+        assert "telling another answer costs epsilon again" in measurer.shown
+        measurer.submit(f"{where}:answer", value="121")
+        assert "It cost epsilon 0.5" in measurer.shown
 
 
 def test_a_table_with_one_wrong_cell_keeps_every_cell_and_stores_nothing(measurer, service, study):

@@ -1,5 +1,6 @@
 """Versions of what a modeler is told: their law, what a crash leaves, what the log verifies; broken ones are found."""
 
+import json
 import shutil
 import sqlite3
 from contextlib import closing
@@ -110,6 +111,126 @@ def test_a_correction_that_is_not_charged_is_found(house, small, study_of, monke
     _corrected(house, study)
     with pytest.raises(LogBroken, match="1 answers anew"):
         house.check()
+
+
+# --- answers that are taken back --------------------------------------------------------------------
+
+
+def _take_back(house, query, items, key=None, **more):
+    told = {"void": [item["id"] for item in items], "reason": "record", **more}
+    return house.send("measurer", "POST", f"/v1/queries/{query}:correct", key=key, json=told)
+
+
+def _ledger(house, study, query):
+    lines = house.done("owner", "GET", f"/v1/studies/{study}/ledger")["entries"]
+    return [(line["kind"], line["row"], line["epsilon"]) for line in lines if line["query_id"] == query]
+
+
+def test_an_answer_taken_back_is_declined_in_the_next_version_and_costs_nothing(house, small, study_of):
+    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
+    query = house.ask(study, [3, 4, 5])
+    items = house.items(query)
+    house.tell("answer", query, items, 1.0, 2.0, 3.0)
+    before, spent = house.reply(study, query), _ledger(house, study, query)
+    done = _take_back(house, query, items[1:2], key="once")
+    assert (done.status_code, done.json()["version"], done.json()["charged"]) == (200, 2, None)
+    assert _take_back(house, query, items[1:2], key="once").content == done.content
+    after = house.reply(study, query)
+    assert (after.version, after.declined) == (2, [4])
+    assert [a.model_dump_json() for a in after.answers] == [a.model_dump_json() for a in before.answers[::2]]
+    assert _ledger(house, study, query) == spent
+    (now,) = [i for i in house.items(query) if i["id"] == items[1]["id"]]
+    assert (now["state"], now["value"], now["version"], now["reason"]) == ("declined", None, 1, "record")
+    house.check()
+    again = _take_back(house, query, items[1:2])
+    assert (again.status_code, "is declined" in again.json()["detail"]) == (409, True)
+
+
+@pytest.mark.parametrize("value", [2.0, -1.0])
+def test_an_answer_in_the_place_of_a_void_one_is_drawn_anew_and_charged_whatever_it_is(house, small, study_of, value):
+    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
+    query = house.ask(study, [3, 4])
+    items = house.items(query)
+    house.tell("answer", query, items, 1.0, 2.0)
+    before = house.reply(study, query)
+    _take_back(house, query, items[1:])
+    told = house.tell("answer", query, items[1:], value)
+    assert (told.json()["version"], told.json()["charged"]) == (3, "0.5")
+    after = house.reply(study, query)
+    assert (after.declined, [a.row for a in after.answers]) == ([], [3, 4])
+    assert after.answers[0] == before.answers[0]
+    assert after.answers[1].y != before.answers[1].y
+    assert _ledger(house, study, query)[2:] == [("correction", 4, "0.5")]
+    house.check()
+
+
+def test_a_curator_that_takes_a_void_answer_for_never_released_is_found(house, small, study_of, monkeypatch):
+    """Else whoever takes back and answers again sees fresh noise for nothing, as often as they like."""
+    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
+    changed = versions.Versions._changed
+
+    def forgetful(self, db, query_id, spec, earlier, basis):
+        fresh, again = changed(self, db, query_id, spec, earlier, basis)
+        last = {versions._unit(unit) for unit in json.loads(earlier[-1].fresh)} if earlier else set()
+        return fresh, [unit for unit in again if unit in last]
+
+    monkeypatch.setattr(versions.Versions, "_changed", forgetful)
+    query = house.ask(study, [3])
+    items = house.items(query)
+    house.tell("answer", query, items, 1.0)
+    _take_back(house, query, items)
+    assert house.tell("answer", query, items, 1.0).json()["charged"] is None
+    with pytest.raises(LogBroken, match="1 answers anew"):
+        house.check()
+
+
+def test_where_the_caps_allow_no_other_answer_a_void_one_stays_void(house, small, study_of):
+    budget = wire.Budget(epsilon_per_row="0.7")
+    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE, budget=budget))
+    query = house.ask(study, [3])
+    items = house.items(query)
+    house.tell("answer", query, items, 1.0)
+    assert _take_back(house, query, items).status_code == 200
+    refused = house.tell("answer", query, items, 1.0)
+    assert (refused.status_code, refused.json()["code"]) == (403, "privacy_budget_exhausted")
+    assert house.reply(study, query).declined == [3]
+    head = "measurement_id;value\n" + f"{items[0]['id']};1.5\n"
+    sheet = house.send("measurer", "POST", "/v1/inbox:import", content=head, headers={"content-type": "text/csv"})
+    assert sheet.status_code == 403
+    assert house.reply(study, query).declined == [3]
+    house.check()
+
+
+def test_of_a_mean_one_play_less_is_another_mean_and_charged(house, small, study_of):
+    means = LAPLACE.model_copy(update={"plays": "mean", "epsilon": "500"})
+    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=means))
+    query = house.ask(study, [3], plays=3)
+    items = house.items(query)
+    house.tell("answer", query, items, 1.0, 2.0, 4.5)
+    assert house.reply(study, query).answers[0].y == pytest.approx(2.5, abs=0.3)
+    assert _take_back(house, query, items[2:]).json()["charged"] == "500"
+    (mean,) = house.reply(study, query).answers
+    assert (mean.plays, mean.y) == (2, pytest.approx(1.5, abs=0.3))
+    assert _take_back(house, query, items[:2]).json()["charged"] is None
+    assert (house.reply(study, query).answers, house.reply(study, query).declined) == ([], [3])
+    house.check()
+
+
+def test_values_and_void_answers_are_corrected_together_and_each_fault_is_named(house, small, study_of):
+    study = house.open(small.csv, study_of)
+    query = house.ask(study, [3, 4, 5])
+    items = house.items(query)
+    house.tell("answer", query, items, 1.0, 2.0, 3.0)
+    value = [{"measurement_id": items[0]["id"], "value": 9.0}]
+    wrong = _take_back(house, query, [items[1], items[0]], values=value)
+    assert (wrong.status_code, wrong.json()["errors"][0]["field"]) == (422, "void.1")
+    for body in ({"void": [items[1]["id"]]}, {"values": value, "reason": "record"}, {"values": []}):
+        assert house.send("measurer", "POST", f"/v1/queries/{query}:correct", json=body).status_code == 422
+    assert house.reply(study, query).version == 1
+    assert _take_back(house, query, items[1:2], values=value).status_code == 200
+    after = house.reply(study, query)
+    assert ([(a.row, a.y) for a in after.answers], after.declined, after.version) == ([(3, 9.0), (5, 3.0)], [4], 2)
+    house.check()
 
 
 # --- two who tell at once, and a crash in between ---------------------------------------------------

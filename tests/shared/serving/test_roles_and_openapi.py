@@ -108,6 +108,7 @@ ALLOWED = {
         "GET /v1/datasets/{dataset_id}": OWNER,
         "POST /v1/datasets/{dataset_id}:archive": OWNER,
         **{f"{method} /v1/studies": OWNER for method in ("GET", "POST")},
+        f"PUT {STUDY}": OWNER,
         **{f"POST {STUDY}:{verb}": OWNER for verb in ("preview", "release", "close")},
         **{f"{method} {STUDY}/grants": OWNER for method in ("GET", "POST")},
         **{f"POST {GRANT}{verb}": OWNER for verb in (":revoke", ":rotate", "/tokens/{kid}:revoke")},

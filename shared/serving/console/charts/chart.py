@@ -13,6 +13,10 @@ WIDTH, HEIGHT = 760, 340
 LEFT, RIGHT, TOP, BOTTOM = 72, 20, 38, 52
 COLOURS = 6
 _LABEL_MAX = 48
+_APART = 17
+"""Between two level lines, so that each can have a label of its own."""
+_LETTER, _KEY, _SHORTEST = 7.2, 38, 8
+"""Of a legend: width of a letter, of what is beside a name, and the fewest letters of a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,23 +103,45 @@ def axes(x: Scale, y: Scale, x_label: str, y_label: str) -> list[Markup]:
 
 
 def levels(lines: Sequence[Level], y: Scale) -> list[Markup]:
-    """Dashed lines across, each with its name."""
+    """Dashed lines across."""
+    right = WIDTH - RIGHT
+    return [tag("line", class_="level", x1=LEFT, x2=right, y1=at, y2=at) for at, _ in _placed(lines, y)]
+
+
+def level_names(lines: Sequence[Level], y: Scale) -> list[Markup]:
+    """What the dashed lines are, to be drawn over all else. Lines that are close share a label: the upper one first."""
+    groups: list[list[tuple[float, Level]]] = []
+    for at, level in _placed(lines, y):
+        if groups and at - groups[-1][-1][0] < _APART:
+            groups[-1].append((at, level))
+        else:
+            groups.append([(at, level)])
     made = []
-    for level in lines:
-        if (at := y.place(level.value)) is not None:
-            made.append(tag("line", class_="level", x1=LEFT, x2=WIDTH - RIGHT, y1=at, y2=at))
-            made.append(tag("text", label(level.name), class_="level", x=WIDTH - RIGHT - 4, y=at, dy="-0.4em"))
+    for group in groups:
+        told = [label(one.name if len(group) == 1 else f"{one.name} {words.number(one.value, 3)}") for _, one in group]
+        shown = Markup(", ").join(told)
+        made.append(tag("text", shown, class_="level", x=WIDTH - RIGHT - 4, y=group[0][0], dy="-0.4em"))
     return made
 
 
+def _placed(lines: Sequence[Level], y: Scale) -> list[tuple[float, Level]]:
+    """Levels that can be shown, from the top of the picture down."""
+    found = ((y.place(level.value), level) for level in lines)
+    return sorted(((at, level) for at, level in found if at is not None), key=lambda pair: pair[0])
+
+
 def legend(names: Sequence[str]) -> list[Markup]:
-    """Names of series at the top, each with its colour; none where there is one alone."""
+    """Names of series at the top, each with its colour, cut where there is no room; none where there is one alone."""
     if len(names) < 2:
         return []
+    room = (WIDTH - LEFT - RIGHT - _KEY * len(names)) / _LETTER
+    most = max((len(name) for name in names), default=0)
+    while most > _SHORTEST and sum(min(len(name), most) for name in names) > room:
+        most -= 1
     made, at = [], float(LEFT)
     for i, name in enumerate(names):
-        shown = name if len(name) <= _LABEL_MAX // 2 else name[: _LABEL_MAX // 2 - 1] + "…"
+        shown = name if len(name) <= most else name[: most - 1] + "…"
         made.append(tag("rect", class_=f"key c{i % COLOURS}", x=round(at, 1), y=12, width=14, height=4, rx=2))
         made.append(tag("text", label_whole(shown), class_="key", x=round(at + 20, 1), y=18))
-        at += 38 + 7.2 * len(shown)
+        at += _KEY + _LETTER * len(shown)
     return made

@@ -57,6 +57,7 @@ def line(
         *chart.axes(xs, ys, x, y),
         *chart.levels(levels, ys),
         *drawn,
+        *chart.level_names(levels, ys),
         *chart.legend([s.name for s in clean]),
         *_hovers(clean, xs),
     )

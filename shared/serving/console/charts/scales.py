@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 LARGEST = 1e300
 """What is farther out is drawn here: differences of two values must not overflow."""
-_TICKS = 5
+_TICKS, _TICKS_LEAST = 5, 4
 
 
 def finite(value: object) -> float | None:
@@ -116,9 +116,12 @@ def _round(low: float, high: float) -> list[float]:
 def _decades(low: float, high: float) -> list[float]:
     first, last = math.floor(math.log10(low) + 1e-9), math.ceil(math.log10(high) - 1e-9)
     every = max(1, math.ceil((last - first) / 7))
-    parts = (1, 2, 5) if last - first <= 2 else (1,)
-    found = [float(f"{m}e{power}") for power in range(first, last + 1, every) for m in parts]
-    shown = [value for value in found if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
+    shown: list[float] = []
+    for parts in ((1,), (1, 2, 5), (1, 2, 3, 4, 5, 7)) if last - first <= 2 else ((1,),):
+        found = [float(f"{m}e{power}") for power in range(first, last + 1, every) for m in parts]
+        shown = [value for value in found if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
+        if len(shown) >= _TICKS_LEAST:
+            break
     return shown if len(shown) > 1 else [low, high]
 
 

@@ -166,3 +166,37 @@ def test_numbers_that_cannot_be_drawn_are_none_and_those_too_large_are_at_the_ed
         None, None, None, None, LARGEST, -LARGEST,
     ]  # fmt: skip
     assert Scale(0, 1, 0, 100).place(7) == 100
+
+
+def _level_names(values):
+    chart = line(
+        "a", "A", [Series("one", [1.0, 4.0], [0.0, 10.0])], x="x", y="y", levels=[Level(v, n) for n, v in values]
+    )
+    return [(t.text, float(t.get("y"))) for t in _with(_parsed(chart), "level") if t.tag.endswith("text")]
+
+
+def test_names_of_levels_that_are_close_stand_in_one_line_the_upper_one_first():
+    assert _level_names([("low", 5.0), ("high", 5.2)]) == [("high 5.2, low 5", _level_names([("high", 5.2)])[0][1])]
+    apart = _level_names([("low", 2.0), ("high", 8.0), ("highest", 8.1)])
+    assert [text for text, _ in apart] == ["highest 8.1, high 8", "low"]
+    assert apart[1][1] - apart[0][1] > 15
+
+
+def test_a_legend_is_cut_only_where_it_needs_more_room():
+    long, short = "expected, with a 95 % interval", "answer"
+
+    def keys(*names):
+        drawn = [Series(name, [1.0, 2.0], [1.0, 2.0]) for name in names]
+        return [t.text for t in _with(_parsed(line("a", "A", drawn, x="x", y="y")), "key") if t.tag.endswith("text")]
+
+    assert keys(long, short) == [long, short]
+    cut = keys(*[f"{long} {i}" for i in range(6)])
+    assert all(text.endswith("…") for text in cut)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [(1, 4, [1, 2, 3, 4]), (0.5, 8, [0.5, 1, 2, 5]), (0.1, 1000, [0.1, 1, 10, 100, 1000]), (2, 3, [2, 3])],
+)
+def test_a_short_logarithmic_axis_has_ticks_enough(low, high, ticks):
+    assert Scale(low, high, 0, 100, is_log=True).ticks == ticks

@@ -1,0 +1,51 @@
+"""A modeler as a process, people logged in at its console, and a run that has ended."""
+
+import httpx
+import pytest
+from argon2 import PasswordHasher
+
+from modeler_service.desk import open_desk
+from modeler_service.settings import Settings
+from shared.client import VendorClient
+from shared.serving import users_cli
+from tests.plain_browser import Browser
+
+PASSWORD = "correct horse battery staple"
+ROLES = ("vendor", "viewer")
+
+
+@pytest.fixture(scope="module")
+def service(make_service, tmp_path_factory):
+    made = make_service("modeler", tmp_path_factory.mktemp("console"), logins_per_minute="1000")
+    cheap = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1).hash(PASSWORD)
+    with open_desk(Settings(data_dir=made.data)) as desk:
+        for role in ROLES:
+            desk.database.write(lambda db, role=role: users_cli.add_user(db, desk, role, role, cheap))
+    return made.start()
+
+
+@pytest.fixture(scope="module")
+def people(service):
+    """A browser for each role, logged in."""
+    nothing = httpx.Cookies()
+    with httpx.Client(base_url=service.url, trust_env=False, timeout=60, verify=False, cookies=nothing) as client:
+        found = {role: Browser(service.url, client) for role in ROLES}
+        for role, person in found.items():
+            person.send("POST", "/console/login", data={"name": role, "password": PASSWORD})
+            assert person.path == "/console/"
+        yield found
+
+
+@pytest.fixture(scope="module")
+def api(service):
+    with VendorClient(service.url, service.token, timeout_s=60) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def ended(api, curator, opened, run_of, until):
+    """The id of a run of six trials."""
+    made = api.start(run_of(curator.url, opened, iterations=4, initial_rows=2, seed=3))
+    until(lambda: api.run(made.id).ended_at)
+    assert api.run(made.id).state == "completed"
+    return made.id

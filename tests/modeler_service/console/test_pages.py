@@ -1,0 +1,60 @@
+"""The modeler's pages, as a browser without JavaScript meets them."""
+
+import asyncio
+import csv
+import io
+import json
+
+import httpx
+import pyarrow.parquet as pq
+import pytest
+
+from modeler_service import app as modeler_app
+from modeler_service import exporting
+from modeler_service.settings import Settings
+
+
+@pytest.mark.parametrize("role", ["vendor", "viewer"])
+def test_a_run_is_taken_home_in_each_form(people, role, ended):
+    person = people[role]
+    person.get(f"/runs/{ended}")
+    assert person.status == 200
+    files = {}
+    for form in ("csv", "json", "parquet"):
+        link = f"/runs/{ended}/export?format={form}"
+        assert f'href="/console{link}"' in person.text
+        reply = people[role].client.request("GET", "/console" + link, headers={"cookie": _cookie(person)})
+        assert reply.status_code == 200
+        files[form] = reply.content
+    listed = list(csv.DictReader(io.StringIO(files["csv"].decode())))
+    whole = json.loads(files["json"])
+    table = pq.read_table(io.BytesIO(files["parquet"]))
+    rows = [int(line["row"]) for line in listed]
+    assert rows == [trial["row"] for trial in whole["trials"]] == table.column("row").to_pylist()
+    assert len(rows) == 6
+    assert "needs the extra" not in person.shown
+
+
+def _cookie(person):
+    return "; ".join(f"{k}={v}" for k, v in person.cookies.items())
+
+
+def test_without_pyarrow_there_is_a_word_in_place_of_the_link(people, service, ended, monkeypatch):
+    """In this process, on what the service keeps: there pyarrow can be taken away."""
+    service.stop()
+    monkeypatch.setattr(exporting, "has_parquet", lambda: False)
+    app = modeler_app.build(Settings(data_dir=service.data))
+
+    async def look(path):
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+            return (await client.get(path, headers={"cookie": _cookie(people["vendor"])})).text
+
+    try:
+        assert json.loads(asyncio.run(look("/v1/meta")))["exports"] == ["json", "csv"]
+        text = asyncio.run(look(f"/console/runs/{ended}"))
+    finally:
+        app.state.desk.database.close()
+        service.start()
+    assert "format=csv" in text
+    assert "format=parquet" not in text
+    assert "it needs the extra <code>parquet</code> (pyarrow)" in text
