@@ -4,6 +4,8 @@ The curator's noise comes from the operating system's entropy, which no seed fix
 fails by chance now and then. What is drawn here is the same every time.
 """
 
+import math
+
 import numpy as np
 import pytest
 
@@ -21,3 +23,10 @@ def seed_answers(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
 
     monkeypatch.setattr(AnswerMechanism, "release", release)
     monkeypatch.setattr(noise, "add_gaussian", lambda values, sd: values + rng.normal(0, sd, np.shape(values)))
+
+
+def seed_gaussian_releases(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """The noise of Gaussian releases from one numpy generator, drawn in this process alone."""
+    rng = np.random.default_rng(seed)
+    monkeypatch.setattr(noise.parallel, "PARALLEL_DRAWS", math.inf)
+    monkeypatch.setattr(noise.GaussianLaw, "add", lambda law, block: block + rng.normal(0, law.sd, block.shape))

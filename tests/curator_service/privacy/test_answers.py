@@ -17,9 +17,10 @@ from curator_service.privacy.guarantees import guarantee
 from curator_service.privacy.noise import add_laplace, laplace_scale
 from shared import wire
 from shared.errors import NumericalFailure
-from tests.curator_service.privacy.epsilon_audit import MISTAKEN, lower_bound
+from tests.curator_service.privacy.epsilon_audit import lower_bound
 from tests.scale import scaled
 
+MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests
 N = scaled(30_000)
 C, EPSILON = 1.0, Decimal(1)
 ONE_QUERY = wire.PLAYS_MAX
@@ -69,10 +70,10 @@ def drawn():
 def test_the_noise_is_laplace_of_twice_the_bound_over_epsilon(drawn):
     assert fits(drawn, 2 * C / float(EPSILON)) > MISTAKEN
     assert has_mean_size(drawn, 2 * C / float(EPSILON)) > MISTAKEN
-    assert abs(drawn.mean()) < 5 * 2 * math.sqrt(2 / N)
+    assert abs(drawn.mean()) < 6 * 2 * math.sqrt(2 / N)
 
 
-@pytest.mark.parametrize("wrong", [0.85, 1.15])
+@pytest.mark.parametrize("wrong", [0.8, 1.25])
 def test_noise_of_another_width_would_be_caught(drawn, wrong):
     assert fits(wrong * drawn, 2.0) < MISTAKEN
 
