@@ -6,7 +6,7 @@ from decimal import Decimal
 import numpy as np
 import opendp.prelude as dp
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -191,7 +191,7 @@ def test_a_scale_that_does_not_cost_epsilon_draws_nothing(wrong, monkeypatch):
 BOUNDS = st.floats(1e-50, 1e50)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 @given(
     epsilon=st.from_regex(r"\A[0-9]{1,3}(\.[0-9]{1,12})?\Z").filter(lambda e: 1e-6 <= Decimal(e) <= 1000),
     value_bound=BOUNDS,

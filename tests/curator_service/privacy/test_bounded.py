@@ -101,7 +101,7 @@ def test_no_answer_is_more_than_e_to_epsilon_times_likelier_under_one_y_than_und
         assert loss > mpmath.mpf(epsilon) * (1 - mpmath.mpf("1e-7"))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(epsilon=st.decimals("0.000001", "20", places=6), bound=st.floats(1e-50, 2e50))
 def test_whatever_a_draft_may_say_its_law_can_be_made(epsilon, bound):
     """What fails here would fail after the charge."""
@@ -186,9 +186,9 @@ def test_answers_have_no_bias_and_the_papers_variance_however_many_are_averaged(
     assert abs(drawn.mean() - share * C) < 6 * math.sqrt(variance / n)
     fourth = (size * C + C) ** 2 * variance  # E (y - m)^4 <= max (y - m)^2 E (y - m)^2
     assert abs(drawn.var() - variance) < 6 * math.sqrt(fourth / n)
-    assert drawn.var() < worst * C**2 * (1 + 5 / math.sqrt(n))
+    assert drawn.var() < worst * C**2 * (1 + 12 / math.sqrt(n))  # of kurtosis 3.8 at most: 7 standard errors
     means = drawn.reshape(-1, 400).mean(axis=1)
-    assert abs(means.var() - variance / 400) < 6 * math.sqrt(2 / len(means)) * variance / 400
+    assert stats.chi2(len(means) - 1).sf(len(means) * means.var() / (variance / 400)) > MISTAKEN
     assert stats.pearsonr(drawn[:-1], drawn[1:]).pvalue > MISTAKEN
 
 
