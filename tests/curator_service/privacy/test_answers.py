@@ -87,7 +87,7 @@ def test_noise_off_by_twelve_standard_errors_would_be_caught_by_its_mean_size(dr
 def test_answers_are_independent_and_none_comes_twice(drawn):
     for lag in (1, 2, 50):
         assert stats.pearsonr(np.abs(drawn[:-lag]), np.abs(drawn[lag:])).pvalue > MISTAKEN
-    assert len(np.unique(drawn)) == N
+    assert len(np.unique(drawn)) >= N - 4  # on the lattice two are equal by chance once in 10^4 times, five never
 
 
 def test_every_answer_lies_on_the_lattice(drawn):

@@ -38,7 +38,7 @@ def test_entries_are_independent(entries):
     for a, b in [(entries[:, :-1], entries[:, 1:]), (entries[:-1], entries[1:])]:
         assert stats.pearsonr(a.ravel(), b.ravel()).pvalue > MISTAKEN
         assert stats.pearsonr(np.abs(a).ravel(), np.abs(b).ravel()).pvalue > MISTAKEN
-    assert len(np.unique(entries)) == N
+    assert len(np.unique(entries)) >= N - 1  # two doubles are equal by chance once in 10^7 times
 
 
 @pytest.mark.parametrize(
