@@ -161,7 +161,7 @@ def test_a_restart_goes_on_where_it_was(house, lab, until):
     assert (told.returncode, told.stderr) == (0, "")
 
 
-def test_a_shutdown_lets_those_who_wait_go_at_once(house, lab):
+def test_a_shutdown_lets_those_who_wait_go_at_once(house, lab, until):
     (curator, _, replies), study, found = house, lab, {}
     replies["next"] = lambda asked, number: (202, b"")
     query = study.ask(19)
