@@ -172,13 +172,13 @@ def test_functions_are_paired_over_columns_and_differ_between_runs():
 
 @pytest.mark.parametrize("mechanism", ["laplace", "one_bit", "auto"])
 def test_released_rewards_have_the_mean_of_the_clipped_reward_and_the_declared_variance(mechanism):
-    """Mean within five standard errors of 4,000 draws; the variance is what the learner is told, at most."""
+    """Mean within seven standard errors of 4,000 draws; the variance is what the learner is told, at most."""
     rounds, arm = 4_000, 40
     bandit = bandits.drawn("squared_exponential", 0, rounds, heavy=False)
     answers = bandit.private(mechanism, "2")
     answer, law = released(bandit, answers, rounds), law_of(bandit, answers)
     drawn = np.array([answer(t, arm) for t in range(rounds)])
-    assert abs(drawn.mean() - bandit.f[arm]) < 5 * drawn.std() / np.sqrt(rounds)
+    assert abs(drawn.mean() - bandit.f[arm]) < 7 * drawn.std() / np.sqrt(rounds)
     assert 0.3 * law.privacy_variance < drawn.var() < 1.2 * (law.privacy_variance + 1 / 3)
 
 

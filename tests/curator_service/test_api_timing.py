@@ -3,6 +3,7 @@
 import asyncio
 import selectors
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -20,8 +21,9 @@ from shared import wire
 from shared.serving.pace import Pace
 from tests.scale import scaled
 
-UNSEEN = 1e-6  # a padded service fails about as often
-PERIOD_MS = 160  # half of it is more than three times the slowest draw: a busy machine stays inside
+UNSEEN = 1e-9  # a padded service fails about as often
+SEEN = 1e-6
+PERIOD_MS = 250  # half of it is five times the slowest draw: a busy machine stays inside
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0)
 FULL = scaled(1) >= 20
 
@@ -119,7 +121,7 @@ def test_the_time_of_a_draw_tells_of_its_noise():
         noise.append(answer.y)
     found = correlated(seconds, noise)
     assert found.statistic > 0.05
-    assert found.pvalue < UNSEEN
+    assert found.pvalue < SEEN
 
 
 class Local:
@@ -221,7 +223,7 @@ def told_by_time(local, count, *, rounds=1, together=1):
             for first in range(0, count, together):
                 await asyncio.gather(*(one(f"{n} {k}") for k in range(first, min(count, first + together))))
             found = correlated(seconds, noise), correlated(moments, noise)
-            if max(one.pvalue for one in found) < UNSEEN:
+            if max(one.pvalue for one in found) < SEEN:
                 break
         return *found, seconds
 
@@ -229,9 +231,9 @@ def told_by_time(local, count, *, rounds=1, together=1):
 
 
 def test_with_a_deadline_neither_a_reply_s_time_nor_what_it_says_of_time_tells_of_the_noise(tmp_path, small, leaking):
-    """50 queries, at full size 20,000: then a tenth as loud, since 20 such draws at once miss the deadline."""
+    """32 queries, at full size 20,000: then a tenth as loud, since 20 such draws at once miss the deadline."""
     leaking(0.1 if FULL else 1.0)
-    count = scaled(1_000) if FULL else scaled(50)
+    count = scaled(1_000) if FULL else scaled(32)
     local = Local(tmp_path, small, reply_after_ms=PERIOD_MS)
     latency, moment, seconds = told_by_time(local, count, together=TOGETHER)
     assert len(seconds) == count
@@ -245,31 +247,35 @@ def test_without_a_deadline_the_same_queries_tell_it(tmp_path, small, leaking):
     leaking()
     latency, moment, _ = told_by_time(Local(tmp_path, small), 50, rounds=20)
     assert min(latency.statistic, moment.statistic) > 0
-    assert max(latency.pvalue, moment.pvalue) < UNSEEN
+    assert max(latency.pvalue, moment.pvalue) < SEEN
 
 
 def test_who_repeats_a_request_meanwhile_learns_nothing_of_the_draw(tmp_path, small, monkeypatch):
     """A draw of 1 ms and one of 12: a retry that comes after either is told that the first is still running."""
     good, seen = Exchanges._measured, []
     for pause in (0.001, 0.012):
+        drawn = threading.Event()
 
-        def slow(self, *args, pause=pause):
+        def slow(self, *args, pause=pause, drawn=drawn):
             time.sleep(pause)
-            return good(self, *args)
+            answers = good(self, *args)
+            drawn.set()
+            return answers
 
         monkeypatch.setattr(Exchanges, "_measured", slow)
 
-        async def talk(ask):
+        async def talk(ask, drawn=drawn):
             first = asyncio.create_task(ask("k", {"rows": [{"row": 0}]}))
-            await asyncio.sleep(0.1)  # half way is at 400 ms
+            while not drawn.is_set():
+                await asyncio.sleep(0.01)  # half way is at 750 ms
             retry, took = await ask("k", {"rows": [{"row": 0}]})
             reply, _ = await first
             again, _ = await ask("k", {"rows": [{"row": 0}]})
             assert again.content == reply.content
-            assert took > 0.79
+            assert took > 1.49
             return retry.status_code, reply.status_code
 
-        seen.append(Local(tmp_path / str(pause), small, reply_after_ms=800).run(talk))
+        seen.append(Local(tmp_path / str(pause), small, reply_after_ms=1_500).run(talk))
     assert seen == [(409, 201)] * 2
 
 
@@ -310,25 +316,26 @@ def paced(owner, dataset, open_study):
 
 
 def test_grants_and_refusals_of_every_kind_take_equally_long(paced, curator):
-    period = 0.1
+    """Within a third of a period: whoever is not padded is told earlier than that, and what is late by half of it."""
+    period = 0.25
     study = paced(reply_after_ms=int(1000 * period))
-    assert study.view.spec.reply_after_ms == 100
-    quickest = quickest_seconds(curator, study, 6)
-    assert max(quickest.values()) - min(quickest.values()) < 0.02
-    assert all(period <= took < 1.3 * period for took in quickest.values())
+    assert study.view.spec.reply_after_ms == 250
+    quickest = quickest_seconds(curator, study, 4)
+    assert max(quickest.values()) - min(quickest.values()) < period / 3
+    assert all(period <= took < 4 / 3 * period for took in quickest.values())
     with curator.http(study.token) as http:  # what is not a query is not padded
         others = []
         for _ in range(5):
             start = time.perf_counter()
-            assert http.get(f"/v1/studies/{study.id}").json()["reply_after_ms"] == 100
+            assert http.get(f"/v1/studies/{study.id}").json()["reply_after_ms"] == 250
             others.append(time.perf_counter() - start)
-        assert min(others) < 0.08
+        assert min(others) < 0.8 * period
 
 
 def test_without_a_deadline_a_refusal_is_told_from_a_grant_by_its_time(paced, curator):
     """The control."""
     quickest = quickest_seconds(curator, paced(), 12)
-    assert all(took < 0.08 for took in quickest.values())
+    assert all(took < 0.2 for took in quickest.values())
     assert max(quickest.values()) > 1.2 * min(quickest.values())
 
 

@@ -15,6 +15,7 @@ from shared import wire
 from shared.client import OwnerClient
 from shared.errors import Remote
 from tests.curator_service.scoring.scorer import KEY, serving
+from tests.curator_service.traces import tells
 from tests.curator_service.tuning_case import NAMES, PENALTIES, Case, csv_of, registered, rows_of, scores
 
 WAIT = 60.0
@@ -124,7 +125,10 @@ def test_with_hardly_any_noise_it_releases_the_best_point_and_its_score(owner, c
 
 
 def test_noise_has_the_scale_that_the_preview_tells(owner, case):
-    """v~ alone, so that all of epsilon is on it: the mean |error| of 40 Laplace draws is their scale, +- 5 sd."""
+    """v~ alone, so that all of epsilon is on it: the mean |error| of 40 Laplace draws is their scale.
+
+    A quarter or 2.2 of it but for one chance in 10^8: gamma(40).
+    """
     budget = wire.TuningBudget(epsilon="0.5", index_share="0")
     asked = case.asked(grid=[wire.TuningAxis(name="lambda", values=[0.1])], budget=budget)
     report = owner.preview_tuning(asked)
@@ -136,7 +140,7 @@ def test_noise_has_the_scale_that_the_preview_tells(owner, case):
         errors += [owner.wait_tuning(i, timeout_s=WAIT, poll_s=0.01).result.value - true for i in begun]
         begun = [owner.start_tuning(asked).id for _ in range(8)] if len(errors) < 40 else []
     assert len(set(errors)) == len(errors) == 40
-    assert 0.25 < np.mean(np.abs(errors)) / report.value_scale < 1.8
+    assert 0.25 < np.mean(np.abs(errors)) / report.value_scale < 2.2
 
 
 def test_an_http_score_is_asked_for_every_point_and_signed(owner, case, scorer):
@@ -578,8 +582,8 @@ def test_nothing_of_the_trace_leaves_in_logs_records_or_replies(curator, owner, 
     everything = curator.log + json.dumps(curator.records()) + owner.tuning(ended.id).model_dump_json() + read
     everything += repr(curator.rows("SELECT * FROM tunings") + curator.rows("SELECT * FROM tuning_ledger"))
     for score in told[:-1]:
-        assert str(score)[:8] not in everything
-    assert str(ended.result.value) in everything  # the control: what is released is found this way
+        assert not tells(everything, str(score)[:8])
+    assert tells(everything, str(ended.result.value)[:8])  # the control: what is released is found this way
     records = [r for r in curator.records() if r.get("details", {}).get("tuning_id") == ended.id]
     assert [r["kind"] for r in records] == ["tuning.started", "tuning.ended"]
     assert str(ended.result.value) not in json.dumps(records)

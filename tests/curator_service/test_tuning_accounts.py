@@ -4,7 +4,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curator_service.privacy.ledger import exact
@@ -17,6 +17,7 @@ AMOUNTS = st.decimals(min_value=0, max_value=1000, places=12)
 DELTAS = st.floats(min_value=0, max_value=0.1).map(lambda value: Decimal(repr(value)))
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.lists(st.tuples(AMOUNTS, DELTAS), max_size=30))
 def test_sums_are_exact_however_small_the_parts(costs):
     account = Account()
@@ -26,6 +27,7 @@ def test_sums_are_exact_however_small_the_parts(costs):
     assert Fraction(account.delta) == sum((Fraction(d) for _, d in costs), Fraction(0))
 
 
+@settings(deadline=None, derandomize=True)
 @given(DELTAS)
 def test_an_amount_reads_back_what_it_writes_without_an_exponent(amount):
     text = exact(amount)

@@ -120,7 +120,7 @@ def test_waiting_runs_take_no_worker_from_others(study, vendor, own, until):
 def test_a_run_that_waits_is_halted_at_once(how, patient, vendor, until, own):
     run = held(vendor, patient, until)
     getattr(vendor, how)(run)
-    told = until(lambda: (view := vendor.run(run)).state in ("stopped", "paused") and view, within=5)
+    told = until(lambda: (view := vendor.run(run)).state in ("stopped", "paused") and view, within=15)
     assert (told.waiting_for, told.open_measurements, told.trials) == (None, 1, 0)
     if how == "pause":
         patient.measure = smooth

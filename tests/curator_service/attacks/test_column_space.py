@@ -27,24 +27,22 @@ def bound_of(mechanism, public, seed=0, runs=20_000):
     return column_space.attack(X, mechanism, public, rng, runs_of_a_row=scaled(runs), alpha=1e-6)
 
 
-@pytest.mark.parametrize(("epsilon", "runs", "least"), [("0.3", 6_000, None), ("1", 6_000, None), ("3", 8_000, 0.1)])
-def test_a_gaussian_release_never_implies_more_than_its_epsilon(epsilon, runs, least):
-    """Of 3 it implies 0.75, with a standard deviation of 0.1; the others take more runs to tell from nothing."""
+@pytest.mark.parametrize(("epsilon", "runs"), [("0.3", 6_000), ("1", 6_000), ("3", 8_000)])
+def test_a_gaussian_release_as_it_is_drawn_never_implies_more_than_its_epsilon(epsilon, runs):
+    """What a bound of 1e-6 implies lies far below: 0, 0.04 and 0.76, with standard deviations of 0.1 at most."""
     mechanism = GaussianMechanism(Decimal(epsilon), DELTA, 1.0)
     found = bound_of(mechanism, public("gaussian", mechanism.sd(3), epsilon=epsilon, delta=DELTA), runs=runs)
     assert found.figure <= float(epsilon)
-    assert least is None or found.figure > least
     assert found.confidence == 1 - 1e-6
     assert (found.low, found.high) == (found.figure, None)
 
 
-@pytest.mark.parametrize(("epsilon", "runs", "least"), [("0.3", 6_000, None), ("1", 8_000, 0.1), ("3", 5_000, 1.0)])
-def test_a_planar_release_as_it_is_drawn_never_implies_more_than_its_epsilon(epsilon, runs, least):
-    """0.46 and 1.81 are implied, with standard deviations of 0.05 and 0.09."""
+@pytest.mark.parametrize(("epsilon", "runs"), [("0.3", 6_000), ("1", 8_000), ("3", 5_000)])
+def test_a_planar_release_as_it_is_drawn_never_implies_more_than_its_epsilon(epsilon, runs):
+    """0, 0.46 and 1.83 are implied, with standard deviations of 0.12 at most."""
     mechanism = PlanarLaplaceMechanism(Decimal(epsilon), 1.0)
     found = bound_of(mechanism, public("planar_laplace", mechanism.noise(3).sd, epsilon=epsilon), runs=runs)
     assert found.figure <= float(epsilon)
-    assert least is None or found.figure > least
 
 
 def test_a_projected_release_never_implies_more_than_its_epsilon():
@@ -60,6 +58,13 @@ def test_a_planar_release_never_implies_more_than_its_epsilon(epsilon):
     found = bound_of(mechanism, public("planar_laplace", 2 / epsilon))
     assert found.figure <= epsilon
     assert found.figure > 0.3 * epsilon or epsilon == 0.3
+
+
+def test_a_gaussian_release_implies_a_part_of_its_epsilon():
+    """By its law in closed form: 0.9 or so of 3, where a coin would imply nothing."""
+    sd = GaussianMechanism(Decimal(3), DELTA, 1.0).sd(3)
+    mechanism = Simulated("gaussian", sd, np.random.default_rng(1))
+    assert 0.3 < bound_of(mechanism, public("gaussian", sd, epsilon="3", delta=DELTA)).figure <= 3
 
 
 @pytest.mark.parametrize(("family", "of_the_noise"), [("gaussian", 0.25), ("planar_laplace", 0.5)])
@@ -78,8 +83,8 @@ def test_an_attacker_is_right_as_often_as_the_gaussian_lets_it(epsilon, runs):
     first, second = column_space.one_row(X, mechanism, law, np.random.default_rng(3), runs)
     right = stats.norm.cdf(1 / (2 * mechanism.sd(3)))
     for hits in (np.sum(first <= 0), np.sum(second > 0)):
-        assert stats.binomtest(int(hits), runs, right).pvalue > 1e-6
-        assert stats.binomtest(int(hits), runs, 0.5).pvalue < 1e-6
+        assert stats.binomtest(int(hits), runs, right).pvalue > 1e-9
+        assert stats.binomtest(int(hits), runs, 0.5).pvalue < 1e-4  # by chance not so once in 10^11
 
 
 @pytest.mark.parametrize(("epsilon", "branch"), [("1", "lift"), ("500", "project")])
@@ -147,7 +152,7 @@ def test_a_turned_release_implies_no_more_than_its_epsilon_and_far_too_little_no
     for sd in (GaussianMechanism(Decimal(1), DELTA, 1.0).sd(3), 0.02):
         law = public("gaussian", sd, rotated=True, delta=DELTA)
         mechanism = Turned("gaussian", sd, np.random.default_rng(8))
-        found = column_space.attack(X, mechanism, law, np.random.default_rng(9), alpha=1e-6)
+        found = column_space.attack(X, mechanism, law, np.random.default_rng(9), seconds=np.inf, alpha=1e-6)
         bounds.append(found.figure)
     assert bounds[0] <= 1 < bounds[1]
 
@@ -209,7 +214,7 @@ def test_enough_trials_that_show_nothing_are_no_all_clear():
     with pytest.MonkeyPatch.context() as blind:
         blind.setattr(column_space, "_outside", lambda x: lambda z: 0.0)
         mechanism = Simulated("gaussian", 0.4, np.random.default_rng(15))
-        found = column_space.attack(X, mechanism, law, np.random.default_rng(16), seconds=1.0)
+        found = column_space.attack(X, mechanism, law, np.random.default_rng(16), seconds=np.inf)
     assert found.figure == 0
     assert "says nothing of other attackers" in found.sentence
 

@@ -50,9 +50,9 @@ def test_a_gaussian_release_is_linked_as_far_as_its_noise_allows(epsilon):
     found = linked(X, draw(mechanism, X), public("gaussian", sd))
     share = simulated_share("gaussian", sd, X)
     hits = round(found.figure * linkage.TARGETS)
-    # 5e-7 on each side, and a tenth for the oracle's own error
+    # 1e-9 on each side, and a tenth for the oracle's own error
     law = [stats.binom(linkage.TARGETS, min(1, share * factor)) for factor in (0.9, 1.1)]
-    assert law[0].isf(1 - 1e-6) <= hits <= law[1].isf(1e-6)
+    assert law[0].isf(1 - 1e-9) <= hits <= law[1].isf(1e-9)
 
 
 def test_half_the_noise_would_be_noticed():
@@ -60,7 +60,7 @@ def test_half_the_noise_would_be_noticed():
     sd = GaussianMechanism(Decimal(4), 1e-5, 1.0).sd(3)
     z = X + np.random.default_rng(2).normal(0, sd / 2, X.shape)
     hits = round(linked(X, z, public("gaussian", sd)).figure * linkage.TARGETS)
-    assert hits > stats.binom(linkage.TARGETS, 1.1 * simulated_share("gaussian", sd, X)).isf(1e-6)
+    assert hits > stats.binom(linkage.TARGETS, 1.1 * simulated_share("gaussian", sd, X)).isf(1e-9)
 
 
 def test_rows_in_another_order_are_found_at_their_places_across_blocks():

@@ -87,17 +87,25 @@ def test_a_wide_study_ends_at_the_deadline_and_says_what_was_not_tried(release, 
 def test_a_trial_that_never_looks_up_is_killed_with_what_it_had_told(job, monkeypatch):
     """Hard: the process is stopped, as one step inside the linear algebra would not be by any flag."""
     before = Child.lines
-    pids = []
+    pids, deadlines = [], []
+
+    class Deadline(threading.Timer):
+        """One that waits until the process is stopped: however long that one took to begin."""
+
+        def start(self):
+            deadlines.append(super().start)
 
     def stopped_after_the_first(child, *parts):
         for place, line in enumerate(before(child, *parts)):
             if place == 1:
                 pids.append(child._process.pid)
                 os.kill(child._process.pid, signal.SIGSTOP)
+                deadlines.pop()()
             yield line
 
     monkeypatch.setattr(Child, "lines", stopped_after_the_first)
-    told = attempt(job(), 5.0)
+    monkeypatch.setattr(threading, "Timer", Deadline)
+    told = attempt(job(), 0.5)
     assert (told.late, told.fault) == (True, None)
     assert told.assessment.branch is not None
     assert "averaging" in told.findings

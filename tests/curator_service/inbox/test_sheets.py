@@ -6,7 +6,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from curator_service.service import sheets
@@ -40,6 +40,7 @@ def test_no_text_is_run_or_turned_round_by_a_spreadsheet(text):
         assert not set(cell) & set("\u202e\u200b\ufeff\u2066")
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.text(max_size=50))
 def test_whatever_a_text_says_a_cell_begins_harmlessly(text):
     cell = sheets.plain(text)
@@ -123,6 +124,7 @@ def test_what_is_no_such_file_is_refused(body):
         sheets.read(body)
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.binary(max_size=200))
 def test_no_bytes_are_a_fault_of_ours(body):
     for head in (b"", b"measurement_id,value,decline_reason,note\n"):

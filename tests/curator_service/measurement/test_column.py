@@ -11,7 +11,7 @@ from curator_service.privacy import noise
 from shared.errors import NumericalFailure
 from shared.wire import ColumnMeasurement, Feature, IdentityRelease, NoisePassport, RowPlays, StudyCreate
 
-MISTAKEN = 1e-6
+MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests
 
 
 def study(noise_variance: float) -> StudyCreate:
@@ -53,10 +53,10 @@ def noisy() -> np.ndarray:
 
 
 def test_the_noise_has_the_declared_variance(noisy):
-    """The variance is 0.04, so the scale is 0.2; the scale 0.04, or one a tenth off, fails."""
+    """The variance is 0.04, so the scale is 0.2; the scale 0.04, or one an eighth off, fails."""
     flat = noisy.ravel()
     assert stats.kstest(flat, stats.norm(scale=0.2).cdf).pvalue > MISTAKEN
-    for wrong in (0.04, 0.18, 0.22):
+    for wrong in (0.04, 0.175, 0.23):
         assert stats.kstest(flat, stats.norm(scale=wrong).cdf).pvalue < MISTAKEN
 
 

@@ -86,11 +86,11 @@ def test_the_noise_of_a_mean_is_that_of_one_release(kind):
     variance = size - 0.25**2 if kind == "one_bit" else size
     if kind == "piecewise":  # at y = 1/4 instead of 1: Lemma 3 of Wang et al.
         variance -= (1 - 0.25**2) / (math.e - 1)
-    assert abs(drawn.mean() - 3.25) < 5 * math.sqrt(variance / count)
+    assert abs(drawn.mean() - 3.25) < 6 * math.sqrt(variance / count)
     spread = drawn.var() / variance
     if kind == "laplace":
-        assert stats.kstest(drawn - 3.25, stats.laplace(scale=1.0).cdf).pvalue > 1e-6
-        assert stats.kstest(drawn - 3.25, stats.laplace(scale=0.1).cdf).pvalue < 1e-6  # the control: a mean of draws
+        assert stats.kstest(drawn - 3.25, stats.laplace(scale=1.0).cdf).pvalue > 1e-9
+        assert stats.kstest(drawn - 3.25, stats.laplace(scale=0.1).cdf).pvalue < 1e-9  # the control: a mean of draws
     else:  # bounded: the square of a draw is at most 3 (one_bit) or 8 (piecewise) times its mean
         assert abs(spread - 1) < 5 * math.sqrt(7 / count)
     assert spread > 10 / plays  # the control: a mean of draws has 1 / plays

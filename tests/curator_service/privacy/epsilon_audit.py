@@ -5,7 +5,10 @@ import math
 import numpy as np
 from scipy import stats
 
-MISTAKEN = 1e-6  # a bound is above the true epsilon about as often
+MISTAKEN = 1e-6
+"""A bound is above the true epsilon less often: both shares would have to be as far off as that, each for itself.
+
+Where epsilon is spent whole, by answers of epsilon 1, it is so once in 10^9."""
 
 
 def at_least(high, low, threshold):

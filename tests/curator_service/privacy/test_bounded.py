@@ -21,9 +21,10 @@ from curator_service.privacy.noise import bounded
 from curator_service.privacy.noise.bounded import OneBit, Piecewise, one_bit, piecewise
 from shared import wire
 from shared.errors import NumericalFailure
-from tests.curator_service.privacy.epsilon_audit import MISTAKEN, lower_bound
+from tests.curator_service.privacy.epsilon_audit import lower_bound
 from tests.scale import scaled
 
+MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests
 C = 1.5
 KINDS = {"laplace": wire.LaplaceAnswers, "one_bit": wire.OneBitAnswers, "piecewise": wire.PiecewiseAnswers}
 EPSILONS = ["0.000001", "0.01", "0.1", "0.7", "1", "1.29", "3", "10", "20"]
@@ -100,7 +101,7 @@ def test_no_answer_is_more_than_e_to_epsilon_times_likelier_under_one_y_than_und
         assert loss > mpmath.mpf(epsilon) * (1 - mpmath.mpf("1e-7"))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(epsilon=st.decimals("0.000001", "20", places=6), bound=st.floats(1e-50, 2e50))
 def test_whatever_a_draft_may_say_its_law_can_be_made(epsilon, bound):
     """What fails here would fail after the charge."""
@@ -152,7 +153,7 @@ def test_a_one_bit_answer_is_one_of_two_values_and_as_often_as_the_paper_says(sh
     up = int((drawn > 0).sum())
     chance = 1 / (math.exp(epsilon) + 1) + (share + 1) / 2 * (math.exp(epsilon) - 1) / (math.exp(epsilon) + 1)
     assert stats.binomtest(up, n, chance).pvalue > MISTAKEN
-    assert stats.binomtest(up, n, min(1.0, chance + 0.1)).pvalue < MISTAKEN  # the control
+    assert stats.binomtest(up, n, min(1.0, chance + 0.12)).pvalue < MISTAKEN  # the control
 
 
 def chi_square(drawn, cdf, size):
@@ -182,12 +183,12 @@ def test_answers_have_no_bias_and_the_papers_variance_however_many_are_averaged(
     drawn = ask(centre + share * C, n, study(kind, epsilon, centre=centre)) - centre
     size, worst = (duchi if kind == "one_bit" else wang)(float(epsilon))
     variance = (size**2 - share**2 if kind == "one_bit" else wang(float(epsilon), share)[1]) * C**2
-    assert abs(drawn.mean() - share * C) < 5 * math.sqrt(variance / n)
+    assert abs(drawn.mean() - share * C) < 6 * math.sqrt(variance / n)
     fourth = (size * C + C) ** 2 * variance  # E (y - m)^4 <= max (y - m)^2 E (y - m)^2
-    assert abs(drawn.var() - variance) < 5 * math.sqrt(fourth / n)
-    assert drawn.var() < worst * C**2 * (1 + 5 / math.sqrt(n))
+    assert abs(drawn.var() - variance) < 6 * math.sqrt(fourth / n)
+    assert drawn.var() < worst * C**2 * (1 + 12 / math.sqrt(n))  # of kurtosis 3.8 at most: 7 standard errors
     means = drawn.reshape(-1, 400).mean(axis=1)
-    assert abs(means.var() - variance / 400) < 6 * math.sqrt(2 / len(means)) * variance / 400
+    assert stats.chi2(len(means) - 1).sf(len(means) * means.var() / (variance / 400)) > MISTAKEN
     assert stats.pearsonr(drawn[:-1], drawn[1:]).pvalue > MISTAKEN
 
 
@@ -232,6 +233,8 @@ def fast(monkeypatch):
     """Controls need many draws and no security."""
     rng = np.random.default_rng(11)
     monkeypatch.setattr(bounded, "_coin", numpy_coin(rng))
+    monkeypatch.setattr(bounded.secrets, "randbelow", lambda n: int(rng.integers(n)))
+    monkeypatch.setattr(bounded.secrets, "randbits", lambda k: int(rng.integers(1 << k)))
     mechanism_of.cache_clear()
     yield monkeypatch
     mechanism_of.cache_clear()
@@ -342,7 +345,7 @@ def test_the_coin_is_as_likely_as_it_says():
     coin = bounded._coin(0.625)
     heads = sum(coin(True) for _ in range(n))
     assert stats.binomtest(heads, n, 0.625).pvalue > MISTAKEN
-    assert stats.binomtest(heads, n, 0.675).pvalue < MISTAKEN
+    assert stats.binomtest(heads, n, 0.7).pvalue < MISTAKEN
     assert coin.map(1) >= math.log(0.625 / 0.375)
 
 

@@ -10,7 +10,7 @@ from curator_service.privacy import entropy
 from curator_service.privacy.entropy import gaussian_matrix, orthonormal, permutation, sample
 
 N = 100_000
-MISTAKEN = 1e-6
+MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def test_both_tails_are_alike(entries):
     """Beyond 3: 135 expected on each side; and the magnitudes of each sign follow the half-normal law."""
     flat = entries.ravel()
     for tail in (flat, -flat):
-        assert 75 < (tail > 3).sum() < 205
+        assert 65 < (tail > 3).sum() < 215
         assert stats.kstest(tail[tail > 0], stats.halfnorm.cdf).pvalue > MISTAKEN
     assert stats.binomtest(int((flat > 0).sum()), N).pvalue > MISTAKEN
 
@@ -38,7 +38,7 @@ def test_entries_are_independent(entries):
     for a, b in [(entries[:, :-1], entries[:, 1:]), (entries[:-1], entries[1:])]:
         assert stats.pearsonr(a.ravel(), b.ravel()).pvalue > MISTAKEN
         assert stats.pearsonr(np.abs(a).ravel(), np.abs(b).ravel()).pvalue > MISTAKEN
-    assert len(np.unique(entries)) == N
+    assert len(np.unique(entries)) >= N - 1  # two doubles are equal by chance once in 10^7 times
 
 
 @pytest.mark.parametrize(

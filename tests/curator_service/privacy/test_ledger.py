@@ -131,6 +131,7 @@ class Book:
 AMOUNTS = st.from_regex(r"\A[0-9]{1,6}(\.[0-9]{1,12})?\Z")
 
 
+@settings(deadline=None, derandomize=True)
 @given(AMOUNTS)
 def test_an_amount_is_the_number_that_its_text_says_and_comes_back_as_that(amount):
     assert Fraction(units(amount), ledger.UNITS) == Fraction(amount)
@@ -141,6 +142,7 @@ def test_an_amount_is_the_number_that_its_text_says_and_comes_back_as_that(amoun
     assert again == str(int(again)) if "." not in again else not again.endswith(("0", "."))
 
 
+@settings(deadline=None, derandomize=True)
 @given(st.lists(AMOUNTS, max_size=50))
 def test_sums_of_amounts_are_exact(amounts):
     assert Fraction(text(sum(map(units, amounts)))) == sum(map(Fraction, amounts), Fraction(0))
@@ -190,7 +192,7 @@ def studies(draw):
     return spec
 
 
-@settings(max_examples=150)
+@settings(max_examples=150, deadline=None, derandomize=True)
 @given(studies(), st.lists(QUERY, max_size=12))
 def test_every_decision_and_every_balance_is_that_of_the_oracle(spec, queries):
     book, oracle = Book(spec), Oracle(spec)
@@ -688,6 +690,7 @@ def test_a_draft_that_could_answer_nothing_is_refused(cap):
 # --- corrections ------------------------------------------------------------------------------------
 
 
+@settings(deadline=None, derandomize=True)
 @given(
     rows=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4)), min_size=1, max_size=5),
     spent=st.dictionaries(st.integers(0, 3), st.integers(0, 9), max_size=4),

@@ -14,7 +14,7 @@ from shared.errors import NumericalFailure
 from tests.scale import scaled
 
 N = 100_000
-MISTAKEN = 1e-6  # a correct mechanism fails a decision about as often
+MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests
 SD = 0.7
 VALUE = 1 / 3
 
@@ -38,7 +38,7 @@ def chi_square(sample: np.ndarray, sd: float) -> float:
 def test_the_noise_is_gaussian_of_the_scale_asked_for(drawn):
     assert fits(drawn, SD) > MISTAKEN
     assert chi_square(drawn, SD) > MISTAKEN
-    assert abs(drawn.mean()) < 5 * SD / math.sqrt(N)
+    assert abs(drawn.mean()) < 6 * SD / math.sqrt(N)
 
 
 @pytest.mark.parametrize("wrong", [0.9, 1.1])
@@ -53,9 +53,9 @@ def test_noise_three_hundredths_off_would_be_caught_by_its_squares(drawn, wrong)
 
 
 def test_both_tails_are_there(drawn):
-    """Beyond 3 sd: 135 expected on each side, 75 to 205 at five sigma."""
+    """Beyond 3 sd: 135 expected on each side; 65 to 215 but for one chance in 10^10."""
     for tail in (drawn, -drawn):
-        assert 75 < (tail > 3 * SD).sum() < 205
+        assert 65 < (tail > 3 * SD).sum() < 215
     assert np.abs(drawn).max() < 7.5 * SD
 
 

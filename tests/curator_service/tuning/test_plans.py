@@ -17,7 +17,7 @@ from shared.errors import TuningFailed, TuningImpossible
 from shared.wire import TuningBudget, TuningSpec
 from tests.scale import scaled
 
-MISTAKEN = 1e-6
+MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests
 GRID = np.linspace(0, 1, 24)[:, None]
 SCORES = 0.5 + 0.3 * np.sin(5 * GRID[:, 0])
 PRIOR = {"lengthscale": 0.2, "one_minus_k1": 1e-4, "evaluations": 30}
@@ -255,7 +255,7 @@ def test_added_noise_is_fresh_and_of_the_sd_that_was_told():
     told = [made.run(lambda index: 0.5).value - 0.5 for _ in range(scaled(2_000))]
     sd = 0.25 * 0.5 / 1.25  # unit, sigma, 1 + sigma^2
     assert stats.kstest(told, stats.norm(scale=sd).cdf).pvalue > MISTAKEN
-    for wrong in (0.75, 1.33):
+    for wrong in (0.55, 1.8):
         assert stats.kstest(told, stats.norm(scale=wrong * sd).cdf).pvalue < MISTAKEN
 
 
@@ -268,10 +268,10 @@ def frequencies(values: list[float], runs: int) -> np.ndarray:
 
 
 def test_lambda_is_drawn_as_often_as_the_exponential_mechanism_says():
-    """Sensitivity 1/5, half of epsilon 2: weights exp(score / 0.4). Controls: the whole of epsilon, and half."""
+    """Sensitivity 1/5, half of epsilon 2: weights exp(score / 0.4). Controls: the whole of epsilon, and a third."""
     values = [0.2, 0.6, 0.5]
     counts = frequencies(values, scaled(4_000))
-    for factor, good in ((1.0, True), (2.0, False), (0.5, False)):
+    for factor, good in ((1.0, True), (2.0, False), (1 / 3, False)):
         weights = np.exp(factor * np.array(values) / 0.4)
         fit = stats.chisquare(counts, weights / weights.sum() * counts.sum()).pvalue
         assert bool(fit > MISTAKEN) is good
@@ -282,7 +282,7 @@ def test_v_has_laplace_noise_of_the_scale_that_was_told():
     noise = [made.run(lambda index: 0.25).value - 0.25 for _ in range(scaled(4_000))]
     assert made.noise.value_scale == pytest.approx(0.2, rel=1e-6)
     assert stats.kstest(noise, stats.laplace(scale=0.2).cdf).pvalue > MISTAKEN
-    assert stats.kstest(noise, stats.laplace(scale=0.3).cdf).pvalue < MISTAKEN  # at 0.25 it missed one run in ten
+    assert stats.kstest(noise, stats.laplace(scale=0.35).cdf).pvalue < MISTAKEN  # at 0.25 it missed one run in ten
 
 
 @pytest.mark.parametrize(("n", "scale"), [(2, 0.1), (24, 0.05), (100, 0.01), (100, 3.0)])

@@ -89,11 +89,12 @@ def played(parties, small, open_study, run_of):
             http.get("/v1/zq_path/../zq_other?zq_query=1")
             http.request("ZQMETHOD", "/v1/meta")
             http.get("/v1/runs/run_0000000000000000" if service is modeler else "/v1/tunings/tun_0000000000000000")
-    values = [tuning.result.value, SCORE, reply.answers[0].y, *(trial.y for trial in trials)]
+    values = [tuning.result.value, reply.answers[0].y, *(trial.y for trial in trials)]
     secrets = [study.token, curator.token, modeler.token]
     words = [study.id, study.grant_id, study.kid, run.id, tuning.id, case.validation.id, "zq", "ZQ", "blindopt_0"]
     words += [token.partition(".")[2] for token in secrets]
-    return study, [*words, *secrets, *(f"{value:.6g}" for value in values)]
+    # Of nine characters, which no sum of milliseconds begins with.
+    return study, [*words, *secrets, f"{SCORE:.6g}", *(repr(value)[:9] for value in values)]
 
 
 @pytest.mark.parametrize("party", ["curator", "modeler"])

@@ -1,0 +1,32 @@
+"""Numpy's seeded noise in the place of the curator's own: for tests of what is made of noise, not of the noise.
+
+The curator's noise comes from the operating system's entropy, which no seed fixes: a verdict on a statistic of it
+fails by chance now and then. What is drawn here is the same every time.
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+from curator_service.privacy import noise
+from curator_service.privacy.answers import AnswerMechanism
+
+
+def seed_answers(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Laplace answers, and the normal noise of a measurement, from one numpy generator. Other laws are refused."""
+    rng = np.random.default_rng(seed)
+
+    def release(mechanism, offsets):
+        assert mechanism.noise.family == "laplace"
+        return mechanism.centre + offsets + rng.laplace(0, mechanism.noise.scale, len(offsets))
+
+    monkeypatch.setattr(AnswerMechanism, "release", release)
+    monkeypatch.setattr(noise, "add_gaussian", lambda values, sd: values + rng.normal(0, sd, np.shape(values)))
+
+
+def seed_gaussian_releases(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """The noise of Gaussian releases from one numpy generator, drawn in this process alone."""
+    rng = np.random.default_rng(seed)
+    monkeypatch.setattr(noise.parallel, "PARALLEL_DRAWS", math.inf)
+    monkeypatch.setattr(noise.GaussianLaw, "add", lambda law, block: block + rng.normal(0, law.sd, block.shape))
