@@ -199,7 +199,7 @@ def _is_problem(reply: Any) -> bool:
 
 @pytest.fixture(scope="module", autouse=True)
 def direct() -> Iterator[None]:
-    """Requests go to loopback, whatever proxies and passwords the environment tells; nor is it read for each of them."""
+    """Requests go to loopback, whatever proxies the environment tells; nor is it read again for each of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("requests.sessions.get_environ_proxies", lambda *_, **__: {})
         patch.setattr("requests.sessions.get_netrc_auth", lambda *_, **__: None)
