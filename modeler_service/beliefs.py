@@ -12,8 +12,7 @@ from modeler_service.choosing import Choosing
 from modeler_service.record import Record
 from shared import wire
 from shared.errors import Invalid, StateConflict, StillRunning
-from shared.matrix import Matrix
-from shared.posterior import Rows
+from shared.matrix import Matrix, Rows
 from shared.serving.store.database import Database
 
 WORK_MAX = 3e10

@@ -16,8 +16,7 @@ from modeler_service.algorithms.gp_ucb import GpUcb
 from shared import wire
 from shared.acquisition import Choice, Estimate
 from shared.errors import Invalid
-from shared.matrix import Matrix
-from shared.posterior import Rows
+from shared.matrix import Matrix, Rows
 from shared.ticks import NO_TICK, Tick
 
 Phase = Literal["initial", "algorithm"]

@@ -3,8 +3,7 @@
 import numpy as np
 
 from shared.errors import NumericalFailure
-from shared.matrix import Matrix
-from shared.posterior import Rows
+from shared.matrix import Matrix, Rows
 from shared.ticks import NO_TICK, Tick
 
 _BLOCK = 1 << 17  # numbers read together

@@ -14,6 +14,7 @@ from shared.errors import NumericalFailure
 
 Matrix = NDArray[np.float64]
 Vector = NDArray[np.float64]
+Rows = NDArray[np.intp]
 MEDIA_TYPE = "application/x-npy"
 HEADER_MAX = 4_096
 _CHUNK = 1 << 20

@@ -2,21 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shared.acquisition import Choice, choose_maximum, upper_confidence_bound
-from shared.errors import NumericalFailure
 from shared.kernels import Kernel
-from shared.matrix import Matrix, Vector
+from shared.matrix import Matrix, Rows, Vector
+from shared.outcomes import Outcomes
 from shared.points import Points, Precision, columns
-from shared.tiles import Outcomes, Tiles
+from shared.tiles import Tiles
 
-OUTCOME_MAX = 1e150  # its square is still a number
-Rows = NDArray[np.intp]
-T = TypeVar("T", bound=np.generic)
 _SCAN = 1 << 16  # candidates whose bounds are looked at together
 _CELLS = 1 << 17  # numbers of a temporary while candidates are brought up to date: it stays in the cache
 _SOLVED = 1 << 12  # candidates that are solved for exactly together
@@ -77,9 +74,8 @@ class Posterior:
             raise ValueError(f"noise_variance must be positive and finite, not {noise_variance}")
         if not 0 <= nugget < np.inf:
             raise ValueError(f"nugget must be finite and not negative, not {nugget}")
-        n, r = candidates.shape
-        self._candidates, self._kernel, self._nugget = candidates, kernel, nugget
-        self._noise_variance, self._prior_mean = noise_variance, float(prior_mean)
+        n = len(candidates)
+        self._nugget, self._prior_mean = nugget, float(prior_mean)
         self._prior_variance = kernel.variance + nugget
         self.n = n
         tiled = n <= _LITTLE and Tiles.suited(n, kernel, capacity) is not None
@@ -101,18 +97,23 @@ class Posterior:
         if tiled:
             moments = self._mean, self._variance
             self._tiles = Tiles.made(self._points, kernel, nugget, self._whitened, *moments, self._slack)
-        self.count = 0
-        self._chosen: tuple[int, Vector, float, float] | None = None  # the row solved for last, for ``observe``
         self._hidden: Rows = np.empty(0, dtype=np.intp)
         self._hides: NDArray[np.bool_] = np.zeros(n, dtype=np.bool_)
-        self._capacity = capacity
-        self._asked: Rows = np.empty(0, dtype=np.intp)
-        self._asked_at: Matrix = np.empty((0, r))
-        self._factor: Matrix = np.empty((0, 0))
-        self._inverse: Matrix = np.empty((0, 0))
-        self._weights: Vector = np.empty(0)
-        self._surprise: Vector = np.zeros(1)  # w_1^2 + ... + w_s^2 for s = 0 .. t
-        self._queries: Matrix = np.empty((self._points.columns, 0), dtype)
+        self._outcomes = Outcomes(
+            self._points,
+            candidates,
+            kernel,
+            noise_variance=noise_variance,
+            prior_mean=self._prior_mean,
+            nugget=nugget,
+            capacity=capacity,
+            dtype=dtype,
+        )
+
+    @property
+    def count(self) -> int:
+        """Outcomes that it knows."""
+        return self._outcomes.count
 
     # --- outcomes ---------------------------------------------------------------------------------
 
@@ -122,14 +123,7 @@ class Posterior:
         Raises NumericalFailure, and changes nothing, if the outcome is not finite or the
         factorization has lost its positive pivot; IndexError past n or past the capacity.
         """
-        whitened, mean, pivot = self._next(row, noise_variance)
-        if not (abs(outcome) <= OUTCOME_MAX and np.isfinite(pivot) and pivot > 0):  # refuses NaN too
-            raise NumericalFailure(f"outcome {self.count + 1} cannot be absorbed: check its value")
-        weight = (outcome - mean) / pivot
-        surprise = float(self._surprise[self.count]) + float(weight) ** 2 if abs(weight) <= OUTCOME_MAX else np.inf
-        if not np.isfinite(surprise):
-            raise NumericalFailure(f"outcome {self.count + 1} cannot be absorbed: check its value")
-        self._append(row, whitened, pivot, weight, surprise)
+        self._outcomes.observe(row, outcome, noise_variance)
 
     def suppose(self, row: int, noise_variance: float | None = None) -> None:
         """Condition on an outcome at ``row`` that is not known yet, as if it were the posterior mean there.
@@ -137,19 +131,14 @@ class Posterior:
         Means stay as they are, variances fall as they will whatever the outcome: hallucinated feedback of Desautels
         et al. (2014), section 4. ``retract`` takes it back.
         """
-        whitened, _, pivot = self._next(row, noise_variance)
-        if not (np.isfinite(pivot) and pivot > 0):
-            raise NumericalFailure(f"row {row} cannot be supposed to be asked: its variance is lost")
-        self._append(row, whitened, pivot, 0.0, float(self._surprise[self.count]))
+        self._outcomes.suppose(row, noise_variance)
 
     def retract(self, count: int) -> None:
         """Go back to the first ``count`` outcomes, as if the later ones had never been."""
-        if not 0 <= count <= self.count:
-            raise ValueError(f"there are {self.count} outcomes, not {count}")
         if count == self.count:
             return
-        self.count, self._chosen = count, None
-        w = self._weights[:count].astype(self._whitened.dtype, copy=False)
+        self._outcomes.retract(count)
+        w = self._outcomes.weights[:count].astype(self._whitened.dtype, copy=False)
         know = np.flatnonzero(self._state > count) if self._tiles is None else self._tiles.knowing_more(count)
         size = max(_LEADERS, _CELLS // max(1, count))
         for start in range(0, len(know), size):
@@ -169,39 +158,6 @@ class Posterior:
         self._hides[self._hidden] = False
         self._hidden = np.asarray(rows, dtype=np.intp)
         self._hides[self._hidden] = True
-
-    def _next(self, row: int, noise_variance: float | None) -> tuple[Vector, float, float]:
-        """Whitened row, mean, and standard deviation of the next outcome, if it is asked at ``row``."""
-        if not 0 <= row < len(self._mean):
-            raise IndexError(f"row {row} of {len(self._mean)} candidates")
-        if self.count == self._capacity:
-            raise IndexError(f"the posterior was built for {self.count} outcomes")
-        noise = self._noise_variance if noise_variance is None else noise_variance
-        if not 0 < noise < np.inf:
-            raise ValueError(f"noise_variance must be positive and finite, not {noise}")
-        if self._chosen is None or self._chosen[0] != row:
-            self._chosen = row, *(part[0] for part in self._solve(np.array([row])))
-        _, whitened, mean, variance = self._chosen
-        return whitened, mean, float(np.sqrt(variance + noise))
-
-    def _append(self, row: int, whitened: Vector, pivot: float, weight: float, surprise: float) -> None:
-        t = self.count
-        if t == len(self._weights):
-            self._grow(min(max(16, 2 * t), self._capacity))
-        self._asked[t], self._asked_at[t] = row, self._candidates[row]
-        self._queries[:, t] = self._points.queries(self._asked[t : t + 1])[:, 0]
-        self._factor[t, :t], self._factor[t, t] = whitened, pivot
-        self._inverse[t, :t] = -np.einsum("j,jk->k", whitened, self._inverse[:t, :t]) / pivot
-        self._inverse[t, t] = 1.0 / pivot
-        self._weights[t], self._surprise[t + 1] = weight, surprise
-        self.count, self._chosen = t + 1, None
-
-    def _grow(self, size: int) -> None:
-        self._asked, self._weights = _grown(self._asked, size), _grown(self._weights, size)
-        self._asked_at = _grown(self._asked_at, size, self._asked_at.shape[1])
-        self._factor, self._inverse = _grown(self._factor, size, size), _grown(self._inverse, size, size)
-        self._surprise = _grown(self._surprise, size + 1)
-        self._queries = _grown(self._queries, len(self._queries), size)
 
     # --- moments ----------------------------------------------------------------------------------
 
@@ -232,11 +188,11 @@ class Posterior:
         """
         mean, variance = self.moments(rows)
         slack = self._slack
-        shift = self._tolerance * float(np.sqrt(self._prior_variance * self._surprise[self.count]))
+        shift = self._tolerance * float(np.sqrt(self._prior_variance * self._outcomes.surprise[self.count]))
         low = mean - np.sqrt(weight * (variance + slack)) - shift
         high = mean - np.sqrt(weight * np.maximum(variance - slack, 0.0)) + shift
         near = rows[high >= low.max()][:_SOLVED]  # very many are equal: far from all outcomes, say
-        _, mean, variance = self._solve(near)
+        _, mean, variance = self._outcomes.solve(near)
         place = int((mean - np.sqrt(weight * variance)).argmax())
         return int(near[place]), float(mean[place]), float(variance[place])
 
@@ -252,7 +208,7 @@ class Posterior:
 
     def _refresh_all(self) -> None:
         if self._tiles is not None:
-            self._tiles.refresh(self._outcomes())
+            self._tiles.refresh(self._outcomes.loops())
         elif len(self._mean) <= _FEW and self._everybody < self.count:
             self._extend_all()
             self._deviation, self._ahead = np.empty(0), None
@@ -276,17 +232,17 @@ class Posterior:
                 self._whitened[part, s : self.count] = new
             self._state.fill(self.count)
             return
-        factor = self._factor[s, : s + 1].astype(self._whitened.dtype, copy=False)
+        factor = self._outcomes.factor[s, : s + 1].astype(self._whitened.dtype, copy=False)
         size = min(_SCAN, len(self._mean))
         for start in range(0, len(self._mean), size):
             part = slice(start, start + size)
-            column = self._points.covariance(part, self._queries[:, s : s + 1])[:, 0]
-            if self._nugget and start <= self._asked[s] < start + size:
-                column[self._asked[s] - start] += self._nugget
+            column = self._points.covariance(part, self._outcomes.queries[:, s : s + 1])[:, 0]
+            if self._nugget and start <= self._outcomes.rows[s] < start + size:
+                column[self._outcomes.rows[s] - start] += self._nugget
             if s:
                 column -= self._whitened[part, :s] @ factor[:s]
             new = np.divide(column, factor[s], out=self._whitened[part, s])
-            self._mean[part] += np.multiply(new, self._weights[s], out=column)
+            self._mean[part] += np.multiply(new, self._outcomes.weights[s], out=column)
             self._variance[part] -= np.multiply(new, new, out=column)
         np.maximum(self._variance, 0.0, out=self._variance)
         self._state.fill(self.count)
@@ -296,14 +252,13 @@ class Posterior:
     ) -> tuple[Matrix, Vector, Vector]:
         """What candidates that know s outcomes gain by the later ones: columns; and their means and variances then."""
         t, dtype = self.count, self._whitened.dtype
-        new = self._points.covariance(place, self._queries[:, s:t])
-        if self._nugget:
-            new += self._nugget * (rows[:, None] == self._asked[s:t])
+        new = self._outcomes.covariance(place, rows, s)
         if s:
-            new -= old[:, :s] @ self._factor[s:t, :s].T.astype(dtype, copy=False)
-        new = new @ self._inverse[s:t, s:t].T.astype(dtype, copy=False)
+            new -= old[:, :s] @ self._outcomes.factor[s:t, :s].T.astype(dtype, copy=False)
+        new = new @ self._outcomes.inverse[s:t, s:t].T.astype(dtype, copy=False)
         gained = np.einsum("ij,ij->i", new, new)
-        return new, mean + new @ self._weights[s:t].astype(dtype, copy=False), np.maximum(variance - gained, 0.0)
+        w = self._outcomes.weights[s:t].astype(dtype, copy=False)
+        return new, mean + new @ w, np.maximum(variance - gained, 0.0)
 
     def _extend(self, rows: Rows) -> None:
         """Append to whitened rows what they lack: (K - V L_old^T) L_new^-T, for the columns that any of them lacks.
@@ -313,11 +268,9 @@ class Posterior:
         t, s = self.count, int(self._state[rows].min())
         if self._everybody < t:
             self._everybody = -1
-        w = self._weights[:t].astype(self._whitened.dtype, copy=False)
-        new = self._points.covariance(rows, self._queries[:, s:t])
-        if self._nugget:
-            new += self._nugget * (rows[:, None] == self._asked[s:t])
-        factor = self._factor[s:t, :t].astype(self._whitened.dtype, copy=False)
+        w = self._outcomes.weights[:t].astype(self._whitened.dtype, copy=False)
+        new = self._outcomes.covariance(rows, rows, s)
+        factor = self._outcomes.factor[s:t, :t].astype(self._whitened.dtype, copy=False)
         mean = np.full(len(rows), self._prior_mean)
         variance = np.full(len(rows), self._prior_variance)
         if s:
@@ -325,30 +278,12 @@ class Posterior:
             new -= old @ factor[:, :s].T
             mean += old @ w[:s]
             variance -= np.einsum("ij,ij->i", old, old)
-        new = new @ self._inverse[s:t, s:t].T.astype(self._whitened.dtype, copy=False)
+        new = new @ self._outcomes.inverse[s:t, s:t].T.astype(self._whitened.dtype, copy=False)
         self._whitened[rows, s:t] = new
         mean += new @ w[s:]
         variance -= np.einsum("ij,ij->i", new, new)
         self._mean[rows], self._variance[rows] = mean, np.maximum(variance, 0.0)
         self._state[rows] = t
-
-    def _solve(self, rows: Rows) -> tuple[Matrix, Vector, Vector]:
-        """Whitened rows, means and variances of a few candidates, in float64.
-
-        Bits depend on row and outcomes alone: ``einsum`` without BLAS sums each entry in one order, however many
-        there are. One step of refinement makes up for the explicit inverse.
-        """
-        t = self.count
-        wanted = self._kernel(np.asarray(self._candidates[rows]), self._asked_at[:t])
-        if self._nugget:
-            wanted += self._nugget * (rows[:, None] == self._asked[:t])
-        factor, inverse = self._factor[:t, :t], self._inverse[:t, :t]
-        whitened = np.einsum("ij,kj->ik", wanted, inverse)
-        wanted -= np.einsum("ij,kj->ik", whitened, factor)
-        whitened += np.einsum("ij,kj->ik", wanted, inverse)
-        mean = self._prior_mean + np.einsum("ij,j->i", whitened, self._weights[:t])
-        variance = self._prior_variance - np.einsum("ij,ij->i", whitened, whitened)
-        return whitened, mean, np.maximum(variance, 0.0)
 
     # --- choices ----------------------------------------------------------------------------------
 
@@ -364,23 +299,24 @@ class Posterior:
             bound[self._hidden] = -np.inf
             return choose_maximum(bound, self._mean, self._variance, rng)
         rows = self._close(weight)
-        found = [self._solve(rows[:_SOLVED])]
+        found = [self._outcomes.solve(rows[:_SOLVED])]
         for start in range(_SOLVED, len(rows), _SOLVED):
-            found.append((np.empty((0, 0)), *self._solve(rows[start : start + _SOLVED])[1:]))
+            found.append((np.empty((0, 0)), *self._outcomes.solve(rows[start : start + _SOLVED])[1:]))
         mean, variance = np.concatenate([f[1] for f in found]), np.concatenate([f[2] for f in found])
         choice = choose_maximum(upper_confidence_bound(mean, variance, weight), mean, variance, rng)
         row = int(rows[choice.row])
         if len(found) == 1:
-            self._chosen = row, found[0][0][choice.row], float(mean[choice.row]), float(variance[choice.row])
+            whitened = found[0][0][choice.row]
+            self._outcomes.remember(row, whitened, float(mean[choice.row]), float(variance[choice.row]))
         return Choice(row, choice.mean, choice.sd, choice.acquisition, choice.ties)
 
     def _close(self, weight: float) -> Rows:
         """All candidates that may have the largest bound, in order."""
         slack = self._slack
         # What rounding may hide of a mean: it is an inner product with the weights.
-        shift = self._tolerance * float(np.sqrt(self._prior_variance * self._surprise[self.count]))
+        shift = self._tolerance * float(np.sqrt(self._prior_variance * self._outcomes.surprise[self.count]))
         if self._tiles is not None:
-            rows, upper = self._tiles.close(self._outcomes(), self._surprise, weight, shift, self._hides)
+            rows, upper = self._tiles.close(self._outcomes.loops(), self._outcomes.surprise, weight, shift, self._hides)
         elif len(self._mean) > _FEW:
             rows, upper = self._late(weight, slack, shift)
         elif self._may_go_ahead() and (near := self._near(weight, slack, shift)) is not None:
@@ -398,14 +334,10 @@ class Posterior:
             low = max(self._variance[best] - slack, 0.0)
             rows = np.flatnonzero(upper >= self._mean[best] - shift + np.sqrt(weight * low))
         if len(rows) > _LEADERS:
-            _, mean, variance = self._solve(rows[[int(upper[rows].argmax())]])
+            _, mean, variance = self._outcomes.solve(rows[[int(upper[rows].argmax())]])
             reached = min(upper[rows].max(), upper_confidence_bound(mean, variance, weight)[0])
             rows = rows[upper[rows] >= reached]
         return rows
-
-    def _outcomes(self) -> Outcomes:
-        """As compiled loops read them."""
-        return self._queries.T, self._asked, self._factor, self._weights, self.count
 
     def _may_go_ahead(self) -> bool:
         """Not where rows are hidden: those near the maximum are too often among them."""
@@ -418,7 +350,7 @@ class Posterior:
             return None
         if not len(self._deviation):
             self._deviation = np.sqrt(self._variance + slack)
-        growth = weight + (1 + 4 * _EPSILON * t) * float(self._surprise[t]) - float(self._surprise[s])
+        growth = weight + (1 + 4 * _EPSILON * t) * float(self._outcomes.surprise[t]) - float(self._outcomes.surprise[s])
         upper = np.multiply(self._deviation, np.sqrt(growth), out=self._bounds)
         upper += self._mean
         upper += shift
@@ -465,8 +397,8 @@ class Posterior:
     def _late(self, weight: float, slack: float, shift: float) -> tuple[Rows, Vector]:
         """The same without bringing everybody up to date; and what the bounds are at most."""
         t = self.count
-        growth = weight + (self._surprise[t] - self._surprise[: t + 1])
-        growth += 4 * _EPSILON * t * self._surprise[t]  # what the difference may have lost
+        growth = weight + (self._outcomes.surprise[t] - self._outcomes.surprise[: t + 1])
+        growth += 4 * _EPSILON * t * self._outcomes.surprise[t]  # what the difference may have lost
         upper = self._bounds
         for start in range(0, len(upper), _SCAN):
             part, told = slice(start, start + _SCAN), upper[start : start + _SCAN]
@@ -518,9 +450,3 @@ class _Ahead:
     def reached(self, weight: float, slack: float, shift: float) -> float:
         """What the largest bound is at least."""
         return float((self.mean - shift + np.sqrt(weight * np.maximum(self.variance - slack, 0.0))).max())
-
-
-def _grown(old: NDArray[T], *shape: int) -> NDArray[T]:
-    new = np.zeros(shape, old.dtype)
-    new[tuple(slice(length) for length in old.shape)] = old
-    return new

@@ -9,12 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared.kernels import Kernel
-from shared.matrix import Matrix, Vector
+from shared.matrix import Matrix, Rows, Vector
+from shared.outcomes import Loops
 from shared.points import Points, by_columns
 
-Rows = NDArray[np.intp]
-Outcomes = tuple[Matrix, Rows, Matrix, Vector, int]
-"""What the loops read of them: queries (t or more, q + 2), rows asked, factor, weights, and how many they are."""
 TILE = 256
 """Rows of a tile: many enough that what is done once a tile does not count, few enough that some tiles wait."""
 _WORTH = 2_000  # candidates from which on compiled loops take less than what is interpreted around them
@@ -89,12 +87,12 @@ class Tiles:
             return None
         return cls(loops, points, kernel, nugget, whitened, mean, variance, slack)
 
-    def refresh(self, outcomes: Outcomes) -> None:
+    def refresh(self, outcomes: Loops) -> None:
         """Bring all up to date."""
         self._loops.refresh(*self._fixed, *outcomes)
 
     def close(
-        self, outcomes: Outcomes, surprise: Vector, weight: float, shift: float, hides: NDArray[np.bool_]
+        self, outcomes: Loops, surprise: Vector, weight: float, shift: float, hides: NDArray[np.bool_]
     ) -> tuple[Rows, Vector]:
         """All candidates that may have the largest bound, in order; and what the bounds of all are at most."""
         count = self._loops.close(

@@ -11,8 +11,7 @@ from shared.acquisition import Choice, Estimate
 from shared.arms import check_reward
 from shared.errors import Invalid, NumericalFailure
 from shared.kernels import kernel_of
-from shared.matrix import Matrix, Vector
-from shared.posterior import Rows
+from shared.matrix import Matrix, Rows, Vector
 from shared.rewards import Family, RewardLaw
 
 ARMS_MAX = 2_000

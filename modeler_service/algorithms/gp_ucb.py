@@ -7,8 +7,8 @@ import numpy as np
 from modeler_service.algorithms.surrogate import NO_NOISE, Surrogate
 from shared import wire
 from shared.acquisition import Choice, Estimate, beta
-from shared.matrix import Matrix, Vector
-from shared.posterior import Posterior, Rows
+from shared.matrix import Matrix, Rows, Vector
+from shared.posterior import Posterior
 from shared.ticks import NO_TICK, Tick
 
 
@@ -33,6 +33,7 @@ class GpUcb:
         scale: float = 1.0,
         fit: wire.Fit | None = None,
         initial: int = 0,
+        precision: wire.Precision = "double",
         tick: Tick = NO_TICK,
     ) -> None:
         self._delta_prime, self._scale, self._seed = delta_ucb / 2, scale, seed
@@ -45,6 +46,7 @@ class GpUcb:
             noise=noise,
             fit=fit,
             initial=initial,
+            precision=precision,
             tick=tick,
         )
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from shared import wire
 from shared.acquisition import Choice
-from shared.posterior import Rows
+from shared.matrix import Rows
 
 
 class RandomRows:

@@ -1,7 +1,6 @@
 """The front desk of a service: who comes in, what was answered before, what the log says."""
 
 import base64
-import os
 import re
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from shared.audit import Exchange, Head, sha256
 from shared.errors import AuditUnavailable, IdempotencyKeyMissing, LogBroken, StateConflict, Unauthenticated
 from shared.notes import Checkpoint, Signer
 from shared.reconciliation import Export
+from shared.serving.kept import Kept
 from shared.serving.notices import Outbox
 from shared.serving.seal import Seal
 from shared.serving.store import logs, notes, replies, tokens, users
@@ -32,7 +32,6 @@ _STUDY = re.compile(r"/v1/studies/(std_[0-9a-f]{16})(?![^/:])")
 KEY = re.compile(r"[ -~]{1,200}")
 LIVE_TOKENS_MAX = 2
 _USED_SECONDS = 60.0
-_KEPT_SECONDS = 1.0
 _HOW_TO_ASK = "send a valid token: Authorization: Bearer blindopt_..."
 
 
@@ -112,8 +111,7 @@ class Desk:
         self.outbox = outbox or Outbox()
         """Where what people wait for is written down, to be told by webhook."""
         self._seal = seal
-        self._kept = kept
-        self._kept_at = 0.0
+        self._kept = Kept(kept, signer)
         self._fault: str | None = None
         self._used: dict[str, float] = {}
 
@@ -285,7 +283,7 @@ class Desk:
 
         ``db`` has read nothing yet: the checkpoint that was kept must not be newer than what it sees.
         """
-        kept = self._kept_note()
+        kept = self._kept.note()
         grants = logs.grants(db)
         own = Export(
             service=f"blindopt-{self.signer.name.partition('.')[0]}",
@@ -313,47 +311,23 @@ class Desk:
         try:
             with self.database.read() as db:
                 logs.check_gaps(db)
-                self._check_kept(db, logs.check_end(db))
+                self._kept.check(db, logs.check_end(db))
         except LogBroken as error:
             self._fault = str(error)
             self.tell_broken(str(error))
         else:
             self.database.after_commit(self._keep)
 
-    def _kept_note(self) -> str | None:
-        try:
-            return self._kept.read_bytes().decode(errors="replace")
-        except FileNotFoundError:
-            return None
-
-    def _check_kept(self, db: Connection, head: Head) -> None:
-        if (note := self._kept_note()) is None:
-            return
-        told = self.signer.verifier.signed(note).head
-        if told.size > head.size:
-            raise LogBroken(f"the tail was cut: the log ends after {head.size} records, it had {told.size}")
-        if logs.root_at(db, None, told.size) != told.root:
-            raise LogBroken(f"the first {told.size} records of the log are not those that were")
-
-    def _keep(self, *, now: bool = False) -> None:
-        if not now and time.monotonic() - self._kept_at < _KEPT_SECONDS:
-            return
-        self._kept_at = time.monotonic()
-        partial = self._kept.with_suffix(".part")
-        with suppress(OSError):  # a full disk: the next commit says so
-            with partial.open("w") as file:
-                file.write(self.sign(self.head()))
-                file.flush()
-                os.fsync(file.fileno())  # else a power cut may leave an empty file in its place
-            partial.replace(self._kept)
+    def _keep(self) -> None:
+        if self._kept.is_due():
+            self._kept.keep(self.sign(self.head()))
 
     def verify(self) -> tuple[Head, int]:
         """Walk every record of every log, against the checkpoint that was kept; seconds for a long one.
 
         Size and root, and how many logs of grants there are. Raises LogBroken.
         """
-        note = self._kept_note()  # before the log is looked at, which may only be newer
-        told = None if note is None else self.signer.verifier.signed(note).head
+        told = self._kept.head()
         with self.database.read() as db:
             head = audit.verify(logs.walk(db), signed={} if told is None else {told.size: told.root})
             grants = logs.grants(db)
@@ -400,7 +374,7 @@ class Desk:
     def close(self) -> None:
         """Finish writes under way, keep a last checkpoint, release the files."""
         if self._fault is None:
-            self._keep(now=True)
+            self._kept.keep(self.sign(self.head()))
         self.database.close()
 
     def note_restored(self, db: Connection, details: dict[str, Any]) -> None:

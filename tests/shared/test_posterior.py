@@ -326,13 +326,14 @@ def test_late_candidates_are_left_late_and_a_bound_that_forgets_surprise_is_caug
         forgets = lambda told, surprise, *more: outcomes(told, np.zeros_like(surprise), *more)  # noqa: E731
         monkeypatch.setattr(broken._tiles, "close", forgets)
 
-    real = broken._append
+    told = broken._outcomes
+    real = told._append
 
-    def append(*told):
-        real(*told)
-        broken._surprise = broken._surprise.view(Forgets)
+    def append(*more):
+        real(*more)
+        told.surprise = told.surprise.view(Forgets)
 
-    monkeypatch.setattr(broken, "_append", append)
+    monkeypatch.setattr(told, "_append", append)
     assert walk(broken, y) != rows
 
 

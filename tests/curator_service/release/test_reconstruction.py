@@ -91,7 +91,7 @@ def test_the_gaussian_release_leaves_the_error_that_its_noise_implies(epsilon):
 def guessed_right(mechanism, attempts: int) -> int:
     """How often the column space of Z tells which of two neighbours was released.
 
-    One row of 60 moves by 1e-3 Delta. Z lies in the column space of the centred X (section 3 of privacy.md).
+    One row of 60 moves by 1e-3 Delta. Z lies in the column space of the centred X.
     """
     x = records()[:60]
     neighbour = x.copy()

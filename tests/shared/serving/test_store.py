@@ -266,7 +266,7 @@ def test_an_effect_that_raises_keeps_neither_reply_nor_record(desk, filled):
 
 def test_an_export_beside_a_service_that_goes_on_verifies(desk, monkeypatch):
     """The checkpoint that is kept outside the database must not be younger than the log that is exported."""
-    monkeypatch.setattr("shared.serving.desk._KEPT_SECONDS", 0.0)  # with each commit
+    monkeypatch.setattr("shared.serving.kept._SECONDS", 0.0)  # with each commit
     desk.guard()
     desk.issue("owner", "kept", days=1)
     listed = logs.grants
