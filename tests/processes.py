@@ -114,7 +114,7 @@ Process = subprocess.Popen[bytes] | Forked
 
 
 def run(
-    module: str, *arguments: str, env: Mapping[str, str], is_fresh: bool = False, timeout: float = 60
+    module: str, *arguments: str, env: Mapping[str, str], is_fresh: bool = False, timeout: float = 240
 ) -> subprocess.CompletedProcess[str]:
     """`python -m MODULE ARGUMENTS` to its end, and what it said."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:

@@ -241,7 +241,7 @@ def at_curator(curator, opened, small) -> World:
         archived, (closed, *drafts) = owner.register("old", small.csv), _drafts(owner, opened, 9)
         owner.release(closed)
         quick = wire.ForecastCreate(**FORECAST)
-        forecast = owner.wait_forecast(opened.id, owner.start_forecast(opened.id, quick).id, timeout_s=60)
+        forecast = owner.wait_forecast(opened.id, owner.start_forecast(opened.id, quick).id, timeout_s=240)
         cancelled = owner.cancel_forecast(opened.id, owner.start_forecast(opened.id, quick).id)
         ends = [owner.grant(opened.id, wire.GrantCreate(name="rotates")).id for _ in range(9)]
         draft = inbox_draft(small, opened.view.spec.dataset_id)
@@ -251,7 +251,7 @@ def at_curator(curator, opened, small) -> World:
             measurer.answer(inbox[2][0], wire.AnswerCreate(values=[answered]))
         case = registered(owner, m=20)
         tuning = case.asked("0.01").model_dump(mode="json")
-        tuned = owner.wait_tuning(owner.start_tuning(case.asked()).id, timeout_s=60)
+        tuned = owner.wait_tuning(owner.start_tuning(case.asked()).id, timeout_s=240)
         ended_early = _cancelled(owner, case)
     spec = opened.view.spec.model_dump(mode="json")
     real = {name: spec[name] for name in ("dataset_id", "features", "measurement")}
@@ -318,7 +318,7 @@ def _cancelled(owner, case) -> str:
     except Remote:  # both had ended
         return _cancelled(owner, case)
     finally:
-        owner.wait_tuning(first, timeout_s=60)
+        owner.wait_tuning(first, timeout_s=240)
 
 
 def _drafts(owner, opened, number):
@@ -330,7 +330,7 @@ def at_modeler(curator, opened, modeler, run_of) -> World:
     with OwnerClient(curator.url, curator.token) as owner:  # a grant is one modeler's: others' queries are a dispute
         opened = replace(opened, token=owner.grant(opened.id, wire.GrantCreate(name="modeler")).token)
     with VendorClient(modeler.url, modeler.token) as vendor, socket.create_server(("127.0.0.1", 0)) as silent:
-        run = vendor.wait(vendor.start(run_of(curator.url, opened, iterations=2)).id, timeout_s=60)
+        run = vendor.wait(vendor.start(run_of(curator.url, opened, iterations=2)).id, timeout_s=240)
         nowhere = f"http://127.0.0.1:{silent.getsockname()[1]}"  # where soon nobody listens
         vendor.start(run_of(nowhere, opened))  # keeps the next one in the queue
         stopped = vendor.stop(vendor.start(run_of(nowhere, opened)).id)
