@@ -2,6 +2,7 @@
 
 import math
 import os
+import secrets
 import signal
 import socket
 import sqlite3
@@ -11,7 +12,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import import_module
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -71,10 +74,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
 
 
+@cache
+def _ports() -> Iterator[int]:
+    """Ports of this process of tests alone, below those that outgoing connections are given.
+
+    So nothing takes a service's port while it is down, and no client that asks there meets itself.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    given = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    own = range(10_000 + worker % 8, given, 8)
+    begin = secrets.randbelow(len(own)) if len(own) > 500 else 0  # other tests may run on this machine
+    return cycle([*own[begin:], *own[:begin]] if len(own) > 500 else [0])
+
+
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    for port in _ports():
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return int(probe.getsockname()[1])
+    raise AssertionError("there is no free port")
 
 
 @dataclass
