@@ -2,9 +2,9 @@
 
 ``Forked`` is what ``subprocess.Popen`` of `python -m MODULE ARGUMENTS` is, but for imports: a real process with an
 environment, a folder and descriptors of its own, nothing inherited, which runs the module as ``__main__`` and ends as
-an interpreter ends. A server forks it: one for each process of tests, started by `python -m tests.processes`, with one
-thread and nothing open but a socket to the tests. Once that is closed, however the tests ended, the server kills what
-it forked and ends.
+an interpreter ends, except that it does not take its modules apart. A server forks it: one for each process of tests,
+started by `python -m tests.processes`, with one thread and nothing open but a socket to the tests. Once that is closed,
+however the tests ended, the server kills what it forked and ends.
 
 Not for tests whose subject is a start: what a command imports, and how long that takes.
 """
@@ -22,7 +22,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -114,7 +114,7 @@ Process = subprocess.Popen[bytes] | Forked
 
 
 def run(
-    module: str, *arguments: str, env: Mapping[str, str], is_fresh: bool = False, timeout: float = 60
+    module: str, *arguments: str, env: Mapping[str, str], is_fresh: bool = False, timeout: float = 240
 ) -> subprocess.CompletedProcess[str]:
     """`python -m MODULE ARGUMENTS` to its end, and what it said."""
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
@@ -226,6 +226,28 @@ def _become(request: dict[str, Any]) -> None:
     runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 
 
+def _end_with(work: Callable[[dict[str, Any]], None], request: dict[str, Any]) -> NoReturn:
+    """End as an interpreter ends, but for taking apart what was imported: that is most of a short life."""
+    status: object = 0
+    try:
+        work(request)
+    except SystemExit as end:
+        status = end.code or 0
+    except KeyboardInterrupt:
+        raise  # which ends in a signal
+    except BaseException as error:  # as an interpreter tells it
+        status = 1
+        sys.excepthook(type(error), error, error.__traceback__)
+    if not isinstance(status, int):
+        print(status, file=sys.stderr)
+        status = 1
+    threading._shutdown()  # type: ignore[attr-defined]  # threads that are no daemons end first
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(status & 0xFF)
+
+
 if __name__ == "__main__":
     interrupts = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests: they close the socket
     for name in sys.argv[2:]:
@@ -235,4 +257,4 @@ if __name__ == "__main__":
     assert threading.active_count() == 1
     asked = _Server(socket.socket(fileno=int(sys.argv[1]))).serve()
     signal.signal(signal.SIGINT, interrupts)
-    _become(asked)
+    _end_with(_become, asked)

@@ -56,7 +56,7 @@ def ran(start, folder, code, *arguments, **more):
     (folder / "portrait.py").write_text(textwrap.dedent(code))
     with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
         process = start("portrait", *arguments, stdout=out, stderr=err, cwd=folder, env=os.environ | more)
-        status = process.wait(30)
+        status = process.wait(120)
     return status, (folder / "out").read_text(), (folder / "err").read_text()
 
 
@@ -97,7 +97,7 @@ def test_a_fork_can_be_waited_for_stopped_and_killed(tmp_path):
     process.terminate()
     assert process.poll() is None
     process.kill()
-    assert process.wait(30) == process.returncode == -signal.SIGKILL
+    assert process.wait(120) == process.returncode == -signal.SIGKILL
     process.kill()  # once it has ended, its number may be another's
 
 

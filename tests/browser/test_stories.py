@@ -364,7 +364,7 @@ def test_without_scripts_one_uploads_defines_a_study_measures_and_runs(enter):
 
 def again_until(person, address, text):
     """Load a page again and again until it holds ``text``: what a script does where there is one."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while text not in (person.open(address).text()):
         assert time.monotonic() < deadline, text
         time.sleep(0.3)

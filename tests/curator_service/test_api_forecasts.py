@@ -21,7 +21,7 @@ from shared.client import OwnerClient, StudyClient
 from shared.errors import AuditUnavailable, Remote
 from tests.curator_service.traces import tells
 
-WAIT = 60.0
+WAIT = 240.0
 # The calibration of Gaussian noise takes its process a second to load: one test waits for it.
 SHORT = wire.ForecastCreate(epsilons=["1", "8"], mechanisms=["planar_laplace"], functions=3, queries=5, rows=40)
 LONG = wire.ForecastCreate(

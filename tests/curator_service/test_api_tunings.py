@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from decimal import Decimal
 
 import numpy as np
@@ -18,7 +19,7 @@ from tests.curator_service.scoring.scorer import KEY, serving
 from tests.curator_service.traces import tells
 from tests.curator_service.tuning_case import NAMES, PENALTIES, Case, csv_of, registered, rows_of, scores
 
-WAIT = 60.0
+WAIT = 240.0
 WIDE = wire.TuningCaps(epsilon="100000", delta=0.5)
 GRID = wire.GridExponential(name="grid_exponential")
 
@@ -81,14 +82,18 @@ def owner(curator):
         yield client
 
 
-@pytest.fixture(scope="module")
-def hurried(make_service, tmp_path_factory, settings):
-    """The owner of a curator that gives a plan, and a scorer, a second."""
-    short = settings | {"scorer_timeout_seconds": "1", "tuning_plan_seconds_max": "1"}
-    service = make_service("curator", tmp_path_factory.mktemp("hurried"), **short).start()
-    with OwnerClient(service.url, service.token, timeout_s=60) as client:
-        yield client
-    service.kill()
+@pytest.fixture
+def hurried(make_service, tmp_path, settings):
+    """The owner of a curator that gives what a test names a second."""
+
+    @contextmanager
+    def open_(setting):
+        service = make_service("curator", tmp_path, **settings | {setting: "1"}).start()
+        with OwnerClient(service.url, service.token, timeout_s=240) as client:
+            yield client
+        service.kill()
+
+    return open_
 
 
 @pytest.fixture(scope="module")
@@ -234,7 +239,8 @@ def test_a_fault_that_passes_is_retried_under_the_same_key(owner, case, replies,
 
 def test_a_slow_scorer_is_given_up(hurried, replies):
     replies.make = lambda asked, count: time.sleep(1.5) or (200, b'{"score": 0.5}')
-    ended = _ended(hurried, registered(hurried, m=20, seed=33).http())
+    with hurried("scorer_timeout_seconds") as owner:
+        ended = _ended(owner, registered(owner, m=20).http())
     assert ended.state == "failed"
     assert "did not answer in time" in ended.problem
 
@@ -668,9 +674,10 @@ def test_a_method_that_does_not_fit_its_score_is_refused_before_any_charge(owner
 
 
 def test_a_plan_that_takes_too_long_is_refused_and_names_the_setting(hurried):
-    case = registered(hurried, m=20)
     method = METHODS["gp_ucb_simulated"].model_copy(update={"pairs": 100_000})
-    asked = case.asked(method=method, budget=wire.TuningBudget(epsilon="1", delta=0.05))
-    with pytest.raises(Remote, match="TUNING_PLAN_SECONDS_MAX"):
-        hurried.start_tuning(asked)
-    assert hurried.tuning_charges(case.validation.id) == []
+    with hurried("tuning_plan_seconds_max") as owner:
+        case = registered(owner, m=20)
+        asked = case.asked(method=method, budget=wire.TuningBudget(epsilon="1", delta=0.05))
+        with pytest.raises(Remote, match="TUNING_PLAN_SECONDS_MAX"):
+            owner.start_tuning(asked)
+        assert owner.tuning_charges(case.validation.id) == []

@@ -31,7 +31,7 @@ def _demo(*arguments, start_seconds=None):
     command = [sys.executable, "-m", "demo"] if start_seconds is None else [sys.executable, "-c", program]
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("DEMO_", "BLINDOPT_"))}
     return subprocess.run(
-        [*command, *map(str, arguments)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100
+        [*command, *map(str, arguments)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600
     )
 
 
@@ -197,7 +197,7 @@ def test_the_table_of_tuning_methods_is_printed_and_a_large_epsilon_finds_the_be
     """One row of it: with epsilon 1000 noise is nearly none, and the program's own scores must be the curator's."""
     command = [sys.executable, "-m", "demo", "--tuning", "--methods", "grid_exponential", "--epsilons", "1000"]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("BLINDOPT_")} | {"COLUMNS": "140"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
     assert (done.returncode, done.stderr) == (0, "")
     (row,) = [line for line in done.stdout.splitlines() if "grid_exponential" in line]
     _, _, _, _, _, chosen, regret, _, _, error, _ = (cell.strip() for cell in row.split("│"))

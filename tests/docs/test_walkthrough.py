@@ -33,7 +33,7 @@ def test_the_first_hours_of_owner_and_vendor_run_as_they_are_written(tmp_path):
         told = ""
         for script in (owner, vendor):  # each in a shell of its own
             done = subprocess.run(
-                ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120
+                ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
             )
             assert done.returncode == 0, done.stdout + done.stderr
             told += done.stdout

@@ -273,7 +273,7 @@ def test_the_curators_log_verifies_after_all_of_this(curator):
 
 def test_a_modeler_shows_its_logs_to_vendor_and_viewer(modeler, vendor, curator, owner, dataset, open_study, run_of):
     opened = open_study(owner, dataset)
-    run = vendor.wait(vendor.start(run_of(curator.url, opened, random=True, iterations=3)).id, timeout_s=60)
+    run = vendor.wait(vendor.start(run_of(curator.url, opened, random=True, iterations=3)).id, timeout_s=240)
     assert run.state == "completed"
     viewer = modeler.told("token", "create", "--name", "viewer", "--role", "viewer").stdout.strip()
     key = Verifier.parse(modeler.run("audit", "key").stdout.strip())

@@ -45,7 +45,7 @@ def parties(make_service, small, tmp_path_factory):
         later = vendor.run(run)
         assert [code for code, _ in made] == [0, 0], made
         assert later.state == "running", "the run ended before the backups were made: make it longer"
-        assert vendor.wait(run, timeout_s=60).state == "completed"
+        assert vendor.wait(run, timeout_s=240).state == "completed"
     yield curator, modeler, folder, study.id, draft.id, run
     for service in (curator, modeler):
         service.kill()
@@ -130,7 +130,7 @@ def test_what_a_restored_modeler_was_doing_goes_on_to_the_same_end(restored, par
     shutil.copy(modeler.folder / "first-token", again.folder)
     again.start()
     with VendorClient(again.url, again.token) as vendor:
-        ended = vendor.wait(run, timeout_s=60)
+        ended = vendor.wait(run, timeout_s=240)
         assert (ended.state, ended.problem) == ("completed", None)
     columns = "SELECT number, row, y FROM trials ORDER BY number"
     assert again.rows(columns) == modeler.rows(columns)

@@ -141,9 +141,9 @@ def test_the_conversion_of_the_gaussian_audit_is_the_known_one():
     assert 0.9 < gaussian_epsilon(high, low, 1e-5) < 1.0
 
 
-@pytest.mark.parametrize(("name", "least"), [("planar_laplace", 0.5), ("gaussian", 0.2), ("auto", 0.5)])
+@pytest.mark.parametrize(("name", "least"), [("planar_laplace", 0.45), ("gaussian", 0.05), ("auto", 0.45)])
 def test_an_audit_over_http_finds_no_more_than_epsilon_in_candidates(name, least, started, open_study):
-    """From 10,000 releases of a row a side, at full size 200,000."""
+    """From 10,000 releases of a row a side, at full size 200,000; the least is six sd below what such audits find."""
     assert least < audited_release(started(), name, min(scaled(10_000), 200_000), open_study) <= 1.0
 
 
@@ -159,11 +159,11 @@ def test_candidates_with_noise_for_twice_the_epsilon_are_caught_over_http(name, 
 def audited_tunings(service, share, trials) -> float:
     """The epsilon that so many tunings of each of two neighbours prove, at 1e-6, by an event that is chosen before."""
     drawn = []
-    with OwnerClient(service.url, service.token, timeout_s=60) as owner:
+    with OwnerClient(service.url, service.token, timeout_s=240) as owner:
         for wrong in (0, 1):
             asked = neighbour(owner, wrong, share)
             begun = {owner.start_tuning(asked).id for _ in range(trials)}
-            ended = [owner.wait_tuning(identity, timeout_s=60, poll_s=0.05) for identity in sorted(begun)]
+            ended = [owner.wait_tuning(identity, timeout_s=300, poll_s=0.05) for identity in sorted(begun)]
             assert [view.state for view in ended] == ["completed"] * trials, ended[0].problem
             drawn.append(np.array([speaks_for_the_first(view.result) for view in ended]))
     return at_least(*drawn, 0.5)
@@ -210,8 +210,8 @@ def test_an_audit_over_http_finds_no_more_than_epsilon_in_tunings(share, started
 
 
 def test_tunings_that_are_drawn_for_eight_times_the_epsilon_are_caught_over_http(started):
-    """The control: of 20,000 simulated audits of 200 tunings a side none missed it (of four times, 7 in 100)."""
-    assert audited_tunings(started("eight_times_the_epsilon_in_tunings"), "0", 200) > 1.0
+    """The control: 240 tunings a side miss it once in 10^8 times, 200 once in 40,000 (by the two binomial laws)."""
+    assert audited_tunings(started("eight_times_the_epsilon_in_tunings"), "0", 240) > 1.0
 
 
 # --- a restart repeats no noise -------------------------------------------------------------------
@@ -249,9 +249,9 @@ def repeated(service, small, open_study, *ends) -> int:
 def test_a_service_that_was_ended_or_killed_and_started_again_repeats_no_noise(
     fresh, make_service, small, open_study, tmp_path
 ):
-    """1,000 values in each of three lives, at full size 20,000: one equals another by chance once in 1,000 times."""
+    """1,000 values in each of three lives, at full size 20,000: three equal others by chance once in 10^9 times."""
     service = make_service("curator", tmp_path, fresh=fresh)
-    assert repeated(service, small, open_study, service.stop, service.kill) <= 1
+    assert repeated(service, small, open_study, service.stop, service.kill) <= 2
 
 
 def test_a_service_with_a_seed_would_be_caught_at_its_second_start(

@@ -25,7 +25,7 @@ KILLS = int(os.environ.get("BLINDOPT_CRASHES", "1"))
 DELAY_SECONDS = 0.03
 LENGTH = 10  # trials of a run
 EPSILON = "0.1"
-PATIENCE_SECONDS = 120.0
+PATIENCE_SECONDS = 240.0
 
 # Each point with the passage at which it kills, and what is stored then of the query that it is about.
 IN_A_RUN = {
@@ -108,10 +108,10 @@ class Parties:
                 service.start()
 
     def owner(self):
-        return OwnerClient(self.curator.url, self.curator.token, timeout_s=60)
+        return OwnerClient(self.curator.url, self.curator.token, timeout_s=240)
 
     def vendor(self):
-        return VendorClient(self.modeler.url, self.modeler.token, timeout_s=60)
+        return VendorClient(self.modeler.url, self.modeler.token, timeout_s=240)
 
 
 @pytest.fixture

@@ -48,7 +48,7 @@ def test_a_run_that_a_kill_interrupts_while_people_answer_goes_on(point, parties
             assert time.monotonic() < deadline, "the point was not passed"
             time.sleep(0.02)
         parties.modeler.start()
-        ended = village.vendor.wait(run, timeout_s=60)
+        ended = village.vendor.wait(run, timeout_s=240)
     assert (ended.state, ended.trials + ended.declined) == ("completed", 10)
     charged = village.charges(study)
     assert len({line.query_id for line in charged}) == len(charged) == 10

@@ -62,7 +62,7 @@ def noisy(parties, data, open_study):
 def undisturbed(parties, exact, run_of):
     """The rows of a run that nobody kills."""
     with VendorClient(parties[1].url, parties[1].token) as vendor:
-        run = vendor.wait(vendor.start(run_of(parties[0].url, exact, iterations=LONG, seed=3)).id, timeout_s=60)
+        run = vendor.wait(vendor.start(run_of(parties[0].url, exact, iterations=LONG, seed=3)).id, timeout_s=240)
         assert run.state == "completed"
         return [trial.row for trial in vendor.export(run.id).trials]
 
@@ -94,7 +94,7 @@ def test_a_modeler_killed_twice_in_a_run_ends_it_with_the_rows_of_one_that_lived
         modeler.kill()
         assert moment <= _answered(modeler, run.id) < LONG
         modeler.start()
-    ended = vendor.wait(run.id, timeout_s=60)
+    ended = vendor.wait(run.id, timeout_s=240)
     _check_story(parties, exact, ended, LONG + 1, tmp_path)
     assert [trial.row for trial in vendor.export(run.id).trials] == undisturbed
     assert ended.started_at < ended.ended_at
@@ -109,7 +109,7 @@ def test_a_run_survives_a_curator_killed_and_started_again(parties, own, noisy, 
     assert _answered(modeler, run.id) < LONG
     assert vendor.run(run.id).state == "running"
     curator.start()
-    _check_story(parties, noisy, vendor.wait(run.id, timeout_s=60), LONG + 1, tmp_path)
+    _check_story(parties, noisy, vendor.wait(run.id, timeout_s=240), LONG + 1, tmp_path)
 
 
 def test_both_killed_at_once_still_end_the_run_with_one_answer_a_trial(parties, own, noisy, run_of, until, tmp_path):
@@ -122,7 +122,7 @@ def test_both_killed_at_once_still_end_the_run_with_one_answer_a_trial(parties, 
     for service in parties:
         service.process.wait()
         service.start()
-    _check_story(parties, noisy, vendor.wait(run.id, timeout_s=60), LONG + 1, tmp_path)
+    _check_story(parties, noisy, vendor.wait(run.id, timeout_s=240), LONG + 1, tmp_path)
 
 
 def test_sigterm_ends_each_service_with_0_and_the_next_start_goes_on(
@@ -137,7 +137,7 @@ def test_sigterm_ends_each_service_with_0_and_the_next_start_goes_on(
         statuses.append(service.stop())
         assert moment <= _answered(modeler, run.id) < LONG
         service.start()
-    ended = vendor.wait(run.id, timeout_s=60)
+    ended = vendor.wait(run.id, timeout_s=240)
     _check_story(parties, exact, ended, LONG + 1, tmp_path)
     assert [trial.row for trial in vendor.export(run.id).trials] == undisturbed
     assert statuses == [0, 0]
@@ -153,7 +153,7 @@ def test_a_restart_does_not_move_the_moment_a_run_started(parties, own, exact, r
     modeler.start()
     until(lambda: _answered(modeler, run.id) >= 50)
     vendor.stop(run.id)
-    assert vendor.wait(run.id, timeout_s=60).started_at == started
+    assert vendor.wait(run.id, timeout_s=240).started_at == started
 
 
 def test_a_stop_that_was_accepted_survives_a_restart(parties, own, exact, run_of, until):
@@ -166,12 +166,12 @@ def test_a_stop_that_was_accepted_survives_a_restart(parties, own, exact, run_of
     modeler.kill()
     modeler.start()
     vendor.stop(first)
-    vendor.wait(first, timeout_s=60)
+    vendor.wait(first, timeout_s=240)
     until(lambda: vendor.run(second).ended_at or _answered(modeler, second) >= 3)
     found = vendor.run(second)
     if found.ended_at is None:
         vendor.stop(second)
-        vendor.wait(second, timeout_s=60)
+        vendor.wait(second, timeout_s=240)
     assert (found.state, found.trials) == ("stopped", 0)
 
 
@@ -189,7 +189,7 @@ def test_sigterm_ends_a_modeler_whose_curator_is_silent(parties, own, exact, run
         if modeler.process.poll() is None:
             modeler.kill()
     modeler.start()
-    assert vendor.wait(run.id, timeout_s=60).state == "completed"
+    assert vendor.wait(run.id, timeout_s=240).state == "completed"
 
 
 def test_an_answer_lost_on_the_way_is_answered_again_with_the_same_bytes(parties, own, noisy, bad_network):
@@ -257,33 +257,41 @@ def test_a_release_that_a_kill_interrupts_leaves_a_draft_and_none_of_its_files(p
     lines = [",".join(small.names), *(f"{n % 977},{n % 991},{n}" for n in range(80_000))]
     dataset = owner.register("large", "\n".join(lines).encode())
     features = [wire.Feature(column=c, lower=0.0, upper=1000.0, scale=1.0) for c in small.names[:2]]
-    draft = owner.create_study(
-        wire.StudyCreate(
-            name="large",
-            dataset_id=dataset.id,
-            features=features,
-            measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
-            release=wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-6),
-        )
+    spec = wire.StudyCreate(
+        name="large",
+        dataset_id=dataset.id,
+        features=features,
+        measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
+        release=wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-6),
     )
-
-    def release():
-        with suppress(Unreachable), OwnerClient(curator.url, curator.token, timeout_s=300) as another:
-            another.release(draft.id, key="interrupted")
-
     files = curator.data / "files"
-    known = set(files.rglob("*"))
-    asking = threading.Thread(target=release)
-    asking.start()
-    until(lambda: set(files.rglob("*")) - known)  # Z is being drawn
-    curator.kill()
-    asking.join()
-    state = curator.rows("SELECT state FROM studies WHERE id = ?", draft.id)
-    assert state == [("releasing",)], "the kill came too late to be a test"
+
+    def killed(draft):
+        """Whether the kill came while Z was drawn, and what files there were before."""
+
+        def release():
+            with suppress(Unreachable), OwnerClient(curator.url, curator.token, timeout_s=300) as another:
+                another.release(draft.id, key=f"interrupted {draft.id}")
+
+        known = set(files.rglob("*"))
+        asking = threading.Thread(target=release)
+        asking.start()
+        until(lambda: set(files.rglob("*")) - known)  # Z is being drawn
+        curator.kill()
+        asking.join()
+        return curator.rows("SELECT state FROM studies WHERE id = ?", draft.id) == [("releasing",)], known
+
+    for _ in range(20):  # a busy machine may kill too late to be a test
+        draft = owner.create_study(spec)
+        is_interrupted, known = killed(draft)
+        if is_interrupted:
+            break
+        curator.start()
+    assert is_interrupted, "each kill came too late to be a test"
     curator.start()
     assert set(files.rglob("*")) == known
     assert owner.study(draft.id).state == "draft"
-    released = owner.release(draft.id, key="interrupted")  # the same key: nothing was answered under it
+    released = owner.release(draft.id, key=f"interrupted {draft.id}")  # the same key: nothing was answered under it
     assert (released.state, released.report.n) == ("open", 80_000)
     kinds = [r["kind"] for r in curator.records() if r.get("details", {}).get("study_id") == draft.id]
     drawn_twice = ["release.begun", "release.abandoned", "release.begun"]

@@ -25,7 +25,7 @@ def run(vendor, curator, owner, dataset, open_study, run_of):
     """A finished run of 20 queries against a study of its own."""
     opened = open_study(owner, dataset)
     started = vendor.start(run_of(curator.url, opened, iterations=17, initial_rows=3, seed=4))
-    ended = vendor.wait(started.id, timeout_s=60)
+    ended = vendor.wait(started.id, timeout_s=240)
     assert (ended.state, ended.ended_because, ended.trials, ended.problem) == ("completed", "budget", 20, None)
     return ended
 
@@ -525,7 +525,7 @@ def test_a_run_in_a_process_of_its_own_is_sent_nothing_that_the_owner_alone_may_
     study = open_by(name)
     with bad_network(curator.port, []) as proxy:
         started = vendor.start(run_of(proxy.url, study, iterations=3, initial_rows=2, seed=4))
-        ended = vendor.wait(started.id, timeout_s=60)
+        ended = vendor.wait(started.id, timeout_s=240)
     assert (ended.state, ended.trials, ended.problem) == ("completed", 5, None)
     told = _told(proxy)
     assert told.count('"answers":[{') == 5
@@ -547,7 +547,7 @@ def test_a_run_is_sent_as_much_whatever_the_values(name, curator, vendor, open_b
         study = open_by(name, stretch)
         with bad_network(curator.port, []) as proxy:
             started = vendor.start(run_of(proxy.url, study, iterations=1, initial_rows=2, random=True, seed=4))
-            assert vendor.wait(started.id, timeout_s=60).state == "completed"
+            assert vendor.wait(started.id, timeout_s=240).state == "completed"
         told = _told(proxy)
         statuses, lengths = re.findall(r"HTTP/1.1 (\d+)", told), re.findall(r"(?i)content-length: (\d+)", told)
         shapes.append((statuses, lengths[:2]))

@@ -70,7 +70,7 @@ def test_every_algorithm_runs_to_its_end_and_may_ask_a_row_again(family, study_o
         for algorithm in ALGORITHMS[family]
     ]
     for run, algorithm in zip(started, ALGORITHMS[family], strict=True):
-        ended = vendor.wait(run.id, timeout_s=60)
+        ended = vendor.wait(run.id, timeout_s=240)
         assert (ended.state, ended.ended_because, ended.trials) == ("completed", "budget", 18), ended.problem
         trials = vendor.export(run.id).trials
         assert ended.algorithm == algorithm
@@ -107,7 +107,7 @@ def test_runs_that_are_killed_choose_from_their_answers_as_runs_that_were_not(
     for identity, family, algorithm in runs:
         study = opened[family]
         with VendorClient(modeler.url, modeler.token) as vendor:
-            assert vendor.wait(identity, timeout_s=60).state == "completed"
+            assert vendor.wait(identity, timeout_s=240).state == "completed"
             trials = vendor.export(identity).trials
         with StudyClient(curator.url, study.token, study.id) as client:
             view, path = client.study(), tmp_path / f"{identity}.npy"
@@ -125,7 +125,7 @@ def test_runs_that_are_killed_choose_from_their_answers_as_runs_that_were_not(
 def test_answers_that_do_not_fit_fail_the_run_before_it_asks(study_of, vendor, curator, run_of):
     opened = study_of("one_bit")
     run = vendor.start(spec_of(run_of, curator, opened, wire.LaplaceAdf(name="laplace_adf"), iterations=5))
-    ended = vendor.wait(run.id, timeout_s=60)
+    ended = vendor.wait(run.id, timeout_s=240)
     assert (ended.state, ended.problem.code, ended.trials) == ("failed", "invalid", 0)
     assert "laplace" in ended.problem.detail
 
@@ -134,7 +134,7 @@ def test_a_cap_on_a_row_ends_a_run_that_asks_it_again_as_refused(study_of, vendo
     """Rows are people: the third answer about one is over the cap. The run told so at its start."""
     opened = study_of("laplace", unit="row", budget=wire.Budget(epsilon_per_row="4"))
     run = vendor.start(spec_of(run_of, curator, opened, wire.LaplaceAdf(name="laplace_adf"), iterations=100))
-    ended = vendor.wait(run.id, timeout_s=60)
+    ended = vendor.wait(run.id, timeout_s=240)
     assert (ended.state, ended.ended_because, ended.problem.code) == (
         "completed",
         "refused",
@@ -146,5 +146,5 @@ def test_a_cap_on_a_row_ends_a_run_that_asks_it_again_as_refused(study_of, vendo
 
 def test_a_run_that_has_not_begun_has_no_warnings(vendor, study_of, run_of):
     opened = study_of("none")
-    run = vendor.wait(vendor.start(run_of("http://127.0.0.1:9", opened)).id, timeout_s=60)
+    run = vendor.wait(vendor.start(run_of("http://127.0.0.1:9", opened)).id, timeout_s=240)
     assert run.warnings == []

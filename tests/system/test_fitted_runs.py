@@ -53,7 +53,7 @@ def test_a_run_without_a_kernel_fits_one_and_tells_each_fit(
 ):
     opened = open_study(owner, dataset, GAUSSIAN, kernel=None, direction=direction, noise_variance=1e-3)
     spec = run_of(curator.url, opened, iterations=13, initial_rows=5, fit=FIT)
-    run = vendor.wait(vendor.start(spec).id, timeout_s=60)
+    run = vendor.wait(vendor.start(spec).id, timeout_s=240)
     assert (run.state, run.trials, run.fit) == ("completed", 18, FIT)
     export = vendor.export(run.id)
     fits = {trial.number: trial.fitted for trial in export.trials if trial.fitted}
@@ -79,7 +79,7 @@ def test_a_fitted_run_that_was_killed_goes_on_as_if_it_had_not(
     service.kill()
     service.start()
     with VendorClient(service.url, service.token) as client:
-        run = client.wait(run.id, timeout_s=60)
+        run = client.wait(run.id, timeout_s=240)
         trials = client.export(run.id).trials
     service.stop()
     assert (run.state, len(trials)) == ("completed", 44)
@@ -93,7 +93,9 @@ def test_a_fit_that_fails_is_told_by_the_run(curator, owner, small, open_study, 
     lines = small.csv.decode().splitlines()
     flat = "\n".join([lines[0], *(line.rsplit(",", 1)[0] + ",1.5" for line in lines[1:])]) + "\n"
     opened = open_study(owner, owner.register("flat", flat.encode(), public=True))
-    run = vendor.wait(vendor.start(run_of(curator.url, opened, iterations=6, initial_rows=3, fit=FIT)).id, timeout_s=60)
+    run = vendor.wait(
+        vendor.start(run_of(curator.url, opened, iterations=6, initial_rows=3, fit=FIT)).id, timeout_s=240
+    )
     assert run.state == "completed"
     assert run.fitted.problem is not None
     assert "all equal" in run.fitted.problem

@@ -205,7 +205,7 @@ def test_a_release_for_which_there_is_no_room_stays_a_draft_and_is_charged_once(
     curator = small_disk(make_service("curator", tmp_path), 12).start()
     rows = np.random.default_rng(0).random((60_000, 2)).round(6)
     content = b"a,y\n" + b"".join(b"%f,%f\n" % (x, y) for x, y in rows)
-    with OwnerClient(curator.url, curator.token, timeout_s=60) as owner, curator.http() as http:
+    with OwnerClient(curator.url, curator.token, timeout_s=240) as owner, curator.http() as http:
         dataset = owner.register("d", content)
         draft = owner.create_study(
             wire.StudyCreate(
@@ -290,7 +290,7 @@ def test_a_run_waits_while_its_modeler_s_disk_is_full_and_goes_on_by_itself(
             assert vendor.run(run).ended_at is None
             reply = http.post(f"/v1/runs/{run}:stop", headers={"Idempotency-Key": "stop"})
             check_unavailable(reply, "audit_unavailable")
-        ended = vendor.wait(run, timeout_s=60)
+        ended = vendor.wait(run, timeout_s=240)
         assert (ended.state, ended.ended_because, ended.trials) == ("completed", "budget", 151)
         trials = vendor.export(run).trials
     kept = "SELECT body FROM replies WHERE principal = ? AND idempotency_key LIKE 'run_%'"
@@ -315,7 +315,7 @@ def test_a_run_whose_candidates_find_no_room_waits_and_goes_on(small_disk, make_
     rows = np.random.default_rng(0).random((100_000, 2)).round(6)
     content = b"a,y\n" + b"".join(b"%f,%f\n" % (x, y) for x, y in rows)
     with (
-        OwnerClient(curator.url, curator.token, timeout_s=60) as owner,
+        OwnerClient(curator.url, curator.token, timeout_s=240) as owner,
         VendorClient(modeler.url, modeler.token) as vendor,
     ):
         dataset = owner.register("d", content, public=True)
@@ -339,4 +339,4 @@ def test_a_run_whose_candidates_find_no_room_waits_and_goes_on(small_disk, make_
             waiting = until(lambda: (view := vendor.run(run)).state in ("waiting", "failed") and view)
             assert (waiting.state, waiting.problem.code) == ("waiting", "storage_unavailable")
             assert not list((modeler.data / "candidates").iterdir())
-        assert vendor.wait(run, timeout_s=60).state == "completed"
+        assert vendor.wait(run, timeout_s=240).state == "completed"

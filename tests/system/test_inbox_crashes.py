@@ -13,7 +13,7 @@ from shared.errors import Unreachable
 from tests.curator_service.inbox.asked import LAPLACE, opened, told
 from tests.system.crashing import Shot, arm, shots
 
-PATIENCE_SECONDS = 60.0
+PATIENCE_SECONDS = 240.0
 # Each kill: at what, and whether what was told is in the database then.
 KILLS = {
     ("ask", "charge.before-commit"): False,

@@ -20,7 +20,7 @@ def test_a_run_chooses_what_the_engine_chooses_with_the_noise_of_z_and_y(
     kernel = small.kernel.model_copy(update={"kind": kind})
     answers = wire.LaplaceAnswers(mechanism="laplace", epsilon="5", value_bound=2.0)
     opened = open_study(owner, dataset, release, kernel=kernel, answers=answers)
-    run = vendor.wait(vendor.start(run_of(curator.url, opened, iterations=15)).id, timeout_s=60)
+    run = vendor.wait(vendor.start(run_of(curator.url, opened, iterations=15)).id, timeout_s=240)
     assert (run.state, run.trials) == ("completed", 16)
     with StudyClient(curator.url, opened.token, opened.id) as client:
         study = client.study()
@@ -48,7 +48,7 @@ def test_a_run_may_take_z_for_x(curator, owner, dataset, open_study, vendor, run
     opened = open_study(owner, dataset, GAUSSIAN)
     spec = run_of(curator.url, opened, iterations=10)
     plain = spec.model_copy(update={"algorithm": wire.GpUcb(name="gp_ucb", noise_aware=False)})
-    aware, naive = (vendor.wait(vendor.start(each).id, timeout_s=60) for each in (spec, plain))
+    aware, naive = (vendor.wait(vendor.start(each).id, timeout_s=240) for each in (spec, plain))
     assert (aware.algorithm.noise_aware, naive.algorithm.noise_aware) == (True, False)
     bounds = [[trial.acquisition for trial in vendor.export(run.id).trials] for run in (aware, naive)]
     assert bounds[0][1:] != bounds[1][1:]

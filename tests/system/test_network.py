@@ -143,7 +143,7 @@ def undisturbed(parties, open_study, small, run_of):
     with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
         opened = open_study(owner, owner.register("small", small.csv, public=True))
         started = [vendor.start(run_of(curator.url, opened, iterations=ITERATIONS, seed=s)).id for s in range(RUNS)]
-        assert [vendor.wait(run, timeout_s=60).state for run in started] == ["completed"] * RUNS
+        assert [vendor.wait(run, timeout_s=240).state for run in started] == ["completed"] * RUNS
         return opened, [[t.row for t in vendor.export(run).trials] for run in started]
 
 

@@ -40,7 +40,7 @@ def parties(make_service, tmp_path_factory):
 @pytest.fixture
 def own(parties):
     curator, modeler = parties
-    with OwnerClient(curator.url, curator.token, timeout_s=60) as owner, VendorClient(modeler.url, modeler.token) as v:
+    with OwnerClient(curator.url, curator.token, timeout_s=240) as owner, VendorClient(modeler.url, modeler.token) as v:
         yield owner, v
 
 
@@ -88,9 +88,9 @@ def test_a_private_study_is_told_by_ids_and_counts_alone(parties, own, small, un
                 heard += [answer.y for answer in reply.answers]
             with pytest.raises(Remote, match="privacy_budget_exhausted"):
                 client.ask(wire.QueryRequest(rows=[wire.RowPlays(row=0)]), key="d")
-        forecast = owner.wait_forecast(study, owner.start_forecast(study, QUICK).id, timeout_s=60)
+        forecast = owner.wait_forecast(study, owner.start_forecast(study, QUICK).id, timeout_s=240)
         case = registered(owner, m=20)
-        tuning = owner.wait_tuning(owner.start_tuning(case.asked("1", cap="1.2")).id, timeout_s=60)
+        tuning = owner.wait_tuning(owner.start_tuning(case.asked("1", cap="1.2")).id, timeout_s=240)
         until(lambda: "tuning_ended" in listener.events and _pending(curator) == 0)
     told = [(n.event, n.subject.cap or n.subject.state, n.counts.percent) for n in listener.notices]
     assert told == [
@@ -157,9 +157,9 @@ def test_runs_that_end_fail_and_wait_are_told(parties, own, small, open_study, r
     named = {"name": "zq-run-name"}
     with ExitStack() as stack:
         listener = stack.enter_context(_listening(modeler))
-        done = vendor.wait(vendor.start(run_of(curator.url, study, iterations=3, **named)).id, timeout_s=60)
+        done = vendor.wait(vendor.start(run_of(curator.url, study, iterations=3, **named)).id, timeout_s=240)
         until(lambda: listener.events == ["run_ended"])
-        bad = vendor.wait(vendor.start(run_of("http://127.0.0.1:1", study, **named)).id, timeout_s=60)
+        bad = vendor.wait(vendor.start(run_of("http://127.0.0.1:1", study, **named)).id, timeout_s=240)
         until(lambda: len(listener.got) == 2)
         long = vendor.start(run_of(curator.url, study, iterations=150, random=True, **named))
         until(lambda: vendor.run(long.id).trials > 3)
@@ -168,7 +168,7 @@ def test_runs_that_end_fail_and_wait_are_told(parties, own, small, open_study, r
         waits = "SELECT waits FROM runs WHERE id = ?"
         until(lambda: modeler.rows(waits, long.id)[0][0] > 3)  # it waits again and again, and is told once
         curator.start()
-        ended = vendor.wait(long.id, timeout_s=60)
+        ended = vendor.wait(long.id, timeout_s=240)
         until(lambda: len(listener.got) == 4)
     assert (done.state, bad.state, ended.state) == ("completed", "failed", "completed")
     told = [(n.event, n.subject.run_id, n.subject.problem, n.counts.answers) for n in listener.notices]

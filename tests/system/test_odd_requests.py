@@ -7,7 +7,7 @@ import uuid
 def test_a_body_without_end_where_none_is_read_is_answered_and_told(curator, opened):
     before = curator.rows("SELECT count(*) FROM log")
     name = uuid.uuid4().hex
-    with socket.create_connection(("127.0.0.1", curator.port), timeout=10) as wire:
+    with socket.create_connection(("127.0.0.1", curator.port), timeout=120) as wire:
         head = f"GET /v1/studies/{opened.id} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {opened.token}\r\n"
         wire.sendall(f"{head}X-Request-ID: {name}\r\nTransfer-Encoding: chunked\r\n\r\n".encode())
         chunk = b"10000\r\n" + bytes(0x10000) + b"\r\n"

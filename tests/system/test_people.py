@@ -19,7 +19,7 @@ def village(make_service, tmp_path_factory, small):
 def test_a_measurer_answers_ten_questions_and_the_run_ends(village, tmp_path, small):
     opened = village.opened()
     with village.somebody(opened[0]):
-        run = village.vendor.wait(village.start(opened), timeout_s=60)
+        run = village.vendor.wait(village.start(opened), timeout_s=240)
     assert (run.state, run.ended_because, run.trials, run.declined) == ("completed", "budget", 10, 0)
     export = village.vendor.export(run.id)
     z = matrix.load(village.modeler.data / "candidates" / f"{run.study.release_sha256}.npy")
@@ -36,7 +36,7 @@ def test_batches_with_declines_and_private_answers_go_on_to_the_end(village, tmp
     batched = {"algorithm": wire.GpBucb(name="gp_bucb"), "batch_size": 4, "repeats": "never", "iterations": 10}
     turns = {}  # of three rows the second is declined
     with village.somebody(opened[0], declines=lambda item: turns.setdefault(item.id, len(turns)) % 3 == 1):
-        run = village.vendor.wait(village.start(opened, **batched), timeout_s=60)
+        run = village.vendor.wait(village.start(opened, **batched), timeout_s=240)
     assert (run.ended_because, run.trials + run.declined) == ("budget", 12)
     assert run.declined == 4
     assert len(village.charges(opened[0])) == 12
@@ -58,7 +58,7 @@ def test_a_correction_and_a_late_answer_change_a_later_choice(village, tmp_path,
     village.measurer.answer(items[2].query_id, told(items[2:3], 0.5))  # late
     village.measurer.answer(item.query_id, told([item], village.truth(item)))
     with village.somebody(study):
-        ended = village.vendor.wait(run, timeout_s=60)
+        ended = village.vendor.wait(run, timeout_s=240)
     export = village.vendor.export(run)
     trials = export.trials
     assert [(t.y, t.version) for t in trials[1:3]] == [(7.0, 2), (0.5, 2)]
@@ -134,7 +134,7 @@ def test_killed_while_a_run_waits_for_people_nothing_is_lost(victim, village, tm
         if victim == "curator":
             village.measurer.answer(item.query_id, told([item], village.truth(item)))
     with village.somebody(study):
-        ended = village.vendor.wait(run, timeout_s=60)
+        ended = village.vendor.wait(run, timeout_s=240)
     assert (ended.state, ended.trials) == ("completed", 10)
     assert len(village.charges(study)) == 10
     village.check(study, run, folder=tmp_path)
@@ -145,7 +145,7 @@ def test_replies_that_are_lost_on_the_way_are_told_again_and_charged_once(villag
     opened = study, _ = village.opened()
     cuts = [5_000 + 1_300 * k for k in range(8)]
     with village.somebody(study), bad_network(village.curator.port, cuts) as proxy:
-        ended = village.vendor.wait(village.start(opened, url=proxy.url), timeout_s=60)
+        ended = village.vendor.wait(village.start(opened, url=proxy.url), timeout_s=240)
     assert (ended.state, ended.trials, proxy.broken > 5) == ("completed", 10, True)
     assert len(village.charges(study)) == 10
     village.check(study, ended.id, folder=tmp_path)
@@ -158,7 +158,7 @@ def test_a_study_closed_while_it_waits_takes_the_answer_and_ends_the_run_in_word
     until(lambda: village.vendor.run(run).state == "waiting")
     village.owner.close_study(study)
     village.measurer.answer(item.query_id, told([item], 0.25))
-    ended = village.vendor.wait(run, timeout_s=60)
+    ended = village.vendor.wait(run, timeout_s=240)
     assert (ended.state, ended.ended_because, ended.trials) == ("completed", "refused", 1)
     assert ended.problem.code == "study_not_open"
     village.check(study, run, folder=tmp_path)
@@ -169,5 +169,5 @@ def test_a_grant_revoked_while_it_waits_fails_the_run_and_says_why(village, unti
     run = village.start(opened)
     until(lambda: village.vendor.run(run).state == "waiting")
     village.owner.revoke(study, grant.id)
-    ended = village.vendor.wait(run, timeout_s=60)
+    ended = village.vendor.wait(run, timeout_s=240)
     assert (ended.state, ended.problem.code, ended.trials) == ("failed", "unauthenticated", 0)

@@ -29,7 +29,7 @@ def test_a_run_of_20_trials_goes_on_as_ever(
     said = answers_of(kind, plays=plays)
     opened = open_study(owner, dataset, noise_variance=0.01, answers=said, reply_after_ms=deadline)
     started = vendor.start(run_of(curator.url, opened, iterations=17, initial_rows=3, seed=4))
-    ended = vendor.wait(started.id, timeout_s=60)
+    ended = vendor.wait(started.id, timeout_s=240)
     assert (ended.state, ended.ended_because, ended.trials, ended.problem) == ("completed", "budget", 20, None)
     export = vendor.export(started.id)
     assert (export.run.study.answers, export.run.study.reply_after_ms) == (said, deadline)

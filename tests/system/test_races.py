@@ -209,7 +209,7 @@ def test_a_ledger_that_checks_outside_of_its_transaction_would_be_found(
     async def talk():
         desk.database.attach()
         transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://x", timeout=30) as http:
+        async with httpx.AsyncClient(transport=transport, base_url="http://x", timeout=240) as http:
 
             async def post(path, token=owner, **sent):
                 headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": secrets.token_hex(8)}

@@ -53,7 +53,7 @@ def play(parties, small, open_study):
             return vendor.start(wire.RunCreate(iterations=iterations, initial_rows=2, seed=9, **told, **chosen)).id
 
         def ended(run):
-            return vendor.wait(run, timeout_s=60)
+            return vendor.wait(run, timeout_s=240)
 
         make.ended = ended
         yield make
@@ -97,7 +97,7 @@ def test_another_number_of_threads_derives_the_same(name, runs, parties):
     other = "2" if os.environ["OPENBLAS_NUM_THREADS"] == "1" else "1"
     command_line = [sys.executable, "-m", "modeler_service", "replay", runs[name]]
     environment = parties[1].environment | {"OPENBLAS_NUM_THREADS": other}
-    done = subprocess.run(command_line, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command_line, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

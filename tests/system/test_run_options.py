@@ -35,7 +35,7 @@ def run(curator, vendor, opened):
             **{"algorithm": {"name": algorithm}, "iterations": 12, "initial_rows": 2} | chosen,
         )
         made = vendor.start(told)
-        return vendor.wait(made.id, timeout_s=60) if wait else made
+        return vendor.wait(made.id, timeout_s=240) if wait else made
 
     return start
 
@@ -161,7 +161,7 @@ def test_past_observations_are_part_of_the_record_and_never_reach_the_curator(ru
         assert (reply.status_code, reply.json()["total"]) == (201, 6)
     assert len(curator.rows("SELECT 1 FROM queries")) == before
     vendor.resume(held.id)
-    done = vendor.wait(held.id, timeout_s=60)
+    done = vendor.wait(held.id, timeout_s=240)
     assert (done.state, done.trials, done.observations) == ("completed", 4, 6)
     export = vendor.export(done.id)
     assert export.observations == [*past, wire.Observation(row=9, y=0.25, noise_variance=4.0), past[0]]
@@ -333,4 +333,4 @@ def test_a_service_that_goes_down_ends_its_streams(make_service, tmp_path):
             own.process.terminate()
             for _ in lines:
                 pass
-    assert own.process.wait(timeout=60) == 0
+    assert own.process.wait(timeout=240) == 0

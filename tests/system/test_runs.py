@@ -26,7 +26,7 @@ def play(vendor, curator, run_of):
 
     def start_and_wait(opened, *choices):
         started = [vendor.start(run_of(curator.url, opened, **chosen)) for chosen in choices]
-        return [vendor.wait(run.id, timeout_s=60) for run in started]
+        return [vendor.wait(run.id, timeout_s=240) for run in started]
 
     return start_and_wait
 
@@ -70,7 +70,7 @@ def test_minimizing_finds_the_smallest_outcome(curator, owner, small, vendor, ru
     """The same outcomes upside down: what a maximizing run cannot find within 30 queries."""
     negative = replace(small, y=-small.y)
     study = open_study(owner, owner.register("negative", negative.csv, public=True), direction="minimize")
-    run = vendor.wait(vendor.start(run_of(curator.url, study, iterations=30)).id, timeout_s=60)
+    run = vendor.wait(vendor.start(run_of(curator.url, study, iterations=30)).id, timeout_s=240)
     assert run.best.y == min(trial.y for trial in vendor.export(run.id).trials) == -small.y.max()
 
 
@@ -101,7 +101,7 @@ def test_a_stopped_run_ends_soon_and_keeps_its_answers(vendor, curator, opened, 
     until(lambda: vendor.run(run.id).trials >= 10)
     told = vendor.stop(run.id)
     assert told.id == run.id
-    ended = vendor.wait(run.id, timeout_s=60)
+    ended = vendor.wait(run.id, timeout_s=240)
     assert (ended.state, ended.ended_because, ended.problem) == ("stopped", "stopped", None)
     assert 10 <= ended.trials < 20_000
     assert len([t for t in vendor.export(run.id).trials if t.y is not None]) == ended.trials
@@ -115,7 +115,7 @@ def test_a_run_that_is_stopped_as_it_starts_ends_once_and_stays_ended(vendor, cu
         run = vendor.start(spec)
         time.sleep(number * 4e-4)
         vendor.stop(run.id)
-        ended.append(vendor.wait(run.id, timeout_s=60).id)
+        ended.append(vendor.wait(run.id, timeout_s=240).id)
     records = [record for record in modeler.records() if record["kind"] == "run.ended"]
     told = Counter(record["details"]["run_id"] for record in records)
     for run in map(vendor.run, ended):
@@ -137,7 +137,7 @@ def test_logs_that_are_exported_in_the_middle_of_a_run_verify(
         assert f"{run.id}:5" in {exchange["idempotency_key"] for exchange in export.exchanges(opened.grant_id)}
     assert vendor.run(run.id).state == "running"
     vendor.stop(run.id)
-    vendor.wait(run.id, timeout_s=60)
+    vendor.wait(run.id, timeout_s=240)
 
 
 def test_a_run_that_ended_by_itself_cannot_be_stopped(play, opened, vendor):
@@ -202,7 +202,7 @@ def test_a_run_against_a_closed_study_ends_as_refused(vendor, curator, owner, da
     run = vendor.start(run_of(curator.url, study, iterations=20_000))
     until(lambda: vendor.run(run.id).trials >= 5)
     owner.close_study(study.id)
-    ended = vendor.wait(run.id, timeout_s=60)
+    ended = vendor.wait(run.id, timeout_s=240)
     assert (ended.state, ended.ended_because) == ("completed", "refused")
     assert ended.problem.code == "study_not_open"
 
@@ -212,7 +212,7 @@ def test_a_run_whose_grant_is_revoked_fails_and_says_why(vendor, curator, owner,
     run = vendor.start(run_of(curator.url, study, iterations=20_000))
     until(lambda: vendor.run(run.id).trials >= 5)
     owner.revoke(study.id, study.grant_id)
-    ended = vendor.wait(run.id, timeout_s=60)
+    ended = vendor.wait(run.id, timeout_s=240)
     assert ended.state == "failed"
     assert ended.problem.code == "unauthenticated"
     answered = curator.rows("SELECT count(*) FROM queries WHERE study_id = ?", study.id)[0][0]
@@ -220,6 +220,6 @@ def test_a_run_whose_grant_is_revoked_fails_and_says_why(vendor, curator, owner,
 
 
 def test_a_run_against_nobody_fails_as_unreachable_and_not_at_once(vendor, opened, run_of):
-    run = vendor.wait(vendor.start(run_of("http://127.0.0.1:9", opened)).id, timeout_s=60)
+    run = vendor.wait(vendor.start(run_of("http://127.0.0.1:9", opened)).id, timeout_s=240)
     assert (run.state, run.problem.code, run.trials) == ("failed", "unreachable", 0)
     assert (run.ended_at - run.started_at).total_seconds() > 0.5  # it tried again

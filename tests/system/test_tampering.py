@@ -79,7 +79,7 @@ def finished(make_service, small, run_of, tmp_path_factory):
             algorithm=wire.RandomRows(name="random"),
             iterations=11,
         )
-        run = vendor.wait(vendor.start(asked).id, timeout_s=60)
+        run = vendor.wait(vendor.start(asked).id, timeout_s=240)
         assert (run.state, run.trials) == ("completed", 12)
     assert curator.stop() == modeler.stop() == 0
     parties = [Party(service.name, service.data) for service in (curator, modeler)]
@@ -705,7 +705,7 @@ def serving(make_service, finished, tmp_path, caplog, monkeypatch) -> Iterator[C
 
 def answers(service: Any) -> bool:
     try:
-        return httpx.get(f"{service.url}/healthz", timeout=5, trust_env=False).status_code == 200
+        return httpx.get(f"{service.url}/healthz", timeout=60, trust_env=False).status_code == 200
     except httpx.TransportError:
         up = service.is_up() if isinstance(service, Here) else service.process.poll() is None
         assert up, service.log[-2000:]

@@ -13,7 +13,7 @@ from tests.curator_service.tuning_case import registered
 from tests.system.tampering import Party
 from tests.system.test_tampering import found
 
-WAIT = 60.0
+WAIT = 240.0
 
 
 @pytest.fixture(scope="module")

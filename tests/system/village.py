@@ -25,8 +25,8 @@ class Village:
 
     def __init__(self, curator, modeler, small):
         self.curator, self.modeler, self.small = curator, modeler, small
-        self.owner = OwnerClient(self.curator.url, self.curator.token, timeout_s=60)
-        self.vendor = VendorClient(self.modeler.url, self.modeler.token, timeout_s=60)
+        self.owner = OwnerClient(self.curator.url, self.curator.token, timeout_s=240)
+        self.vendor = VendorClient(self.modeler.url, self.modeler.token, timeout_s=240)
         made = self.curator.run("token", "create", "--role", "measurer", "--name", "Ms M")
         self.measurer_token = made.stdout.strip()
         self.measurer = MeasurerClient(self.curator.url, self.measurer_token)
