@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from shared import wire
+from shared.cells import decimal
 from shared.errors import Invalid
 
 COLUMNS = ("row", "y", "noise_variance")
 FAULTS_MAX = 1_000
 _ROW = re.compile(r"[0-9]{1,15}")
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,9 @@ def _line(number: int, header: list[str], cells: list[str]) -> wire.Observation 
     for name, cell in told.items():
         if name == "noise_variance" and not cell:
             continue
-        if (_ROW if name == "row" else _NUMBER).fullmatch(cell):
-            values[name] = int(cell) if name == "row" else float(cell)
+        number = _row(cell) if name == "row" else decimal(cell)
+        if number is not None:
+            values[name] = number
         else:
             message = "must be a whole number from 0" if name == "row" else "must be a finite decimal number"
             faults.append(wire.ImportFault(line=number, field=name, message=message))
@@ -78,6 +79,10 @@ def _line(number: int, header: list[str], cells: list[str]) -> wire.Observation 
             wire.ImportFault(line=number, field=str(e["loc"][0]), message=e["msg"][:300])
             for e in error.errors(include_input=False, include_url=False)
         ]
+
+
+def _row(cell: str) -> int | None:
+    return int(cell) if _ROW.fullmatch(cell) else None
 
 
 def misfits(found: Import, spec: wire.RunSpec, n: int) -> list[wire.ImportFault]:

@@ -9,6 +9,7 @@ from typing import get_args
 
 from curator_service.service.telling import Told
 from shared import wire
+from shared.cells import decimal
 from shared.errors import Invalid
 
 COLUMNS = ("measurement_id", "study", "record", "question", "unit", "value", "decline_reason", "note")
@@ -18,7 +19,6 @@ SHOWN = "shown: "
 FAULTS_MAX = 1_000
 CELL_MAX = 2_000
 _ID = re.compile(r"msr_[0-9a-f]{16}")
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 _FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20|%\t\r]")
 _UNSEEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 """What turns the direction of text, or is not seen."""
@@ -104,15 +104,14 @@ def _line(sheet: Sheet, line: int, header: list[str], cells: list[str], seen: se
         sheet.blame(line, "measurement_id", "is there twice")
     elif number and reason:
         sheet.blame(line, "decline_reason", "tell a value or a reason, not both")
-    elif number and not _NUMBER.fullmatch(number):
+    elif number and decimal(number) is None:
         sheet.blame(line, "value", "must be a finite decimal number with a point")
     elif reason and reason not in _REASONS:
         sheet.blame(line, "decline_reason", f"must be one of {', '.join(_REASONS)}")
     elif len(note) > CELL_MAX or _CONTROL.search(note):
         sheet.blame(line, "note", f"must be text of {CELL_MAX} characters at most")
     else:
-        value = float(number) if number else None
-        one = Told(identity, value=value, reason=_reason(reason), note=note or None)
+        one = Told(identity, value=decimal(number), reason=_reason(reason), note=note or None)
         sheet.told.append((line, one))
     seen.add(identity)
 

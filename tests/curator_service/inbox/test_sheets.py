@@ -94,6 +94,12 @@ def test_a_cell_that_is_wrong_is_named_by_line_and_column_and_never_quoted(colum
     assert not cell or cell not in fault["message"]
 
 
+def test_a_cell_of_a_hundred_thousand_digits_is_refused_by_its_length():
+    """Its digits are not looked at: whole, it would be the number 1."""
+    (fault,) = sheets.read(f"measurement_id,value\n{ID},{'0' * 100_000}1\n".encode()).faults
+    assert (fault["line"], fault["column"]) == (2, "value")
+
+
 def test_lines_that_contradict_themselves_or_each_other_are_refused():
     lines = [
         "measurement_id,value,decline_reason,note",
