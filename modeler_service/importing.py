@@ -64,9 +64,9 @@ def _line(number: int, header: list[str], cells: list[str]) -> wire.Observation 
     for name, cell in told.items():
         if name == "noise_variance" and not cell:
             continue
-        number = _row(cell) if name == "row" else decimal(cell)
-        if number is not None:
-            values[name] = number
+        value = _row(cell) if name == "row" else decimal(cell)
+        if value is not None:
+            values[name] = value
         else:
             message = "must be a whole number from 0" if name == "row" else "must be a finite decimal number"
             faults.append(wire.ImportFault(line=number, field=name, message=message))
