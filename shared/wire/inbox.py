@@ -75,6 +75,9 @@ class Measured(Request):
 
     measurement_id: MeasurementId
     value: float = Field(ge=-1e50, le=1e50, description="y, in units of the measurement.")
+    expected_version: int | None = Field(
+        None, ge=0, description="Its version when the value was decided on; 409 where another has told it anew since."
+    )
 
 
 class AnswerCreate(Request):

@@ -9,7 +9,7 @@ import pytest
 
 from curator_service import console
 from shared import wire
-from shared.client import OwnerClient, StudyClient
+from shared.client import MeasurerClient, OwnerClient, StudyClient
 
 MARKUP, FORMULA, TURNED = '<script>alert("1")</script>', "=HYPERLINK(1)", "עברית"
 CSV = "\n".join(
@@ -259,6 +259,39 @@ def test_measurements_are_answered_one_after_another_refused_and_corrected(measu
         measurer.submit(action, value="121")
         assert "It cost epsilon 0.5" in measurer.shown
         assert api.get(f"/v1/inbox/measurements/{mine[0]['id']}").json()["version"] == 2
+
+
+@pytest.mark.parametrize("page", ["/inbox?after={before}", "/inbox/{id}"])
+def test_a_form_of_an_open_measurement_never_corrects_what_another_told_meanwhile(measurer, service, study, page):
+    query = _ask(service, study, f"meanwhile {page}", 12)
+    with MeasurerClient(service.url, service.token) as other, OwnerClient(service.url, service.token) as owner:
+        (mine,) = other.inbox(query_id=query)
+        measurer.get(page.format(before=mine.seq - 1, id=mine.id))
+        sent = measurer.form(action := f"/inbox/{mine.id}:answer")
+        other.answer(query, wire.AnswerCreate(values=[wire.Measured(measurement_id=mine.id, value=100.0)]))
+        before = list(owner.ledger(study[0])), other.measurement(mine.id)
+        measurer.send("POST", "/console" + action, data=sent | {"value": "110"})
+        assert measurer.status == 409
+        assert "Somebody answered it meanwhile" in measurer.shown
+        assert (list(owner.ledger(study[0])), other.measurement(mine.id)) == before
+        # What is shown now tells the other's value, and corrects that.
+        stale = measurer.form(action)
+        assert (stale["act"], stale["version"], stale["value"]) == ("correct", "1", "110")
+        other.correct(query, wire.AnswerCreate(values=[wire.Measured(measurement_id=mine.id, value=101.0)]))
+        measurer.send("POST", "/console" + action, data=stale)
+        assert (measurer.status, other.measurement(mine.id).value) == (409, 101.0)
+
+
+def test_the_same_answer_form_sent_twice_is_one_answer_and_no_error(measurer, service, study):
+    query = _ask(service, study, "twice", 13)
+    with MeasurerClient(service.url, service.token) as other:
+        (mine,) = other.inbox(query_id=query)
+        measurer.get(f"/inbox/{mine.id}")
+        sent = measurer.form(action := f"/inbox/{mine.id}:answer") | {"value": "110"}
+        for _ in range(2):
+            measurer.send("POST", "/console" + action, data=sent)
+            assert f"Saved record {mine.record}" in measurer.shown
+        assert other.measurement(mine.id).version == 1
 
 
 def test_a_table_with_one_wrong_cell_keeps_every_cell_and_stores_nothing(measurer, service, study):
