@@ -111,6 +111,7 @@ class Releases:
 
         def work(db: Connection) -> tuple[wire.StudyCreate, Standing]:
             nonlocal begun
+            self._desk.check_live(db, asked.principal)
             row = store.find(db, store.studies, identity)
             drawing = identity in self._drawing
             if drawing and row.releasing_key == key:

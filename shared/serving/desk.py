@@ -146,7 +146,8 @@ class Desk:
         if principal.is_user:
             live = users.is_live(db, principal.kid)
         else:
-            live = tokens.is_live(tokens.find(db, principal.kid), self.clock())
+            row = tokens.find(db, principal.kid)
+            live = row is not None and tokens.is_live(row, self.clock())
         if not live:
             raise Unauthenticated(_HOW_TO_ASK)
 
@@ -201,11 +202,12 @@ class Desk:
         """Run ``effect`` once for this principal and key; later requests get the stored bytes.
 
         Effect, stored reply and log record are one transaction. ``secret`` seals the stored reply.
-        Raises IdempotencyKeyMissing, IdempotencyKeyReused, and whatever ``effect`` raises.
+        Raises IdempotencyKeyMissing, IdempotencyKeyReused, Unauthenticated, and whatever ``effect`` raises.
         """
         self.key_of(asked)
 
         def work(db: Connection) -> StoredReply:
+            self.check_live(db, asked.principal)  # the body may have come long after the token was shown
             return self.stored(db, asked) or self.settle(db, asked, effect(db), secret=secret)
 
         return self.database.write(work)

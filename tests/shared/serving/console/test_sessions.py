@@ -1,6 +1,7 @@
 """Who is let in at a console, for how long, and what a form must show."""
 
 import asyncio
+from urllib.parse import urlencode
 
 import pytest
 from argon2 import extract_parameters
@@ -73,6 +74,51 @@ def test_a_disabled_user_is_out_at_once_and_the_principal_is_live_no_more(owner,
     with desk.database.read() as db, pytest.raises(Unauthenticated):
         desk.check_live(db, principal)
     assert owner.login("ann").status_code == 401
+
+
+def _kinds(app):
+    with app.state.desk.database.read() as db:
+        return [entry.record["kind"] for entry in logs.walk(db)]
+
+
+def _withheld(body, then):
+    """A body whose end is sent after something else was done."""
+
+    async def parts():
+        yield body[:5]
+        await asyncio.to_thread(then)
+        yield body[5:]
+
+    return parts()
+
+
+def test_a_body_that_comes_after_the_token_was_revoked_does_nothing(browser, app):
+    desk = app.state.desk
+    token, _ = desk.issue("owner", "robot", days=1)
+    headers = {"authorization": f"Bearer {token.text}", "idempotency-key": "k", "content-type": "application/json"}
+    body = b'{"name": "late", "size": 1}'
+
+    def revoke():
+        desk.database.write(lambda db: desk.withdraw(db, token.kid, actor="cli"))
+
+    assert browser.send("POST", "/v1/things", content=_withheld(body, lambda: None), headers=headers).is_success
+    late = headers | {"idempotency-key": "late"}
+    assert browser.send("POST", "/v1/things", content=_withheld(body, revoke), headers=late).status_code == 401
+    assert _kinds(app).count("thing.made") == 1
+
+
+def test_a_form_whose_end_comes_after_the_user_was_disabled_does_nothing(owner, app, clock):
+    owner.get("/console/things")
+    form = {"_csrf": owner.hidden("_csrf"), "_key": owner.hidden("_key"), "name": "late", "size": "1"}
+    headers = FROM_HERE | {"content-type": "application/x-www-form-urlencoded"}
+
+    def disable():
+        app.state.desk.database.write(lambda db: users.disable(db, "usr_ann", clock()))
+
+    body = urlencode(form).encode()
+    reply = owner.send("POST", "/console/things", content=_withheld(body, disable), headers=headers)
+    assert reply.is_client_error
+    assert "thing.made" not in _kinds(app)
 
 
 def test_a_tampered_or_foreign_cookie_opens_nothing(owner, app):
