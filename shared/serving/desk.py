@@ -115,6 +115,11 @@ class Desk:
         self._fault: str | None = None
         self._used: dict[str, float] = {}
 
+    @property
+    def service(self) -> str:
+        """Whose desk it is: ``curator`` or ``modeler``."""
+        return self.signer.name.partition(".")[0]
+
     # --- who comes in -----------------------------------------------------------------------------
 
     def authenticate(self, authorization: str) -> Principal:
@@ -288,7 +293,7 @@ class Desk:
         kept = self._kept.note()
         grants = logs.grants(db)
         own = Export(
-            service=f"blindopt-{self.signer.name.partition('.')[0]}",
+            service=f"blindopt-{self.service}",
             key=self.signer.verifier.vkey,
             own=list(logs.walk(db)),
             shared={grant: list(logs.walk(db, grant)) for grant in grants},
@@ -298,7 +303,7 @@ class Desk:
         if kept is not None:
             own.notes.append(("checkpoint", None, kept))
         for grant in grants:
-            if self.signer.name.startswith("curator"):  # who keeps the log signs it
+            if self.service == "curator":  # who keeps the log signs it
                 own.notes.append(("checkpoint", grant, self.sign(logs.head(db, grant), grant)))
             own.notes += [("receipt", grant, row.note) for row in notes.receipts(db, grant)]
             own.notes += [("countersignature", grant, note) for note in notes.countersignatures(db, grant)]

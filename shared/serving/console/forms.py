@@ -148,5 +148,10 @@ def _shown(value: object) -> str:
     return f"{value!r}" if isinstance(value, float) else str(value)
 
 
+def encodable(text: str) -> str:
+    """Text whose halves of characters, which a form's charset may hold and no UTF-8 can, are marked as unreadable."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def _cleaned(text: str) -> str:
-    return "".join(c for c in text if c in "\r\n\t" or ord(c) >= 32)
+    return "".join(c for c in encodable(text) if c in "\r\n\t" or ord(c) >= 32)

@@ -144,14 +144,14 @@ def test_what_the_api_finds_wrong_stands_beside_its_field_and_nothing_typed_is_l
 
 def test_a_flash_is_told_once_and_only_in_its_session(owner, app):
     owner.post("/console/things", {"name": "<b>bold</b>", "size": "1"})
-    taken = owner.cookies["__Host-blindopt-flash"]
+    taken = owner.cookies["__Host-blindopt-curator-flash"]
     assert "Made &lt;b&gt;bold" in owner.get("/console/things").text
     assert "Made &lt;b&gt;" not in owner.get("/console/things").text
     other = Browser(app)
     other.login("moe")
-    other.cookies["__Host-blindopt-flash"] = taken
+    other.cookies["__Host-blindopt-curator-flash"] = taken
     assert "Made &lt;b&gt;" not in other.get("/console/").text
-    other.cookies["__Host-blindopt-flash"] = other.cookies["__Host-blindopt"]
+    other.cookies["__Host-blindopt-curator-flash"] = other.cookies["__Host-blindopt-curator"]
     assert other.get("/console/").status_code == 200
 
 
