@@ -225,7 +225,8 @@ class Console:
         host = (request.url.hostname or "").lower()
         local = host in ("localhost", "127.0.0.1", "::1", "[::1]") or host.endswith(".localhost")
         target = _inside(request.query_params.get("next", ""))
-        insecure = request.url.scheme != "https" and not local
+        # Browsers say where a request comes from to TLS and to the machine itself alone: so they do through a proxy.
+        insecure = request.url.scheme != "https" and not local and "sec-fetch-site" not in request.headers
         return self._renderer.page(
             None, "login.html", status, title="Log in", error=error, name=name, next=target, insecure=insecure
         )

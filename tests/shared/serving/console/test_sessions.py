@@ -351,6 +351,8 @@ def test_a_login_from_a_plain_address_says_that_tls_is_needed(app):
     assert "needs TLS" not in browser.get("/console/login").text
     assert "needs TLS" in browser.get("http://curator.example/console/login").text
     assert "needs TLS" not in browser.get("https://curator.example/console/login").text
+    behind = browser.get("http://curator.example/console/login", headers={"sec-fetch-site": "none"})  # a proxy with TLS
+    assert "needs TLS" not in behind.text
     assert FROM_HERE["origin"].startswith("http://127.0.0.1")
 
 
