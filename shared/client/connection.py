@@ -24,6 +24,9 @@ from shared.errors import ProtocolViolated, Remote, Unreachable
 
 R = TypeVar("R", bound=BaseModel)
 REPLY_MAX_BYTES = 64 << 20
+DETAIL_MAX = 300
+_CODE = re.compile(r"[a-z_]{1,60}")
+_TOKEN = re.compile(r"blindopt_[0-9a-f]{16}\.\S+")
 Observe = Callable[[Exchange, str | None], None]
 
 
@@ -53,9 +56,9 @@ class Reply:
         except ValidationError:
             raise Unreachable(f"the other side answered {self.status} without a problem document") from None
         raise Remote(
-            code=problem.code,
+            code=problem.code if _CODE.fullmatch(problem.code) else "error",
             status=self.status,
-            detail=problem.detail,
+            detail=_told(problem.detail),
             retryable=problem.retryable,
             retry_after_s=_seconds(self.headers.get("Retry-After", "")),
         )
@@ -175,6 +178,12 @@ def is_told(method: str, status: int) -> bool:
 def new_key() -> str:
     """A fresh idempotency key."""
     return secrets.token_hex(16)
+
+
+def _told(detail: str) -> str:
+    """The other party's words, short and without a token: they are stored, and shown to who may not have it."""
+    masked = _TOKEN.sub("blindopt_***", detail)
+    return masked if len(masked) <= DETAIL_MAX else f"{masked[: DETAIL_MAX - 1]}…"
 
 
 def _seconds(told: str) -> float | None:
