@@ -246,7 +246,7 @@ def _stored() -> str:
 
 
 def build(folder: Path, clock: Clock | None = None, kind: str = "curator", **chosen: object) -> FastAPI:
-    """The service, a ``curator`` or ``modeler`` to its cookies, over ``folder``, with three people who know ``PASSWORD``."""
+    """The service over ``folder``, with three people who know ``PASSWORD``; ``kind`` is in the names of its cookies."""
     clock = clock or Clock()
     settings = Settings(data_dir=folder, **chosen)
     database = Database(folder / "things.sqlite", (METADATA,), append_only=APPEND_ONLY)
