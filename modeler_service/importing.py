@@ -1,7 +1,5 @@
 """Past measurements that a run begins with: read from JSON or CSV, checked line by line."""
 
-import csv
-import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +7,7 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from shared import wire
-from shared.cells import decimal
+from shared.cells import decimal, rows
 from shared.errors import Invalid
 
 COLUMNS = ("row", "y", "noise_variance")
@@ -32,25 +30,22 @@ def of_json(told: wire.ObservationImport) -> Import:
 
 def of_csv(body: bytes) -> Import:
     """A CSV file with a header: ``row``, ``y``, and ``noise_variance`` where known. Raises Invalid if it is none."""
-    try:
-        lines = csv.reader(io.StringIO(body.decode("utf-8-sig"), newline=""), strict=True)
-        header = next(lines, [])
-        if set(header) - set(COLUMNS) or not {"row", "y"} <= set(header) or len(set(header)) < len(header):
-            raise Invalid("the first line must name the columns: row, y, and noise_variance where it is known")
-        found: list[tuple[int, wire.Observation]] = []
-        faults: list[wire.ImportFault] = []
-        for cells in lines:
-            if not cells:  # an empty line
-                continue
-            one = _line(lines.line_num, header, cells)
-            if isinstance(one, wire.Observation):
-                found.append((lines.line_num, one))
-            elif len(faults) < FAULTS_MAX:
-                faults += one
-            if len(found) > wire.OBSERVATIONS_MAX:
-                raise Invalid(f"a run begins with {wire.OBSERVATIONS_MAX} past measurements at most")
-    except (UnicodeDecodeError, csv.Error):
-        raise Invalid("the body is not CSV in UTF-8") from None
+    lines = rows(body)
+    _, header = next(lines, (1, []))
+    if set(header) - set(COLUMNS) or not {"row", "y"} <= set(header) or len(set(header)) < len(header):
+        raise Invalid("the first line must name the columns: row, y, and noise_variance where it is known")
+    found: list[tuple[int, wire.Observation]] = []
+    faults: list[wire.ImportFault] = []
+    for line, cells in lines:
+        if not cells:  # an empty line
+            continue
+        one = _line(line, header, cells)
+        if isinstance(one, wire.Observation):
+            found.append((line, one))
+        elif len(faults) < FAULTS_MAX:
+            faults += one
+        if len(found) > wire.OBSERVATIONS_MAX:
+            raise Invalid(f"a run begins with {wire.OBSERVATIONS_MAX} past measurements at most")
     return Import(found, faults[:FAULTS_MAX])
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from starlette.responses import Response, StreamingResponse
 
+from shared.cells import harmless
 from shared.serving.console import ApiProblem, Page
-from shared.serving.console.exports import harmless
 
 PAGE = 1_000
 

@@ -7,9 +7,7 @@ import json
 import re
 
 import httpx
-import pytest
 
-from shared.serving.console import exports
 from shared.serving.console.forms import Form
 from shared.serving.store import logs
 from tests.shared.serving.console import things
@@ -219,24 +217,6 @@ def test_the_numbers_of_a_chart_are_files_of_its_page(owner):
     assert len(listed) == 60
     assert listed[0]["answers"] == 1.0
     assert owner.get("/console/gallery?chart=none&as=csv").headers["content-type"].startswith("text/html")
-
-
-@pytest.mark.parametrize(
-    ("cell", "shown"),
-    [
-        ("=1+1", "'=1+1"),
-        ("+SUM(A1)", "'+SUM(A1)"),
-        ("-2+3", "'-2+3"),
-        ("@x", "'@x"),
-        ("\t=1", "'\t=1"),
-        ("-1.5e-7", "-1.5e-7"),
-        (-1.5, -1.5),
-        ("plain", "plain"),
-        (None, ""),
-    ],
-)
-def test_no_cell_of_a_file_is_a_formula(cell, shown):
-    assert exports.harmless(cell) == shown
 
 
 def test_a_form_reads_numbers_strictly():
