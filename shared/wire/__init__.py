@@ -51,6 +51,7 @@ from shared.wire.datasets import Column, DatasetPage, DatasetView
 from shared.wire.fits import Fit, FitBounds, FitPriors, Fitted, Interval, LogNormal
 from shared.wire.forecasts import ForecastCreate, ForecastPage, ForecastPoint, ForecastView
 from shared.wire.inbox import (
+    IMPORT_QUERIES_MAX,
     MEASUREMENTS_MAX,
     AnswerCreate,
     DeclineCreate,
@@ -215,6 +216,7 @@ from shared.wire.tunings import (
 
 __all__ = [
     "FEATURES_MAX",
+    "IMPORT_QUERIES_MAX",
     "MEASUREMENTS_MAX",
     "OBSERVATIONS_MAX",
     "PLAYS_MAX",

@@ -9,6 +9,8 @@ from shared.wire.base import PLAYS_MAX, ROWS_MAX, Page, Reply, Request
 
 MEASUREMENTS_MAX = 10_000
 """Most measurements in one request."""
+IMPORT_QUERIES_MAX = 500
+"""Most queries in one file: they are told in one transaction."""
 
 MeasurementId = Annotated[str, Field(pattern=r"^msr_[0-9a-f]{16}$", description="msr_...")]
 DeclineReason = Literal["unavailable", "impossible", "consent", "record", "other"]
