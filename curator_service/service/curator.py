@@ -25,6 +25,7 @@ from curator_service.vault import Vault
 from shared import wire
 from shared.serving.desk import Desk
 from shared.serving.store.base import states
+from shared.serving.store.database import Connection
 
 
 class Curator:
@@ -59,6 +60,20 @@ class Curator:
         with self.desk.database.read() as db:
             return {"tuning": states(db, tunings.tunings), "forecast": states(db, forecasts.forecasts)}
 
+    def under_way(self) -> wire.JobList:
+        """Releases, forecasts and tunings that have not ended."""
+        with self.desk.database.read() as db:
+            told = [("release", study, study, share) for study, share in self.releases.under_way().items()]
+            told += [("forecast", row.id, row.study_id, share) for row, share in self.forecasts.under_way(db)]
+            jobs = [
+                wire.JobView(kind=kind, id=identity, study_id=study, name=_name(db, study), progress=share)
+                for kind, identity, study, share in told
+            ]
+            for row, share in self.tunings.under_way(db):
+                name = wire.TuningCreate.model_validate_json(row.spec).name
+                jobs.append(wire.JobView(kind="tuning", id=row.id, study_id=None, name=name, progress=share))
+        return wire.JobList(jobs=jobs)
+
     def start(self) -> None:
         """Begin what runs beside the requests, on the running event loop's behalf."""
         self.bells.attach()
@@ -71,3 +86,7 @@ class Curator:
         self.overdue.close()
         self.forecasts.close()
         self.tunings.close()
+
+
+def _name(db: Connection, study_id: str) -> str:
+    return wire.StudyCreate.model_validate_json(store.find(db, store.studies, study_id).spec).name

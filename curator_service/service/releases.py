@@ -104,6 +104,10 @@ class Releases:
         """Share of the rows that are drawn, while a release is under way."""
         return self._drawing.get(identity)
 
+    def under_way(self) -> dict[str, float]:
+        """The studies whose releases are being drawn, and that share of each."""
+        return dict(self._drawing)
+
     def _begin_release(self, asked: Asked, identity: str) -> tuple[wire.StudyCreate, Standing]:
         key = f"{asked.principal.id} {self._desk.key_of(asked)[0]}"
 

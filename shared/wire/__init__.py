@@ -77,6 +77,8 @@ from shared.wire.notices import (
 )
 from shared.wire.overviews import (
     ExposureHistogram,
+    JobList,
+    JobView,
     LedgerCurve,
     LedgerPoint,
     RowsAsked,
@@ -301,6 +303,8 @@ __all__ = [
     "InboxPage",
     "InlineStudy",
     "Interval",
+    "JobList",
+    "JobView",
     "Kernel",
     "Kusner1",
     "Kusner2",
