@@ -8,7 +8,8 @@ from starlette.responses import Response
 from curator_service.console import drafting
 from curator_service.console.drafting import NAMES, STEPS
 from curator_service.console.reading import every
-from shared.serving.console import ApiProblem, Form, Page, Pages
+from shared.errors import NotFound
+from shared.serving.console import ApiProblem, Form, Page, Pages, id_of
 from shared.serving.console.forms import fresh_key
 
 pages = Pages()
@@ -21,11 +22,11 @@ async def new(page: Page) -> Response:
     """The first step; with ``?from=`` filled in like another study."""
     dataset, told = None, None
     if (other := page.query.get("from")) is not None:
-        spec = (await page.api.get(f"/v1/studies/{other}"))["spec"]
+        spec = (await page.api.get(f"/v1/studies/{id_of('std', other)}"))["spec"]
         dataset = await page.api.get(f"/v1/datasets/{spec['dataset_id']}")
         told = drafting.like(spec, dataset)
     elif (chosen := page.query.get("dataset")) is not None:
-        dataset = await page.api.get(f"/v1/datasets/{chosen}")
+        dataset = await page.api.get(f"/v1/datasets/{id_of('ds', chosen)}")
     return await _show(page, Form.blank(**(told or drafting.defaults(dataset))), "data", dataset)
 
 
@@ -73,8 +74,8 @@ async def _dataset(page: Page, form: Form) -> dict[str, Any] | None:
     if not identity:
         return None
     try:
-        found: dict[str, Any] = await page.api.get(f"/v1/datasets/{identity}")
-    except ApiProblem:
+        found: dict[str, Any] = await page.api.get(f"/v1/datasets/{id_of('ds', identity)}")
+    except (ApiProblem, NotFound):
         form.wrong("dataset_id", "There is no such dataset")
         return None
     return found

@@ -4,7 +4,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from shared.serving.console import ApiProblem, Form, Page, Pages, downloads
+from shared.serving.console import ApiProblem, Form, Page, Pages, downloads, id_of
 
 pages = Pages()
 
@@ -87,7 +87,7 @@ async def save(page: Page, form: Form) -> Response:
     answers: dict[str, list[dict[str, Any]]] = {}
     declines: dict[tuple[str, str], list[str]] = {}
     for identity in chosen:
-        query = form.get(f"query_{identity}")
+        query = id_of("qry", form.get(f"query_{identity}"))
         reason = form.get(f"reason_{identity}")
         if form.get(f"value_{identity}"):
             if reason:

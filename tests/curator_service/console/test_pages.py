@@ -197,6 +197,18 @@ def test_steps_carry_what_others_hold_and_a_refusal_returns_to_the_step_that_is_
     assert (kept["name"], kept["lower_0"], kept["upper_1"], kept["column"]) == (STEPS["data"]["name"], "0", "4", "y")
 
 
+def test_an_id_in_a_link_or_a_form_is_one_before_it_is_part_of_a_path(owner, dataset, study):
+    """Each of these would ask the API something else, with the rights of whoever follows the link."""
+    for query in (f"from={study[0]}/account", f"dataset={dataset}/ledger", "dataset=../meta", f"from={study[0]}%3Fx"):
+        assert owner.get(f"/studies/new?{query}").status_code == 404
+    assert owner.get(f"/studies/new?dataset={dataset}").status_code == 200
+    owner.submit("/studies/new", dataset_id=f"{dataset}/ledger", name="n")
+    assert "There is no such dataset" in owner.shown
+    owner.get("/inbox/table")
+    sent = owner.form("/logout") | {"_key": "0" * 32, "value_x": "1", "query_x": f"../studies/{study[0]}:close?"}
+    assert owner.send("POST", "/console/inbox/table", data=sent).status_code == 404
+
+
 def test_a_draft_that_is_sent_twice_is_made_once(owner, dataset, service):
     _draft(owner, dataset, "column")
     review = owner.text
