@@ -63,12 +63,14 @@ class Curator:
     def under_way(self) -> wire.JobList:
         """Releases, forecasts and tunings that have not ended."""
         with self.desk.database.read() as db:
-            told = [("release", study, study, share) for study, share in self.releases.under_way().items()]
-            told += [("forecast", row.id, row.study_id, share) for row, share in self.forecasts.under_way(db)]
             jobs = [
-                wire.JobView(kind=kind, id=identity, study_id=study, name=_name(db, study), progress=share)
-                for kind, identity, study, share in told
+                wire.JobView(kind="release", id=study, study_id=study, name=_name(db, study), progress=share)
+                for study, share in self.releases.under_way().items()
             ]
+            for row, share in self.forecasts.under_way(db):
+                name = _name(db, row.study_id)
+                view = wire.JobView(kind="forecast", id=row.id, study_id=row.study_id, name=name, progress=share)
+                jobs.append(view)
             for row, share in self.tunings.under_way(db):
                 name = wire.TuningCreate.model_validate_json(row.spec).name
                 jobs.append(wire.JobView(kind="tuning", id=row.id, study_id=None, name=name, progress=share))
