@@ -6,6 +6,7 @@ from typing import ClassVar, Self
 from pydantic import Field, FilePath, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from shared.serving.addresses import is_plain_abroad
 from shared.serving.settings import ServiceSettings
 from shared.wire import PLAYS_MAX, ROWS_MAX, NoticeEvent
 
@@ -60,6 +61,9 @@ class Settings(ServiceSettings):
         le=100_000,
         description="How long after it was asked for a measurement is tried again, before it is left to people.",
     )
+    allow_plain_http: bool = Field(
+        False, description="Ask scorers and measurers over http at hosts other than loopback."
+    )
     forecasts_waiting_max: int = Field(8, ge=0, description="Most forecasts that wait while one runs.")
     forecast_seconds_max: int = Field(3_600, ge=1, le=1_000_000, description="A forecast that runs longer fails.")
 
@@ -73,4 +77,9 @@ class Settings(ServiceSettings):
                 raise ValueError(f"{name}_URL and {name}_SECRET_FILE belong together")
             if url is not None and not url.startswith(("http://", "https://")):
                 raise ValueError(f"{name}_URL must begin with http:// or https://")
+            if url is not None and not self.allow_plain_http and is_plain_abroad(url):
+                raise ValueError(
+                    f"{name}_URL is another machine, which would be told records over plain http: use https, or set "
+                    "BLINDOPT_CURATOR_ALLOW_PLAIN_HTTP"
+                )
         return self

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from starlette.concurrency import run_in_threadpool
 
 from shared import wire
-from shared.errors import RateLimited
+from shared.serving.places import Place, Places
 
-STREAMS_MAX = 64
 POLL_SECONDS = 0.3
 BEAT_SECONDS = 15.0
 STREAM_SECONDS = 600.0
@@ -38,26 +37,24 @@ class Streams:
     """As many streams at once as the service bears."""
 
     def __init__(self) -> None:
-        self._open = 0
+        self._places = Places()
         self._closing = False
 
     def close(self) -> None:
         """Let every stream end."""
         self._closing = True
 
-    async def follow(self, look: Look, after: int) -> AsyncIterator[str]:
-        """Begin to tell news that come after trial ``after``. Raises what a look raises, and RateLimited."""
-        if self._open >= STREAMS_MAX:
-            raise RateLimited(5)
-        self._open += 1  # before the first await: who comes meanwhile finds the place taken
+    async def follow(self, who: str, look: Look, after: int) -> AsyncIterator[str]:
+        """Begin to tell a principal news after trial ``after``. Raises what a look raises, and RateLimited."""
+        place = self._places.take(who)  # before the first await: who comes meanwhile finds it taken
         try:
             first = await run_in_threadpool(look, after, None)
         except BaseException:
-            self._open -= 1
+            place.give_back()
             raise
-        return self._told(look, after, first)
+        return self._told(place, look, after, first)
 
-    async def _told(self, look: Look, after: int, news: News) -> AsyncIterator[str]:
+    async def _told(self, place: Place, look: Look, after: int, news: News) -> AsyncIterator[str]:
         began = spoke = time.monotonic()
         ended = False
         try:
@@ -86,7 +83,7 @@ class Streams:
                     await asyncio.sleep(POLL_SECONDS)
                 news = await run_in_threadpool(look, after, news.mark)
         finally:
-            self._open -= 1
+            place.give_back()
 
 
 def event(kind: str, told: wire.TrialView | wire.RunView, identity: int | None = None) -> str:

@@ -6,6 +6,7 @@ import io
 from typing import Any
 
 from shared import wire
+from shared.cells import harmless
 from shared.errors import Invalid
 
 COLUMNS = (
@@ -15,7 +16,6 @@ COLUMNS = (
 )  # fmt: skip
 RUN_KEY = b"blindopt_run"
 """Metadata of a Parquet file: the whole export as JSON, without its trials."""
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def as_csv(export: wire.RunExport) -> str:
@@ -24,15 +24,8 @@ def as_csv(export: wire.RunExport) -> str:
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
     for line in _lines(export):
-        writer.writerow({name: guarded(value) for name, value in line.items()})
+        writer.writerow({name: harmless(value) for name, value in line.items()})
     return text.getvalue()
-
-
-def guarded(value: Any) -> Any:
-    """A cell that no spreadsheet computes; numbers stay as they are."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def has_parquet() -> bool:

@@ -1,7 +1,5 @@
 """Past measurements that a run begins with: read from JSON or CSV, checked line by line."""
 
-import csv
-import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,12 +7,12 @@ from dataclasses import dataclass
 from pydantic import ValidationError
 
 from shared import wire
+from shared.cells import decimal, rows
 from shared.errors import Invalid
 
 COLUMNS = ("row", "y", "noise_variance")
 FAULTS_MAX = 1_000
 _ROW = re.compile(r"[0-9]{1,15}")
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,25 +30,22 @@ def of_json(told: wire.ObservationImport) -> Import:
 
 def of_csv(body: bytes) -> Import:
     """A CSV file with a header: ``row``, ``y``, and ``noise_variance`` where known. Raises Invalid if it is none."""
-    try:
-        lines = csv.reader(io.StringIO(body.decode("utf-8-sig"), newline=""), strict=True)
-        header = next(lines, [])
-        if set(header) - set(COLUMNS) or not {"row", "y"} <= set(header) or len(set(header)) < len(header):
-            raise Invalid("the first line must name the columns: row, y, and noise_variance where it is known")
-        found: list[tuple[int, wire.Observation]] = []
-        faults: list[wire.ImportFault] = []
-        for cells in lines:
-            if not cells:  # an empty line
-                continue
-            one = _line(lines.line_num, header, cells)
-            if isinstance(one, wire.Observation):
-                found.append((lines.line_num, one))
-            elif len(faults) < FAULTS_MAX:
-                faults += one
-            if len(found) > wire.OBSERVATIONS_MAX:
-                raise Invalid(f"a run begins with {wire.OBSERVATIONS_MAX} past measurements at most")
-    except (UnicodeDecodeError, csv.Error):
-        raise Invalid("the body is not CSV in UTF-8") from None
+    lines = rows(body)
+    _, header = next(lines, (1, []))
+    if set(header) - set(COLUMNS) or not {"row", "y"} <= set(header) or len(set(header)) < len(header):
+        raise Invalid("the first line must name the columns: row, y, and noise_variance where it is known")
+    found: list[tuple[int, wire.Observation]] = []
+    faults: list[wire.ImportFault] = []
+    for line, cells in lines:
+        if not cells:  # an empty line
+            continue
+        one = _line(line, header, cells)
+        if isinstance(one, wire.Observation):
+            found.append((line, one))
+        elif len(faults) < FAULTS_MAX:
+            faults += one
+        if len(found) > wire.OBSERVATIONS_MAX:
+            raise Invalid(f"a run begins with {wire.OBSERVATIONS_MAX} past measurements at most")
     return Import(found, faults[:FAULTS_MAX])
 
 
@@ -64,8 +59,9 @@ def _line(number: int, header: list[str], cells: list[str]) -> wire.Observation 
     for name, cell in told.items():
         if name == "noise_variance" and not cell:
             continue
-        if (_ROW if name == "row" else _NUMBER).fullmatch(cell):
-            values[name] = int(cell) if name == "row" else float(cell)
+        value = _row(cell) if name == "row" else decimal(cell)
+        if value is not None:
+            values[name] = value
         else:
             message = "must be a whole number from 0" if name == "row" else "must be a finite decimal number"
             faults.append(wire.ImportFault(line=number, field=name, message=message))
@@ -78,6 +74,10 @@ def _line(number: int, header: list[str], cells: list[str]) -> wire.Observation 
             wire.ImportFault(line=number, field=str(e["loc"][0]), message=e["msg"][:300])
             for e in error.errors(include_input=False, include_url=False)
         ]
+
+
+def _row(cell: str) -> int | None:
+    return int(cell) if _ROW.fullmatch(cell) else None
 
 
 def misfits(found: Import, spec: wire.RunSpec, n: int) -> list[wire.ImportFault]:

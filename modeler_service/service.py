@@ -3,6 +3,7 @@
 import json
 import secrets
 from collections import Counter
+from threading import Lock
 from typing import Any
 
 from modeler_service import connections, store
@@ -19,11 +20,12 @@ from modeler_service.views import trial_view
 from modeler_service.witness import Witness
 from shared import wire
 from shared.audit import sha256
-from shared.errors import Invalid, ProtocolViolated, Remote, StateConflict
+from shared.errors import Busy, Invalid, ProtocolViolated, Remote, StateConflict
 from shared.serving.desk import Asked, Desk, Effect
 from shared.serving.store.base import moment, stamp, states
 from shared.serving.store.database import Connection
 from shared.serving.store.replies import StoredReply
+from shared.serving.tokens import Principal
 
 
 class Modeler:
@@ -36,6 +38,7 @@ class Modeler:
         self.beliefs = Beliefs(desk.database, settings.data_dir / "candidates", settings.look_memory_max_bytes)
         self.streams = Streams()
         self.suggestions = Suggestions(desk, settings)
+        self._trying: dict[str, Lock] = {}
 
     def jobs(self) -> dict[str, dict[str, int]]:
         """How many jobs of each kind are in each state."""
@@ -136,9 +139,18 @@ class Modeler:
             run = self._view(db, identity) if now != mark else None
             return News(trials, run, now, [trial_view(row) for row in again])
 
-    def try_connection(self, told: wire.StudyAccess, actor: str) -> wire.ConnectionReport:
-        """Whether a run could be started with these; nothing is kept but what the log tells."""
-        return connections.tried(self.desk, self._settings, told, actor)
+    def try_connection(self, told: wire.StudyAccess, principal: Principal) -> wire.ConnectionReport:
+        """Whether a run could be started with these; nothing is kept but what the log tells.
+
+        One at a time for each principal, as a curator may keep a thread until its timeout: Busy for another.
+        """
+        turn = self._trying.setdefault(principal.id, Lock())
+        if not turn.acquire(blocking=False):
+            raise Busy("another connection of yours is being tried: wait for what comes of it", seconds=5)
+        try:
+            return connections.tried(self.desk, self._settings, told, principal.actor)
+        finally:
+            turn.release()
 
     def stop(self, asked: Asked, identity: str) -> StoredReply:
         """Tell a run to end after the query under way; at once where none is. Durable.

@@ -11,7 +11,8 @@ from starlette.responses import Response
 from curator_service.console import drafting
 from curator_service.console.drafting import NAMES, STEPS
 from curator_service.console.reading import every
-from shared.serving.console import ApiProblem, Form, Page, Pages
+from shared.errors import NotFound
+from shared.serving.console import ApiProblem, Form, Page, Pages, id_of
 from shared.serving.console.forms import fresh_key
 
 pages = Pages()
@@ -25,7 +26,7 @@ async def new(page: Page) -> Response:
     dataset, told = None, None
     changed = page.query.get("change")
     if (other := changed or page.query.get("from")) is not None:
-        study = await page.api.get(f"/v1/studies/{other}")
+        study = await page.api.get(f"/v1/studies/{id_of('std', other)}")
         dataset = await page.api.get(f"/v1/datasets/{study['spec']['dataset_id']}")
         told = drafting.like(study["spec"], dataset)
         if changed is not None:
@@ -33,7 +34,7 @@ async def new(page: Page) -> Response:
         else:
             told["name"] = f"{told['name']} (again)"
     elif (chosen := page.query.get("dataset")) is not None:
-        dataset = await page.api.get(f"/v1/datasets/{chosen}")
+        dataset = await page.api.get(f"/v1/datasets/{id_of('ds', chosen)}")
     return await _show(page, Form.blank(**(told or drafting.defaults(dataset))), "data", dataset)
 
 
@@ -87,8 +88,8 @@ async def _dataset(page: Page, form: Form) -> dict[str, Any] | None:
     if not identity:
         return None
     try:
-        found: dict[str, Any] = await page.api.get(f"/v1/datasets/{identity}")
-    except ApiProblem:
+        found: dict[str, Any] = await page.api.get(f"/v1/datasets/{id_of('ds', identity)}")
+    except (ApiProblem, NotFound):
         form.wrong("dataset_id", "There is no such dataset")
         return None
     return found

@@ -56,10 +56,10 @@ async def rotate(page: Page, form: Form) -> Response:
 async def _shown(page: Page, made: dict[str, object]) -> Response:
     study = await page.api.get(f"/v1/studies/{page.path['study_id']}")
     here = f"/studies/{study['id']}"
-    seen = page.request.url
+    seen = page.request.url  # behind a proxy that ends TLS, the browser alone knows its scheme
     told: dict[str, Any] = {
         "trail": [("Studies", "/studies"), (study["spec"]["name"], here), ("Grants", f"{here}/grants")],
-        "address": f"{seen.scheme}://{seen.netloc}",
+        "address": page.request.headers.get("origin") or f"{seen.scheme}://{seen.netloc}",
         "made": made,
     }
     return page.show("grant_made.html", title="A token for a modeler", **told)

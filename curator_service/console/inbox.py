@@ -4,7 +4,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from shared.serving.console import ApiProblem, Form, Page, Pages, downloads
+from shared.serving.console import ApiProblem, Form, Page, Pages, downloads, id_of
 
 pages = Pages()
 
@@ -88,7 +88,7 @@ async def save(page: Page, form: Form) -> Response:
     answers: dict[str, list[dict[str, Any]]] = {}
     declines: dict[tuple[str, str], list[str]] = {}
     for identity in chosen:
-        query = form.get(f"query_{identity}")
+        query = id_of("qry", form.get(f"query_{identity}"))
         reason = form.get(f"reason_{identity}")
         if form.get(f"value_{identity}"):
             if reason:
@@ -178,16 +178,19 @@ async def _one(page: Page, form: Form, status: int = 200) -> Response:
 
 @pages.post("/inbox/{measurement_id}:answer", roles=("owner", "measurer"))
 async def answer(page: Page, form: Form) -> Response:
-    """Save a value and go on to the next one; or replace an earlier one."""
+    """Save a value and go on to the next one; or replace an earlier one, if the form said so that was filled in."""
     item = await page.api.get(f"/v1/inbox/measurements/{page.path['measurement_id']}")
-    value = _value(form, "value")
+    value, version = _value(form, "value"), form.integer("version", needed=False)
     if not form.ok:
         return await _refused(page, form.again(), item, 422)
-    verb = "correct" if item["state"] == "answered" else "answer"
-    body = {"values": [{"measurement_id": item["id"], "value": value}], "note": form.get("note") or None}
+    verb = "correct" if form.get("act") == "correct" else "answer"
+    values = [{"measurement_id": item["id"], "value": value, "expected_version": version}]
+    body = {"values": values, "note": form.get("note") or None}
     try:
         told = await page.api.post(f"/v1/queries/{item['query_id']}:{verb}", body, key=form.key)
     except ApiProblem as problem:
+        if problem.status == 409:
+            return await _one(page, _meanwhile(form, problem), 409)
         return await _refused(page, _beside(form, problem), item, problem.status)
     charged = f" It cost epsilon {told['charged']}." if told["charged"] else ""
     done = "Corrected" if verb == "correct" else "Saved"
@@ -238,6 +241,13 @@ async def _refused(page: Page, form: Form, item: dict[str, Any], status: int) ->
     if form.get("back") == "one":
         return await _one(page, form, status)
     return await _next(page, form, item, status)
+
+
+def _meanwhile(form: Form, problem: ApiProblem) -> Form:
+    """What was typed, to be shown beside what another told since the form was made."""
+    failed = form.failed(problem)
+    failed.errors[""] = "Somebody answered it meanwhile: look again"
+    return failed
 
 
 def _onward(page: Page, form: Form, item: dict[str, Any], message: str) -> Response:

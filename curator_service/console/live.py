@@ -7,21 +7,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from starlette.responses import Response, StreamingResponse
 
-from shared.errors import RateLimited
 from shared.serving.console import ApiProblem, Page
+from shared.serving.places import Place, Places
 
 Look = Callable[[], Awaitable[object]]
 POLL_SECONDS = 1.0
 BEAT_SECONDS = 15.0
 STREAM_SECONDS = 300.0
 """Then it ends, and the page opens it again."""
-STREAMS_MAX = 64
 
 
-class _Open:
-    """How many streams there are."""
-
-    count = 0
+_places = Places()
 
 
 def follow(page: Page, look: Look) -> Response:
@@ -29,14 +25,12 @@ def follow(page: Page, look: Look) -> Response:
 
     It ends with its session, and with the service.
     """
-    if _Open.count >= STREAMS_MAX:
-        raise RateLimited(5)
+    place = _places.take(page.session.principal.id)
     headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-    return StreamingResponse(_events(page, look), headers=headers, media_type="text/event-stream")
+    return StreamingResponse(_events(page, look, place), headers=headers, media_type="text/event-stream")
 
 
-async def _events(page: Page, look: Look) -> AsyncIterator[str]:
-    _Open.count += 1
+async def _events(page: Page, look: Look, place: Place) -> AsyncIterator[str]:
     try:
         yield "retry: 2000\n\n"
         began = spoke = time.monotonic()
@@ -56,4 +50,4 @@ async def _events(page: Page, look: Look) -> AsyncIterator[str]:
                 yield ": beat\n\n"
             await asyncio.sleep(POLL_SECONDS)
     finally:
-        _Open.count -= 1
+        place.give_back()

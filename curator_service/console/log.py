@@ -17,6 +17,7 @@ KINDS = (
     *("token.issued", "token.revoked", "tuning.cancelled", "tuning.ended", "tuning.refused", "tuning.started"),
     *("user.added", "user.disabled", "user.password_set"),
 )
+_STUDIES = 20
 _COLUMNS = ("seq", "body", "leaf", "peaks", "grant_id")
 
 
@@ -32,7 +33,7 @@ async def log(page: Page) -> Response:
         "kind": kind,
         "kinds": KINDS,
         "grant": grant,
-        "grants": await _grants(page),
+        "grants": await _grants(page, grant),
         "state": await page.api.get("/v1/audit/verification"),
         "head": await page.api.get("/v1/audit/checkpoint", grant_id=grant),
         "meta": await page.api.get("/v1/meta"),
@@ -40,15 +41,16 @@ async def log(page: Page) -> Response:
     return page.show("log.html", title="Audit log", **told)
 
 
-async def _grants(page: Page) -> list[tuple[str, str]]:
-    """Grants with their names, for an owner; an auditor sees no names of modelers."""
+async def _grants(page: Page, chosen: str | None) -> list[tuple[str, str]]:
+    """Grants of the newest studies that have some, and one that is looked at; an auditor sees no names of modelers."""
     if not page.may("owner"):
         return []
-    found = []
-    for study in await every(page.api, "/v1/studies", "studies"):
-        grants = await every(page.api, f"/v1/studies/{study['id']}/grants", "grants")
-        found += [(grant["id"], f"{study['spec']['name']}: {grant['name']}") for grant in grants]
-    return found
+    found = [(chosen, chosen)] if chosen else []
+    opened = [a for a in await every(page.api, "/v1/accounts", "accounts") if a["opened_at"]]
+    for study in opened[: -_STUDIES - 1 : -1]:
+        grants = await every(page.api, f"/v1/studies/{study['study_id']}/grants", "grants")
+        found += [(grant["id"], f"{study['name']}: {grant['name']}") for grant in grants]
+    return list(dict(found).items())
 
 
 @pages.post("/log:verify", roles=("owner", "auditor"))

@@ -14,7 +14,8 @@ from shared.serving.console import ApiProblem, Form, Page, Pages, downloads
 pages = Pages()
 _TRAIL = [("Studies", "/studies")]
 _WAIT_SECONDS = 2.0
-_under_way: dict[str, "asyncio.Task[None]"] = {}
+_under_way: set["asyncio.Task[str | None]"] = set()
+"""Releases, each of one form: the loop itself holds no task."""
 _failures: dict[str, str] = {}
 """Why a release that went on after its page did not succeed, by study; told once."""
 
@@ -99,27 +100,34 @@ async def release(page: Page, form: Form) -> Response:
         form.wrong("sure", "Say that you have looked at it")
         return _shown(page, await _told(page), form.again(), 422)
     task = asyncio.create_task(_release(page, form))
-    _under_way[identity] = task
+    _under_way.add(task)
+    task.add_done_callback(_under_way.discard)
     done, _ = await asyncio.wait({task}, timeout=_WAIT_SECONDS)
     where = f"/studies/{identity}"
     if not done:
+        task.add_done_callback(lambda ended: _keep(identity, ended))
         return page.go(where, "The release is being drawn: this page shows how far it is.", mood="note")
-    if (failure := _failures.pop(identity, None)) is not None:
+    if (failure := task.result()) is not None:
         return page.go(where, failure, mood="bad")
     return page.go(where, "Released: the study is open. Now give a modeler a grant.")
 
 
-async def _release(page: Page, form: Form) -> None:
-    identity = page.path["study_id"]
+async def _release(page: Page, form: Form) -> str | None:
+    """Why nothing was released, for who sent this very form; None where it was."""
     read = form.get("spec_sha256")  # what is released is the draft that was looked at
+    body = {"spec_sha256": read} if read else None
     try:
-        await page.api.post(f"/v1/studies/{identity}:release", {"spec_sha256": read} if read else None, key=form.key)
+        await page.api.post(f"/v1/studies/{page.path['study_id']}:release", body, key=form.key)
     except ApiProblem as problem:
-        _failures[identity] = f"Nothing was released. {problem.problem.detail}"
+        return f"Nothing was released. {problem.problem.detail}"
     except (BlindoptError, OSError):
-        _failures[identity] = "Nothing was released: the service's own log says why."
-    finally:
-        _under_way.pop(identity, None)
+        return "Nothing was released: the service's own log says why."
+    return None
+
+
+def _keep(identity: str, ended: "asyncio.Task[str | None]") -> None:
+    if not ended.cancelled() and (failure := ended.result()) is not None:
+        _failures[identity] = failure
 
 
 @pages.post("/studies/{study_id}:close", roles=("owner",))

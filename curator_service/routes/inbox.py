@@ -149,11 +149,13 @@ async def import_(
     operation_id="follow_inbox",
 )
 async def events(
+    request: Request,
     curator: CuratorDep,
     seconds: Annotated[float, Query(ge=0, le=600, description="When the stream ends.")] = 300.0,
 ) -> Response:
     """Server-sent events: `inbox` now, and each time that something is asked or told; open it again when it ends."""
-    return StreamingResponse(curator.streams.follow(seconds), media_type="text/event-stream")
+    told = curator.streams.follow(request.state.principal.id, seconds)
+    return StreamingResponse(told, media_type="text/event-stream")
 
 
 @router.post(

@@ -77,3 +77,15 @@ def curve(
 ) -> wire.LedgerCurve:
     """What a study had spent over time, thinned for a chart."""
     return curator.overviews.curve(study_id, points)
+
+
+@router.get(
+    "/v1/jobs",
+    response_model=wire.JobList,
+    responses=documented(),
+    dependencies=[allowed("owner")],
+    operation_id="list_jobs",
+)
+def jobs(curator: CuratorDep) -> wire.JobList:
+    """Releases, forecasts and tunings that are under way or wait, of all studies."""
+    return curator.under_way()

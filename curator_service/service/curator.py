@@ -26,6 +26,7 @@ from curator_service.vault import Vault
 from shared import wire
 from shared.serving.desk import Desk
 from shared.serving.store.base import states
+from shared.serving.store.database import Connection
 
 
 class Curator:
@@ -61,6 +62,22 @@ class Curator:
         with self.desk.database.read() as db:
             return {"tuning": states(db, tunings.tunings), "forecast": states(db, forecasts.forecasts)}
 
+    def under_way(self) -> wire.JobList:
+        """Releases, forecasts and tunings that have not ended."""
+        with self.desk.database.read() as db:
+            jobs = [
+                wire.JobView(kind="release", id=study, study_id=study, name=_name(db, study), progress=share)
+                for study, share in self.releases.under_way().items()
+            ]
+            for row, share in self.forecasts.under_way(db):
+                name = _name(db, row.study_id)
+                view = wire.JobView(kind="forecast", id=row.id, study_id=row.study_id, name=name, progress=share)
+                jobs.append(view)
+            for row, share in self.tunings.under_way(db):
+                name = wire.TuningCreate.model_validate_json(row.spec).name
+                jobs.append(wire.JobView(kind="tuning", id=row.id, study_id=None, name=name, progress=share))
+        return wire.JobList(jobs=jobs)
+
     def start(self) -> None:
         """Begin what runs beside the requests, on the running event loop's behalf."""
         self.bells.attach()
@@ -75,3 +92,7 @@ class Curator:
         self.overdue.close()
         self.forecasts.close()
         self.tunings.close()
+
+
+def _name(db: Connection, study_id: str) -> str:
+    return wire.StudyCreate.model_validate_json(store.find(db, store.studies, study_id).spec).name

@@ -1,6 +1,7 @@
 """What people and systems tell of the measurements that were asked for: answers, declines, corrections."""
 
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import Any, Literal
 
 from curator_service.service import sheets, telling
@@ -10,7 +11,7 @@ from curator_service.service.telling import Act, Teller, Told
 from curator_service.service.versions import Begun, Versions, check_told
 from curator_service.store import inbox as table
 from shared import wire
-from shared.errors import BudgetExhausted, Invalid, NotFound, StateConflict
+from shared.errors import BudgetExhausted, Busy, Invalid, NotFound, StateConflict
 from shared.serving.desk import Asked, Desk, Effect
 from shared.serving.store import logs
 from shared.serving.store.base import moment
@@ -22,14 +23,6 @@ STATES = ("open", "answered", "declined", "overdue")
 _DONE: dict[Act, str] = {"answer": "answered", "decline": "declined", "correct": "corrected"}
 
 
-class _Dry(Exception):
-    """Undoes what an import would have done."""
-
-    def __init__(self, found: wire.InboxImport) -> None:
-        super().__init__("nothing is stored")
-        self.found = found
-
-
 class Inbox:
     """The measurements that were asked for. Safe to call from several threads."""
 
@@ -38,6 +31,7 @@ class Inbox:
         self._studies = studies
         self._versions = versions
         self._bells = bells
+        self._importing = Lock()
 
     # --- looking ----------------------------------------------------------------------------------
 
@@ -183,13 +177,35 @@ class Inbox:
     def export(self, study_id: str | None) -> bytes:
         """The oldest open measurements, as many as one file may bring back."""
         items, _ = self.page("open", study_id, None, 0, wire.MEASUREMENTS_MAX)
-        return sheets.export(items)
+        queries = set(list(dict.fromkeys(item.query_id for item in items))[: wire.IMPORT_QUERIES_MAX])
+        return sheets.export([item for item in items if item.query_id in queries])
 
     def import_(self, asked: Asked, body: bytes, *, dry_run: bool) -> StoredReply | wire.InboxImport:
-        """Take a filled-in file: all of it, or nothing where a line is wrong (Invalid says where)."""
+        """Take a filled-in file: all of it, or nothing where a line is wrong (Invalid says where).
+
+        One at a time: Busy for another. A dry run reads alone, and looks at no budget.
+        """
         if not dry_run:
             self._desk.key_of(asked)
-        sheet = sheets.read(body)
+        if not self._importing.acquire(blocking=False):
+            raise Busy("another file is being read, and one is read at a time: try again", seconds=5)
+        try:
+            sheet = sheets.read(body)
+            return self._tried(sheet) if dry_run else self._taken(asked, sheet)
+        finally:
+            self._importing.release()
+
+    def _tried(self, sheet: sheets.Sheet) -> wire.InboxImport:
+        """What taking a file would do."""
+        answered = 0
+        with self._desk.database.read() as db:
+            for query_id, acts in self._by_query(db, sheet).items():
+                check_told(table.inquiry(db, query_id))
+                told = {one.measurement_id for some in acts.values() for one in some}
+                answered += {row.id for row in table.of_query(db, query_id) if row.state == "open"} <= told
+        return _import_view(sheet, answered, dry_run=True)
+
+    def _taken(self, asked: Asked, sheet: sheets.Sheet) -> StoredReply:
         teller, queries = Teller(asked.principal.actor, asked.principal.name), list[str]()
 
         def effect(db: Connection) -> Effect:
@@ -201,23 +217,9 @@ class Inbox:
                     kind = f"measurement.{_DONE[act]}"
                     logs.append(db, kind, actor=teller.actor, now=self._desk.clock(), details=details)
                 answered += self._versions.begin(db, query_id, actor=teller.actor).open == 0
-            values = sum(one.value is not None for _, one in sheet.told)
-            found = wire.InboxImport(
-                dry_run=dry_run,
-                answered=values,
-                declined=len(sheet.told) - values,
-                blank=sheet.blank,
-                queries=answered,
-            )
-            if dry_run:
-                raise _Dry(found)
-            return Effect(found, "inbox.imported", {"answered": values, "declined": len(sheet.told) - values})
+            found = _import_view(sheet, answered, dry_run=False)
+            return Effect(found, "inbox.imported", {"answered": found.answered, "declined": found.declined})
 
-        if dry_run:
-            try:
-                self._desk.database.write(effect)
-            except _Dry as dry:
-                return dry.found
         try:
             reply = self._desk.once(asked, effect)
         except BudgetExhausted as refusal:  # of an answer in the place of a void one
@@ -245,6 +247,8 @@ class Inbox:
                 found.setdefault(row.query_id, {}).setdefault(act, []).append(one)
         if sheet.faults:
             raise Invalid("nothing was stored: errors says which lines to mend", sheet.faults)
+        if len(found) > wire.IMPORT_QUERIES_MAX:  # all of them are one transaction, which others wait for
+            raise Invalid(f"a file may tell of {wire.IMPORT_QUERIES_MAX} queries at most: split it")
         return found
 
     def _note_refusal(self, asked: Asked, query_id: str, refusal: BudgetExhausted) -> None:
@@ -272,3 +276,10 @@ def system_of(row: Any) -> wire.SystemAsked | None:
         state = "expected" if row.problem is None else "given_up"
     next_at = moment(row.next_at) if row.next_at else None
     return wire.SystemAsked(state=state, attempts=row.attempts, next_at=next_at, problem=row.problem)
+
+
+def _import_view(sheet: sheets.Sheet, queries: int, *, dry_run: bool) -> wire.InboxImport:
+    values = sum(one.value is not None for _, one in sheet.told)
+    return wire.InboxImport(
+        dry_run=dry_run, answered=values, declined=len(sheet.told) - values, blank=sheet.blank, queries=queries
+    )

@@ -67,6 +67,11 @@ class Jobs(ABC):
         self._queue.put(None)
         self._thread.join(CLOSE_SECONDS)
 
+    def under_way(self, db: Connection) -> list[tuple[Any, float]]:
+        """Rows of those that have not ended, in their order, and the share of each that is done."""
+        rows = [self._table.find(db, identity) for identity in self._table.running(db)]
+        return [(row, self._progress.get(row.id, row.progress)) for row in rows]
+
     # --- for those who are a kind of job ------------------------------------------------------------
 
     @abstractmethod

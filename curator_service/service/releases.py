@@ -108,6 +108,10 @@ class Releases:
         """Share of the rows that are drawn, while a release is under way."""
         return self._drawing.get(identity)
 
+    def under_way(self) -> dict[str, float]:
+        """The studies whose releases are being drawn, and that share of each."""
+        return dict(self._drawing)
+
     def _begin_release(
         self, asked: Asked, identity: str, wanted: wire.ReleaseAsked | None
     ) -> tuple[wire.StudyCreate, Standing]:
@@ -117,6 +121,7 @@ class Releases:
 
         def work(db: Connection) -> tuple[wire.StudyCreate, Standing]:
             nonlocal begun
+            self._desk.check_live(db, asked.principal)
             row = store.find(db, store.studies, identity)
             drawing = identity in self._drawing
             if drawing and row.releasing_key == key:

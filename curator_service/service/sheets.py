@@ -9,6 +9,7 @@ from typing import get_args
 
 from curator_service.service.telling import Told
 from shared import wire
+from shared.cells import decimal, plain, rows
 from shared.errors import Invalid
 
 COLUMNS = ("measurement_id", "study", "record", "question", "unit", "value", "decline_reason", "note")
@@ -18,10 +19,6 @@ SHOWN = "shown: "
 FAULTS_MAX = 1_000
 CELL_MAX = 2_000
 _ID = re.compile(r"msr_[0-9a-f]{16}")
-_NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
-_FORMULA = re.compile(r"\s*[=+\-@\uff1d\uff0b\uff0d\uff20|%\t\r]")
-_UNSEEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
-"""What turns the direction of text, or is not seen."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _REASONS = get_args(wire.DeclineReason)
 _FORM = "the first line must name the columns, measurement_id and value among them, as in the file that was exported"
@@ -55,34 +52,18 @@ def export(items: Sequence[wire.InboxItem]) -> bytes:
     return text.getvalue().encode("utf-8-sig")
 
 
-def plain(text: str) -> str:
-    """Text as a cell that no spreadsheet runs or turns round.
-
-    >>> plain("=1+1"), plain("half = 0.5")
-    ("'=1+1", 'half = 0.5')
-    """
-    seen = _UNSEEN.sub("", text)
-    return f"'{seen}" if _FORMULA.match(seen) else seen
-
-
 def read(body: bytes) -> Sheet:
     """A filled-in file, separated by commas, semicolons or tabs. Raises Invalid for what is no such file."""
-    sheet = Sheet()
-    try:
-        text = body.decode("utf-8-sig")
-        first = text.partition("\n")[0]
-        lines = csv.reader(io.StringIO(text, newline=""), strict=True, delimiter=max(",;\t", key=first.count))
-        header = [cell.strip() for cell in next(lines, [])]
-        if any(header.count(name) != 1 for name in NEEDED) or any(header.count(name) > 1 for name in COLUMNS):
-            raise Invalid(_FORM, [{"line": 1, "message": _FORM}])
-        seen: set[str] = set()
-        for cells in lines:
-            if any(cells):  # else an empty line
-                _line(sheet, lines.line_num, header, cells, seen)
-            if len(sheet.told) > wire.MEASUREMENTS_MAX:
-                raise Invalid(f"a file may tell {wire.MEASUREMENTS_MAX} measurements at most: split it")
-    except (UnicodeDecodeError, csv.Error):
-        raise Invalid("the body is not CSV in UTF-8") from None
+    sheet, lines = Sheet(), rows(body, ",;\t")
+    header = [cell.strip() for cell in next(lines, (1, []))[1]]
+    if any(header.count(name) != 1 for name in NEEDED) or any(header.count(name) > 1 for name in COLUMNS):
+        raise Invalid(_FORM, [{"line": 1, "message": _FORM}])
+    seen: set[str] = set()
+    for line, cells in lines:
+        if any(cells):  # else an empty line
+            _line(sheet, line, header, cells, seen)
+        if len(sheet.told) > wire.MEASUREMENTS_MAX:
+            raise Invalid(f"a file may tell {wire.MEASUREMENTS_MAX} measurements at most: split it")
     return sheet
 
 
@@ -104,15 +85,14 @@ def _line(sheet: Sheet, line: int, header: list[str], cells: list[str], seen: se
         sheet.blame(line, "measurement_id", "is there twice")
     elif number and reason:
         sheet.blame(line, "decline_reason", "tell a value or a reason, not both")
-    elif number and not _NUMBER.fullmatch(number):
+    elif number and decimal(number) is None:
         sheet.blame(line, "value", "must be a finite decimal number with a point")
     elif reason and reason not in _REASONS:
         sheet.blame(line, "decline_reason", f"must be one of {', '.join(_REASONS)}")
     elif len(note) > CELL_MAX or _CONTROL.search(note):
         sheet.blame(line, "note", f"must be text of {CELL_MAX} characters at most")
     else:
-        value = float(number) if number else None
-        one = Told(identity, value=value, reason=_reason(reason), note=note or None)
+        one = Told(identity, value=decimal(number), reason=_reason(reason), note=note or None)
         sheet.told.append((line, one))
     seen.add(identity)
 

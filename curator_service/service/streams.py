@@ -8,9 +8,8 @@ from starlette.concurrency import run_in_threadpool
 from curator_service.service.bells import INBOX, Bells
 from curator_service.service.inbox import Inbox
 from shared import wire
-from shared.errors import RateLimited
+from shared.serving.places import Place, Places
 
-STREAMS_MAX = 64
 BEAT_SECONDS = 15.0
 
 
@@ -20,16 +19,13 @@ class Streams:
     def __init__(self, inbox: Inbox, bells: Bells) -> None:
         self._inbox = inbox
         self._bells = bells
-        self._open = 0
+        self._places = Places()
 
-    def follow(self, seconds: float) -> AsyncIterator[str]:
-        """Tell news for so long. Raises RateLimited."""
-        if self._open >= STREAMS_MAX:
-            raise RateLimited(5)
-        return self._told(time.monotonic() + seconds)
+    def follow(self, who: str, seconds: float) -> AsyncIterator[str]:
+        """Tell news to a principal for so long. Raises RateLimited."""
+        return self._told(self._places.take(who), time.monotonic() + seconds)
 
-    async def _told(self, end: float) -> AsyncIterator[str]:
-        self._open += 1
+    async def _told(self, place: Place, end: float) -> AsyncIterator[str]:
         try:
             yield "retry: 1000\n\n"
             last: wire.InboxNews | None = None
@@ -46,4 +42,4 @@ class Streams:
                     if not await self._bells.wait(event, min(left, BEAT_SECONDS)):
                         yield ": beat\n\n"
         finally:
-            self._open -= 1
+            place.give_back()

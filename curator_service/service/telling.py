@@ -31,6 +31,8 @@ class Told:
     value: float | None = None
     reason: wire.DeclineReason | None = None
     note: str | None = None
+    expected_version: int | None = None
+    """How many answers it had had for whoever tells this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,10 @@ def _hex(value: float | None) -> str | None:
 
 def values_of(told: wire.AnswerCreate | wire.CorrectCreate) -> list[Told]:
     """What a request tells of values."""
-    return [Told(one.measurement_id, value=one.value, note=told.note) for one in told.values]
+    return [
+        Told(one.measurement_id, value=one.value, note=told.note, expected_version=one.expected_version)
+        for one in told.values
+    ]
 
 
 def corrections_of(told: wire.CorrectCreate) -> list[Told]:
@@ -119,6 +124,8 @@ def check(
             identity = "is no measurement of this query"
         elif (state := rows[one.measurement_id].state) not in FROM[act]:
             stale.append(f"{field} is {state}: {INSTEAD[state]}")
+        elif one.expected_version not in (None, rows[one.measurement_id].version):
+            stale.append(f"{field} was told anew meanwhile: look again")
         elif one.value is not None:
             message = fault_of(one.value, spec) or ""
             if one.measurement_id in latest and latest[one.measurement_id] == one.value:

@@ -72,6 +72,7 @@ class Tunings(Jobs):
         refusals: list[BudgetExhausted] = []
 
         def work(db: Connection) -> StoredReply | None:
+            self._desk.check_live(db, asked.principal)
             if (found := self._desk.stored(db, asked)) is not None:
                 return found
             if table.count_running(db) > self._waiting_max:

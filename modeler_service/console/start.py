@@ -5,7 +5,7 @@ from typing import Any
 from starlette.responses import Response
 
 from shared import wire
-from shared.serving.console import ApiProblem, Form, Page, Pages
+from shared.serving.console import ApiProblem, Form, Page, Pages, id_of
 
 pages = Pages()
 _TRAIL = [("Runs", "/runs")]
@@ -46,7 +46,7 @@ def _blank(**more: object) -> Form:
 
 
 async def _like(page: Page) -> Form:
-    run = await page.api.read(f"/v1/runs/{page.query['like']}", wire.RunView)
+    run = await page.api.read(f"/v1/runs/{id_of('run', page.query['like'])}", wire.RunView)
     told: dict[str, object] = {"name": run.name, "curator_url": run.curator_url, "study_id": run.study_id}
     told |= {"algorithm": run.algorithm.name, "iterations": run.iterations, "initial_rows": run.initial_rows}
     told |= {"batch_size": run.batch_size, "seed": run.seed + 1, "initial_design": run.initial_design}

@@ -18,5 +18,8 @@ router = APIRouter(tags=["runs"])
     operation_id="test_connection",
 )
 def test(request: Request, told: wire.StudyAccess, modeler: ModelerDep) -> wire.ConnectionReport:
-    """Whether a run could be started with these; if not, why. Creates and spends nothing: no key is needed."""
-    return modeler.try_connection(told, request.state.principal.actor)
+    """Whether a run could be started with these; if not, why. Creates and spends nothing: no key is needed.
+
+    One at a time for each user or token's holder: 503 `busy` for another.
+    """
+    return modeler.try_connection(told, request.state.principal)

@@ -273,6 +273,7 @@ def posterior_map(
     operation_id="follow_run",
 )
 async def events(
+    request: Request,
     run_id: RunId,
     modeler: ModelerDep,
     last_event_id: Annotated[
@@ -284,7 +285,8 @@ async def events(
     `correction` (without an id) tells a trial again whose answer was corrected, or came late. Ends with the run. A
     connection that breaks, or is ended after ten minutes, goes on by Last-Event-ID.
     """
-    told = await modeler.streams.follow(partial(modeler.news, run_id), int(last_event_id or 0))
+    look = partial(modeler.news, run_id)
+    told = await modeler.streams.follow(request.state.principal.id, look, int(last_event_id or 0))
     return StreamingResponse(told, media_type="text/event-stream")
 
 

@@ -7,7 +7,6 @@ One synchronous httpx.Client is kept open per client: it is faster than the asyn
 import re
 import secrets
 import ssl
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -18,12 +17,16 @@ from pydantic import BaseModel, ValidationError
 
 from shared import wire
 from shared.audit import Exchange, sha256
+from shared.client.deadlines import Sockets
 from shared.client.exchanges import exchange_of
 from shared.client.transport import not_encoded, transport_errors
 from shared.errors import ProtocolViolated, Remote, Unreachable
 
 R = TypeVar("R", bound=BaseModel)
 REPLY_MAX_BYTES = 64 << 20
+DETAIL_MAX = 300
+_CODE = re.compile(r"[a-z_]{1,60}")
+_TOKEN = re.compile(r"blindopt_[0-9a-f]{16}\.\S+")
 Observe = Callable[[Exchange, str | None], None]
 
 
@@ -53,9 +56,9 @@ class Reply:
         except ValidationError:
             raise Unreachable(f"the other side answered {self.status} without a problem document") from None
         raise Remote(
-            code=problem.code,
+            code=problem.code if _CODE.fullmatch(problem.code) else "error",
             status=self.status,
-            detail=problem.detail,
+            detail=_told(problem.detail),
             retryable=problem.retryable,
             retry_after_s=_seconds(self.headers.get("Retry-After", "")),
         )
@@ -87,6 +90,7 @@ class Client:
                 verify=context,
                 trust_env=False,  # a proxy of the environment would read the token
             )
+        self._sockets = Sockets()
         self._timeout_s = self._allowed_s = timeout_s
         self._cancelled = cancelled
         self._progress = progress
@@ -128,8 +132,8 @@ class Client:
         if body is not None:
             headers["Content-Type"] = media
         allowed_s = self._allowed_s + longer_s
-        deadline = time.monotonic() + allowed_s
         with (
+            self._sockets.within(allowed_s),
             transport_errors(),
             self._http.stream(
                 method,
@@ -140,6 +144,7 @@ class Client:
                 files=multipart,
                 data=data,
                 timeout=httpx.Timeout(allowed_s),
+                extensions={"trace": self._sockets.trace},
             ) as response,
         ):
             received = bytearray()
@@ -148,8 +153,6 @@ class Client:
                 received += chunk
                 if len(received) > self._reply_max_bytes:
                     raise ProtocolViolated(f"the reply is larger than {self._reply_max_bytes} bytes")
-                if time.monotonic() > deadline:  # httpx bounds each read alone
-                    raise Unreachable("the other party did not answer in time")
         exchange, receipt = exchange_of(response, path, study_id, key, sha256(body or b""), sha256(bytes(received)))
         if is_told(method, response.status_code) and (
             tell or (response.status_code >= 400 and not path.startswith("/v1/audit/"))
@@ -175,6 +178,12 @@ def is_told(method: str, status: int) -> bool:
 def new_key() -> str:
     """A fresh idempotency key."""
     return secrets.token_hex(16)
+
+
+def _told(detail: str) -> str:
+    """The other party's words, short and without a token: they are stored, and shown to who may not have it."""
+    masked = _TOKEN.sub("blindopt_***", detail)
+    return masked if len(masked) <= DETAIL_MAX else f"{masked[: DETAIL_MAX - 1]}…"
 
 
 def _seconds(told: str) -> float | None:

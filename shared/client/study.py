@@ -17,6 +17,8 @@ EMPTY_SHA256 = sha256(b"")
 DOWNLOAD_ATTEMPTS = 5
 STUDY_REPLY_MAX_BYTES = 8 << 20
 PROGRESS_BYTES = 1 << 20
+SLOWEST = 10
+"""Timeouts in which so many bytes of the candidates must come."""
 
 
 class StudyClient(Client):
@@ -115,13 +117,19 @@ class StudyClient(Client):
         if have:
             headers |= {"Range": f"bytes={have}-", "If-Range": f'"sha256-{expected_sha256}"'}
         path = f"{self._path}/candidates"
-        with transport_errors(), self._http.stream("GET", path, headers=headers) as response:
+        traced = {"trace": self._sockets.trace}
+        with (
+            self._sockets.within(self._timeout_s) as deadline,
+            transport_errors(),
+            self._http.stream("GET", path, headers=headers, extensions=traced) as response,
+        ):
             if response.status_code >= 400:
                 body = b"".join(at_most(response, self._reply_max_bytes))
                 exchange, receipt = exchange_of(response, path, self._study_id, None, EMPTY_SHA256, sha256(body))
                 self._observe(exchange, receipt)
                 Reply(response.status_code, response.headers, body, exchange, receipt).check()
             not_encoded(response)
+            deadline.extend(SLOWEST * self._timeout_s)
             came = 0
             with partial.open("ab" if response.status_code == 206 else "wb") as file:
                 for chunk in response.iter_raw():
@@ -132,6 +140,7 @@ class StudyClient(Client):
                     file.write(chunk)
                     if (came := came + len(chunk)) >= PROGRESS_BYTES:
                         came = 0
+                        deadline.extend(SLOWEST * self._timeout_s)
                         self._progress()
             told = response.headers.get("ETag", "").strip('"').removeprefix("sha256-")
             if not re.fullmatch("[0-9a-f]{64}", told):

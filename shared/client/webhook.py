@@ -3,10 +3,7 @@
 import hashlib
 import hmac
 import re
-import socket
 import ssl
-import threading
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -16,6 +13,7 @@ from typing import Any, Self
 import httpx
 
 from shared.client.connection import REPLY_MAX_BYTES
+from shared.client.deadlines import Sockets
 from shared.client.transport import at_most, transport_errors
 from shared.errors import ProtocolViolated, Unreachable
 
@@ -55,7 +53,7 @@ class WebhookClient:
         self._http = httpx.Client(
             headers={"Accept-Encoding": "identity"}, timeout=timeout_s, verify=context, trust_env=False
         )
-        self._socket: socket.socket | None = None
+        self._sockets = Sockets()
 
     def __enter__(self) -> Self:
         return self
@@ -91,35 +89,12 @@ class WebhookClient:
             "Idempotency-Key": key,
             "Blindopt-Signature": f"t={at},v1={webhook_signature(self._secret, body, at)}",
         }
-        late = threading.Event()
-
-        def cut() -> None:
-            late.set()
-            if self._socket is not None:
-                with suppress(OSError):  # it is closed already
-                    # Not SSLSocket's own, which would take its state from under the thread that reads.
-                    socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-
-        # httpx bounds each read alone: a byte now and then, of the head too, would hold it up for ever.
-        timer = threading.Timer(self._timeout_s, cut)
-        timer.daemon = True
-        timer.start()
-        try:
-            return self._asked(body, headers, read)
-        except Unreachable:
-            if late.is_set():
-                raise Unreachable("the other party did not answer in time") from TimeoutError()
-            raise
-        finally:
-            timer.cancel()
-
-    def _asked(self, body: bytes, headers: dict[str, str], read: bool) -> Called:
-        def connected(event: str, told: dict[str, Any]) -> None:
-            if event.endswith(("connect_tcp.complete", "start_tls.complete")):
-                self._socket = told["return_value"].get_extra_info("socket")
-
-        said: dict[str, Any] = {"content": body, "headers": headers, "extensions": {"trace": connected}}
-        with transport_errors(), self._http.stream("POST", self._url, **said) as response:
+        said: dict[str, Any] = {"content": body, "headers": headers, "extensions": {"trace": self._sockets.trace}}
+        with (
+            self._sockets.within(self._timeout_s),
+            transport_errors(),
+            self._http.stream("POST", self._url, **said) as response,
+        ):
             told = b"".join(at_most(response, self._reply_max_bytes)) if read else b""
             return Called(response.status_code, told, seconds_until(response.headers.get("Retry-After", "")))
 

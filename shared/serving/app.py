@@ -64,10 +64,11 @@ def build(
     )
     app.state.desk = desk
     app.state.verifier = Verifier(desk)
-    app.state.front = console.open(app, desk, settings) if console is not None else None
+    metrics = Metrics(jobs) if settings.metrics else None
+    failed = metrics.login_failed if metrics is not None else lambda: None
+    app.state.front = console.open(app, desk, settings, failed) if console is not None else None
     app.state.courier = courier
     problems.install(app)
-    metrics = Metrics(jobs) if settings.metrics else None
     app.add_middleware(
         Gate,
         desk=desk,

@@ -146,6 +146,7 @@ def build(
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,  # anybody can write them: who asks is who is connected
                 timeout_graceful_shutdown=chosen.drain_seconds,
                 ssl_certfile=chosen.tls_cert,
                 ssl_keyfile=chosen.tls_key,

@@ -115,6 +115,11 @@ class Desk:
         self._fault: str | None = None
         self._used: dict[str, float] = {}
 
+    @property
+    def service(self) -> str:
+        """Whose desk it is: ``curator`` or ``modeler``."""
+        return self.signer.name.partition(".")[0]
+
     # --- who comes in -----------------------------------------------------------------------------
 
     def authenticate(self, authorization: str) -> Principal:
@@ -146,7 +151,8 @@ class Desk:
         if principal.is_user:
             live = users.is_live(db, principal.kid)
         else:
-            live = tokens.is_live(tokens.find(db, principal.kid), self.clock())
+            row = tokens.find(db, principal.kid)
+            live = row is not None and tokens.is_live(row, self.clock())
         if not live:
             raise Unauthenticated(_HOW_TO_ASK)
 
@@ -201,11 +207,12 @@ class Desk:
         """Run ``effect`` once for this principal and key; later requests get the stored bytes.
 
         Effect, stored reply and log record are one transaction. ``secret`` seals the stored reply.
-        Raises IdempotencyKeyMissing, IdempotencyKeyReused, and whatever ``effect`` raises.
+        Raises IdempotencyKeyMissing, IdempotencyKeyReused, Unauthenticated, and whatever ``effect`` raises.
         """
         self.key_of(asked)
 
         def work(db: Connection) -> StoredReply:
+            self.check_live(db, asked.principal)  # the body may have come long after the token was shown
             return self.stored(db, asked) or self.settle(db, asked, effect(db), secret=secret)
 
         return self.database.write(work)
@@ -286,7 +293,7 @@ class Desk:
         kept = self._kept.note()
         grants = logs.grants(db)
         own = Export(
-            service=f"blindopt-{self.signer.name.partition('.')[0]}",
+            service=f"blindopt-{self.service}",
             key=self.signer.verifier.vkey,
             own=list(logs.walk(db)),
             shared={grant: list(logs.walk(db, grant)) for grant in grants},
@@ -296,7 +303,7 @@ class Desk:
         if kept is not None:
             own.notes.append(("checkpoint", None, kept))
         for grant in grants:
-            if self.signer.name.startswith("curator"):  # who keeps the log signs it
+            if self.service == "curator":  # who keeps the log signs it
                 own.notes.append(("checkpoint", grant, self.sign(logs.head(db, grant), grant)))
             own.notes += [("receipt", grant, row.note) for row in notes.receipts(db, grant)]
             own.notes += [("countersignature", grant, note) for note in notes.countersignatures(db, grant)]

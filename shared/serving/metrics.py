@@ -52,6 +52,9 @@ class Metrics:
             buckets=SECONDS,
             registry=self._registry,
         )
+        self._login_failed = prometheus.Counter(
+            "blindopt_login_failed", "Logins that were refused: wrong, or throttled.", registry=self._registry
+        )
         self._registry.register(_States(jobs))
         self._prometheus = prometheus
 
@@ -62,6 +65,10 @@ class Metrics:
         self._requests.labels(known, route, answered).inc()
         # To the millisecond: how long a draw took tells of what was drawn, in microseconds.
         self._seconds.labels(known, route).observe(round(seconds, 3))
+
+    def login_failed(self) -> None:
+        """Count a login that was refused."""
+        self._login_failed.inc()
 
     def exposition(self) -> Response:
         """All of it, in the text format of Prometheus."""

@@ -51,6 +51,7 @@ from shared.wire.datasets import Column, DatasetPage, DatasetView
 from shared.wire.fits import Fit, FitBounds, FitPriors, Fitted, Interval, LogNormal
 from shared.wire.forecasts import ForecastCreate, ForecastPage, ForecastPoint, ForecastView
 from shared.wire.inbox import (
+    IMPORT_QUERIES_MAX,
     MEASUREMENTS_MAX,
     AnswerCreate,
     Asking,
@@ -81,6 +82,8 @@ from shared.wire.notices import (
 )
 from shared.wire.overviews import (
     ExposureHistogram,
+    JobList,
+    JobView,
     LedgerCurve,
     LedgerPoint,
     RowsAsked,
@@ -223,6 +226,7 @@ from shared.wire.tunings import (
 
 __all__ = [
     "FEATURES_MAX",
+    "IMPORT_QUERIES_MAX",
     "MEASUREMENTS_MAX",
     "OBSERVATIONS_MAX",
     "PLAYS_MAX",
@@ -308,6 +312,8 @@ __all__ = [
     "InboxPage",
     "InlineStudy",
     "Interval",
+    "JobList",
+    "JobView",
     "Kernel",
     "Kusner1",
     "Kusner2",

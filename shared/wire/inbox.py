@@ -9,6 +9,8 @@ from shared.wire.base import PLAYS_MAX, ROWS_MAX, Page, Reply, Request
 
 MEASUREMENTS_MAX = 10_000
 """Most measurements in one request."""
+IMPORT_QUERIES_MAX = 500
+"""Most queries in one file: they are told in one transaction."""
 
 MeasurementId = Annotated[str, Field(pattern=r"^msr_[0-9a-f]{16}$", description="msr_...")]
 DeclineReason = Literal["unavailable", "impossible", "consent", "record", "other"]
@@ -116,6 +118,9 @@ class Measured(Request):
 
     measurement_id: MeasurementId
     value: float = Field(ge=-1e50, le=1e50, description="y, in units of the measurement.")
+    expected_version: int | None = Field(
+        None, ge=0, description="Its version when the value was decided on; 409 where another has told it anew since."
+    )
 
 
 class AnswerCreate(Request):

@@ -79,3 +79,19 @@ class LedgerCurve(Reply):
 
     lines: int = Field(ge=0, description="How many lines the ledger has.")
     points: list[LedgerPoint] = Field(description="Some of them, evenly, with the last.")
+
+
+class JobView(Reply):
+    """A release, forecast or tuning under way."""
+
+    kind: Literal["release", "forecast", "tuning"] = Field(description="What is done.")
+    id: str = Field(description="fct_... or tun_...; of a release, the study's.")
+    study_id: str | None = Field(description="std_...; null for a tuning.")
+    name: str = Field(description="Of the study or the tuning, for people.")
+    progress: float = Field(ge=0, le=1, description="Share of it that is done.")
+
+
+class JobList(Reply):
+    """What is under way: no more than may wait at once."""
+
+    jobs: list[JobView] = Field(description="Releases, forecasts, tunings; each in the order in which they were asked.")

@@ -1,7 +1,7 @@
 """Studies, releases and grants."""
 
 from datetime import datetime
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -198,7 +198,9 @@ class StudyView(Reply):
         description="Every reply to a query leaves so long after its arrival, or a multiple; null: at once.",
     )
     guarantee: str = Field(max_length=4_000, description="What is promised for the records, in words.")
-    not_protected: list[str] = Field(description="What is not promised, in words.")
+    not_protected: list[Annotated[str, Field(max_length=4_000)]] = Field(
+        max_length=100, description="What is not promised, in words."
+    )
 
 
 class GrantCreate(Request):

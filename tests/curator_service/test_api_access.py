@@ -318,6 +318,17 @@ def test_bad_tokens_from_one_address_are_limited(limited):
         assert http.get("/healthz").is_success
 
 
+def test_a_header_does_not_change_the_address_that_is_throttled(limited):
+    """The machine itself is where a proxy would be, and whoever else is there can write what one does."""
+    curator, _ = limited(bad_tokens_per_minute="20", rate_burst="1000", rate_per_second="1000")
+    with curator.http(f"blindopt_{'0' * 16}.{'A' * 43}") as http:
+        statuses = [
+            http.get("/v1/studies", headers={"X-Forwarded-For": f"192.0.2.{n}"}).status_code for n in range(1, 31)
+        ]
+    assert statuses[:20] == [401] * 20
+    assert statuses.count(429) >= 5
+
+
 def test_a_run_survives_429_and_finishes_and_both_logs_tell_the_same(limited, make_service, tmp_path, run_of):
     curator, study = limited(rate_burst="4", rate_per_second="2")
     modeler = make_service("modeler", tmp_path).start()

@@ -65,6 +65,34 @@ def test_the_step_that_fails_is_named_with_what_to_do(trying, strangers, changed
     assert says in report.steps[at].detail
 
 
+def test_one_connection_is_tried_at_a_time_by_one_and_another_may_meanwhile(modeler, opened_once):
+    """A curator that says nothing keeps a thread of the modeler's until the timeout."""
+    silent = socket.create_server(("127.0.0.1", 0))
+    told = {"curator_url": f"http://127.0.0.1:{silent.getsockname()[1]}", "study_id": opened_once.id, "token": "t"}
+    body = wire.StudyAccess(**told).model_dump_json()
+    other = modeler.run("token", "create", "--name", "o").stdout.strip()
+
+    def try_it(token):
+        with modeler.http(token) as http:
+            headers = {"content-type": "application/json"}
+            replies.append((token, http.post("/v1/connections:test", content=body, headers=headers)))
+
+    replies = []
+    threads = [threading.Thread(target=try_it, args=(token,)) for token in (modeler.token, other)]
+    for thread in threads:
+        thread.start()
+    held = [silent.accept()[0] for _ in threads]
+    try_it(modeler.token)
+    (_, refused) = replies.pop()
+    assert (refused.status_code, refused.json()["code"]) == (503, "busy")
+    for connection in held:
+        connection.close()
+    for thread in threads:
+        thread.join()
+    silent.close()
+    assert [reply.status_code for _, reply in replies] == [200, 200]
+
+
 @pytest.fixture(scope="module")
 def strangers():
     """A port where nothing listens, and one of a web server that is no curator."""

@@ -61,6 +61,16 @@ def test_a_bad_line_is_told_by_line_and_field_and_without_its_value(line, field)
     assert not any(cell and len(cell) > 1 and cell in found.faults[0].message for cell in line.split(","))
 
 
+def test_a_cell_of_fifty_thousand_digits_is_refused_by_its_length():
+    """Its digits are not looked at: whole, it would be the number 1."""
+    assert faults(f"row,y\n0,{'0' * 50_000}1\n") == [(2, "y")]
+
+
+def test_a_line_without_end_is_refused_before_it_is_taken_apart():
+    with pytest.raises(Invalid, match="longer than"):
+        read(b"row,y\n0," + b"1," * 40_000)
+
+
 def test_every_bad_line_is_told_up_to_a_thousand():
     assert faults("row,y\nx,y\n1,2\nx,1\n1,y\n") == [(2, "row"), (2, "y"), (4, "row"), (5, "y")]
     assert len(read("row,y\n" + "x,y\n" * 3_000).faults) == 1_000

@@ -21,7 +21,6 @@ from shared.client import OwnerClient, VendorClient
 from shared.errors import AuditUnavailable
 from shared.serving.desk import Asked
 from shared.serving.store.database import Database
-from shared.serving.tokens import Principal
 
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.1", value_bound=1.0)
 EXACT = wire.NoAnswerNoise(mechanism="none")
@@ -236,12 +235,12 @@ def test_a_release_for_which_there_is_no_room_stays_a_draft_and_is_charged_once(
 def test_a_release_that_could_not_be_taken_back_is_begun_anew_without_a_restart(key, tmp_path, small, monkeypatch):
     """The disk fills between its beginning and the record that it was given up."""
     settings = Settings(data_dir=tmp_path / "data")
-    who = Principal(id="usr_1", kid="0" * 16, role="owner", name="o")
 
     def asked(key):
         return Asked(who, secrets.token_hex(16), "POST", "/x", key, "0" * 64)
 
     with open_desk(settings) as desk:
+        _, who = desk.issue("owner", "o", days=1)
         curator = Curator(desk, Vault(tmp_path / "data/files"), settings)
         upload = Upload(name="d", public=True, columns=None, filename="d.csv")
         made = curator.datasets.register(asked("d"), upload, io.BytesIO(small.csv))

@@ -21,6 +21,8 @@ How to write a page (in ``curator_service/console`` or ``modeler_service/console
     {% call ui.form(page, "/studies/" ~ id ~ ":close") %}{{ ui.button("Close the study", danger=true) }}{% endcall %}
     {{ ui.figure(page, chart) }}{% endblock %}
 
+What a link or a form says is an id goes into a path of the API as ``id_of("std", text)``.
+
 An ``ApiProblem`` that a page lets pass becomes an error page. To show it beside the fields of a form, catch it:
 ``return page.show(..., status=422, form=form.failed(problem))``, with ``Form.blank(name="default", ...)`` where the
 form is first shown, and ``{{ ui.text(form, "name", "Name", help="...") }}`` for each field (all components:
@@ -35,9 +37,9 @@ markup in Python, ``|safe``, ``style=`` or ``on...=``: the policy forbids them, 
 people and of files goes into ``<bdi>``.
 """
 
-from shared.serving.console.api import Api, ApiProblem, Reply, Upload
+from shared.serving.console.api import Api, ApiProblem, Reply, Upload, id_of
 from shared.serving.console.forms import Form
 from shared.serving.console.pages import Page, Pages
 from shared.serving.console.site import Console
 
-__all__ = ["Api", "ApiProblem", "Console", "Form", "Page", "Pages", "Reply", "Upload"]
+__all__ = ["Api", "ApiProblem", "Console", "Form", "Page", "Pages", "Reply", "Upload", "id_of"]

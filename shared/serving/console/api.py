@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from starlette.datastructures import UploadFile
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared import wire
+from shared.errors import NotFound
 from shared.serving import inside
 from shared.serving.tokens import Principal
 
@@ -164,6 +166,13 @@ class Api:
         }
         inside.mark(scope, self._principal)
         return scope
+
+
+def id_of(kind: str, text: str) -> str:
+    """An id (``std``, ``ds``, ...) that came with a link or a form, to go into a path of the API. Raises NotFound."""
+    if not re.fullmatch(f"{kind}_[0-9a-f]{{16}}", text):
+        raise NotFound(f"this is no id: {kind}_ and 16 digits are one")
+    return text
 
 
 def problem_of(reply: Reply, path: str, request_id: str) -> ApiProblem:

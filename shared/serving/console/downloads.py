@@ -9,8 +9,9 @@ from typing import Any
 from pydantic import BaseModel
 from starlette.responses import Response, StreamingResponse
 
+from shared.cells import harmless
 from shared.serving.console.api import ApiProblem
-from shared.serving.console.exports import file_name, harmless
+from shared.serving.console.exports import file_name
 from shared.serving.console.pages import Page
 
 PAGE = 1_000

@@ -8,16 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from starlette.responses import Response
 
+from shared.cells import harmless
 from shared.serving.console.charts import Chart
-
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "|", "%")
-
-
-def harmless(cell: object) -> object:
-    """A cell that no spreadsheet takes for a formula; numbers stay as they are (OWASP, CSV injection)."""
-    if isinstance(cell, str) and cell.startswith(_FORMULA) and not re.fullmatch(r"[-+]?[0-9.]+(e[-+]?[0-9]+)?", cell):
-        return "'" + cell
-    return "" if cell is None else cell
 
 
 def csv_file(name: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> Response:

@@ -9,7 +9,7 @@ from shared.errors import StateConflict
 from shared.serving.console.sessions import Session, cookie
 from shared.serving.desk import Desk
 
-COOKIE = "__Host-blindopt-flash"
+COOKIE = "__Host-blindopt-{}-flash"
 _LABEL = b"flash:"
 _SECONDS = 60
 
@@ -18,17 +18,21 @@ class Flashes:
     """Puts, takes and clears them."""
 
     def __init__(self, desk: Desk) -> None:
+        self.cookie = COOKIE.format(desk.service)
+        """Its name."""
         self._desk = desk
 
     def put(self, response: Response, session: Session, message: str, mood: str) -> None:
         """Let the next page tell ``message``."""
         told = [session.id_sha256.hex(), mood, message[:500]]
         value = self._desk.seal(_LABEL + json.dumps(told).encode()).decode()
-        response.set_cookie(COOKIE, value, max_age=_SECONDS, path="/", secure=True, httponly=True, samesite="strict")
+        response.set_cookie(
+            self.cookie, value, max_age=_SECONDS, path="/", secure=True, httponly=True, samesite="strict"
+        )
 
     def take(self, request: Request, session: Session) -> list[tuple[str, str]]:
         """Mood and text of what waits."""
-        value = cookie(request.headers.get("cookie", ""), COOKIE)
+        value = cookie(request.headers.get("cookie", ""), self.cookie)
         if not value:
             return []
         try:
@@ -40,7 +44,6 @@ class Flashes:
         whose, mood, message = json.loads(clear.removeprefix(_LABEL))
         return [(mood, message)] if whose == session.id_sha256.hex() else []
 
-    @staticmethod
-    def clear(response: Response) -> None:
+    def clear(self, response: Response) -> None:
         """They were told."""
-        response.delete_cookie(COOKIE, path="/", secure=True, httponly=True, samesite="strict")
+        response.delete_cookie(self.cookie, path="/", secure=True, httponly=True, samesite="strict")

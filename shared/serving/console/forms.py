@@ -150,5 +150,10 @@ def _shown(value: object) -> str:
     return f"{value:.0f}" if value.is_integer() and abs(value) < 1e15 else repr(value).replace("e-0", "e-")
 
 
+def encodable(text: str) -> str:
+    """Text whose halves of characters, which a form's charset may hold and no UTF-8 can, are marked as unreadable."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def _cleaned(text: str) -> str:
-    return "".join(c for c in text if c in "\r\n\t" or ord(c) >= 32)
+    return "".join(c for c in encodable(text) if c in "\r\n\t" or ord(c) >= 32)

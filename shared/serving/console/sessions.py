@@ -6,8 +6,10 @@ idle half hour end a session at once. The API takes no cookie, and pages take no
 
 import hashlib
 import hmac
+import logging
 import secrets
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,7 +17,7 @@ from typing import Any
 
 from anyio import CapacityLimiter, to_thread
 
-from shared.errors import AuditUnavailable, StateConflict, Unauthenticated
+from shared.errors import AuditUnavailable, RateLimited, StateConflict, Unauthenticated
 from shared.serving import passwords
 from shared.serving.desk import Desk
 from shared.serving.rates import Buckets
@@ -25,10 +27,14 @@ from shared.serving.store.sessions import Opened
 from shared.serving.store.users import User
 from shared.serving.tokens import Principal
 
-COOKIE = "__Host-blindopt"
+log = logging.getLogger("blindopt.logins")
+COOKIE = "__Host-blindopt-{}"
+"""With the service's name: browsers send cookies of a host to all of its ports, and two services may share one."""
 _LABEL = b"session:"  # what else is sealed under the same key opens no session
 _SEEN_SECONDS = 60.0
+_TOLD_SECONDS = 60.0
 _CHECKS_AT_ONCE = 2
+_WRONG = "the name or the password is wrong"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +65,17 @@ class Session:
 class Sessions:
     """Opens, finds and ends sessions. ``idle`` and ``life`` bound them."""
 
-    def __init__(self, desk: Desk, *, idle: timedelta, life: timedelta, logins_per_minute: int) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        *,
+        idle: timedelta,
+        life: timedelta,
+        logins_per_minute: int,
+        failed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.cookie = COOKIE.format(desk.service)
+        """Its name."""
         self._desk = desk
         self._idle = idle
         self._life = life
@@ -67,13 +83,15 @@ class Sessions:
         self._by_address = Buckets(logins_per_minute / 20, 3 * logins_per_minute)
         self._by_name = Buckets(logins_per_minute / 60, logins_per_minute)
         self._checks: CapacityLimiter | None = None
+        self._failed = failed
+        self._told: dict[str, float] = {}
 
     def of_cookie(self, header: str, *, is_use: bool = True) -> Session | None:
         """The session of a Cookie header, or None: without a cookie, with another's, with one that has ended.
 
         ``is_use``: whether a person does something; what a page fetches by itself keeps no session alive.
         """
-        value = cookie(header, COOKIE)
+        value = cookie(header, self.cookie)
         if not value:
             return None
         try:
@@ -114,16 +132,23 @@ class Sessions:
 
         Raises Unauthenticated (wrong, unknown or disabled: not told apart, and the same work), RateLimited.
         """
+        try:
+            return await self._opened(name, password, address)
+        except (Unauthenticated, RateLimited):
+            self._failed()
+            raise
+
+    async def _opened(self, name: str, password: str, address: str) -> str:
         # Right ones count as well: checking is what costs.
-        self._by_address.take(address)
-        self._by_name.take(hashlib.sha256(name.encode(errors="replace")).hexdigest())  # of one length
+        self._take(self._by_address, address, "address")
+        self._take(self._by_name, hashlib.sha256(name.encode()).hexdigest(), "name")  # of one length
         user = await to_thread.run_sync(self._known, name)
         if self._checks is None:
             self._checks = CapacityLimiter(_CHECKS_AT_ONCE)
         stored = user.password_hash if user is not None else None
         right = await to_thread.run_sync(passwords.matches, password, stored, limiter=self._checks)
         if not right or user is None or user.disabled_at is not None:
-            raise Unauthenticated("the name or the password is wrong")
+            raise Unauthenticated(_WRONG)
         secret = secrets.token_bytes(32)
         again = None
         if passwords.is_dated(user.password_hash):
@@ -131,11 +156,25 @@ class Sessions:
         await self._desk.database.write_soon(lambda db: self._begin(db, user, secret, again))
         return self._desk.seal(_LABEL + secret).decode()
 
+    def _take(self, buckets: Buckets, name: str, kind: str) -> None:
+        """Count a try; where there were too many, say so in the log, once a minute and without a name."""
+        try:
+            buckets.take(name)
+        except RateLimited:
+            now = time.monotonic()
+            if now - self._told.get(kind, -_TOLD_SECONDS) >= _TOLD_SECONDS:
+                self._told[kind] = now
+                log.warning("logins throttled", extra={"fields": {"by": kind}})
+            raise
+
     def _known(self, name: str) -> User | None:
         with self._desk.database.read() as db:
             return users.named(db, name)
 
     def _begin(self, db: Connection, user: User, secret: bytes, again: str | None) -> None:
+        known = users.named(db, user.name)  # the check took a while: what was checked may hold no more
+        if known is None or known.disabled_at is not None or known.password_hash != user.password_hash:
+            raise Unauthenticated(_WRONG)
         now = self._desk.clock()
         sessions.add(db, Opened(hashlib.sha256(secret).digest(), user.id, now, now + self._life))
         if again is not None:

@@ -16,10 +16,10 @@ from starlette.types import Scope
 from shared.errors import BlindoptError, Forbidden, Invalid, NotFound, RateLimited, Unauthenticated
 from shared.serving.console.api import ApiProblem
 from shared.serving.console.flashes import Flashes
-from shared.serving.console.forms import CSRF, Form, same
+from shared.serving.console.forms import CSRF, Form, encodable, same
 from shared.serving.console.pages import ROOT, Entry, Page, Pages, Trail
 from shared.serving.console.render import Renderer
-from shared.serving.console.sessions import COOKIE, Session, Sessions
+from shared.serving.console.sessions import Session, Sessions
 from shared.serving.desk import Desk
 from shared.serving.problems import as_ours
 from shared.serving.settings import ServiceSettings
@@ -62,8 +62,10 @@ class Console:
         self._sessions: Sessions
         self._tls = False
 
-    def open(self, app: FastAPI, desk: Desk, settings: ServiceSettings) -> "Console":
-        """Give it what it needs of the service; itself."""
+    def open(
+        self, app: FastAPI, desk: Desk, settings: ServiceSettings, failed: Callable[[], None] = lambda: None
+    ) -> "Console":
+        """Give it what it needs of the service, and what to call when a login has failed; itself."""
         self.app = app
         self.flashes = Flashes(desk)
         self._sessions = Sessions(
@@ -71,6 +73,7 @@ class Console:
             idle=timedelta(minutes=settings.session_idle_minutes),
             life=timedelta(hours=settings.session_hours),
             logins_per_minute=settings.logins_per_minute,
+            failed=failed,
         )
         return self
 
@@ -191,7 +194,7 @@ class Console:
     async def _login(self, request: Request) -> Response:
         _same_origin(request)
         data = await request.form(max_files=0, max_fields=10, max_part_size=4_096)
-        name, password = (str(data.get(field) or "") for field in ("name", "password"))
+        name, password = (encodable(str(data.get(field) or "")) for field in ("name", "password"))
         address = (request.scope.get("client") or ("",))[0]
         try:
             value = await self._sessions.open(name.strip(), password, address)
@@ -205,23 +208,25 @@ class Console:
         if request.state.session is not None:  # never two from one browser
             await self._sessions.end(request.state.session)
         response = RedirectResponse(_inside(str(data.get("next") or "")), 303)
-        response.set_cookie(COOKIE, value, path="/", secure=True, httponly=True, samesite="strict")
+        response.set_cookie(self._sessions.cookie, value, path="/", secure=True, httponly=True, samesite="strict")
         return response
 
     async def _logout(self, request: Request) -> Response:
+        _same_origin(request)
         session: Session | None = request.state.session
-        if session is not None:
+        response = RedirectResponse(LOGIN, 303)
+        if session is not None:  # what another site sends comes without the cookie, and must not take it away
             await self._form(request, session)
             await self._sessions.end(session)
-        response = RedirectResponse(LOGIN, 303)
-        response.delete_cookie(COOKIE, path="/", secure=True, httponly=True, samesite="strict")
+            response.delete_cookie(self._sessions.cookie, path="/", secure=True, httponly=True, samesite="strict")
         return response
 
     def _login_page(self, request: Request, error: str = "", status: int = 200, *, name: str = "") -> Response:
         host = (request.url.hostname or "").lower()
         local = host in ("localhost", "127.0.0.1", "::1", "[::1]") or host.endswith(".localhost")
         target = _inside(request.query_params.get("next", ""))
-        insecure = request.url.scheme != "https" and not local
+        # Browsers say where a request comes from to TLS and to the machine itself alone: so they do through a proxy.
+        insecure = request.url.scheme != "https" and not local and "sec-fetch-site" not in request.headers
         return self._renderer.page(
             None, "login.html", status, title="Log in", error=error, name=name, next=target, insecure=insecure
         )

@@ -9,7 +9,7 @@ import pytest
 
 from curator_service import console
 from shared import wire
-from shared.client import OwnerClient, StudyClient
+from shared.client import MeasurerClient, OwnerClient, StudyClient
 
 MARKUP, FORMULA, TURNED = '<script>alert("1")</script>', "=HYPERLINK(1)", "עברית"
 CSV = "\n".join(
@@ -197,6 +197,18 @@ def test_steps_carry_what_others_hold_and_a_refusal_returns_to_the_step_that_is_
     assert (kept["name"], kept["lower_0"], kept["upper_1"], kept["column"]) == (STEPS["data"]["name"], "0", "4", "y")
 
 
+def test_an_id_in_a_link_or_a_form_is_one_before_it_is_part_of_a_path(owner, dataset, study):
+    """Each of these would ask the API something else, with the rights of whoever follows the link."""
+    for query in (f"from={study[0]}/account", f"dataset={dataset}/ledger", "dataset=../meta", f"from={study[0]}%3Fx"):
+        assert owner.get(f"/studies/new?{query}").status_code == 404
+    assert owner.get(f"/studies/new?dataset={dataset}").status_code == 200
+    owner.submit("/studies/new", dataset_id=f"{dataset}/ledger", name="n")
+    assert "There is no such dataset" in owner.shown
+    owner.get("/inbox/table")
+    sent = owner.form("/logout") | {"_key": "0" * 32, "value_x": "1", "query_x": f"../studies/{study[0]}:close?"}
+    assert owner.send("POST", "/console/inbox/table", data=sent).status_code == 404
+
+
 def test_a_draft_that_is_sent_twice_is_made_once(owner, dataset, service):
     _draft(owner, dataset, "column")
     review = owner.text
@@ -380,6 +392,39 @@ def test_an_answer_that_was_none_is_taken_back_and_another_in_its_place_is_charg
         assert "telling another answer costs epsilon again" in measurer.shown
         measurer.submit(f"{where}:answer", value="121")
         assert "It cost epsilon 0.5" in measurer.shown
+
+
+@pytest.mark.parametrize("page", ["/inbox?after={before}", "/inbox/{id}"])
+def test_a_form_of_an_open_measurement_never_corrects_what_another_told_meanwhile(measurer, service, study, page):
+    query = _ask(service, study, f"meanwhile {page}", 12)
+    with MeasurerClient(service.url, service.token) as other, OwnerClient(service.url, service.token) as owner:
+        (mine,) = other.inbox(query_id=query)
+        measurer.get(page.format(before=mine.seq - 1, id=mine.id))
+        sent = measurer.form(action := f"/inbox/{mine.id}:answer")
+        other.answer(query, wire.AnswerCreate(values=[wire.Measured(measurement_id=mine.id, value=100.0)]))
+        before = list(owner.ledger(study[0])), other.measurement(mine.id)
+        measurer.send("POST", "/console" + action, data=sent | {"value": "110"})
+        assert measurer.status == 409
+        assert "Somebody answered it meanwhile" in measurer.shown
+        assert (list(owner.ledger(study[0])), other.measurement(mine.id)) == before
+        # What is shown now tells the other's value, and corrects that.
+        stale = measurer.form(action)
+        assert (stale["act"], stale["version"], stale["value"]) == ("correct", "1", "110")
+        other.correct(query, wire.AnswerCreate(values=[wire.Measured(measurement_id=mine.id, value=101.0)]))
+        measurer.send("POST", "/console" + action, data=stale)
+        assert (measurer.status, other.measurement(mine.id).value) == (409, 101.0)
+
+
+def test_the_same_answer_form_sent_twice_is_one_answer_and_no_error(measurer, service, study):
+    query = _ask(service, study, "twice", 13)
+    with MeasurerClient(service.url, service.token) as other:
+        (mine,) = other.inbox(query_id=query)
+        measurer.get(f"/inbox/{mine.id}")
+        sent = measurer.form(action := f"/inbox/{mine.id}:answer") | {"value": "110"}
+        for _ in range(2):
+            measurer.send("POST", "/console" + action, data=sent)
+            assert f"Saved record {mine.record}" in measurer.shown
+        assert other.measurement(mine.id).version == 1
 
 
 def test_a_table_with_one_wrong_cell_keeps_every_cell_and_stores_nothing(measurer, service, study):

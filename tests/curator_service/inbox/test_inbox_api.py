@@ -174,6 +174,23 @@ def test_a_correction_releases_and_charges_what_changed_and_nothing_else(private
     assert (private.reply(query.id), private.of(query.id), told_of(private)) == before
 
 
+def test_a_correction_of_what_was_told_anew_meanwhile_changes_and_charges_nothing(private):
+    query = private.ask(54)
+    items = private.of(query.id)
+    private.measurer.answer(query.id, told(items, 1.0))
+
+    def decided_on(version, value):
+        one = wire.Measured(measurement_id=items[0].id, value=value, expected_version=version)
+        return wire.AnswerCreate(values=[one])
+
+    private.measurer.correct(query.id, decided_on(1, 2.0))
+    before = private.reply(query.id), private.of(query.id), told_of(private)
+    error = refused(private.measurer.correct, query.id, decided_on(1, 3.0))
+    assert error.remote_status == 409
+    assert "meanwhile" in str(error)
+    assert (private.reply(query.id), private.of(query.id), told_of(private)) == before
+
+
 def test_a_correction_before_the_modeler_was_told_costs_nothing(private):
     query = private.ask(61, 62)
     items = private.of(query.id)

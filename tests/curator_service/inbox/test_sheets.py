@@ -13,6 +13,7 @@ from curator_service.service import sheets
 from shared import wire
 from shared.errors import Invalid, Remote
 from tests.curator_service.inbox.asked import LAPLACE
+from tests.curator_service.inbox.house import House
 
 HOSTILE = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", " =1", "\uff1d1", "|calc", "%x", "\u202e=1", "\u200b=1", "\ufeff=x"]
 
@@ -38,18 +39,6 @@ def test_no_text_is_run_or_turned_round_by_a_spreadsheet(text):
     for cell in (*header, *line):
         assert not cell.lstrip().startswith(("=", "+", "-", "@", "|", "%", "\uff1d"))
         assert not set(cell) & set("\u202e\u200b\ufeff\u2066")
-
-
-@settings(deadline=None, derandomize=True)
-@given(st.text(max_size=50))
-def test_whatever_a_text_says_a_cell_begins_harmlessly(text):
-    cell = sheets.plain(text)
-    assert (
-        not cell.lstrip("\u200b\ufeff")
-        .lstrip()
-        .startswith(("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20"))
-    )
-    assert sheets.plain(cell) == cell
 
 
 def test_shown_columns_keep_their_values_and_hide_no_other_column():
@@ -93,6 +82,17 @@ def test_a_cell_that_is_wrong_is_named_by_line_and_column_and_never_quoted(colum
     (fault,) = sheets.read(text.getvalue().encode()).faults
     assert (fault["line"], fault["column"]) == (3, column)
     assert not cell or cell not in fault["message"]
+
+
+def test_a_cell_of_fifty_thousand_digits_is_refused_by_its_length():
+    """Its digits are not looked at: whole, it would be the number 1."""
+    (fault,) = sheets.read(f"measurement_id,value\n{ID},{'0' * 50_000}1\n".encode()).faults
+    assert (fault["line"], fault["column"]) == (2, "value")
+
+
+def test_a_line_without_end_is_refused_before_it_is_taken_apart():
+    with pytest.raises(Invalid, match="longer than"):
+        sheets.read(b"measurement_id,value," + b"x," * 40_000)
 
 
 def test_lines_that_contradict_themselves_or_each_other_are_refused():
@@ -165,6 +165,69 @@ def test_a_spreadsheet_is_tried_then_taken_whole(study):
     assert len(study.reply(queries[1].id).answers) == 1
     assert study.modeler.query(queries[2].id)[0].state == "pending"
     study.answer(queries[2].id, 1.0)
+
+
+@pytest.fixture
+def house(tmp_path):
+    made = House(tmp_path)
+    yield made
+    made.close()
+
+
+def _asked(house, small, study_of, queries):
+    """Open queries of one row each, and the file that answers them."""
+    study = house.open(small.csv, study_of)
+    asked = [house.ask(study, [row]) for row in range(queries)]
+    file = house.send("measurer", "GET", "/v1/inbox.csv").content
+    return asked, filled(file, *[("1.5", "", "")] * (len(rows_of(file)) - 1))
+
+
+def _import(house, file, *, dry=False):
+    path = f"/v1/inbox:import?dry_run={'true' if dry else 'false'}"
+    return house.send("measurer", "POST", path, content=file, headers={"content-type": "text/csv"})
+
+
+def test_a_dry_run_of_an_import_takes_no_write_turn(house, small, study_of, monkeypatch):
+    """The control: the import itself takes one."""
+    _, file = _asked(house, small, study_of, 3)
+    turns, real = [], house.desk.database.submit
+    monkeypatch.setattr(house.desk.database, "submit", lambda work: turns.append(work) or real(work))
+    dry = _import(house, file, dry=True)
+    assert dry.json() == {"dry_run": True, "answered": 3, "declined": 0, "blank": 0, "queries": 3}
+    assert turns == []
+    assert _import(house, file).json() == dry.json() | {"dry_run": False}
+    assert turns
+
+
+def test_a_file_may_tell_of_so_many_queries_and_no_more_are_exported(house, small, study_of, monkeypatch):
+    monkeypatch.setattr(wire, "IMPORT_QUERIES_MAX", 3)
+    asked, file = _asked(house, small, study_of, 4)
+    assert len(rows_of(file)) == 1 + 3
+    (last,) = house.items(asked[3])
+    more = file + filled(file, *[("1.5", "", "")] * 3).splitlines()[1].replace(
+        rows_of(file)[1][0].encode(), last["id"].encode()
+    )
+    for dry in (True, False):
+        refused = _import(house, more, dry=dry)
+        assert refused.status_code == 422
+        assert "3 queries at most" in refused.json()["detail"]
+    assert _import(house, file).json()["queries"] == 3
+    assert [item["state"] for query in asked for item in house.items(query)] == ["answered"] * 3 + ["open"]
+
+
+def test_one_file_is_read_at_a_time(house, small, study_of, monkeypatch):
+    _, file = _asked(house, small, study_of, 1)
+    real = sheets.read
+
+    def meanwhile(body):
+        monkeypatch.setattr(sheets, "read", real)
+        others.append(_import(house, file))
+        return real(body)
+
+    others = []
+    monkeypatch.setattr(sheets, "read", meanwhile)
+    assert _import(house, file).is_success
+    assert (others[0].status_code, others[0].json()["code"]) == (503, "busy")
 
 
 def test_one_wrong_line_and_nothing_is_stored(study, curator):

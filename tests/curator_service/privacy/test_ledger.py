@@ -385,7 +385,7 @@ class Studied(RuleBasedStateMachine):
 
     @initialize(chosen=st.sampled_from(SPECS))
     def open(self, chosen):
-        owner = Principal(id="usr_1", kid="0" * 16, role="owner", name="o")
+        _, owner = self.desk.issue("owner", "o", days=1)
         upload = Upload(name="d", public=True, columns=None, filename="d.csv")
         dataset = self.curator.datasets.register(self._asked(owner), upload, io.BytesIO(DATA))
         self.spec = study(dataset_id=wire.DatasetView.model_validate_json(dataset.body).id, **chosen)

@@ -22,6 +22,7 @@ LABELS = {
     "blindopt_request_seconds_bucket": {"method", "route", "le"},
     "blindopt_request_seconds_count": {"method", "route"},
     "blindopt_request_seconds_sum": {"method", "route"},
+    "blindopt_login_failed_total": set(),
     "blindopt_jobs": {"kind", "state"},
 }
 DESKS = {"curator": (curator_desk, CuratorSettings), "modeler": (modeler_desk, ModelerSettings)}
@@ -38,8 +39,8 @@ def _samples(text):
         if line.startswith("#"):
             assert re.fullmatch(r"# (HELP|TYPE) blindopt_\w+ .*", line)
             continue
-        name, labels, value = re.fullmatch(r"(\w+)\{(.*)\} (\S+)", line).groups()
-        found.append((name, dict(re.findall(r'(\w+)="([^"]*)"', labels)), float(value)))
+        name, labels, value = re.fullmatch(r"(\w+)(\{.*\})? (\S+)", line).groups()
+        found.append((name, dict(re.findall(r'(\w+)="([^"]*)"', labels or "")), float(value)))
     return found
 
 
@@ -145,10 +146,13 @@ def test_counts_are_those_of_what_was_asked(parties, played):
     with curator.http() as http:
         for _ in range(3):
             assert http.get("/v1/tunings/tun_0000000000000000").status_code == 404
+        form = {"name": "zq_nobody", "password": "zq_guess"}
+        assert http.post("/console/login", data=form, headers={"origin": curator.url}).status_code == 401
     after = {(n, *sorted(labels.items())): v for n, labels, v in _samples(_read(curator, curator.token))}
     labels = ("method", "GET"), ("route", "/v1/tunings/{tuning_id}")
     asked, timed = ("blindopt_requests_total", *labels, ("status", "4xx")), ("blindopt_request_seconds_count", *labels)
     assert [after[key] - before[key] for key in (asked, timed)] == [3, 3]
+    assert after["blindopt_login_failed_total",] - before["blindopt_login_failed_total",] == 1
     assert after["blindopt_jobs", ("kind", "tuning"), ("state", "completed")] == 1
     queries = ("blindopt_requests_total", ("method", "POST"), ("route", "/v1/studies/{study_id}/queries"))
     assert after[*queries, ("status", "2xx")] == 1 + 5

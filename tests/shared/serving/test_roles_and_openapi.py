@@ -115,6 +115,7 @@ ALLOWED = {
         **{f"GET {STUDY}/{account}": READERS for account in ("ledger", "exposure", "accounting")},
         **{f"GET {STUDY}/{account}": READERS for account in ("account", "ledger/curve", "exposure/histogram")},
         "GET /v1/accounts": READERS,
+        "GET /v1/jobs": OWNER,
         "POST /v1/studies:check": OWNER,
         "GET /v1/audit/verification": READERS,
         "POST /v1/audit:verify": READERS,

@@ -1,6 +1,7 @@
 """Who is let in at a console, for how long, and what a form must show."""
 
 import asyncio
+from urllib.parse import urlencode
 
 import pytest
 from argon2 import extract_parameters
@@ -14,7 +15,7 @@ from shared.serving.tokens import Principal
 from tests.shared.serving.console import things
 from tests.shared.serving.console.conftest import FROM_HERE, Browser
 
-COOKIE = "__Host-blindopt"
+COOKIE = "__Host-blindopt-curator"
 
 
 def _is_in(browser):
@@ -73,6 +74,51 @@ def test_a_disabled_user_is_out_at_once_and_the_principal_is_live_no_more(owner,
     with desk.database.read() as db, pytest.raises(Unauthenticated):
         desk.check_live(db, principal)
     assert owner.login("ann").status_code == 401
+
+
+def _kinds(app):
+    with app.state.desk.database.read() as db:
+        return [entry.record["kind"] for entry in logs.walk(db)]
+
+
+def _withheld(body, then):
+    """A body whose end is sent after something else was done."""
+
+    async def parts():
+        yield body[:5]
+        await asyncio.to_thread(then)
+        yield body[5:]
+
+    return parts()
+
+
+def test_a_body_that_comes_after_the_token_was_revoked_does_nothing(browser, app):
+    desk = app.state.desk
+    token, _ = desk.issue("owner", "robot", days=1)
+    headers = {"authorization": f"Bearer {token.text}", "idempotency-key": "k", "content-type": "application/json"}
+    body = b'{"name": "late", "size": 1}'
+
+    def revoke():
+        desk.database.write(lambda db: desk.withdraw(db, token.kid, actor="cli"))
+
+    assert browser.send("POST", "/v1/things", content=_withheld(body, lambda: None), headers=headers).is_success
+    late = headers | {"idempotency-key": "late"}
+    assert browser.send("POST", "/v1/things", content=_withheld(body, revoke), headers=late).status_code == 401
+    assert _kinds(app).count("thing.made") == 1
+
+
+def test_a_form_whose_end_comes_after_the_user_was_disabled_does_nothing(owner, app, clock):
+    owner.get("/console/things")
+    form = {"_csrf": owner.hidden("_csrf"), "_key": owner.hidden("_key"), "name": "late", "size": "1"}
+    headers = FROM_HERE | {"content-type": "application/x-www-form-urlencoded"}
+
+    def disable():
+        app.state.desk.database.write(lambda db: users.disable(db, "usr_ann", clock()))
+
+    body = urlencode(form).encode()
+    reply = owner.send("POST", "/console/things", content=_withheld(body, disable), headers=headers)
+    assert reply.is_client_error
+    assert "thing.made" not in _kinds(app)
 
 
 def test_a_tampered_or_foreign_cookie_opens_nothing(owner, app):
@@ -137,6 +183,85 @@ def test_tries_are_throttled_by_name_and_by_address(app, monkeypatch):
     assert codes[:19] == [401] * 19  # 30 at once in all, 11 are gone
     assert codes[20:] == [429] * 20
     assert other.login("moe", "guess").status_code == 401
+
+
+def test_throttled_logins_are_told_to_the_log_once_and_failed_ones_are_counted(app, monkeypatch, caplog):
+    monkeypatch.setattr(passwords, "matches", lambda password, stored: False)
+    failed = []
+    monkeypatch.setattr(app.state.front._sessions, "_failed", lambda: failed.append(1))
+    browser = Browser(app, "10.0.0.9")
+    with caplog.at_level("WARNING", logger="blindopt.logins"):
+        for _ in range(15):
+            browser.login("ann", "guess of ann's")
+    (told,) = caplog.records
+    assert (told.getMessage(), told.fields) == ("logins throttled", {"by": "name"})
+    assert len(failed) == 15
+
+
+def test_a_login_that_began_before_the_password_was_changed_opens_nothing_and_changes_no_hash(
+    browser, app, clock, monkeypatch
+):
+    desk, real = app.state.desk, passwords.matches
+    new = passwords.hash_of("another long enough password")
+
+    def slow(password, stored):
+        right = real(password, stored)
+        desk.database.write(lambda db: users.set_hash(db, "usr_ann", new))
+        return right
+
+    monkeypatch.setattr(passwords, "matches", slow)
+    monkeypatch.setattr(passwords, "is_dated", lambda stored: True)
+    assert browser.login("ann").status_code == 401
+    with desk.database.read() as db:
+        assert users.named(db, "ann").password_hash == new
+    assert browser.cookies == {}
+    assert "session.opened" not in _kinds(app)
+
+
+def test_a_login_that_began_before_the_user_was_disabled_opens_nothing(browser, app, clock, monkeypatch):
+    desk, real = app.state.desk, passwords.matches
+
+    def slow(password, stored):
+        desk.database.write(lambda db: users.disable(db, "usr_ann", clock()))
+        return real(password, stored)
+
+    monkeypatch.setattr(passwords, "matches", slow)
+    assert browser.login("ann").status_code == 401
+    assert "session.opened" not in _kinds(app)
+
+
+@pytest.mark.parametrize("field", ["name", "password"])
+def test_a_login_with_half_a_character_is_a_wrong_one(browser, field):
+    """UTF-7 spells it; no name that is kept and no hash can hold it."""
+    boundary, sent = "b", {"name": "ann", "password": things.PASSWORD} | {field: "+2AA-"}
+    parts = [f'--{boundary}\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n' for k, v in sent.items()]
+    kind = {"content-type": f"multipart/form-data; boundary={boundary}; charset=utf-7"}
+    body = "".join([*parts, f"--{boundary}--\r\n"])
+    assert browser.send("POST", "/console/login", content=body, headers=FROM_HERE | kind).status_code == 401
+
+
+def test_two_consoles_on_one_host_do_not_end_each_others_sessions(owner, tmp_path, clock):
+    """A browser sends a host's cookies to each of its ports."""
+    app = things.build(tmp_path / "other", clock, "modeler")
+    other = Browser(app, cookies=owner.cookies)
+    assert other.login("ann").status_code == 303
+    assert _is_in(other)
+    assert _is_in(owner)
+    assert other.post("/console/logout", page="/console/").status_code == 303
+    assert not _is_in(other)
+    assert _is_in(owner)
+    app.state.desk.database.close()
+
+
+def test_a_logout_sent_by_another_site_sets_no_cookie(owner, app):
+    """It comes without the cookie, and a reply that deletes it would log out who was led there."""
+    elsewhere = {"origin": "http://evil.example", "sec-fetch-site": "cross-site"}
+    reply = Browser(app).send("POST", "/console/logout", headers=elsewhere)
+    assert reply.status_code == 403
+    assert "set-cookie" not in reply.headers
+    reply = Browser(app).send("POST", "/console/logout", headers=FROM_HERE)
+    assert (reply.status_code, "set-cookie" in reply.headers) == (303, False)
+    assert _is_in(owner)
 
 
 def test_a_form_of_another_session_another_site_or_none_does_nothing(owner, app):
@@ -226,6 +351,8 @@ def test_a_login_from_a_plain_address_says_that_tls_is_needed(app):
     assert "needs TLS" not in browser.get("/console/login").text
     assert "needs TLS" in browser.get("http://curator.example/console/login").text
     assert "needs TLS" not in browser.get("https://curator.example/console/login").text
+    behind = browser.get("http://curator.example/console/login", headers={"sec-fetch-site": "none"})  # a proxy with TLS
+    assert "needs TLS" not in behind.text
     assert FROM_HERE["origin"].startswith("http://127.0.0.1")
 
 

@@ -245,15 +245,13 @@ def _stored() -> str:
     return passwords.hash_of(PASSWORD)
 
 
-def build(folder: Path, clock: Clock | None = None, **chosen: object) -> FastAPI:
-    """The service over ``folder``, with three people who know ``PASSWORD``."""
+def build(folder: Path, clock: Clock | None = None, kind: str = "curator", **chosen: object) -> FastAPI:
+    """The service over ``folder``, with three people who know ``PASSWORD``; ``kind`` is in the names of its cookies."""
     clock = clock or Clock()
     settings = Settings(data_dir=folder, **chosen)
     database = Database(folder / "things.sqlite", (METADATA,), append_only=APPEND_ONLY)
     keys = folder / "secrets"
-    desk = Desk(
-        database, Seal(keys / "seal.key"), signer(keys / "log.key", "curator"), clock, kept=folder / "checkpoint"
-    )
+    desk = Desk(database, Seal(keys / "seal.key"), signer(keys / "log.key", kind), clock, kept=folder / "checkpoint")
     for name, role in WHO.items():
         user = User(f"usr_{name}", name, role, _stored(), stamp(clock()), None)
         database.write(lambda db, user=user: users.add(db, user))

@@ -1,0 +1,112 @@
+"""Handlers of pages over an API that the test plays: what each asks, and whose message each tells."""
+
+import asyncio
+from functools import partial
+from types import SimpleNamespace
+
+from curator_service.console import home, log, studies
+from shared import wire
+from shared.serving.console import ApiProblem, Form
+from tests.curator_service.inbox.asked import draft
+from tests.curator_service.inbox.house import House
+
+STUDY = "std_0123456789abcdef"
+
+
+class Api:
+    """Answers from a table; keeps what was asked."""
+
+    def __init__(self, **told):
+        self.told, self.asked = told, []
+
+    async def get(self, path, **query):
+        self.asked.append(path)
+        name = path.rpartition("/")[2]
+        return {"next_page_token": None, "open": 0, name: self.told.get(name, [])}
+
+
+def _page(api, **more):
+    return SimpleNamespace(api=api, may=lambda *roles: True, path={"study_id": STUDY}, **more)
+
+
+def _accounts(count, **more):
+    return [{"study_id": f"std_{n:016x}", "name": "s", "state": "open", "opened_at": "x", **more} for n in range(count)]
+
+
+def test_the_first_page_asks_as_much_for_many_studies_as_for_one(monkeypatch):
+    """It is asked each second."""
+    monkeypatch.setattr(home, "shares", lambda account: [])
+    job = {"kind": "forecast", "id": "fct_1", "study_id": STUDY, "name": "n", "progress": 0.5}
+    asked = []
+    for count in (1, 50):
+        api = Api(accounts=_accounts(count), jobs=[job])
+        told = asyncio.run(home._waiting(_page(api)))
+        assert told["jobs"] == [job | {"what": "Forecast", "path": f"/studies/{STUDY}/forecasts/fct_1"}]
+        asked.append(api.asked)
+    assert asked[0] == asked[1]
+
+
+def test_the_log_asks_for_grants_of_the_newest_studies_alone_and_keeps_the_one_that_is_looked_at():
+    grants = [{"id": "grt_1", "name": "m"}]
+    api = Api(accounts=[*_accounts(60), *_accounts(60, opened_at=None)], grants=grants)
+    found = asyncio.run(log._grants(_page(api), "grt_2"))
+    assert found == [("grt_2", "grt_2"), ("grt_1", "s: m")]
+    assert len(api.asked) == 1 + 20
+    assert api.asked[1] == f"/v1/studies/std_{59:016x}/grants"
+    assert asyncio.run(log._grants(_page(api), "grt_1")) == [("grt_1", "s: m")]
+
+
+def test_two_tabs_that_release_are_each_told_of_their_own(monkeypatch):
+    problem = wire.Problem(
+        type="x", title="x", status=409, detail="it is being drawn", instance="/", code="state_conflict",
+        retryable=False, request_id="0" * 32,
+    )  # fmt: skip
+
+    class Releasing(Api):
+        async def post(self, path, body=None, *, key):
+            await asyncio.sleep(0.05 if key == "second" else 0.1)
+            if key == "second":
+                raise ApiProblem(problem, {})
+
+    def tab(key):
+        page = _page(Releasing(), go=lambda where, message, mood="good": message)
+        return studies.release(page, Form(key, {"sure": ["yes"]}))
+
+    async def both():
+        return await asyncio.gather(tab("first"), tab("second"))
+
+    assert asyncio.run(both()) == [
+        "Released: the study is open. Now give a modeler a grant.",
+        "Nothing was released. it is being drawn",
+    ]
+    assert studies._failures == {}
+    monkeypatch.setattr(studies, "_WAIT_SECONDS", 0.01)  # both go on after their pages
+
+    async def then():
+        told = await both()
+        await asyncio.sleep(0.2)
+        return told
+
+    assert all("being drawn" in told for told in asyncio.run(then()))
+    assert studies._failures.pop(STUDY) == "Nothing was released. it is being drawn"
+    assert not studies._under_way
+
+
+# --- what it asks -------------------------------------------------------------------------------------
+
+
+def test_jobs_under_way_are_those_of_all_studies(tmp_path, small, monkeypatch):
+    house = House(tmp_path)
+    monkeypatch.setattr(house.curator.forecasts, "_queue", SimpleNamespace(put=lambda identity: None))
+    identity = house.open(small.csv, partial(draft, small))
+    begun = house.done("owner", "POST", f"/v1/studies/{identity}/forecasts", json={})
+    house.curator.releases._drawing[identity] = 0.25
+    jobs = house.done("owner", "GET", "/v1/jobs")["jobs"]
+    assert [(job["kind"], job["id"], job["study_id"], job["name"], job["progress"]) for job in jobs] == [
+        ("release", identity, identity, "by hand", 0.25),
+        ("forecast", begun["id"], identity, "by hand", 0.0),
+    ]
+    house.done("owner", "POST", f"/v1/studies/{identity}/forecasts/{begun['id']}:cancel")
+    house.curator.releases._drawing.clear()
+    assert house.done("owner", "GET", "/v1/jobs") == {"jobs": []}
+    house.close()
