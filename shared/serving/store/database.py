@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import logging
 import sqlite3
 import threading
 import time
@@ -20,6 +21,7 @@ from shared.serving.store.prepared import Prepared, raw
 
 __all__ = ["Connection", "Database", "StoreFault", "only_process"]
 
+log = logging.getLogger("blindopt.database")
 T = TypeVar("T")
 SCHEMA_VERSION = 6
 GROUP_MAX = 64
@@ -74,6 +76,7 @@ class Database:
         self._looking = sqlite3.connect(
             f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False, timeout=5
         )
+        self._looking.execute("SELECT count(*) FROM sqlite_master")  # opens its files now, while there is room
 
     def attach(self) -> None:
         """Let the running event loop's thread run all writes from now on."""
@@ -111,7 +114,10 @@ class Database:
         return future
 
     def after_commit(self, act: Callable[[], None]) -> None:
-        """Run ``act`` after each commit, before the next transaction. It must be quick and raise nothing."""
+        """Run ``act`` after each commit, before the next transaction. It must be quick.
+
+        What it raises is logged and changes nothing: what was written is durable by then.
+        """
         self._committed = act
 
     def look(self, statement: Prepared, **values: Any) -> Any:
@@ -135,8 +141,12 @@ class Database:
         self._committer.submit(self._commit_group, done)
 
     def _commit_group(self, done: "_Done") -> None:
-        done = self._commit(done)
-        self._lock.release()
+        try:
+            done = self._commit(done)
+        except Exception as error:  # nobody may wait for ever for a commit that is not coming
+            done = _failed(done, _ours(error))
+        finally:
+            self._lock.release()
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._group_ended, done)
 
@@ -181,15 +191,18 @@ class Database:
             connection.execute("COMMIT")
         except Exception as error:
             return self._lost(connection, done, error)
-        self._committed()
+        try:
+            self._committed()
+        except Exception as error:  # all is durable: whoever waits for it is told so
+            log.error("what follows a commit failed", extra={"fields": {"kind": type(error).__name__}})
         return done
 
     @staticmethod
     def _lost(connection: sqlite3.Connection, done: "_Done", error: Exception) -> "_Done":
-        failure = _ours(error)
         if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        return [(future, None, earlier or failure) for future, _, earlier in done]
+            with suppress(sqlite3.Error):  # the next transaction fails then, and takes it back
+                connection.execute("ROLLBACK")
+        return _failed(done, _ours(error))
 
     @staticmethod
     def _settle(done: "_Done") -> None:
@@ -257,6 +270,10 @@ class Database:
 _Future = Union[Future[Any], "asyncio.Future[Any]"]
 _Item = tuple[Callable[[Connection], Any], _Future]
 _Done = list[tuple[_Future, Any, Exception | None]]
+
+
+def _failed(done: _Done, failure: Exception) -> _Done:
+    return [(future, None, earlier or failure) for future, _, earlier in done]
 
 
 def _ours(error: Exception) -> Exception:

@@ -46,7 +46,7 @@ _shared = Table(
     PrimaryKeyConstraint("grant_id", "seq"),
 )
 _BYTES = ("body", "leaf", "peaks")
-_LAST = Prepared(select(_log.c.seq, _log.c.peaks).order_by(_log.c.seq.desc()).limit(1))
+LAST = Prepared(select(_log.c.seq, _log.c.peaks).order_by(_log.c.seq.desc()).limit(1))
 _ADD = Prepared(_log.insert())
 _LAST_SHARED = Prepared(
     select(_shared.c.seq, _shared.c.peaks)
@@ -67,7 +67,7 @@ def append(
     exchange: Exchange | None = None,
 ) -> Entry:
     """Add one record to the service's own log. ``details`` must hold no private value: auditors read it."""
-    seq, peaks = _next(_LAST.one(db))
+    seq, peaks = _next(LAST.one(db))
     record: dict[str, Any] = {"v": 1, "seq": seq, "time": stamp(now), "kind": kind, "actor": actor}
     if details:
         record["details"] = dict(details)
@@ -156,8 +156,12 @@ def grants(db: Connection) -> list[str]:
 
 def head(db: Connection, grant_id: str | None = None) -> Head:
     """Size and root, from the last stored frontier."""
-    row = _LAST.one(db) if grant_id is None else _LAST_SHARED.one(db, grant=grant_id)
-    return EMPTY if row is None else Head(row.seq + 1, audit.root(_frontier(row.peaks)).hex())
+    return head_of(LAST.one(db) if grant_id is None else _LAST_SHARED.one(db, grant=grant_id))
+
+
+def head_of(last: Any) -> Head:
+    """The same from the last record's row (``LAST``), or from None where there is none."""
+    return EMPTY if last is None else Head(last.seq + 1, audit.root(_frontier(last.peaks)).hex())
 
 
 def root_at(db: Connection, grant_id: str | None, size: int) -> str | None:

@@ -1,0 +1,140 @@
+"""What goes wrong beside a commit, or at the end of a service, leaves nobody waiting and nothing undone."""
+
+import asyncio
+import os
+import resource
+from contextlib import contextmanager
+
+import pytest
+
+from shared.serving.desk import Desk
+from shared.serving.seal import Seal, signer
+from shared.serving.store.database import Database
+from tests.shared.serving.test_store import METADATA, NOW, TABLES, curator_base, logs
+
+WAIT = 20.0
+
+
+@pytest.fixture
+def database(tmp_path):
+    opened = Database(tmp_path / "data" / "x.sqlite", (METADATA, curator_base.METADATA), append_only=TABLES)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def desk(database, tmp_path, monkeypatch):
+    monkeypatch.setattr("shared.serving.kept._SECONDS", 0.0)  # a checkpoint with each commit
+    key = signer(tmp_path / "log.key", "curator")
+    made = Desk(database, Seal(tmp_path / "seal.key"), key, lambda: NOW, kept=tmp_path / "checkpoint")
+    made.guard()
+    return made
+
+
+@contextmanager
+def no_descriptors():
+    """This process may open no further file."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 16, limits[1]))
+    held = []
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            while True:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+        yield
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def _record(db):
+    logs.append(db, "test", actor="a", now=NOW)
+
+
+def _recorded(database):
+    with database.read() as db:
+        return logs.head(db).size
+
+
+def test_a_commit_without_a_free_descriptor_is_a_commit(desk):
+    """The checkpoint that follows it cannot be written then; the next one is."""
+    database = desk.database
+
+    async def serve():
+        database.attach()
+        await database.write_soon(_record)
+        database._reader.dispose()  # the pool of readers would need a new connection
+        with no_descriptors():
+            await asyncio.wait_for(database.write_soon(_record), WAIT)
+        await asyncio.wait_for(database.write_soon(_record), WAIT)
+        await database.finish()
+
+    asyncio.run(serve())
+    assert _recorded(database) == 3
+    assert desk._kept.head().size == 3
+
+
+def test_slow_readers_keep_no_write_waiting(desk):
+    """As many as the pool has connections, and as many as it may make beside them."""
+    database = desk.database
+
+    async def serve():
+        database.attach()
+        readers = [database.read() for _ in range(18)]
+        for reader in readers:
+            reader.__enter__()
+        try:
+            await asyncio.wait_for(database.write_soon(_record), WAIT)
+        finally:
+            for reader in readers:
+                reader.__exit__(None, None, None)
+        await database.finish()
+
+    asyncio.run(serve())
+    assert desk._kept.head().size == 1
+
+
+@pytest.mark.parametrize("served", [True, False], ids=["served", "by itself"])
+def test_what_raises_after_a_commit_undoes_nothing_and_stops_nothing(served, database):
+    """Whoever wrote drops its files where a write raises: it must not raise for what is durable."""
+
+    def wrong():
+        raise ZeroDivisionError
+
+    database.after_commit(wrong)
+
+    async def serve():
+        database.attach()
+        for _ in range(2):
+            await asyncio.wait_for(database.write_soon(_record), WAIT)
+        await database.finish()
+
+    if served:
+        asyncio.run(serve())
+    else:
+        for _ in range(2):
+            database.write(_record)
+    assert _recorded(database) == 2
+
+
+def test_a_commit_that_cannot_even_be_tried_fails_for_who_waits_and_the_next_goes_on(database, monkeypatch):
+    commit, broken = database._commit, [True]
+
+    def once_broken(done):
+        if broken.pop() if broken else False:
+            database._db.connection.driver_connection.execute("ROLLBACK")
+            raise MemoryError
+        return commit(done)
+
+    monkeypatch.setattr(database, "_commit", once_broken)
+
+    async def serve():
+        database.attach()
+        with pytest.raises(MemoryError):
+            await asyncio.wait_for(database.write_soon(_record), WAIT)
+        await asyncio.wait_for(database.write_soon(_record), WAIT)
+        await database.finish()
+
+    asyncio.run(serve())
+    assert _recorded(database) == 1
