@@ -14,7 +14,7 @@ from modeler_service.hold import can_retry
 from modeler_service.run import Ending, Run
 from modeler_service.settings import Settings
 from modeler_service.signals import Interrupted, Pending, Signal
-from shared.errors import NO_ROOM, BlindoptError, Remote, StorageUnavailable
+from shared.errors import AuditUnavailable, BlindoptError, Remote, StorageUnavailable
 from shared.serving.desk import Desk
 from shared.serving.notices import Outbox
 from shared.serving.store import logs
@@ -157,12 +157,17 @@ class Runs:
         held = self._held.pop(identity)
         if self._closing.is_set():
             return
-        with self._desk.database.read() as db:
-            row = store.run(db, identity)
+        soon = self._desk.clock() + timedelta(seconds=self._settings.wait_seconds_first)
+        try:
+            with self._desk.database.read() as db:
+                row = store.run(db, identity)
+        except Exception:
+            self._waiting[identity] = soon  # whatever is stored of it, it is looked at again
+            raise
         if row.state == "waiting" and not held.again:
             self._waiting[identity] = moment(row.waits_until)
         elif row.state in ("queued", "running") and not stored:
-            self._waiting[identity] = self._desk.clock() + timedelta(seconds=self._settings.wait_seconds_first)
+            self._waiting[identity] = soon
         elif row.state in ("queued", "waiting"):
             self.submit(identity)
 
@@ -182,12 +187,12 @@ class Runs:
             return self._waits(identity, problem) if can_retry(error) else _failed(problem)
         except BlindoptError as error:
             problem = _problem(error.code, str(error))
-            return self._waits(identity, problem) if can_retry(error) else _failed(problem)
+            ours = isinstance(error, StorageUnavailable | AuditUnavailable)
+            return self._waits(identity, problem, ours=ours) if can_retry(error) else _failed(problem)
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if (told := StorageUnavailable.of(error)) is None:
                 return self._fault(identity, error)
-            told = StorageUnavailable("a file cannot be written: the disk is full")
-            return self._waits(identity, _problem(told.code, str(told)))
+            return self._waits(identity, _problem(told.code, str(told)), ours=True)
         except MemoryError:
             detail = "rows times queries need more memory than there is: ask for fewer iterations"
             return _failed(_problem("out_of_memory", detail))
@@ -199,8 +204,10 @@ class Runs:
         log.exception("a run failed", extra={"fields": {"run": identity}})
         return _failed(_problem("internal", f"a fault on our side ({type(error).__name__})"))
 
-    def _waits(self, identity: str, problem: str) -> Ending:
+    def _waits(self, identity: str, problem: str, *, ours: bool = False) -> Ending:
         """Wait for a curator that does not answer; fail at the first contact, and in the end.
+
+        What is ``ours``, a full disk say, passes at the first contact as later.
 
         The place of a run whose query people have is held for days, from the last time that its curator told so.
         """
@@ -212,7 +219,7 @@ class Runs:
         if row.looked_at is not None:
             since, longest = moment(row.looked_at), timedelta(days=settings.people_days)
             problem = _with_words(problem, _HOW_TO_GO_ON) if now - since > longest else problem
-        if row.study is None or now - since > longest:
+        if (row.study is None and not ours) or now - since > longest:
             return _failed(problem)
         return waiting | {"problem": problem}
 

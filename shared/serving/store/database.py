@@ -14,9 +14,10 @@ from typing import Any, TypeVar, Union
 
 from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as NoConnection
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
 
-from shared.errors import AuditUnavailable, StateConflict
+from shared.errors import AuditUnavailable, StateConflict, StorageUnavailable
 from shared.serving.store.prepared import Prepared, raw
 
 __all__ = ["Connection", "Database", "StoreFault", "only_process"]
@@ -121,8 +122,11 @@ class Database:
         self._committed = act
 
     def look(self, statement: Prepared, **values: Any) -> Any:
-        """The only row of one statement as of now, or None: a read without a transaction, for the hot path."""
-        with self._look_lock:
+        """The only row of one statement as of now, or None: a read without a transaction, for the hot path.
+
+        Raises as ``read`` does.
+        """
+        with self._look_lock, _reading():
             return statement.one_on(self._looking, **values)
 
     # --- groups: on the loop's thread, but for the commit -------------------------------------------
@@ -226,8 +230,16 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A read-only view of one moment."""
-        with self._reader.connect() as db, db.begin():  # by itself only SQLAlchemy's own statements would begin
+        """A read-only view of one moment.
+
+        Raises StorageUnavailable where the database cannot be read for now (no file can be opened, too many
+        readers), StoreFault where it refuses a statement.
+        """
+        with (
+            _reading(),
+            self._reader.connect() as db,
+            db.begin(),
+        ):  # by itself only SQLAlchemy's own statements would begin
             yield db
 
     @staticmethod
@@ -284,6 +296,19 @@ def _ours(error: Exception) -> Exception:
     if isinstance(cause, sqlite3.Error):  # an append-only table, a constraint
         return StoreFault(type(cause).__name__)
     return error
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Errors of the driver in a read, told as ours without their text, which may quote values."""
+    try:
+        yield
+    except (DBAPIError, NoConnection, sqlite3.Error) as error:
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        told: Exception = StoreFault(type(cause).__name__)
+        if isinstance(cause, sqlite3.OperationalError | NoConnection):  # no descriptor, a locked file, a full pool
+            told = StorageUnavailable(f"the database cannot be read ({type(cause).__name__})")
+        raise told.with_traceback(error.__traceback__) from None
 
 
 def _configure(engine: Engine, *, writes: bool) -> None:

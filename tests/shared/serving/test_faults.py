@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import tempfile
+from contextlib import ExitStack
 
 import httpx
 import pytest
@@ -241,7 +242,7 @@ def test_without_its_record_an_exchange_does_not_happen(method, curator_app_, gr
     assert "idempotency-replayed" not in again.headers
 
 
-@pytest.mark.parametrize("kind", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("kind", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE])
 def test_a_full_disk_is_told_as_one_and_stores_nothing(kind, curator_app_, owner, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(kind, CANARY, CANARY)
@@ -254,6 +255,18 @@ def test_a_full_disk_is_told_as_one_and_stores_nothing(kind, curator_app_, owner
     assert CANARY not in reply.text
     assert ask(curator_app_, owner, "GET", "/v1/datasets").json()["datasets"] == []
     assert ask(curator_app_, owner, "POST", "/v1/datasets", **sent).status_code == 201
+
+
+def test_a_database_that_cannot_be_read_for_now_is_told_as_such(curator_app_, owner):
+    """As many slow readers as there are connections."""
+    database = curator_app_.state.desk.database
+    database._reader.pool._timeout = 0.05
+    with ExitStack() as readers:
+        for _ in range(18):
+            readers.enter_context(database.read())
+        reply = ask(curator_app_, owner, "GET", "/v1/studies")
+    assert (reply.status_code, reply.json()["code"], reply.json()["retryable"]) == (503, "storage_unavailable", True)
+    assert ask(curator_app_, owner, "GET", "/v1/studies").status_code == 200
 
 
 def test_a_service_whose_database_cannot_be_written_is_not_ready(curator_app_, monkeypatch):

@@ -1,0 +1,93 @@
+"""Faults of the modeler's own machine that pass: a run waits for them and goes on."""
+
+import secrets
+import sqlite3
+from contextlib import contextmanager
+
+from sqlalchemy.exc import OperationalError
+
+from modeler_service import store
+from modeler_service.desk import open_desk
+from modeler_service.service import Modeler
+from modeler_service.settings import Settings
+from shared import wire
+from shared.serving.desk import Asked
+from shared.serving.tokens import Principal
+
+SPEC = wire.RunCreate(
+    curator_url="http://127.0.0.1:9",
+    study_id="std_0123456789abcdef",
+    token="blindopt_0123456789abcdef." + "A" * 43,
+    algorithm=wire.RandomRows(name="random"),
+    iterations=3,
+)
+WHO = Principal(id="usr_1", kid="0" * 16, role="vendor", name="v")
+QUICK = {"wait_seconds_first": 0.1, "wait_seconds_max": 0.1, "retry_attempts": 1}
+
+
+@contextmanager
+def at_work(folder, **settings):
+    """A modeler in this process, without its API."""
+    settings = Settings(data_dir=folder, **QUICK | settings)
+    with open_desk(settings) as desk:
+        modeler = Modeler(desk, settings)
+        try:
+            yield modeler
+        finally:
+            modeler.close()
+
+
+def start(modeler):
+    asked = Asked(WHO, secrets.token_hex(16), "POST", "/v1/runs", secrets.token_hex(8), "0" * 64)
+    return wire.RunView.model_validate_json(modeler.start(asked, SPEC).body).id
+
+
+def unreadable():
+    """What the driver raises where no file can be opened."""
+    return OperationalError("SELECT", {}, sqlite3.OperationalError("unable to open database file"))
+
+
+def test_a_run_waits_where_its_modeler_s_database_cannot_be_read(tmp_path, monkeypatch, until):
+    """It has not spoken to its curator yet: what passes here fails no run at its first contact either."""
+    read, left = store.last_fit, [True]
+
+    def not_yet(*args):
+        if left:
+            raise unreadable()
+        return read(*args)
+
+    monkeypatch.setattr(store, "last_fit", not_yet)
+    with at_work(tmp_path) as modeler:
+        run = start(modeler)
+        waiting = until(lambda: (view := modeler.run(run)).state in ("waiting", "failed") and view)
+        assert (waiting.state, waiting.problem.code) == ("waiting", "storage_unavailable")
+        left.clear()
+        ended = until(lambda: (view := modeler.run(run)).ended_at and view)
+    assert ended.problem.code == "unreachable"  # nobody is there: it came as far as to ask
+
+
+def test_a_run_is_taken_up_again_where_it_could_not_be_read_as_it_was_let_go(tmp_path, monkeypatch, until):
+    read, left = store.run, []
+
+    def not_yet(*args):
+        if left:
+            left.pop()
+            raise unreadable()
+        return read(*args)
+
+    endings = [None, {"state": "completed", "ended_because": "budget", "problem": None}]
+
+    def outcome(*_):
+        left.append(not endings[0])
+        ending = endings.pop(0)
+        if ending is None:
+            raise OSError("a fault that nothing translates")
+        left.clear()
+        return ending
+
+    with at_work(tmp_path) as modeler:
+        monkeypatch.setattr(store, "run", not_yet)
+        monkeypatch.setattr(modeler._runs, "_outcome", outcome)
+        run = start(modeler)
+        until(lambda: not endings)
+        until(lambda: modeler.run(run).state == "completed")
