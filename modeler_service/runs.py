@@ -5,6 +5,7 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -29,6 +30,7 @@ _HOW_TO_GO_ON = (
     "so for PEOPLE_DAYS nobody could be asked whether the query was answered, and the run has ended: start another "
     "with its answers as observations"
 )
+WAITS_MIN = 3  # before a run fails that waited too long: a clock that jumps ahead fails none
 STUCK = "the curator keeps a request open without answering it"
 
 
@@ -59,6 +61,7 @@ class Runs:
         for leftover in self._folder.glob("*.part"):  # a kill in the middle of a transfer
             leftover.unlink()
         self._closing = threading.Event()
+        self._holding = threading.Lock()
         self._held: dict[str, _Held] = {}
         self._waiting: dict[str, datetime] = {}
         self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -122,11 +125,10 @@ class Runs:
         self._desk.check_sound()  # nothing is asked that the log could not tell
         # Held before what is stored is read: what it is told from now on reaches its signal.
         held = _Held(Signal(), threading.current_thread())
-        if (holder := self._held.setdefault(identity, held)) is not held:
-            holder.again = True  # it looks at what is stored when it lets go
-            if self._held.get(identity) is not holder:  # it did
-                self.submit(identity)
-            return
+        with self._holding:
+            if (holder := self._held.setdefault(identity, held)) is not held:
+                holder.again = True  # it looks at what is stored when it lets go
+                return
         stored = False
         try:
             held.lease = self._desk.database.write(lambda db: self._take(db, identity))
@@ -134,8 +136,7 @@ class Runs:
                 self._end(identity, held.lease, self._outcome(identity, held.lease, held.signal))
             stored = True
         finally:
-            if self._held.get(identity) is held:
-                self._let_go(identity, stored=stored)
+            self._let_go(identity, held, stored=stored)
 
     def _take(self, db: Connection, identity: str) -> int | None:
         """Begin to work on a run, or do what it was told meanwhile."""
@@ -149,12 +150,17 @@ class Runs:
         store.change_run(db, identity, state="running", started_at=started, waits_until=None, problem=None)
         return store.take(db, identity, now)
 
-    def _let_go(self, identity: str, *, stored: bool) -> None:
-        """Hold a run no more; what is stored of it says whether it is to be taken up again.
+    def _let_go(self, identity: str, held: _Held, *, stored: bool, then: Callable[[], None] = lambda: None) -> None:
+        """Hold a run no more, unless another does by now; what is stored of it says whether it is taken up again.
 
-        Not at once where something could not be ``stored``: the disk is full, most likely.
+        Not at once where something could not be ``stored``: the disk is full, most likely. ``then`` is done
+        first, if it was held.
         """
-        held = self._held.pop(identity)
+        with self._holding:
+            if self._held.get(identity) is not held:
+                return
+            del self._held[identity]
+        then()
         if self._closing.is_set():
             return
         soon = self._desk.clock() + timedelta(seconds=self._settings.wait_seconds_first)
@@ -218,8 +224,10 @@ class Runs:
         since, longest = moment(waiting["waiting_since"]), timedelta(hours=settings.wait_hours)
         if row.looked_at is not None:
             since, longest = moment(row.looked_at), timedelta(days=settings.people_days)
-            problem = _with_words(problem, _HOW_TO_GO_ON) if now - since > longest else problem
-        if (row.study is None and not ours) or now - since > longest:
+        too_long = now - since > longest and waiting["waits"] > WAITS_MIN
+        if too_long and row.looked_at is not None:
+            problem = _with_words(problem, _HOW_TO_GO_ON)
+        if too_long or (row.study is None and not ours):
             return _failed(problem)
         return waiting | {"problem": problem}
 
@@ -294,10 +302,11 @@ class Runs:
                 ending = self._waits(identity, _problem("unreachable", STUCK))
                 self._end(identity, held.lease, ending)
                 self._desk.database.write(lambda db, i=identity: store.take(db, i, stamp(self._desk.clock())))  # type: ignore[misc]
-                if self._held.get(identity) is held:
-                    self._threads.remove(held.thread)  # should it ever come back, it ends
-                    self._add_worker()
-                    self._let_go(identity, stored=True)
+                self._let_go(identity, held, stored=True, then=lambda h=held: self._replace(h.thread))  # type: ignore[misc]
+
+    def _replace(self, stuck: threading.Thread) -> None:
+        self._threads.remove(stuck)  # should it ever come back, it ends
+        self._add_worker()
 
 
 def halted_state(row: Any) -> Ending | None:

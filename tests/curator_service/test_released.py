@@ -1,6 +1,5 @@
 """Released studies that stay read: bounded, and one map for the records of a dataset."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -31,7 +30,7 @@ def study(dataset):
 
 def opened(folder):
     """Descriptors of this process on files of ``folder``."""
-    places = [os.readlink(f"/proc/self/fd/{fd.name}") for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
+    places = [str(fd.readlink()) for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink()]
     return sorted(place for place in places if place.startswith(str(folder)))
 
 

@@ -2,14 +2,18 @@
 
 import secrets
 import sqlite3
+import threading
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 
+import pytest
 from sqlalchemy.exc import OperationalError
 
-from modeler_service import store
+from modeler_service import runs, store
 from modeler_service.desk import open_desk
 from modeler_service.service import Modeler
 from modeler_service.settings import Settings
+from modeler_service.signals import Signal
 from shared import wire
 from shared.serving.desk import Asked
 from shared.serving.tokens import Principal
@@ -26,10 +30,10 @@ QUICK = {"wait_seconds_first": 0.1, "wait_seconds_max": 0.1, "retry_attempts": 1
 
 
 @contextmanager
-def at_work(folder, **settings):
+def at_work(folder, clock=lambda: datetime.now(UTC), **settings):
     """A modeler in this process, without its API."""
     settings = Settings(data_dir=folder, **QUICK | settings)
-    with open_desk(settings) as desk:
+    with open_desk(settings, clock) as desk:
         modeler = Modeler(desk, settings)
         try:
             yield modeler
@@ -91,3 +95,35 @@ def test_a_run_is_taken_up_again_where_it_could_not_be_read_as_it_was_let_go(tmp
         run = start(modeler)
         until(lambda: not endings)
         until(lambda: modeler.run(run).state == "completed")
+
+
+@pytest.mark.parametrize(("failing", "code"), [(2, "unreachable"), (10**6, "storage_unavailable")])
+def test_a_clock_that_jumps_ahead_fails_no_run_at_its_next_look(failing, code, tmp_path, monkeypatch, until):
+    """It may wait 72 hours; a jump of 100 looks the same. One that finds the fault again and again does fail."""
+    read, looks, ahead = store.last_fit, [], [timedelta(0)]
+
+    def not_yet(*args):
+        looks.append(1)
+        if len(looks) == 2:
+            ahead[0] = timedelta(hours=100)
+        if len(looks) <= failing:
+            raise unreadable()
+        return read(*args)
+
+    monkeypatch.setattr(store, "last_fit", not_yet)
+    with at_work(tmp_path, lambda: datetime.now(UTC) + ahead[0]) as modeler:
+        run = start(modeler)
+        ended = until(lambda: (view := modeler.run(run)).ended_at and view)
+    assert (ended.state, ended.problem.code) == ("failed", code)
+    assert len(looks) == (3 if code == "unreachable" else runs.WAITS_MIN + 1)
+
+
+def test_a_worker_lets_go_of_no_run_that_another_holds(tmp_path):
+    """Between its last look and its leaving, its run may have been taken from it and given to another."""
+    with at_work(tmp_path) as modeler:
+        work, told = modeler._runs, []
+        mine, other = (runs._Held(Signal(), threading.current_thread()) for _ in range(2))
+        work._held["run_1"] = other
+        work._let_go("run_1", mine, stored=False, then=lambda: told.append("mine"))
+        assert (work._held, work._waiting, told) == ({"run_1": other}, {}, [])
+        work._held.clear()
