@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -60,6 +60,9 @@ class Planned:
     fit: wire.Fit | None
 
 
+_ENDING = "the service is ending: ask again"
+
+
 class Suggestions:
     """Answers requests for suggestions in threads of its own, a few at once.
 
@@ -85,8 +88,14 @@ class Suggestions:
         if self._under_way >= self._settings.concurrent_suggestions + WAITING_MAX:
             raise RateLimited(1)
         self._under_way += 1
+        asked: Future[bytes] | None = None
         try:
-            return await asyncio.wrap_future(self._pool.submit(self._reply, read, actor))
+            asked = self._pool.submit(self._reply, read, actor)
+            return await asyncio.wrap_future(asked)
+        except (RuntimeError, asyncio.CancelledError):
+            if self._closing and (asked is None or asked.cancelled()):  # it came too late, or waited for its turn
+                raise Draining(_ENDING) from None
+            raise
         finally:
             self._under_way -= 1
 
@@ -123,7 +132,7 @@ class Suggestions:
 
     def _check_time(self, deadline: float) -> None:
         if self._closing:
-            raise Draining("the service is ending: ask again")
+            raise Draining(_ENDING)
         if time.monotonic() > deadline:
             raise _invalid("observations", "this takes longer than SUGGESTION_SECONDS: send fewer, or start a run")
 

@@ -16,7 +16,6 @@ from shared.errors import StudyNotOpen
 from shared.matrix import Matrix, Vector
 from shared.serving.store.database import Connection
 
-
 KEPT = 64
 
 

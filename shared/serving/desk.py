@@ -320,8 +320,11 @@ class Desk:
 
     def _keep(self) -> None:
         if self._kept.is_due():
-            # On a connection that is open: after a commit there may be none left, nor a file to open one with.
-            self._kept.keep(self.sign(logs.head_of(self.database.look(logs.LAST))))
+            self._keep_now()
+
+    def _keep_now(self) -> None:
+        # On a connection that is open: after a commit there may be none left, nor a file to open one with.
+        self._kept.keep(self.sign(logs.head_of(self.database.look(logs.LAST))))
 
     def verify(self) -> tuple[Head, int]:
         """Walk every record of every log, against the checkpoint that was kept; seconds for a long one.
@@ -374,9 +377,11 @@ class Desk:
 
     def close(self) -> None:
         """Finish writes under way, keep a last checkpoint, release the files."""
-        if self._fault is None:
-            self._kept.keep(self.sign(self.head()))
-        self.database.close()
+        try:
+            if self._fault is None:
+                self._keep_now()
+        finally:
+            self.database.close()
 
     def note_restored(self, db: Connection, details: dict[str, Any]) -> None:
         """Record that this is a state from a backup: what came after it is lost."""

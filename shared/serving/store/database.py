@@ -27,6 +27,7 @@ T = TypeVar("T")
 SCHEMA_VERSION = 6
 GROUP_MAX = 64
 BUSY_SECONDS = 5.0
+_ENDING = "the service is going down"
 LOCK = "lock"
 VERBS = ("UPDATE", "DELETE")
 APPEND_ONLY = """
@@ -64,6 +65,7 @@ class Database:
         _configure(self._writer, writes=True)
         self._db = self._writer.connect()
         self._lock = threading.Lock()
+        self._handing = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: list[_Item] = []
         self._busy = False
@@ -105,13 +107,15 @@ class Database:
     def submit(self, work: Callable[[Connection], T]) -> "Future[T]":
         """Queue ``work``; its future is settled once it is durable."""
         if self._closed:
-            raise AuditUnavailable("the service is going down")
+            raise AuditUnavailable(_ENDING)
         future: Future[T] = Future()
-        if self._loop is None:
+        with self._handing:
+            served = self._loop is not None
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._arrived, (work, future))
+        if not served:
             with self._lock:
                 self._settle(self._commit(self._run_all([(work, future)])))
-        else:
-            self._loop.call_soon_threadsafe(self._arrived, (work, future))
         return future
 
     def after_commit(self, act: Callable[[], None]) -> None:
@@ -132,10 +136,12 @@ class Database:
     # --- groups: on the loop's thread, but for the commit -------------------------------------------
 
     def _arrived(self, item: "_Item") -> None:
+        if self._loop is None:  # it was handed over before the end, and comes after it
+            self._settle([(item[1], None, AuditUnavailable(_ENDING))])
+            return
         self._waiting.append(item)
         if not self._busy:
             self._busy = True
-            assert self._loop is not None
             self._loop.call_soon(self._next_group)  # with what else this turn of the loop brings
 
     def _next_group(self) -> None:
@@ -263,10 +269,15 @@ class Database:
                 source.backup(to)  # type: ignore[union-attr]
 
     async def finish(self) -> None:
-        """Finish writes under way, and take the event loop out of it."""
+        """Finish writes under way, and take the event loop out of it.
+
+        What other threads hand over at this moment is refused: nobody waits for what nobody will do.
+        """
         while self._busy:
             await asyncio.sleep(0.001)
-        self._loop = None
+        with self._handing:
+            self._loop = None
+        await asyncio.sleep(0)  # what was handed over until then arrives, and is refused
 
     def close(self) -> None:
         """Take no more writes and release the files. After ``finish`` where a loop is attached."""

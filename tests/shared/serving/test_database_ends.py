@@ -10,7 +10,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Column, Integer, MetaData, Table, select, text
 
-from shared.errors import StorageUnavailable
+from curator_service import app as curator_app
+from curator_service.settings import Settings as CuratorSettings
+from modeler_service import app as modeler_app
+from modeler_service.settings import Settings as ModelerSettings
+from shared.errors import AuditUnavailable, StorageUnavailable
+from shared.serving.courier import Courier
 from shared.serving.desk import Desk
 from shared.serving.seal import Seal, signer
 from shared.serving.store.database import Database, StoreFault
@@ -18,6 +23,7 @@ from shared.serving.store.prepared import Prepared, raw
 from tests.shared.serving.test_store import METADATA, NOW, TABLES, curator_base, logs
 
 WAIT = 20.0
+BUILT = {"curator": (curator_app.build, CuratorSettings), "modeler": (modeler_app.build, ModelerSettings)}
 
 
 @pytest.fixture
@@ -176,3 +182,43 @@ def test_the_same_holds_for_a_look(database):
     with pytest.raises(StorageUnavailable, match="cannot be read"):
         database.look(missing)
     assert database.look(logs.LAST) is None
+
+
+# --- the end ----------------------------------------------------------------------------------------
+
+
+def test_what_another_thread_writes_at_the_last_moment_is_refused_or_done_and_never_left(database):
+    """It was handed to the loop before the end, and comes after it."""
+
+    async def serve():
+        database.attach()
+        late = database.submit(_record)  # from now on it is on its way
+        await database.finish()
+        return late
+
+    with pytest.raises(AuditUnavailable, match="going down"):
+        asyncio.run(serve()).result(WAIT)
+    assert _recorded(database) == 0
+    database.write(_record)  # by itself, as the command line does
+
+
+@pytest.mark.parametrize("side", ["curator", "modeler"])
+def test_a_service_closes_its_database_also_where_something_before_fails(side, tmp_path, monkeypatch):
+    """Else the last checkpoint is not kept, and who waits for a write waits for ever."""
+    build, settings = BUILT[side]
+    app = build(settings(data_dir=tmp_path / side))
+    desk = app.state.desk
+
+    def fails(*_):
+        raise ZeroDivisionError
+
+    async def live():
+        async with app.router.lifespan_context(app):
+            await desk.database.write_soon(_record)
+
+    monkeypatch.setattr(Courier, "close", fails)
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(live())
+    assert desk._kept.head().size == 1
+    with pytest.raises(AuditUnavailable, match="going down"):
+        desk.database.write(_record)
