@@ -31,6 +31,7 @@ class House:
             async with httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test") as client:
                 headers = {"Authorization": f"Bearer {self.tokens[role]}"}
                 headers |= {"Idempotency-Key": key or f"key-{next(self._keys)}"} if method == "POST" else {}
+                headers |= sent.pop("headers", {})
                 return await client.request(method, path, headers=headers, **sent)
 
         return asyncio.run(talk())
