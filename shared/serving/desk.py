@@ -2,6 +2,7 @@
 
 import base64
 import re
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,6 +33,7 @@ _STUDY = re.compile(r"/v1/studies/(std_[0-9a-f]{16})(?![^/:])")
 KEY = re.compile(r"[ -~]{1,200}")
 LIVE_TOKENS_MAX = 2
 _USED_SECONDS = 60.0
+_READY_SECONDS = 1.0
 _HOW_TO_ASK = "send a valid token: Authorization: Bearer blindopt_..."
 
 
@@ -114,6 +116,9 @@ class Desk:
         self._kept = Kept(kept, signer)
         self._fault: str | None = None
         self._used: dict[str, float] = {}
+        self._readying = threading.Lock()
+        self._looked_at = float("-inf")
+        self._unready: Exception | None = None
 
     # --- who comes in -----------------------------------------------------------------------------
 
@@ -350,8 +355,23 @@ class Desk:
             raise AuditUnavailable(f"the audit log does not verify: {self._fault}")
 
     def ready(self) -> None:
-        """Raise if the database cannot be written or the log's head does not verify."""
+        """Raise if the database cannot be written or the log's head does not verify.
+
+        The verdict is at most ``_READY_SECONDS`` old: anybody may ask, and each look writes to the disk.
+        """
         self.check_sound()
+        with self._readying:
+            if time.monotonic() - self._looked_at >= _READY_SECONDS:
+                self._unready = None
+                try:
+                    self._look_ready()
+                except Exception as error:
+                    self._unready = error
+                self._looked_at = time.monotonic()
+            if self._unready is not None:
+                raise self._unready.with_traceback(None)
+
+    def _look_ready(self) -> None:
         try:
             self.database.check_writable()
             with self.database.read() as db:

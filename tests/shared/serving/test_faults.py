@@ -25,6 +25,7 @@ from shared.errors import AuditUnavailable
 from shared.serving.desk import Desk
 from shared.serving.logs import JsonLines
 from shared.serving.store import logs, replies
+from shared.serving.store.database import Database
 
 CANARY = "canary7f3a9c"
 QUERY = {"rows": [{"row": 1}]}
@@ -270,12 +271,26 @@ def test_a_database_that_cannot_be_read_for_now_is_told_as_such(curator_app_, ow
 
 
 def test_a_service_whose_database_cannot_be_written_is_not_ready(curator_app_, monkeypatch):
+    monkeypatch.setattr("shared.serving.desk._READY_SECONDS", 0.0)
     assert ask(curator_app_, "", "GET", "/readyz").status_code == 200
     monkeypatch.setattr(logs, "head", _raises)
     reply = ask(curator_app_, "", "GET", "/readyz")
     assert (reply.status_code, reply.json()["code"]) == (503, "audit_unavailable")
     assert CANARY not in reply.text
     assert ask(curator_app_, "", "GET", "/healthz").status_code == 200
+
+
+def test_who_asks_often_whether_it_is_ready_costs_no_write_each_time(curator_app_, monkeypatch):
+    """Anybody may ask, at any rate: a verdict serves all who ask within a second, whichever it is."""
+    looks, look = [], Database.check_writable
+    monkeypatch.setattr(Database, "check_writable", lambda database: looks.append(1) or look(database))
+    monkeypatch.setattr("shared.serving.desk._READY_SECONDS", 3600.0)
+    assert [ask(curator_app_, "", "GET", "/readyz").status_code for _ in range(5)] == [200] * 5
+    assert len(looks) == 1
+    curator_app_.state.desk._looked_at -= 3600
+    monkeypatch.setattr(logs, "head", _raises)
+    assert [ask(curator_app_, "", "GET", "/readyz").status_code for _ in range(5)] == [503] * 5
+    assert len(looks) == 2
 
 
 def test_a_formatted_traceback_is_its_type_alone(log):
