@@ -27,8 +27,10 @@ from sqlalchemy import (
 from shared.errors import NotFound
 from shared.serving.store.database import Connection
 from shared.serving.store.prepared import Prepared
+from shared.serving.store.schema import Migrations
 
 METADATA = MetaData()
+MIGRATIONS: Migrations = {}
 
 runs = Table(
     "runs",

@@ -18,22 +18,17 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
 
 from shared.errors import AuditUnavailable, StateConflict, StorageUnavailable
+from shared.serving.store import schema
 from shared.serving.store.prepared import Prepared, raw
 
 __all__ = ["Connection", "Database", "StoreFault", "only_process"]
 
 log = logging.getLogger("blindopt.database")
 T = TypeVar("T")
-SCHEMA_VERSION = 6
 GROUP_MAX = 64
 BUSY_SECONDS = 5.0
 _ENDING = "the service is going down"
 LOCK = "lock"
-VERBS = ("UPDATE", "DELETE")
-APPEND_ONLY = """
-CREATE TRIGGER IF NOT EXISTS {table}_{verb} BEFORE {verb} ON {table}
-BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END
-"""
 
 
 class StoreFault(Exception):
@@ -50,7 +45,14 @@ class Database:
     moment. The command line may write beside a running service.
     """
 
-    def __init__(self, path: Path, metadata: tuple[MetaData, ...], *, append_only: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        path: Path,
+        metadata: tuple[MetaData, ...],
+        *,
+        append_only: tuple[str, ...] = (),
+        migrations: tuple[schema.Migrations, ...] = (),
+    ) -> None:
         path = path.absolute()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with suppress(PermissionError):  # a folder of another user, made so on purpose
@@ -71,7 +73,7 @@ class Database:
         self._busy = False
         self._closed = False
         self._committer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
-        self.write(lambda db: _create(db, metadata, append_only))
+        self.write(lambda db: schema.settle(db, metadata, append_only, migrations))
         read_only = URL.create("sqlite", database=path.as_uri(), query={"mode": "ro", "uri": "true"})
         self._reader = create_engine(read_only, poolclass=QueuePool, pool_size=8)
         _configure(self._reader, writes=False)
@@ -229,9 +231,9 @@ class Database:
         self.write(self._check)
 
     def _check(self, db: Connection) -> None:
-        db.execute(text(f"PRAGMA user_version={SCHEMA_VERSION}"))
+        db.execute(text(f"PRAGMA user_version={schema.VERSION}"))
         held = set(db.execute(text("SELECT name FROM sqlite_master WHERE type = 'trigger'")).scalars())
-        if not held >= {f"{table}_{verb}" for table in self._append_only for verb in VERBS}:
+        if not held >= {f"{table}_{verb}" for table in self._append_only for verb in schema.VERBS}:
             raise StoreFault("an append-only table has lost its trigger")
 
     @contextmanager
@@ -353,18 +355,6 @@ def _use_wal(cursor: sqlite3.Cursor) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
-
-
-def _create(db: Connection, metadata: tuple[MetaData, ...], append_only: tuple[str, ...]) -> None:
-    version = db.execute(text("PRAGMA user_version")).scalar_one()
-    if version not in (0, SCHEMA_VERSION):
-        raise StateConflict(f"the database has schema {version}, this program needs {SCHEMA_VERSION}")
-    for tables in metadata:
-        tables.create_all(db)
-    for table in append_only:
-        for verb in VERBS:
-            db.execute(text(APPEND_ONLY.format(table=table, verb=verb)))
-    db.execute(text(f"PRAGMA user_version={SCHEMA_VERSION}"))
 
 
 @contextmanager
