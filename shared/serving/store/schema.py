@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import Connection, MetaData, text
+from sqlalchemy import Connection, DDLElement, MetaData, text
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -71,6 +71,6 @@ def digest(metadata: tuple[MetaData, ...], append_only: tuple[str, ...]) -> str:
     said = [f"append-only {table}" for table in sorted(append_only)]
     for tables in metadata:
         for table in tables.sorted_tables:
-            made = [CreateTable(table), *(CreateIndex(index) for index in table.indexes)]
+            made: list[DDLElement] = [CreateTable(table), *(CreateIndex(index) for index in table.indexes)]
             said += [" ".join(str(one.compile(dialect=sqlite.dialect())).split()) for one in made]
     return sha256("\n".join(sorted(said)).encode())
