@@ -10,16 +10,16 @@ from modeler_service.addresses import check_address
 from modeler_service.beliefs import Beliefs, Over
 from modeler_service.events import TRIALS_MAX, News, Streams
 from modeler_service.importing import Import, misfits, report
+from modeler_service.meeting import met
 from modeler_service.record import observations_of, versions_of
-from modeler_service.run import connected, was_asked
+from modeler_service.run import was_asked
 from modeler_service.runs import Runs, end, halted_state
 from modeler_service.settings import Settings
 from modeler_service.suggestions import Suggestions
 from modeler_service.views import trial_view
-from modeler_service.witness import Witness
 from shared import wire
 from shared.audit import sha256
-from shared.errors import Invalid, ProtocolViolated, Remote, StateConflict
+from shared.errors import Invalid, Remote, StateConflict
 from shared.serving.desk import Asked, Desk, Effect
 from shared.serving.store.base import moment, stamp, states
 from shared.serving.store.database import Connection
@@ -114,13 +114,10 @@ class Modeler:
             row, known = store.run(db, identity), store.observation_count(db, identity)
         _check_not_started(row)
         spec = wire.RunSpec.model_validate_json(row.spec)
-        witness = Witness(self.desk, spec.study_id, identity, was_asked)
+        token = self.desk.unseal(row.sealed_token).decode()
         try:
-            with connected(self._settings, spec, self.desk.unseal(row.sealed_token).decode(), witness) as curator:
-                return spec, known, curator.study().n
-        except ProtocolViolated as error:
-            witness.dispute(str(error))
-            raise
+            with met(self.desk, self._settings, spec, token, identity, was_asked) as (_, study):
+                return spec, known, study.n
         except Remote as error:
             raise StateConflict(f"the curator refused to tell of the study: {error}") from None
 

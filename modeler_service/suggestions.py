@@ -14,9 +14,8 @@ from modeler_service.algorithms.algorithm import memory_of
 from modeler_service.beliefs import recommended
 from modeler_service.candidates import fetched
 from modeler_service.choosing import Choosing
-from modeler_service.run import connected
+from modeler_service.meeting import met
 from modeler_service.settings import Settings
-from modeler_service.witness import Witness
 from shared import wire
 from shared.errors import CuratorRefused, Draining, Invalid, NumericalFailure, ProtocolViolated, RateLimited, Remote
 from shared.matrix import Matrix
@@ -141,21 +140,14 @@ class Suggestions:
     def _from_study(self, told: wire.StudyAccess, actor: str, asked: wire.SuggestionRequest) -> Known:
         """What a curator tells of its study. Each exchange with it is recorded, as a run's is."""
         check_address(told.curator_url, "study.curator_url", plain_http=self._settings.allow_plain_http)
-        self._desk.check_sound()
-        witness = Witness(self._desk, told.study_id, actor, lambda db, key, digest: False)
-        settings = self._settings
+        desk, settings = self._desk, self._settings
         try:
-            with connected(settings, told, told.token, witness, cancelled=lambda: self._closing) as curator:
-                study = curator.study()
-                witness.trust(study, told.log_key)
+            with met(desk, settings, told, told.token, actor, cancelled=lambda: self._closing) as (curator, study):
                 self._check_memory(asked, study.n, study.r)
                 folder = settings.data_dir / "candidates"
                 candidates = fetched(curator, study, folder, settings.candidates_max_bytes)
         except Remote as error:
             raise CuratorRefused(error) from None
-        except ProtocolViolated as error:
-            witness.dispute(str(error))
-            raise
         except NumericalFailure as error:
             raise _invalid("study", str(error)) from None
         return Known(candidates, study.direction, study.kernel, study.noise, study.answers, study.privacy_unit)
