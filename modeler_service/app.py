@@ -39,6 +39,7 @@ def build(settings: Settings) -> FastAPI:
             ends.push_async_callback(desk.database.finish)
             courier.start()
             ends.push_async_callback(run_in_threadpool, courier.close)
+            modeler.work()
             ends.push_async_callback(run_in_threadpool, modeler.close)
             yield
 

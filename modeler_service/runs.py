@@ -66,14 +66,17 @@ class Runs:
         self._waiting: dict[str, datetime] = {}
         self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        with desk.database.read() as db:
+
+    def start(self) -> None:
+        """Take up what is unfinished, and work from now on."""
+        with self._desk.database.read() as db:
             unfinished = store.unfinished(db)
         for row in unfinished:
             if row.state == "waiting" and row.stop_asked_at is None and row.pause_asked_at is None:
                 self._waiting[row.id] = moment(row.waits_until)
             else:
                 self.submit(row.id)
-        for _ in range(settings.concurrent_runs):
+        for _ in range(self._settings.concurrent_runs):
             self._add_worker()
         threading.Thread(target=self._watch, daemon=True, name="watch").start()
 

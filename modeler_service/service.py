@@ -42,6 +42,10 @@ class Modeler:
         with self.desk.database.read() as db:
             return {"run": states(db, store.runs)}
 
+    def work(self) -> None:
+        """Work on runs from now on, those that were left too."""
+        self._runs.start()
+
     def close(self) -> None:
         """Leave the runs; the next start takes them up."""
         self.streams.close()
@@ -211,7 +215,8 @@ class Modeler:
                 found = store.newest_runs(db, before=after, limit=limit)
             else:
                 found = store.run_page(db, after=after or 0, limit=limit)
-            return [(row.seq, self._view(db, row.id)) for row in found]
+            counted = store.counts(db, [row.id for row in found])
+            return [(row.seq, self._view_of(db, row, counted[row.id])) for row in found]
 
     def counts(self) -> wire.RunCounts:
         """How many runs are in each state."""
@@ -259,26 +264,27 @@ class Modeler:
             return wire.RunExport(run=run, trials=trials, observations=past, versions=versions)
 
     def _view(self, db: Connection, identity: str) -> wire.RunView:
-        row = store.run(db, identity)
+        return self._view_of(db, store.run(db, identity), store.counts(db, [identity])[identity])
+
+    def _view_of(self, db: Connection, row: Any, counted: store.Counts) -> wire.RunView:
         spec = wire.RunSpec.model_validate_json(row.spec)
         study = wire.StudyView.model_validate_json(row.study) if row.study else None
-        last = store.last_fit(db, identity) if spec.fit else None
+        last = store.last_fit(db, row.id) if spec.fit else None
         fitted = wire.Fitted.model_validate_json(last) if last else None
         warnings = json.loads(row.warnings) if row.warnings else []
         told = row.recommendation
         waits_for = row.waiting_for if row.state == "waiting" else None
-        pending, asked_at = store.pending(db, identity)
-        since = asked_at if waits_for == "people" else row.waiting_since if waits_for else None
-        best = store.best(db, identity, largest=study.direction == "maximize") if study else None
+        since = counted.pending_since if waits_for == "people" else row.waiting_since if waits_for else None
+        best = store.best(db, row.id, largest=study.direction == "maximize") if study else None
         return wire.RunView(
             id=row.id,
             state=row.state,
             study=study,
             waiting_for=waits_for,
             waiting_since=moment(since) if since else None,
-            open_measurements=pending,
-            trials=store.answered(db, identity),
-            declined=store.declined(db, identity),
+            open_measurements=counted.pending,
+            trials=counted.answered,
+            declined=counted.declined,
             best=wire.Best(trial=best.number, row=best.row, y=best.y) if best else None,
             created_at=moment(row.created_at),
             started_at=moment(row.started_at) if row.started_at else None,
@@ -302,7 +308,7 @@ class Modeler:
             repeats=spec.repeats,
             initial_design=spec.initial_design,
             stop=spec.stop,
-            observations=store.observation_count(db, identity),
+            observations=counted.observations,
             recommendation=told and wire.Recommendation.model_validate_json(told),
         )
 

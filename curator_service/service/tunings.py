@@ -92,7 +92,7 @@ class Tunings(Jobs):
         if reply is None:
             raise refusals[0]
         if not reply.replayed:
-            self._queue.put(identity)
+            self._submit(identity)
         return reply
 
     def _add(

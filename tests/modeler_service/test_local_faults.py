@@ -30,11 +30,13 @@ QUICK = {"wait_seconds_first": 0.1, "wait_seconds_max": 0.1, "retry_attempts": 1
 
 
 @contextmanager
-def at_work(folder, clock=lambda: datetime.now(UTC), **settings):
-    """A modeler in this process, without its API."""
+def at_work(folder, clock=lambda: datetime.now(UTC), *, work=True, **settings):
+    """A modeler in this process, without its API; where told so, without its workers."""
     settings = Settings(data_dir=folder, **QUICK | settings)
     with open_desk(settings, clock) as desk:
         modeler = Modeler(desk, settings)
+        if work:
+            modeler.work()
         try:
             yield modeler
         finally:

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import resource
+import threading
 import traceback
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ from sqlalchemy import Column, Integer, MetaData, Table, select, text
 
 from curator_service import app as curator_app
 from curator_service.settings import Settings as CuratorSettings
+from curator_service.vault import Vault
 from modeler_service import app as modeler_app
 from modeler_service.settings import Settings as ModelerSettings
 from shared.errors import AuditUnavailable, StorageUnavailable
@@ -222,3 +224,28 @@ def test_a_service_closes_its_database_also_where_something_before_fails(side, t
     assert desk._kept.head().size == 1
     with pytest.raises(AuditUnavailable, match="going down"):
         desk.database.write(_record)
+
+
+# --- the start --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("side", ["curator", "modeler"])
+def test_nothing_works_beside_the_event_loop_before_the_database_has_it(side, tmp_path):
+    """A thread that writes meanwhile would not share its commits, nor wait for its turn."""
+    before = set(threading.enumerate())
+    build, settings = BUILT[side]
+    app = build(settings(data_dir=tmp_path / side))
+    begun = {thread.name for thread in set(threading.enumerate()) - before}
+    app.state.desk.database.close()
+    assert not {name for name in begun if not name.startswith("commit")}, begun
+
+
+def test_a_folder_in_the_curator_s_scratch_folder_keeps_no_service_from_starting(tmp_path):
+    """lost+found, say, or what somebody unpacked there: it is none of ours, and stays."""
+    vault = Vault(tmp_path / "files")
+    (vault.scratch / "lost+found").mkdir()
+    (vault.scratch / "link").symlink_to(tmp_path)
+    (vault.scratch / "ds_1.npy").write_bytes(b"")
+    vault.keep_only(set())
+    assert [path.name for path in vault.scratch.iterdir()] == ["lost+found"]
+    assert tmp_path.is_dir()
