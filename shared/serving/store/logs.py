@@ -140,13 +140,31 @@ def of_kind(db: Connection, kind: str) -> list[Json]:
     return [Entry(*row).record for row in db.execute(query)]
 
 
-def leaves(db: Connection, grant_id: str | None = None) -> list[bytes]:
-    """The leaf hashes of a whole log."""
-    table = _log if grant_id is None else _shared
-    query = select(table.c.leaf).order_by(table.c.seq)
-    if grant_id is not None:
-        query = query.where(_shared.c.grant_id == grant_id)
-    return list(db.execute(query).scalars())
+def consistency(db: Connection, grant_id: str | None, first: int, second: int) -> list[bytes]:
+    """Proof that the log of ``first`` records is where that of ``second`` began (RFC 6962, section 2.1.2).
+
+    0 < first <= second <= the log's size. Reads a few records, however many there are.
+    """
+    return audit.consistency_by(lambda start, end: _subtree(db, grant_id, start, end), first, second)
+
+
+def _subtree(db: Connection, grant_id: str | None, start: int, end: int) -> bytes:
+    """As ``audit.Subtree``.
+
+    The frontier before the last leaf ends in the full subtrees from ``start`` to there, one for each bit of their
+    number. Folded over that leaf they are the head.
+    """
+    last = _one(db, grant_id, end - 1).leaf
+    full = (end - 1 - start).bit_count()
+    peaks = _frontier(_one(db, grant_id, end - 2).peaks)[-full:] if full else []
+    return audit.root([*peaks, last])
+
+
+def _one(db: Connection, grant_id: str | None, seq: int) -> Entry:
+    for entry in walk(db, grant_id, after=seq - 1, limit=1):
+        if entry.seq == seq:
+            return entry
+    raise LogBroken(f"record {seq} of the log is missing")
 
 
 def grants(db: Connection) -> list[str]:
