@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import both, choosing, console, draws, exchange, ldp, log, release
+from benchmarks import both, choosing, console, draws, exchange, ldp, log, refitting, release, start, tuning
 from benchmarks.table import Table
 
 Json = dict[str, Any]
@@ -26,7 +26,7 @@ def main() -> None:
         "parts",
         nargs="*",
         metavar="part",
-        help="both, choosing, console, draws, exchange, ldp, log, release (default: all)",
+        help="both, choosing, console, draws, exchange, ldp, log, refitting, release, start, tuning (default: all)",
     )
     parser.add_argument("--keep", action="store_true", help="put the named parts into benchmarks/results")
     parser.add_argument("--grants", type=int, default=exchange.CLIENTS, help="how many the clients of exchange share")
@@ -47,7 +47,10 @@ def main() -> None:
         "exchange": lambda: exchange.tables(chosen.grants),
         "ldp": ldp.tables,
         "log": log.tables,
+        "refitting": refitting.tables,
         "release": lambda: release.tables(chosen.rows),
+        "start": start.tables,
+        "tuning": tuning.tables,
     }
     if unknown := set(chosen.parts) - set(parts):
         parser.error(f"no part {', '.join(sorted(unknown))}")

@@ -18,7 +18,7 @@ def application(mode: str, database: str) -> FastAPI:
     db = sqlite3.connect(database, isolation_level=None, check_same_thread=False)
     db.execute("PRAGMA journal_mode=WAL")
     db.execute(f"PRAGMA synchronous={synchronous or 'FULL'}")
-    db.execute("CREATE TABLE t (seq INTEGER PRIMARY KEY, body BLOB)")
+    db.execute("CREATE TABLE IF NOT EXISTS t (seq INTEGER PRIMARY KEY, body BLOB)")
 
     @app.get("/readyz")
     async def ready() -> dict[str, str]:

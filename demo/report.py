@@ -49,6 +49,7 @@ def _caption(outcomes: Outcomes) -> str:
         "DP: differential privacy of a record that moves by at most Delta.",
         f"Delta: {MOVES}.",
         f"Rebuilt: by an attacker who knows {len(FEATURES) + 1} of the records, on a trial release.",
+        "The kernel was fitted to these sales, which are public; with private records it must come from elsewhere.",
         "Regret: the best that was found, less the best there is"
         + (f": mean of {runs} runs, +- its standard error." if runs > 1 else "."),
     ]

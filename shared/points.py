@@ -11,6 +11,7 @@ from shared.kernels import Kernel
 from shared.matrix import Matrix, Vector
 
 Precision = type[np.float64] | type[np.float32]
+Frame = tuple[Vector, Matrix | None]
 _BLOCK = 1 << 15  # numbers read together
 _PRODUCT_MAX = 1e3  # squared norm up to which |a|^2 + |b|^2 - 2 a.b keeps 12 digits of what an exponent needs
 _SPANNED = 1e-10  # squared singular values below this share of the largest may be none
@@ -23,14 +24,18 @@ class Points:
     A rotation and a shift keep all distances, so dropping what the candidates do not span is lossless. Beside the
     q coordinates stand the squared norm and a one: a squared distance is then one inner product, and many are one
     matrix product. Where norms are too large for that, or the kernel is too sharp at zero, distances are
-    taken from differences. Raises NumericalFailure where a number is not finite.
+    taken from differences. ``frame`` is what an earlier one of the same candidates found, if there was one.
+    Raises NumericalFailure where a number is not finite.
     """
 
-    def __init__(self, candidates: Matrix, kernel: Kernel, dtype: Precision, *, apart: bool = False) -> None:
+    def __init__(
+        self, candidates: Matrix, kernel: Kernel, dtype: Precision, *, apart: bool = False, frame: Frame | None = None
+    ) -> None:
         n = len(candidates)
         self._kernel = kernel
         with np.errstate(over="ignore", invalid="ignore"):
-            centre, basis = self._frame(candidates)
+            self.frame = frame_of(candidates) if frame is None else frame
+            centre, basis = self.frame
             q = candidates.shape[1] if basis is None else basis.shape[1]
             self.columns = q + 2
             self.kept: Matrix = columns(n, q + 2, dtype) if apart else np.empty((n, q + 2), dtype)
@@ -48,32 +53,6 @@ class Points:
         self.by_products = kernel.smooth and largest <= _PRODUCT_MAX
         # How many times rounding of one number an error of a covariance may be.
         self.strain = largest if self.by_products else 8.0 * largest**0.5
-
-    @staticmethod
-    def _frame(candidates: Matrix) -> tuple[Vector, Matrix | None]:
-        """The mean, and an orthonormal basis (r, q) of what the centred candidates span.
-
-        None where they span all columns, or may: these are kept as they are.
-        """
-        n, r = candidates.shape
-        start, total, gram = np.array(candidates[0]), np.zeros(r), np.zeros((r, r))
-        for block in _blocks(candidates):
-            shifted = block - start
-            total += shifted.T @ np.ones(len(shifted))
-            gram += shifted.T @ shifted
-        if not (np.isfinite(gram).all() and np.isfinite(start).all()):
-            if not all(np.isfinite(block).all() for block in _blocks(candidates)):
-                raise NumericalFailure("the candidates hold a number that is not finite")
-            return start, None
-        centre = start + total / n
-        values, vectors = np.linalg.eigh(gram - np.outer(total, total) / n)
-        doubtful = values <= _SPANNED * values[-1]
-        if not doubtful.any():
-            return centre, None
-        reached = np.zeros(r)
-        for block in _blocks(candidates):
-            np.maximum(reached, np.abs((block - centre) @ vectors).max(axis=0), out=reached)
-        return centre, vectors[:, ~(doubtful & (reached <= _FLAT * reached.max()))]
 
     def queries(self, rows: NDArray[np.intp]) -> Matrix:
         """Rows in the form that ``covariance`` takes as asked ones: (q + 2, m)."""
@@ -95,6 +74,32 @@ class Points:
         if self._kernel.variance != 1.0:
             squared *= self._kernel.variance
         return squared
+
+
+def frame_of(candidates: Matrix) -> Frame:
+    """The mean, and an orthonormal basis (r, q) of what the centred candidates span.
+
+    None where they span all columns, or may: these are kept as they are.
+    """
+    n, r = candidates.shape
+    start, total, gram = np.array(candidates[0]), np.zeros(r), np.zeros((r, r))
+    for block in _blocks(candidates):
+        shifted = block - start
+        total += shifted.T @ np.ones(len(shifted))
+        gram += shifted.T @ shifted
+    if not (np.isfinite(gram).all() and np.isfinite(start).all()):
+        if not all(np.isfinite(block).all() for block in _blocks(candidates)):
+            raise NumericalFailure("the candidates hold a number that is not finite")
+        return start, None
+    centre = start + total / n
+    values, vectors = np.linalg.eigh(gram - np.outer(total, total) / n)
+    doubtful = values <= _SPANNED * values[-1]
+    if not doubtful.any():
+        return centre, None
+    reached = np.zeros(r)
+    for block in _blocks(candidates):
+        np.maximum(reached, np.abs((block - centre) @ vectors).max(axis=0), out=reached)
+    return centre, vectors[:, ~(doubtful & (reached <= _FLAT * reached.max()))]
 
 
 def columns(n: int, width: int, dtype: type[np.floating]) -> Matrix:

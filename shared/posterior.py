@@ -11,7 +11,7 @@ from shared.acquisition import Choice, choose_maximum, upper_confidence_bound
 from shared.kernels import Kernel
 from shared.matrix import Matrix, Rows, Vector
 from shared.outcomes import Outcomes
-from shared.points import Points, Precision, columns
+from shared.points import Frame, Points, Precision, columns
 from shared.tiles import Tiles
 
 _SCAN = 1 << 16  # candidates whose bounds are looked at together
@@ -69,6 +69,7 @@ class Posterior:
         nugget: float = 0.0,
         capacity: int,
         dtype: Precision = np.float64,
+        frame: Frame | None = None,
     ) -> None:
         if not 0 < noise_variance < np.inf:
             raise ValueError(f"noise_variance must be positive and finite, not {noise_variance}")
@@ -79,7 +80,7 @@ class Posterior:
         self._prior_variance = kernel.variance + nugget
         self.n = n
         tiled = n <= _LITTLE and Tiles.suited(n, kernel, capacity) is not None
-        self._points = Points(candidates, kernel, dtype, apart=tiled)
+        self._points = Points(candidates, kernel, dtype, apart=tiled, frame=frame)
         # A few grow by columns, all together; many by rows, each when it is needed.
         order: Literal["C", "F"] = "F" if n <= _FEW else "C"
         self._whitened: Matrix = columns(n, capacity, dtype) if tiled else np.empty((n, capacity), dtype, order=order)
@@ -109,6 +110,11 @@ class Posterior:
             capacity=capacity,
             dtype=dtype,
         )
+
+    @property
+    def frame(self) -> Frame:
+        """What it found of the candidates alone: saves the next one of the same a pass over them."""
+        return self._points.frame
 
     @property
     def count(self) -> int:

@@ -112,7 +112,7 @@ def _families(answers: PrivateAnswers, epsilon: float) -> tuple[Family, ...]:
 
 
 def _noise(family: Family, bound: float, epsilon: float) -> tuple[float, float]:
-    """Scale and worst-case variance at |y| <= ``bound``: spec, section 5.1; Wang et al. (2019), section III-B."""
+    """Scale and worst-case variance at |y| <= ``bound``; Wang et al. (2019), section III-B."""
     if family == "laplace":
         scale = 2 * bound / epsilon
         return scale, 2 * scale**2

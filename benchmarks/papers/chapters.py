@@ -81,7 +81,8 @@ paper's 50 runs too.""",
         "Releases that are private, on the same problem",
         """\
 Simple regret after 50 steps. Gaussian noise has delta = 1e-5, planar Laplace noise none. The noise-aware kernel is the
-modeler's: averaged over the public law of the noise. The reference are 400 runs of another implementation.""",
+modeler's: averaged over the public law of the noise. The reference are 400 runs
+of an earlier, separate implementation that is not in this repository.""",
         frontier_table,
         _frontier_panels,
         _STEP,

@@ -1,4 +1,7 @@
-"""Numbers to compare with: those that the papers print, and a separate implementation's where a paper has none."""
+"""Numbers to compare with: those that the papers print; where a paper has none, a separate implementation's.
+
+That one is earlier, and not in this repository.
+"""
 
 PAPER_RUNS = 50
 """Of Kharkovskii et al. (2020)."""
@@ -33,7 +36,7 @@ REFERENCE_FRONTIER: dict[str, tuple[float, float]] = {
     "Gaussian, noise-aware kernel": (0.177, 0.049),
     "planar Laplace, noise-aware kernel": (0.089, 0.0128),
 }
-"""Simple regret at epsilon 1 and e^1.1, of 400 runs of another implementation."""
+"""Simple regret at epsilon 1 and e^1.1, of 400 runs of that implementation."""
 REFERENCE_OPEN, REFERENCE_RANDOM = 0.005, 0.354
 GOALS = {"1": 0.10, "e^1.1": 0.020}
 """Planar Laplace with the noise-aware kernel is to stay below."""
@@ -70,7 +73,7 @@ _LDP: dict[str, tuple[tuple[float, float], ...]] = {
 
 
 def ldp(column: str, kernel: str, level: str) -> tuple[float, float] | None:
-    """Regret at T = 20,000 over that of uniform play, with its standard error: of another implementation's trials.
+    """Regret at T = 20,000 over that of uniform play, with its standard error: of that implementation's trials.
 
     30 trials, 10 of theorems. Guaranteed bounded play was tried there with one_bit answers up to epsilon 1 alone.
     """

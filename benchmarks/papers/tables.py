@@ -198,7 +198,10 @@ def _ratios(summary: Summary) -> Lines:
     if apart:
         near, above = sum(abs(z) <= 2 for z in apart), sum(z > 2 for z in apart)
         lines += [
-            "After a slash: a separate implementation on functions of its own, 30 trials (10 of theorems).",
+            (
+                "After a slash: an earlier, separate implementation that is not in this repository, on functions of "
+                "its own, 30 trials (10 of theorems)."
+            ),
             (
                 f"Within two standard errors of the difference: {near} of {len(apart)}; "
                 f"regret lower by more: {len(apart) - near - above}, higher by more: {above}."

@@ -2,9 +2,10 @@
 
 from starlette.responses import Response
 
-from curator_service.console import downloads, figures
+from curator_service.console import figures
 from curator_service.console.reading import shares
-from shared.serving.console import Page, Pages
+from shared import wire
+from shared.serving.console import Page, Pages, downloads
 
 pages = Pages()
 
@@ -23,6 +24,8 @@ _CHARGES = (
 @pages.get("/accounts", roles=("owner", "auditor"), nav="Accounts")
 async def listed(page: Page) -> Response:
     """All studies, with what they have spent beside their caps."""
+    if page.query.get("as"):
+        return await downloads.listing(page, "/v1/accounts", "accounts", "accounts", wire.StudyAccount)
     found = await page.api.get("/v1/accounts", page_token=page.query.get("page_token"))
     rows = [(account, shares(account)) for account in found["accounts"]]
     return page.show("accounts.html", title="Accounts", rows=rows, next=found["next_page_token"])

@@ -8,7 +8,8 @@ from typing import Any
 from starlette.datastructures import UploadFile
 from starlette.responses import Response
 
-from shared.serving.console import ApiProblem, Form, Page, Pages
+from shared import wire
+from shared.serving.console import ApiProblem, Form, Page, Pages, downloads
 from shared.serving.console.api import Upload
 
 pages = Pages()
@@ -20,6 +21,8 @@ _TRAIL = [("Datasets", "/datasets")]
 @pages.get("/datasets", roles=("owner",), nav="Datasets")
 async def listed(page: Page) -> Response:
     """All of them."""
+    if page.query.get("as"):
+        return await downloads.listing(page, "/v1/datasets", "datasets", "datasets", wire.DatasetView)
     found = await page.api.get("/v1/datasets", page_token=page.query.get("page_token"))
     return page.show("datasets.html", title="Datasets", found=found)
 

@@ -1,6 +1,7 @@
 """What is typed for a new study, step by step, and the study that it makes."""
 
 from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from shared.serving.console import Form
@@ -28,6 +29,8 @@ _OF_STEP = {
 }
 SOUND = ("auto", "planar_laplace", "gaussian", "gaussian_projection")
 WITH_DELTA = ("auto", "gaussian", "gaussian_projection", "po_gp_ucb")
+ANSWERS_PER_ROW = 5
+"""Answers about one row that a new study's cap leaves room for, until the owner says otherwise."""
 WITH_R = ("gaussian_projection", "po_gp_ucb")
 Body = dict[str, Any]
 
@@ -236,6 +239,20 @@ def suggest(form: Form, step: str) -> None:
             form.values["answers_value_bound"] = [repr((upper - lower) / 2)]
     if step == "budget" and "budget_queries" not in form.values:
         form.values["budget_queries"] = ["100"]
+    if step == "budget" and "budget_epsilon_per_row" not in form.values and (cap := _row_cap(form)) is not None:
+        form.values["budget_epsilon_per_row"] = [cap]
+
+
+def _row_cap(form: Form) -> str | None:
+    """The release and a few answers about one row; None where answers do not add up about a row, or cost nothing."""
+    if form.get("answers") in ("", "none") or form.get("privacy_unit") == "answer":
+        return None
+    try:
+        release = Decimal(0) if form.get("release") == "identity" else Decimal(form.get("release_epsilon"))
+        cap = release + ANSWERS_PER_ROW * Decimal(form.get("answers_epsilon"))
+    except InvalidOperation:
+        return None
+    return format(cap, "f") if cap.is_finite() else None
 
 
 def _number(text: str) -> float | None:

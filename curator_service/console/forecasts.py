@@ -4,7 +4,8 @@ from starlette.responses import Response
 
 from curator_service.console import figures
 from curator_service.console.live import follow
-from shared.serving.console import ApiProblem, Form, Page, Pages
+from shared import wire
+from shared.serving.console import ApiProblem, Form, Page, Pages, downloads
 
 pages = Pages()
 _MECHANISMS = ("auto", "planar_laplace", "gaussian", "gaussian_projection", "po_gp_ucb")
@@ -17,6 +18,10 @@ def _trail(page: Page, name: str) -> list[tuple[str, str]]:
 @pages.get("/studies/{study_id}/forecasts", roles=("owner",))
 async def listed(page: Page) -> Response:
     """Those of a study, and a new one."""
+    if page.query.get("as"):
+        identity = page.path["study_id"]
+        where = f"/v1/studies/{identity}/forecasts"
+        return await downloads.listing(page, where, "forecasts", f"forecasts-{identity}", wire.ForecastView)
     form = Form.blank(epsilons="0.5, 1, 2, 4, 8", functions=20, queries=50, rows=1_000, m_auto="yes")
     return await _listed(page, form)
 

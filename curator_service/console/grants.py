@@ -4,7 +4,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from shared.serving.console import ApiProblem, Form, Page, Pages
+from shared import wire
+from shared.serving.console import ApiProblem, Form, Page, Pages, downloads
 
 pages = Pages()
 DAYS = 90
@@ -17,6 +18,10 @@ def _where(page: Page) -> str:
 @pages.get("/studies/{study_id}/grants", roles=("owner",))
 async def listed(page: Page) -> Response:
     """Those of a study, and a new one."""
+    if page.query.get("as"):
+        return await downloads.listing(
+            page, f"/v1{_where(page)}", "grants", f"grants-{page.path['study_id']}", wire.GrantView
+        )
     return await _listed(page, Form.blank(days=DAYS))
 
 

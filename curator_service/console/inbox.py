@@ -1,12 +1,10 @@
 """The inbox: what people are to measure, one after another or as a table; declines and corrections."""
 
-from collections.abc import Iterable
 from typing import Any
 
 from starlette.responses import Response
 
-from curator_service.console.reading import every
-from shared.serving.console import ApiProblem, Form, Page, Pages
+from shared.serving.console import ApiProblem, Form, Page, Pages, downloads
 
 pages = Pages()
 
@@ -140,21 +138,26 @@ async def told(page: Page) -> Response:
     found = await page.api.get(
         "/v1/inbox", state=state, study_id=page.query.get("study"), page_token=page.query.get("page_token")
     )
-    if page.query.get("as") == "csv":
-        items = await every(page.api, "/v1/inbox", "items", state=state, study_id=page.query.get("study"))
-        return page.csv(f"measurements-{state}", _HEAD, _rows(items))
+    if page.query.get("as"):
+        asked = {"state": state, "study_id": page.query.get("study")}
+        return await downloads.listing(page, "/v1/inbox", "items", f"measurements-{state}", _HEAD, **asked)
     return page.show("inbox_told.html", title="Answers so far", trail=_TRAIL, found=found, state=state, states=STATES)
 
 
-_HEAD = ("id", "study", "record", "play", "state", "value", "version", "reason", "note", "asked_at", "changed_at", "by")
-
-
-def _rows(items: Iterable[dict[str, Any]]) -> Iterable[list[Any]]:
-    for i in items:
-        yield [
-            *(i["id"], i["study"], i["record"], i["play"], i["state"], i["value"], i["version"], i["reason"]),
-            *(i["note"], i["asked_at"], i["changed_at"], i["changed_by"]),
-        ]
+_HEAD = (
+    "id",
+    "study",
+    "record",
+    "play",
+    "state",
+    "value",
+    "version",
+    "reason",
+    "note",
+    "asked_at",
+    "changed_at",
+    "changed_by",
+)
 
 
 # --- one measurement --------------------------------------------------------------------------------

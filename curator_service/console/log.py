@@ -2,9 +2,8 @@
 
 from starlette.responses import Response
 
-from curator_service.console import downloads
 from curator_service.console.reading import every
-from shared.serving.console import Form, Page, Pages
+from shared.serving.console import Form, Page, Pages, downloads
 from shared.serving.console.records import row_of, verified
 
 pages = Pages()

@@ -4,7 +4,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from shared.serving.console import ApiProblem, Form, Page, Pages
+from shared import wire
+from shared.serving.console import ApiProblem, Form, Page, Pages, downloads
 
 pages = Pages()
 
@@ -12,6 +13,8 @@ pages = Pages()
 @pages.get("/mechanisms", roles=("owner", "auditor"), nav="Mechanisms")
 async def listed(page: Page) -> Response:
     """All of them."""
+    if page.query.get("as"):
+        return await downloads.listing(page, "/v1/advisories", "advisories", "withdrawn", wire.AdvisoryView)
     return await _listed(page, Form.blank(mechanism=page.query.get("mechanism")))
 
 

@@ -7,8 +7,9 @@ from starlette.responses import Response
 
 from curator_service.console.live import follow
 from curator_service.console.reading import every, shares
+from shared import wire
 from shared.errors import BlindoptError
-from shared.serving.console import ApiProblem, Form, Page, Pages
+from shared.serving.console import ApiProblem, Form, Page, Pages, downloads
 
 pages = Pages()
 _TRAIL = [("Studies", "/studies")]
@@ -21,6 +22,8 @@ _failures: dict[str, str] = {}
 @pages.get("/studies", roles=("owner",), nav="Studies")
 async def listed(page: Page) -> Response:
     """All of them."""
+    if page.query.get("as"):
+        return await downloads.listing(page, "/v1/studies", "studies", "studies", wire.StudyOwnerView)
     found = await page.api.get("/v1/studies", page_token=page.query.get("page_token"))
     return page.show("studies.html", title="Studies", found=found)
 

@@ -6,7 +6,8 @@ from starlette.responses import Response
 
 from curator_service.console.live import follow
 from curator_service.console.reading import every
-from shared.serving.console import ApiProblem, Form, Page, Pages
+from shared import wire
+from shared.serving.console import ApiProblem, Form, Page, Pages, downloads
 
 pages = Pages()
 _TRAIL = [("Tunings", "/tunings")]
@@ -20,6 +21,8 @@ LOSSES = (
 @pages.get("/tunings", roles=("owner",), nav="Tunings")
 async def listed(page: Page) -> Response:
     """All of them."""
+    if page.query.get("as"):
+        return await downloads.listing(page, "/v1/tunings", "tunings", "tunings", wire.TuningView)
     found = await page.api.get("/v1/tunings", page_token=page.query.get("page_token"))
     return page.show("tunings.html", title="Tunings", found=found)
 

@@ -150,7 +150,11 @@ GAPS: tuple[Gap, ...] = (
         lambda spec, release: not isinstance(spec.answers, NoAnswerNoise) and spec.privacy_unit == "answer",
     ),
     Gap("Sizes", "how many rows there are, the shape of Z, and the mechanism are public."),
-    Gap("Queries", "which rows were asked, how often and when is known to the modeler, who chose them."),
+    Gap(
+        "Queries",
+        "which rows were asked, how often and when is known to the modeler, who chose them; a refusal tells what is "
+        "spent of the cap that was in the way, by other modelers of the study too.",
+    ),
     Gap(
         "Timing",
         "without reply_after_ms a reply leaves when it is ready, and how long a draw takes depends on what is drawn.",
@@ -174,6 +178,11 @@ GAPS: tuple[Gap, ...] = (
     Gap(
         "What holds for many",
         "what the records tell about people in general is meant to be learned, and applies to each person too.",
+    ),
+    Gap(
+        "Who withdraws",
+        "what has left cannot come back: a dataset can be archived and a study closed, but no single row can be taken "
+        "out of either, and the logs stay.",
     ),
     Gap(
         "Who sees what",

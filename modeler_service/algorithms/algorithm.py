@@ -112,6 +112,7 @@ def algorithm_of(
             fit=fit,
             tick=tick,
             initial=initial,
+            precision=spec.precision,
         )
     if kernel is None or fit is not None:
         raise Invalid(f"{spec.name} takes hyper-parameters as they are told: give a kernel, and leave out fit")
@@ -143,4 +144,5 @@ def memory_of(spec: wire.AlgorithmSpec, n: int, r: int, capacity: int) -> int:
     if isinstance(spec, wire.FewArmsSpec):
         plays = min(plays_of(spec, capacity), capacity) if isinstance(spec, wire.LdpMoma | wire.Moma) else 0
         return 8 * n * (MATRICES * min(n, ARMS_MAX) + r + 8 + plays) + 32 * plays**2
-    return 8 * n * (capacity + r + 8)
+    kept = 4 if isinstance(spec, wire.GpUcb | wire.GpBucb) and spec.precision == "single" else 8
+    return n * (kept * (capacity + r + 2) + 8 * 6)

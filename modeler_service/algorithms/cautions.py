@@ -32,8 +32,8 @@ def cautions(
 ) -> list[str]:
     """Warnings, in words. ``plays`` are the rounds of an epoch, ``people`` whether answers about one row add up.
 
-    The thresholds are rules of thumb from trials of another implementation, not measured. Clipped rewards are not
-    counted: only the curator could, and it does not tell.
+    The thresholds are rules of thumb from trials of an earlier implementation, not measured here. Clipped rewards
+    are not counted: only the curator could, and it does not tell.
     """
     told = []
     if isinstance(spec, wire.PaperSpec) and not isinstance(spec, wire.IgpUcb):

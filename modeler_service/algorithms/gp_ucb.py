@@ -33,6 +33,7 @@ class GpUcb:
         scale: float = 1.0,
         fit: wire.Fit | None = None,
         initial: int = 0,
+        precision: wire.Precision = "double",
         tick: Tick = NO_TICK,
     ) -> None:
         self._delta_prime, self._scale, self._seed = delta_ucb / 2, scale, seed
@@ -45,6 +46,7 @@ class GpUcb:
             noise=noise,
             fit=fit,
             initial=initial,
+            precision=precision,
             tick=tick,
         )
 

@@ -40,7 +40,7 @@ class LaplaceAdf(FewArms):
     """The arm of largest mean + beta sd; the prior is B^2 K, and each reward is one exact step with its Laplace law.
 
     mu += g c, C += h c c^T with c = C[:, a]: the Gaussian with the moments of the true posterior after the step.
-    The measurement noise is left out: fine while R is much smaller than L (spec, section 5.2).
+    The measurement noise is left out: fine while R is much smaller than L.
     """
 
     def __init__(self, stage: Stage, beta: float) -> None:

@@ -48,7 +48,8 @@ class LdpAta(FewArms):
 
     The sum over all t rewards is not formed. r is U S less what is cut; every row of U has sum_a N_a u_(i,a)^2 <= 1,
     so that a reward with |y| <= b_t sqrt(N_a) is cut neither now nor later (neither b_t nor N_a falls): only the
-    others, the dangerous ones, are kept one by one. The cut is b_t for all rewards, not b_tau (erratum 8).
+    others, the dangerous ones, are kept one by one. The cut is b_t for all rewards, not b_tau as in Algorithm 1,
+    line 9: the analysis needs b_t.
     """
 
     def __init__(self, stage: Stage, settings: AtaSettings, renewed_every: int = RENEWED_EVERY) -> None:

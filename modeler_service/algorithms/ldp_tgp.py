@@ -11,7 +11,7 @@ from shared.rewards import RewardLaw
 
 @dataclass(frozen=True, slots=True)
 class LaplaceTruncation:
-    """Constants under Laplace noise; ``tight`` are those of erratum 14.
+    """Constants under Laplace noise; ``tight`` are those that the proof needs.
 
     Printed: b_t = B + R + L ln t, and beta_t = B' + 2 sqrt(2 / lam) b_(t-1) sqrt(G + ln(1 / delta))
     + sqrt(K (ln(t - 1) + 1) / lam) with K = B^2 + R^2 + 2 L^2 and ln 0 = 0. Tight: sqrt(2 / lam) in the second term

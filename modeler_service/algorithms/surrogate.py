@@ -10,6 +10,7 @@ from shared.errors import Invalid, NumericalFailure
 from shared.fitting import ANSWERS_MAX, ANSWERS_MIN, Evidence, Found, Hyper, fit, suggested, typical_distance
 from shared.kernels import Kind, kernel_of
 from shared.matrix import Matrix
+from shared.points import Frame
 from shared.posterior import Posterior
 from shared.ticks import NO_TICK, Tick
 
@@ -55,12 +56,15 @@ class Surrogate:
         noise: wire.NoiseLaw = NO_NOISE,
         fit: wire.Fit | None = None,
         initial: int = 0,
+        precision: wire.Precision = "double",
         tick: Tick = NO_TICK,
     ) -> None:
         if kernel is None and fit is None:
             raise Invalid("there is no kernel: the study has none, so give one with the run, or have it fitted")
         self._candidates, self._noise, self._sign, self._seed = np.asarray(candidates), noise, sign, seed
         self._capacity, self._fit, self._initial, self._tick = capacity, fit, initial, tick
+        self._dtype = np.float64 if precision == "double" else np.float32
+        self._frame: Frame | None = None
         self._kind: Kind = kernel.kind if kernel is not None else "squared_exponential"
         self._told: Hyper | None = None
         if kernel is not None:
@@ -111,7 +115,10 @@ class Surrogate:
             noise_variance=hyper.noise_variance,
             prior_mean=hyper.mean,
             capacity=self._capacity,
+            dtype=self._dtype,
+            frame=self._frame,
         )
+        self._frame = made.frame
         for outcome in self._outcomes[:count]:
             self._tick()
             self._absorb(made, outcome)

@@ -2,7 +2,8 @@
 
 from starlette.responses import Response
 
-from shared.serving.console import Form, Page, Pages
+from shared import wire
+from shared.serving.console import Form, Page, Pages, downloads
 from shared.serving.console.records import row_of, verified
 
 pages = Pages()
@@ -25,3 +26,9 @@ async def log(page: Page) -> Response:
 async def verify(page: Page, form: Form) -> Response:
     """Walk all of it now."""
     return await verified(page)
+
+
+@pages.get("/log/file", roles=("vendor", "viewer"))
+async def file(page: Page) -> Response:
+    """The whole log as a file, from its first record."""
+    return await downloads.listing(page, "/v1/audit/entries", "entries", "audit-log", wire.AuditEntry)

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from modeler_service.console import figures
 from shared import wire
-from shared.serving.console import ApiProblem, Form, Page, Pages
+from shared.serving.console import ApiProblem, Form, Page, Pages, downloads
 
 pages = Pages()
 _DRAWN_MAX = 500
@@ -21,6 +21,8 @@ _TRAIL = [("Runs", "/runs")]
 async def runs(page: Page) -> Response:
     """All runs, the newest first."""
     told = {"order": "newest", "page_size": 50, "page_token": page.query.get("page_token")}
+    if page.query.get("as"):
+        return await downloads.listing(page, "/v1/runs", "runs", "runs", wire.RunView)
     found = await page.api.read("/v1/runs", wire.RunPage, **told)
     return page.show("runs_list.html", title="Runs", found=found)
 
@@ -82,6 +84,8 @@ async def events(page: Page) -> Response:
 async def trials(page: Page) -> Response:
     """Every chosen row with its answer."""
     run_id = page.path["run_id"]
+    if page.query.get("as"):
+        return await downloads.listing(page, f"/v1/runs/{run_id}/trials", "trials", f"trials-{run_id}", wire.TrialView)
     one = await page.api.read(f"/v1/runs/{run_id}", wire.RunView)
     token = page.query.get("page_token")
     found = await page.api.read(f"/v1/runs/{run_id}/trials", wire.TrialPage, page_size=100, page_token=token)

@@ -100,7 +100,8 @@ async def test(page: Page, form: Form) -> Response:
 
 def recommended(study: wire.StudyView, batch: int) -> str:
     """The algorithm for what a study tells (docs/algorithms.md)."""
-    few = study.n <= _FEW_ARMS_MAX and study.kernel is not None
+    # Those for few arms ask rows again, which adds up where the rows are people.
+    few = study.n <= _FEW_ARMS_MAX and study.kernel is not None and study.privacy_unit == "answer"
     if batch > 1:
         return "gp_bucb"
     if few and study.answers.mechanism == "laplace":

@@ -119,7 +119,9 @@ class FeatureMeaning(Reply):
     """What Delta and the noise are in the unit of one feature."""
 
     column: str = Field(description="The feature.")
-    sensitivity: float | None = Field(description="A change of this size, in this feature alone, is protected.")
+    sensitivity: float | None = Field(
+        description="Delta in this feature alone: what epsilon is about. A larger change is protected less."
+    )
     noise_sd: float | None = Field(
         description="Standard deviation of the noise, in this feature's unit; null where columns of Z mix features."
     )

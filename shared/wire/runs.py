@@ -24,6 +24,12 @@ from shared.wire.fits import Fit, Fitted
 from shared.wire.queries import NoisePassport
 from shared.wire.studies import Kernel, StudyView
 
+Precision = Literal["double", "single"]
+PRECISION = (
+    "Of what is kept about each candidate. single takes half of the memory, for a million candidates and more, and "
+    "chooses the same rows: those within its rounding of the largest bound are computed once more in double precision."
+)
+
 
 class GpUcb(Request):
     """GP-UCB, Algorithm 2 of Kharkovskii et al. (2020)."""
@@ -34,6 +40,7 @@ class GpUcb(Request):
         True, description="Average the kernel over the release's noise, where its law is known; else take Z for X."
     )
     scale: PositiveFloat = Field(1.0, description="Factor of beta_t; 1 is the theorem, less explores less.")
+    precision: Precision = Field("double", description=PRECISION)
 
 
 class GpBucb(Request):
@@ -45,6 +52,7 @@ class GpBucb(Request):
         True, description="Average the kernel over the release's noise, where its law is known; else take Z for X."
     )
     scale: PositiveFloat = Field(1.0, description="Factor of beta_t; 1 is the theorem, less explores less.")
+    precision: Precision = Field("double", description=PRECISION)
 
 
 class RandomRows(Request):

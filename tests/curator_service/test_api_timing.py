@@ -101,7 +101,7 @@ def test_many_wait_for_one_tick_and_one_that_gives_up_takes_none_with_it():
 
 
 def test_the_time_of_a_draw_tells_of_its_noise():
-    """The fact that padding is for: OpenDP's samplers take longer for larger noise (0.2 to 0.5, privacy.md)."""
+    """The fact that padding is for: OpenDP's samplers take longer for larger noise."""
     spec = wire.StudyCreate(
         name="s",
         dataset_id="ds_",

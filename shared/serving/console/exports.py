@@ -38,5 +38,10 @@ def numbers(chart: Chart, form: str) -> Response:
 
 
 def _file(text: str, name: str, media_type: str) -> Response:
-    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:100]
-    return Response(text, 200, {"content-disposition": f'attachment; filename="{safe}"'}, media_type=media_type)
+    headers = {"content-disposition": f'attachment; filename="{file_name(name)}"'}
+    return Response(text, 200, headers, media_type=media_type)
+
+
+def file_name(name: str) -> str:
+    """A name that every system takes, and no header is broken by."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:100]

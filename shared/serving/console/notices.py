@@ -6,6 +6,7 @@ from starlette.responses import Response
 
 from shared import wire
 from shared.serving.console.api import ApiProblem
+from shared.serving.console.downloads import listing
 from shared.serving.console.forms import Form
 from shared.serving.console.pages import Page, Pages
 from shared.serving.tokens import Role
@@ -21,6 +22,8 @@ def pages_of(about: About, *, readers: tuple[Role, ...], testers: tuple[Role, ..
     @pages.get("/notices", roles=readers, nav="Notices")
     async def listed(page: Page) -> Response:
         """All of them."""
+        if page.query.get("as"):
+            return await listing(page, "/v1/notices", "notices", "notices", wire.NoticeView)
         found = await page.api.read("/v1/notices", wire.NoticePage, page_token=page.query.get("page_token"))
         rows = [(one, about(page, one.notice.subject)) for one in found.notices]
         may_test, token = page.may(*testers), found.next_page_token

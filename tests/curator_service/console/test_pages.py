@@ -318,3 +318,31 @@ def test_the_log_page_verifies_on_request(auditor):
     auditor.get("/log")
     auditor.submit("/log:verify")
     assert re.search(r"Verified: [0-9,]+ records", auditor.shown)
+
+
+LISTINGS = {
+    "/datasets": "name",
+    "/studies": "spec",
+    "/accounts": "name",
+    "/studies/{study}/grants": "name",
+    "/studies/{study}/forecasts": None,
+    "/inbox/told": "question",
+    "/notices": None,
+    "/mechanisms": None,
+    "/tunings": None,
+}
+
+
+@pytest.mark.parametrize("where", LISTINGS)
+def test_every_listing_is_a_file_of_all_that_it_has(service, owner, study, where):
+    if where == "/inbox/told":
+        _ask(service, study, "a row for the listing", 4)
+    path = where.format(study=study[0])
+    whole = owner.get(f"{path}?as=json&state=all&page_size=1")
+    items = [json.loads(line) for line in whole.text.splitlines()]
+    rows = list(csv.reader(io.StringIO(owner.get(f"{path}?as=csv&state=all").text)))
+    assert "attachment" in whole.headers["content-disposition"]
+    assert len(rows) == 1 + len(items)
+    assert (LISTINGS[where] is None) or all(LISTINGS[where] in item for item in items)
+    assert LISTINGS[where] is None or items
+    assert not any(cell.startswith(("=", "+", "@", "\t")) for row in rows for cell in row)

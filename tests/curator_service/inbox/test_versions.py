@@ -274,3 +274,38 @@ def test_whoever_changes_a_table_of_the_inbox_is_found(finished, tmp_path, kind)
 def test_untouched_it_verifies(finished):
     with Database.read_from(finished) as db:
         invariants.check(db, (entry.record for entry in logs.walk(db)))
+
+
+# --- what a modeler sees of it --------------------------------------------------------------------------
+
+VISIBLE = {
+    "pending": {"id", "study_id", "state", "created_at", "due_at"},
+    "answered": {"id", "study_id", "state", "version", "created_at", "answers", "declined", "salt"},
+    "answer": {"row", "play", "plays", "y", "passport"},
+    "revision": {"seq", "query_id", "version"},
+    "revisions": {"revisions", "next_page_token"},
+}
+
+
+def test_a_modeler_sees_of_people_what_is_listed_here_and_nothing_else(house, small, study_of):
+    """Not who measured, when each was, why one was declined, nor how many people there are."""
+    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
+    plain = set(house.done("modeler", "GET", f"/v1/studies/{study}"))
+    assert plain == set(wire.StudyView.model_fields)
+    query = house.ask(study, [3, 4, 5])
+    here = f"/v1/studies/{study}/queries/{query}"
+    assert set(house.done("modeler", "GET", here)) == VISIBLE["pending"]
+    items = house.items(query)
+    assert house.tell("answer", query, items[:2], 1.5, 1.75).is_success
+    declined = {"measurement_ids": [items[2]["id"]], "reason": "consent", "note": "slip seven"}
+    house.done("measurer", "POST", f"/v1/queries/{query}:decline", json=declined)
+    assert house.tell("correct", query, items[:1], 2.5).is_success
+    for version in ("", "?version=1", "?version=2"):
+        answered = house.done("modeler", "GET", f"{here}{version}")
+        assert set(answered) == VISIBLE["answered"]
+        assert all(set(one) == VISIBLE["answer"] for one in answered["answers"])
+        assert answered["declined"] == [5]
+    told = house.done("modeler", "GET", f"/v1/studies/{study}/revisions")
+    assert set(told) == VISIBLE["revisions"]
+    assert [one["version"] for one in told["revisions"]] == [1, 2]
+    assert all(set(one) == VISIBLE["revision"] for one in told["revisions"])

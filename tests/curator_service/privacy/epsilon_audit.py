@@ -1,4 +1,4 @@
-"""A lower bound on the epsilon of answers, from draws alone: Clopper and Pearson (privacy.md, section 6, test 2)."""
+"""A lower bound on the epsilon of answers, from draws alone: Clopper and Pearson."""
 
 import math
 

@@ -115,7 +115,7 @@ def test_a_clip_that_is_missing_would_be_caught(monkeypatch):
     assert abs(ask(1e6, 10, study()).mean()) > 1e5
 
 
-# --- an audit of epsilon by Clopper and Pearson (privacy.md, section 6, test 2) -------------------------------
+# --- an audit of epsilon by Clopper and Pearson -------------------------------------------------------------
 
 
 def audit(spec, draws):

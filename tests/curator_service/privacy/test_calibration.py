@@ -30,7 +30,7 @@ def delta_of(epsilon, sensitivity, sd):
     ("epsilon", "printed"), [("0.5", 7.032), ("1", 3.731), ("3", 1.391), ("5", 0.892), ("10", 0.500)]
 )
 def test_the_noise_is_that_of_the_table(epsilon, printed):
-    """privacy.md section 4, row (ii): delta = 1e-5, Delta = 1."""
+    """Computed once by another program: delta = 1e-5, Delta = 1."""
     assert round(gaussian_sd(Decimal(epsilon), 1e-5, 1.0, 3), 3) == printed
 
 
@@ -122,7 +122,7 @@ def test_less_epsilon_or_less_delta_is_more_noise():
     assert np.all(np.diff(by_delta) < 0)
 
 
-# --- averaged over an orthonormal projection (privacy.md, Theorem A and section 4) ---------------------------
+# --- averaged over an orthonormal projection (docs/privacy.md, `gaussian_projection`) --------------------------
 
 EPSILONS = ("0.5", "1", "3", "5", "10")
 TABLE = {

@@ -165,6 +165,7 @@ def headings(*given, **more) -> set[str]:
 
 ALWAYS = {
     "Sizes", "Queries", "Public inputs", "Several studies of one dataset", "What holds for many", "Who sees what",
+    "Who withdraws",
 }  # fmt: skip
 
 

@@ -135,7 +135,7 @@ def audited_epsilon(mechanism: GaussianMechanism, d: int, trials: int) -> float:
 
 
 def test_the_conversion_of_the_audit_is_the_known_one():
-    """sigma_G(1, 1e-5) = 3.7306, privacy.md section 4."""
+    """sigma_G(1, 1e-5) = 3.7306: Balle & Wang (2018), Theorem 8, by another root finder."""
     assert epsilon_of(1 / 3.730632, 1e-5) == pytest.approx(1.0, abs=1e-5)
 
 

@@ -14,6 +14,8 @@ from curator_service.attacks.maps import affine
 from curator_service.attacks.scene import as_rows, draw
 from curator_service.privacy import entropy
 from curator_service.release.gaussian import GaussianMechanism
+from curator_service.release.gaussian_projection import GaussianProjection
+from curator_service.release.planar_laplace import PlanarLaplaceMechanism
 from curator_service.release.po_gp_ucb import PoGpUcb
 from curator_service.scaling import ScaledRows
 from shared.wire import Feature
@@ -91,7 +93,7 @@ def test_the_gaussian_release_leaves_the_error_that_its_noise_implies(epsilon):
 def guessed_right(mechanism, attempts: int) -> int:
     """How often the column space of Z tells which of two neighbours was released.
 
-    One row of 60 moves by 1e-3 Delta. Z lies in the column space of the centred X (section 3 of privacy.md).
+    One row of 60 moves by 1e-3 Delta. Z lies in the column space of the centred X.
     """
     x = records()[:60]
     neighbour = x.copy()
@@ -141,13 +143,21 @@ def test_all_real_records_are_rebuilt_from_d_plus_1_known_ones(monkeypatch, reco
     assert np.max(off / np.linalg.norm(x, axis=1)) < 1e-9
 
 
+SOUND = {
+    "gaussian": lambda d: GaussianMechanism(Decimal(10), 1e-5, 1.0),
+    "planar_laplace": lambda d: PlanarLaplaceMechanism(Decimal(10), 1.0),
+    "gaussian_projection": lambda d: GaussianProjection(Decimal(10), 1e-5, 1.0, d // 2),
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
 @pytest.mark.parametrize("records_of", [king_county, diabetes])
-def test_no_real_record_is_rebuilt_from_d_plus_1_known_ones_where_noise_was_added(records_of):
-    """The control: the same attack on a Gaussian release, epsilon 10. By its noise, fewer than one row in 10,000."""
+def test_no_real_record_is_rebuilt_from_d_plus_1_known_ones_where_noise_was_added(records_of, name):
+    """The control: the same attack on a sound release, epsilon 10. By its noise, fewer than one row in 10,000."""
     x = records_of()
-    mechanism = GaussianMechanism(Decimal(10), 1e-5, 1.0)
+    mechanism = SOUND[name](x.shape[1])
     z = draw(mechanism, x[:2_000])
     known = np.random.default_rng(3).choice(len(z), size=x.shape[1] + 1, replace=False)
     off = np.linalg.norm(affine(z[known], x[known])(z) - x[:2_000], axis=1)
     assert np.mean(np.delete(off, known) < 0.01) < 0.01
-    assert np.median(off) > 0.25 * mechanism.sd(x.shape[1])
+    assert np.median(off) > 0.25 * mechanism.noise(x.shape[1]).sd

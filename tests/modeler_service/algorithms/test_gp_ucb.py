@@ -239,6 +239,18 @@ def test_a_release_without_known_noise_is_read_as_it_is(family):
     assert run(blind, y, 20) == run(made(z), y, 20)
 
 
+@pytest.mark.parametrize("name", ["gp_ucb", "gp_bucb"])
+def test_single_precision_chooses_the_same_rows_and_keeps_half_as_much(name):
+    z = candidates(400)
+    y = outcome_of(z)
+    kind = wire.GpUcb if name == "gp_ucb" else wire.GpBucb
+    told = [kind(name=name), kind(name=name, precision="single")]
+    double, single = (algorithm_of(spec, z, KERNEL, sign=1, seed=0, capacity=50) for spec in told)
+    assert run(single, y, 40) == run(double, y, 40)
+    assert single._posterior._whitened.dtype == np.float32
+    assert single._posterior._whitened.nbytes == double._posterior._whitened.nbytes / 2
+
+
 @pytest.mark.parametrize(("measured", "private", "expected"), [(0.0, None, 1e-3), (0.5, None, 0.5), (0.0, 2.0, 2.001)])
 def test_an_outcome_counts_with_the_noise_of_its_passport(measured, private, expected):
     algorithm = made(candidates())

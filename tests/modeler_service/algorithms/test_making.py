@@ -168,6 +168,8 @@ def test_too_many_arms_are_refused_and_memory_is_of_matrices():
     few = memory_of(wire.Thompson(name="thompson"), 100, 2, 100_000)
     assert few == memory_of(wire.Thompson(name="thompson"), 100, 2, 1) < 1_000_000
     assert memory_of(wire.GpUcb(name="gp_ucb"), 100, 2, 100_000) == 8 * 100 * 100_010
+    single = memory_of(wire.GpBucb(name="gp_bucb", precision="single"), 100, 2, 100_000)
+    assert single == 4 * 100 * 100_004 + 8 * 100 * 6
 
 
 # --- settings --------------------------------------------------------------------------------------

@@ -6,24 +6,30 @@ import json
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
+from pydantic import BaseModel
 from starlette.responses import Response, StreamingResponse
 
-from shared.serving.console import ApiProblem, Page
-from shared.serving.console.exports import harmless
+from shared.serving.console.api import ApiProblem
+from shared.serving.console.exports import file_name, harmless
+from shared.serving.console.pages import Page
 
 PAGE = 1_000
+Columns = Sequence[str] | type[BaseModel]
 
 
-async def listing(page: Page, path: str, member: str, name: str, columns: Sequence[str], **query: object) -> Response:
+async def listing(page: Page, path: str, member: str, name: str, columns: Columns, **query: object) -> Response:
     """All items of a listing: as CSV, or with ``?as=json`` as one JSON object a line.
+
+    ``columns`` are those of the CSV, or the model of an item for all of its fields; what is no number or text is JSON.
 
     The first page is read before anything is sent, so that a refusal is still a page. Raises ApiProblem.
     """
+    head = columns if isinstance(columns, Sequence) else tuple(columns.model_fields)
     first = await page.api.get(path, page_size=PAGE, **query)
     as_json = page.query.get("as") == "json"
-    pieces = _lines(page, path, member, first, query) if as_json else _rows(page, path, member, first, columns, query)
+    pieces = _lines(page, path, member, first, query) if as_json else _rows(page, path, member, first, head, query)
     media, ending = ("application/x-ndjson", "jsonl") if as_json else ("text/csv; charset=utf-8", "csv")
-    headers = {"content-disposition": f'attachment; filename="{name}.{ending}"'}
+    headers = {"content-disposition": f'attachment; filename="{file_name(name)}.{ending}"'}
     return StreamingResponse(pieces, headers=headers, media_type=media)
 
 
