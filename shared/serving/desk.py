@@ -23,7 +23,7 @@ from shared.reconciliation import Export
 from shared.serving.kept import Kept
 from shared.serving.notices import Outbox
 from shared.serving.seal import Seal
-from shared.serving.store import logs, notes, replies, tokens, users
+from shared.serving.store import logs, notes, replies, sessions, tokens, users  # noqa: F401  every table is there
 from shared.serving.store.base import Clock
 from shared.serving.store.database import Connection, Database, StoreFault
 from shared.serving.store.replies import StoredReply

@@ -15,8 +15,8 @@ from shared.serving.store.database import Database, StoreFault
 
 SIDES = {"curator": curator, "modeler": modeler}
 PINNED = {
-    "curator": (6, "8e293c5fa1b3b5db63d15c61a1c639f437e2c08456332ecdbafcdc06562efc96"),
-    "modeler": (6, "b8e4b81e6ed4129364b6676a4f1f3a809828412e26b01b7dcc7acf7efd134d6d"),
+    "curator": (6, "36febe627d0edbf68c3c83888dd06478433b35c4c9a0946a5a148685590d4953"),
+    "modeler": (6, "eb3a7807ede7d41865523e2349e6025ad2e39e7d029aa97dd87ea3bee5d1057a"),
 }
 
 
