@@ -49,10 +49,10 @@ class Jobs(ABC):
         self._lock = threading.Lock()
         self._current: tuple[str, Child] | None = None
         self._closing = threading.Event()
-        desk.database.write(self._recover)
         # A daemon: a process that is not closed in order must not wait for a job.
         self._thread = threading.Thread(target=self._serve, daemon=True, name=f"{self.noun}s")
         self._begun = False
+        desk.database.write(self._recover)
 
     def _recover(self, db: Connection) -> None:
         for identity in self._table.running(db):
