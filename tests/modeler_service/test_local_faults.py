@@ -16,7 +16,6 @@ from modeler_service.settings import Settings
 from modeler_service.signals import Signal
 from shared import wire
 from shared.serving.desk import Asked
-from shared.serving.tokens import Principal
 
 SPEC = wire.RunCreate(
     curator_url="http://127.0.0.1:9",
@@ -25,7 +24,6 @@ SPEC = wire.RunCreate(
     algorithm=wire.RandomRows(name="random"),
     iterations=3,
 )
-WHO = Principal(id="usr_1", kid="0" * 16, role="vendor", name="v")
 QUICK = {"wait_seconds_first": 0.1, "wait_seconds_max": 0.1, "retry_attempts": 1}
 
 
@@ -44,7 +42,8 @@ def at_work(folder, clock=lambda: datetime.now(UTC), *, work=True, **settings):
 
 
 def start(modeler):
-    asked = Asked(WHO, secrets.token_hex(16), "POST", "/v1/runs", secrets.token_hex(8), "0" * 64)
+    vendor = modeler.desk.issue("vendor", "v", days=1)[1]
+    asked = Asked(vendor, secrets.token_hex(16), "POST", "/v1/runs", secrets.token_hex(8), "0" * 64)
     return wire.RunView.model_validate_json(modeler.start(asked, SPEC).body).id
 
 

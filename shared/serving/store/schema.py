@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from sqlalchemy import Connection, DDLElement, MetaData, text
+from sqlalchemy import Connection, MetaData, text
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -12,7 +12,7 @@ from shared.errors import StateConflict
 VERSION = 6
 Migrations = Mapping[int, Sequence[str]]
 """By version: the statements that bring a database of the version before it there. They may change append-only tables
-(a new column), and name every index and constraint themselves; what is left is then created as for a new database."""
+(a new column), and name every constraint themselves; tables and indexes that are new are then made by themselves."""
 VERBS = ("UPDATE", "DELETE")
 _APPEND_ONLY = """
 CREATE TRIGGER IF NOT EXISTS {table}_{verb} BEFORE {verb} ON {table}
@@ -38,6 +38,10 @@ def settle(
         tables.create_all(db)
     if old:
         _check_columns(db, metadata)
+    for tables in metadata:
+        for index in (index for known in tables.sorted_tables for index in known.indexes):
+            # One that is new to a table that is not needs no other schema.
+            db.execute(CreateIndex(index, if_not_exists=True))
     for table in append_only:
         for verb in VERBS:
             db.execute(text(_APPEND_ONLY.format(table=table, verb=verb)))
@@ -67,10 +71,9 @@ def _check_columns(db: Connection, metadata: tuple[MetaData, ...]) -> None:
 
 
 def digest(metadata: tuple[MetaData, ...], append_only: tuple[str, ...]) -> str:
-    """SHA-256 of all that makes the schema: tables, indexes, which are append-only. Another one is another version."""
+    """SHA-256 of what makes the schema: tables, and which are append-only. Another one is another version."""
     said = [f"append-only {table}" for table in sorted(append_only)]
     for tables in metadata:
         for table in tables.sorted_tables:
-            made: list[DDLElement] = [CreateTable(table), *(CreateIndex(index) for index in table.indexes)]
-            said += [" ".join(str(one.compile(dialect=sqlite.dialect())).split()) for one in made]
+            said.append(" ".join(str(CreateTable(table).compile(dialect=sqlite.dialect())).split()))
     return sha256("\n".join(sorted(said)).encode())

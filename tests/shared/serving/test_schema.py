@@ -15,8 +15,8 @@ from shared.serving.store.database import Database, StoreFault
 
 SIDES = {"curator": curator, "modeler": modeler}
 PINNED = {
-    "curator": (6, "36febe627d0edbf68c3c83888dd06478433b35c4c9a0946a5a148685590d4953"),
-    "modeler": (6, "eb3a7807ede7d41865523e2349e6025ad2e39e7d029aa97dd87ea3bee5d1057a"),
+    "curator": (6, "dbe69dba7e0e7f7e3c5da84879f9bc14de63a1667d20cf5619141964e2ed062a"),
+    "modeler": (6, "8739e4dd5bcd929b6da1b81eea83eabd84fcac9003d10cc97469f48a32c7b8c8"),
 }
 
 
@@ -88,11 +88,11 @@ def test_an_older_database_is_brought_to_this_version_and_keeps_its_rows(old, mo
     reopened(old, after(column())[0], OTHER, {7: SEVEN})  # once
 
 
-def test_two_versions_are_passed_in_their_order(old, monkeypatch):
+def test_two_versions_are_passed_in_their_order_and_new_indexes_are_made(old, monkeypatch):
     monkeypatch.setattr(schema, "VERSION", 8)
     tables, told = after(column())
     Index("by_length", told.c.length)
-    reopened(old, tables, {8: ["CREATE INDEX by_length ON told (length)"], 7: SEVEN})
+    reopened(old, tables, {8: [], 7: SEVEN})
     assert of(old, "SELECT name FROM sqlite_master WHERE name = 'by_length'") == [("by_length",)]
     assert of(old, "PRAGMA user_version") == [(8,)]
 
@@ -118,12 +118,12 @@ def test_a_migration_that_cannot_be_done_leaves_everything_as_it_was(migrations,
     assert of(old, "SELECT * FROM told") == [(1, "a"), (2, "bcd")]
 
 
-def test_another_table_column_index_or_promise_is_another_schema():
+def test_another_table_column_or_promise_is_another_schema_and_an_index_is_not():
     seen = {schema.digest((before(),), ()), schema.digest((before(),), ("told",))}
     for more in ([], [column()], [Column("length", Text)]):
         tables, told = after(*more)
         seen.add(schema.digest((tables,), ()))
         Index("by_body", told.c.body)
         seen.add(schema.digest((tables,), ()))
-    assert len(seen) == 8
+    assert len(seen) == 5
     assert schema.digest((before(),), ()) == schema.digest((before(),), ())
