@@ -2,7 +2,7 @@
 
 import tempfile
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
@@ -48,15 +48,16 @@ def build(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        desk.database.attach()
-        curator.start()
-        courier.start()
-        yield
-        await curator.releases.stop()
-        await run_in_threadpool(curator.close)
-        await run_in_threadpool(courier.close)
-        await desk.database.finish()
-        desk.close()
+        async with AsyncExitStack() as ends:  # each comes to its end, whatever another raises
+            ends.callback(desk.close)
+            desk.database.attach()
+            ends.push_async_callback(desk.database.finish)
+            courier.start()
+            ends.push_async_callback(run_in_threadpool, courier.close)
+            curator.start()
+            ends.push_async_callback(run_in_threadpool, curator.close)
+            ends.push_async_callback(curator.releases.stop)
+            yield
 
     def limit_of(path: str, principal: Principal | None) -> int:
         role = None if principal is None else principal.role

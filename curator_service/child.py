@@ -67,6 +67,15 @@ class Child:
         self._process.kill()
 
 
+def take_core(turn: int) -> None:
+    """In the child: stay on one core. The ``turn``-th from the end, round and round where there are fewer.
+
+    Each kind of work has a turn of its own: two kinds at once share no core while there is another.
+    """
+    cores = sorted(os.sched_getaffinity(0), reverse=True)
+    os.sched_setaffinity(0, {cores[turn % len(cores)]})
+
+
 def end_with(source: BinaryIO) -> None:
     """In the child, once the job is read: end this process where the curator's end of the pipe closes."""
     threading.Thread(target=_end_with, args=(source,), daemon=True).start()

@@ -8,7 +8,7 @@ from curator_service.store import base as schema
 from shared.serving.desk import Desk
 from shared.serving.notices import Outbox
 from shared.serving.seal import Seal, signer
-from shared.serving.store.base import APPEND_ONLY, METADATA, Clock
+from shared.serving.store.base import APPEND_ONLY, METADATA, MIGRATIONS, Clock
 from shared.serving.store.database import Database
 
 
@@ -16,7 +16,8 @@ def open_desk(settings: Settings, clock: Clock = lambda: datetime.now(UTC)) -> D
     """The curator's database, tokens and log."""
     folder = settings.data_dir
     tables, append_only = (METADATA, schema.METADATA), (*APPEND_ONLY, *schema.APPEND_ONLY)
-    database = Database(folder / "curator.sqlite", tables, append_only=append_only)
+    migrations = (MIGRATIONS, schema.MIGRATIONS)
+    database = Database(folder / "curator.sqlite", tables, append_only=append_only, migrations=migrations)
     keys = folder / "secrets"
     log_key = signer(keys / "log.key", "curator")
     outbox = Outbox("blindopt-curator", settings.told_events, clock)

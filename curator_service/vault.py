@@ -76,9 +76,13 @@ class Vault:
         return order
 
     def keep_only(self, known: set[str]) -> None:
-        """Forget what a crash left: in the scratch folder, and files of a dataset or release it did not record."""
+        """Forget what a crash left: in the scratch folder, and files of a dataset or release it did not record.
+
+        A folder is none of ours, wherever it is: it stays.
+        """
         for leftover in self.scratch.iterdir():
-            leftover.unlink()
+            if not leftover.is_dir() or leftover.is_symlink():
+                leftover.unlink()
         for path in self._folder.glob("*.npy"):
             if path.name.partition(".")[0] not in known:
                 path.unlink()

@@ -1,7 +1,7 @@
 """Builds and wires the modeler."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
@@ -33,13 +33,15 @@ def build(settings: Settings) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        desk.database.attach()
-        courier.start()
-        yield
-        await run_in_threadpool(modeler.close)
-        await run_in_threadpool(courier.close)
-        await desk.database.finish()
-        desk.close()
+        async with AsyncExitStack() as ends:  # each comes to its end, whatever another raises
+            ends.callback(desk.close)
+            desk.database.attach()
+            ends.push_async_callback(desk.database.finish)
+            courier.start()
+            ends.push_async_callback(run_in_threadpool, courier.close)
+            modeler.work()
+            ends.push_async_callback(run_in_threadpool, modeler.close)
+            yield
 
     app = serving.build(
         title="blindopt modeler",

@@ -7,16 +7,16 @@ from modeler_service.settings import Settings
 from shared.serving.desk import Desk
 from shared.serving.notices import Outbox
 from shared.serving.seal import Seal, signer
-from shared.serving.store.base import APPEND_ONLY, METADATA, Clock
+from shared.serving.store.base import APPEND_ONLY, METADATA, MIGRATIONS, Clock
 from shared.serving.store.database import Database
 
 
 def open_desk(settings: Settings, clock: Clock = lambda: datetime.now(UTC)) -> Desk:
     """The modeler's database, tokens and log."""
     folder = settings.data_dir
-    database = Database(
-        folder / "modeler.sqlite", (METADATA, store.METADATA), append_only=(*APPEND_ONLY, *store.APPEND_ONLY)
-    )
+    tables, append_only = (METADATA, store.METADATA), (*APPEND_ONLY, *store.APPEND_ONLY)
+    migrations = (MIGRATIONS, store.MIGRATIONS)
+    database = Database(folder / "modeler.sqlite", tables, append_only=append_only, migrations=migrations)
     keys = folder / "secrets"
     log_key = signer(keys / "log.key", "modeler")
     outbox = Outbox("blindopt-modeler", settings.told_events, clock)

@@ -7,7 +7,7 @@ from typing import Any
 
 from modeler_service import store
 from modeler_service.answers import answers_of
-from modeler_service.candidates import path_of
+from modeler_service.candidates import is_here, path_of
 from modeler_service.choosing import Choosing, memory_needed
 from shared import matrix, wire
 from shared.errors import ProtocolViolated, StateConflict
@@ -89,7 +89,7 @@ class Record:
     def candidates(self, folder: Path) -> Matrix:
         """The candidates, as they were fetched and checked. StateConflict where they are not there."""
         path = path_of(folder, self.begun.release_sha256)
-        if not path.exists() or matrix.digest(path) != self.begun.release_sha256:
+        if not is_here(path, self.begun.release_sha256):
             raise StateConflict("the candidates are not here: they are fetched when a run on the study works")
         return matrix.load(path)
 

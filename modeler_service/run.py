@@ -128,7 +128,9 @@ class Run:
     def _candidates(self, curator: StudyClient, study: wire.StudyView) -> Matrix:
         if memory_needed(self._spec, study, len(self._observations)) > self._settings.run_memory_max_bytes:
             raise MemoryError
-        return fetched(curator, study, self._folder, self._settings.candidates_max_bytes, self._hold.retry)
+        most = self._settings.candidates_max_bytes
+        # Once for a run: one that waits for people comes here again at each look.
+        return fetched(curator, study, self._folder, most, self._hold.retry, anew=self._begun is None)
 
     def _loop(self, curator: StudyClient, study: wire.StudyView, candidates: Matrix) -> Ending:
         asking, choosing = self._asking, None

@@ -5,6 +5,7 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,7 +15,7 @@ from modeler_service.hold import can_retry
 from modeler_service.run import Ending, Run
 from modeler_service.settings import Settings
 from modeler_service.signals import Interrupted, Pending, Signal
-from shared.errors import NO_ROOM, BlindoptError, Remote, StorageUnavailable
+from shared.errors import AuditUnavailable, BlindoptError, Remote, StorageUnavailable
 from shared.serving.desk import Desk
 from shared.serving.notices import Outbox
 from shared.serving.store import logs
@@ -29,6 +30,7 @@ _HOW_TO_GO_ON = (
     "so for PEOPLE_DAYS nobody could be asked whether the query was answered, and the run has ended: start another "
     "with its answers as observations"
 )
+WAITS_MIN = 3  # before a run fails that waited too long: a clock that jumps ahead fails none
 STUCK = "the curator keeps a request open without answering it"
 
 
@@ -59,18 +61,22 @@ class Runs:
         for leftover in self._folder.glob("*.part"):  # a kill in the middle of a transfer
             leftover.unlink()
         self._closing = threading.Event()
+        self._holding = threading.Lock()
         self._held: dict[str, _Held] = {}
         self._waiting: dict[str, datetime] = {}
         self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        with desk.database.read() as db:
+
+    def start(self) -> None:
+        """Take up what is unfinished, and work from now on."""
+        with self._desk.database.read() as db:
             unfinished = store.unfinished(db)
         for row in unfinished:
             if row.state == "waiting" and row.stop_asked_at is None and row.pause_asked_at is None:
                 self._waiting[row.id] = moment(row.waits_until)
             else:
                 self.submit(row.id)
-        for _ in range(settings.concurrent_runs):
+        for _ in range(self._settings.concurrent_runs):
             self._add_worker()
         threading.Thread(target=self._watch, daemon=True, name="watch").start()
 
@@ -122,11 +128,10 @@ class Runs:
         self._desk.check_sound()  # nothing is asked that the log could not tell
         # Held before what is stored is read: what it is told from now on reaches its signal.
         held = _Held(Signal(), threading.current_thread())
-        if (holder := self._held.setdefault(identity, held)) is not held:
-            holder.again = True  # it looks at what is stored when it lets go
-            if self._held.get(identity) is not holder:  # it did
-                self.submit(identity)
-            return
+        with self._holding:
+            if (holder := self._held.setdefault(identity, held)) is not held:
+                holder.again = True  # it looks at what is stored when it lets go
+                return
         stored = False
         try:
             held.lease = self._desk.database.write(lambda db: self._take(db, identity))
@@ -134,8 +139,7 @@ class Runs:
                 self._end(identity, held.lease, self._outcome(identity, held.lease, held.signal))
             stored = True
         finally:
-            if self._held.get(identity) is held:
-                self._let_go(identity, stored=stored)
+            self._let_go(identity, held, stored=stored)
 
     def _take(self, db: Connection, identity: str) -> int | None:
         """Begin to work on a run, or do what it was told meanwhile."""
@@ -149,20 +153,30 @@ class Runs:
         store.change_run(db, identity, state="running", started_at=started, waits_until=None, problem=None)
         return store.take(db, identity, now)
 
-    def _let_go(self, identity: str, *, stored: bool) -> None:
-        """Hold a run no more; what is stored of it says whether it is to be taken up again.
+    def _let_go(self, identity: str, held: _Held, *, stored: bool, then: Callable[[], None] = lambda: None) -> None:
+        """Hold a run no more, unless another does by now; what is stored of it says whether it is taken up again.
 
-        Not at once where something could not be ``stored``: the disk is full, most likely.
+        Not at once where something could not be ``stored``: the disk is full, most likely. ``then`` is done
+        first, if it was held.
         """
-        held = self._held.pop(identity)
+        with self._holding:
+            if self._held.get(identity) is not held:
+                return
+            del self._held[identity]
+        then()
         if self._closing.is_set():
             return
-        with self._desk.database.read() as db:
-            row = store.run(db, identity)
+        soon = self._desk.clock() + timedelta(seconds=self._settings.wait_seconds_first)
+        try:
+            with self._desk.database.read() as db:
+                row = store.run(db, identity)
+        except Exception:
+            self._waiting[identity] = soon  # whatever is stored of it, it is looked at again
+            raise
         if row.state == "waiting" and not held.again:
             self._waiting[identity] = moment(row.waits_until)
         elif row.state in ("queued", "running") and not stored:
-            self._waiting[identity] = self._desk.clock() + timedelta(seconds=self._settings.wait_seconds_first)
+            self._waiting[identity] = soon
         elif row.state in ("queued", "waiting"):
             self.submit(identity)
 
@@ -182,12 +196,12 @@ class Runs:
             return self._waits(identity, problem) if can_retry(error) else _failed(problem)
         except BlindoptError as error:
             problem = _problem(error.code, str(error))
-            return self._waits(identity, problem) if can_retry(error) else _failed(problem)
+            ours = isinstance(error, StorageUnavailable | AuditUnavailable)
+            return self._waits(identity, problem, ours=ours) if can_retry(error) else _failed(problem)
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if (told := StorageUnavailable.of(error)) is None:
                 return self._fault(identity, error)
-            told = StorageUnavailable("a file cannot be written: the disk is full")
-            return self._waits(identity, _problem(told.code, str(told)))
+            return self._waits(identity, _problem(told.code, str(told)), ours=True)
         except MemoryError:
             detail = "rows times queries need more memory than there is: ask for fewer iterations"
             return _failed(_problem("out_of_memory", detail))
@@ -199,8 +213,10 @@ class Runs:
         log.exception("a run failed", extra={"fields": {"run": identity}})
         return _failed(_problem("internal", f"a fault on our side ({type(error).__name__})"))
 
-    def _waits(self, identity: str, problem: str) -> Ending:
+    def _waits(self, identity: str, problem: str, *, ours: bool = False) -> Ending:
         """Wait for a curator that does not answer; fail at the first contact, and in the end.
+
+        What is ``ours``, a full disk say, passes at the first contact as later.
 
         The place of a run whose query people have is held for days, from the last time that its curator told so.
         """
@@ -211,8 +227,10 @@ class Runs:
         since, longest = moment(waiting["waiting_since"]), timedelta(hours=settings.wait_hours)
         if row.looked_at is not None:
             since, longest = moment(row.looked_at), timedelta(days=settings.people_days)
-            problem = _with_words(problem, _HOW_TO_GO_ON) if now - since > longest else problem
-        if row.study is None or now - since > longest:
+        too_long = now - since > longest and waiting["waits"] > WAITS_MIN
+        if too_long and row.looked_at is not None:
+            problem = _with_words(problem, _HOW_TO_GO_ON)
+        if too_long or (row.study is None and not ours):
             return _failed(problem)
         return waiting | {"problem": problem}
 
@@ -287,10 +305,11 @@ class Runs:
                 ending = self._waits(identity, _problem("unreachable", STUCK))
                 self._end(identity, held.lease, ending)
                 self._desk.database.write(lambda db, i=identity: store.take(db, i, stamp(self._desk.clock())))  # type: ignore[misc]
-                if self._held.get(identity) is held:
-                    self._threads.remove(held.thread)  # should it ever come back, it ends
-                    self._add_worker()
-                    self._let_go(identity, stored=True)
+                self._let_go(identity, held, stored=True, then=lambda h=held: self._replace(h.thread))  # type: ignore[misc]
+
+    def _replace(self, stuck: threading.Thread) -> None:
+        self._threads.remove(stuck)  # should it ever come back, it ends
+        self._add_worker()
 
 
 def halted_state(row: Any) -> Ending | None:

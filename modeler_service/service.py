@@ -11,16 +11,16 @@ from modeler_service.addresses import check_address
 from modeler_service.beliefs import Beliefs, Over
 from modeler_service.events import TRIALS_MAX, News, Streams
 from modeler_service.importing import Import, misfits, report
+from modeler_service.meeting import met
 from modeler_service.record import observations_of, versions_of
-from modeler_service.run import connected, was_asked
+from modeler_service.run import was_asked
 from modeler_service.runs import Runs, end, halted_state
 from modeler_service.settings import Settings
 from modeler_service.suggestions import Suggestions
 from modeler_service.views import trial_view
-from modeler_service.witness import Witness
 from shared import wire
 from shared.audit import sha256
-from shared.errors import Busy, Invalid, ProtocolViolated, Remote, StateConflict
+from shared.errors import Busy, Invalid, Remote, StateConflict
 from shared.serving.desk import Asked, Desk, Effect
 from shared.serving.store.base import moment, stamp, states
 from shared.serving.store.database import Connection
@@ -44,6 +44,10 @@ class Modeler:
         """How many jobs of each kind are in each state."""
         with self.desk.database.read() as db:
             return {"run": states(db, store.runs)}
+
+    def work(self) -> None:
+        """Work on runs from now on, those that were left too."""
+        self._runs.start()
 
     def close(self) -> None:
         """Leave the runs; the next start takes them up."""
@@ -117,13 +121,10 @@ class Modeler:
             row, known = store.run(db, identity), store.observation_count(db, identity)
         _check_not_started(row)
         spec = wire.RunSpec.model_validate_json(row.spec)
-        witness = Witness(self.desk, spec.study_id, identity, was_asked)
+        token = self.desk.unseal(row.sealed_token).decode()
         try:
-            with connected(self._settings, spec, self.desk.unseal(row.sealed_token).decode(), witness) as curator:
-                return spec, known, curator.study().n
-        except ProtocolViolated as error:
-            witness.dispute(str(error))
-            raise
+            with met(self.desk, self._settings, spec, token, identity, was_asked) as (_, study):
+                return spec, known, study.n
         except Remote as error:
             raise StateConflict(f"the curator refused to tell of the study: {error}") from None
 
@@ -226,7 +227,8 @@ class Modeler:
                 found = store.newest_runs(db, before=after, limit=limit)
             else:
                 found = store.run_page(db, after=after or 0, limit=limit)
-            return [(row.seq, self._view(db, row.id)) for row in found]
+            counted = store.counts(db, [row.id for row in found])
+            return [(row.seq, self._view_of(db, row, counted[row.id])) for row in found]
 
     def counts(self) -> wire.RunCounts:
         """How many runs are in each state."""
@@ -274,26 +276,27 @@ class Modeler:
             return wire.RunExport(run=run, trials=trials, observations=past, versions=versions)
 
     def _view(self, db: Connection, identity: str) -> wire.RunView:
-        row = store.run(db, identity)
+        return self._view_of(db, store.run(db, identity), store.counts(db, [identity])[identity])
+
+    def _view_of(self, db: Connection, row: Any, counted: store.Counts) -> wire.RunView:
         spec = wire.RunSpec.model_validate_json(row.spec)
         study = wire.StudyView.model_validate_json(row.study) if row.study else None
-        last = store.last_fit(db, identity) if spec.fit else None
+        last = store.last_fit(db, row.id) if spec.fit else None
         fitted = wire.Fitted.model_validate_json(last) if last else None
         warnings = json.loads(row.warnings) if row.warnings else []
         told = row.recommendation
         waits_for = row.waiting_for if row.state == "waiting" else None
-        pending, asked_at = store.pending(db, identity)
-        since = asked_at if waits_for == "people" else row.waiting_since if waits_for else None
-        best = store.best(db, identity, largest=study.direction == "maximize") if study else None
+        since = counted.pending_since if waits_for == "people" else row.waiting_since if waits_for else None
+        best = store.best(db, row.id, largest=study.direction == "maximize") if study else None
         return wire.RunView(
             id=row.id,
             state=row.state,
             study=study,
             waiting_for=waits_for,
             waiting_since=moment(since) if since else None,
-            open_measurements=pending,
-            trials=store.answered(db, identity),
-            declined=store.declined(db, identity),
+            open_measurements=counted.pending,
+            trials=counted.answered,
+            declined=counted.declined,
             best=wire.Best(trial=best.number, row=best.row, y=best.y) if best else None,
             created_at=moment(row.created_at),
             started_at=moment(row.started_at) if row.started_at else None,
@@ -317,7 +320,7 @@ class Modeler:
             repeats=spec.repeats,
             initial_design=spec.initial_design,
             stop=spec.stop,
-            observations=store.observation_count(db, identity),
+            observations=counted.observations,
             recommendation=told and wire.Recommendation.model_validate_json(told),
         )
 

@@ -1,6 +1,8 @@
 """The modeler's tables: runs, their trials, and what they began with. The only room of the modeler with SQL."""
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
@@ -27,8 +29,10 @@ from sqlalchemy import (
 from shared.errors import NotFound
 from shared.serving.store.database import Connection
 from shared.serving.store.prepared import Prepared
+from shared.serving.store.schema import Migrations
 
 METADATA = MetaData()
+MIGRATIONS: Migrations = {}
 
 runs = Table(
     "runs",
@@ -270,17 +274,39 @@ def answered(db: Connection, run_id: str) -> int:
     return int(db.execute(select(func.count()).select_from(trials).where(where)).scalar_one())
 
 
-def declined(db: Connection, run_id: str) -> int:
-    """How many trials of a run were declined."""
-    where = (trials.c.run_id == run_id) & text("declined = 1")  # as its index says it
-    return int(db.execute(select(func.count()).select_from(trials).where(where)).scalar_one())
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What is counted of a run: trials with an answer, declined, waiting to be measured; past measurements."""
+
+    answered: int
+    declined: int
+    pending: int
+    pending_since: str | None
+    """When the first of those that wait was taken."""
+    observations: int
 
 
-def pending(db: Connection, run_id: str) -> tuple[int, str | None]:
-    """How many trials of a run wait to be measured, and when the first of them was taken."""
-    where = (trials.c.run_id == run_id) & trials.c.asked_at.is_not(None) & trials.c.answered_at.is_(None)
-    count, since = db.execute(select(func.count(), func.min(trials.c.asked_at)).where(where)).one()
-    return int(count), since
+def counts(db: Connection, run_ids: Sequence[str]) -> dict[str, Counts]:
+    """Of each of these runs, in four statements for all of them: each reads one index alone."""
+    waits = trials.c.asked_at.is_not(None) & trials.c.answered_at.is_(None)
+    answers = _counted(db, trials, run_ids, trials.c.y.is_not(None))
+    declines = _counted(db, trials, run_ids, _DECLINED)
+    pending = _counted(db, trials, run_ids, waits, func.min(trials.c.asked_at))
+    past = _counted(db, observations, run_ids, true())
+    return {
+        run: Counts(answers[run][0], declines[run][0], pending[run][0], pending[run][1], past[run][0])
+        for run in run_ids
+    }
+
+
+_DECLINED = text("declined = 1")  # as its index says it
+
+
+def _counted(db: Connection, table: Table, run_ids: Sequence[str], where: Any, *more: Any) -> dict[str, Sequence[Any]]:
+    query = select(table.c.run_id, func.count(), *more).where(table.c.run_id.in_(run_ids), where)
+    found: dict[str, Sequence[Any]] = defaultdict(lambda: (0, None))
+    found |= {row[0]: row[1:] for row in db.execute(query.group_by(table.c.run_id))}
+    return found
 
 
 def best(db: Connection, run_id: str, *, largest: bool) -> Row[Any] | None:
@@ -326,6 +352,6 @@ def observation_page(db: Connection, run_id: str) -> list[Row[Any]]:
 def progress(db: Connection, run_id: str) -> tuple[Any, ...]:
     """What changes when there is news of a run: its states, versions of answers, settled trials. Raises NotFound."""
     row = run(db, run_id)
-    settled = answered(db, run_id) + declined(db, run_id)
+    settled = answered(db, run_id) + _counted(db, trials, [run_id], _DECLINED)[run_id][0]
     told = last_version(db, run_id)
     return row.state, row.ended_at, row.ended_because, row.problem, row.waits_until, told, settled

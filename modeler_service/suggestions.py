@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -14,9 +14,8 @@ from modeler_service.algorithms.algorithm import memory_of
 from modeler_service.beliefs import recommended
 from modeler_service.candidates import fetched
 from modeler_service.choosing import Choosing
-from modeler_service.run import connected
+from modeler_service.meeting import met
 from modeler_service.settings import Settings
-from modeler_service.witness import Witness
 from shared import wire
 from shared.errors import CuratorRefused, Draining, Invalid, NumericalFailure, ProtocolViolated, RateLimited, Remote
 from shared.matrix import Matrix
@@ -60,6 +59,9 @@ class Planned:
     fit: wire.Fit | None
 
 
+_ENDING = "the service is ending: ask again"
+
+
 class Suggestions:
     """Answers requests for suggestions in threads of its own, a few at once.
 
@@ -85,8 +87,14 @@ class Suggestions:
         if self._under_way >= self._settings.concurrent_suggestions + WAITING_MAX:
             raise RateLimited(1)
         self._under_way += 1
+        asked: Future[bytes] | None = None
         try:
-            return await asyncio.wrap_future(self._pool.submit(self._reply, read, actor))
+            asked = self._pool.submit(self._reply, read, actor)
+            return await asyncio.wrap_future(asked)
+        except (RuntimeError, asyncio.CancelledError):
+            if self._closing and (asked is None or asked.cancelled()):  # it came too late, or waited for its turn
+                raise Draining(_ENDING) from None
+            raise
         finally:
             self._under_way -= 1
 
@@ -123,7 +131,7 @@ class Suggestions:
 
     def _check_time(self, deadline: float) -> None:
         if self._closing:
-            raise Draining("the service is ending: ask again")
+            raise Draining(_ENDING)
         if time.monotonic() > deadline:
             raise _invalid("observations", "this takes longer than SUGGESTION_SECONDS: send fewer, or start a run")
 
@@ -132,21 +140,14 @@ class Suggestions:
     def _from_study(self, told: wire.StudyAccess, actor: str, asked: wire.SuggestionRequest) -> Known:
         """What a curator tells of its study. Each exchange with it is recorded, as a run's is."""
         check_address(told.curator_url, "study.curator_url", plain_http=self._settings.allow_plain_http)
-        self._desk.check_sound()
-        witness = Witness(self._desk, told.study_id, actor, lambda db, key, digest: False)
-        settings = self._settings
+        desk, settings = self._desk, self._settings
         try:
-            with connected(settings, told, told.token, witness, cancelled=lambda: self._closing) as curator:
-                study = curator.study()
-                witness.trust(study, told.log_key)
+            with met(desk, settings, told, told.token, actor, cancelled=lambda: self._closing) as (curator, study):
                 self._check_memory(asked, study.n, study.r)
                 folder = settings.data_dir / "candidates"
                 candidates = fetched(curator, study, folder, settings.candidates_max_bytes)
         except Remote as error:
             raise CuratorRefused(error) from None
-        except ProtocolViolated as error:
-            witness.dispute(str(error))
-            raise
         except NumericalFailure as error:
             raise _invalid("study", str(error)) from None
         return Known(candidates, study.direction, study.kernel, study.noise, study.answers, study.privacy_unit)

@@ -8,7 +8,7 @@ both share, equal byte for byte (``shared.reconciliation`` compares them).
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -194,27 +194,38 @@ def _is_canonical(record: Json, body: bytes) -> bool:
         return False
 
 
+Subtree = Callable[[int, int], bytes]
+"""The tree head of the leaves from one place to before another; the first is a multiple of a power of two that is no
+smaller than how many there are."""
+
+
 def consistency(leaves: Sequence[bytes], first: int) -> list[bytes]:
     """Proof that the tree of the ``first`` leaves is where the tree of all ``leaves`` began.
 
-    RFC 6962, section 2.1.2. 0 < first <= len(leaves).
+    RFC 6962, section 2.1.2. 0 < first <= len(leaves). Reads all leaves: ``consistency_by`` need not.
     """
 
-    def tree(part: Sequence[bytes]) -> bytes:
+    def tree(start: int, end: int) -> bytes:
         peaks: list[bytes] = []
-        for size, leaf in enumerate(part):
+        for size, leaf in enumerate(leaves[start:end]):
             peaks = grow(peaks, size, leaf)
         return root(peaks)
 
-    def sub(part: Sequence[bytes], m: int, whole: bool) -> list[bytes]:
-        if m == len(part):
-            return [] if whole else [tree(part)]
-        k = 1 << (len(part) - 1).bit_length() - 1  # largest power of two below the size
-        if m <= k:
-            return [*sub(part[:k], m, whole), tree(part[k:])]
-        return [*sub(part[k:], m - k, False), tree(part[:k])]
+    return consistency_by(tree, first, len(leaves))
 
-    return sub(leaves, first, True)
+
+def consistency_by(tree: Subtree, first: int, second: int) -> list[bytes]:
+    """The same for the tree of ``second`` leaves, from the heads of at most 2 log2(second) of its subtrees."""
+
+    def sub(start: int, end: int, whole: bool) -> list[bytes]:
+        if first == end:
+            return [] if whole else [tree(start, end)]
+        middle = start + (1 << (end - start - 1).bit_length() - 1)  # the largest power of two below the size
+        if first <= middle:
+            return [*sub(start, middle, whole), tree(middle, end)]
+        return [*sub(middle, end, False), tree(start, middle)]
+
+    return sub(0, second, True)
 
 
 def is_consistent(first: Head, second: Head, proof: Sequence[bytes]) -> bool:

@@ -9,8 +9,10 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-"""Error numbers of an OSError that StorageUnavailable tells."""
+_PASSING = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EROFS), "a file cannot be written: the disk is full"),
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "a file cannot be opened: too many are open"),
+}
 
 
 class BlindoptError(Exception):
@@ -180,9 +182,15 @@ class AuditUnavailable(BlindoptError):
 
 
 class StorageUnavailable(BlindoptError):
-    """A file could not be written, so nothing happened: the disk is full, most likely."""
+    """A file could not be written or read, so nothing happened: the disk is full, or too many files are open."""
 
-    code, status, title, retryable = "storage_unavailable", 503, "A file cannot be written", True
+    code, status, title, retryable = "storage_unavailable", 503, "A file cannot be written or read", True
+
+    @staticmethod
+    def of(error: BaseException | None) -> "StorageUnavailable | None":
+        """What tells an OSError that may pass by itself; None for any other error."""
+        detail = _PASSING.get(error.errno or 0) if isinstance(error, OSError) else None
+        return None if detail is None else StorageUnavailable(detail)
 
 
 class Busy(BlindoptError):

@@ -12,8 +12,9 @@ if __name__ == "__main__":
         os.putenv(name, "1")
 
     from curator_service.attacks.worker import serve
+    from curator_service.child import take_core
 
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    take_core(2)
     with open(0, "rb", closefd=False) as source, open(1, "wb", closefd=False) as sink:
         serve(source, sink)
         os._exit(0)  # a thread still waits for the other end of the pipe

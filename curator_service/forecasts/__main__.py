@@ -10,10 +10,11 @@ if __name__ == "__main__":
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.putenv(name, "1")
 
+    from curator_service.child import take_core
     from curator_service.forecasts.worker import NICENESS, serve
 
     os.nice(NICENESS)
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    take_core(1)
     with open(0, "rb", closefd=False) as source, open(1, "wb", closefd=False) as sink:
         serve(source, sink)
         os._exit(0)  # a thread still waits for the other end of the pipe

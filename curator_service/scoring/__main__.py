@@ -10,9 +10,10 @@ if __name__ == "__main__":
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.putenv(name, "1")
 
+    from curator_service.child import take_core
     from curator_service.scoring.worker import NICENESS, serve
 
     os.nice(NICENESS)
-    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    take_core(0)
     with open(0, "rb", closefd=False) as source, open(1, "wb", closefd=False) as sink:
         serve(source, sink)

@@ -89,6 +89,8 @@ class News(BaseModel):
     progress: float | None = None
     report: wire.TuningReport | None = None
     ended: Ended | None = None
+    tuning_id: str | None = None
+    """Of which tuning it is the outcome."""
     impossible: str | None = None
     field: str | None = None
     """Of the request, where that is what makes it impossible."""
@@ -102,10 +104,16 @@ class Worker(Child):
         super().__init__(Path(__file__).with_name("__main__.py"))
 
     def work(self, job: Job) -> Iterator[News]:
-        """Send a job and yield what is told of it, until it or the process has ended."""
+        """Send a job and yield what is told of it, until it or the process has ended.
+
+        Raises TuningFailed for the outcome of another.
+        """
         self.send(job.model_dump_json().encode() + b"\n")
         for line in self.told():
-            yield (news := News.model_validate_json(line))
+            news = News.model_validate_json(line)
+            if news.ended is not None and news.tuning_id != job.tuning_id:
+                raise TuningFailed("its process told the outcome of another tuning: nothing was released")
+            yield news
             if news.progress is None:
                 return
 
@@ -211,7 +219,8 @@ def _run(job: Job, told: Callable[[float], None]) -> News:
         outcome = plan.run(_evaluate(job, weights, opened), told)
     point = None if outcome.index is None else points(job.asked)[outcome.index]
     result = wire.TuningResult(index=outcome.index, hyperparameters=point, value=outcome.value)
-    return News(ended=Ended(result=result, clipped=outcome.clipped, evaluations=outcome.evaluations))
+    ended = Ended(result=result, clipped=outcome.clipped, evaluations=outcome.evaluations)
+    return News(ended=ended, tuning_id=job.tuning_id)
 
 
 def _records(source: Source, score: wire.LogisticScore) -> Records:

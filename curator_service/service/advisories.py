@@ -1,5 +1,6 @@
 """Release mechanisms that turned out to be wrong, and what follows for the studies that used them."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -87,24 +88,36 @@ class Advisories:
             return names(db)
 
 
-def reasons(db: Connection) -> dict[tuple[str, int], str]:
+Reasons = Mapping[tuple[str, int], str]
+
+
+def reasons(db: Connection) -> Reasons:
     """Why each version of a mechanism is withdrawn, of those that are."""
     return {(one.mechanism, one.version): one.reason for one in _every(db)}
 
 
 def names(db: Connection) -> set[str]:
     """Mechanisms whose present version is withdrawn."""
+    return _present(reasons(db))
+
+
+def _present(withdrawn: Reasons) -> set[str]:
     known = _versions()
-    return {mechanism for mechanism, version in reasons(db) if known.get(mechanism) == version}
+    return {mechanism for mechanism, version in withdrawn if known.get(mechanism) == version}
 
 
-def standing(db: Connection, spec: wire.StudyCreate, report: wire.ReleaseReport | None) -> Standing:
-    """The release of a study: what ran where there is a report of it, else what would run today."""
-    why_withdrawn = reasons(db)
+def standing(
+    db: Connection, spec: wire.StudyCreate, report: wire.ReleaseReport | None, withdrawn: Reasons | None = None
+) -> Standing:
+    """The release of a study: what ran where there is a report of it, else what would run today.
+
+    ``withdrawn``: ``reasons``, where the caller knows them.
+    """
+    why_withdrawn = reasons(db) if withdrawn is None else withdrawn
     if report is not None:
         release = as_run(spec, report.mechanism)
         return Standing(release, report.why, why_withdrawn.get((report.mechanism, report.version)))
-    release, why = concrete(spec, names(db))
+    release, why = concrete(spec, _present(why_withdrawn))
     version = _versions().get(release.mechanism, 0)
     return Standing(release, why, why_withdrawn.get((release.mechanism, version)))
 

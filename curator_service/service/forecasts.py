@@ -85,7 +85,7 @@ class Forecasts(Jobs):
 
         reply = self._desk.once(asked, effect)
         if begun is not None and not reply.replayed:
-            self._queue.put(begun)
+            self._submit(begun)
         return reply
 
     def one(self, study_id: str, identity: str) -> wire.ForecastView:

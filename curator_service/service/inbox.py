@@ -130,12 +130,16 @@ class Inbox:
             )
             return Effect(view, f"measurement.{_DONE[act]}", details, 200)
 
+        return self._once(asked, effect, [query_id])
+
+    def _once(self, asked: Asked, effect: Callable[[Connection], Effect], queries: list[str]) -> StoredReply:
+        """``effect`` once, and what it began of ``queries`` told; the last of them is the one of a refusal."""
         try:
             reply = self._desk.once(asked, effect)
         except BudgetExhausted as refusal:
-            self._note_refusal(asked, query_id, refusal)
+            self._note_refusal(asked, queries[-1], refusal)
             raise
-        self.changed([query_id])
+        self.changed(queries)
         return reply
 
     def enter(
@@ -220,13 +224,7 @@ class Inbox:
             found = _import_view(sheet, answered, dry_run=False)
             return Effect(found, "inbox.imported", {"answered": found.answered, "declined": found.declined})
 
-        try:
-            reply = self._desk.once(asked, effect)
-        except BudgetExhausted as refusal:  # of an answer in the place of a void one
-            self._note_refusal(asked, queries[-1], refusal)
-            raise
-        self.changed(queries)
-        return reply
+        return self._once(asked, effect, queries)
 
     def _by_query(self, db: Connection, sheet: sheets.Sheet) -> dict[str, dict[Act, list[Told]]]:
         """What a file tells of each query. Raises Invalid that names each line that is wrong."""
@@ -253,11 +251,14 @@ class Inbox:
 
     def _note_refusal(self, asked: Asked, query_id: str, refusal: BudgetExhausted) -> None:
         """Refusals are records, too."""
-        details = {"query_id": query_id, **refusal.budget}
         actor, now = asked.principal.actor, self._desk.clock()
-        self._desk.database.write(
-            lambda db: logs.append(db, "correction.refused", actor=actor, now=now, details=details)
-        )
+
+        def note(db: Connection) -> None:
+            study_id = table.inquiry(db, query_id).study_id
+            details = {"study_id": study_id, "query_id": query_id, **refusal.budget}
+            logs.append(db, "correction.refused", actor=actor, now=now, details=details)
+
+        self._desk.database.write(note)
 
     def changed(self, query_ids: Sequence[str]) -> None:
         """After the commit: tell what was begun, and say that there is news."""

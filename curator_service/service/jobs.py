@@ -49,10 +49,10 @@ class Jobs(ABC):
         self._lock = threading.Lock()
         self._current: tuple[str, Child] | None = None
         self._closing = threading.Event()
-        desk.database.write(self._recover)
         # A daemon: a process that is not closed in order must not wait for a job.
         self._thread = threading.Thread(target=self._serve, daemon=True, name=f"{self.noun}s")
-        self._thread.start()
+        self._begun = False
+        desk.database.write(self._recover)
 
     def _recover(self, db: Connection) -> None:
         for identity in self._table.running(db):
@@ -65,7 +65,10 @@ class Jobs(ABC):
             if self._current is not None:
                 self._current[1].kill()
         self._queue.put(None)
-        self._thread.join(CLOSE_SECONDS)
+        with self._lock:
+            begun = self._begun
+        if begun:
+            self._thread.join(CLOSE_SECONDS)
 
     def under_way(self, db: Connection) -> list[tuple[Any, float]]:
         """Rows of those that have not ended, in their order, and the share of each that is done."""
@@ -73,6 +76,14 @@ class Jobs(ABC):
         return [(row, self._progress.get(row.id, row.progress)) for row in rows]
 
     # --- for those who are a kind of job ------------------------------------------------------------
+
+    def _submit(self, identity: str) -> None:
+        """Queue a stored job; the first one begins the thread: by then the database has its event loop."""
+        self._queue.put(identity)
+        with self._lock:
+            if not self._begun and not self._closing.is_set():
+                self._begun = True
+                self._thread.start()
 
     @abstractmethod
     def _work(self, identity: str) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 
@@ -9,7 +10,7 @@ from curator_service.service.bells import INBOX, Bells
 from curator_service.service.inbox import Inbox
 from curator_service.service.versions import Versions
 from curator_service.store import inbox as table
-from shared.errors import BlindoptError
+from shared.errors import AuditUnavailable, BlindoptError, StorageUnavailable
 from shared.serving.desk import Desk
 from shared.serving.store.base import moment, stamp
 from shared.serving.store.database import StoreFault
@@ -57,15 +58,40 @@ class Overdue:
 
     def look(self) -> float:
         """Tell what is owed, let dates pass that have passed; the seconds until it is worth while to look again."""
-        self._versions.settle_all()
         with self._desk.database.read() as db:
-            late = table.overdue(db, stamp(self._desk.clock()))
-        for query_id in late:
-            self._desk.database.write(partial(self._inbox.overdue, query_id=query_id))
-            self._inbox.changed([query_id])
+            owed, late = table.owed(db), table.overdue(db, stamp(self._desk.clock()))
+        well = [self._settle(owed), *(self._alone(query_id, self._pass) for query_id in late)]
         with self._desk.database.read() as db:
             due = table.next_due(db)
+        if not all(well):
+            return AGAIN_SECONDS
         if due is None:
             return LONGEST_SECONDS
         left: timedelta = moment(due) - self._desk.clock()
         return min(max(left.total_seconds(), 0.0), LONGEST_SECONDS)
+
+    def _settle(self, owed: list[str]) -> bool:
+        """Tell what is owed: all together, or each by itself where one has a fault."""
+        try:
+            self._versions.settle(owed)
+        except (AuditUnavailable, StorageUnavailable):
+            raise
+        except Exception:
+            well = [self._alone(query_id, lambda one: self._versions.settle([one])) for query_id in owed]
+            return all(well)
+        return True
+
+    def _pass(self, query_id: str) -> None:
+        self._desk.database.write(partial(self._inbox.overdue, query_id=query_id))
+        self._inbox.changed([query_id])
+
+    def _alone(self, query_id: str, act: Callable[[str], None]) -> bool:
+        """Whether it went well for one query. A fault in one stops no other; what stops all of them is raised."""
+        try:
+            act(query_id)
+        except (AuditUnavailable, StorageUnavailable):
+            raise
+        except Exception as error:  # its text may quote a value
+            log.error("fault", extra={"fields": {"query": query_id, "kind": type(error).__name__}})
+            return False
+        return True

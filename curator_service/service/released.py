@@ -1,7 +1,10 @@
-"""What never changes once a study is released, read once."""
+"""What never changes once a study is released, read once while it is asked for."""
 
 import json
+import threading
+from collections import OrderedDict
 from dataclasses import dataclass
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +15,8 @@ from shared import wire
 from shared.errors import StudyNotOpen
 from shared.matrix import Matrix, Vector
 from shared.serving.store.database import Connection
+
+KEPT = 64
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -49,25 +54,33 @@ class Released:
 
 
 class ReleasedStudies:
-    """Each is read once."""
+    """Those asked for last stay read, ``KEPT`` of them: each holds a file open, and so does each dataset.
+
+    Safe to call from several threads.
+    """
 
     def __init__(self, vault: Vault) -> None:
         self._vault = vault
-        self._known: dict[str, Released] = {}
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, Released] = OrderedDict()
+        self._records: WeakValueDictionary[str, Matrix] = WeakValueDictionary()  # studies of one dataset share a map
 
     def known(self, identity: str) -> Released | None:
-        """A study that was read before."""
-        return self._known.get(identity)
+        """A study that was read before, and is kept."""
+        with self._lock:
+            if (found := self._known.get(identity)) is not None:
+                self._known.move_to_end(identity)
+            return found
 
     def of(self, db: Connection, identity: str) -> Released:
         """A study by its id. Raises StudyNotOpen before its release."""
-        if (known := self._known.get(identity)) is None:
+        if (known := self.known(identity)) is None:
             study, release = store.find(db, store.studies, identity), store.release_of(db, identity)
             if release is None:
                 raise StudyNotOpen("the study has not released its candidates yet")
             spec = wire.StudyCreate.model_validate_json(study.spec)
             columns = json.loads(store.find(db, store.datasets, spec.dataset_id).columns)
-            known = self._known[identity] = Released(
+            known = Released(
                 spec=spec,
                 report=wire.ReleaseReport.model_validate_json(release.report),
                 id=release.id,
@@ -75,7 +88,17 @@ class ReleasedStudies:
                 n=release.n,
                 r=release.r,
                 order=self._vault.order(release.id),
-                records=self._vault.dataset(spec.dataset_id),
+                records=self._dataset(spec.dataset_id),
                 names=[column["name"] for column in columns],
             )
+            with self._lock:
+                self._known[identity] = known
+                while len(self._known) > KEPT:
+                    self._known.popitem(last=False)
         return known
+
+    def _dataset(self, identity: str) -> Matrix:
+        with self._lock:
+            if (records := self._records.get(identity)) is None:
+                records = self._records[identity] = self._vault.dataset(identity)
+            return records

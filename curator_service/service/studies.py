@@ -7,7 +7,7 @@ from curator_service.privacy import answers, ledger
 from curator_service.privacy.guarantees import guarantee, not_protected
 from curator_service.release.registry import choice_of
 from curator_service.service import tuning_accounts
-from curator_service.service.advisories import names, standing
+from curator_service.service.advisories import Reasons, names, reasons, standing
 from curator_service.service.datasets import dataset_view
 from curator_service.service.measurers import NO_MEASURER
 from curator_service.settings import Settings
@@ -103,7 +103,9 @@ class Studies:
         """Studies with their sequence numbers."""
         with self._desk.database.read() as db:
             found = store.page(db, store.studies, after=after, limit=limit)
-            return [(row.seq, owner_view(db, row.id)) for row in found]
+            released = store.releases_of(db, [row.id for row in found])
+            withdrawn = reasons(db)
+            return [(row.seq, view_of(db, row, released.get(row.id), withdrawn)) for row in found]
 
     def close(self, asked: Asked, identity: str) -> StoredReply:
         """Refuse queries from now on; candidates that left cannot come back."""
@@ -133,11 +135,14 @@ def restored(db: Connection, desk: Desk) -> None:
 
 def owner_view(db: Connection, identity: str) -> wire.StudyOwnerView:
     """A stored study as its owner sees it."""
-    row = store.find(db, store.studies, identity)
+    return view_of(db, store.find(db, store.studies, identity), store.release_of(db, identity), reasons(db))
+
+
+def view_of(db: Connection, row: Any, release: Any, withdrawn: Reasons) -> wire.StudyOwnerView:
+    """The same of its row, its release's (None before it), and the releases that are withdrawn."""
     spec = wire.StudyCreate.model_validate_json(row.spec)
-    release = store.release_of(db, identity)
     report = wire.ReleaseReport.model_validate_json(release.report) if release else None
-    now = standing(db, spec, report)
+    now = standing(db, spec, report, withdrawn)
     told = guarantee(spec, now.withdrawn, now.release)
     gaps = not_protected(spec, now.release, withdrawn=now.withdrawn is not None)
     if report is not None:  # it tells what holds now, not what was thought when it was written

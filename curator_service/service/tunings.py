@@ -93,7 +93,7 @@ class Tunings(Jobs):
         if reply is None:
             raise refusals[0]
         if not reply.replayed:
-            self._queue.put(identity)
+            self._submit(identity)
         return reply
 
     def _add(
@@ -278,16 +278,19 @@ class Tunings(Jobs):
             job = self._job(identity, asked, (report.epsilon, report.delta))
         except Invalid as error:  # settings or the machine have changed since it was charged
             raise TuningFailed(str(error)) from None
-        worker, last = self._worker or Worker(), News()
-        self._worker = worker
-        with self._running(identity, worker) as late:
-            for news in worker.work(job):
-                if news.progress is not None:
-                    self._progress[identity] = news.progress
-                last = news
-        status = None
-        if last.ended is None or worker.killed:  # else the next one is spared the start of a process
-            self._worker, status = None, worker.end()
+        worker, last, status = self._worker or Worker(), News(), None
+        self._worker = None
+        try:
+            with self._running(identity, worker) as late:
+                for news in worker.work(job):
+                    if news.progress is not None:
+                        self._progress[identity] = news.progress
+                    last = news
+            if last.ended is not None and not worker.killed:  # the next one is spared the start of a process
+                self._worker = worker
+        finally:
+            if self._worker is None:  # what it still tells, should it live, is of this tuning and not of the next one
+                status = worker.end()
         return self._ending(last, late=late.is_set(), status=status)
 
     def _ending(self, last: News, *, late: bool, status: int | None) -> dict[str, Any]:

@@ -165,12 +165,6 @@ class Versions:
         with self._desk.database.read() as db:
             return [drawn for query_id in query_ids if (drawn := self._next(db, query_id)) is not None]
 
-    def settle_all(self) -> None:
-        """Everything that was begun: after a crash, and where telling failed."""
-        with self._desk.database.read() as db:
-            waiting = table.owed(db)
-        self.settle(waiting)
-
     def _next(self, db: Connection, query_id: str) -> _Drawn | None:
         """The next version of a query that was begun and not told, drawn now; None where there is none."""
         known = table.inquiry(db, query_id)

@@ -1,6 +1,6 @@
 """The curator's tables: datasets, studies, releases, queries, the ledger. The only room of the curator with SQL."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Column, ForeignKey, Integer, Row, Table, Text, UniqueConstraint, bindparam, select, update
@@ -106,6 +106,12 @@ def page(db: Connection, table: Table, *, after: int, limit: int) -> list[Row[An
 def release_of(db: Connection, study_id: str) -> Row[Any] | None:
     """The one release of a study, or None before it."""
     return db.execute(select(releases).where(releases.c.study_id == study_id)).one_or_none()
+
+
+def releases_of(db: Connection, study_ids: Sequence[str]) -> dict[str, Row[Any]]:
+    """The releases of those of these studies that have one, by study."""
+    found = db.execute(select(releases).where(releases.c.study_id.in_(study_ids)))
+    return {row.study_id: row for row in found}
 
 
 def state_of(db: Connection, study_id: str) -> str:

@@ -2,7 +2,10 @@
 
 from sqlalchemy import MetaData
 
+from shared.serving.store.schema import Migrations
+
 METADATA = MetaData()
+MIGRATIONS: Migrations = {}
 APPEND_ONLY = (
     "releases",
     "queries",

@@ -4,6 +4,7 @@ A copy holds the database and the files that it names, never the keys: copy ``se
 that neither alone opens what is sealed.
 """
 
+import os
 import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -35,13 +36,25 @@ class Manifest(BaseModel):
 def backup(desk: Desk, data: Path, target: Path, named: Callable[[Connection], Iterable[str]]) -> int:
     """Copy the database, then the files that this copy names (paths under ``data``), to a new folder.
 
-    Returns how many files. Raises StateConflict where ``target`` exists.
+    Returns how many files; all of it is on the disk by then. Raises StateConflict where ``target`` exists, or the
+    folder beside it in which the copy is made.
     """
-    if target.exists():
-        raise StateConflict(f"{target} exists: a backup goes to a new folder")
     partial = target.with_name(target.name + ".part")
-    shutil.rmtree(partial, ignore_errors=True)
+    for there in (target, partial):
+        if there.exists():
+            raise StateConflict(f"{there} exists: a backup goes to a new folder, and is made in its .part beside it")
     partial.mkdir(parents=True, mode=0o700)
+    try:
+        count = _copy(desk, data, partial, named)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)  # ours: it was not there
+        raise
+    partial.rename(target)
+    _sync(target.parent)
+    return count
+
+
+def _copy(desk: Desk, data: Path, partial: Path, named: Callable[[Connection], Iterable[str]]) -> int:
     database = desk.database.path
     desk.database.copy(partial / database.name)
     with desk.database.read_from(partial / database.name) as db:
@@ -53,8 +66,23 @@ def backup(desk: Desk, data: Path, target: Path, named: Callable[[Connection], I
     name, now = desk.signer.name, stamp(desk.clock())
     manifest = Manifest(service=name, created_at=now, checkpoint=desk.sign(head), files=digests)
     (partial / MANIFEST).write_text(manifest.model_dump_json(indent=1))
-    partial.rename(target)
+    _make_durable(partial)
     return len(digests)
+
+
+def _make_durable(folder: Path) -> None:
+    """Every file of a folder and the folders that name them: after a power cut none is empty."""
+    for path in (*folder.rglob("*"), folder):
+        _sync(path)
+
+
+def _sync(path: Path) -> None:
+    """Write a file, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def unpack(source: Path, data: Path, secrets: Path) -> Path:
@@ -80,6 +108,7 @@ def unpack(source: Path, data: Path, secrets: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         shutil.copyfile(path, target)
         target.chmod(0o600)
+    _make_durable(partial)
     return partial
 
 
@@ -110,4 +139,5 @@ def settle(partial: Path) -> None:
     """Move what was unpacked and verified in place, the database last: without it there is no service's data."""
     for path in sorted(partial.iterdir(), key=lambda path: path.suffix == ".sqlite"):
         path.rename(partial.parent / path.name)
+        _sync(partial.parent)  # in this order: the database is there once all else is
     partial.rmdir()

@@ -81,11 +81,10 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
     ) -> wire.Consistency:
         """Proof that the log of the older checkpoint is where that of the newer one began."""
         with _desk(request).database.read() as db:
-            leaves = logs.leaves(db, which)
-        if not first <= second <= len(leaves):
-            fault: dict[str, object] = {"field": "second", "message": "must be between first and the log's size"}
-            raise Invalid("the log does not have that many records, or first is larger than second", [fault])
-        proof = audit.consistency(leaves[:second], first)
+            if not first <= second <= logs.head(db, which).size:
+                fault: dict[str, object] = {"field": "second", "message": "must be between first and the log's size"}
+                raise Invalid("the log does not have that many records, or first is larger than second", [fault])
+            proof = logs.consistency(db, which, first, second)
         return wire.Consistency(first=first, second=second, proof=[node.hex() for node in proof])
 
     @routes.post(

@@ -2,6 +2,7 @@
 
 import base64
 import re
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,7 +23,7 @@ from shared.reconciliation import Export
 from shared.serving.kept import Kept
 from shared.serving.notices import Outbox
 from shared.serving.seal import Seal
-from shared.serving.store import logs, notes, replies, tokens, users
+from shared.serving.store import logs, notes, replies, sessions, tokens, users  # noqa: F401  every table is there
 from shared.serving.store.base import Clock
 from shared.serving.store.database import Connection, Database, StoreFault
 from shared.serving.store.replies import StoredReply
@@ -32,6 +33,7 @@ _STUDY = re.compile(r"/v1/studies/(std_[0-9a-f]{16})(?![^/:])")
 KEY = re.compile(r"[ -~]{1,200}")
 LIVE_TOKENS_MAX = 2
 _USED_SECONDS = 60.0
+_READY_SECONDS = 1.0
 _HOW_TO_ASK = "send a valid token: Authorization: Bearer blindopt_..."
 
 
@@ -114,6 +116,9 @@ class Desk:
         self._kept = Kept(kept, signer)
         self._fault: str | None = None
         self._used: dict[str, float] = {}
+        self._readying = threading.Lock()
+        self._looked_at = float("-inf")
+        self._unready: Exception | None = None
 
     @property
     def service(self) -> str:
@@ -327,7 +332,11 @@ class Desk:
 
     def _keep(self) -> None:
         if self._kept.is_due():
-            self._kept.keep(self.sign(self.head()))
+            self._keep_now()
+
+    def _keep_now(self) -> None:
+        # On a connection that is open: after a commit there may be none left, nor a file to open one with.
+        self._kept.keep(self.sign(logs.head_of(self.database.look(logs.LAST))))
 
     def verify(self) -> tuple[Head, int]:
         """Walk every record of every log, against the checkpoint that was kept; seconds for a long one.
@@ -353,8 +362,23 @@ class Desk:
             raise AuditUnavailable(f"the audit log does not verify: {self._fault}")
 
     def ready(self) -> None:
-        """Raise if the database cannot be written or the log's head does not verify."""
+        """Raise if the database cannot be written or the log's head does not verify.
+
+        The verdict is at most ``_READY_SECONDS`` old: anybody may ask, and each look writes to the disk.
+        """
         self.check_sound()
+        with self._readying:
+            if time.monotonic() - self._looked_at >= _READY_SECONDS:
+                self._unready = None
+                try:
+                    self._look_ready()
+                except Exception as error:
+                    self._unready = error
+                self._looked_at = time.monotonic()
+            if self._unready is not None:
+                raise self._unready.with_traceback(None)
+
+    def _look_ready(self) -> None:
         try:
             self.database.check_writable()
             with self.database.read() as db:
@@ -380,9 +404,11 @@ class Desk:
 
     def close(self) -> None:
         """Finish writes under way, keep a last checkpoint, release the files."""
-        if self._fault is None:
-            self._kept.keep(self.sign(self.head()))
-        self.database.close()
+        try:
+            if self._fault is None:
+                self._keep_now()
+        finally:
+            self.database.close()
 
     def note_restored(self, db: Connection, details: dict[str, Any]) -> None:
         """Record that this is a state from a backup: what came after it is lost."""

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from shared.audit import RECEIPT_HEADER
-from shared.errors import NO_ROOM, BlindoptError, BodyTooLarge, Invalid, StorageUnavailable, Unauthenticated
+from shared.errors import BlindoptError, BodyTooLarge, Invalid, StorageUnavailable, Unauthenticated
 from shared.serving import inside, problems
 from shared.serving.desk import KEY, Asked, Desk, Expired
 from shared.serving.pace import Pace
@@ -145,8 +145,8 @@ class _Passage:
     async def _failed(self, error: Exception) -> None:
         if isinstance(error, BlindoptError):
             await self._refuse(error)
-        elif isinstance(error, OSError) and error.errno in NO_ROOM and not self._started:
-            await self._refuse(StorageUnavailable("a file cannot be written: the disk is full"))
+        elif (told := StorageUnavailable.of(error)) is not None and not self._started:
+            await self._refuse(told)
         else:
             await self._fault(error)
 

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from shared import wire
-from shared.errors import NO_ROOM, BlindoptError, Invalid, StorageUnavailable
+from shared.errors import BlindoptError, Invalid, StorageUnavailable
 
 MEDIA_TYPE = "application/problem+json"
 _CODES = {
@@ -118,8 +118,8 @@ def as_ours(error: Exception) -> BlindoptError:
     if isinstance(error, BlindoptError):
         return error
     cause = error.__cause__  # the framework tells of whatever stops it in a form as if the form were wrong
-    if isinstance(error, HTTPException) and isinstance(cause, OSError) and cause.errno in NO_ROOM:
-        return StorageUnavailable("a file cannot be written: the disk is full")
+    if isinstance(error, HTTPException) and (told := StorageUnavailable.of(cause)) is not None:
+        return told
     if isinstance(error, HTTPException):
         return _HttpError(error.status_code, error.headers or {})
     assert isinstance(error, RequestValidationError)

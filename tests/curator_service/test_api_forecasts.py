@@ -214,7 +214,7 @@ def test_an_end_that_cannot_be_stored_is_stored_once_it_can(tmp_path, small, unt
     monkeypatch.setattr(Forecasts, "_recover", lambda self, db: None)
     jobs = Forecasts(desk, vault, settings)
     monkeypatch.setattr(desk.database, "write", full)
-    jobs._queue.put(identity)
+    jobs._submit(identity)
     try:
         study = f"std_{0:016x}"
         until(lambda: jobs.one(study, identity).state == "completed")
@@ -241,7 +241,7 @@ def test_a_fault_in_the_curator_itself_is_told_without_its_text(tmp_path, small,
     monkeypatch.setattr(Forecasts, "_sample", fails)
     try:
         for identity in (first, second):
-            jobs._queue.put(identity)
+            jobs._submit(identity)
         study = f"std_{0:016x}"
         until(lambda: jobs.one(study, second).state == "completed")
         failed = jobs.one(study, first)

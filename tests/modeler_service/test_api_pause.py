@@ -367,6 +367,7 @@ def test_queued_and_running_runs_go_on_after_a_kill(start, vendor, until, undist
 @pytest.fixture
 def modeler(tmp_path):
     app = build(Settings(data_dir=tmp_path / "data", concurrent_runs=3))
+    app.state.modeler.work()
     yield app.state.modeler
     app.state.modeler.close()
     app.state.desk.database.close()
@@ -501,6 +502,7 @@ def test_a_run_whose_end_could_not_be_stored_is_taken_up_when_it_can(tmp_path, w
 
     settings = Settings(data_dir=tmp_path / "data", concurrent_runs=1, wait_seconds_first=0.2)
     modeler = build(settings).state.modeler
+    modeler.work()
     try:
         vendor = modeler.desk.issue("vendor", "v", days=1)[1]
         end, left = runs.Runs._end, [1, 2]

@@ -18,6 +18,7 @@ SPEC = wire.RunCreate(curator_url="http://127.0.0.1:9", study_id="std_0123456789
 @pytest.fixture
 def modeler(tmp_path):
     app = build(Settings(data_dir=tmp_path / "data", concurrent_runs=1, retry_attempts=1))
+    app.state.modeler.work()
     yield app.state.modeler
     app.state.modeler.close()
     app.state.desk.database.close()

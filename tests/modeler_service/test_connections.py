@@ -6,8 +6,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from modeler_service.desk import open_desk
+from modeler_service.meeting import met
+from modeler_service.settings import Settings
 from shared import wire
 from shared.client import OwnerClient, VendorClient
+from shared.errors import AuditUnavailable, Remote
 
 KEY = "curator+00000000+AQ=="
 
@@ -133,3 +137,42 @@ def test_a_mistyped_study_does_not_spoil_the_grant(make_service, tmp_path, small
         exports[-1].write_text(side.run("audit", "export").stdout)
     compared = curator.run("audit", "reconcile", study.id, *map(str, exports))
     assert compared.returncode == 0, compared.stdout + compared.stderr
+
+
+# --- an import, which meets the curator too ----------------------------------------------------------
+
+
+def test_an_import_trusts_no_other_key_than_the_run_was_given_and_disputes_it(
+    make_service, tmp_path, curator, owner, dataset, open_study
+):
+    modeler, opened = make_service("modeler", tmp_path).start(), open_study(owner, dataset)
+    body = wire.ObservationImport(observations=[wire.Observation(row=0, y=0.0)])
+    with VendorClient(modeler.url, modeler.token) as vendor:
+        for key, code in ((KEY, "protocol_violated"), (None, None)):
+            asked = wire.RunCreate(
+                curator_url=curator.url,
+                study_id=opened.id,
+                token=opened.token,
+                log_key=key,
+                algorithm=wire.RandomRows(name="random"),
+                hold=True,
+            )
+            held = vendor.start(asked).id
+            if code is None:
+                assert vendor.import_observations(held, body).total == 1
+                continue
+            with pytest.raises(Remote) as refused:
+                vendor.import_observations(held, body)
+            assert refused.value.remote_code == code
+            assert vendor.run(held).observations == 0
+    disputes = [record["details"] for record in modeler.records() if record["kind"] == "log.disputed"]
+    assert [told["study_id"] for told in disputes] == [opened.id]
+
+
+def test_a_modeler_whose_log_does_not_verify_asks_no_curator_for_an_import(tmp_path):
+    settings = Settings(data_dir=tmp_path)
+    with open_desk(settings) as desk:
+        desk._fault = "a record is missing"
+        told = wire.StudyAccess(curator_url="http://127.0.0.1:9", study_id="std_0123456789abcdef", token="t")
+        with pytest.raises(AuditUnavailable, match="does not verify"), met(desk, settings, told, "t", "vendor:x"):
+            pass

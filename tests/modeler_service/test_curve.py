@@ -61,13 +61,13 @@ def test_the_newest_trials_come_first_and_lead_to_those_before(database):
     "look",
     [
         lambda db: store.answered(db, "run_1"),
-        lambda db: store.declined(db, "run_1"),
-        lambda db: store.pending(db, "run_1"),
+        lambda db: store.counts(db, ["run_1"]),
+        lambda db: store.counts(db, ["run_1", "run_2", "run_3"]),
         lambda db: store.best(db, "run_1", largest=True),
         lambda db: store.last_fit(db, "run_1"),
         lambda db: store.curve(db, "run_1", 5, largest=True),
     ],
-    ids=["answered", "declined", "pending", "best", "last_fit", "curve"],
+    ids=["answered", "counts of one", "counts of a page", "best", "last_fit", "curve"],
 )
 def test_what_a_list_of_runs_tells_is_read_from_indexes(database, look):
     """A scan of a long run's trials would read all replies beside them."""

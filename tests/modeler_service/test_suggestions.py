@@ -399,6 +399,26 @@ def test_a_service_that_ends_leaves_what_is_under_way(tmp_path):
         app.state.desk.database.close()
 
 
+def test_what_waits_for_its_turn_at_the_end_and_what_comes_after_it_is_told_to_come_again(tmp_path):
+    app, go = modeler_app.build(Settings(data_dir=tmp_path, concurrent_suggestions=1)), threading.Event()
+    suggestions = app.state.modeler.suggestions
+
+    async def talk():
+        first = asyncio.ensure_future(suggestions.of(lambda: go.wait(30), "vendor:x"))
+        second = asyncio.ensure_future(suggestions.of(lambda: None, "vendor:x"))
+        await asyncio.sleep(0.1)
+        suggestions.close()
+        go.set()
+        return await asyncio.gather(second, suggestions.of(lambda: None, "vendor:x"), first, return_exceptions=True)
+
+    try:
+        waited, late, _ = asyncio.run(talk())
+        assert [getattr(error, "code", error) for error in (waited, late)] == ["draining"] * 2
+    finally:
+        app.state.modeler.close()
+        app.state.desk.database.close()
+
+
 def test_no_role_but_the_vendor_is_let_in(modeler):
     token = modeler.told("token", "create", "--role", "viewer", "--name", "v").stdout.strip()
     with VendorClient(modeler.url, token) as viewer, pytest.raises(Remote) as found:

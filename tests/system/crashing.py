@@ -366,7 +366,7 @@ def _break_curator(gun: Gun) -> None:
                 recover(self, db)
                 return
             for identity in self._table.running(db):
-                self._queue.put(identity)
+                self._submit(identity)
 
         return recovers
 

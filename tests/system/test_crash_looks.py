@@ -20,7 +20,7 @@ def desks(tmp_path):
 def _work(service):
     """One record, and the checkpoint that the service keeps of it."""
     service.database.write(lambda db: logs.append(db, "worked", actor="test", now=service.clock()))
-    service._keep(now=True)
+    service._keep_now()
 
 
 def test_an_export_that_the_service_overtakes_verifies(desks, monkeypatch):

@@ -5,8 +5,12 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Connection, MetaData, Table, func, select
 
+from shared.serving.store.schema import Migrations
+
 Clock = Callable[[], datetime]
 METADATA = MetaData()
+MIGRATIONS: Migrations = {}
+"""Of the tables that both services have."""
 APPEND_ONLY = ("log", "shared", "receipts", "keys", "countersignatures", "replies")
 
 

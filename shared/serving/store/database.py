@@ -2,6 +2,7 @@
 
 import asyncio
 import fcntl
+import logging
 import sqlite3
 import threading
 import time
@@ -13,24 +14,21 @@ from typing import Any, TypeVar, Union
 
 from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as NoConnection
 from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
-from sqlalchemy.schema import CreateIndex
 
-from shared.errors import AuditUnavailable, StateConflict
+from shared.errors import AuditUnavailable, StateConflict, StorageUnavailable
+from shared.serving.store import schema
 from shared.serving.store.prepared import Prepared, raw
 
 __all__ = ["Connection", "Database", "StoreFault", "only_process"]
 
+log = logging.getLogger("blindopt.database")
 T = TypeVar("T")
-SCHEMA_VERSION = 6
 GROUP_MAX = 64
 BUSY_SECONDS = 5.0
+_ENDING = "the service is going down"
 LOCK = "lock"
-VERBS = ("UPDATE", "DELETE")
-APPEND_ONLY = """
-CREATE TRIGGER IF NOT EXISTS {table}_{verb} BEFORE {verb} ON {table}
-BEGIN SELECT RAISE(ABORT, '{table} is append-only'); END
-"""
 
 
 class StoreFault(Exception):
@@ -47,7 +45,14 @@ class Database:
     moment. The command line may write beside a running service.
     """
 
-    def __init__(self, path: Path, metadata: tuple[MetaData, ...], *, append_only: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        path: Path,
+        metadata: tuple[MetaData, ...],
+        *,
+        append_only: tuple[str, ...] = (),
+        migrations: tuple[schema.Migrations, ...] = (),
+    ) -> None:
         path = path.absolute()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with suppress(PermissionError):  # a folder of another user, made so on purpose
@@ -62,12 +67,13 @@ class Database:
         _configure(self._writer, writes=True)
         self._db = self._writer.connect()
         self._lock = threading.Lock()
+        self._handing = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: list[_Item] = []
         self._busy = False
         self._closed = False
         self._committer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
-        self.write(lambda db: _create(db, metadata, append_only))
+        self.write(lambda db: schema.settle(db, metadata, append_only, migrations))
         read_only = URL.create("sqlite", database=path.as_uri(), query={"mode": "ro", "uri": "true"})
         self._reader = create_engine(read_only, poolclass=QueuePool, pool_size=8)
         _configure(self._reader, writes=False)
@@ -75,6 +81,7 @@ class Database:
         self._looking = sqlite3.connect(
             f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False, timeout=5
         )
+        self._looking.execute("SELECT count(*) FROM sqlite_master")  # opens its files now, while there is room
 
     def attach(self) -> None:
         """Let the running event loop's thread run all writes from now on."""
@@ -102,31 +109,41 @@ class Database:
     def submit(self, work: Callable[[Connection], T]) -> "Future[T]":
         """Queue ``work``; its future is settled once it is durable."""
         if self._closed:
-            raise AuditUnavailable("the service is going down")
+            raise AuditUnavailable(_ENDING)
         future: Future[T] = Future()
-        if self._loop is None:
+        with self._handing:
+            served = self._loop is not None
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._arrived, (work, future))
+        if not served:
             with self._lock:
                 self._settle(self._commit(self._run_all([(work, future)])))
-        else:
-            self._loop.call_soon_threadsafe(self._arrived, (work, future))
         return future
 
     def after_commit(self, act: Callable[[], None]) -> None:
-        """Run ``act`` after each commit, before the next transaction. It must be quick and raise nothing."""
+        """Run ``act`` after each commit, before the next transaction. It must be quick.
+
+        What it raises is logged and changes nothing: what was written is durable by then.
+        """
         self._committed = act
 
     def look(self, statement: Prepared, **values: Any) -> Any:
-        """The only row of one statement as of now, or None: a read without a transaction, for the hot path."""
-        with self._look_lock:
+        """The only row of one statement as of now, or None: a read without a transaction, for the hot path.
+
+        Raises as ``read`` does.
+        """
+        with self._look_lock, _reading():
             return statement.one_on(self._looking, **values)
 
     # --- groups: on the loop's thread, but for the commit -------------------------------------------
 
     def _arrived(self, item: "_Item") -> None:
+        if self._loop is None:  # it was handed over before the end, and comes after it
+            self._settle([(item[1], None, AuditUnavailable(_ENDING))])
+            return
         self._waiting.append(item)
         if not self._busy:
             self._busy = True
-            assert self._loop is not None
             self._loop.call_soon(self._next_group)  # with what else this turn of the loop brings
 
     def _next_group(self) -> None:
@@ -136,8 +153,12 @@ class Database:
         self._committer.submit(self._commit_group, done)
 
     def _commit_group(self, done: "_Done") -> None:
-        done = self._commit(done)
-        self._lock.release()
+        try:
+            done = self._commit(done)
+        except Exception as error:  # nobody may wait for ever for a commit that is not coming
+            done = _failed(done, _ours(error))
+        finally:
+            self._lock.release()
         assert self._loop is not None
         self._loop.call_soon_threadsafe(self._group_ended, done)
 
@@ -182,15 +203,18 @@ class Database:
             connection.execute("COMMIT")
         except Exception as error:
             return self._lost(connection, done, error)
-        self._committed()
+        try:
+            self._committed()
+        except Exception as error:  # all is durable: whoever waits for it is told so
+            log.error("what follows a commit failed", extra={"fields": {"kind": type(error).__name__}})
         return done
 
     @staticmethod
     def _lost(connection: sqlite3.Connection, done: "_Done", error: Exception) -> "_Done":
-        failure = _ours(error)
         if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        return [(future, None, earlier or failure) for future, _, earlier in done]
+            with suppress(sqlite3.Error):  # the next transaction fails then, and takes it back
+                connection.execute("ROLLBACK")
+        return _failed(done, _ours(error))
 
     @staticmethod
     def _settle(done: "_Done") -> None:
@@ -207,15 +231,23 @@ class Database:
         self.write(self._check)
 
     def _check(self, db: Connection) -> None:
-        db.execute(text(f"PRAGMA user_version={SCHEMA_VERSION}"))
+        db.execute(text(f"PRAGMA user_version={schema.VERSION}"))
         held = set(db.execute(text("SELECT name FROM sqlite_master WHERE type = 'trigger'")).scalars())
-        if not held >= {f"{table}_{verb}" for table in self._append_only for verb in VERBS}:
+        if not held >= {f"{table}_{verb}" for table in self._append_only for verb in schema.VERBS}:
             raise StoreFault("an append-only table has lost its trigger")
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A read-only view of one moment."""
-        with self._reader.connect() as db, db.begin():  # by itself only SQLAlchemy's own statements would begin
+        """A read-only view of one moment.
+
+        Raises StorageUnavailable where the database cannot be read for now (no file can be opened, too many
+        readers), StoreFault where it refuses a statement.
+        """
+        with (
+            _reading(),
+            self._reader.connect() as db,
+            db.begin(),
+        ):  # by itself only SQLAlchemy's own statements would begin
             yield db
 
     @staticmethod
@@ -239,10 +271,15 @@ class Database:
                 source.backup(to)  # type: ignore[union-attr]
 
     async def finish(self) -> None:
-        """Finish writes under way, and take the event loop out of it."""
+        """Finish writes under way, and take the event loop out of it.
+
+        What other threads hand over at this moment is refused: nobody waits for what nobody will do.
+        """
         while self._busy:
             await asyncio.sleep(0.001)
-        self._loop = None
+        with self._handing:
+            self._loop = None
+        await asyncio.sleep(0)  # what was handed over until then arrives, and is refused
 
     def close(self) -> None:
         """Take no more writes and release the files. After ``finish`` where a loop is attached."""
@@ -260,6 +297,10 @@ _Item = tuple[Callable[[Connection], Any], _Future]
 _Done = list[tuple[_Future, Any, Exception | None]]
 
 
+def _failed(done: _Done, failure: Exception) -> _Done:
+    return [(future, None, earlier or failure) for future, _, earlier in done]
+
+
 def _ours(error: Exception) -> Exception:
     """An error of the driver without its text, which may quote values; any other as it is."""
     cause = error.orig if isinstance(error, DBAPIError) else error
@@ -268,6 +309,19 @@ def _ours(error: Exception) -> Exception:
     if isinstance(cause, sqlite3.Error):  # an append-only table, a constraint
         return StoreFault(type(cause).__name__)
     return error
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Errors of the driver in a read, told as ours without their text, which may quote values."""
+    try:
+        yield
+    except (DBAPIError, NoConnection, sqlite3.Error) as error:
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        told: Exception = StoreFault(type(cause).__name__)
+        if isinstance(cause, sqlite3.OperationalError | NoConnection):  # no descriptor, a locked file, a full pool
+            told = StorageUnavailable(f"the database cannot be read ({type(cause).__name__})")
+        raise told.with_traceback(error.__traceback__) from None
 
 
 def _configure(engine: Engine, *, writes: bool) -> None:
@@ -301,21 +355,6 @@ def _use_wal(cursor: sqlite3.Cursor) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
-
-
-def _create(db: Connection, metadata: tuple[MetaData, ...], append_only: tuple[str, ...]) -> None:
-    version = db.execute(text("PRAGMA user_version")).scalar_one()
-    if version not in (0, SCHEMA_VERSION):
-        raise StateConflict(f"the database has schema {version}, this program needs {SCHEMA_VERSION}")
-    for tables in metadata:
-        tables.create_all(db)
-        for index in (index for known in tables.sorted_tables for index in known.indexes):
-            # One that is new to a table that is not needs no other schema.
-            db.execute(CreateIndex(index, if_not_exists=True))
-    for table in append_only:
-        for verb in VERBS:
-            db.execute(text(APPEND_ONLY.format(table=table, verb=verb)))
-    db.execute(text(f"PRAGMA user_version={SCHEMA_VERSION}"))
 
 
 @contextmanager

@@ -46,7 +46,7 @@ _shared = Table(
     PrimaryKeyConstraint("grant_id", "seq"),
 )
 _BYTES = ("body", "leaf", "peaks")
-_LAST = Prepared(select(_log.c.seq, _log.c.peaks).order_by(_log.c.seq.desc()).limit(1))
+LAST = Prepared(select(_log.c.seq, _log.c.peaks).order_by(_log.c.seq.desc()).limit(1))
 _ADD = Prepared(_log.insert())
 _LAST_SHARED = Prepared(
     select(_shared.c.seq, _shared.c.peaks)
@@ -67,7 +67,7 @@ def append(
     exchange: Exchange | None = None,
 ) -> Entry:
     """Add one record to the service's own log. ``details`` must hold no private value: auditors read it."""
-    seq, peaks = _next(_LAST.one(db))
+    seq, peaks = _next(LAST.one(db))
     record: dict[str, Any] = {"v": 1, "seq": seq, "time": stamp(now), "kind": kind, "actor": actor}
     if details:
         record["details"] = dict(details)
@@ -140,13 +140,31 @@ def of_kind(db: Connection, kind: str) -> list[Json]:
     return [Entry(*row).record for row in db.execute(query)]
 
 
-def leaves(db: Connection, grant_id: str | None = None) -> list[bytes]:
-    """The leaf hashes of a whole log."""
-    table = _log if grant_id is None else _shared
-    query = select(table.c.leaf).order_by(table.c.seq)
-    if grant_id is not None:
-        query = query.where(_shared.c.grant_id == grant_id)
-    return list(db.execute(query).scalars())
+def consistency(db: Connection, grant_id: str | None, first: int, second: int) -> list[bytes]:
+    """Proof that the log of ``first`` records is where that of ``second`` began (RFC 6962, section 2.1.2).
+
+    0 < first <= second <= the log's size. Reads a few records, however many there are.
+    """
+    return audit.consistency_by(lambda start, end: _subtree(db, grant_id, start, end), first, second)
+
+
+def _subtree(db: Connection, grant_id: str | None, start: int, end: int) -> bytes:
+    """As ``audit.Subtree``.
+
+    The frontier before the last leaf ends in the full subtrees from ``start`` to there, one for each bit of their
+    number. Folded over that leaf they are the head.
+    """
+    last = _one(db, grant_id, end - 1).leaf
+    full = (end - 1 - start).bit_count()
+    peaks = _frontier(_one(db, grant_id, end - 2).peaks)[-full:] if full else []
+    return audit.root([*peaks, last])
+
+
+def _one(db: Connection, grant_id: str | None, seq: int) -> Entry:
+    for entry in walk(db, grant_id, after=seq - 1, limit=1):
+        if entry.seq == seq:
+            return entry
+    raise LogBroken(f"record {seq} of the log is missing")
 
 
 def grants(db: Connection) -> list[str]:
@@ -156,8 +174,12 @@ def grants(db: Connection) -> list[str]:
 
 def head(db: Connection, grant_id: str | None = None) -> Head:
     """Size and root, from the last stored frontier."""
-    row = _LAST.one(db) if grant_id is None else _LAST_SHARED.one(db, grant=grant_id)
-    return EMPTY if row is None else Head(row.seq + 1, audit.root(_frontier(row.peaks)).hex())
+    return head_of(LAST.one(db) if grant_id is None else _LAST_SHARED.one(db, grant=grant_id))
+
+
+def head_of(last: Any) -> Head:
+    """The same from the last record's row (``LAST``), or from None where there is none."""
+    return EMPTY if last is None else Head(last.seq + 1, audit.root(_frontier(last.peaks)).hex())
 
 
 def root_at(db: Connection, grant_id: str | None, size: int) -> str | None:

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import tempfile
+from contextlib import ExitStack
 
 import httpx
 import pytest
@@ -24,6 +25,7 @@ from shared.errors import AuditUnavailable
 from shared.serving.desk import Desk
 from shared.serving.logs import JsonLines
 from shared.serving.store import logs, replies
+from shared.serving.store.database import Database
 
 CANARY = "canary7f3a9c"
 QUERY = {"rows": [{"row": 1}]}
@@ -241,7 +243,7 @@ def test_without_its_record_an_exchange_does_not_happen(method, curator_app_, gr
     assert "idempotency-replayed" not in again.headers
 
 
-@pytest.mark.parametrize("kind", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("kind", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE])
 def test_a_full_disk_is_told_as_one_and_stores_nothing(kind, curator_app_, owner, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(kind, CANARY, CANARY)
@@ -256,13 +258,39 @@ def test_a_full_disk_is_told_as_one_and_stores_nothing(kind, curator_app_, owner
     assert ask(curator_app_, owner, "POST", "/v1/datasets", **sent).status_code == 201
 
 
+def test_a_database_that_cannot_be_read_for_now_is_told_as_such(curator_app_, owner):
+    """As many slow readers as there are connections."""
+    database = curator_app_.state.desk.database
+    database._reader.pool._timeout = 0.05
+    with ExitStack() as readers:
+        for _ in range(18):
+            readers.enter_context(database.read())
+        reply = ask(curator_app_, owner, "GET", "/v1/studies")
+    assert (reply.status_code, reply.json()["code"], reply.json()["retryable"]) == (503, "storage_unavailable", True)
+    assert ask(curator_app_, owner, "GET", "/v1/studies").status_code == 200
+
+
 def test_a_service_whose_database_cannot_be_written_is_not_ready(curator_app_, monkeypatch):
+    monkeypatch.setattr("shared.serving.desk._READY_SECONDS", 0.0)
     assert ask(curator_app_, "", "GET", "/readyz").status_code == 200
     monkeypatch.setattr(logs, "head", _raises)
     reply = ask(curator_app_, "", "GET", "/readyz")
     assert (reply.status_code, reply.json()["code"]) == (503, "audit_unavailable")
     assert CANARY not in reply.text
     assert ask(curator_app_, "", "GET", "/healthz").status_code == 200
+
+
+def test_who_asks_often_whether_it_is_ready_costs_no_write_each_time(curator_app_, monkeypatch):
+    """Anybody may ask, at any rate: a verdict serves all who ask within a second, whichever it is."""
+    looks, look = [], Database.check_writable
+    monkeypatch.setattr(Database, "check_writable", lambda database: looks.append(1) or look(database))
+    monkeypatch.setattr("shared.serving.desk._READY_SECONDS", 3600.0)
+    assert [ask(curator_app_, "", "GET", "/readyz").status_code for _ in range(5)] == [200] * 5
+    assert len(looks) == 1
+    curator_app_.state.desk._looked_at -= 3600
+    monkeypatch.setattr(logs, "head", _raises)
+    assert [ask(curator_app_, "", "GET", "/readyz").status_code for _ in range(5)] == [503] * 5
+    assert len(looks) == 2
 
 
 def test_a_formatted_traceback_is_its_type_alone(log):
