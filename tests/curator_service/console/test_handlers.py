@@ -97,7 +97,7 @@ def test_two_tabs_that_release_are_each_told_of_their_own(monkeypatch):
 
 def test_jobs_under_way_are_those_of_all_studies(tmp_path, small, monkeypatch):
     house = House(tmp_path)
-    monkeypatch.setattr(house.curator.forecasts, "_queue", SimpleNamespace(put=lambda identity: None))
+    monkeypatch.setattr(house.curator.forecasts, "_submit", lambda identity: None)
     identity = house.open(small.csv, partial(draft, small))
     begun = house.done("owner", "POST", f"/v1/studies/{identity}/forecasts", json={})
     house.curator.releases._drawing[identity] = 0.25

@@ -1,11 +1,14 @@
 """A modeler as a process, people logged in at its console, and a run that has ended."""
 
+from dataclasses import replace
+
 import httpx
 import pytest
 from argon2 import PasswordHasher
 
 from modeler_service.desk import open_desk
 from modeler_service.settings import Settings
+from shared import wire
 from shared.client import VendorClient
 from shared.serving import users_cli
 from tests.plain_browser import Browser
@@ -43,9 +46,11 @@ def api(service):
 
 
 @pytest.fixture(scope="module")
-def ended(api, curator, opened, run_of, until):
-    """The id of a run of six trials."""
-    made = api.start(run_of(curator.url, opened, iterations=4, initial_rows=2, seed=3))
+def ended(api, curator, owner, opened, run_of, until):
+    """The id of a run of six trials, under a grant of its own: a shared log has one modeler."""
+    mine = replace(opened, token=owner.grant(opened.id, wire.GrantCreate(name="console")).token)
+    made = api.start(run_of(curator.url, mine, iterations=4, initial_rows=2, seed=3))
     until(lambda: api.run(made.id).ended_at)
-    assert api.run(made.id).state == "completed"
+    ended = api.run(made.id)
+    assert (ended.state, ended.problem) == ("completed", None)
     return made.id
