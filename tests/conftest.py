@@ -18,7 +18,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, Literal, Self
 
-# One thread of BLAS for the tests and for the services that they start: two processes of tests use both cores, and
+# One thread of BLAS for the tests and for the services that they start: processes of tests use all cores, and
 # threads that wait for each other spin. It is read where numpy is loaded first.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -38,6 +38,7 @@ LONGEST = (
     "test_stories.py",
     "test_openapi.py",
     "test_crash_matrix.py",
+    "test_people.py",
     "test_api_tunings.py",
     "test_tampering.py",
     "test_black_box.py",
@@ -61,11 +62,10 @@ LONGEST = (
     "test_api_advisories.py",
     "test_private_answers.py",
     "test_stopping.py",
-    "test_people.py",
     "test_inbox_api.py",
     "test_components.py",
 )
-"""Files that take the most seconds: first, so that two processes end at about the same time."""
+"""Files that take the most seconds: first, so that processes end at about the same time."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

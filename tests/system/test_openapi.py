@@ -28,7 +28,7 @@ from shared.notes import Signer
 from tests.curator_service.inbox.asked import draft as inbox_draft
 from tests.curator_service.tuning_case import registered
 
-EXAMPLES = int(os.environ.get("BLINDOPT_SCHEMATHESIS_EXAMPLES", "4"))
+EXAMPLES = int(os.environ.get("BLINDOPT_SCHEMATHESIS_EXAMPLES", "2"))
 FULL = EXAMPLES > 4
 """Boundaries also where another test has them already: asked for by `make soak`."""
 SEED = 20_231_117
