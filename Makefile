@@ -39,7 +39,7 @@ browser:
 	  { echo "make test needs a browser: install chromium (apt-get install chromium, as root)"; exit 1; }
 
 test: $(READY) browser
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 SECONDS ?= 600
 soak: $(READY)
