@@ -19,12 +19,12 @@ help:
 	@echo "make docker-check   build and run docker-compose.yml (needs a Docker engine)"
 	@echo "make lock     write requirements/*.txt again (needs uv)"
 
-$(READY): requirements/dev.txt pyproject.toml
+$(READY): requirements/dev.txt pyproject.toml shared/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "blindopt needs Python 3.11 or later; set PYTHON=...")'
 	@echo "setting up .venv (about a minute, and 1.3 GB) ..."
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --require-hashes -r requirements/dev.txt
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --no-build-isolation -e shared -e .
 	@touch $@
 
 demo: $(READY)
@@ -43,8 +43,8 @@ test: $(READY) browser
 
 SECONDS ?= 600
 soak: $(READY)
-	$(BIN)/python -m tests.system.soak --seconds $(SECONDS) $(ARGS)
-	BLINDOPT_CRASHES=20 $(BIN)/python -m pytest tests/system/test_crash_matrix.py tests/system/test_crash_tunings.py
+	$(BIN)/python -m tests.system.crashes.soak --seconds $(SECONDS) $(ARGS)
+	BLINDOPT_CRASHES=20 $(BIN)/python -m pytest tests/system/crashes/test_crash_matrix.py tests/system/crashes/test_crash_tunings.py
 	BLINDOPT_SCHEMATHESIS_EXAMPLES=20 $(BIN)/python -m pytest tests/system/test_openapi.py
 
 SCALE ?= 20
@@ -52,7 +52,7 @@ audit-privacy: $(READY)
 	BLINDOPT_AUDIT_SCALE=$(SCALE) $(BIN)/python -m pytest -n 2 --dist loadfile tests/curator_service/privacy \
 	    tests/curator_service/release tests/curator_service/measurement tests/curator_service/attacks \
 	    tests/curator_service/tuning \
-	    tests/curator_service/test_api_timing.py tests/system/test_black_box.py $(ARGS)
+	    tests/curator_service/routes/test_api_timing.py tests/system/privacy/test_black_box.py $(ARGS)
 
 screenshots: $(READY)
 	BLINDOPT_SCREENSHOTS=1 $(BIN)/python -m pytest tests/browser/test_stories.py -k test_both_stories $(ARGS)
@@ -84,7 +84,7 @@ docker-check:
 
 LOCK := uv pip compile --universal --generate-hashes --no-header --no-annotate --python-version 3.11 -q
 lock:
-	$(LOCK) --extra test pyproject.toml -o requirements/dev.txt
+	$(LOCK) --no-emit-package blindopt --extra test pyproject.toml -o requirements/dev.txt
 	for s in curator modeler demo; do $(LOCK) requirements/$$s.in -c requirements/dev.txt -o requirements/$$s.txt; done
 
 clean:

@@ -7,7 +7,7 @@ import sys
 import uvicorn
 from fastapi import FastAPI
 
-from shared import wire
+from blindopt import wire
 
 MODES = {"nothing": None, "full": "FULL", "off": "OFF"}
 
@@ -34,7 +34,7 @@ def application(mode: str, database: str) -> FastAPI:
 
 
 def main(mode: str, database: str, port: str) -> None:
-    """Serve as the services do (shared/serving/cli.py): the same loop, parser and log settings of uvicorn."""
+    """Serve as the services do (shared/service_kit/cli/main.py): the same loop, parser and log settings of uvicorn."""
     config = uvicorn.Config(
         application(mode, database), port=int(port), log_config=None, access_log=False, server_header=False
     )

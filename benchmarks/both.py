@@ -18,9 +18,10 @@ from benchmarks.choosing import DELTA_PRIME, LARGE, NOISE_VARIANCE, STEPS, Probl
 from benchmarks.release import Memory, watched
 from benchmarks.server import Failed, Server, curator, modeler, scratch
 from benchmarks.table import Cell, Table
-from shared import matrix, wire
-from shared.client import OwnerClient, StudyClient, VendorClient
-from shared.matrix import Matrix, Vector
+from blindopt import wire
+from blindopt.arrays import Matrix, Vector
+from blindopt.client import OwnerClient, StudyClient, VendorClient
+from blindopt.formats import npy_files
 
 REPEATS = 5
 ROWS, COLUMNS, LENGTHSCALE = 10_000, 2, 0.2
@@ -76,7 +77,7 @@ class Parties:
         with StudyClient(self.curator.url, token, study) as client, tempfile.TemporaryDirectory() as folder:
             view, path = client.study(), Path(folder) / "z.npy"
             client.download(path, view.release_sha256, max_bytes=1 << 30)
-            return np.array(matrix.load(path))
+            return np.array(npy_files.load(path))
 
     def run(self, study: str, token: str, steps: int) -> wire.RunView:
         """A run to its end; Failed if it ended otherwise than by its budget."""

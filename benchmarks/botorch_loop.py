@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from shared.matrix import Matrix, Vector
+from blindopt.arrays import Matrix, Vector
 
 INSTALLED = all(find_spec(name) is not None for name in ("botorch", "gpytorch", "torch"))
 ABSENT = "BoTorch is not installed (pip install blindopt[peers]: more than 1 GB): it is left out"

@@ -20,12 +20,12 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks import botorch_loop
 from benchmarks.table import Cell, Table
-from shared import tiles
-from shared.acquisition import beta, choose_maximum, upper_confidence_bound
-from shared.kernels import SquaredExponential
-from shared.matrix import Matrix, Vector
-from shared.points import Precision
-from shared.posterior import Posterior
+from blindopt.arrays import Matrix, Vector
+from blindopt.gp import compiled
+from blindopt.gp.acquisition import beta, choose_maximum, upper_confidence_bound
+from blindopt.gp.candidates import Precision
+from blindopt.gp.kernels import SquaredExponential
+from blindopt.gp.posterior import Posterior
 
 STEPS = 50
 NOISE_VARIANCE = 1e-4
@@ -78,7 +78,7 @@ def ours(problem: Problem, dtype: Precision = np.float64) -> Iterator[int]:
 
 def interpreted(problem: Problem, dtype: Precision = np.float64) -> Iterator[int]:
     """The same without compiled loops, as if numba were absent."""
-    with patch.object(tiles, "compiled", lambda: None):
+    with patch.object(compiled, "compiled", lambda: None):
         yield from ours(problem, dtype)
 
 
@@ -188,7 +188,7 @@ def whole(problem: Problem, repeats: int) -> Table:
     """The loop of 50 choices: repeats take turns, the median counts."""
     times: dict[str, list[float]] = {name: [] for name in LOOPS}
     rows: dict[str, list[int]] = {}
-    tiles.compiled()  # in a modeler, a run that is large enough loads them
+    compiled.compiled()  # in a modeler, a run that is large enough loads them
     for dtype in (np.float64, np.float32):  # compiled once a machine, and loaded once a process: not counted
         deque(ours(problem, dtype), maxlen=0)
     for repeat in range(repeats):

@@ -20,19 +20,19 @@ import curator_service.console
 import modeler_service.console
 from benchmarks.server import Failed, Server, curator, environment, modeler, scratch
 from benchmarks.table import Cell, Table
-from curator_service.desk import open_desk
-from curator_service.service.curator import Curator
-from curator_service.service.datasets import Upload
+from blindopt import wire
+from blindopt.audit.merkle_log import sha256
+from blindopt.client import VendorClient
+from curator_service.context import open_desk
 from curator_service.settings import Settings
+from curator_service.use_cases.curator import Curator
+from curator_service.use_cases.studies.datasets import Upload
 from curator_service.vault import Vault
 from demo.property_data import KERNEL
-from shared import wire
-from shared.audit import sha256
-from shared.client import VendorClient
-from shared.serving.console import Console
-from shared.serving.desk import Asked
-from shared.serving.store.database import Connection
-from shared.serving.tokens import Principal
+from service_kit.console import Console
+from service_kit.context.desk import Asked
+from service_kit.identity.tokens import Principal
+from service_kit.store.database import Connection
 
 QUERIES = 100_000
 RUNS = 200

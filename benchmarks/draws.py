@@ -7,8 +7,8 @@ from decimal import Decimal
 import numpy as np
 
 from benchmarks.table import Cell, Table
+from blindopt.arrays import Matrix
 from curator_service.privacy import noise
-from shared.matrix import Matrix
 
 SECONDS = 2.0
 EPSILON = Decimal(1)

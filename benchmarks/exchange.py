@@ -12,9 +12,9 @@ from benchmarks import disk
 from benchmarks.load import Load, Target, run
 from benchmarks.server import Failed, Server, bare, curator, scratch
 from benchmarks.table import Cell, Table
+from blindopt import wire
+from blindopt.client import OwnerClient, StudyClient
 from demo.property_data import KERNEL
-from shared import wire
-from shared.client import OwnerClient, StudyClient
 
 CLIENTS = 32
 ROUNDS = 7
@@ -133,7 +133,7 @@ def interleaved(servers: list[Measured], clients: int, requests: int) -> None:
 
 
 def through_client(curator: Measured, floor: Measured) -> list[Cell]:
-    """The curator's row once more, asked through shared.client as a modeler does; ratio to the bare route."""
+    """The curator's row once more, asked through blindopt.client as a modeler does; ratio to the bare route."""
     study = curator.path.split("/")[3]
     rates: dict[str, list[float]] = {curator.name: [], floor.name: []}
     cpu = -curator.server.cpu_seconds()
@@ -157,7 +157,7 @@ def through_client(curator: Measured, floor: Measured) -> list[Cell]:
     lower, median, upper = (float(q) for q in np.quantile(rates[curator.name], [0.25, 0.5, 0.75]))
     ratio = median / float(np.median(rates[floor.name]))
     per_request = cpu / (ROUNDS * SEQUENTIAL_REQUESTS) * 1e6
-    return ["curator, both asked by shared.client", median, lower, upper, ratio, per_request, None, None, None]
+    return ["curator, both asked by blindopt.client", median, lower, upper, ratio, per_request, None, None, None]
 
 
 def tables(grants: int = CLIENTS) -> list[Table]:

@@ -5,9 +5,9 @@ import time
 import numpy as np
 
 from benchmarks.table import Cell, Table
-from modeler_service.algorithms.few_arms import FewArms
-from modeler_service.algorithms.making import few_arms_of
-from shared import wire
+from blindopt import wire
+from modeler_service.algorithms.bandits.factory import few_arms_of
+from modeler_service.algorithms.bandits.few_arms import FewArms
 
 HISTORIES = (1_000, 10_000, 50_000)
 ROUNDS, BLOCK = 1_280, 64

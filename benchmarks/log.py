@@ -13,18 +13,18 @@ import numpy as np
 
 from benchmarks.server import Failed, environment, scratch
 from benchmarks.table import Table
-from curator_service.desk import open_desk
-from curator_service.service.curator import Curator
-from curator_service.service.datasets import Upload
+from blindopt import wire
+from blindopt.audit.merkle_log import sha256
+from blindopt.audit.reconciliation import verify_export
+from blindopt.wire.answers import NONE
+from curator_service.context import open_desk
 from curator_service.settings import Settings
+from curator_service.use_cases.curator import Curator
+from curator_service.use_cases.studies.datasets import Upload
 from curator_service.vault import Vault
-from shared import wire
-from shared.audit import sha256
-from shared.reconciliation import verify_export
-from shared.serving.desk import Asked
-from shared.serving.store.database import Connection
-from shared.serving.tokens import Principal
-from shared.wire.answers import NONE
+from service_kit.context.desk import Asked
+from service_kit.identity.tokens import Principal
+from service_kit.store.database import Connection
 
 RECORDS = 100_000
 RECORDS_PER_TRANSACTION = 10_000
@@ -123,7 +123,7 @@ def tables() -> list[Table]:
     seconds = [
         ("python -m curator_service audit verify, whole process", whole),
         ("python -m curator_service --version, whole process", start),
-        ("shared.reconciliation.verify_export, in memory", pure),
+        ("blindopt.audit.reconciliation.verify_export, in memory", pure),
         ("appending them, 10,000 in a transaction", making),
     ]
     return [

@@ -13,10 +13,10 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks.choosing import DELTA_PRIME, NOISE_VARIANCE, Problem, problems
 from benchmarks.table import Cell, Table
-from modeler_service.algorithms.gp_ucb import GpUcb
-from shared import wire
-from shared.acquisition import beta, choose_maximum
-from shared.fitting import fit
+from blindopt import wire
+from blindopt.gp.acquisition import beta, choose_maximum
+from blindopt.gp.marginal_likelihood import fit
+from modeler_service.algorithms.gp.gp_ucb import GpUcb
 
 STEPS, FIRST = 30, 5
 REPEATS = 3
@@ -42,7 +42,7 @@ def ours(problem: Problem) -> list[float]:
             fitting += time.process_time() - before
 
     begun, fitted = time.process_time(), fit
-    with patch("modeler_service.algorithms.surrogate.fit", timed):
+    with patch("modeler_service.algorithms.gp.surrogate.fit", timed):
         for step in range(1, STEPS + 1):
             row = loop.choose(step).row
             loop.observe(row, float(problem.outcomes[row]))

@@ -16,8 +16,9 @@ import pyarrow.parquet as pq
 
 from benchmarks.server import curator, scratch
 from benchmarks.table import Cell, Table
-from shared import matrix, wire
-from shared.client import OwnerClient, StudyClient
+from blindopt import wire
+from blindopt.client import OwnerClient, StudyClient
+from blindopt.formats import npy_files
 
 ROWS = 1_000_000
 FEATURES = 20
@@ -141,7 +142,7 @@ def tables(rows: int = ROWS) -> list[Table]:
             target = folder / "z.npy"
             fetch = partial(modeler.download, target, view.release_sha256, max_bytes=2 * larger)
             step("download Z", server.pid, fetch)
-        assert matrix.load(target).shape == (rows, FEATURES)
+        assert npy_files.load(target).shape == (rows, FEATURES)
     told_of = ["peak RSS MiB", "over that before MiB", "PSS MiB", "anonymous MiB", "RSS / X", "over that before / X"]
     title = f"Gaussian release of {rows} x {FEATURES} ({larger / _MIB:.0f} MiB as float64), curator and its workers"
     return [Table(title, ["step", "s", *told_of], told)]

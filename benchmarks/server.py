@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.client import is_ready
+from blindopt.client import is_ready
 
 START_SECONDS = 60.0
 _TICKS = os.sysconf("SC_CLK_TCK")

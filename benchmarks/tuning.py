@@ -11,11 +11,14 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.linear_model import LogisticRegression
 
 from benchmarks.table import Cell, Table
+from blindopt.arrays import Matrix, Rows, Vector
+from blindopt.gp.kernels import SquaredExponential
+from blindopt.wire import TuningSpec
 from curator_service.tuning import Facts, Problem, constants, plan_of
+from curator_service.tuning.batched_gp_ucb import ucb
 from curator_service.tuning.gp_design import sensitivity
 from curator_service.tuning.information import greedy_design, largest_gain
 from curator_service.tuning.prior import design_sd, posterior_weights
-from curator_service.tuning.search import ucb
 from curator_service.tuning.simulation import (
     Differences,
     World,
@@ -25,9 +28,6 @@ from curator_service.tuning.simulation import (
     sample_search,
     upper_quantile,
 )
-from shared.kernels import SquaredExponential
-from shared.matrix import Matrix, Rows, Vector
-from shared.wire import TuningSpec
 
 N, SIGMA, DELTA = 100, 0.1, 0.05
 GRID = np.linspace(0, 1, N)[:, None]

@@ -8,26 +8,26 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
 from curator_service import console
-from curator_service.desk import open_desk
+from curator_service.context import open_desk
 from curator_service.routes import (
     accounts,
     advisories,
     datasets,
-    exchange,
     forecasts,
     inbox,
     meta,
     overviews,
+    queries,
     studies,
     tunings,
 )
-from curator_service.service.curator import Curator
 from curator_service.settings import Settings
+from curator_service.use_cases.curator import Curator
 from curator_service.vault import Vault
-from shared.serving import app as serving
-from shared.serving.courier import Courier
-from shared.serving.receiver import Receiver
-from shared.serving.tokens import Principal
+from service_kit import app as serving
+from service_kit.identity.tokens import Principal
+from service_kit.notices.delivery import Courier
+from service_kit.notices.receiver import Receiver
 
 DESCRIPTION = """\
 Holds a data owner's records and lets a modeler optimize over them without seeing them.
@@ -74,7 +74,7 @@ def build(settings: Settings) -> FastAPI:
         courier=courier,
         settings=settings,
         routers=[  # the busiest first
-            exchange.router,
+            queries.router,
             inbox.router,
             accounts.router,
             overviews.router,
@@ -86,12 +86,12 @@ def build(settings: Settings) -> FastAPI:
             tunings.router,
         ],
         limit_of=limit_of,
-        period_of=lambda method, path, principal: exchange.period_of(curator, method, path, principal),
+        period_of=lambda method, path, principal: queries.period_of(curator, method, path, principal),
         auditors=("owner", "auditor", "modeler"),
         monitors=("monitor", "owner"),
         jobs=curator.jobs,
         noticed=("owner", "auditor"),
-        hot=[exchange.HOT],
+        hot=[queries.HOT],
         lifespan=lifespan,
         console=console.build(),
     )

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from blindopt import wire
 from curator_service import store
-from curator_service.desk import open_desk
-from curator_service.service import invariants
+from curator_service.context import open_desk
 from curator_service.settings import Settings
-from shared import wire
-from shared.serving import cli
-from shared.serving.desk import Desk
-from shared.serving.settings import ServiceSettings
-from shared.serving.store.database import Connection
+from curator_service.use_cases.integrity import log_checks
+from service_kit.cli import main as cli
+from service_kit.context.desk import Desk
+from service_kit.settings import ServiceSettings
+from service_kit.store.database import Connection
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -31,7 +31,7 @@ def _build(settings: ServiceSettings) -> "FastAPI":
 
 
 def _restored(db: Connection, desk: Desk) -> None:
-    from curator_service.service.studies import restored
+    from curator_service.use_cases.integrity.restore import restored
 
     restored(db, desk)
 
@@ -51,7 +51,7 @@ app = cli.build(
     settings=Settings,
     desk=lambda settings: open_desk(cast(Settings, settings)),
     app=_build,
-    check=invariants.check,
+    check=log_checks.check,
     files=lambda db: [f"files/{name}" for name in store.file_names(db)],
     restored=_restored,
     after_restore=_FORGOTTEN,
@@ -68,13 +68,13 @@ def attack(
     A draft is attacked on a trial release that is thrown away, a released study on the Z that left. What is told
     depends on the records: it is for their owner.
     """
-    from curator_service.service import trials
+    from curator_service.use_cases.studies import attack_preview
     from curator_service.vault import Vault
 
     with cli.plain_errors():
         chosen = cli.existing(Settings)
         with open_desk(cast(Settings, chosen)) as desk:
-            view, found = trials.on_study(desk.database, Vault(chosen.data_dir / "files"), study)
+            view, found = attack_preview.on_study(desk.database, Vault(chosen.data_dir / "files"), study)
     if as_json:
         told = {"study_id": view.id, "state": view.state, "findings": [finding.model_dump() for finding in found]}
         typer.echo(json.dumps(told, indent=2))
@@ -117,7 +117,7 @@ def tune(
 
     That is the result, on stdout. What is told on stderr, and with --whole, is for the owner alone.
     """
-    from shared.client import OwnerClient
+    from blindopt.client import OwnerClient
 
     with cli.plain_errors():
         asked = wire.TuningCreate.model_validate_json(request.read_bytes())

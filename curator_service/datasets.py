@@ -10,8 +10,8 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from shared.errors import DatasetInvalid
-from shared.matrix import Matrix, Vector
+from blindopt.arrays import Matrix, Vector
+from blindopt.errors import DatasetInvalid
 
 ERRORS_SHOWN = 50
 _BLOCK_ROWS, _BLOCK_CELLS = 10_000, 200_000

@@ -7,8 +7,9 @@ from math import sqrt
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.matrix import Matrix, take
-from shared.wire import Feature
+from blindopt.arrays import Matrix
+from blindopt.formats.npy_files import take
+from blindopt.wire import Feature
 
 BLOCK_ROWS = 16_384
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shared import matrix
-from shared.matrix import Matrix
+from blindopt.arrays import Matrix
+from blindopt.formats import npy_files
 
 
 def _save(path: Path, values: NDArray[Any]) -> None:
@@ -41,12 +41,12 @@ class Vault:
         """Store the values (n, columns) of a dataset, block for block. What ``blocks`` raises leaves its partial."""
         partial = self.scratch / f"{identity}.npy"
         with partial.open("wb") as file:
-            matrix.write(file, blocks)
+            npy_files.write(file, blocks)
         self._settle(partial, identity)
 
     def dataset(self, identity: str) -> Matrix:
         """The values of a dataset, memory-mapped and read-only."""
-        return matrix.load(self._path(identity))
+        return npy_files.load(self._path(identity))
 
     def records(self, identity: str) -> Path:
         """The npy file of a dataset, for a process of our own."""
@@ -54,7 +54,7 @@ class Vault:
 
     def begin_release(self, identity: str, n: int, r: int) -> Matrix:
         """An empty Z to fill in the scratch folder."""
-        return matrix.create(self.scratch / f"{identity}.npy", n, r)
+        return npy_files.create(self.scratch / f"{identity}.npy", n, r)
 
     def keep_release(self, identity: str, order: NDArray[np.int64]) -> str:
         """Settle the filled Z and its row order; the digest of Z."""
@@ -62,7 +62,7 @@ class Vault:
         _save(partial, order)
         self._settle(partial, f"{identity}.order")
         filled = self.scratch / f"{identity}.npy"
-        digest = matrix.digest(filled)
+        digest = npy_files.digest(filled)
         self._settle(filled, identity)
         return digest
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from blindopt.errors import BlindoptError
 from demo import report, story
 from demo.parties import Party, StartFailed, found, started
-from shared.errors import BlindoptError
 
 TUNING = "--tuning"
 

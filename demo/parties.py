@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from shared.client import is_ready
+from blindopt.client import is_ready
 
 START_SECONDS = 60.0
 

@@ -7,7 +7,7 @@ price in US dollars. `python -m demo.extract` made the file.
 import gzip
 from importlib import resources
 
-from shared.wire import Feature, Kernel
+from blindopt.wire import Feature, Kernel
 
 OUTCOME = "log10_price"
 KM_PER_DEGREE_LATITUDE = 111.2

@@ -9,9 +9,9 @@ from typing import Any, Literal
 from rich.console import Console as Console
 from rich.table import Table
 
+from blindopt.wire import Finding
 from demo.property_data import FEATURES
 from demo.story import MOVES, Method, Outcome
-from shared.wire import Finding
 
 Outcomes = dict[Method, list[Outcome]]
 WIDE = 110

@@ -9,10 +9,10 @@ from functools import cache
 
 import numpy as np
 
+from blindopt import wire
+from blindopt.client import OwnerClient, VendorClient
 from demo.parties import Party
 from demo.property_data import FEATURES, KERNEL, OUTCOME, csv_bytes
-from shared import wire
-from shared.client import OwnerClient, VendorClient
 
 EPSILON = "4"
 DELTA = 1e-5  # smaller than 1 / 21,613

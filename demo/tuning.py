@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
+from blindopt import wire
+from blindopt.arrays import Matrix, Vector
+from blindopt.client import OwnerClient
+from blindopt.errors import BlindoptError
 from demo.parties import StartFailed, curator_alone
 from demo.report import console as wide_console
-from shared import wire
-from shared.client import OwnerClient
-from shared.errors import BlindoptError
-from shared.matrix import Matrix, Vector
 
 PUBLIC, PRIVATE = 300, 200
 PENALTIES = [float(f"{value:.3g}") for value in np.geomspace(1e-3, 10, 13)]

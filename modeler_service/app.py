@@ -6,15 +6,15 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
+from blindopt import wire
 from modeler_service import console
-from modeler_service.desk import open_desk
+from modeler_service.context import open_desk
 from modeler_service.routes import connections, meta, runs, suggestions
-from modeler_service.service import Modeler
 from modeler_service.settings import Settings
-from shared import wire
-from shared.serving import app as serving
-from shared.serving.courier import Courier
-from shared.serving.receiver import Receiver
+from modeler_service.use_cases.modeler import Modeler
+from service_kit import app as serving
+from service_kit.notices.delivery import Courier
+from service_kit.notices.receiver import Receiver
 
 DESCRIPTION = """\
 Optimizes over a curator's records without seeing them: fetches transformed candidates, chooses rows, asks.

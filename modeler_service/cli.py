@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
-from modeler_service.desk import open_desk
+from blindopt.audit.merkle_log import Json
+from modeler_service.context import open_desk
 from modeler_service.settings import Settings
-from shared.audit import Json
-from shared.serving import cli
-from shared.serving.desk import Desk
-from shared.serving.settings import ServiceSettings
-from shared.serving.store.database import Connection
+from service_kit.cli import main as cli
+from service_kit.context.desk import Desk
+from service_kit.settings import ServiceSettings
+from service_kit.store.database import Connection
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -28,13 +28,13 @@ def _build(settings: ServiceSettings) -> "FastAPI":
 
 
 def _check(db: Connection, records: Iterable[Json]) -> None:
-    from modeler_service import invariants
+    from modeler_service.integrity import log_checks
 
-    invariants.check(db, records)
+    log_checks.check(db, records)
 
 
 def _restored(db: Connection, desk: Desk) -> None:
-    from modeler_service.witness import restored
+    from modeler_service.runs.witness import restored
 
     restored(db, desk)
 
@@ -61,7 +61,7 @@ def recommendation(
     ] = "asked",
 ) -> None:
     """Print the row to take by the answers of a run, with its mean and a 95 % interval, as JSON."""
-    from modeler_service.beliefs import Beliefs
+    from modeler_service.runs.posterior_views import Beliefs
 
     with cli.plain_errors():
         settings = cast(Settings, cli.existing(Settings))
@@ -85,10 +85,10 @@ def replay(
     Changes nothing and asks nobody; also beside the service. Where --export, --log and --candidates are all given, no
     data of a service are needed.
     """
-    from modeler_service import replay as replays
-    from modeler_service.candidates import path_of
-    from shared import reconciliation
-    from shared.errors import LogBroken, StateConflict
+    from blindopt.audit import reconciliation
+    from blindopt.errors import LogBroken, StateConflict
+    from modeler_service.integrity import replay as replays
+    from modeler_service.runs.candidates import path_of
 
     with cli.plain_errors():
         if (export is None) != (log is None):

@@ -6,8 +6,8 @@ from typing import ClassVar
 from pydantic import Field, FilePath
 from pydantic_settings import SettingsConfigDict
 
-from shared.serving.settings import ServiceSettings
-from shared.wire import NoticeEvent
+from blindopt.wire import NoticeEvent
+from service_kit.settings import ServiceSettings
 
 
 class Settings(ServiceSettings):

@@ -26,10 +26,10 @@ from sqlalchemy import (
     update,
 )
 
-from shared.errors import NotFound
-from shared.serving.store.database import Connection
-from shared.serving.store.prepared import Prepared
-from shared.serving.store.schema import Migrations
+from blindopt.errors import NotFound
+from service_kit.store.database import Connection
+from service_kit.store.prepared_statement import Prepared
+from service_kit.store.schema import Migrations
 
 METADATA = MetaData()
 MIGRATIONS: Migrations = {}

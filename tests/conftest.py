@@ -27,8 +27,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from shared import audit, wire
-from shared.client import OwnerClient, StudyClient, VendorClient, is_ready
+from blindopt import wire
+from blindopt.audit import merkle_log
+from blindopt.client import OwnerClient, StudyClient, VendorClient, is_ready
 from tests import processes
 
 START_SECONDS = 240.0
@@ -219,13 +220,13 @@ class Service:
         client = OwnerClient if self.name == "curator" else VendorClient
         with client(self.url, self.token) as reader:
             entries = [as_entry(entry) for entry in reader.audit()]
-        audit.verify(entries)
+        merkle_log.verify(entries)
         return [entry.record for entry in entries]
 
 
-def as_entry(entry: wire.AuditEntry) -> audit.Entry:
+def as_entry(entry: wire.AuditEntry) -> merkle_log.Entry:
     """An entry as it travels, as it is verified."""
-    return audit.Entry(entry.seq, entry.body.encode(), bytes.fromhex(entry.leaf), bytes.fromhex(entry.peaks))
+    return merkle_log.Entry(entry.seq, entry.body.encode(), bytes.fromhex(entry.leaf), bytes.fromhex(entry.peaks))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What may import what, read from the source: the promises that no type checker sees."""
+"""Promises about the source that neither the type checker, the linter nor the import contracts can hold."""
 
 import ast
 import re
@@ -16,7 +16,8 @@ FILES = [path for package in PACKAGES for path in sorted((ROOT / package).rglob(
 
 
 def _name(path):
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    """The dotted name: ``shared`` is a folder on the path, not a package."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removeprefix("shared.").removesuffix(".__init__")
 
 
 @cache
@@ -59,49 +60,12 @@ def _in(package, names):
 
 def test_there_is_source_to_read():
     assert len(FILES) > 50
-    assert {_name(path) for path in FILES} >= {"shared.client", "curator_service.privacy.noise", "modeler_service.runs"}
-    assert "shared.errors" in _imports(ROOT / "shared/client/study.py")
-
-
-def test_the_services_never_import_each_other():
-    assert _in("curator_service", _importers("modeler_service")) == set()
-    assert _in("modeler_service", _importers("curator_service")) == set()
-
-
-def test_shared_imports_neither_service_nor_the_demo():
-    for package in ("curator_service", "modeler_service", "demo"):
-        assert _in("shared", _importers(package)) == set()
-
-
-def test_the_demo_knows_the_services_through_http_alone():
-    assert _in("demo", _importers("curator_service") | _importers("modeler_service")) == set()
-
-
-def test_the_pure_part_of_shared_knows_no_server_no_database_and_no_http():
-    for package in ("shared.serving", "shared.client", "fastapi", "starlette", "uvicorn", "sqlalchemy", "httpx"):
-        names = _in("shared", _importers(package))
-        pure = names - _in("shared.serving", names) - _in("shared.client", names)
-        assert pure == set(), package
-
-
-def test_only_the_store_rooms_know_sqlalchemy_or_sqlite():
-    rooms = {"curator_service.store", "modeler_service.store", "shared.serving.store"}
-    found = _importers("sqlalchemy") | _importers("sqlite3")
-    assert found == {name for room in rooms for name in _in(room, found)}
-    assert all(_in(room, found) for room in rooms)
-
-
-def test_only_the_client_knows_httpx():
-    found = _importers("httpx")
-    assert found
-    assert found == _in("shared.client", found)
-    for package in ("requests", "urllib3", "urllib.request", "http.client", "aiohttp"):
-        assert _importers(package) == set()
-
-
-@pytest.mark.parametrize("package", ["pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"])
-def test_nothing_unpickles(package):
-    assert _importers(package) == set()
+    assert {_name(path) for path in FILES} >= {
+        "blindopt.client",
+        "curator_service.privacy.noise",
+        "modeler_service.runs.scheduler",
+    }
+    assert "blindopt.errors" in _imports(ROOT / "shared/blindopt/client/study.py")
 
 
 def test_no_array_is_loaded_or_saved_with_pickle():
@@ -121,29 +85,24 @@ def test_no_array_is_loaded_or_saved_with_pickle():
     assert calls >= 3
 
 
-def test_nothing_evaluates_text():
-    for path in FILES:
-        for node in ast.walk(_tree(path)):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                assert node.func.id not in ("eval", "exec", "compile", "__import__"), path
-        assert _in("yaml", _imports(path)) == set()
-
-
 def test_the_curator_draws_from_no_generator_that_has_a_seed():
     """But for attackers and simulations: what they draw is thrown away, and nothing that releases imports them."""
     curator = [path for path in FILES if path.is_relative_to(ROOT / "curator_service")]
-    for name, importers in {"attacks": {"trials"}, "forecasts": {"forecasts"}}.items():
+    for name, importers in {
+        "attacks": {"curator_service.use_cases.studies.attack_preview"},
+        "forecasts": {"curator_service.use_cases.jobs.forecasts"},
+    }.items():
         simulations, package = ROOT / "curator_service" / name, f"curator_service.{name}"
         inside = [path for path in curator if path.is_relative_to(simulations)]
         assert any("np.random" in attribute for path in inside for attribute in _attributes(path))
         outside = _importers(package) - {_name(path) for path in inside}
-        assert outside == {f"curator_service.service.{importer}" for importer in importers}
+        assert outside == importers
         curator = [path for path in curator if path not in inside]
     # What tuning simulates is public and decides how much noise there is: it knows nothing that reads a score.
     simulation = ROOT / "curator_service/tuning/simulation.py"
     assert any("np.random" in attribute for attribute in _attributes(simulation))
     known = {name for name in _imports(simulation) if name.startswith("curator_service")}
-    assert {".".join(name.split(".")[:3]) for name in known} == {"curator_service.tuning.search"}
+    assert {".".join(name.split(".")[:3]) for name in known} == {"curator_service.tuning.batched_gp_ucb"}
     curator.remove(simulation)
     for path in curator:
         for name in (*_imports(path), *_attributes(path)):
@@ -156,16 +115,10 @@ def test_the_curator_draws_from_no_generator_that_has_a_seed():
     assert "random.SystemRandom" in used
 
 
-def test_only_privacy_draws_noise():
-    for package in ("opendp", "dp_accounting"):
-        assert _importers(package)
-        assert all(name.startswith("curator_service.privacy") for name in _importers(package))
-
-
 def test_only_app_and_command_line_read_the_environment():
     """The demo is a program of its own; a library that reads settings by itself cannot be tested."""
     for path in FILES:
-        if path.is_relative_to(ROOT / "demo") or path == ROOT / "shared/serving/cli.py":
+        if path.is_relative_to(ROOT / "demo") or path == ROOT / "shared/service_kit/cli/main.py":
             continue
         for name in _attributes(path):
             assert name not in ("os.environ", "os.getenv", "os.environ.get"), path
@@ -180,12 +133,7 @@ def test_every_setting_is_described(settings, field):
     assert (settings.model_fields[field].description or "").endswith(".")
 
 
-@pytest.mark.parametrize("path", [path for path in FILES if path.name != "__main__.py"], ids=_name)
-def test_every_module_says_what_it_is(path):
-    assert ast.get_docstring(_tree(path))
-
-
-CONSOLES = ("shared/serving/console", "curator_service/console", "modeler_service/console")
+CONSOLES = ("shared/service_kit/console", "curator_service/console", "modeler_service/console")
 TEMPLATES = [path for folder in CONSOLES for path in sorted((ROOT / folder / "templates").rglob("*.html"))]
 FORBIDDEN = {
     "markup that is not escaped": r"\|\s*safe\b|autoescape",

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from pydantic import TypeAdapter
 
+from blindopt import wire
+from blindopt.arrays import Matrix, Vector
+from blindopt.wire.answers import NONE
 from curator_service.privacy.answers import mechanism_of
-from modeler_service.algorithms.few_arms import FewArms
-from modeler_service.algorithms.making import few_arms_on
-from shared import wire
-from shared.matrix import Matrix, Vector
-from shared.rewards import RewardLaw
-from shared.wire.answers import NONE
+from modeler_service.algorithms.bandits.factory import few_arms_on
+from modeler_service.algorithms.bandits.few_arms import FewArms
+from modeler_service.algorithms.bandits.reward_law import RewardLaw
 
 MARKS = 40
 _ANSWERS: TypeAdapter[wire.Answers] = TypeAdapter(wire.Answers)

@@ -10,9 +10,9 @@ import numpy as np
 from benchmarks.papers import sources
 from benchmarks.papers.arms import Bandit, law_of, marks_of, player, regrets, released, with_nugget
 from benchmarks.papers.part import Curves, Size, Task
-from shared import wire
-from shared.kernels import kernel_of
-from shared.matrix import Matrix
+from blindopt import wire
+from blindopt.arrays import Matrix
+from blindopt.gp.kernels import kernel_of
 
 Kind = Literal["squared_exponential", "matern_52"]
 KERNELS: dict[str, Kind] = {"SE": "squared_exponential", "Matern": "matern_52"}

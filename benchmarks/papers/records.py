@@ -21,11 +21,11 @@ from benchmarks.papers import sources
 from benchmarks.papers.part import Curves, Size, Task
 from benchmarks.papers.search import NORM, Ground, Hunt
 from benchmarks.papers.synthetic import NON_PRIVATE, RANDOM, cell, published
+from blindopt import wire
+from blindopt.arrays import Matrix, Vector
 from curator_service.release.planar_laplace import PlanarLaplaceMechanism
 from curator_service.release.po_gp_ucb import largest_r, omega, spectrum
 from demo.property_data import KM_PER_DEGREE_LATITUDE, KM_PER_DEGREE_LONGITUDE, csv_bytes
-from shared import wire
-from shared.matrix import Matrix, Vector
 
 RS: dict[int, tuple[int, ...]] = {
     10: (3, 6, 8, 10, 15, 20),

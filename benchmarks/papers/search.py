@@ -6,12 +6,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from blindopt import wire
+from blindopt.arrays import Matrix, Vector
 from curator_service.release.mechanism import Mechanism
 from curator_service.scaling import ScaledRows
-from modeler_service.algorithms.gp_ucb import GpUcb
-from modeler_service.algorithms.surrogate import NO_NOISE
-from shared import wire
-from shared.matrix import Matrix, Vector
+from modeler_service.algorithms.gp.gp_ucb import GpUcb
+from modeler_service.algorithms.gp.surrogate import NO_NOISE
 
 NORM = 25.0
 """Largest norm of a row, as in the papers' experiments."""

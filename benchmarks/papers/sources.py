@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from shared.matrix import Matrix, Vector
+from blindopt.arrays import Matrix, Vector
 
 FOLDER = Path(__file__).parents[2] / "out" / "data"
 FIRST_DAY, LAST_DAY = "2016-01-04", "2019-04-10"

@@ -11,12 +11,12 @@ import numpy as np
 
 from benchmarks.papers.part import Curves, Size, Task
 from benchmarks.papers.search import NORM, Ground, Hunt
+from blindopt import wire
+from blindopt.arrays import Matrix, Vector
+from blindopt.gp.kernels import SquaredExponential
 from curator_service.release.gaussian import GaussianMechanism
 from curator_service.release.planar_laplace import PlanarLaplaceMechanism
 from curator_service.release.po_gp_ucb import PoGpUcb, largest_r, spectrum
-from shared import wire
-from shared.kernels import SquaredExponential
-from shared.matrix import Matrix, Vector
 
 SIDE_PER_LENGTHSCALE = 6.4
 """The printed length-scale of 1.25 with inputs of norm 25 would be 28.3: docs/results.md says why it cannot be."""

@@ -5,11 +5,11 @@ from math import inf
 
 import numpy as np
 
+from blindopt.arrays import Vector
+from blindopt.wire import Finding, NoAnswerNoise, RowPlays, StudyCreate
 from curator_service.attacks.intervals import ALPHA, median_interval
 from curator_service.measurement.column import is_exact, measure
 from curator_service.privacy.ledger import Prices, text, units
-from shared.matrix import Vector
-from shared.wire import Finding, NoAnswerNoise, RowPlays, StudyCreate
 
 ANSWERS_MAX = 1_000
 ANSWERS_MIN = 100

@@ -12,12 +12,12 @@ from math import inf
 
 import numpy as np
 
+from blindopt.arrays import Matrix, Vector
+from blindopt.wire import Finding
 from curator_service.attacks.intervals import ALPHA, epsilon_bound
 from curator_service.attacks.power import about, best_share, to_contradict, to_differ_from_a_coin
 from curator_service.attacks.scene import Public, draw
 from curator_service.release.mechanism import Mechanism
-from shared.matrix import Matrix, Vector
-from shared.wire import Finding
 
 RUNS = 1_000
 """Per side, where every run needs a release of its own, while there is time."""

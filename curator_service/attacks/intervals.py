@@ -4,7 +4,7 @@ from math import inf, log
 
 import numpy as np
 
-from shared.matrix import Vector
+from blindopt.arrays import Vector
 
 ALPHA = 0.05
 """How often an interval of a finding may miss."""

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from blindopt.arrays import Matrix, Vector
+from blindopt.wire import Finding
 from curator_service.attacks.intervals import ALPHA, clopper_pearson, median_interval
 from curator_service.attacks.maps import affine, shrunk, turned
 from curator_service.attacks.scene import EXACT, Scene, percent
-from shared.matrix import Matrix, Vector
-from shared.wire import Finding
 
 REPETITIONS = 21
 WITHIN = 0.01

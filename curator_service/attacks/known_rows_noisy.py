@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from blindopt.wire import Finding
 from curator_service.attacks.intervals import ALPHA
 from curator_service.attacks.known_rows import REPETITIONS, rebuild, versus_blind
 from curator_service.attacks.scene import Scene, percent
-from shared.wire import Finding
 
 ERROR = 0.1
 """Standard deviation, per coordinate and in Delta, of what the attacker knows."""

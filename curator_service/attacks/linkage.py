@@ -7,12 +7,12 @@ way is the best is learnt on half of the people and judged on the others.
 import numpy as np
 from numpy.typing import NDArray
 
+from blindopt.arrays import Matrix
+from blindopt.wire import Finding
 from curator_service.attacks.intervals import ALPHA, clopper_pearson
 from curator_service.attacks.maps import Map, forward
 from curator_service.attacks.scene import Scene, percent
 from curator_service.scaling import BLOCK_ROWS
-from shared.matrix import Matrix
-from shared.wire import Finding
 
 TARGETS = 300
 """People who are judged; as many again choose the way, where there are several."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from shared.matrix import Matrix
+from blindopt.arrays import Matrix
 
 Map = Callable[[Matrix], Matrix]
 _RANK = 1e-12

@@ -6,13 +6,13 @@ learnt on half of the people and judged on the others.
 
 import numpy as np
 
+from blindopt.arrays import Matrix, Vector
+from blindopt.wire import Finding
 from curator_service.attacks.intervals import ALPHA, clopper_pearson
 from curator_service.attacks.linkage import nearest
 from curator_service.attacks.maps import Map, forward
 from curator_service.attacks.scene import Public, draw
 from curator_service.release.mechanism import Mechanism
-from shared.matrix import Matrix, Vector
-from shared.wire import Finding
 
 PEOPLE_MIN = 20
 """Of each kind: with fewer the interval says nothing."""

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from blindopt.arrays import Matrix
+from blindopt.wire import Feature, IdentityRelease, NoiseLaw, StudyCreate
 from curator_service.release.mechanism import Mechanism
 from curator_service.scaling import ScaledRows
-from shared.matrix import Matrix
-from shared.wire import Feature, IdentityRelease, NoiseLaw, StudyCreate
 
 EXACT = 1e-6
 """Below this share of Delta a guess is right but for rounding."""

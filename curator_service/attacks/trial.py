@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from blindopt.arrays import Matrix, Vector
+from blindopt.errors import ReleaseImpossible
+from blindopt.wire import Finding, StudyCreate
 from curator_service.attacks import averaging, column_space, known_rows, known_rows_noisy, linkage, membership
 from curator_service.attacks.scene import Public, Scene, as_rows, draw
 from curator_service.privacy import entropy
 from curator_service.release.mechanism import Mechanism
 from curator_service.scaling import ScaledRows
-from shared.errors import ReleaseImpossible
-from shared.matrix import Matrix, Vector
-from shared.wire import Finding, StudyCreate
 
 ATTACKS = ("known_rows", "known_rows_noisy", "linkage", "column_space", "membership", "averaging")
 """In the order in which they are told."""

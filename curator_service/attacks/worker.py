@@ -12,15 +12,15 @@ from typing import Any, BinaryIO
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from blindopt.errors import BlindoptError, ReleaseImpossible
+from blindopt.formats import npy_files
+from blindopt.wire import Finding, StudyCreate
 from curator_service.attacks import trial
 from curator_service.child import Child, end_with
 from curator_service.privacy.choice import Concrete
 from curator_service.release.mechanism import Assessment
 from curator_service.release.registry import mechanism_of
 from curator_service.scaling import ScaledRows
-from shared import matrix
-from shared.errors import BlindoptError, ReleaseImpossible
-from shared.wire import Finding, StudyCreate
 
 _FROZEN = ConfigDict(frozen=True, hide_input_in_errors=True)
 
@@ -124,7 +124,7 @@ def serve(source: BinaryIO, sink: BinaryIO) -> None:
 
 
 def _work(job: Job, tell: Any) -> None:
-    values = matrix.load(job.records)
+    values = npy_files.load(job.records)
     rows = ScaledRows(values, job.places, job.study.features, np.arange(len(values)))
     mechanism = mechanism_of(job.study, job.release)
     tell(assessment=mechanism.assess(rows))

@@ -18,7 +18,7 @@ from curator_service.console import (
     system,
     tunings,
 )
-from shared.serving.console import Console
+from service_kit.console import Console
 
 
 def build() -> Console:

@@ -2,10 +2,10 @@
 
 from starlette.responses import Response
 
+from blindopt import wire
 from curator_service.console import figures
 from curator_service.console.reading import shares
-from shared import wire
-from shared.serving.console import Page, Pages, downloads
+from service_kit.console import Page, Pages, downloads
 
 pages = Pages()
 

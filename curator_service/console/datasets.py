@@ -8,9 +8,9 @@ from typing import Any
 from starlette.datastructures import UploadFile
 from starlette.responses import Response
 
-from shared import wire
-from shared.serving.console import ApiProblem, Form, Page, Pages, downloads
-from shared.serving.console.api import Upload
+from blindopt import wire
+from service_kit.console import ApiProblem, Form, Page, Pages, downloads
+from service_kit.console.api import Upload
 
 pages = Pages()
 _CHUNK = 1 << 18

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from shared.serving.console import Form
+from service_kit.console import Form
 
 STEPS = (
     ("data", "Dataset"),

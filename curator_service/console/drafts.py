@@ -8,12 +8,12 @@ from typing import Any
 
 from starlette.responses import Response
 
+from blindopt.errors import NotFound
 from curator_service.console import drafting
 from curator_service.console.drafting import NAMES, STEPS
 from curator_service.console.reading import every
-from shared.errors import NotFound
-from shared.serving.console import ApiProblem, Form, Page, Pages, id_of
-from shared.serving.console.forms import fresh_key
+from service_kit.console import ApiProblem, Form, Page, Pages, id_of
+from service_kit.console.forms import fresh_key
 
 pages = Pages()
 _TRAIL = [("Studies", "/studies")]

@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from curator_service.console.reading import real
-from shared.serving.console.charts import Bar, Chart, Level, Series, bars, line
+from service_kit.console.charts import Bar, Chart, Level, Series, bars, line
 
 _BARS_MAX = 16
 _YARDSTICKS = ("identity", "random_rows")

@@ -2,10 +2,10 @@
 
 from starlette.responses import Response
 
+from blindopt import wire
 from curator_service.console import figures
 from curator_service.console.live import follow
-from shared import wire
-from shared.serving.console import ApiProblem, Form, Page, Pages, downloads
+from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 
 pages = Pages()
 _MECHANISMS = ("auto", "planar_laplace", "gaussian", "gaussian_projection", "po_gp_ucb")

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from curator_service.console.live import follow
 from curator_service.console.reading import every, shares
-from shared.serving.console import ApiProblem, Page, Pages
+from service_kit.console import ApiProblem, Page, Pages
 
 pages = Pages()
 _NEAR = 0.8

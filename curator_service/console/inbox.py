@@ -4,7 +4,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from shared.serving.console import ApiProblem, Form, Page, Pages, downloads, id_of
+from service_kit.console import ApiProblem, Form, Page, Pages, downloads, id_of
 
 pages = Pages()
 

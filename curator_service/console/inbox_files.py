@@ -2,7 +2,7 @@
 
 from starlette.responses import Response
 
-from shared.serving.console import ApiProblem, Form, Page, Pages
+from service_kit.console import ApiProblem, Form, Page, Pages
 
 pages = Pages()
 _TRAIL = [("Inbox", "/inbox")]

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from starlette.responses import Response, StreamingResponse
 
-from shared.serving.console import ApiProblem, Page
-from shared.serving.places import Place, Places
+from service_kit.console import ApiProblem, Page
+from service_kit.web.stream_limit import Place, Places
 
 Look = Callable[[], Awaitable[object]]
 POLL_SECONDS = 1.0

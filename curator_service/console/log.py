@@ -3,8 +3,8 @@
 from starlette.responses import Response
 
 from curator_service.console.reading import every
-from shared.serving.console import Form, Page, Pages, downloads
-from shared.serving.console.records import row_of, verified
+from service_kit.console import Form, Page, Pages, downloads
+from service_kit.console.records import row_of, verified
 
 pages = Pages()
 

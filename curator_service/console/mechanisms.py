@@ -4,8 +4,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from shared import wire
-from shared.serving.console import ApiProblem, Form, Page, Pages, downloads
+from blindopt import wire
+from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 
 pages = Pages()
 

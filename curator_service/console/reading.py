@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
-from shared.serving.console import Api
+from service_kit.console import Api
 
 PAGE = 200
 _PAGES_MAX = 20

@@ -5,11 +5,11 @@ from typing import Any
 
 from starlette.responses import Response
 
+from blindopt import wire
+from blindopt.errors import BlindoptError
 from curator_service.console.live import follow
 from curator_service.console.reading import every, shares
-from shared import wire
-from shared.errors import BlindoptError
-from shared.serving.console import ApiProblem, Form, Page, Pages, downloads
+from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 
 pages = Pages()
 _TRAIL = [("Studies", "/studies")]

@@ -2,9 +2,9 @@
 
 from starlette.responses import Response
 
-from shared import wire
-from shared.serving.console import ApiProblem, Form, Page, Pages
-from shared.serving.console.downloads import listing
+from blindopt import wire
+from service_kit.console import ApiProblem, Form, Page, Pages
+from service_kit.console.downloads import listing
 
 pages = Pages()
 _TRAIL = [("Inbox", "/inbox")]

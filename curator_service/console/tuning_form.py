@@ -5,8 +5,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from shared.audit import sha256
-from shared.serving.console import Form
+from blindopt.audit.merkle_log import sha256
+from service_kit.console import Form
 
 AXES = 6
 """Most hyper-parameters that the API takes."""

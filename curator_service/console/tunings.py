@@ -4,11 +4,11 @@ from typing import Any
 
 from starlette.responses import Response
 
+from blindopt import wire
 from curator_service.console import tuning_form
 from curator_service.console.live import follow
 from curator_service.console.reading import every
-from shared import wire
-from shared.serving.console import ApiProblem, Form, Page, Pages, downloads
+from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 
 pages = Pages()
 _TRAIL = [("Tunings", "/tunings")]

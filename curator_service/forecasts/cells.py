@@ -4,13 +4,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
-from curator_service.release.gaussian_projection import PROJECTED_FEATURES_MIN
-from curator_service.release.mechanism import Mechanism
-from curator_service.release.po_gp_ucb import PoGpUcb, largest_r, spectrum
-from curator_service.release.registry import choice_of
-from curator_service.scaling import ScaledRows
-from shared.errors import Invalid
-from shared.wire import (
+from blindopt.errors import Invalid
+from blindopt.wire import (
     AutoRelease,
     ForecastCreate,
     GaussianProjectionRelease,
@@ -22,6 +17,11 @@ from shared.wire import (
     StudyCreate,
     amount,
 )
+from curator_service.release.gaussian_projection import PROJECTED_FEATURES_MIN
+from curator_service.release.mechanism import Mechanism
+from curator_service.release.po_gp_ucb import PoGpUcb, largest_r, spectrum
+from curator_service.release.registry import choice_of
+from curator_service.scaling import ScaledRows
 
 FAILURE_PROBABILITY = 1e-6
 """delta where the study has none and the mechanism needs one."""

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.matrix import Matrix, Vector
-from shared.wire import NoiseLaw
+from blindopt.arrays import Matrix, Vector
+from blindopt.wire import NoiseLaw
 
 Pairs = tuple[NDArray[np.int64], NDArray[np.int64]]
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from shared.errors import NumericalFailure
-from shared.kernels import Kernel
-from shared.matrix import Matrix
+from blindopt.arrays import Matrix
+from blindopt.errors import NumericalFailure
+from blindopt.gp.kernels import Kernel
 
 _JITTERS = tuple(10.0**-power for power in range(10, 3, -1))
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shared.acquisition import beta
-from shared.kernels import Kernel
-from shared.matrix import Matrix, Vector
-from shared.posterior import Posterior
-from shared.wire import GpUcb
+from blindopt.arrays import Matrix, Vector
+from blindopt.gp.acquisition import beta
+from blindopt.gp.kernels import Kernel
+from blindopt.gp.posterior import Posterior
+from blindopt.wire import GpUcb
 
 DELTA_PRIME = GpUcb(name="gp_ucb").delta_ucb / 2
 

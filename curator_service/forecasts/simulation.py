@@ -11,18 +11,18 @@ from collections.abc import Callable, Collection
 
 import numpy as np
 
+from blindopt.arrays import Matrix, Vector
+from blindopt.errors import Invalid
+from blindopt.gp.input_noise import noise_aware
+from blindopt.gp.kernels import kernel_of
+from blindopt.wire import ForecastCreate, ForecastPoint, StudyCreate
 from curator_service.forecasts.cells import ROWS_MIN, Cell, cells_of
 from curator_service.forecasts.distances import draw_pairs, relative_errors
 from curator_service.forecasts.functions import draw_functions
 from curator_service.forecasts.regret import chance_regret, gp_ucb_regret, mean_regret
-from curator_service.measurement.release import passport_of
+from curator_service.measurement.privatize import passport_of
 from curator_service.release.mechanism import Mechanism
 from curator_service.scaling import ScaledRows
-from shared.averaging import noise_aware
-from shared.errors import Invalid
-from shared.kernels import kernel_of
-from shared.matrix import Matrix, Vector
-from shared.wire import ForecastCreate, ForecastPoint, StudyCreate
 
 PAIRS = 2_000
 _FUNCTIONS, _NOISE, _TIES, _PAIRS = range(4)  # streams of the seed

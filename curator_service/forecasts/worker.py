@@ -10,11 +10,11 @@ from typing import BinaryIO
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from blindopt.arrays import Matrix
+from blindopt.errors import BlindoptError
+from blindopt.wire import ForecastCreate, ForecastPoint, StudyCreate
 from curator_service.child import Child, end_with
 from curator_service.scaling import ScaledRows
-from shared.errors import BlindoptError
-from shared.matrix import Matrix
-from shared.wire import ForecastCreate, ForecastPoint, StudyCreate
 
 NICENESS = 10
 _STEP = 0.002  # smaller progress is not told

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 
-from curator_service.measurement.release import Measured, draws_nothing, release
+from blindopt.arrays import Vector
+from blindopt.wire import Answer, ColumnMeasurement, RowPlays, StudyCreate
+from curator_service.measurement.privatize import Measured, draws_nothing, release
 from curator_service.privacy import noise
-from shared.matrix import Vector
-from shared.wire import Answer, ColumnMeasurement, RowPlays, StudyCreate
 
 
 def is_exact(spec: StudyCreate) -> bool:

@@ -11,13 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from curator_service.privacy.answers import concrete_answers
-from curator_service.privacy.calibration import gaussian_sd
-from curator_service.privacy.choice import Concrete, concrete
-from curator_service.privacy.composition import Part, tight_epsilon
-from curator_service.privacy.ledger import Prices, text, units
-from curator_service.privacy.noise import LATTICE_BITS
-from shared.wire import (
+from blindopt.wire import (
     Accounting,
     GaussianProjectionRelease,
     GaussianRelease,
@@ -32,6 +26,12 @@ from shared.wire import (
     StudyCreate,
     amount,
 )
+from curator_service.privacy.answers import concrete_answers
+from curator_service.privacy.calibration import gaussian_sd
+from curator_service.privacy.choice import Concrete, concrete
+from curator_service.privacy.composition import Part, tight_epsilon
+from curator_service.privacy.ledger import Prices, text, units
+from curator_service.privacy.noise import LATTICE_BITS
 
 DELTA = 1e-6
 """What a report is at where a study has no delta of its own."""

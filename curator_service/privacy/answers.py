@@ -6,11 +6,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from curator_service.privacy.noise import bounded
-from curator_service.privacy.noise.laplace import add_laplace, laplace_scale
-from curator_service.privacy.noise.lattice import check_finite
-from shared.matrix import Vector
-from shared.wire import (
+from blindopt.arrays import Vector
+from blindopt.wire import (
     Answers,
     AutoAnswers,
     LaplaceAnswers,
@@ -20,6 +17,9 @@ from shared.wire import (
     PrivacyNoise,
     amount,
 )
+from curator_service.privacy.noise import bounded
+from curator_service.privacy.noise.laplace import add_laplace, laplace_scale
+from curator_service.privacy.noise.lattice import check_finite
 
 _Private = LaplaceAnswers | OneBitAnswers | PiecewiseAnswers
 ConcreteAnswers = NoAnswerNoise | _Private

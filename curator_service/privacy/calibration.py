@@ -6,10 +6,10 @@ from functools import lru_cache
 
 import numpy as np
 
+from blindopt.arrays import Vector
 from curator_service.privacy.entropy import CONDITION_MAX
 from curator_service.privacy.loading import load
 from curator_service.privacy.noise import LATTICE_BITS
-from shared.matrix import Vector
 
 EPSILON_MIN = Decimal("0.000001")  # below, the root finder's error is not small against delta
 

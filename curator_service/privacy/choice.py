@@ -3,9 +3,7 @@
 from collections.abc import Collection
 from math import sqrt
 
-from curator_service.privacy.calibration import gaussian_sd
-from curator_service.privacy.noise import PLANAR_FEATURES_MAX
-from shared.wire import (
+from blindopt.wire import (
     AutoRelease,
     GaussianProjectionRelease,
     GaussianRelease,
@@ -15,6 +13,8 @@ from shared.wire import (
     StudyCreate,
     amount,
 )
+from curator_service.privacy.calibration import gaussian_sd
+from curator_service.privacy.noise import PLANAR_FEATURES_MAX
 
 Concrete = IdentityRelease | PoGpUcbRelease | GaussianRelease | PlanarLaplaceRelease | GaussianProjectionRelease
 

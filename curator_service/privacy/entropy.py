@@ -10,7 +10,7 @@ from array import array
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.matrix import Matrix
+from blindopt.arrays import Matrix
 
 
 def some_rows(n: int, count: int) -> NDArray[np.int64]:

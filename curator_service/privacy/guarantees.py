@@ -4,9 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from textwrap import fill
 
-from curator_service.privacy.answers import concrete_answers
-from curator_service.privacy.choice import Concrete, concrete
-from shared.wire import (
+from blindopt.wire import (
     ColumnMeasurement,
     GaussianProjectionRelease,
     GaussianRelease,
@@ -17,6 +15,8 @@ from shared.wire import (
     StudyCreate,
     amount,
 )
+from curator_service.privacy.answers import concrete_answers
+from curator_service.privacy.choice import Concrete, concrete
 
 EXACT_ANSWERS = (
     "The measurement y of each queried row is released without privacy noise, and the number of rows is public."

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
-from shared.errors import BudgetExhausted
-from shared.wire import NoAnswerNoise, PoGpUcbRelease, SoundRelease, StudyCreate
+from blindopt.errors import BudgetExhausted
+from blindopt.wire import NoAnswerNoise, PoGpUcbRelease, SoundRelease, StudyCreate
 
 UNITS = 10**12
 CEILING = "9000000"  # what the database's integers hold: a total that no cap bounds ends here

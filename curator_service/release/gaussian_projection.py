@@ -6,12 +6,12 @@ from decimal import Decimal
 from math import sqrt
 from typing import ClassVar
 
+from blindopt.arrays import Matrix
+from blindopt.wire import NoiseLaw, Status
 from curator_service.privacy import entropy, noise
 from curator_service.privacy.calibration import projected_gaussian_sd
 from curator_service.release.mechanism import Assessment, Told, ignore
 from curator_service.scaling import ScaledRows
-from shared.matrix import Matrix
-from shared.wire import NoiseLaw, Status
 
 PROJECTED_FEATURES_MIN = 13
 """With fewer, plain noise gave better distances in every case that was compared, whatever r and epsilon."""

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from blindopt.arrays import Matrix
+from blindopt.wire import NoiseLaw, Status
 from curator_service.release.mechanism import Assessment, Told, ignore
 from curator_service.scaling import ScaledRows
-from shared.matrix import Matrix
-from shared.wire import NoiseLaw, Status
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
+from blindopt.arrays import Matrix
+from blindopt.wire import NoiseLaw, Status
 from curator_service.scaling import ScaledRows
-from shared.matrix import Matrix
-from shared.wire import NoiseLaw, Status
 
 Told = Callable[[float], None]
 """Hears the share of the rows that are done."""

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import ClassVar
 
+from blindopt.arrays import Matrix
+from blindopt.wire import NoiseLaw, Status
 from curator_service.privacy import noise
 from curator_service.release.mechanism import Assessment, Told, ignore
 from curator_service.release.rotation import turn
 from curator_service.scaling import ScaledRows
-from shared.matrix import Matrix
-from shared.wire import NoiseLaw, Status
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
+from blindopt.arrays import Matrix, Vector
+from blindopt.errors import ReleaseImpossible
+from blindopt.wire import NoiseLaw, Status
 from curator_service.privacy import entropy
 from curator_service.release.mechanism import Assessment, Told, ignore
 from curator_service.scaling import ScaledRows
-from shared.errors import ReleaseImpossible
-from shared.matrix import Matrix, Vector
-from shared.wire import NoiseLaw, Status
 
 # Below this share of the largest, a singular value is rounding error of the sums, not data.
 _RANK_TOLERANCE = 1e-12

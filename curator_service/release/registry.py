@@ -3,17 +3,8 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from curator_service.privacy.choice import Concrete, concrete
-from curator_service.privacy.noise import PLANAR_FEATURES_MAX
-from curator_service.release.gaussian import GaussianMechanism
-from curator_service.release.gaussian_projection import PROJECTED_FEATURES_MIN, GaussianProjection
-from curator_service.release.identity import Identity
-from curator_service.release.mechanism import Mechanism
-from curator_service.release.planar_laplace import PlanarLaplaceMechanism
-from curator_service.release.po_gp_ucb import PoGpUcb
-from curator_service.scaling import rounding_of
-from shared.errors import Invalid
-from shared.wire import (
+from blindopt.errors import Invalid
+from blindopt.wire import (
     GaussianProjectionRelease,
     GaussianRelease,
     IdentityRelease,
@@ -23,6 +14,15 @@ from shared.wire import (
     StudyCreate,
     amount,
 )
+from curator_service.privacy.choice import Concrete, concrete
+from curator_service.privacy.noise import PLANAR_FEATURES_MAX
+from curator_service.release.gaussian import GaussianMechanism
+from curator_service.release.gaussian_projection import PROJECTED_FEATURES_MIN, GaussianProjection
+from curator_service.release.identity import Identity
+from curator_service.release.mechanism import Mechanism
+from curator_service.release.planar_laplace import PlanarLaplaceMechanism
+from curator_service.release.po_gp_ucb import PoGpUcb
+from curator_service.scaling import rounding_of
 
 MECHANISMS: tuple[type[Mechanism], ...] = (
     PlanarLaplaceMechanism,

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from blindopt.arrays import Matrix
 from curator_service.privacy import entropy
-from shared.matrix import Matrix
 
 
 def turn(d: int, rotate: bool) -> Callable[[Matrix], Matrix]:

@@ -5,10 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from blindopt import wire
 from curator_service.routes.common import CuratorDep, StudyId
-from shared import wire
-from shared.serving.problems import documented
-from shared.serving.routing import AskedDep, PageSize, PageToken, allowed, answer, page_of
+from service_kit.web.dependencies import AskedDep, PageSize, PageToken, allowed, answer, page_of
+from service_kit.web.problems import documented
 
 router = APIRouter(tags=["accounts"])
 _READ = [allowed("owner", "auditor")]

@@ -4,9 +4,9 @@ from typing import Annotated
 
 from fastapi import Depends, Path, Request
 
-from curator_service.service.curator import Curator
-from shared.errors import NotFound
-from shared.serving.tokens import Principal
+from blindopt.errors import NotFound
+from curator_service.use_cases.curator import Curator
+from service_kit.identity.tokens import Principal
 
 # Ids are opaque: one of another form is simply not there.
 DatasetId = Annotated[str, Path(description="ds_...")]

@@ -6,12 +6,12 @@ from fastapi import APIRouter, Depends, File, Form, Request, UploadFile
 from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response
 
+from blindopt import wire
+from blindopt.errors import Invalid
 from curator_service.routes.common import CuratorDep, DatasetId
-from curator_service.service.datasets import Upload
-from shared import wire
-from shared.errors import Invalid
-from shared.serving.problems import documented
-from shared.serving.routing import AskedDep, PageSize, PageToken, allowed, answer, page_of
+from curator_service.use_cases.studies.datasets import Upload
+from service_kit.web.dependencies import AskedDep, PageSize, PageToken, allowed, answer, page_of
+from service_kit.web.problems import documented
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], dependencies=[allowed("owner")])
 FIELDS = ("name", "public", "columns", "file", "import_name")

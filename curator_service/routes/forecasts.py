@@ -5,10 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
+from blindopt import wire
 from curator_service.routes.common import CuratorDep, StudyId
-from shared import wire
-from shared.serving.problems import documented
-from shared.serving.routing import AskedDep, PageSize, PageToken, allowed, answer, page_of
+from service_kit.web.dependencies import AskedDep, PageSize, PageToken, allowed, answer, page_of
+from service_kit.web.problems import documented
 
 router = APIRouter(prefix="/v1/studies/{study_id}/forecasts", tags=["forecasts"], dependencies=[allowed("owner")])
 ForecastId = Annotated[str, Path(description="fct_...")]

@@ -6,12 +6,12 @@ from fastapi import APIRouter, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
+from blindopt import wire
+from blindopt.errors import Invalid
 from curator_service.routes.common import CuratorDep, QueryId
-from curator_service.service.inbox import Filter
-from shared import wire
-from shared.errors import Invalid
-from shared.serving.problems import documented
-from shared.serving.routing import AskedDep, IdempotencyKey, PageSize, PageToken, allowed, answer, asked, page_of
+from curator_service.use_cases.inbox.inbox import Filter
+from service_kit.web.dependencies import AskedDep, IdempotencyKey, PageSize, PageToken, allowed, answer, asked, page_of
+from service_kit.web.problems import documented
 
 router = APIRouter(tags=["inbox"], dependencies=[allowed("owner", "measurer")])
 MeasurementId = Annotated[str, Path(description="msr_...")]

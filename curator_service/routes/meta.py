@@ -2,10 +2,10 @@
 
 from fastapi import APIRouter
 
+from blindopt import wire
 from curator_service.release.registry import MECHANISMS
 from curator_service.routes.common import CuratorDep
-from shared import wire
-from shared.serving.version import VERSION
+from service_kit.version import VERSION
 
 router = APIRouter(tags=["health"])
 

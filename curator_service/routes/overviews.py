@@ -4,10 +4,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 
+from blindopt import wire
 from curator_service.routes.common import CuratorDep, StudyId
-from shared import wire
-from shared.serving.problems import documented
-from shared.serving.routing import PageSize, PageToken, allowed, page_of
+from service_kit.web.dependencies import PageSize, PageToken, allowed, page_of
+from service_kit.web.problems import documented
 
 router = APIRouter(tags=["overviews"])
 _READ = [allowed("owner", "auditor")]

@@ -3,10 +3,10 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from blindopt import wire
 from curator_service.routes.common import CuratorDep, DatasetId, TuningId
-from shared import wire
-from shared.serving.problems import documented
-from shared.serving.routing import AskedDep, PageSize, PageToken, allowed, answer, page_of
+from service_kit.web.dependencies import AskedDep, PageSize, PageToken, allowed, answer, page_of
+from service_kit.web.problems import documented
 
 router = APIRouter(tags=["tunings"])
 _OWNER = [allowed("owner")]

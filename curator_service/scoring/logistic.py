@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from blindopt.arrays import Matrix, Vector
+from blindopt.errors import Invalid, TuningImpossible
 from curator_service.scaling import ScaledRows
-from shared.errors import Invalid, TuningImpossible
-from shared.matrix import Matrix, Vector
 
 MISSING = "this curator has no trainer for logistic regression: install blindopt[tuning], or use an http scorer"
 DISTANCE_MAX = 1e-8

@@ -6,7 +6,7 @@ from math import exp
 
 import numpy as np
 
-from shared.matrix import Vector
+from blindopt.arrays import Vector
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,14 +5,14 @@ from math import log10, prod
 
 import numpy as np
 
+from blindopt import wire
+from blindopt.arrays import Matrix
+from blindopt.errors import Invalid
+from blindopt.wire.tuning_methods import TUNING_GRID_MAX
 from curator_service.scoring.logistic import DISTANCE_MAX
 from curator_service.scoring.losses import loss_of
 from curator_service.tuning import Facts, Problem
 from curator_service.tuning.problem import Records
-from shared import wire
-from shared.errors import Invalid
-from shared.matrix import Matrix
-from shared.wire.tunings import TUNING_GRID_MAX
 
 LAMBDA = "lambda"
 _TOLD: dict[str, Records] = {"mean": "averaged", "records": "scored", "whole": "whole"}

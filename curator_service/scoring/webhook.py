@@ -13,9 +13,9 @@ from math import inf
 
 import numpy as np
 
-from shared.client import WebhookClient
-from shared.errors import ProtocolViolated, TuningFailed, Unreachable
-from shared.matrix import Vector
+from blindopt.arrays import Vector
+from blindopt.client import WebhookClient
+from blindopt.errors import ProtocolViolated, TuningFailed, Unreachable
 
 FIRST_WAIT_SECONDS = 0.2
 LONGEST_WAIT_SECONDS = 30.0

@@ -15,6 +15,12 @@ from typing import BinaryIO
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from blindopt import wire
+from blindopt.arrays import Matrix, Vector
+from blindopt.audit.merkle_log import sha256
+from blindopt.client import REPLY_MAX_BYTES, WebhookClient
+from blindopt.errors import BlindoptError, TuningFailed, TuningImpossible
+from blindopt.formats import npy_files
 from curator_service.child import Child
 from curator_service.privacy.ledger import exact
 from curator_service.scaling import ScaledRows
@@ -23,11 +29,6 @@ from curator_service.scoring.losses import loss_of
 from curator_service.scoring.problems import needs_weights, points, problem_of
 from curator_service.scoring.webhook import Webhook
 from curator_service.tuning import Evaluate, Plan, plan_of
-from shared import matrix, wire
-from shared.audit import sha256
-from shared.client import REPLY_MAX_BYTES, WebhookClient
-from shared.errors import BlindoptError, TuningFailed, TuningImpossible
-from shared.matrix import Matrix, Vector
 
 NICENESS = 10
 RECORD_BYTES = 32
@@ -224,7 +225,7 @@ def _run(job: Job, told: Callable[[float], None]) -> News:
 
 
 def _records(source: Source, score: wire.LogisticScore) -> Records:
-    values = matrix.load(source.file)
+    values = npy_files.load(source.file)
     rows = ScaledRows(values, source.places[:-1], score.features, np.arange(len(values)))
     return Records.of(rows, values[:, source.places[-1]], score.threshold)
 

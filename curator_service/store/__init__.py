@@ -5,10 +5,10 @@ from typing import Any
 
 from sqlalchemy import Column, ForeignKey, Integer, Row, Table, Text, UniqueConstraint, bindparam, select, update
 
+from blindopt.errors import NotFound
 from curator_service.store.base import METADATA
-from shared.errors import NotFound
-from shared.serving.store.database import Connection
-from shared.serving.store.prepared import Prepared
+from service_kit.store.database import Connection
+from service_kit.store.prepared_statement import Prepared
 
 datasets = Table(
     "datasets",

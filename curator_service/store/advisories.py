@@ -7,7 +7,7 @@ from sqlalchemy import Column, Integer, Table, Text, UniqueConstraint, func, sel
 
 from curator_service.store import releases
 from curator_service.store.base import METADATA
-from shared.serving.store.database import Connection
+from service_kit.store.database import Connection
 
 advisories = Table(
     "advisories",

@@ -2,7 +2,7 @@
 
 from sqlalchemy import MetaData
 
-from shared.serving.store.schema import Migrations
+from service_kit.store.schema import Migrations
 
 METADATA = MetaData()
 MIGRATIONS: Migrations = {}

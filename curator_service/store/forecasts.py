@@ -4,9 +4,9 @@ from typing import Any
 
 from sqlalchemy import Column, Float, ForeignKey, Integer, Table, Text, delete, func, select, update
 
+from blindopt.errors import NotFound
 from curator_service.store.base import METADATA
-from shared.errors import NotFound
-from shared.serving.store.database import Connection
+from service_kit.store.database import Connection
 
 forecasts = Table(
     "forecasts",

@@ -23,10 +23,10 @@ from sqlalchemy import (
     update,
 )
 
+from blindopt.errors import NotFound
 from curator_service.store.base import METADATA
-from shared.errors import NotFound
-from shared.serving.store.database import Connection
-from shared.serving.store.prepared import Prepared
+from service_kit.store.database import Connection
+from service_kit.store.prepared_statement import Prepared
 
 _LEFT = "state = 'open' AND next_at IS NULL AND (attempts > 0 OR problem IS NOT NULL)"
 """Measurements that the owner's system is asked for no more: it tells later, or it was given up."""

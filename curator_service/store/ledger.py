@@ -7,8 +7,8 @@ from sqlalchemy import Column, ForeignKey, Index, Integer, Table, Text, bindpara
 
 from curator_service.privacy.ledger import Balance, Charge, RowBalance, text
 from curator_service.store.base import METADATA
-from shared.serving.store.database import Connection
-from shared.serving.store.prepared import Prepared
+from service_kit.store.database import Connection
+from service_kit.store.prepared_statement import Prepared
 
 _ledger = Table(
     "ledger",

@@ -7,11 +7,11 @@ from typing import Any
 
 from sqlalchemy import Column, Float, ForeignKey, Index, Integer, Table, Text, func, select, update
 
+from blindopt.errors import NotFound
 from curator_service.privacy.ledger import exact
 from curator_service.store import datasets
 from curator_service.store.base import METADATA
-from shared.errors import NotFound
-from shared.serving.store.database import Connection
+from service_kit.store.database import Connection
 
 tunings = Table(
     "tunings",

@@ -4,6 +4,16 @@ The curator scores public hyper-parameters on private validation records and rel
 its score, v~. Pure: no database, no HTTP. ``plan_of`` makes a plan from public values; its ``run`` touches the data.
 """
 
+from blindopt.wire.tuning_methods import (
+    GpDesign,
+    GpUcbSimulated,
+    GridExponential,
+    Kusner1,
+    Kusner2,
+    Kusner3,
+    PublicWeights,
+    TuningSpec,
+)
 from curator_service.tuning import (
     gp_design,
     gp_ucb_simulated,
@@ -15,16 +25,6 @@ from curator_service.tuning import (
 )
 from curator_service.tuning.plan import Cost, ExpectedError, Noise, Outcome, Plan
 from curator_service.tuning.problem import Evaluate, Facts, Problem, Progress, Records, Score
-from shared.wire.tunings import (
-    GpDesign,
-    GpUcbSimulated,
-    GridExponential,
-    Kusner1,
-    Kusner2,
-    Kusner3,
-    PublicWeights,
-    TuningSpec,
-)
 
 __all__ = [
     "Cost",

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
 
+from blindopt.errors import TuningImpossible
+from blindopt.wire.base import amount
+from blindopt.wire.tuning_methods import TuningBudget
 from curator_service.tuning.plan import Cost
-from shared.errors import TuningImpossible
-from shared.wire.base import amount
-from shared.wire.tunings import TuningBudget
 
 _UNIT = Decimal("1e-12")
 """The ledger's."""

@@ -1,10 +1,10 @@
 """What speaks against a tuning, in words, before anything is spent."""
 
+from blindopt.wire.tuning_methods import TuningPrior
 from curator_service.tuning.budget import Shares
 from curator_service.tuning.guarantees import rests_on_absent_noise
 from curator_service.tuning.plan import Noise, text
 from curator_service.tuning.problem import Records
-from shared.wire.tunings import TuningPrior
 
 ON_AVERAGE = (
     "Private only on average over the Gaussian-process prior: delta is a probability over the draw of the functions, "

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
+from blindopt.arrays import Vector
+from blindopt.errors import TuningImpossible
+from blindopt.wire.tuning_methods import Selection, ValueAt
 from curator_service.privacy.noise import add_laplace_to_one, select, selection_scale, sensitivity_scale
 from curator_service.tuning.plan import Cost, Noise
-from shared.errors import TuningImpossible
-from shared.matrix import Vector
-from shared.wire.tunings import Selection, ValueAt
 
 SLACK = 1e-9
 """Of sensitivities, for what doubles round."""

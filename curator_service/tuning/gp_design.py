@@ -5,6 +5,8 @@ from math import log, sqrt
 
 import numpy as np
 
+from blindopt.arrays import Matrix
+from blindopt.wire.tuning_methods import GpDesign, TuningSpec
 from curator_service.tuning import cautions, guarantees
 from curator_service.tuning.budget import shared_event
 from curator_service.tuning.draws import Draws
@@ -14,8 +16,6 @@ from curator_service.tuning.prior import Scaled, design_sd, posterior_weights
 from curator_service.tuning.problem import Evaluate, Problem, Progress
 from curator_service.tuning.readings import Readings
 from curator_service.tuning.simulation import sample_design
-from shared.matrix import Matrix
-from shared.wire.tunings import GpDesign, TuningSpec
 
 
 def sensitivity(largest_sd: float, n: int, delta: float) -> float:

@@ -4,17 +4,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from blindopt.arrays import Vector
+from blindopt.wire.tuning_methods import GpUcbSimulated, TuningSpec
 from curator_service.tuning import cautions, constants, guarantees
 from curator_service.tuning.budget import shared_event
 from curator_service.tuning.draws import Draws
 from curator_service.tuning.plan import Outcome, Plan
 from curator_service.tuning.prior import Scaled
+from curator_service.tuning.private_search import posterior_mean
 from curator_service.tuning.problem import Evaluate, Problem, Progress
 from curator_service.tuning.readings import Readings
-from curator_service.tuning.searching import posterior_mean
 from curator_service.tuning.simulation import neighbour_differences, sample_search, upper_quantile
-from shared.matrix import Vector
-from shared.wire.tunings import GpUcbSimulated, TuningSpec
 
 
 @dataclass(frozen=True, slots=True)

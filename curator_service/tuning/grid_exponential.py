@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from blindopt.errors import TuningImpossible
+from blindopt.wire.tuning_methods import GridExponential, TuningSpec
 from curator_service.tuning import cautions, guarantees
 from curator_service.tuning.budget import pure_shares
 from curator_service.tuning.draws import Draws
 from curator_service.tuning.plan import ExpectedError, Outcome, Plan
 from curator_service.tuning.problem import Evaluate, Problem, Progress
 from curator_service.tuning.readings import Readings
-from shared.errors import TuningImpossible
-from shared.wire.tunings import GridExponential, TuningSpec
 
 
 def weights_sensitivity(problem: Problem) -> float:

@@ -2,9 +2,9 @@
 
 from typing import Literal
 
+from blindopt.wire.tuning_methods import Kusner1, TuningPrior
 from curator_service.tuning.plan import Cost, text
 from curator_service.tuning.problem import Records
-from shared.wire.tunings import Kusner1, TuningPrior
 
 _RECORDS: dict[Records, str] = {
     "computed": (

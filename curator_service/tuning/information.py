@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from shared.matrix import Matrix, Vector
+from blindopt.arrays import Matrix, Vector
 
 Arms = NDArray[np.intp]
 _GAP = 2e-3

@@ -5,18 +5,18 @@ from decimal import ROUND_CEILING, Decimal
 
 import numpy as np
 
+from blindopt.arrays import Vector
+from blindopt.wire.tuning_methods import Kusner1, TuningSpec
 from curator_service.tuning import cautions, constants, guarantees
 from curator_service.tuning.budget import Shares, split_events
 from curator_service.tuning.draws import Draws
 from curator_service.tuning.information import largest_gain
 from curator_service.tuning.plan import Cost, Outcome, Plan
 from curator_service.tuning.prior import Scaled
+from curator_service.tuning.private_search import posterior_mean
 from curator_service.tuning.problem import Evaluate, Problem, Progress
 from curator_service.tuning.readings import Readings
-from curator_service.tuning.searching import posterior_mean
 from curator_service.tuning.simulation import sample_search
-from shared.matrix import Vector
-from shared.wire.tunings import Kusner1, TuningSpec
 
 
 @dataclass(frozen=True, slots=True)

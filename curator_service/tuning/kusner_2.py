@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from blindopt.errors import TuningImpossible
+from blindopt.wire.tuning_methods import Kusner2, TuningSpec
 from curator_service.tuning import cautions, constants, guarantees
 from curator_service.tuning.budget import value_alone
 from curator_service.tuning.draws import Draws
@@ -10,8 +12,6 @@ from curator_service.tuning.prior import Scaled
 from curator_service.tuning.problem import Evaluate, Problem, Progress
 from curator_service.tuning.readings import Readings
 from curator_service.tuning.simulation import sample_grid
-from shared.errors import TuningImpossible
-from shared.wire.tunings import Kusner2, TuningSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from decimal import ROUND_CEILING, Decimal
 
+from blindopt.errors import TuningImpossible
+from blindopt.wire.tuning_methods import Kusner3, TuningSpec
 from curator_service.tuning import cautions, constants, guarantees
 from curator_service.tuning.budget import value_alone
 from curator_service.tuning.draws import Draws
@@ -10,8 +12,6 @@ from curator_service.tuning.lipschitz import HOW, LipschitzPlan, exploration
 from curator_service.tuning.plan import Cost, ExpectedError
 from curator_service.tuning.prior import Scaled
 from curator_service.tuning.problem import Problem
-from shared.errors import TuningImpossible
-from shared.wire.tunings import Kusner3, TuningSpec
 
 
 def sensitivities(problem: Problem) -> tuple[float, float]:

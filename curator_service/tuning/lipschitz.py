@@ -4,15 +4,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from blindopt.arrays import Vector
+from blindopt.gp.acquisition import beta
+from blindopt.wire.tuning_methods import TuningSearch
 from curator_service.tuning.draws import Draws
 from curator_service.tuning.plan import Outcome, Plan
 from curator_service.tuning.prior import Scaled
+from curator_service.tuning.private_search import largest_score
 from curator_service.tuning.problem import Evaluate, Progress
 from curator_service.tuning.readings import Readings
-from curator_service.tuning.searching import largest_score
-from shared.acquisition import beta
-from shared.matrix import Vector
-from shared.wire.tunings import TuningSearch
 
 _DELTA = 0.05
 """Of the exploration weights alone: nothing that is promised rests on it."""

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 
+from blindopt.wire.tuning_methods import TuningSpec
 from curator_service.tuning.problem import Evaluate, Problem, Progress
-from shared.wire.tunings import TuningSpec
 
 
 @dataclass(frozen=True, slots=True)

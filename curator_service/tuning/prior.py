@@ -4,16 +4,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from blindopt.arrays import Matrix, Vector
+from blindopt.errors import TuningImpossible
+from blindopt.gp.kernels import kernel_of
+from blindopt.wire.tuning_methods import TuningPrior, TuningSearch
 from curator_service.tuning.draws import Draws
 from curator_service.tuning.information import Arms
 from curator_service.tuning.plan import ExpectedError
 from curator_service.tuning.problem import Problem
 from curator_service.tuning.readings import Readings, with_noise
 from curator_service.tuning.simulation import SaidAt, Sample, World, expected_errors
-from shared.errors import TuningImpossible
-from shared.kernels import kernel_of
-from shared.matrix import Matrix, Vector
-from shared.wire.tunings import TuningPrior, TuningSearch
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from typing import Literal
 
 import numpy as np
 
-from shared.errors import TuningImpossible
-from shared.matrix import Matrix, Vector
-from shared.wire.tunings import TUNING_GRID_MAX
+from blindopt.arrays import Matrix, Vector
+from blindopt.errors import TuningImpossible
+from blindopt.wire.tuning_methods import TUNING_GRID_MAX
 
 RECORDS_MAX = 10**9
 WIDTH_MIN = 1e-250

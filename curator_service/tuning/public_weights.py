@@ -1,5 +1,7 @@
 """Algorithm 3 with the trained weights themselves: training data is public, so all of them are."""
 
+from blindopt.errors import TuningImpossible
+from blindopt.wire.tuning_methods import PublicWeights, TuningSpec
 from curator_service.tuning import cautions, guarantees
 from curator_service.tuning.budget import value_alone
 from curator_service.tuning.draws import Draws
@@ -8,8 +10,6 @@ from curator_service.tuning.lipschitz import HOW, LipschitzPlan, exploration
 from curator_service.tuning.plan import ExpectedError
 from curator_service.tuning.prior import Scaled
 from curator_service.tuning.problem import Problem
-from shared.errors import TuningImpossible
-from shared.wire.tunings import PublicWeights, TuningSpec
 
 
 def sensitivity(problem: Problem) -> float:

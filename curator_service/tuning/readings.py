@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from blindopt.errors import TuningFailed
 from curator_service.privacy.noise import add_gaussian
 from curator_service.tuning.problem import Evaluate, Problem, Progress
-from shared.errors import TuningFailed
 
 
 @dataclass(slots=True)

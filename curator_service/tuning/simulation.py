@@ -9,9 +9,9 @@ from typing import Literal
 
 import numpy as np
 
-from curator_service.tuning.search import Arms, ucb
-from shared.errors import TuningImpossible
-from shared.matrix import Matrix, Vector
+from blindopt.arrays import Matrix, Vector
+from blindopt.errors import TuningImpossible
+from curator_service.tuning.batched_gp_ucb import Arms, ucb
 
 CONFIDENCE = 0.999
 """With which a simulated sensitivity is large enough."""

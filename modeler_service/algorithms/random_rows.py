@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from shared import wire
-from shared.acquisition import Choice
-from shared.matrix import Rows
+from blindopt import wire
+from blindopt.arrays import Rows
+from blindopt.gp.acquisition import Choice
 
 
 class RandomRows:

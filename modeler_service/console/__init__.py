@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from modeler_service.console import home, log, notices, runs, start
-from shared.serving.console import Console
+from service_kit.console import Console
 
 
 def build() -> Console:

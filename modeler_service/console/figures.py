@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from shared import wire
-from shared.serving.console import charts
-from shared.serving.console.charts import Chart, Level, Points, Series
+from blindopt import wire
+from service_kit.console import charts
+from service_kit.console.charts import Chart, Level, Points, Series
 
 _WIDE = 1.959963984540054  # of a normal, for 95 %
 

@@ -2,8 +2,8 @@
 
 from starlette.responses import Response
 
-from shared import wire
-from shared.serving.console import Page, Pages
+from blindopt import wire
+from service_kit.console import Page, Pages
 
 pages = Pages()
 _SHOWN = 10

@@ -2,9 +2,9 @@
 
 from starlette.responses import Response
 
-from shared import wire
-from shared.serving.console import Form, Page, Pages, downloads
-from shared.serving.console.records import row_of, verified
+from blindopt import wire
+from service_kit.console import Form, Page, Pages, downloads
+from service_kit.console.records import row_of, verified
 
 pages = Pages()
 

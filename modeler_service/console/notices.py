@@ -1,8 +1,8 @@
 """Notices: what the modeler told its people by webhook."""
 
-from shared import wire
-from shared.serving.console import Page
-from shared.serving.console.notices import pages_of
+from blindopt import wire
+from service_kit.console import Page
+from service_kit.console.notices import pages_of
 
 
 def _about(page: Page, subject: wire.NoticeSubject) -> tuple[str, str] | None:

@@ -6,9 +6,9 @@ from typing import Any
 
 from starlette.responses import Response
 
+from blindopt import wire
 from modeler_service.console import figures
-from shared import wire
-from shared.serving.console import ApiProblem, Form, Page, Pages, downloads
+from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 
 pages = Pages()
 _DRAWN_MAX = 500

@@ -4,8 +4,8 @@ from typing import Any
 
 from starlette.responses import Response
 
-from shared import wire
-from shared.serving.console import ApiProblem, Form, Page, Pages, id_of
+from blindopt import wire
+from service_kit.console import ApiProblem, Form, Page, Pages, id_of
 
 pages = Pages()
 _TRAIL = [("Runs", "/runs")]

@@ -2,10 +2,10 @@
 
 from fastapi import APIRouter, Request
 
+from blindopt import wire
 from modeler_service.routes.runs import ModelerDep
-from shared import wire
-from shared.serving.problems import documented
-from shared.serving.routing import allowed
+from service_kit.web.dependencies import allowed
+from service_kit.web.problems import documented
 
 router = APIRouter(tags=["runs"])
 

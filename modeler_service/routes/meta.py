@@ -2,11 +2,11 @@
 
 from fastapi import APIRouter
 
-from modeler_service import exporting
-from modeler_service.algorithms.algorithm import NAMES
+from blindopt import wire
+from modeler_service.algorithms.factory import NAMES
 from modeler_service.routes.runs import ModelerDep
-from shared import wire
-from shared.serving.version import VERSION
+from modeler_service.use_cases import exports
+from service_kit.version import VERSION
 
 router = APIRouter(tags=["health"])
 
@@ -20,5 +20,5 @@ def meta(modeler: ModelerDep) -> wire.ModelerMeta:
         version=VERSION,
         log_key=key,
         algorithms=list(NAMES),
-        exports=["json", "csv", "parquet"] if exporting.has_parquet() else ["json", "csv"],
+        exports=["json", "csv", "parquet"] if exports.has_parquet() else ["json", "csv"],
     )

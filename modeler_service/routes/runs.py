@@ -7,11 +7,10 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
-from modeler_service import exporting, importing
-from modeler_service.service import Modeler
-from shared import wire
-from shared.serving.problems import documented
-from shared.serving.routing import (
+from blindopt import wire
+from modeler_service.use_cases import exports, imports
+from modeler_service.use_cases.modeler import Modeler
+from service_kit.web.dependencies import (
     AskedDep,
     IdempotencyKey,
     PageSize,
@@ -22,6 +21,7 @@ from shared.serving.routing import (
     body_of,
     page_of,
 )
+from service_kit.web.problems import documented
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 _READ = [allowed("vendor", "viewer")]
@@ -199,9 +199,9 @@ def export(
     found = modeler.export(run_id)
     headers = {"Content-Disposition": f'attachment; filename="{run_id}.{form}"'}
     if form == "csv":
-        return Response(exporting.as_csv(found), headers=headers, media_type="text/csv")
+        return Response(exports.as_csv(found), headers=headers, media_type="text/csv")
     if form == "parquet":
-        return Response(exporting.as_parquet(found), headers=headers, media_type=PARQUET)
+        return Response(exports.as_parquet(found), headers=headers, media_type=PARQUET)
     return Response(found.model_dump_json(), media_type="application/json")
 
 
@@ -320,9 +320,9 @@ async def observe(
     """Give a run that was created with `hold` what was measured before, as JSON or CSV. The curator never sees it."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media == "text/csv":
-        found = await run_in_threadpool(importing.of_csv, await request.body())
+        found = await run_in_threadpool(imports.of_csv, await request.body())
     else:
-        found = importing.of_json(await body_of(request, wire.ObservationImport))
+        found = imports.of_json(await body_of(request, wire.ObservationImport))
     one = await asked(request, idempotency_key)  # its digest needs the whole body, which is read by now
     if dry_run:
         report = await run_in_threadpool(modeler.check_import, one, run_id, found)

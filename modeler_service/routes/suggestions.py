@@ -4,10 +4,10 @@ from fastapi import APIRouter, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from modeler_service.service import Modeler
-from shared import wire
-from shared.serving.problems import documented
-from shared.serving.routing import allowed, json_of, parsed, permitted
+from blindopt import wire
+from modeler_service.use_cases.modeler import Modeler
+from service_kit.web.dependencies import allowed, json_of, parsed, permitted
+from service_kit.web.problems import documented
 
 PATH = "/v1/suggestions"
 router = APIRouter(tags=["suggestions"])

@@ -16,8 +16,8 @@ from benchmarks.papers.runner import Run, Store, played
 from benchmarks.papers.search import Hunt
 from benchmarks.papers.summary import figure, summary_of
 from benchmarks.papers.tables import by_chance, compared
+from blindopt.gp.kernels import SquaredExponential
 from curator_service.release.po_gp_ucb import largest_r, spectrum
-from shared.kernels import SquaredExponential
 
 TINY = replace(QUICK, name="tiny", tables=2, frontier=2, records=1, trials=2, rounds=40, levels=("1",), side=12)
 SEEDED = {"heavy": "ATA", "synthetic": synthetic.NON_PRIVATE}

@@ -7,12 +7,12 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.conftest import served
-from tests.shared.serving.console import things
+from tests.shared.service_kit.console import sample_service
 
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory):
-    return things.build(tmp_path_factory.mktemp("gallery"), logins_per_minute=1000)
+    return sample_service.build(tmp_path_factory.mktemp("gallery"), logins_per_minute=1000)
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def url(app):
 @pytest.fixture
 def owner(visit, url):
     visitor = visit(url)
-    visitor.login("ann", things.PASSWORD)
+    visitor.login("ann", sample_service.PASSWORD)
     return visitor
 
 
@@ -56,7 +56,7 @@ def test_the_login_page_and_error_pages_are_accessible(visit, url):
     visitor.page.get_by_role("button", name="Log in").click()
     expect(visitor.page.get_by_role("alert")).to_have_text("The name or the password is wrong.")
     visitor.audit(dark=False)
-    visitor.login("aud", things.PASSWORD)
+    visitor.login("aud", sample_service.PASSWORD)
     assert visitor.open("/console/nowhere").status == 404
     visitor.audit(dark=False)
     assert visitor.open("/console/things").status == 403
@@ -67,13 +67,13 @@ def test_a_form_shows_what_is_wrong_and_then_what_was_done(owner, app):
     owner.expects("status of 422")
     owner.open("/console/things")
     name, size = owner.page.get_by_label("Name"), owner.page.get_by_label("Size")
-    name.fill(things.HOSTILE)
+    name.fill(sample_service.HOSTILE)
     size.fill("-1")
     owner.page.get_by_role("button", name="Make it").click()
     expect(owner.page.locator("#e-size")).to_have_text("must not be negative")
     expect(owner.page.get_by_role("alert")).to_be_focused()
     owner.audit(dark=False)
-    expect(name).to_have_value(things.HOSTILE)
+    expect(name).to_have_value(sample_service.HOSTILE)
     size.fill("2.5")
     owner.page.get_by_role("button", name="Make it").click()
     expect(owner.page.get_by_role("status")).to_contain_text("Made <script>")
@@ -86,14 +86,14 @@ def test_a_live_part_follows_what_happens_elsewhere(owner, app):
     owner.open("/console/things")
     part = owner.page.get_by_role("region", name="All things")
     before = len(app.state.made)
-    app.state.made.append(things.Thing(name="made elsewhere", size=1))
+    app.state.made.append(sample_service.Thing(name="made elsewhere", size=1))
     expect(part).to_contain_text("made elsewhere")
     expect(part).to_contain_text(f"{before + 1} things")
 
 
 def test_without_scripts_pages_and_forms_work_and_times_are_in_utc(visit, url, app):
     visitor = visit(url, java_script_enabled=False)
-    visitor.login("ann", things.PASSWORD)
+    visitor.login("ann", sample_service.PASSWORD)
     visitor.open("/console/gallery")
     expect(visitor.page.locator("time").first).to_have_text(re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d UTC$"))
     assert visitor.page.locator("svg[role=img]").count() == 3

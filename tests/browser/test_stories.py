@@ -9,9 +9,9 @@ from playwright.sync_api import expect
 
 import curator_service.console
 import modeler_service.console
-from tests.browser import acts, hostile
+from tests.browser import hostile_names, user_actions
 from tests.browser.conftest import Visitor
-from tests.browser.town import BOUNDS, PASSWORD, PEOPLE, houses, houses_csv, opened, price
+from tests.browser.two_services import BOUNDS, PASSWORD, PEOPLE, houses, houses_csv, opened, price
 
 KERNEL = {
     "I tell the modeler a kernel": True,
@@ -99,14 +99,14 @@ def owner_opens_a_study(olga):
             expect(page.get_by_role("table", name="What this means")).to_be_visible()
             olga.audit()
 
-    study = acts.draft(olga, dataset, by_hand(), look)
+    study = user_actions.draft(olga, dataset, by_hand(), look)
     olga.press("Preview")
     expect(page.get_by_role("region", name="What attacks recover")).to_be_visible()
     olga.audit()
     olga.picture("owner-3-preview", 980, at="#preview")
     olga.shoot("study-previewed")
-    acts.release(olga)
-    access = acts.grant(olga, study, "Vera of House Finders")
+    user_actions.release(olga)
+    access = user_actions.grant(olga, study, "Vera of House Finders")
     assert access.study == study
     olga.picture("owner-4-grant", 760, hidden="#f-token")
     olga.audit()
@@ -124,7 +124,7 @@ def refused_then_taken(olga):
     expect(olga.page.locator("main")).to_contain_text("house")
     olga.audit()
     olga.shoot("dataset-refused")
-    return acts.upload(olga, "Houses", houses_csv())
+    return user_actions.upload(olga, "Houses", houses_csv())
 
 
 def vendor_starts_a_run(vera, access):
@@ -138,7 +138,7 @@ def vendor_starts_a_run(vera, access):
         vera.picture("vendor-1-start", 1130)
 
     fields = {"Queries": "6", "Rows asked first": "4", "Rows asked together": "2", "Name of the run": "houses"}
-    run = acts.start(vera, access, fields, look)
+    run = user_actions.start(vera, access, fields, look)
     expect(page.locator("main")).to_contain_text("for a person or a laboratory")
     vera.audit()
     vera.picture("vendor-2-waiting", 620)
@@ -156,7 +156,7 @@ def measurer_answers_ten(mia):
             mia.audit(dark=False)
             page.get_by_role("link", name="begin").press("Enter")
         expect(value).to_be_focused()
-        found = acts.shown(mia)
+        found = user_actions.shown(mia)
         typed = str(price(found["area_m2"], found["built"]))
         if answered == 1:
             refuse_a_slip(mia, value, typed)
@@ -164,7 +164,7 @@ def measurer_answers_ten(mia):
             mia.picture("owner-5-inbox", 790)
             with page.expect_navigation():  # passed over, and asked again
                 page.keyboard.press("s")
-            found = acts.shown(mia)
+            found = user_actions.shown(mia)
             typed = str(price(found["area_m2"], found["built"]))
         value.fill(typed)
         with page.expect_navigation():
@@ -252,7 +252,7 @@ WIDE = """() => document.documentElement.scrollWidth <= innerWidth ? [] : [...do
 
 @pytest.fixture(scope="module")
 def ids(town):
-    return vars(hostile.furnished(town))
+    return vars(hostile_names.furnished(town))
 
 
 def addresses(service, role, ids):
@@ -281,7 +281,9 @@ def test_every_page_is_accessible_and_shows_hostile_text_as_text(enter, ids, ser
             files |= {link.get_attribute("href") for link in links}
     assert wrong == [], "\n".join(map(str, wrong))
     shown = (
-        [hostile.markup(hostile.STUDY), hostile.COLUMNS[1]] if service == "curator" else [hostile.script(hostile.RUN)]
+        [hostile_names.markup(hostile_names.STUDY), hostile_names.COLUMNS[1]]
+        if service == "curator"
+        else [hostile_names.script(hostile_names.RUN)]
     )
     for text in shown:
         assert text in seen
@@ -313,10 +315,17 @@ def check_file(person, address):
 
 
 MAY_NOT_SEE = {
-    "mia": {hostile.GRANT, hostile.DATASET, hostile.RUN},
-    "ada": {hostile.COLUMN, hostile.QUESTION, hostile.GRANT, hostile.NOTE, hostile.DATASET, hostile.RUN},
-    "ivo": set(range(1, 8)) - {hostile.RUN},
-    "vera": set(range(1, 8)) - {hostile.RUN},
+    "mia": {hostile_names.GRANT, hostile_names.DATASET, hostile_names.RUN},
+    "ada": {
+        hostile_names.COLUMN,
+        hostile_names.QUESTION,
+        hostile_names.GRANT,
+        hostile_names.NOTE,
+        hostile_names.DATASET,
+        hostile_names.RUN,
+    },
+    "ivo": set(range(1, 8)) - {hostile_names.RUN},
+    "vera": set(range(1, 8)) - {hostile_names.RUN},
 }
 
 
@@ -346,12 +355,12 @@ def test_a_role_sees_nothing_that_is_not_its_own(enter, ids, name):
 
 def test_without_scripts_one_uploads_defines_a_study_measures_and_runs(enter):
     olga, vera, mia = (enter(name, java_script_enabled=False) for name in ("olga", "vera", "mia"))
-    dataset = acts.upload(olga, "Houses again", houses_csv())
-    study = acts.draft(olga, dataset, by_hand(scripts=False), lambda step: None)
-    acts.release(olga)
-    access = acts.grant(olga, study, "Vera")
+    dataset = user_actions.upload(olga, "Houses again", houses_csv())
+    study = user_actions.draft(olga, dataset, by_hand(scripts=False), lambda step: None)
+    user_actions.release(olga)
+    access = user_actions.grant(olga, study, "Vera")
     vera.open("/console/start")
-    run = acts.start(vera, access, {"Queries": "1", "Rows asked first": "0", "Algorithm": "random"})
+    run = user_actions.start(vera, access, {"Queries": "1", "Rows asked first": "0", "Algorithm": "random"})
     again_until(mia, f"/console/inbox?study={study}", "Save and next")
     mia.page.get_by_label("Value").fill("321")
     mia.press("Save and next")
@@ -377,7 +386,7 @@ def test_a_run_that_waits_for_people_outlives_both_services(town, enter):
         person.expects("ERR_INCOMPLETE_CHUNKED_ENCODING")
         person.expects("ERR_CONNECTION_RESET")
         person.expects("ERR_EMPTY_RESPONSE")
-    study, run = hostile.waiting(town)
+    study, run = hostile_names.waiting(town)
     vera.open(f"/console/runs/{run}")
     expect(vera.page.locator("main")).to_contain_text("waits for a person")
     for service in (town.modeler, town.curator):

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from blindopt.errors import DatasetInvalid
 from curator_service.datasets import ERRORS_SHOWN, Limits, read_csv, read_parquet
-from shared.errors import DatasetInvalid
 
 LIMITS = Limits(rows=1_000, columns=50)
 CANARY = "483927.5517e3"  # what stands in a cell must stand in no error

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from blindopt.formats import npy_files
+from blindopt.wire import Feature
 from curator_service import scaling
 from curator_service.scaling import BLOCK_ROWS, ScaledRows
-from shared import matrix
-from shared.wire import Feature
 
 RANGE = st.floats(-1e50, 1e50, allow_nan=False)
 
@@ -144,10 +144,10 @@ def test_blocks_are_as_large_as_the_module_says(monkeypatch):
 def test_a_secret_order_holds_little_of_a_mapped_file(tmp_path):
     """64 MiB, of which a block of rows in random order touches nearly every page."""
     n = 1 << 18
-    mapped = matrix.create(tmp_path / "x.npy", n, 32)
+    mapped = npy_files.create(tmp_path / "x.npy", n, 32)
     mapped[:] = np.arange(float(n))[:, None]
     del mapped
-    values = matrix.load(tmp_path / "x.npy")
+    values = npy_files.load(tmp_path / "x.npy")
     order = np.random.default_rng(0).permutation(n)
     features, before = [Feature(column="a", lower=0.0, upper=float(n), scale=1.0)], _file_kib()
     _, block = next(ScaledRows(values, [3], features, order).blocks())

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shared import wire
-from shared.client import OwnerClient
+from blindopt import wire
+from blindopt.client import OwnerClient
 
 NAMES = ("zt_age", "zt_dose", "zt_class")
 FEATURES = [wire.Feature(column=c, lower=-2.0, upper=2.0, scale=2.0) for c in NAMES[:2]]

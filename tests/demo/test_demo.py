@@ -13,10 +13,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from blindopt import wire
+from blindopt.audit import reconciliation
 from demo import report, story
 from demo.property_data import csv_bytes
-from shared import reconciliation, wire
-from shared.serving.store.database import only_process
+from service_kit.store.database import only_process
 
 ROOT = Path(__file__).parents[2]
 METHODS = ("non-private GP-UCB", "po_gp_ucb, r = ", "gaussian", "auto: planar_laplace", "uniform random rows")

@@ -6,11 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from blindopt.client import VendorClient
 from curator_service.settings import Settings as CuratorSettings
 from demo.parties import started
 from modeler_service.settings import Settings as ModelerSettings
-from shared.client import VendorClient
-from shared.serving.settings import ServiceSettings
+from service_kit.settings import ServiceSettings
 
 ROOT = Path(__file__).parents[2]
 

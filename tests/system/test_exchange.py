@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from blindopt import wire
+from blindopt.audit import merkle_log, reconciliation
+from blindopt.audit.checkpoints import Checkpoint, Signer, Verifier
+from blindopt.client import StudyClient
+from blindopt.errors import Remote
 from curator_service.cli import app as curator_cli
-from shared import audit, reconciliation, wire
-from shared.client import StudyClient
-from shared.errors import Remote
-from shared.notes import Checkpoint, Signer, Verifier
-from shared.serving.seal import signer
+from service_kit.context.keys import signer
 
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0)
 GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5)
@@ -72,7 +73,7 @@ def test_both_exports_verify_and_hold_one_log_of_a_run_byte_for_byte(run, export
 def test_each_party_holds_the_signature_of_the_other_under_the_whole_log_of_a_run(run, exports):
     grant = run.study.grant_id
     curator, modeler = (reconciliation.read(path) for path in exports)
-    head = audit.verify(curator.shared[grant], place="position")
+    head = merkle_log.verify(curator.shared[grant], place="position")
     assert curator.keys[grant] == modeler.key
     assert modeler.keys[run.study_id] == curator.key == run.study.log_key
     (countersigned,) = curator.of_kind("countersignature", grant)
@@ -118,7 +119,7 @@ def test_the_checkpoint_is_the_signed_head_of_the_log(exports, curator, modeler)
         assert [entry["seq"] for entry in listed["entries"]] == [size - 2, size - 1]
         assert listed["next_page_token"] is None
         peaks = bytes.fromhex(listed["entries"][-1]["peaks"])
-        head = audit.Head(size, audit.root([peaks[i : i + 32] for i in range(0, len(peaks), 32)]).hex())
+        head = merkle_log.Head(size, merkle_log.root([peaks[i : i + 32] for i in range(0, len(peaks), 32)]).hex())
         assert (told["size"], told["root"]) == (head.size, head.root)
         assert key.signed(told["note"]) == Checkpoint(f"{key.name}/log", head)
         assert size >= len(reconciliation.read(path).own)
@@ -164,9 +165,9 @@ def _grown(records):
     """A log of these records in which every hash is right."""
     entries, peaks = [], []
     for seq, record in enumerate(records):
-        body = audit.canonical(record)
-        peaks = audit.grow(peaks, seq, audit.leaf_hash(body))
-        entries.append(audit.Entry(seq, body, audit.leaf_hash(body), b"".join(peaks)))
+        body = merkle_log.canonical(record)
+        peaks = merkle_log.grow(peaks, seq, merkle_log.leaf_hash(body))
+        entries.append(merkle_log.Entry(seq, body, merkle_log.leaf_hash(body), b"".join(peaks)))
     return entries
 
 
@@ -186,12 +187,14 @@ def test_a_log_that_was_forged_whole_is_found_by_the_other_side(field, run, expo
         record["kind"] = record["kind"].replace("checkpoint.countersigned", "nothing")
     forged.shared[grant], forged.own = _grown(shared), _grown(own)
     key = signer(modeler.data / "secrets" / "log.key", "modeler")
-    head = audit.verify(forged.own)
+    head = merkle_log.verify(forged.own)
     forged.notes = [note for note in forged.notes if note[1] not in (grant, None)]  # they tell the true history
     forger = Signer.of("curator", bytes(32))  # a curator that the modeler made up, for its receipts
     forged.keys[run.study_id] = forger.verifier.vkey
     for place in range(len(shared)):
-        told = Checkpoint(f"{forger.name}/{grant}", audit.verify(forged.shared[grant][: place + 1], place="position"))
+        told = Checkpoint(
+            f"{forger.name}/{grant}", merkle_log.verify(forged.shared[grant][: place + 1], place="position")
+        )
         forged.notes.append(("receipt", grant, forger.sign(told)))
     forged.notes.append(("checkpoint", None, key.sign(Checkpoint(f"{key.name}/log", head))))
     assert reconciliation.verify_export(forged) == head

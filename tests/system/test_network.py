@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from shared.client import OwnerClient, VendorClient
+from blindopt.client import OwnerClient, VendorClient
 
 RUNS, ITERATIONS = 3, 12
 

@@ -6,13 +6,13 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from shared import wire
-from shared.client import OwnerClient, StudyClient, VendorClient
-from shared.errors import Remote
+from blindopt import wire
+from blindopt.client import OwnerClient, StudyClient, VendorClient
+from blindopt.errors import Remote
 from tests.conftest import _free_port
 from tests.curator_service.tuning_case import NAMES as TUNING_NAMES
 from tests.curator_service.tuning_case import registered
-from tests.shared.serving.listener import KEY, listening
+from tests.shared.service_kit.notices.notice_receiver import KEY, listening
 
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0)
 BUDGET = wire.Budget(epsilon_per_row="5", epsilon_total="15", queries=10)

@@ -21,12 +21,12 @@ from schemathesis import hooks
 from schemathesis.engine import events, from_schema
 from starlette.responses import JSONResponse
 
-from shared import wire
-from shared.client import MeasurerClient, OwnerClient, StudyClient, VendorClient
-from shared.errors import Remote
-from shared.notes import Signer
-from tests.curator_service.inbox.asked import draft as inbox_draft
+from blindopt import wire
+from blindopt.audit.checkpoints import Signer
+from blindopt.client import MeasurerClient, OwnerClient, StudyClient, VendorClient
+from blindopt.errors import Remote
 from tests.curator_service.tuning_case import registered
+from tests.curator_service.use_cases.inbox.measured_study import draft as inbox_draft
 
 EXAMPLES = int(os.environ.get("BLINDOPT_SCHEMATHESIS_EXAMPLES", "2"))
 FULL = EXAMPLES > 4

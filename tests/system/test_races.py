@@ -9,12 +9,12 @@ from fractions import Fraction
 import httpx
 import pytest
 
+from blindopt import wire
 from curator_service.app import build
 from curator_service.privacy import ledger
-from curator_service.service.exchange import Exchanges
 from curator_service.settings import Settings
 from curator_service.store import ledger as lines
-from shared import wire
+from curator_service.use_cases.queries.queries import Exchanges
 
 CLIENTS = 32
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.1", value_bound=1.0)

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from blindopt.arrays import Vector
 from curator_service.privacy.noise.lattice import check_finite, untrusted
-from shared.matrix import Vector
 
 BOUNDED_EPSILON_MAX = 20
 """Beyond, a coin's probability in doubles is too near 1: laplace is for those."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from blindopt.arrays import Matrix, Vector
 from curator_service.privacy.noise.lattice import check_finite, lattice, untrusted
-from shared.matrix import Matrix, Vector
 
 
 @dataclass(frozen=True, slots=True)

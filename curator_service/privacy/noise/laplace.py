@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from blindopt.arrays import Vector
 from curator_service.privacy.noise.lattice import check_finite, lattice, untrusted
-from shared.matrix import Vector
 
 
 def laplace_scale(bound: float, epsilon: Decimal) -> float:

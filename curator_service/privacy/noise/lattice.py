@@ -8,8 +8,8 @@ import math
 
 import numpy as np
 
-from shared.errors import NumericalFailure
-from shared.matrix import Matrix, Vector
+from blindopt.arrays import Matrix, Vector
+from blindopt.errors import NumericalFailure
 
 LATTICE_BITS = 40
 

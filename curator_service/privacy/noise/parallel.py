@@ -19,8 +19,9 @@ from typing import Protocol, Self
 
 import numpy as np
 
-from shared.errors import NumericalFailure
-from shared.matrix import Matrix, forget_pages
+from blindopt.arrays import Matrix
+from blindopt.errors import NumericalFailure
+from blindopt.formats.npy_files import forget_pages
 
 PIECE_DRAWS = 25_000
 """About a quarter of a second of one processor; OpenDP takes some 300 bytes for each."""

@@ -37,9 +37,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from blindopt.arrays import Matrix
+from blindopt.errors import NumericalFailure
 from curator_service.privacy.noise.lattice import LATTICE_BITS, check_finite, untrusted
-from shared.errors import NumericalFailure
-from shared.matrix import Matrix
 
 PLANAR_FEATURES_MAX = 20
 """More features are left to other mechanisms: a row of 20 takes 74 draws, and Gaussian noise is mostly smaller."""

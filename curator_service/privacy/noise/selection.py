@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from blindopt.arrays import Vector
 from curator_service.privacy.noise.lattice import check_finite, lattice, untrusted
-from shared.matrix import Vector
 
 Law = Literal["permute_and_flip", "exponential"]
 

@@ -5,12 +5,12 @@ from math import sqrt
 import numpy as np
 import pytest
 
+from blindopt import wire
+from blindopt.errors import BudgetExhausted
 from curator_service.attacks import averaging
-from curator_service.measurement.release import passport_of
+from curator_service.measurement.privatize import passport_of
 from curator_service.privacy.ledger import Balance, charge_answers, charge_release
-from shared import wire
-from shared.errors import BudgetExhausted
-from tests.curator_service.seeded import seed_answers
+from tests.curator_service.seeded_noise import seed_answers
 
 GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="1.5", delta=1e-5)
 Y = np.random.default_rng(0).uniform(-5, 5, size=300)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from blindopt.wire import NoiseLaw
 from curator_service.attacks import column_space
 from curator_service.attacks.scene import Public
 from curator_service.release.gaussian import GaussianMechanism
@@ -14,8 +15,7 @@ from curator_service.release.gaussian_projection import GaussianProjection
 from curator_service.release.identity import Identity
 from curator_service.release.planar_laplace import PlanarLaplaceMechanism
 from curator_service.release.po_gp_ucb import PoGpUcb
-from shared.wire import NoiseLaw
-from tests.curator_service.attacks.stage import Simulated, king_county, public
+from tests.curator_service.attacks.attack_data import Simulated, king_county, public
 from tests.scale import scaled
 
 DELTA = 1e-5

@@ -11,7 +11,7 @@ from curator_service.attacks.scene import Scene, draw
 from curator_service.release.gaussian import GaussianMechanism
 from curator_service.release.identity import Identity
 from curator_service.release.po_gp_ucb import PoGpUcb
-from tests.curator_service.attacks.stage import king_county, planar, public
+from tests.curator_service.attacks.attack_data import king_county, planar, public
 
 N, D = 800, 2
 REPETITIONS = 9

@@ -13,7 +13,7 @@ from curator_service.release.gaussian import GaussianMechanism
 from curator_service.release.identity import Identity
 from curator_service.release.po_gp_ucb import PoGpUcb
 from curator_service.scaling import BLOCK_ROWS
-from tests.curator_service.attacks.stage import king_county, planar, public
+from tests.curator_service.attacks.attack_data import king_county, planar, public
 
 X = np.unique(king_county()[::11], axis=0)  # sold twice, a house has a twin
 N = len(X)

@@ -12,7 +12,7 @@ from curator_service.attacks.maps import forward
 from curator_service.release.gaussian import GaussianMechanism
 from curator_service.release.identity import Identity
 from curator_service.release.po_gp_ucb import PoGpUcb
-from tests.curator_service.attacks.stage import Simulated, king_county, public
+from tests.curator_service.attacks.attack_data import Simulated, king_county, public
 
 X = np.unique(king_county()[::11], axis=0)
 

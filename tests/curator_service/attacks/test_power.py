@@ -8,7 +8,7 @@ from scipy import stats
 
 from curator_service.attacks.intervals import epsilon_bound
 from curator_service.attacks.power import about, best_share, to_contradict, to_differ_from_a_coin
-from tests.curator_service.attacks.stage import planar
+from tests.curator_service.attacks.attack_data import planar
 
 DELTA = 1e-5
 

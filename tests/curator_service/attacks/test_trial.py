@@ -8,14 +8,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from blindopt import wire
+from blindopt.errors import ReleaseImpossible
 from curator_service.attacks import averaging, column_space, on_release, on_trial, trial
 from curator_service.attacks.scene import draw
 from curator_service.privacy import entropy
 from curator_service.release.registry import choice_of
 from curator_service.scaling import ScaledRows
-from shared import wire
-from shared.errors import ReleaseImpossible
-from tests.curator_service.attacks.stage import king_county
+from tests.curator_service.attacks.attack_data import king_county
 
 EVERY = ["known_rows", "known_rows_noisy", "linkage", "column_space", "membership", "averaging"]
 RELEASES = {

@@ -8,6 +8,8 @@ import threading
 import numpy as np
 import pytest
 
+from blindopt import wire
+from blindopt.errors import Busy, ReleaseImpossible
 from curator_service.attacks import ATTACKS, trial
 from curator_service.attacks.worker import Job, Tried, attempt, serve
 from curator_service.child import Child
@@ -15,9 +17,7 @@ from curator_service.privacy.choice import concrete
 from curator_service.release.mechanism import Assessment
 from curator_service.release.registry import mechanism_of
 from curator_service.scaling import ScaledRows
-from curator_service.service import trials
-from shared import wire
-from shared.errors import Busy, ReleaseImpossible
+from curator_service.use_cases.studies import attack_preview
 from tests.curator_service.attacks.test_trial import study
 
 LONG = 60.0
@@ -45,7 +45,7 @@ def test_a_trial_tells_what_the_release_would_be_and_what_every_attack_found(job
     told = attempt(asked, LONG)
     assert (told.late, told.fault, set(told.findings)) == (False, None, set(ATTACKS))
     assert told.findings["known_rows"].figure == 1.0
-    assert trials._left_out(told) is None
+    assert attack_preview._left_out(told) is None
     values = np.load(asked.records)
     rows = ScaledRows(values, asked.places, asked.study.features, np.arange(len(values)))
     here = mechanism_of(asked.study, asked.release).assess(rows)
@@ -57,9 +57,9 @@ def test_attacks_that_need_more_rows_are_named_and_answers_that_no_cap_allows_ar
     told = attempt(job(n=20), LONG)
     assert set(told.findings) == set(ATTACKS)
     assert [attack for attack in ATTACKS if told.findings[attack] is None] == ["known_rows_noisy", "membership"]
-    assert trials._left_out(told).startswith("Not tried: known_rows_noisy, membership (more rows are needed")
+    assert attack_preview._left_out(told).startswith("Not tried: known_rows_noisy, membership (more rows are needed")
     told.findings = dict(told.findings, known_rows_noisy=told.findings["known_rows"], membership=FOUND, averaging=None)
-    assert trials._left_out(told) is None
+    assert attack_preview._left_out(told) is None
 
 
 def test_what_cannot_be_released_is_told_as_the_mechanism_tells_it(job):
@@ -72,8 +72,8 @@ def test_what_cannot_be_released_is_told_as_the_mechanism_tells_it(job):
 @pytest.mark.parametrize("release", ["po_gp_ucb", "gaussian"])
 def test_a_wide_study_ends_at_the_deadline_and_says_what_was_not_tried(release, job, monkeypatch):
     """One step over 1,000 features takes a second or more, all of them a minute: nothing looks at a clock in there."""
-    monkeypatch.setattr(trials, "DEADLINE_SECONDS", 4.0)
-    found = trials.on_draft(job(release, n=4_100, d=1_000))
+    monkeypatch.setattr(attack_preview, "DEADLINE_SECONDS", 4.0)
+    found = attack_preview.on_draft(job(release, n=4_100, d=1_000))
     tried = {finding.attack for finding in found.findings}
     missing = [attack for attack in ATTACKS if attack not in tried]
     assert {"column_space", "membership"} <= set(missing)
@@ -122,7 +122,7 @@ def test_a_process_that_dies_is_told_and_not_taken_for_a_trial_without_findings(
         yield from before(child, *parts)
 
     monkeypatch.setattr(Child, "lines", killed)
-    found = trials.on_draft(job())
+    found = attack_preview.on_draft(job())
     assert found.findings == []
     assert found.assessment == Assessment()
     assert "what the data make of the release, known_rows" in found.left_out
@@ -173,8 +173,8 @@ def held(monkeypatch):
         assert go.wait(LONG)
         return Tried(Assessment(), dict.fromkeys(ATTACKS, FOUND))
 
-    monkeypatch.setattr(trials, "attempt", attempt)
-    monkeypatch.setattr(trials, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(attack_preview, "attempt", attempt)
+    monkeypatch.setattr(attack_preview, "WAIT_SECONDS", 0.05)
     yield begun, go
     go.set()
 
@@ -182,23 +182,23 @@ def held(monkeypatch):
 def test_a_second_trial_waits_shortly_and_is_then_told_to_come_again(held, job):
     begun, go = held
     first = []
-    thread = threading.Thread(target=lambda: first.append(trials.on_draft(job())))
+    thread = threading.Thread(target=lambda: first.append(attack_preview.on_draft(job())))
     thread.start()
     assert begun.wait(LONG)
     with pytest.raises(Busy) as refused:
-        trials.on_draft(job())
+        attack_preview.on_draft(job())
     assert (refused.value.status, refused.value.retryable, refused.value.headers) == (503, True, {"Retry-After": "3"})
     go.set()
     thread.join(LONG)
     assert first[0].left_out is None
-    assert trials.on_draft(job()).left_out is None  # the turn was given back
+    assert attack_preview.on_draft(job()).left_out is None  # the turn was given back
 
 
 def test_a_second_trial_that_need_not_wait_long_gets_its_turn(held, job, monkeypatch):
     """The control: it is the wait that ends, not the asking."""
     begun, go = held
-    monkeypatch.setattr(trials, "WAIT_SECONDS", LONG)
-    threads = [threading.Thread(target=trials.on_draft, args=(job(),)) for _ in range(2)]
+    monkeypatch.setattr(attack_preview, "WAIT_SECONDS", LONG)
+    threads = [threading.Thread(target=attack_preview.on_draft, args=(job(),)) for _ in range(2)]
     for thread in threads:
         thread.start()
     assert begun.wait(LONG)
@@ -212,9 +212,9 @@ def test_a_trial_that_fails_gives_its_turn_back(job, monkeypatch):
     def fails(*_):
         raise ReleaseImpossible("no")
 
-    monkeypatch.setattr(trials, "attempt", fails)
+    monkeypatch.setattr(attack_preview, "attempt", fails)
     for _ in range(2):
         with pytest.raises(ReleaseImpossible):
-            trials.on_draft(job())
-    assert trials._ONE.acquire(timeout=0)
-    trials._ONE.release()
+            attack_preview.on_draft(job())
+    assert attack_preview._ONE.acquire(timeout=0)
+    attack_preview._ONE.release()

@@ -3,7 +3,7 @@
 import pytest
 
 from curator_service.console.drafting import suggest
-from shared.serving.console import Form
+from service_kit.console import Form
 
 
 @pytest.mark.parametrize(

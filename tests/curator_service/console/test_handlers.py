@@ -4,11 +4,11 @@ import asyncio
 from functools import partial
 from types import SimpleNamespace
 
+from blindopt import wire
 from curator_service.console import home, log, studies
-from shared import wire
-from shared.serving.console import ApiProblem, Form
-from tests.curator_service.inbox.asked import draft
-from tests.curator_service.inbox.house import House
+from service_kit.console import ApiProblem, Form
+from tests.curator_service.use_cases.inbox.in_process_curator import House
+from tests.curator_service.use_cases.inbox.measured_study import draft
 
 STUDY = "std_0123456789abcdef"
 

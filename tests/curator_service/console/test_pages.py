@@ -7,9 +7,9 @@ import re
 
 import pytest
 
+from blindopt import wire
+from blindopt.client import MeasurerClient, OwnerClient, StudyClient
 from curator_service import console
-from shared import wire
-from shared.client import MeasurerClient, OwnerClient, StudyClient
 
 MARKUP, FORMULA, TURNED = '<script>alert("1")</script>', "=HYPERLINK(1)", "עברית"
 CSV = "\n".join(

@@ -3,13 +3,13 @@
 import pytest
 from argon2 import PasswordHasher
 
-from curator_service.desk import open_desk
+from blindopt.client import OwnerClient
+from curator_service.context import open_desk
 from curator_service.settings import Settings
-from shared.client import OwnerClient
-from shared.serving import users_cli
+from service_kit.cli import users
 from tests.curator_service.console.conftest import PASSWORD, ROLES
-from tests.curator_service.inbox.asked import opened
-from tests.curator_service.inbox.lab import KEY, opened_lab
+from tests.curator_service.use_cases.inbox.measured_study import opened
+from tests.curator_service.use_cases.inbox.webhook_measurer import KEY, opened_lab
 
 BUSY = 503, b"said by the system alone", {"Retry-After": "3000", "X-Told": "said by the system alone"}
 WRONG = 200, b'{"value": "said by the system alone"}', {}
@@ -31,7 +31,7 @@ def service(make_service, tmp_path_factory, lab):
     cheap = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1).hash(PASSWORD)
     with open_desk(Settings(data_dir=made.data)) as desk:
         for role in ROLES:
-            desk.database.write(lambda db, role=role: users_cli.add_user(db, desk, role, role, cheap))
+            desk.database.write(lambda db, role=role: users.add_user(db, desk, role, role, cheap))
     (made.folder / "first-token").write_text("")
     return made.start()
 

@@ -6,8 +6,8 @@ from decimal import Decimal
 
 import pytest
 
-from shared import wire
-from shared.client import OwnerClient
+from blindopt import wire
+from blindopt.client import OwnerClient
 from tests.curator_service.scoring.scorer import KEY, serving
 from tests.curator_service.tuning_case import FEATURES, NAMES, registered
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from blindopt import wire
 from curator_service.scaling import ScaledRows
-from shared import wire
 
 
 @pytest.fixture(scope="session")

@@ -5,10 +5,10 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
+from blindopt import wire
+from blindopt.errors import Invalid, ReleaseImpossible
 from curator_service.forecasts.cells import cells_of
 from curator_service.release.po_gp_ucb import largest_r, omega, spectrum
-from shared import wire
-from shared.errors import Invalid, ReleaseImpossible
 
 IDENTITY = wire.IdentityRelease(mechanism="identity")
 

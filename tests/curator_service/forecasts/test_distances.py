@@ -5,10 +5,10 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
+from blindopt.wire import NoiseLaw
 from curator_service.forecasts.distances import draw_pairs, read_distances, relative_errors
 from curator_service.release.gaussian import GaussianMechanism
-from shared.wire import NoiseLaw
-from tests.curator_service.seeded import seed_gaussian_releases
+from tests.curator_service.seeded_noise import seed_gaussian_releases
 
 
 def test_pairs_are_of_different_rows_and_uniform():

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from blindopt.gp.kernels import SquaredExponential
 from curator_service.forecasts.functions import draw_functions
-from shared.kernels import SquaredExponential
 
 POINTS = np.array([[0.0, 0.0], [1.0, 0.5], [4.0, 0.0], [4.0, 0.0]])
 

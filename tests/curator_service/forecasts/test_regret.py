@@ -5,10 +5,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from blindopt import wire
+from blindopt.gp.kernels import SquaredExponential
 from curator_service.forecasts.regret import chance_regret, gp_ucb_regret, mean_regret
-from modeler_service.algorithms.gp_ucb import GpUcb
-from shared import wire
-from shared.kernels import SquaredExponential
+from modeler_service.algorithms.gp.gp_ucb import GpUcb
 
 
 @pytest.mark.parametrize("q", [1, 2, 3, 6])

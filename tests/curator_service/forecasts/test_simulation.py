@@ -5,14 +5,14 @@ from decimal import Decimal
 import numpy as np
 import pytest
 
+from blindopt import wire
+from blindopt.errors import Invalid
+from blindopt.gp.kernels import SquaredExponential
 from curator_service.forecasts.functions import draw_functions
 from curator_service.forecasts.regret import chance_regret
 from curator_service.forecasts.simulation import outcome_variance, simulate
 from curator_service.privacy import noise
-from shared import wire
-from shared.errors import Invalid
-from shared.kernels import SquaredExponential
-from tests.curator_service.seeded import seed_gaussian_releases
+from tests.curator_service.seeded_noise import seed_gaussian_releases
 from tests.scale import scaled
 
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from blindopt import wire
 from curator_service.forecasts import simulation
 from curator_service.forecasts import worker as workers
 from curator_service.forecasts.worker import Job, Worker
-from shared import wire
 
 SMALL = wire.ForecastCreate(epsilons=["1"], mechanisms=["gaussian"], functions=3, queries=4, rows=40)
 LONG = wire.ForecastCreate(epsilons=["1"], mechanisms=["gaussian"], functions=200, queries=500, rows=400)
@@ -89,7 +89,7 @@ import sys
 sys.path.insert(0, {str(Path(workers.__file__).parents[2])!r})
 import numpy as np
 from curator_service.forecasts.worker import Job, Worker
-from shared import wire
+from blindopt import wire
 features = [wire.Feature(column=c, lower=0.0, upper=1.0, scale=0.05) for c in "ab"]
 study = wire.StudyCreate(
     name="s", dataset_id="d", features=features, measurement=wire.ColumnMeasurement(column="y", direction="maximize"),

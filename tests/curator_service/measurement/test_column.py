@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from blindopt.errors import NumericalFailure
+from blindopt.wire import ColumnMeasurement, Feature, IdentityRelease, NoisePassport, RowPlays, StudyCreate
 from curator_service.measurement.column import measure
 from curator_service.privacy import noise
-from shared.errors import NumericalFailure
-from shared.wire import ColumnMeasurement, Feature, IdentityRelease, NoisePassport, RowPlays, StudyCreate
 
 MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests
 

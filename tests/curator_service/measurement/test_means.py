@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from blindopt import wire
+from blindopt.errors import NumericalFailure
 from curator_service.measurement.column import measure
-from curator_service.measurement.release import passport_of, releases_mean
+from curator_service.measurement.privatize import passport_of, releases_mean
 from curator_service.privacy import noise
 from curator_service.privacy.answers import AnswerMechanism, mechanism_of
-from shared import wire
-from shared.errors import NumericalFailure
 from tests.scale import scaled
 
 KINDS = {"laplace": wire.LaplaceAnswers, "one_bit": wire.OneBitAnswers, "piecewise": wire.PiecewiseAnswers}

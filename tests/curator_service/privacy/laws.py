@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shared.errors import NumericalFailure
+from blindopt.errors import NumericalFailure
 
 COSTLY = 1e6
 """Draws per row: a few rows are worth worker processes."""

@@ -14,12 +14,12 @@ from mpmath import mp, mpf
 from scipy.optimize import brentq
 from scipy.stats import norm
 
+from blindopt import wire
+from blindopt.errors import BudgetExhausted
 from curator_service.privacy import accounting
 from curator_service.privacy.calibration import gaussian_sd
 from curator_service.privacy.composition import Part, distribution_epsilon, renyi_epsilon, tight_epsilon
 from curator_service.privacy.ledger import Balance, RowBalance, charge_answers, charge_release
-from shared import wire
-from shared.errors import BudgetExhausted
 from tests.scale import scaled
 
 GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5)

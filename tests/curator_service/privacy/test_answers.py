@@ -10,13 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from blindopt import wire
+from blindopt.errors import NumericalFailure
 from curator_service.measurement.column import is_exact, measure
-from curator_service.measurement.release import passport_of
+from curator_service.measurement.privatize import passport_of
 from curator_service.privacy import noise
 from curator_service.privacy.guarantees import guarantee
 from curator_service.privacy.noise import add_laplace, laplace_scale
-from shared import wire
-from shared.errors import NumericalFailure
 from tests.curator_service.privacy.epsilon_audit import lower_bound
 from tests.scale import scaled
 

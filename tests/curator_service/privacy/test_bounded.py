@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from blindopt import wire
+from blindopt.errors import NumericalFailure
 from curator_service.measurement.column import measure
-from curator_service.measurement.release import passport_of
+from curator_service.measurement.privatize import passport_of
 from curator_service.privacy import answers as privacy_answers
 from curator_service.privacy.answers import concrete_answers, faults, mechanism_of
 from curator_service.privacy.noise import bounded
 from curator_service.privacy.noise.bounded import OneBit, Piecewise, one_bit, piecewise
-from shared import wire
-from shared.errors import NumericalFailure
 from tests.curator_service.privacy.epsilon_audit import lower_bound
 from tests.scale import scaled
 

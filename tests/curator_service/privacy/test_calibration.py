@@ -10,12 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from curator_service.privacy.calibration import (
-    gaussian_delta,
-    gaussian_sd,
-    projected_gaussian_sd,
-    projection_error,
-)
+from curator_service.privacy.calibration import gaussian_delta, gaussian_sd, projected_gaussian_sd, projection_error
 from curator_service.privacy.noise import LATTICE_BITS, lattice
 from tests.scale import scaled
 

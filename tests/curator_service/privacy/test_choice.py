@@ -5,11 +5,11 @@ from decimal import Decimal
 
 import pytest
 
+from blindopt import wire
 from curator_service.privacy.calibration import gaussian_sd
 from curator_service.privacy.choice import concrete
 from curator_service.privacy.noise import PLANAR_FEATURES_MAX
 from curator_service.release.registry import choice_of
-from shared import wire
 
 
 def study(d: int, **release) -> wire.StudyCreate:

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from curator_service.privacy.guarantees import EXACT_ANSWERS, GAPS, as_markdown, guarantee, not_protected
-from shared.wire import (
+from blindopt.wire import (
     Answers,
     AutoAnswers,
     AutoRelease,
@@ -24,6 +23,7 @@ from shared.wire import (
     ReleaseSpec,
     StudyCreate,
 )
+from curator_service.privacy.guarantees import EXACT_ANSWERS, GAPS, as_markdown, guarantee, not_protected
 
 GAUSSIAN = GaussianRelease(mechanism="gaussian", epsilon="1.25", delta=2e-6, sensitivity=0.4)
 PUBLISHED = PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1.25", delta=2e-6, r=3, acknowledge_refuted=True)

@@ -15,25 +15,33 @@ from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from blindopt import wire
+from blindopt.audit import merkle_log
+from blindopt.errors import (
+    BudgetExhausted,
+    IdempotencyKeyReused,
+    LogBroken,
+    StillRunning,
+    StudyNotOpen,
+    Unauthenticated,
+)
 from curator_service import store
-from curator_service.desk import open_desk
+from curator_service.context import open_desk
 from curator_service.privacy import ledger
 from curator_service.privacy.ledger import Balance, charge_answers, charge_release, faults, text, units
-from curator_service.service import invariants
-from curator_service.service.bells import Bells
-from curator_service.service.curator import Curator
-from curator_service.service.datasets import Upload
-from curator_service.service.exchange import Exchanges
-from curator_service.service.released import ReleasedStudies
 from curator_service.settings import Settings
 from curator_service.store import ledger as lines
+from curator_service.use_cases.curator import Curator
+from curator_service.use_cases.integrity import log_checks
+from curator_service.use_cases.queries.queries import Exchanges
+from curator_service.use_cases.queries.wakeups import Bells
+from curator_service.use_cases.studies.datasets import Upload
+from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from curator_service.vault import Vault
-from shared import audit, wire
-from shared.errors import BudgetExhausted, IdempotencyKeyReused, LogBroken, StillRunning, StudyNotOpen, Unauthenticated
-from shared.serving.desk import Asked
-from shared.serving.store import logs
-from shared.serving.store.prepared import raw
-from shared.serving.tokens import Principal
+from service_kit.context.desk import Asked
+from service_kit.identity.tokens import Principal
+from service_kit.store import audit_log
+from service_kit.store.prepared_statement import raw
 
 IDENTITY = wire.IdentityRelease(mechanism="identity")
 REFUTED = wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=1e-5, r=1, acknowledge_refuted=True)
@@ -381,7 +389,7 @@ class Studied(RuleBasedStateMachine):
 
     def _asked(self, who, body="", key=None, path="/x"):
         request_id = secrets.token_hex(16)
-        return Asked(who, request_id, "POST", path, key or secrets.token_hex(8), audit.sha256(body.encode()))
+        return Asked(who, request_id, "POST", path, key or secrets.token_hex(8), merkle_log.sha256(body.encode()))
 
     @initialize(chosen=st.sampled_from(SPECS))
     def open(self, chosen):
@@ -502,9 +510,9 @@ class Studied(RuleBasedStateMachine):
     def the_ledger_says_what_the_model_says(self):
         with self.desk.database.read() as db:
             page = lines.page(db, self.study_id, after=0, limit=-1)
-            records = [entry.record for entry in logs.walk(db)]
-            audit.verify(logs.walk(db))
-            invariants.check(db, records)
+            records = [entry.record for entry in audit_log.walk(db)]
+            merkle_log.verify(audit_log.walk(db))
+            log_checks.check(db, records)
             balance = lines.balance(db, self.study_id)
         charges = [line for line in page if line.kind != "refused"]
         costs = sum(Fraction(line.cost) for line in charges)
@@ -667,7 +675,7 @@ def is_found(desk, change):
             raw(db).execute(f"DROP TRIGGER ledger_{verb}")
         raw(db).execute(change)
         try:
-            invariants.check(db, [entry.record for entry in logs.walk(db)])
+            log_checks.check(db, [entry.record for entry in audit_log.walk(db)])
         except LogBroken as error:
             found.append(str(error))
         raise Undone

@@ -8,9 +8,9 @@ import opendp.prelude as dp
 import pytest
 from scipy import stats
 
+from blindopt.errors import NumericalFailure
 from curator_service.privacy import noise
 from curator_service.privacy.noise import PlanarLaplaceLaw, add_gaussian, add_laplace, lattice
-from shared.errors import NumericalFailure
 from tests.scale import scaled
 
 N = 100_000

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from blindopt.errors import NumericalFailure
 from curator_service.privacy.noise import GaussianLaw, PlanarLaplaceLaw, parallel
 from curator_service.privacy.noise.parallel import apply
-from shared.errors import NumericalFailure
 from tests.curator_service.privacy.laws import Plus
 from tests.processes import ROOT
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from blindopt.errors import NumericalFailure
 from curator_service.privacy.noise import PLANAR_FEATURES_MAX, PlanarLaplaceLaw, planar
-from shared.errors import NumericalFailure
 from tests.scale import scaled
 
 MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests

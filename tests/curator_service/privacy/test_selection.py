@@ -9,6 +9,7 @@ import opendp.prelude as dp
 import pytest
 from scipy import stats
 
+from blindopt.errors import NumericalFailure
 from curator_service.privacy.noise import (
     add_laplace_to_one,
     lattice,
@@ -17,7 +18,6 @@ from curator_service.privacy.noise import (
     selection_scale,
     sensitivity_scale,
 )
-from shared.errors import NumericalFailure
 from tests.scale import scaled
 
 N = scaled(8_000)

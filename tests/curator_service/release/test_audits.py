@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from blindopt.wire import Feature
 from curator_service.privacy.noise import PlanarLaplaceLaw
 from curator_service.release.gaussian_projection import GaussianProjection
 from curator_service.release.planar_laplace import PlanarLaplaceMechanism
 from curator_service.scaling import ScaledRows
-from shared.wire import Feature
 from tests.scale import scaled
 
 MISTAKEN = 1e-6  # what each of two shares is bounded with: both are as far off once in 10^10

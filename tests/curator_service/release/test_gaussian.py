@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
+from blindopt.errors import NumericalFailure
+from blindopt.wire import Feature, NoiseLaw
 from curator_service.privacy.calibration import gaussian_sd
 from curator_service.release.gaussian import GaussianMechanism
 from curator_service.release.mechanism import Assessment
 from curator_service.scaling import BLOCK_ROWS, ScaledRows
-from shared.errors import NumericalFailure
-from shared.wire import Feature, NoiseLaw
 from tests.scale import scaled
 
 MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests

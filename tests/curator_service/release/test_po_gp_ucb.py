@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blindopt.errors import ReleaseImpossible
+from blindopt.wire import Feature, NoiseLaw
 from curator_service import scaling
 from curator_service.privacy import entropy
 from curator_service.release.po_gp_ucb import PoGpUcb, largest_r, omega, spectrum
 from curator_service.scaling import BLOCK_ROWS, ScaledRows
-from shared.errors import ReleaseImpossible
-from shared.wire import Feature, NoiseLaw
 
 
 def rows_of(x: np.ndarray, order: np.ndarray | None = None, *, bound: float = 1e9) -> ScaledRows:

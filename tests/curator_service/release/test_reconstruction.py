@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_diabetes
 
+from blindopt.wire import Feature
 from curator_service.attacks.maps import affine
 from curator_service.attacks.scene import as_rows, draw
 from curator_service.privacy import entropy
@@ -18,8 +19,7 @@ from curator_service.release.gaussian_projection import GaussianProjection
 from curator_service.release.planar_laplace import PlanarLaplaceMechanism
 from curator_service.release.po_gp_ucb import PoGpUcb
 from curator_service.scaling import ScaledRows
-from shared.wire import Feature
-from tests.curator_service.attacks.stage import king_county
+from tests.curator_service.attacks.attack_data import king_county
 
 N, D = 2_000, 5
 

@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter
 
+from blindopt import wire
+from blindopt.errors import Invalid
+from blindopt.wire import Feature
 from curator_service.release.gaussian import GaussianMechanism
 from curator_service.release.gaussian_projection import GaussianProjection
 from curator_service.release.identity import Identity
@@ -14,9 +17,6 @@ from curator_service.release.planar_laplace import PlanarLaplaceMechanism
 from curator_service.release.po_gp_ucb import PoGpUcb
 from curator_service.release.registry import MECHANISMS, choice_of
 from curator_service.scaling import BLOCK_ROWS, ScaledRows
-from shared import wire
-from shared.errors import Invalid
-from shared.wire import Feature
 
 SPECS = {
     "planar_laplace": ('{"mechanism": "planar_laplace", "epsilon": "1.5", "sensitivity": 0.5}', "sound"),

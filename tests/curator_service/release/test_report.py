@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from blindopt import wire
 from curator_service.release.registry import mechanism_of
 from curator_service.scaling import ScaledRows
-from curator_service.service.advisories import Standing
-from curator_service.service.releases import _report
-from shared import wire
+from curator_service.use_cases.studies.advisories import Standing
+from curator_service.use_cases.studies.releases import _report
 
 LAW = {"epsilon": "1", "delta": 1e-5, "sensitivity": 0.5}
 PLAIN = wire.GaussianRelease(mechanism="gaussian", **LAW)

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from blindopt.errors import NumericalFailure
+from blindopt.wire import Feature
 from curator_service.privacy import entropy, noise
 from curator_service.release.gaussian import GaussianMechanism
 from curator_service.release.gaussian_projection import GaussianProjection
 from curator_service.release.planar_laplace import PlanarLaplaceMechanism
 from curator_service.scaling import ScaledRows, rounding_of
-from shared.errors import NumericalFailure
-from shared.wire import Feature
 
 PAIRS = 10_000
 DELTA = 0.3

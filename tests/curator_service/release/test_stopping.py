@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from blindopt import wire
+from blindopt.client import OwnerClient
 from curator_service.privacy.noise.parallel import PARALLEL_DRAWS, processors
-from shared import wire
-from shared.client import OwnerClient
 
 ROWS, FEATURES = 60_000, 10
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from shared.client import webhook_signature
+from blindopt.client import webhook_signature
 
 KEY = "a secret of thirty-two characters"
 

@@ -9,9 +9,9 @@ from contextlib import contextmanager, suppress
 import numpy as np
 import pytest
 
+from blindopt.client import WebhookClient
+from blindopt.errors import ProtocolViolated, TuningFailed
 from curator_service.scoring.webhook import LONGEST_WAIT_SECONDS, Webhook
-from shared.client import WebhookClient
-from shared.errors import ProtocolViolated, TuningFailed
 from tests.curator_service.scoring.scorer import KEY, serving
 
 

@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from blindopt.errors import TuningImpossible
+from blindopt.gp.kernels import SquaredExponential
 from curator_service.tuning import constants
+from curator_service.tuning.batched_gp_ucb import ucb
 from curator_service.tuning.gp_design import sensitivity
 from curator_service.tuning.information import greedy_design, largest_gain
 from curator_service.tuning.prior import design_sd, posterior_weights
-from curator_service.tuning.search import ucb
 from curator_service.tuning.simulation import (
     World,
     expected_errors,
@@ -25,8 +27,6 @@ from curator_service.tuning.simulation import (
     sample_search,
     upper_quantile,
 )
-from shared.errors import TuningImpossible
-from shared.kernels import SquaredExponential
 from tests.scale import scaled
 
 GRID = np.linspace(0, 1, 100)[:, None]

@@ -4,8 +4,8 @@ from decimal import Context, Decimal
 
 import pytest
 
+from blindopt.gp import acquisition
 from curator_service.tuning import constants
-from shared import acquisition
 
 E = Context(prec=40)
 PI = Decimal("3.14159265358979323846264338327950288419716939937510")

@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
+from blindopt.gp.kernels import KERNELS, SquaredExponential
 from curator_service.tuning.information import greedy_design, largest_gain
 from curator_service.tuning.prior import design_sd, posterior_weights
-from shared.kernels import KERNELS, SquaredExponential
 
 LINE = np.linspace(0, 1, 100)[:, None]
 SQUARE = np.stack(np.meshgrid(np.linspace(0, 1, 10), np.linspace(0, 1, 10)), -1).reshape(-1, 2)

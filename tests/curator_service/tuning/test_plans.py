@@ -9,12 +9,12 @@ import pytest
 from pydantic import ValidationError
 from scipy import stats
 
+from blindopt.errors import TuningFailed, TuningImpossible
+from blindopt.wire import TuningBudget, TuningSpec
 from curator_service.tuning import Facts, Plan, Problem, plan_of
 from curator_service.tuning.budget import split_events
 from curator_service.tuning.grid_exponential import worst_gap
 from curator_service.tuning.readings import Readings
-from shared.errors import TuningFailed, TuningImpossible
-from shared.wire import TuningBudget, TuningSpec
 from tests.scale import scaled
 
 MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests

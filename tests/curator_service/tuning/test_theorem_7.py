@@ -5,10 +5,10 @@ import warnings
 import numpy as np
 import pytest
 
+from blindopt.errors import TuningImpossible
+from blindopt.wire import Kusner3, TuningBudget, TuningSearch, TuningSpec
 from curator_service.tuning import Facts, Problem, plan_of
 from curator_service.tuning.constants import lipschitz_sensitivity
-from shared.errors import TuningImpossible
-from shared.wire import Kusner3, TuningBudget, TuningSearch, TuningSpec
 
 GRID = np.array([[1.0], [2.0], [5.0]])
 

@@ -6,11 +6,11 @@ import httpx
 import pytest
 from argon2 import PasswordHasher
 
-from modeler_service.desk import open_desk
+from blindopt import wire
+from blindopt.client import VendorClient
+from modeler_service.context import open_desk
 from modeler_service.settings import Settings
-from shared import wire
-from shared.client import VendorClient
-from shared.serving import users_cli
+from service_kit.cli import users
 from tests.plain_browser import Browser
 
 PASSWORD = "correct horse battery staple"
@@ -23,7 +23,7 @@ def service(make_service, tmp_path_factory):
     cheap = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1).hash(PASSWORD)
     with open_desk(Settings(data_dir=made.data)) as desk:
         for role in ROLES:
-            desk.database.write(lambda db, role=role: users_cli.add_user(db, desk, role, role, cheap))
+            desk.database.write(lambda db, role=role: users.add_user(db, desk, role, role, cheap))
     return made.start()
 
 

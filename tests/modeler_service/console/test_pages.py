@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from modeler_service import app as modeler_app
-from modeler_service import exporting
 from modeler_service.settings import Settings
+from modeler_service.use_cases import exports
 
 
 @pytest.mark.parametrize("role", ["vendor", "viewer"])
@@ -42,7 +42,7 @@ def _cookie(person):
 def test_without_pyarrow_there_is_a_word_in_place_of_the_link(people, service, ended, monkeypatch):
     """In this process, on what the service keeps: there pyarrow can be taken away."""
     service.stop()
-    monkeypatch.setattr(exporting, "has_parquet", lambda: False)
+    monkeypatch.setattr(exports, "has_parquet", lambda: False)
     app = modeler_app.build(Settings(data_dir=service.data))
 
     async def look(path):

@@ -1,0 +1,180 @@
+"""What a modeler with a grant may ask: the study, its candidates, and measurements by row."""
+
+import re
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Query, Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Route
+
+from blindopt import wire
+from blindopt.errors import RangeNotSatisfiable
+from blindopt.formats.npy_files import MEDIA_TYPE
+from curator_service.routes.common import CuratorDep, QueryId, StudyId, of_own_study
+from curator_service.use_cases.curator import Curator
+from service_kit.identity.tokens import Principal
+from service_kit.web.dependencies import (
+    IdempotencyKey,
+    PageSize,
+    PageToken,
+    allowed,
+    answer,
+    asked,
+    body_of,
+    page_of,
+    permitted,
+)
+from service_kit.web.problems import documented
+
+router = APIRouter(prefix="/v1/studies/{study_id}", tags=["exchange"], dependencies=[Depends(of_own_study)])
+_QUERIES = re.compile(r"/v1/studies/(std_[0-9a-f]{16})/queries")
+_RANGE = re.compile(r"bytes=(?:(\d{1,18})-(\d{0,18})|-(\d{1,18}))")
+
+
+@router.get(
+    "",
+    response_model=wire.StudyView | wire.StudyOwnerView,
+    responses=documented(),
+    dependencies=[allowed("owner", "modeler")],
+    operation_id="get_study",
+)
+def study(request: Request, study_id: StudyId, curator: CuratorDep) -> wire.StudyView | wire.StudyOwnerView:
+    """The study: to a modeler what it may know, to the owner all of it."""
+    if request.state.principal.role == "owner":
+        view = curator.studies.one(study_id)
+        return view.model_copy(update={"progress": curator.releases.progress(study_id)})
+    return curator.exchange.study(request.state.principal, study_id)
+
+
+@router.get(
+    "/candidates",
+    response_class=FileResponse,
+    responses={
+        200: {"content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}},
+        206: {"content": {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}, "description": "A range."},
+        304: {"description": "The ETag in If-None-Match is that of the candidates."},
+        **documented(416),
+    },
+    dependencies=[allowed("modeler")],
+    operation_id="get_candidates",
+)
+def candidates(
+    request: Request,
+    study_id: StudyId,
+    curator: CuratorDep,
+    range_: Annotated[str | None, Header(alias="Range", description="One range of bytes: bytes=first-last.")] = None,
+    if_range: Annotated[str | None, Header(description="ETag: the range counts only while it is this.")] = None,
+    if_none_match: Annotated[str | None, Header(description="ETags that the client has: 304 if it is one.")] = None,
+) -> Response:
+    """Z as a float64 npy file in a secret row order. ETag is its SHA-256; one Range at a time."""
+    path, digest = curator.exchange.candidates(study_id)
+    headers = {"ETag": f'"sha256-{digest}"', "Cache-Control": "private, no-cache", "Accept-Ranges": "bytes"}
+    if _matches(if_none_match or "", headers["ETag"]):
+        return Response(status_code=304, headers=headers)
+    if (range_ or "").startswith("bytes=") and if_range in (None, headers["ETag"]):
+        _check_range(range_ or "", path.stat().st_size)
+    else:  # not ours to serve (RFC 9110, section 14.2)
+        request.scope["headers"] = [pair for pair in request.scope["headers"] if pair[0] not in (b"range", b"if-range")]
+    return FileResponse(path, headers=headers, media_type=MEDIA_TYPE)
+
+
+def _matches(wanted: str, etag: str) -> bool:
+    tags = [tag.strip().removeprefix("W/") for tag in wanted.split(",")]
+    return "*" in tags or etag in tags
+
+
+def _check_range(wanted: str, size: int) -> None:
+    """RangeNotSatisfiable for anything but one range within the file."""
+    match = _RANGE.fullmatch(wanted)
+    start = int(match[1]) if match and match[1] else 0
+    end = int(match[2]) if match and match[2] else size
+    if match is None or start >= size or end < start or (match[3] and int(match[3]) == 0):
+        raise RangeNotSatisfiable(f"ask for one range within the file's {size} bytes: bytes=first-last", size)
+
+
+@router.post(
+    "/queries",
+    status_code=201,
+    response_model=wire.QueryReply,
+    responses={
+        202: {"model": wire.QueryPending, "description": "Charged; somebody must measure first."},
+        **documented(409),
+    },
+    dependencies=[allowed("modeler")],
+    operation_id="ask",
+)
+async def ask(study_id: StudyId, query: wire.QueryRequest, idempotency_key: IdempotencyKey = None) -> Response:
+    """Measure rows of Z and release what was measured: charged first, stored before it leaves.
+
+    Where people or a system of the owner's measure, 202: ask for the query's answer with `wait`.
+    """
+    raise AssertionError("documented here, answered by `_ask`")
+
+
+async def _ask(request: Request) -> Response:
+    """The busiest route, without FastAPI's solving of dependencies, which costs as much as the exchange."""
+    study_id: str = request.path_params["study_id"]
+    request.state.route = "/v1/studies/{study_id}/queries"
+    await of_own_study(request, study_id)
+    permitted(request.state.principal, "modeler")
+    query = await body_of(request, wire.QueryRequest)
+    told = await asked(request, request.headers.get("idempotency-key"))
+    curator: Curator = request.app.state.curator
+    pace = getattr(request.state, "pace", None)
+    return answer(request, await curator.exchange.ask(told, study_id, query, pace))
+
+
+def period_of(curator: Curator, method: str, path: str, principal: Principal) -> float | None:
+    """The period in seconds that every reply to a query of the study keeps, from its arrival; None: at once."""
+    match = _QUERIES.fullmatch(path)
+    if method != "POST" or match is None or principal.study_id not in (None, match[1]):
+        return None
+    return curator.exchange.period_s(match[1])
+
+
+HOT = Route("/v1/studies/{study_id}/queries", _ask, methods=["POST"])
+
+
+@router.get(
+    "/queries/{query_id}",
+    response_model=wire.QueryReply,
+    responses={
+        202: {"model": wire.QueryPending, "description": "Not measured yet. This reply is in neither log."},
+        **documented(409),
+    },
+    dependencies=[allowed("modeler")],
+    operation_id="get_query",
+)
+async def query(
+    request: Request,
+    study_id: StudyId,
+    query_id: QueryId,
+    curator: CuratorDep,
+    wait: Annotated[float, Query(ge=0, le=60, description="Seconds to wait for an answer.")] = 0.0,
+    version: Annotated[
+        int, Query(ge=1, lt=2**53, description="Wait for this version or a later one: more than 1 is a correction.")
+    ] = 1,
+) -> Response:
+    """The latest answer of a query: the same bytes for a version, whenever it is asked."""
+    who = request.state.principal
+    found = await curator.exchange.query(who, study_id, query_id, wait_s=wait, version=version)
+    return Response(found.body, found.status, media_type="application/json")
+
+
+@router.get(
+    "/revisions",
+    response_model=wire.RevisionPage,
+    responses=documented(),
+    dependencies=[allowed("modeler")],
+    operation_id="list_revisions",
+)
+def revisions(
+    request: Request, study_id: StudyId, curator: CuratorDep, page_size: PageSize = 50, page_token: PageToken = None
+) -> wire.RevisionPage:
+    """Answers to queries that were pending, and corrections, in the order in which this grant got them.
+
+    `page_token` is the seq of the last one that you know.
+    """
+    found = curator.exchange.revisions(request.state.principal, int(page_token or 0), page_size + 1)
+    shown, token = page_of(found, page_size, lambda revision: revision.seq)
+    return wire.RevisionPage(revisions=shown, next_page_token=token)

@@ -1,0 +1,1 @@
+"""What studies and tunings have spent."""

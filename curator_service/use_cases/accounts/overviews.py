@@ -1,0 +1,121 @@
+"""What the owner's people look at before they act: a draft that is not made yet, and what studies have spent."""
+
+from collections import Counter
+from typing import Any
+
+from blindopt import wire
+from curator_service import store
+from curator_service.privacy import accounting
+from curator_service.privacy.answers import concrete_answers
+from curator_service.privacy.guarantees import guarantee, not_protected
+from curator_service.privacy.ledger import Prices, text
+from curator_service.release.registry import mechanism_of
+from curator_service.store import ledger as lines
+from curator_service.use_cases.studies.advisories import standing
+from curator_service.use_cases.studies.datasets import dataset_view
+from curator_service.use_cases.studies.releases import meanings
+from curator_service.use_cases.studies.studies import check_fit
+from service_kit.context.desk import Desk
+from service_kit.store.base import moment
+from service_kit.store.database import Connection
+
+
+class Overviews:
+    """Reads alone: nothing is stored, charged or drawn."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def check(self, spec: wire.StudyCreate) -> wire.StudyCheck:
+        """What a draft would promise and cost. Raises Invalid where it cannot be made."""
+        with self._desk.database.read() as db:
+            check_fit(spec, dataset_view(store.find(db, store.datasets, spec.dataset_id)))
+            now = standing(db, spec, None)
+        mechanism, withdrawn = mechanism_of(spec, now.release), now.withdrawn is not None
+        return wire.StudyCheck(
+            mechanism=mechanism.name,
+            why=now.why,
+            status="withdrawn" if withdrawn else mechanism.status,
+            guarantee=guarantee(spec, now.withdrawn, now.release),
+            not_protected=not_protected(spec, now.release, withdrawn=withdrawn),
+            noise_sd=mechanism.noise(len(spec.features)).sd,
+            features=meanings(spec, mechanism, withdrawn=withdrawn),
+            answers=concrete_answers(spec.answers).mechanism,
+            price=accounting.price(spec, now.release, withdrawn=withdrawn),
+        )
+
+    def account(self, study_id: str) -> wire.StudyAccount:
+        """What a study has spent. Raises NotFound."""
+        with self._desk.database.read() as db:
+            return _account(db, store.find(db, store.studies, study_id))
+
+    def accounts(self, after: int, limit: int) -> list[tuple[int, wire.StudyAccount]]:
+        """The same of all studies, with their sequence numbers."""
+        with self._desk.database.read() as db:
+            return [(row.seq, _account(db, row)) for row in store.page(db, store.studies, after=after, limit=limit)]
+
+    def curve(self, study_id: str, points: int) -> wire.LedgerCurve:
+        """What a study had spent with at most so many lines of its ledger, evenly chosen."""
+        with self._desk.database.read() as db:
+            prices = _prices(db, store.find(db, store.studies, study_id))
+            count, chosen = lines.thinned(db, study_id, points)
+        bounded = prices.release_bounded and prices.answers_bounded
+        return wire.LedgerCurve(
+            lines=count,
+            points=[
+                wire.LedgerPoint(
+                    line=row.line,
+                    at=moment(row.created_at),
+                    total_epsilon=text(row.total) if bounded else None,
+                    total_plays=row.total_plays,
+                )
+                for row in chosen
+            ],
+        )
+
+    def histogram(self, study_id: str) -> wire.ExposureHistogram:
+        """How often the rows of a study were measured. Raises NotFound."""
+        with self._desk.database.read() as db:
+            row = store.find(db, store.studies, study_id)
+            n = int(store.find(db, store.datasets, row.dataset_id).rows)
+            counts: Counter[int] = Counter()
+            for _, plays, rows in lines.asked_rows(db, study_id):
+                counts[plays] += rows
+        if never := n - sum(counts.values()):
+            counts[0] += never
+        return wire.ExposureHistogram(
+            counts=[wire.RowsAsked(plays=plays, rows=rows) for plays, rows in sorted(counts.items())]
+        )
+
+
+def _prices(db: Connection, row: Any) -> Prices:
+    spec = wire.StudyCreate.model_validate_json(row.spec)
+    release = store.release_of(db, row.id)
+    report = wire.ReleaseReport.model_validate_json(release.report) if release else None
+    return Prices.of(spec, withdrawn=standing(db, spec, report).withdrawn is not None)
+
+
+def _account(db: Connection, row: Any) -> wire.StudyAccount:
+    spec, prices = wire.StudyCreate.model_validate_json(row.spec), _prices(db, row)
+    now, most = lines.balance(db, row.id), lines.most_spent(db, row.id)
+    bounded = prices.release_bounded and prices.answers_bounded
+    if spec.privacy_unit == "answer":
+        of_row = max(now.release, prices.answer if now.plays else 0)
+    else:
+        of_row = now.release + most
+    return wire.StudyAccount(
+        study_id=row.id,
+        dataset_id=row.dataset_id,
+        name=spec.name,
+        state=row.state,
+        created_at=moment(row.created_at),
+        opened_at=moment(row.opened_at) if row.opened_at else None,
+        mechanism=spec.release.mechanism,
+        measurement=spec.measurement.source,
+        privacy_unit=spec.privacy_unit,
+        budget=spec.budget,
+        release_epsilon=text(now.release) if prices.release_bounded else None,
+        row_epsilon=text(of_row) if bounded else None,
+        total_epsilon=text(now.total) if bounded else None,
+        total_plays=now.plays,
+    )

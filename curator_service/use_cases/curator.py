@@ -1,0 +1,98 @@
+"""All of the curator's use cases, wired."""
+
+from blindopt import wire
+from curator_service import store
+from curator_service.privacy.loading import Loading
+from curator_service.settings import Settings
+from curator_service.store import forecasts, tunings
+from curator_service.use_cases.accounts.accounts import Accounts
+from curator_service.use_cases.accounts.overviews import Overviews
+from curator_service.use_cases.inbox.deadlines import Overdue
+from curator_service.use_cases.inbox.events import Streams
+from curator_service.use_cases.inbox.inbox import Inbox
+from curator_service.use_cases.inbox.webhook_measurer import Measurers
+from curator_service.use_cases.integrity.countersignatures import Witnesses
+from curator_service.use_cases.jobs.forecasts import Forecasts
+from curator_service.use_cases.jobs.tunings import Tunings
+from curator_service.use_cases.queries.answer_versions import Versions
+from curator_service.use_cases.queries.queries import Exchanges
+from curator_service.use_cases.queries.wakeups import Bells
+from curator_service.use_cases.studies.advisories import Advisories
+from curator_service.use_cases.studies.datasets import Datasets
+from curator_service.use_cases.studies.grants import Grants
+from curator_service.use_cases.studies.release_cache import ReleasedStudies
+from curator_service.use_cases.studies.releases import Releases
+from curator_service.use_cases.studies.studies import Studies
+from curator_service.vault import Vault
+from service_kit.context.desk import Desk
+from service_kit.store.base import states
+from service_kit.store.database import Connection
+
+
+class Curator:
+    """Everything that may see a raw row. Safe to call from several threads."""
+
+    def __init__(self, desk: Desk, vault: Vault, settings: Settings) -> None:
+        self.desk = desk
+        with desk.database.read() as db:
+            vault.keep_only(store.with_files(db))
+        self.limits = wire.Limits(rows_per_query=settings.query_rows_max, plays_per_row=settings.query_plays_max)
+        self.datasets = Datasets(desk, vault, settings)
+        self.studies = Studies(desk, settings)
+        self.advisories = Advisories(desk)
+        self.releases = Releases(desk, vault)
+        self.grants = Grants(desk)
+        self.bells = Bells()
+        released = ReleasedStudies(vault)
+        versions = Versions(desk, released, self.bells)
+        self.exchange = Exchanges(desk, vault, self.limits, released, self.bells)
+        self.inbox = Inbox(desk, released, versions, self.bells)
+        self.streams = Streams(self.inbox, self.bells)
+        self.overdue = Overdue(desk, self.inbox, versions, self.bells)
+        self.measurers = Measurers(desk, self.inbox, self.bells, settings)
+        self.accounts = Accounts(desk, vault)
+        self.overviews = Overviews(desk)
+        self.witnesses = Witnesses(desk)
+        self.forecasts = Forecasts(desk, vault, settings)
+        self.tunings = Tunings(desk, vault, settings)
+        self._loading = Loading()
+
+    def jobs(self) -> dict[str, dict[str, int]]:
+        """How many jobs of each kind are in each state."""
+        with self.desk.database.read() as db:
+            return {"tuning": states(db, tunings.tunings), "forecast": states(db, forecasts.forecasts)}
+
+    def under_way(self) -> wire.JobList:
+        """Releases, forecasts and tunings that have not ended."""
+        with self.desk.database.read() as db:
+            jobs = [
+                wire.JobView(kind="release", id=study, study_id=study, name=_name(db, study), progress=share)
+                for study, share in self.releases.under_way().items()
+            ]
+            for row, share in self.forecasts.under_way(db):
+                name = _name(db, row.study_id)
+                view = wire.JobView(kind="forecast", id=row.id, study_id=row.study_id, name=name, progress=share)
+                jobs.append(view)
+            for row, share in self.tunings.under_way(db):
+                name = wire.TuningCreate.model_validate_json(row.spec).name
+                jobs.append(wire.JobView(kind="tuning", id=row.id, study_id=None, name=name, progress=share))
+        return wire.JobList(jobs=jobs)
+
+    def start(self) -> None:
+        """Begin what runs beside the requests, on the running event loop's behalf."""
+        self.bells.attach()
+        self.overdue.start()
+        self.measurers.start()
+        self._loading.start()
+
+    def close(self) -> None:
+        """Stop what runs beside the requests."""
+        self._loading.close()
+        self.measurers.close()
+        self.overdue.close()
+        self.forecasts.close()
+        self.tunings.close()
+
+
+def _name(db: Connection, study_id: str) -> str:
+    return wire.StudyCreate.model_validate_json(store.find(db, store.studies, study_id).spec).name

@@ -1,0 +1,1 @@
+"""Measurements by people and by the owner's systems."""

@@ -1,0 +1,313 @@
+"""The owner's own system measures: it is called with a record inside the owner's network, signed, and answers.
+
+What is left to do, and when, is in the database: a restart goes on. A retry carries the same idempotency key, so that
+work is not done twice. Each call is made like the first: to the address of the settings, looked up anew, and no other.
+What the system does not measure for days stays in the inbox, where people can.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any, Literal
+
+from blindopt import wire
+from blindopt.client import WebhookClient
+from blindopt.errors import BlindoptError, ProtocolViolated, StateConflict, Unreachable
+from curator_service.settings import Settings
+from curator_service.store import inbox as table
+from curator_service.use_cases.inbox import webhook_messages
+from curator_service.use_cases.inbox.circuit_breaker import RESPECTED_SECONDS, Circuit, chance, wait_after
+from curator_service.use_cases.inbox.inbox import Inbox, system_of
+from curator_service.use_cases.queries import measurement_entries
+from curator_service.use_cases.queries.measurement_entries import Told
+from curator_service.use_cases.queries.wakeups import INBOX, Bells
+from curator_service.use_cases.studies.studies import NO_MEASURER
+from service_kit.context.desk import Asked, Desk, Effect
+from service_kit.store import audit_log
+from service_kit.store.base import moment, stamp
+from service_kit.store.database import Connection, StoreFault
+from service_kit.store.stored_replies import StoredReply
+
+log = logging.getLogger("blindopt.measurers")
+AT_ONCE = 4
+ATTEMPTS_MIN = 3  # of a measurement that is old already when its turn comes
+_OF_BODY = (400, 409, 413, 415, 422)
+"""Statuses that speak of one measurement. Any other that is no success is the system's own trouble."""
+REPLY_MAX_BYTES = 64 << 10
+CLOSE_SECONDS = 1.0
+AGAIN_SECONDS = 1.0
+LOOK_SECONDS = 60.0
+GIVEN_UP_AT_ONCE = 1_000
+SECRET_MIN = 32
+
+
+def client_of(settings: Settings) -> WebhookClient | None:
+    """The owner's system that the settings name, or None. Raises StateConflict for a key that is too short."""
+    if settings.measurer_url is None or settings.measurer_secret_file is None:
+        return None
+    key = settings.measurer_secret_file.read_bytes().strip()
+    if len(key) < SECRET_MIN:
+        raise StateConflict(f"the key in MEASURER_SECRET_FILE must have {SECRET_MIN} characters or more")
+    return WebhookClient(
+        settings.measurer_url,
+        key,
+        timeout_s=settings.measurer_timeout_seconds,
+        verify=True if settings.measurer_ca is None else str(settings.measurer_ca),
+        reply_max_bytes=REPLY_MAX_BYTES,
+    )
+
+
+class Measurers:
+    """A few threads that ask the owner's system for what is open. Logs tell ids, never a value."""
+
+    def __init__(self, desk: Desk, inbox: Inbox, bells: Bells, settings: Settings) -> None:
+        self._desk = desk
+        self._inbox = inbox
+        self._settings = settings
+        self._clients = threading.local()  # each thread has its own
+        self._tried_for = timedelta(hours=settings.measurer_hours)
+        self._changed = threading.Condition()
+        self._rings = 0
+        self._under_way: set[str] = set()
+        self._circuit = Circuit()
+        self._look_seconds = min(LOOK_SECONDS, max(1.0, self._tried_for.total_seconds() / 10))
+        self._old_at = datetime.min.replace(tzinfo=UTC)
+        self._closing = False
+        self._threads = [
+            threading.Thread(target=self._serve, daemon=True, name=f"measurer-{k}") for k in range(AT_ONCE)
+        ]
+        bells.also(INBOX, self._look_again)
+
+    def start(self) -> None:
+        """Go on with what is open, each at its time."""
+        if self._settings.measurer_url is not None:
+            for thread in self._threads:
+                thread.start()
+
+    def close(self) -> None:
+        """Ask no more. What is under way is asked again at the next start, under the same key."""
+        self._closing = True
+        self._look_again()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(CLOSE_SECONDS)
+
+    def _look_again(self) -> None:
+        with self._changed:
+            self._rings += 1
+            self._changed.notify_all()
+
+    # --- what people see, and ask -------------------------------------------------------------------
+
+    def system(self) -> wire.MeasuringSystem:
+        """How the owner's system does, and how much is to be asked of it."""
+        with self._desk.database.read() as db:
+            counts = table.count_asking(db)
+        with self._changed:
+            failures, problem, at = self._circuit.failures, self._circuit.problem, self._circuit.opens_at
+        state: Literal["none", "asked", "held"] = "asked" if at is None else "held"
+        if self._settings.measurer_url is None:
+            state = "none"
+        return wire.MeasuringSystem(state=state, failures=failures, problem=problem, next_at=at, **counts)
+
+    def try_again(self, asked: Asked, measurement_id: str | None) -> StoredReply:
+        """Ask the system now for one measurement, or for all that wait for it or were given up.
+
+        Raises StateConflict where there is no system, or it does not measure this one.
+        """
+        self._desk.key_of(asked)
+        if self._settings.measurer_url is None:
+            raise StateConflict(NO_MEASURER)
+
+        def effect(db: Connection) -> Effect:
+            now = stamp(self._desk.clock())
+            if measurement_id is None:
+                count = table.try_again(db, now, limit=wire.MEASUREMENTS_MAX)
+                details: dict[str, Any] = {"measurements": count}
+            else:
+                _check_asked(table.one_view(db, measurement_id))
+                count = table.try_one_again(db, now, measurement_id)
+                details = {"measurements": count, "measurement_id": measurement_id}
+            return Effect(wire.TriedAgain(measurements=count), "measurement.tried_again", details, 200)
+
+        with self._changed:  # first: nothing that is tried again is given up before it was
+            self._circuit.hurry(self._desk.clock())
+        reply = self._desk.once(asked, effect)
+        self._look_again()
+        return reply
+
+    # --- the work ---------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while not self._closing:
+            try:
+                identity = self._next()
+            except Exception as error:  # the database is going down, or worse
+                self._fault("", error)
+                time.sleep(AGAIN_SECONDS)
+                continue
+            if identity is None:
+                return
+            try:
+                self._ask(identity)
+            except (BlindoptError, StoreFault):  # the database cannot be written: asked again, under the same key
+                time.sleep(AGAIN_SECONDS)
+            except Exception as error:  # its text may quote a value
+                self._fault(identity, error)
+                time.sleep(AGAIN_SECONDS)
+            finally:
+                with self._changed:
+                    self._under_way.discard(identity)
+                    self._circuit.ended(identity)
+
+    def _fault(self, identity: str, error: Exception) -> None:
+        if not self._closing:
+            log.error("fault", extra={"fields": {"measurement_id": identity, "kind": type(error).__name__}})
+
+    def _next(self) -> str | None:
+        """The next measurement to ask for, once it is its time; None at the end."""
+        while not self._closing:
+            with self._changed:
+                rings = self._rings
+                identity, seconds = self._due()
+            if identity is not None:
+                return identity
+            self._give_up_old()
+            with self._changed:
+                self._changed.wait_for(partial(self._is_rung, rings), seconds)
+        return None
+
+    def _is_rung(self, rings: int) -> bool:
+        return self._closing or self._rings != rings
+
+    def _due(self) -> tuple[str | None, float]:
+        """A measurement that may be asked for now, or the seconds until it is worth while to look again."""
+        now, opens_at = self._desk.clock(), self._circuit.opens_at
+        if self._circuit.may_call(now):
+            with self._desk.database.read() as db:
+                due = table.to_post(db, stamp(now), limit=AT_ONCE + 1)
+                first = table.next_post(db, stamp(now))
+            for identity in due:
+                if identity not in self._under_way:
+                    self._under_way.add(identity)
+                    self._circuit.call(identity)
+                    return identity, 0.0
+            later = None if first is None else moment(first)
+        else:
+            later = opens_at if opens_at is not None and opens_at > now else None
+        most = self._look_seconds if opens_at is not None else LOOK_SECONDS
+        if later is None:  # somebody who is under way rings
+            return None, most
+        return None, min(max((later - now).total_seconds(), 0.01), most)
+
+    def _give_up_old(self) -> None:
+        """While the system is down, nobody asks it for what is too old: leave that to people."""
+        now = self._desk.clock()
+        with self._changed:
+            problem = self._circuit.problem
+            if problem is None or not self._circuit.is_open(now) or now < self._old_at:
+                return
+            self._old_at = now + timedelta(seconds=self._look_seconds)
+        before, old = stamp(now - self._tried_for), [0] * GIVEN_UP_AT_ONCE
+        while len(old) == GIVEN_UP_AT_ONCE and not self._closing:  # in parts: others write, too
+            with self._desk.database.read() as db:
+                old = table.old_posts(db, before, limit=GIVEN_UP_AT_ONCE)
+            if old:
+                log.warning("given up", extra={"fields": {"measurements": len(old)}})
+                self._desk.database.write(partial(table.give_up, places=old, problem=problem))
+                self._inbox.changed([])
+
+    def _client(self) -> WebhookClient:
+        if (client := getattr(self._clients, "client", None)) is None:
+            client = self._clients.client = client_of(self._settings)
+        assert client is not None, "nothing is asked where no system is named"
+        return client
+
+    def _ask(self, identity: str) -> None:
+        with self._desk.database.read() as db:
+            row = table.one_view(db, identity)
+        if row.state != "open":
+            return
+        body = webhook_messages.body_of(self._inbox.one(identity))
+        try:
+            called = self._client().call(body, key=identity, at=int(time.time()))
+        except (Unreachable, ProtocolViolated) as error:  # nothing came, or more than is read
+            self._failed(row, str(error), of_system=isinstance(error, Unreachable))
+            return
+        if called.status not in (200, 202):
+            problem, of_system = f"the other party answered {called.status}", called.status not in _OF_BODY
+            self._failed(row, problem, of_system=of_system, retry_after_s=called.retry_after_s)
+            return
+        try:
+            told = None if called.status == 202 else self._read(identity, row.study_id, called.body)
+        except ProtocolViolated as error:
+            self._failed(row, str(error), of_system=False)
+            return
+        self._succeeded()
+        if told is None:  # it tells later
+            self._note(identity, row.attempts + 1, None, None)
+            return
+        try:
+            self._desk.database.write(partial(self._take, query_id=row.query_id, told=told))
+        except StateConflict:  # somebody told it meanwhile, or it is told no more
+            self._note(identity, row.attempts + 1, None, None)
+            return
+        self._inbox.changed([row.query_id])
+
+    def _succeeded(self) -> None:
+        with self._changed:
+            was_open = self._circuit.opens_at is not None
+            self._circuit.succeeded()
+        if was_open:
+            log.info("the measurer is back")
+            self._look_again()
+
+    def _take(self, db: Connection, query_id: str, told: Told) -> None:
+        act: measurement_entries.Act = "decline" if told.value is None else "answer"
+        _, details = self._inbox.enter(db, query_id, act, [told], measurement_entries.SYSTEM)
+        kind = "measurement.answered" if told.value is not None else "measurement.declined"
+        audit_log.append(db, kind, actor=measurement_entries.SYSTEM.actor, now=self._desk.clock(), details=details)
+
+    def _read(self, identity: str, study_id: str, reply: bytes) -> Told:
+        """What a reply tells. Raises ProtocolViolated, in words that do not quote it."""
+        told = webhook_messages.told_of(identity, reply)
+        if told.value is not None and (fault := self._inbox.fault_of(study_id, told.value)) is not None:
+            raise ProtocolViolated(f'"value" {fault}')
+        return told
+
+    def _failed(self, row: Any, problem: str, *, of_system: bool, retry_after_s: float | None = None) -> None:
+        """Note what was wrong, and when to ask again; ``of_system``: whether it would have been for any measurement."""
+        now, attempts = self._desk.clock(), row.attempts + 1
+        if not of_system:
+            self._succeeded()
+        with self._changed:
+            self._circuit.ended(row.id)
+            if of_system:
+                self._circuit.failed(now, problem, retry_after_s)
+            enough = attempts >= ATTEMPTS_MIN or self._circuit.is_open(now)
+        fields = {"measurement_id": row.id, "attempts": attempts}
+        if enough and now - moment(row.created_at) >= self._tried_for:
+            log.warning("given up", extra={"fields": fields})
+            self._note(row.id, attempts, None, problem)
+            self._inbox.changed([])
+            return
+        log.info("not measured", extra={"fields": fields})
+        seconds = max(wait_after(attempts, chance()), min(retry_after_s or 0.0, RESPECTED_SECONDS))
+        self._note(row.id, attempts, stamp(now + timedelta(seconds=seconds)), problem)
+
+    def _note(self, identity: str, attempts: int, next_at: str | None, problem: str | None) -> None:
+        change: Callable[[Connection], None] = partial(
+            table.attempted, identity=identity, attempts=attempts, next_at=next_at, problem=problem
+        )
+        self._desk.database.write(change)
+
+
+def _check_asked(row: Any) -> None:
+    """Raises StateConflict where there is nothing to ask the owner's system about a measurement."""
+    if row.state != "open":
+        raise StateConflict(f"the measurement is {row.state}: there is nothing to ask")
+    if system_of(row) is None:
+        raise StateConflict("no system measures this one: answer or decline it")

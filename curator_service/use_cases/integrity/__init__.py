@@ -1,0 +1,1 @@
+"""Checks of the tables against the audit log, and the modelers' countersignatures, restores."""

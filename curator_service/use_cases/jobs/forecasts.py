@@ -1,0 +1,205 @@
+"""Forecasts of quality: jobs for the owner, one at a time, each in a process of its own."""
+
+import json
+import secrets
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from blindopt import wire
+from blindopt.arrays import Matrix
+from blindopt.errors import Invalid, StateConflict
+from curator_service import store
+from curator_service.forecasts.cells import ROWS_MIN, cells_of
+from curator_service.forecasts.worker import Job, News, Worker
+from curator_service.privacy import entropy
+from curator_service.settings import Settings
+from curator_service.store import forecasts as table
+from curator_service.use_cases import notices
+from curator_service.use_cases.jobs.jobs import Jobs
+from curator_service.use_cases.studies.advisories import names
+from curator_service.vault import Vault, new_id
+from service_kit.context.desk import Asked, Desk, Effect
+from service_kit.store.base import moment, stamp
+from service_kit.store.database import Connection
+from service_kit.store.stored_replies import StoredReply
+
+_POINTS = TypeAdapter(list[wire.ForecastPoint])
+
+
+class Forecasts(Jobs):
+    """At most one forecast runs, others wait in their order. What it finds out is shown to the owner alone.
+
+    One that a crash or a shutdown interrupted is ``failed`` from the next start on. Logs tell ids and how it
+    ended, never what was found.
+    """
+
+    noun = "forecast"
+    stopped = "the curator was stopped before this forecast was done: ask for it again"
+    _table = table
+
+    def __init__(self, desk: Desk, vault: Vault, settings: Settings) -> None:
+        self._vault = vault
+        self._waiting_max = settings.forecasts_waiting_max
+        super().__init__(desk, settings.forecast_seconds_max)
+
+    # --- what the owner asks ----------------------------------------------------------------------
+
+    def start(self, asked: Asked, study_id: str, forecast: wire.ForecastCreate) -> StoredReply:
+        """Queue a forecast. Raises Invalid where it cannot be made, StateConflict where too many wait."""
+        self._desk.key_of(asked)
+        checked = self._check(study_id, forecast)
+        begun: str | None = None
+
+        def effect(db: Connection) -> Effect:
+            nonlocal begun
+            if _study(db, study_id)[0] != checked:
+                raise StateConflict("the draft was changed since you asked: look at it again, and ask once more")
+            if table.count_running(db) > self._waiting_max:
+                raise StateConflict(
+                    f"{self._waiting_max} forecasts wait already: let one end, or cancel one, before you ask for more"
+                )
+            identity = new_id("fct")
+            store.insert(
+                db,
+                table.forecasts,
+                id=identity,
+                study_id=study_id,
+                state="running",
+                spec=forecast.model_dump_json(),
+                progress=0.0,
+                points="[]",
+                created_at=stamp(self._desk.clock()),
+            )
+            begun = identity
+            details = {
+                "study_id": study_id,
+                "forecast_id": identity,
+                "levels": len(forecast.epsilons),
+                "mechanisms": len(forecast.mechanisms),
+                "functions": forecast.functions,
+                "queries": forecast.queries,
+                "rows": forecast.rows,
+            }
+            return Effect(self._view(table.find(db, identity)), "forecast.started", details, 202)
+
+        reply = self._desk.once(asked, effect)
+        if begun is not None and not reply.replayed:
+            self._submit(begun)
+        return reply
+
+    def one(self, study_id: str, identity: str) -> wire.ForecastView:
+        """A forecast of a study. Raises NotFound."""
+        with self._desk.database.read() as db:
+            return self._view(table.find(db, identity, study_id))
+
+    def page(self, study_id: str, after: int, limit: int) -> list[tuple[int, wire.ForecastView]]:
+        """Forecasts of a study with their sequence numbers."""
+        with self._desk.database.read() as db:
+            store.find(db, store.studies, study_id)
+            return [(row.seq, self._view(row)) for row in table.page(db, study_id, after=after, limit=limit)]
+
+    def cancel(self, asked: Asked, study_id: str, identity: str) -> StoredReply:
+        """End a forecast now. Raises StateConflict if it ended by itself."""
+
+        def effect(db: Connection) -> Effect:
+            row = table.find(db, identity, study_id)
+            if row.state not in ("running", "cancelled"):
+                raise StateConflict("the forecast has ended already")
+            if row.state == "running":
+                self._end(db, identity, state="cancelled")
+            view = self._view(table.find(db, identity))
+            return Effect(view, "forecast.cancelled", {"study_id": study_id, "forecast_id": identity}, 200)
+
+        reply = self._desk.once(asked, effect)
+        self._kill(identity)
+        return reply
+
+    def _check(self, study_id: str, forecast: wire.ForecastCreate) -> wire.StudyCreate:
+        """The study that the forecast can be made of."""
+        # Before the transaction: calibrating many mechanisms takes long.
+        with self._desk.database.read() as db:
+            (study, rows), withdrawn = _study(db, study_id), names(db)
+        cells_of(study, forecast, withdrawn)
+        if rows < ROWS_MIN:
+            raise Invalid(f"a forecast needs a dataset of {ROWS_MIN} rows or more")
+        return study
+
+    def _view(self, row: Any) -> wire.ForecastView:
+        progress = self._progress.get(row.id, row.progress) if row.state == "running" else row.progress
+        return wire.ForecastView(
+            id=row.id,
+            study_id=row.study_id,
+            state=row.state,
+            progress=progress,
+            created_at=moment(row.created_at),
+            ended_at=moment(row.ended_at) if row.ended_at else None,
+            problem=row.problem,
+            spec=wire.ForecastCreate.model_validate_json(row.spec),
+            points=_POINTS.validate_json(row.points),
+        )
+
+    # --- the work ---------------------------------------------------------------------------------
+
+    def _work(self, identity: str) -> dict[str, Any] | None:
+        """Run one forecast; how it ended, or None where it had ended before."""
+        with self._desk.database.read() as db:
+            row = table.find(db, identity)
+            (study, _), withdrawn = _study(db, row.study_id), sorted(names(db))
+        if row.state != "running":
+            return None
+        asked = wire.ForecastCreate.model_validate_json(row.spec)
+        values = self._sample(study, asked.rows)
+        job = Job(study=study, asked=asked, n=len(values), seed=secrets.randbits(63), withdrawn=withdrawn)
+        worker = Worker()
+        last: News | None = None
+        try:
+            with self._running(identity, worker) as late:
+                for news in worker.work(job, values):
+                    if news.progress is not None:
+                        self._progress[identity] = news.progress
+                    last = news
+        finally:
+            status = worker.end()
+        return self._ending(last, late=late.is_set(), status=status)
+
+    def _ending(self, last: News | None, *, late: bool, status: int) -> dict[str, Any]:
+        if last is not None and last.points is not None:
+            points = _POINTS.dump_json(last.points).decode()
+            return {"state": "completed", "points": points, "progress": 1.0}
+        if last is not None and last.problem is not None:
+            return {"state": "failed", "problem": last.problem}
+        if late:
+            return {
+                "state": "failed",
+                "problem": (
+                    f"it took longer than {self._seconds_max} s (FORECAST_SECONDS_MAX): "
+                    "ask for fewer rows, functions, queries or levels"
+                ),
+            }
+        return {
+            "state": "failed",
+            "problem": f"its process ended with status {status}; if memory was short, ask for fewer rows",
+        }
+
+    def _sample(self, study: wire.StudyCreate, most: int) -> Matrix:
+        """The features' raw columns of up to ``most`` records, chosen at random."""
+        with self._desk.database.read() as db:
+            names = [c["name"] for c in json.loads(store.find(db, store.datasets, study.dataset_id).columns)]
+        values = self._vault.dataset(study.dataset_id)
+        chosen = entropy.sample(len(values), min(most, len(values)))
+        places = [names.index(feature.column) for feature in study.features]
+        sampled: Matrix = values[chosen][:, places]
+        return sampled
+
+    def _notify(self, db: Connection, row: Any) -> None:
+        notices.forecast_ended(db, self._desk.outbox, row)
+
+    def _told(self, row: Any) -> dict[str, Any]:
+        return {"study_id": row.study_id}
+
+
+def _study(db: Connection, study_id: str) -> tuple[wire.StudyCreate, int]:
+    """A study, and how many rows its dataset has."""
+    study = wire.StudyCreate.model_validate_json(store.find(db, store.studies, study_id).spec)
+    return study, int(store.find(db, store.datasets, study.dataset_id).rows)

@@ -1,0 +1,183 @@
+"""Long work for the owner: jobs, one at a time, each in a process of its own."""
+
+import logging
+import queue
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from blindopt.errors import BlindoptError
+from curator_service.child import Child
+from service_kit.context.desk import Desk
+from service_kit.store import audit_log
+from service_kit.store.base import stamp
+from service_kit.store.database import Connection, StoreFault
+
+log = logging.getLogger("blindopt.jobs")
+CLOSE_SECONDS = 5.0
+AGAIN_SECONDS = 1.0
+REST_SECONDS = 10.0
+
+
+class JobTable(Protocol):
+    """What a table of jobs offers: a job is ``running`` until it has ended, for good."""
+
+    def find(self, db: Connection, identity: str) -> Any: ...
+    def running(self, db: Connection) -> list[str]: ...
+    def end(self, db: Connection, identity: str, **values: Any) -> bool: ...
+
+
+class Jobs(ABC):
+    """At most one job runs, others wait in their order.
+
+    One that a crash or a shutdown interrupted is ``failed`` from the next start on. Logs tell ids and how it ended,
+    never what was found.
+    """
+
+    noun = ""
+    stopped = ""
+    """Why a job failed that was interrupted, and what to do."""
+    _table: JobTable
+
+    def __init__(self, desk: Desk, seconds_max: int) -> None:
+        self._desk = desk
+        self._seconds_max = seconds_max
+        self._progress: dict[str, float] = {}
+        self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._current: tuple[str, Child] | None = None
+        self._closing = threading.Event()
+        # A daemon: a process that is not closed in order must not wait for a job.
+        self._thread = threading.Thread(target=self._serve, daemon=True, name=f"{self.noun}s")
+        self._begun = False
+        desk.database.write(self._recover)
+
+    def _recover(self, db: Connection) -> None:
+        for identity in self._table.running(db):
+            self._settle(db, identity, state="failed", problem=self.stopped)
+
+    def close(self) -> None:
+        """Stop the work, now. What has not ended is told as failed at the next start."""
+        self._closing.set()
+        with self._lock:
+            if self._current is not None:
+                self._current[1].kill()
+        self._queue.put(None)
+        with self._lock:
+            begun = self._begun
+        if begun:
+            self._thread.join(CLOSE_SECONDS)
+
+    def under_way(self, db: Connection) -> list[tuple[Any, float]]:
+        """Rows of those that have not ended, in their order, and the share of each that is done."""
+        rows = [self._table.find(db, identity) for identity in self._table.running(db)]
+        return [(row, self._progress.get(row.id, row.progress)) for row in rows]
+
+    # --- for those who are a kind of job ------------------------------------------------------------
+
+    def _submit(self, identity: str) -> None:
+        """Queue a stored job; the first one begins the thread: by then the database has its event loop."""
+        self._queue.put(identity)
+        with self._lock:
+            if not self._begun and not self._closing.is_set():
+                self._begun = True
+                self._thread.start()
+
+    @abstractmethod
+    def _work(self, identity: str) -> dict[str, Any] | None:
+        """Do one job; how it ended, or None where it had ended before."""
+
+    @abstractmethod
+    def _told(self, row: Any) -> dict[str, Any]:
+        """What the log tells of a job that has ended, besides its id and its state; ``row``: of its table."""
+
+    @abstractmethod
+    def _notify(self, db: Connection, row: Any) -> None:
+        """Tell by webhook that a job has ended by itself; ``row``: of its table."""
+
+    def _rest(self) -> None:
+        """Let go of what is kept for the next job: none has come for a while."""
+        return
+
+    # --- the work ---------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        while (identity := self._next()) is not None and not self._closing.is_set():
+            try:
+                ending = self._work(identity)
+            except BlindoptError as error:
+                ending = {"state": "failed", "problem": str(error)}
+            except Exception as error:  # its text may quote a value
+                told = {f"{self.noun}_id": identity, "kind": type(error).__name__}
+                log.error("fault", extra={"fields": told})
+                ending = {"state": "failed", "problem": f"a fault on our side ({type(error).__name__}): ask again"}
+            if ending is not None and not self._closing.is_set():
+                self._keep(identity, ending)
+            self._progress.pop(identity, None)
+
+    def _next(self) -> str | None:
+        """The next job, once there is one; None at a shutdown."""
+        try:
+            return self._queue.get(timeout=REST_SECONDS)
+        except queue.Empty:
+            self._rest()
+            return self._queue.get()
+
+    @contextmanager
+    def _running(self, identity: str, worker: Child) -> Iterator[threading.Event]:
+        """While the worker works on a job: it is killed where that takes too long, is cancelled, or at a shutdown.
+
+        The event is set where it took too long. Whoever made the worker ends it.
+        """
+        late = threading.Event()
+
+        def too_late() -> None:
+            late.set()
+            worker.kill()
+
+        timer = threading.Timer(self._seconds_max, too_late)
+        timer.daemon = True
+        timer.start()
+        try:
+            with self._lock:
+                self._current = identity, worker
+            if self._closing.is_set() or not self._is_running(identity):
+                worker.kill()  # since we looked
+            yield late
+        finally:
+            timer.cancel()
+            with self._lock:
+                self._current = None
+
+    def _kill(self, identity: str) -> None:
+        """End the process of a job, if it is this one's turn."""
+        with self._lock:
+            if self._current is not None and self._current[0] == identity:
+                self._current[1].kill()
+
+    def _is_running(self, identity: str) -> bool:
+        with self._desk.database.read() as db:
+            return bool(self._table.find(db, identity).state == "running")
+
+    def _keep(self, identity: str, ending: dict[str, Any]) -> None:
+        """Store an end, once the database can be written: a job never runs for ever."""
+        while not self._closing.is_set():
+            try:
+                self._desk.database.write(lambda db: self._settle(db, identity, **ending))
+                return
+            except (BlindoptError, StoreFault):
+                self._closing.wait(AGAIN_SECONDS)
+
+    def _settle(self, db: Connection, identity: str, **told: Any) -> None:
+        """End a job, unless it has ended, and log that it did."""
+        if self._end(db, identity, **told):
+            row = self._table.find(db, identity)
+            details = {**self._told(row), f"{self.noun}_id": identity, "state": told["state"]}
+            audit_log.append(db, f"{self.noun}.ended", actor="curator", now=self._desk.clock(), details=details)
+            self._notify(db, row)
+
+    def _end(self, db: Connection, identity: str, **told: Any) -> bool:
+        progress = {"progress": self._progress[identity]} if identity in self._progress else {}
+        return self._table.end(db, identity, ended_at=stamp(self._desk.clock()), **(progress | told))

@@ -1,0 +1,361 @@
+"""Private tuning of hyper-parameters: jobs for the owner, charged before anything is scored or drawn."""
+
+import json
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from typing import Any
+
+from blindopt import wire
+from blindopt.arrays import Vector
+from blindopt.errors import BudgetExhausted, Busy, Invalid, NotFound, StateConflict, TuningFailed, TuningImpossible
+from curator_service import store
+from curator_service.privacy.ledger import exact
+from curator_service.scoring import logistic, problems
+from curator_service.scoring.worker import Ended, Job, News, Scorer, Source, Worker, plan_light
+from curator_service.settings import Settings
+from curator_service.store import tunings as table
+from curator_service.use_cases import notices
+from curator_service.use_cases.accounts import tuning_accounts
+from curator_service.use_cases.jobs.jobs import Jobs
+from curator_service.vault import Vault, new_id
+from service_kit.context.desk import Asked, Desk, Effect
+from service_kit.store.base import moment, stamp
+from service_kit.store.database import Connection
+from service_kit.store.stored_replies import StoredReply
+
+SECRET_MIN = 32
+_WAIT_SECONDS = 1.0
+NO_SCORER = "this curator has no scorer: set SCORER_URL and SCORER_SECRET_FILE where it runs"
+
+
+class Tunings(Jobs):
+    """At most one tuning runs, others wait in their order. Only what its method releases leaves its process.
+
+    A tuning draws at most once: one that was interrupted is ``failed`` from the next start on, its charge stays spent,
+    and whoever wants its result asks, and pays, for another one. What is stored is stored before it is told.
+    """
+
+    noun = "tuning"
+    stopped = "the curator was stopped before this tuning was done: ask for it again; what it was charged stays spent"
+    _table = table
+
+    def __init__(self, desk: Desk, vault: Vault, settings: Settings) -> None:
+        self._vault = vault
+        self._waiting_max = settings.tunings_waiting_max
+        self._plan_seconds_max = settings.tuning_plan_seconds_max
+        self._scorer = scorer_of(settings)
+        self._planning = threading.Lock()
+        self._worker: Worker | None = None
+        super().__init__(desk, settings.tuning_seconds_max)
+
+    # --- what the owner asks ----------------------------------------------------------------------
+
+    def preview(self, asked: wire.TuningCreate) -> wire.TuningReport:
+        """What a tuning would cost, promise and be expected to find; charges nothing and looks at nothing private.
+
+        Raises Invalid and TuningImpossible where it cannot be run.
+        """
+        job = self._job("tun_", asked)
+        report = self._planned(job)
+        with self._desk.database.read() as db:
+            dataset = store.find(db, store.datasets, asked.validation_dataset_id)
+            return _with_account(report, tuning_accounts.open_account(db, dataset), asked.caps)
+
+    def start(self, asked: Asked, tuning: wire.TuningCreate) -> StoredReply:
+        """Charge a tuning and queue it. Raises what ``preview`` raises, BudgetExhausted, and StateConflict."""
+        if (found := self._desk.earlier(asked)) is not None:
+            return found
+        identity = new_id("tun")
+        report = self._planned(self._job(identity, tuning))
+        refusals: list[BudgetExhausted] = []
+
+        def work(db: Connection) -> StoredReply | None:
+            self._desk.check_live(db, asked.principal)
+            if (found := self._desk.stored(db, asked)) is not None:
+                return found
+            if table.count_running(db) > self._waiting_max:
+                raise StateConflict(
+                    f"{self._waiting_max} tunings wait already: let one end, or cancel one, before you ask for more"
+                )
+            dataset = store.find(db, store.datasets, tuning.validation_dataset_id)
+            account = tuning_accounts.open_account(db, dataset)
+            cost = report.epsilon, report.delta
+            refusal = tuning_accounts.charge(db, self._desk, asked, dataset, identity, tuning.caps, cost)
+            if refusal is not None:
+                refusals.append(refusal)
+                return None
+            told = _with_account(report, account, tuning.caps)
+            return self._desk.settle(db, asked, self._add(db, identity, tuning, told, dataset))
+
+        reply = self._desk.database.write(work)
+        if reply is None:
+            raise refusals[0]
+        if not reply.replayed:
+            self._submit(identity)
+        return reply
+
+    def _add(
+        self, db: Connection, identity: str, tuning: wire.TuningCreate, report: wire.TuningReport, dataset: Any
+    ) -> Effect:
+        spec, salt = tuning.model_dump_json(), secrets.token_hex(16)
+        store.insert(
+            db,
+            table.tunings,
+            id=identity,
+            dataset_id=dataset.id,
+            state="running",
+            spec=spec,
+            report=report.model_dump_json(),
+            progress=0.0,
+            salt=salt,
+            created_at=stamp(self._desk.clock()),
+        )
+        details = {
+            "tuning_id": identity,
+            "dataset_id": dataset.id,
+            "account": table.account_name(db, dataset),
+            "method": report.method,
+            "epsilon": report.epsilon,
+            "delta": report.delta,
+            "cap_epsilon": tuning.caps.epsilon,
+            "cap_delta": repr(tuning.caps.delta),
+            "spec_sha256": tuning_accounts.digest(spec, salt),
+        }
+        return Effect(self._view(table.find(db, identity)), "tuning.started", details, 202)
+
+    def one(self, identity: str) -> wire.TuningView:
+        """A tuning. Raises NotFound."""
+        with self._desk.database.read() as db:
+            return self._view(table.find(db, identity))
+
+    def page(self, after: int, limit: int) -> list[tuple[int, wire.TuningView]]:
+        """Tunings with their sequence numbers."""
+        with self._desk.database.read() as db:
+            return [(row.seq, self._view(row)) for row in table.page(db, after=after, limit=limit)]
+
+    def ledger(self, dataset_id: str, after: int, limit: int) -> tuple[list[wire.TuningCharge], wire.TuningLedger]:
+        """Lines of the account of a dataset's file, and a page without lines that has the totals."""
+        with self._desk.database.read() as db:
+            charges, now = tuning_accounts.ledger(db, dataset_id, after, limit)
+        totals = {"total_epsilon": exact(now.epsilon), "total_delta": exact(now.delta)}
+        return charges, wire.TuningLedger(charges=[], next_page_token=None, **totals)
+
+    def cancel(self, asked: Asked, identity: str) -> StoredReply:
+        """End a tuning now; what it was charged stays spent. Raises StateConflict if it ended by itself."""
+
+        def effect(db: Connection) -> Effect:
+            state = table.find(db, identity).state
+            if state not in ("running", "cancelled"):
+                raise StateConflict("the tuning has ended already")
+            kind, details = "tuning.cancelled", {"tuning_id": identity}
+            if state == "running":
+                self._end(db, identity, state="cancelled")
+            return Effect(self._view(table.find(db, identity)), kind, details, 200)
+
+        reply = self._desk.once(asked, effect)
+        self._kill(identity)
+        return reply
+
+    def close(self) -> None:
+        """Stop the work, now. What has not ended is told as failed at the next start."""
+        super().close()
+        self._rest()
+
+    def _view(self, row: Any) -> wire.TuningView:
+        ended = None if row.outcome is None else Ended.model_validate_json(row.outcome)
+        return wire.TuningView(
+            id=row.id,
+            name=(spec := wire.TuningCreate.model_validate_json(row.spec)).name,
+            validation_dataset_id=row.dataset_id,
+            state=row.state,
+            progress=self._progress.get(row.id, row.progress) if row.state == "running" else row.progress,
+            created_at=moment(row.created_at),
+            ended_at=moment(row.ended_at) if row.ended_at else None,
+            problem=row.problem,
+            spec=spec,
+            report=wire.TuningReport.model_validate_json(row.report),
+            result=None if ended is None else ended.result,
+            clipped=None if ended is None else ended.clipped,
+            evaluations=None if ended is None else ended.evaluations,
+        )
+
+    # --- what is public of it -----------------------------------------------------------------------
+
+    def _job(self, identity: str, asked: wire.TuningCreate, charged: tuple[str, str] | None = None) -> Job:
+        """A tuning as its process takes it. Raises Invalid where its datasets do not fit; nothing private is read."""
+        problems.check(asked)
+        score = asked.score
+        with self._desk.database.read() as db:
+            validation = _dataset(db, "validation_dataset_id", asked.validation_dataset_id)
+            job = Job(tuning_id=identity, asked=asked, m=validation.rows, charged=charged)
+            if isinstance(score, wire.HttpScore):
+                if self._scorer is None:
+                    raise Invalid(NO_SCORER, [{"field": "score.kind", "message": NO_SCORER}])
+                return job.model_copy(update={"scorer": self._scorer})
+            training = _dataset(db, "score.training_dataset_id", score.training_dataset_id)
+        if not training.public:
+            message = "must be a dataset that was declared public: trained weights are protected by nothing"
+            raise Invalid("the training dataset is not public", [_fault("score.training_dataset_id", message)])
+        if training.sha256 == validation.sha256:  # then trained weights are not public, and change with a record
+            message = "is the validation dataset, or the same file: train on other, public records"
+            fault = _fault("score.training_dataset_id", message)
+            raise Invalid("training and validation records are the same", [fault])
+        logistic.check_trainer()
+        named = (training, "training"), (validation, "validation")
+        sources = [self._source(dataset, score, name) for dataset, name in named]
+        self._check_classes(sources[0], score)
+        return job.model_copy(update={"training": sources[0], "validation": sources[1]})
+
+    def _source(self, dataset: Any, score: wire.LogisticScore, named: str) -> Source:
+        known = [column["name"] for column in json.loads(dataset.columns)]
+        wanted = [(f"score.features.{j}.column", f.column) for j, f in enumerate(score.features)]
+        wanted.append(("score.label", score.label))
+        message = f"the {named} dataset has no such column: name columns that both datasets have"
+        if faults := [_fault(field, message) for field, name in wanted if name not in known]:
+            raise Invalid("the columns do not fit the datasets", faults)
+        return Source(file=self._vault.records(dataset.id), places=[known.index(name) for _, name in wanted])
+
+    def _check_classes(self, training: Source, score: wire.LogisticScore) -> None:
+        labels: Vector = self._vault.dataset(score.training_dataset_id)[:, training.places[-1]]
+        above = int((labels > score.threshold).sum())
+        if not 0 < above < len(labels):
+            message = "all training records are of one class by this threshold: nothing can be trained"
+            raise Invalid("the training dataset has one class", [_fault("score.threshold", message)])
+
+    def _planned(self, job: Job) -> wire.TuningReport:
+        """The report of a plan, from a process of its own where it takes long. Raises TuningImpossible, Busy."""
+        if problems.is_light(job.asked):
+            return plan_light(job.asked, job.m)
+        with self._turn():
+            worker, late, last = Worker(), threading.Event(), News()
+
+            def too_late() -> None:
+                late.set()
+                worker.kill()
+
+            timer = threading.Timer(self._plan_seconds_max, too_late)
+            timer.daemon = True
+            timer.start()
+            try:
+                for news in worker.work(job):
+                    last = news
+            finally:
+                timer.cancel()
+                worker.end()
+        if last.report is not None:
+            return last.report
+        if late.is_set():
+            raise TuningImpossible(
+                f"its plan took longer than {self._plan_seconds_max} s (TUNING_PLAN_SECONDS_MAX): ask for a smaller "
+                "grid, or fewer evaluations or simulated pairs"
+            )
+        told = last.impossible or last.problem or "its plan could not be made: memory may be short"
+        raise TuningImpossible(told, last.field)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One such plan at a time: each takes a processor and the memory of a process."""
+        if not self._planning.acquire(timeout=_WAIT_SECONDS):
+            raise Busy("another tuning is being planned, and one is planned at a time: try again", seconds=5)
+        try:
+            yield
+        finally:
+            self._planning.release()
+
+    # --- the work ---------------------------------------------------------------------------------
+
+    def _work(self, identity: str) -> dict[str, Any] | None:
+        """Run one tuning; how it ended, or None where it had ended before."""
+        with self._desk.database.read() as db:
+            row = table.find(db, identity)
+        if row.state != "running":
+            return None
+        report = wire.TuningReport.model_validate_json(row.report)
+        asked = wire.TuningCreate.model_validate_json(row.spec)
+        try:
+            job = self._job(identity, asked, (report.epsilon, report.delta))
+        except Invalid as error:  # settings or the machine have changed since it was charged
+            raise TuningFailed(str(error)) from None
+        worker, last, status = self._worker or Worker(), News(), None
+        self._worker = None
+        try:
+            with self._running(identity, worker) as late:
+                for news in worker.work(job):
+                    if news.progress is not None:
+                        self._progress[identity] = news.progress
+                    last = news
+            if last.ended is not None and not worker.killed:  # the next one is spared the start of a process
+                self._worker = worker
+        finally:
+            if self._worker is None:  # what it still tells, should it live, is of this tuning and not of the next one
+                status = worker.end()
+        return self._ending(last, late=late.is_set(), status=status)
+
+    def _ending(self, last: News, *, late: bool, status: int | None) -> dict[str, Any]:
+        if last.ended is not None:
+            return {
+                "state": "completed",
+                "outcome": last.ended.model_dump_json(),
+                "progress": 1.0,
+            }
+        if (problem := last.problem or last.impossible) is None:
+            problem = f"its process ended with status {status}; if memory was short, use fewer records"
+            if late:
+                problem = f"it took longer than {self._seconds_max} s (TUNING_SECONDS_MAX)"
+        return {"state": "failed", "problem": f"{problem}; what it was charged stays spent"}
+
+    def _rest(self) -> None:
+        if self._worker is not None:
+            self._worker.end()
+            self._worker = None
+
+    def _notify(self, db: Connection, row: Any) -> None:
+        notices.tuning_ended(db, self._desk.outbox, row)
+
+    def _told(self, row: Any) -> dict[str, Any]:
+        return {"outcome_sha256": tuning_accounts.digest(row.outcome, row.salt)}
+
+
+def scorer_of(settings: Settings) -> Scorer | None:
+    """The scorer that the settings name, or None. Raises StateConflict for a key that is too short."""
+    if settings.scorer_url is None or settings.scorer_secret_file is None:
+        return None
+    key = settings.scorer_secret_file.read_bytes().strip()
+    if len(key) < SECRET_MIN:
+        raise StateConflict(f"the key in SCORER_SECRET_FILE must have {SECRET_MIN} characters or more")
+    return Scorer(
+        url=settings.scorer_url,
+        key=key.hex(),
+        ca=None if settings.scorer_ca is None else str(settings.scorer_ca),
+        timeout_s=settings.scorer_timeout_seconds,
+        attempts=settings.scorer_attempts,
+    )
+
+
+def _fault(field: str, message: str) -> dict[str, object]:
+    return {"field": field, "message": message}
+
+
+def _dataset(db: Connection, field: str, identity: str) -> Any:
+    try:
+        found = store.find(db, store.datasets, identity)
+    except NotFound:
+        raise Invalid("there is no such dataset", [_fault(field, "there is no such dataset")]) from None
+    if found.archived_at is not None:
+        raise StateConflict(f"{field}: the dataset is archived")
+    return found
+
+
+def _with_account(report: wire.TuningReport, account: table.Account, caps: wire.TuningCaps) -> wire.TuningReport:
+    """The report with what the validation file has spent, and under which caps."""
+    bound = tuning_accounts.lowered(account, caps)
+    told = {
+        "spent_epsilon": exact(account.epsilon),
+        "spent_delta": exact(account.delta),
+        "cap_epsilon": exact(bound.cap_epsilon or Decimal(0)),
+        "cap_delta": exact(bound.cap_delta or Decimal(0)),
+    }
+    return report.model_copy(update=told)

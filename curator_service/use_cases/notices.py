@@ -1,0 +1,71 @@
+"""What the curator tells its owner by webhook: ids and counts, from the history of requests alone.
+
+Of work on the records it tells that it ended, never how: that may depend on them. A release is told as open or draft
+since every modeler with a grant can see which.
+"""
+
+from typing import Any, Literal
+
+from blindopt import wire
+from curator_service.privacy.ledger import Charge, units
+from curator_service.store.tunings import Account
+from service_kit.context.outbox import Outbox
+from service_kit.store.database import Connection
+
+_PERCENT = 80
+
+
+def pending(db: Connection, outbox: Outbox, study_id: str, query_id: str, measurements: int) -> None:
+    """A query waits for people or a system of the owner's."""
+    subject = wire.NoticeSubject(study_id=study_id, query_id=query_id)
+    outbox.tell(db, "query_pending", subject, wire.NoticeCounts(measurements=measurements))
+
+
+def spent(db: Connection, outbox: Outbox, study_id: str, spec: wire.StudyCreate, charges: list[Charge]) -> None:
+    """Charges were added: tell each cap of the study that is spent to 80 %, once.
+
+    Where answers compose by row, epsilon_per_row is told for the first row that comes so far, without its number.
+    """
+    if not outbox.tells("budget_80") or not charges:
+        return
+    budget, after = spec.budget, charges[-1].after
+    of_rows = max(charge.row_after.total for charge in charges) if spec.privacy_unit == "row" else 0
+    _near(db, outbox, "epsilon_per_row", after.release + of_rows, _units(budget.epsilon_per_row), study_id=study_id)
+    _near(db, outbox, "epsilon_total", after.total, _units(budget.epsilon_total), study_id=study_id)
+    _near(db, outbox, "queries", after.plays, budget.queries, study_id=study_id)
+
+
+def tuning_spent(db: Connection, outbox: Outbox, dataset_id: str, account: Account) -> None:
+    """A tuning was charged: the same for the caps of its file's account; ``dataset_id`` is the account's name."""
+    if outbox.tells("budget_80"):
+        _near(db, outbox, "epsilon", account.epsilon, account.cap_epsilon, dataset_id=dataset_id)
+        _near(db, outbox, "delta", account.delta, account.cap_delta, dataset_id=dataset_id)
+
+
+def _units(cap: str | None) -> int | None:
+    return None if cap is None else units(cap)
+
+
+def _near(db: Connection, outbox: Outbox, cap: str, amount: Any, limit: Any, **whose: str) -> None:
+    """Tell a cap that is spent to 80 %; both in the same exact numbers."""
+    if not limit or 100 * amount < _PERCENT * limit:
+        return
+    subject = wire.NoticeSubject.model_validate({"cap": cap, **whose})
+    (name,) = whose.values()
+    counts = wire.NoticeCounts(percent=int(100 * amount // limit))
+    outbox.tell(db, "budget_80", subject, counts, once=f"budget_80 {name} {cap}")
+
+
+def release_ended(db: Connection, outbox: Outbox, study_id: str, state: Literal["open", "draft"]) -> None:
+    """A release was published, or was not made."""
+    outbox.tell(db, "release_ended", wire.NoticeSubject(study_id=study_id, state=state))
+
+
+def forecast_ended(db: Connection, outbox: Outbox, row: Any) -> None:
+    """A forecast has completed or failed; ``row``: of its table."""
+    outbox.tell(db, "forecast_ended", wire.NoticeSubject(study_id=row.study_id, forecast_id=row.id))
+
+
+def tuning_ended(db: Connection, outbox: Outbox, row: Any) -> None:
+    """A tuning has completed or failed; ``row``: of its table."""
+    outbox.tell(db, "tuning_ended", wire.NoticeSubject(tuning_id=row.id))

@@ -1,0 +1,1 @@
+"""A modeler's queries and the answers to them."""

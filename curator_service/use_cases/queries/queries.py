@@ -1,0 +1,332 @@
+"""What a modeler may do with a study: look at it, fetch its candidates, ask for measurements."""
+
+import asyncio
+import secrets
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from blindopt import wire
+from blindopt.errors import BudgetExhausted, Invalid, NotFound, RateLimited, StillRunning, StudyNotOpen, UnknownRow
+from curator_service import store
+from curator_service.measurement.column import is_exact, measure
+from curator_service.privacy import ledger
+from curator_service.privacy.answers import concrete_answers
+from curator_service.privacy.guarantees import guarantee, not_protected
+from curator_service.release.registry import mechanism_of
+from curator_service.store import inbox as inbox_table
+from curator_service.store import ledger as lines
+from curator_service.use_cases import notices
+from curator_service.use_cases.queries import measurement_entries
+from curator_service.use_cases.queries.wakeups import INBOX, Bells
+from curator_service.use_cases.studies.advisories import standing
+from curator_service.use_cases.studies.release_cache import Released, ReleasedStudies
+from curator_service.vault import Vault, new_id
+from service_kit.context.desk import Asked, Desk, Effect
+from service_kit.identity.tokens import Principal
+from service_kit.store import audit_log, stored_replies
+from service_kit.store.base import moment, stamp
+from service_kit.store.database import Connection
+from service_kit.store.stored_replies import StoredReply
+from service_kit.web.reply_pacing import Pace
+
+WAITS_MAX = 256
+"""Looks at pending queries that one grant may have waiting at once."""
+
+
+class Exchanges:
+    """The modeler's requests. Nothing it is told depends on the data but n, Z and the answers."""
+
+    def __init__(self, desk: Desk, vault: Vault, limits: wire.Limits, studies: ReleasedStudies, bells: Bells) -> None:
+        self._desk = desk
+        self._vault = vault
+        self._limits = limits
+        self._studies = studies
+        self._bells = bells
+        self._periods: dict[str, float | None] = {}
+        self._under_way: set[tuple[str, str]] = set()
+        self._waits: Counter[str] = Counter()
+
+    def study(self, principal: Principal, identity: str) -> wire.StudyView:
+        """All that a modeler may know of a study. StudyNotOpen before the release."""
+        with self._desk.database.read() as db:
+            released, state = self._studies.of(db, identity), store.state_of(db, identity)
+            now = standing(db, released.spec, released.report)
+        spec, mechanism = released.spec, mechanism_of(released.spec, now.release)
+        status: wire.Status = "withdrawn" if now.withdrawn is not None else mechanism.status
+        claims = now.release if status == "sound" and not isinstance(now.release, wire.IdentityRelease) else None
+        return wire.StudyView(
+            id=identity,
+            state="closed" if state == "closed" else "open",
+            n=released.n,
+            r=released.r,
+            release_id=released.id,
+            release_sha256=released.sha256,
+            mechanism=mechanism.name,
+            status=status,
+            epsilon=claims.epsilon if claims else None,
+            delta=getattr(claims, "delta", None),
+            sensitivity=claims.sensitivity if claims else None,
+            noise=mechanism.noise(len(spec.features)),
+            answers=concrete_answers(spec.answers),
+            privacy_unit=spec.privacy_unit,
+            budget=spec.budget,
+            grant_id=principal.id,
+            log_key=self._desk.signer.verifier.vkey,
+            direction=spec.measurement.direction,
+            measurement_source=spec.measurement.source,
+            measurement_noise_variance=spec.measurement.noise_variance,
+            kernel=spec.kernel,
+            limits=self._limits,
+            reply_after_ms=spec.reply_after_ms,
+            guarantee=guarantee(spec, now.withdrawn, now.release),
+            not_protected=not_protected(spec, now.release, withdrawn=now.withdrawn is not None),
+        )
+
+    def candidates(self, identity: str) -> tuple[Path, str]:
+        """The file of Z and its digest."""
+        with self._desk.database.read() as db:
+            released = self._studies.of(db, identity)
+        return self._vault.candidates(released.id), released.sha256
+
+    def period_s(self, identity: str) -> float | None:
+        """The study's ``reply_after_ms`` in seconds; None where it has none, or is not there."""
+        if identity not in self._periods:
+            try:
+                with self._desk.database.read() as db:
+                    spec = wire.StudyCreate.model_validate_json(store.find(db, store.studies, identity).spec)
+            except NotFound:
+                return None
+            self._periods[identity] = None if spec.reply_after_ms is None else spec.reply_after_ms / 1000
+        return self._periods[identity]
+
+    async def ask(
+        self, asked: Asked, identity: str, request: wire.QueryRequest, pace: Pace | None = None
+    ) -> StoredReply:
+        """Measure rows: charge and commit, then draw, then store answer and record, then reply.
+
+        What a crash leaves after the charge is taken up by the retry under the same key: one charge, one
+        answer, the same bytes ever after. Where nothing is drawn, charge and answer are one transaction.
+        With a ``pace``, what was drawn is settled half way to the next deadline: neither the reply's moment nor the
+        log tells how long the draw took. Where people or a system must measure, the charge and a pending reply are
+        one transaction. Raises BudgetExhausted, which is recorded and costs nothing.
+        """
+        released = self._check(asked, identity, request)
+        name = asked.principal.id, self._desk.key_of(asked)[0]
+        if name in self._under_way:
+            if (found := self._desk.earlier(asked)) is not None:  # what is under way is a retry, too
+                return found
+            raise StillRunning("the same request is being answered")
+        self._under_way.add(name)
+        try:
+            write = self._desk.database.write_soon
+            if not isinstance(released.spec.measurement, wire.ColumnMeasurement):
+                reply = _or_raise(await write(lambda db: self._answer_later(db, asked, identity, released, request)))
+                self._bells.ring(INBOX)
+                return reply
+            if is_exact(released.spec):
+                exact = self._measured(released, request)
+                return _or_raise(
+                    await write(lambda db: self._answer_at_once(db, asked, identity, released, request, exact))
+                )
+            begun = await write(lambda db: self._begin(db, asked, identity, released, request))
+            if not isinstance(begun, str):
+                return _or_raise(begun)
+            # A draw takes its time: others are not kept waiting.
+            answers = await asyncio.to_thread(self._measured, released, request)
+            if pace is not None:
+                await pace.half_way()
+            return await write(lambda db: self._settle(db, asked, identity, begun, answers))
+        finally:
+            self._under_way.discard(name)
+
+    def _begin(
+        self, db: Connection, asked: Asked, identity: str, released: Released, request: wire.QueryRequest
+    ) -> StoredReply | BudgetExhausted | str:
+        """Charge a query and record it as begun; its id. Or what was answered or refused."""
+        if (found := self._desk.stored(db, asked)) is not None:
+            return found
+        self._desk.check_sound()
+        self._desk.check_live(db, asked.principal)
+        _check_open(db, identity)
+        key, digest = self._desk.key_of(asked)
+        if (begun := store.begun(db, asked.principal.id, key)) is not None:  # a crash came between
+            stored_replies.same_request(begun.request_sha256, digest)
+            return str(begun.id)
+        rows = [(item.row, item.plays) for item in request.rows]
+        now = self._desk.clock()
+        try:
+            charges = ledger.charge_answers(
+                released.spec, lines.balance(db, identity), rows, lines.row_balances(db, identity, [r for r, _ in rows])
+            )
+        except BudgetExhausted as refusal:
+            self._refuse(db, asked, identity, released.spec, rows, refusal)
+            return refusal
+        query_id = new_id("qry")
+        lines.add(db, identity, "answers", charges, query_id=query_id, at=stamp(now))
+        notices.spent(db, self._desk.outbox, identity, released.spec, charges)
+        store.begin_query(
+            db,
+            id=query_id,
+            study_id=identity,
+            grant_id=asked.principal.id,
+            idempotency_key=key,
+            request_sha256=digest,
+            request=request.model_dump_json(),
+            created_at=stamp(now),
+        )
+        cost = ledger.text(sum(charge.cost for charge in charges))
+        details = {"study_id": identity, "query_id": query_id, "epsilon": cost, "rows": [list(row) for row in rows]}
+        audit_log.append(db, "charge", actor=asked.principal.actor, now=now, details=details)
+        return query_id
+
+    def _refuse(
+        self,
+        db: Connection,
+        asked: Asked,
+        identity: str,
+        spec: wire.StudyCreate,
+        rows: list[tuple[int, int]],
+        refusal: BudgetExhausted,
+    ) -> None:
+        now = self._desk.clock()
+        row, prices = refusal.row, ledger.Prices.of(spec)
+        of_cap = [n for r, n in rows if row in (None, r)]
+        cost = sum(map(prices.cost, of_cap))
+        cap = str(refusal.budget["cap"])
+        lines.refuse(db, identity, cap=cap, row=row, plays=sum(of_cap), cost=cost, at=stamp(now))
+        details = {"study_id": identity, **refusal.budget, "rows": [list(row) for row in rows]}
+        audit_log.append(db, "charge.refused", actor=asked.principal.actor, now=now, details=details)
+
+    def _answer_at_once(
+        self,
+        db: Connection,
+        asked: Asked,
+        identity: str,
+        released: Released,
+        request: wire.QueryRequest,
+        answers: list[wire.Answer],
+    ) -> StoredReply | BudgetExhausted:
+        begun = self._begin(db, asked, identity, released, request)
+        return self._settle(db, asked, identity, begun, answers) if isinstance(begun, str) else begun
+
+    def _answer_later(
+        self, db: Connection, asked: Asked, identity: str, released: Released, request: wire.QueryRequest
+    ) -> StoredReply | BudgetExhausted:
+        """Charge a query and ask those who measure, in one transaction."""
+        query_id = self._begin(db, asked, identity, released, request)
+        if not isinstance(query_id, str):
+            return query_id
+        now = self._desk.clock()
+        due_at = measurement_entries.due(released.spec, now)
+        measurement_entries.ask(db, released.spec, query_id, identity, asked.principal.id, request.rows, now)
+        measurements = sum(item.plays for item in request.rows)
+        notices.pending(db, self._desk.outbox, identity, query_id, measurements)
+        reply = wire.QueryPending(id=query_id, study_id=identity, state="pending", created_at=now, due_at=due_at)
+        return self._desk.settle(db, asked, Effect(reply, "exchange", {"query_id": query_id}, 202))
+
+    def _measured(self, released: Released, request: wire.QueryRequest) -> list[wire.Answer]:
+        return measure(released.outcomes([item.row for item in request.rows]), request.rows, released.spec)
+
+    def _settle(
+        self, db: Connection, asked: Asked, identity: str, query_id: str, answers: list[wire.Answer]
+    ) -> StoredReply:
+        _check_open(db, identity)
+        reply = wire.QueryReply(
+            id=query_id,
+            study_id=identity,
+            state="answered",
+            created_at=self._desk.clock(),
+            answers=answers,
+            salt=secrets.token_hex(16),
+        )
+        return self._desk.settle(db, asked, Effect(reply, "exchange", {"query_id": reply.id}))
+
+    async def query(
+        self, principal: Principal, study_id: str, identity: str, *, wait_s: float = 0.0, version: int = 1
+    ) -> StoredReply:
+        """The latest version of a query of one's own, once there is ``version`` or a later one; 202 until then.
+
+        Waits for it up to ``wait_s``, and holds neither a thread nor a connection meanwhile. NotFound for another's,
+        StillRunning for one that a crash interrupted before its answer.
+        """
+        deadline = time.monotonic() + wait_s
+        with self._waiting(principal), self._bells.listening(identity) as event:
+            while True:
+                event.clear()
+                reply = await asyncio.to_thread(self._look, principal, study_id, identity, version)
+                left = deadline - time.monotonic()
+                if reply.status == 200 or not await self._bells.wait(event, left):
+                    return reply
+
+    def _look(self, principal: Principal, study_id: str, identity: str, version: int) -> StoredReply:
+        with self._desk.database.read() as db:
+            self._desk.check_live(db, principal)  # it may have been revoked while it waited
+            row = store.find(db, store.queries, identity)
+            if (row.study_id, row.grant_id) != (study_id, principal.id):
+                raise NotFound("there is no such query")
+            known = inbox_table.inquiry(db, identity)
+            latest = None if known is None else inbox_table.latest(db, identity)
+            found = stored_replies.find(db, row.grant_id, row.idempotency_key, None) if known is None else None
+        if known is None and found is None:
+            raise StillRunning("the query was charged and not answered: send it again under its key")
+        if found is not None and version <= 1:
+            return StoredReply(200, found[0].body)
+        if latest is not None and latest.version >= version:
+            return StoredReply(200, latest.body)
+        if known is not None and known.lost:
+            raise StudyNotOpen("the curator was put back to a backup since: this query gets no answer any more")
+        due_at = None if known is None or known.due_at is None else moment(known.due_at)
+        reply = wire.QueryPending(
+            id=identity, study_id=study_id, state="pending", created_at=moment(row.created_at), due_at=due_at
+        )
+        return StoredReply(202, reply.model_dump_json().encode())
+
+    @contextmanager
+    def _waiting(self, principal: Principal) -> Iterator[None]:
+        """RateLimited for one that waits for too much at once."""
+        if self._waits[principal.id] >= WAITS_MAX:
+            raise RateLimited(1)
+        self._waits[principal.id] += 1
+        try:
+            yield
+        finally:
+            self._waits[principal.id] -= 1
+            if not self._waits[principal.id]:
+                del self._waits[principal.id]
+
+    def revisions(self, principal: Principal, after: int, limit: int) -> list[wire.Revision]:
+        """Versions that a grant was told, in order."""
+        with self._desk.database.read() as db:
+            found = inbox_table.revisions_of(db, principal.id, after=after, limit=limit)
+        return [wire.Revision(seq=row.seq, query_id=row.query_id, version=row.version) for row in found]
+
+    def _check(self, asked: Asked, identity: str, request: wire.QueryRequest) -> Released:
+        """The study that is asked, if the request fits it: public limits alone, before anything is written."""
+        self._desk.key_of(asked)
+        if (released := self._studies.known(identity)) is None:
+            with self._desk.database.read() as db:
+                released = self._studies.of(db, identity)
+        most_rows, most_plays = self._limits.rows_per_query, self._limits.plays_per_row
+        if len(request.rows) > most_rows:
+            raise Invalid(f"a query may ask {most_rows} rows at most", [{"field": "rows", "message": "too many"}])
+        for place, item in enumerate(request.rows):
+            if item.plays > most_plays:
+                fault: dict[str, object] = {"field": f"rows.{place}.plays", "message": "too many"}
+                raise Invalid(f"a row may be played {most_plays} times at most", [fault])
+            if item.row >= released.n:
+                raise UnknownRow(f"rows.{place}.row: the release has rows 0 to {released.n - 1}")
+        return released
+
+
+def _or_raise(outcome: StoredReply | BudgetExhausted) -> StoredReply:
+    if isinstance(outcome, BudgetExhausted):
+        raise outcome  # its record is committed by now
+    return outcome
+
+
+def _check_open(db: Connection, identity: str) -> None:
+    if store.state_of(db, identity) != "open":
+        raise StudyNotOpen("the study is closed: it answers no more queries")

@@ -1,0 +1,1 @@
+"""Datasets, studies from draft to closed, releases, grants."""

@@ -1,0 +1,144 @@
+"""Release mechanisms that turned out to be wrong, and what follows for the studies that used them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from blindopt import wire
+from blindopt.audit.merkle_log import sha256
+from blindopt.errors import Invalid, StateConflict
+from curator_service import store
+from curator_service.privacy.choice import Concrete, as_run, concrete
+from curator_service.release.registry import MECHANISMS
+from curator_service.store import advisories as table
+from curator_service.vault import new_id
+from service_kit.context.desk import Asked, Desk, Effect
+from service_kit.store.base import moment, stamp
+from service_kit.store.database import Connection
+from service_kit.store.stored_replies import StoredReply
+
+
+@dataclass(frozen=True, slots=True)
+class Advisory:
+    """A version of a mechanism that is withdrawn, and since when."""
+
+    id: str
+    mechanism: str
+    version: int
+    reason: str
+    created_at: datetime
+
+
+BUILT_IN: tuple[Advisory, ...] = ()
+"""What this program knows to be wrong by itself. They count like the owner's own, and come first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The release of a study, as it ran or would run, and why it is withdrawn where it is."""
+
+    release: Concrete
+    why: str | None
+    withdrawn: str | None
+
+
+class Advisories:
+    """Withdrawals: each is for good, and of one version."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def withdraw(self, asked: Asked, advisory: wire.AdvisoryCreate) -> StoredReply:
+        """Refuse new releases with a mechanism from now on. Raises Invalid, StateConflict."""
+        faults: list[dict[str, object]] = []
+        if advisory.mechanism not in (known := _versions()):
+            faults.append({"field": "mechanism", "message": "there is no such mechanism: /v1/meta lists them"})
+        elif advisory.version > known[advisory.mechanism]:
+            faults.append({"field": "version", "message": "there is no such version yet: /v1/meta tells the latest"})
+        if faults:
+            raise Invalid("only a mechanism that this curator has can be withdrawn", faults)
+
+        def effect(db: Connection) -> Effect:
+            if (advisory.mechanism, advisory.version) in reasons(db):
+                raise StateConflict("this version of the mechanism is withdrawn already")
+            now = self._desk.clock()
+            one = Advisory(new_id("adv"), advisory.mechanism, advisory.version, advisory.reason, now)
+            told = {"id": one.id, "mechanism": one.mechanism, "version": one.version, "reason": one.reason}
+            store.insert(db, table.advisories, **told, created_at=stamp(now))
+            # The reason may be long, and its words are the owner's: the log has its digest.
+            details = {
+                "advisory_id": one.id,
+                "mechanism": one.mechanism,
+                "version": one.version,
+                "reason_sha256": sha256(one.reason.encode()),
+            }
+            return Effect(_view(db, one), "mechanism.withdrawn", details)
+
+        return self._desk.once(asked, effect)
+
+    def page(self, after: int, limit: int) -> list[tuple[int, wire.AdvisoryView]]:
+        """Advisories with their places, those of the program first."""
+        with self._desk.database.read() as db:
+            found = list(enumerate(_every(db), start=1))
+            return [(place, _view(db, one)) for place, one in found if place > after][:limit]
+
+    def withdrawn(self) -> set[str]:
+        """Mechanisms whose present version is withdrawn."""
+        with self._desk.database.read() as db:
+            return names(db)
+
+
+Reasons = Mapping[tuple[str, int], str]
+
+
+def reasons(db: Connection) -> Reasons:
+    """Why each version of a mechanism is withdrawn, of those that are."""
+    return {(one.mechanism, one.version): one.reason for one in _every(db)}
+
+
+def names(db: Connection) -> set[str]:
+    """Mechanisms whose present version is withdrawn."""
+    return _present(reasons(db))
+
+
+def _present(withdrawn: Reasons) -> set[str]:
+    known = _versions()
+    return {mechanism for mechanism, version in withdrawn if known.get(mechanism) == version}
+
+
+def standing(
+    db: Connection, spec: wire.StudyCreate, report: wire.ReleaseReport | None, withdrawn: Reasons | None = None
+) -> Standing:
+    """The release of a study: what ran where there is a report of it, else what would run today.
+
+    ``withdrawn``: ``reasons``, where the caller knows them.
+    """
+    why_withdrawn = reasons(db) if withdrawn is None else withdrawn
+    if report is not None:
+        release = as_run(spec, report.mechanism)
+        return Standing(release, report.why, why_withdrawn.get((report.mechanism, report.version)))
+    release, why = concrete(spec, _present(why_withdrawn))
+    version = _versions().get(release.mechanism, 0)
+    return Standing(release, why, why_withdrawn.get((release.mechanism, version)))
+
+
+def _versions() -> dict[str, int]:
+    return {mechanism.name: mechanism.version for mechanism in MECHANISMS}
+
+
+def _every(db: Connection) -> list[Advisory]:
+    stored = [
+        Advisory(row.id, row.mechanism, row.version, row.reason, moment(row.created_at)) for row in table.every(db)
+    ]
+    return [*BUILT_IN, *stored]
+
+
+def _view(db: Connection, one: Advisory) -> wire.AdvisoryView:
+    return wire.AdvisoryView(
+        id=one.id,
+        mechanism=one.mechanism,
+        version=one.version,
+        reason=one.reason,
+        created_at=one.created_at,
+        affected=table.affected(db, one.mechanism, one.version),
+    )

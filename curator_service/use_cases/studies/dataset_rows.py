@@ -1,0 +1,43 @@
+"""A study's records as mechanisms, measurements and attacks take them: scaled rows, and the measurement column."""
+
+import json
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindopt import wire
+from blindopt.arrays import Vector
+from curator_service import store
+from curator_service.scaling import ScaledRows
+from curator_service.vault import Vault
+from service_kit.store.database import Connection
+
+
+def scaled_rows(
+    db: Connection, vault: Vault, spec: wire.StudyCreate, order: NDArray[np.int64] | None = None
+) -> ScaledRows:
+    """The features of a study's dataset, in the order of the file or in ``order``."""
+    values = vault.dataset(spec.dataset_id)
+    return ScaledRows(
+        values=values,
+        places=places(db, spec)[0],
+        features=spec.features,
+        order=np.arange(len(values)) if order is None else order,
+    )
+
+
+def outcomes(db: Connection, vault: Vault, spec: wire.StudyCreate) -> Vector | None:
+    """The measurement column (n,) in the order of the file, memory-mapped; None where y is not measured yet."""
+    _, place = places(db, spec)
+    return None if place is None else vault.dataset(spec.dataset_id)[:, place]
+
+
+def places(db: Connection, spec: wire.StudyCreate) -> tuple[list[int], int | None]:
+    """Which columns of its dataset's file a study's features are, and which is its measurement, where one is."""
+    names = _columns(db, spec)
+    y = names.index(spec.measurement.column) if isinstance(spec.measurement, wire.ColumnMeasurement) else None
+    return [names.index(feature.column) for feature in spec.features], y
+
+
+def _columns(db: Connection, spec: wire.StudyCreate) -> list[str]:
+    return [column["name"] for column in json.loads(store.find(db, store.datasets, spec.dataset_id).columns)]

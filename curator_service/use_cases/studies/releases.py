@@ -1,0 +1,244 @@
+"""What a release would be, and the release itself."""
+
+import asyncio
+from dataclasses import asdict, replace
+from typing import Any
+
+from blindopt import wire
+from blindopt.audit.merkle_log import sha256
+from blindopt.errors import MechanismWithdrawn, StateConflict, StillRunning, StorageUnavailable
+from curator_service import store
+from curator_service.privacy import accounting, entropy, ledger
+from curator_service.privacy.guarantees import guarantee, not_protected
+from curator_service.release.mechanism import Assessment, Mechanism
+from curator_service.release.registry import mechanism_of
+from curator_service.scaling import ScaledRows
+from curator_service.store import ledger as lines
+from curator_service.use_cases import notices
+from curator_service.use_cases.studies import attack_preview, dataset_rows
+from curator_service.use_cases.studies.advisories import Standing, standing
+from curator_service.use_cases.studies.studies import owner_view
+from curator_service.vault import Vault, new_id
+from service_kit.context.desk import Asked, Desk, Effect
+from service_kit.store import audit_log
+from service_kit.store.base import stamp
+from service_kit.store.database import Connection
+from service_kit.store.stored_replies import StoredReply
+
+_STOP_SECONDS = 10.0
+
+
+class Releases:
+    """Studies from draft to open.
+
+    A release that a crash interrupted is taken back at the next start: nothing of it was stored or left
+    the house.
+    """
+
+    def __init__(self, desk: Desk, vault: Vault) -> None:
+        self._desk = desk
+        self._vault = vault
+        self._drawing: dict[str, float] = {}
+        self._stopping = False
+        desk.database.write(self._recover)
+
+    def _recover(self, db: Connection) -> None:
+        for row in store.releasing(db):
+            self._abandon(db, row.id, "curator")
+
+    def _log(self, db: Connection, kind: str, actor: str, **details: Any) -> None:
+        audit_log.append(db, kind, actor=actor, now=self._desk.clock(), details=details)
+
+    def preview(self, identity: str) -> wire.ReleaseReport:
+        """What a release would be, and what attackers get from a trial that is thrown away. For the owner alone.
+
+        Changes nothing. Raises ReleaseImpossible, and Busy while another preview is made.
+        """
+        with self._desk.database.read() as db:
+            spec = owner_view(db, identity).spec
+            rows, now = dataset_rows.scaled_rows(db, self._vault, spec), standing(db, spec, None)
+            job = attack_preview.job_of(db, self._vault, spec, now.release)
+        tried = attack_preview.on_draft(job)
+        report = _report(spec, rows, mechanism_of(spec, now.release), now, tried.assessment)
+        return report.model_copy(update={"attacks": tried.findings, "not_tried": tried.left_out})
+
+    def release(self, asked: Asked, identity: str, wanted: wire.ReleaseAsked | None = None) -> StoredReply:
+        """Draw Z and publish it, once in the life of a study; the study is then open.
+
+        StateConflict where the draft is not the one that was ``wanted``.
+        """
+        if (found := self._desk.earlier(asked)) is not None:
+            return found
+        try:
+            spec, now = self._begin_release(asked, identity, wanted)
+        except StateConflict:
+            if (found := self._desk.earlier(asked)) is not None:  # published since we looked
+                return found
+            raise
+        release_id = new_id("rel")
+        try:
+            rows = self._in_secret_order(spec)
+            mechanism = mechanism_of(spec, now.release)
+            drawn = self._vault.begin_release(release_id, rows.n, mechanism.columns(rows.d))
+
+            def told(share: float) -> None:
+                if self._stopping:
+                    raise StorageUnavailable("the service is stopping: nothing was released")
+                self._drawing[identity] = share
+
+            report = _report(spec, rows, mechanism, now, mechanism.draw(rows, drawn, told))
+            del drawn  # closes the memory map before it is read back
+            digest = self._vault.keep_release(release_id, rows.order)
+            return self._desk.once(asked, lambda db: self._publish(db, identity, release_id, digest, report))
+        except BaseException:
+            self._vault.drop(release_id)  # first: it may be what fills the disk
+            self._desk.database.write(lambda db: self._abandon(db, identity, asked.principal.actor))
+            raise
+        finally:
+            self._drawing.pop(identity, None)
+
+    async def stop(self) -> None:
+        """Give up what is being drawn, which may take minutes; each draw looks up about once a second."""
+        self._stopping = True
+        for _ in range(int(_STOP_SECONDS / 0.01)):
+            if not self._drawing:
+                break
+            await asyncio.sleep(0.01)
+
+    def progress(self, identity: str) -> float | None:
+        """Share of the rows that are drawn, while a release is under way."""
+        return self._drawing.get(identity)
+
+    def under_way(self) -> dict[str, float]:
+        """The studies whose releases are being drawn, and that share of each."""
+        return dict(self._drawing)
+
+    def _begin_release(
+        self, asked: Asked, identity: str, wanted: wire.ReleaseAsked | None
+    ) -> tuple[wire.StudyCreate, Standing]:
+        key = f"{asked.principal.id} {self._desk.key_of(asked)[0]}"
+
+        begun = False
+
+        def work(db: Connection) -> tuple[wire.StudyCreate, Standing]:
+            nonlocal begun
+            self._desk.check_live(db, asked.principal)
+            row = store.find(db, store.studies, identity)
+            drawing = identity in self._drawing
+            if drawing and row.releasing_key == key:
+                raise StillRunning("this release is being drawn")
+            if row.state != "draft" and (drawing or row.state != "releasing"):
+                raise StateConflict(f"the study is {row.state}: a study is released once, from its draft")
+            if wanted is not None and wanted.spec_sha256 != sha256(row.spec.encode()):
+                raise StateConflict("the draft was changed since you read it: read it again before you release it")
+            self._abandon(db, identity, "curator")  # one that was given up when not even that could be stored
+            spec = wire.StudyCreate.model_validate_json(row.spec)
+            now = standing(db, spec, None)
+            _refuse_withdrawn(now)
+            self._charge(db, asked, identity, spec)
+            store.change(db, store.studies, identity, state="releasing", releasing_key=key)
+            self._log(db, "release.begun", asked.principal.actor, study_id=identity)
+            self._drawing[identity] = 0.0
+            begun = True
+            return spec, now
+
+        try:
+            return self._desk.database.write(work)
+        except BaseException:
+            if begun:  # and undone: its commit failed
+                self._drawing.pop(identity, None)
+            raise
+
+    def _charge(self, db: Connection, asked: Asked, identity: str, spec: wire.StudyCreate) -> None:
+        """Charge the release to every row, once: what a crash left half drawn was never seen."""
+        if lines.is_released(db, identity):
+            return
+        charge = ledger.charge_release(spec, lines.balance(db, identity))
+        lines.add(db, identity, "release", [charge], query_id=None, at=stamp(self._desk.clock()))
+        notices.spent(db, self._desk.outbox, identity, spec, [charge])
+        cost = ledger.text(charge.cost)
+        self._log(db, "charge", asked.principal.actor, study_id=identity, epsilon=cost, rows="all")
+
+    def _publish(
+        self, db: Connection, identity: str, release_id: str, digest: str, report: wire.ReleaseReport
+    ) -> Effect:
+        _refuse_withdrawn(standing(db, owner_view(db, identity).spec, report))  # it may be since the draw began
+        now = stamp(self._desk.clock())
+        store.insert(
+            db,
+            store.releases,
+            id=release_id,
+            study_id=identity,
+            sha256=digest,
+            n=report.n,
+            r=report.r,
+            report=report.model_dump_json(),
+            created_at=now,
+        )
+        store.change(db, store.studies, identity, state="open", opened_at=now, releasing_key=None)
+        notices.release_ended(db, self._desk.outbox, identity, "open")
+        view = owner_view(db, identity)
+        details = {
+            "study_id": identity,
+            "release_id": release_id,
+            "sha256": digest,
+            "mechanism": view.spec.release.mechanism,
+            "guarantee": view.guarantee,
+        }
+        return Effect(view, "study.released", details, 200)
+
+    def _abandon(self, db: Connection, identity: str, actor: str) -> None:
+        if store.find(db, store.studies, identity).state == "releasing":
+            store.change(db, store.studies, identity, state="draft", releasing_key=None)
+            self._log(db, "release.abandoned", actor, study_id=identity)
+            notices.release_ended(db, self._desk.outbox, identity, "draft")
+
+    def _in_secret_order(self, spec: wire.StudyCreate) -> ScaledRows:
+        with self._desk.database.read() as db:
+            rows = dataset_rows.scaled_rows(db, self._vault, spec)
+        return replace(rows, order=entropy.permutation(rows.n))
+
+
+def _refuse_withdrawn(now: Standing) -> None:
+    """MechanismWithdrawn where the release is not to be made any more."""
+    if now.withdrawn is not None:
+        name = now.release.mechanism
+        raise MechanismWithdrawn(f"{name} is withdrawn and makes no new release: make a draft with another mechanism")
+
+
+def _report(
+    spec: wire.StudyCreate, rows: ScaledRows, mechanism: Mechanism, now: Standing, found: Assessment
+) -> wire.ReleaseReport:
+    status = "withdrawn" if now.withdrawn is not None else mechanism.status
+    return wire.ReleaseReport(
+        mechanism=mechanism.name,
+        version=mechanism.version,
+        why=now.why,
+        guarantee=guarantee(spec, now.withdrawn, now.release),
+        not_protected=not_protected(spec, now.release, withdrawn=now.withdrawn is not None),
+        status=status,
+        n=rows.n,
+        r=mechanism.columns(rows.d),
+        noise_sd=mechanism.noise(rows.d).sd,
+        features=meanings(spec, mechanism, withdrawn=now.withdrawn is not None),
+        price=accounting.price(spec, now.release, withdrawn=now.withdrawn is not None),
+        attacks=[],  # a preview's: a report that is stored says what was promised and done, and draws nothing more
+        **asdict(found),
+    )
+
+
+def meanings(spec: wire.StudyCreate, mechanism: Mechanism, *, withdrawn: bool) -> list[wire.FeatureMeaning]:
+    """What Delta and the noise are in the unit of each feature."""
+    sensitivity = None if isinstance(spec.release, wire.IdentityRelease) else spec.release.sensitivity
+    d, sd = len(spec.features), mechanism.noise(len(spec.features)).sd
+    # Only a mechanism whose claim holds protects a change of any size.
+    holds = mechanism.status == "sound" and not withdrawn
+    return [
+        wire.FeatureMeaning(
+            column=feature.column,
+            sensitivity=sensitivity * feature.unit if sensitivity and holds else None,
+            # A column of a projection is no feature: its noise has no feature's unit.
+            noise_sd=sd * feature.unit if sd is not None and mechanism.columns(d) == d else None,
+        )
+        for feature in spec.features
+    ]

@@ -1,0 +1,217 @@
+"""The owner's studies, from draft to closed."""
+
+from typing import Any
+
+from blindopt import wire
+from blindopt.audit.merkle_log import sha256
+from blindopt.errors import Invalid, StateConflict
+from curator_service import store
+from curator_service.privacy import answers, ledger
+from curator_service.privacy.guarantees import guarantee, not_protected
+from curator_service.release.registry import choice_of
+from curator_service.settings import Settings
+from curator_service.store import forecasts
+from curator_service.store import ledger as lines
+from curator_service.use_cases.studies.advisories import Reasons, names, reasons, standing
+from curator_service.use_cases.studies.datasets import dataset_view
+from curator_service.vault import new_id
+from service_kit.context.desk import Asked, Desk, Effect
+from service_kit.store.base import moment, stamp
+from service_kit.store.database import Connection
+from service_kit.store.stored_replies import StoredReply
+
+NO_MEASURER = "this curator has no measurer: set MEASURER_URL and MEASURER_SECRET_FILE where it runs, or take inbox"
+
+
+class Studies:
+    """Drafts, listings, and the end."""
+
+    def __init__(self, desk: Desk, settings: Settings) -> None:
+        self._desk = desk
+        self._has_measurer = settings.measurer_url is not None
+
+    def create(self, asked: Asked, spec: wire.StudyCreate) -> StoredReply:
+        """Make a draft. Raises Invalid where the study does not fit its dataset."""
+
+        def effect(db: Connection) -> Effect:
+            self._check(db, spec)
+            identity = new_id("std")
+            store.insert(
+                db,
+                store.studies,
+                id=identity,
+                dataset_id=spec.dataset_id,
+                state="draft",
+                spec=(text := spec.model_dump_json()),
+                created_at=stamp(self._desk.clock()),
+            )
+            details = {
+                "study_id": identity,
+                "dataset_id": spec.dataset_id,
+                "mechanism": spec.release.mechanism,
+                "spec_sha256": sha256(text.encode()),
+            }
+            return Effect(owner_view(db, identity), "study.created", details)
+
+        return self._desk.once(asked, effect)
+
+    def change(self, asked: Asked, identity: str, change: wire.StudyChange) -> StoredReply:
+        """Put another draft in the place of one that was never charged. Raises Invalid, NotFound, StateConflict.
+
+        Forecasts of the draft as it was go, where they could be another's now: they are about nothing any more.
+        """
+        spec = change.study
+
+        def effect(db: Connection) -> Effect:
+            row = store.find(db, store.studies, identity)
+            check_changeable(db, row)
+            if sha256(row.spec.encode()) != change.replaces:
+                raise StateConflict("the draft was changed since you read it: read it again, and change that")
+            self._check(db, spec)
+            dropped = 0
+            if not _forecasts_alike(wire.StudyCreate.model_validate_json(row.spec), spec):
+                if forecasts.count_running(db, identity):
+                    raise StateConflict("a forecast of the draft is under way: cancel it, or let it end first")
+                dropped = forecasts.drop(db, identity)
+            values = {"dataset_id": spec.dataset_id, "spec": (text := spec.model_dump_json())}
+            store.change(db, store.studies, identity, **values)
+            details = {
+                "study_id": identity,
+                "dataset_id": spec.dataset_id,
+                "mechanism": spec.release.mechanism,
+                "replaces": change.replaces,
+                "spec_sha256": sha256(text.encode()),
+                "forecasts_dropped": dropped,
+            }
+            return Effect(owner_view(db, identity), "study.changed", details, 200)
+
+        return self._desk.once(asked, effect)
+
+    def _check(self, db: Connection, spec: wire.StudyCreate) -> None:
+        """Raises Invalid where a study cannot be made as it is, StateConflict and MechanismWithdrawn."""
+        check_fit(spec, dataset_view(store.find(db, store.datasets, spec.dataset_id)))
+        if isinstance(spec.measurement, wire.WebhookMeasurement) and not self._has_measurer:
+            raise Invalid(NO_MEASURER, [{"field": "measurement.source", "message": NO_MEASURER}])
+        choice_of(spec, names(db))
+
+    def one(self, identity: str) -> wire.StudyOwnerView:
+        """A study as its owner sees it."""
+        with self._desk.database.read() as db:
+            return owner_view(db, identity)
+
+    def page(self, after: int, limit: int) -> list[tuple[int, wire.StudyOwnerView]]:
+        """Studies with their sequence numbers."""
+        with self._desk.database.read() as db:
+            found = store.page(db, store.studies, after=after, limit=limit)
+            released = store.releases_of(db, [row.id for row in found])
+            withdrawn = reasons(db)
+            return [(row.seq, view_of(db, row, released.get(row.id), withdrawn)) for row in found]
+
+    def close(self, asked: Asked, identity: str) -> StoredReply:
+        """Refuse queries from now on; candidates that left cannot come back."""
+
+        def effect(db: Connection) -> Effect:
+            row = store.find(db, store.studies, identity)
+            if row.state not in ("open", "closed"):
+                raise StateConflict(f"the study is {row.state}: only an open one can be closed")
+            store.change(db, store.studies, identity, state="closed")
+            return Effect(owner_view(db, identity), "study.closed", {"study_id": identity}, 200)
+
+        return self._desk.once(asked, effect)
+
+
+def owner_view(db: Connection, identity: str) -> wire.StudyOwnerView:
+    """A stored study as its owner sees it."""
+    return view_of(db, store.find(db, store.studies, identity), store.release_of(db, identity), reasons(db))
+
+
+def view_of(db: Connection, row: Any, release: Any, withdrawn: Reasons) -> wire.StudyOwnerView:
+    """The same of its row, its release's (None before it), and the releases that are withdrawn."""
+    spec = wire.StudyCreate.model_validate_json(row.spec)
+    report = wire.ReleaseReport.model_validate_json(release.report) if release else None
+    now = standing(db, spec, report, withdrawn)
+    told = guarantee(spec, now.withdrawn, now.release)
+    gaps = not_protected(spec, now.release, withdrawn=now.withdrawn is not None)
+    if report is not None:  # it tells what holds now, not what was thought when it was written
+        status = "withdrawn" if now.withdrawn is not None else report.status
+        features = report.features
+        if now.withdrawn is not None:  # no change of any size is protected any more
+            features = [feature.model_copy(update={"sensitivity": None}) for feature in features]
+        holds = {"status": status, "guarantee": told, "not_protected": gaps, "features": features}
+        report = report.model_copy(update=holds)
+    return wire.StudyOwnerView(
+        id=row.id,
+        state=row.state,
+        created_at=moment(row.created_at),
+        opened_at=moment(row.opened_at) if row.opened_at else None,
+        spec=spec,
+        spec_sha256=sha256(row.spec.encode()),
+        guarantee=told,
+        not_protected=gaps,
+        release_id=release.id if release else None,
+        release_sha256=release.sha256 if release else None,
+        report=report,
+    )
+
+
+def check_changeable(db: Connection, row: Any) -> None:
+    """StateConflict for a study that was released, or charged for a release that did not come to its end."""
+    if row.state != "draft":
+        raise StateConflict(f"the study is {row.state}: only a draft can be changed; make another one like it")
+    if lines.is_released(db, row.id):
+        raise StateConflict("the draft was charged for a release that was interrupted: release it as it is")
+
+
+def _forecasts_alike(one: wire.StudyCreate, other: wire.StudyCreate) -> bool:
+    """Whether a forecast of one is a forecast of the other."""
+    apart = {"name", "budget", "reply_after_ms"}
+    return one.model_dump(exclude=apart) == other.model_dump(exclude=apart)
+
+
+def check_fit(spec: wire.StudyCreate, dataset: wire.DatasetView) -> None:
+    """Whether the study can be made from its dataset; Invalid names each field that cannot."""
+    faults: list[dict[str, object]] = []
+    known = {column.name for column in dataset.columns}
+    seen: set[str] = set()
+    for place, feature in enumerate(spec.features):
+        field = f"features.{place}.column"
+        if feature.column not in known:
+            faults.append({"field": field, "message": "the dataset has no such column"})
+        if feature.column in seen:
+            faults.append({"field": field, "message": "this column is a feature already"})
+        seen.add(feature.column)
+    faults += _measurement_faults(spec, known, seen)
+    if isinstance(spec.release, wire.IdentityRelease) and not dataset.public:
+        faults.append({"field": "release.mechanism", "message": "identity needs a dataset that was declared public"})
+    faults += answers.faults(spec.answers)
+    faults += ledger.faults(spec)
+    if faults:
+        raise Invalid("the study cannot be made as it is: errors says where", faults)
+    if dataset.state == "archived":
+        raise StateConflict("the dataset is archived: it takes no new study")
+
+
+def _measurement_faults(spec: wire.StudyCreate, known: set[str], features: set[str]) -> list[dict[str, object]]:
+    """What does not fit of where y comes from."""
+    faults: list[dict[str, object]] = []
+    measurement = spec.measurement
+    if isinstance(measurement, wire.ColumnMeasurement):
+        if measurement.column not in known:
+            faults.append({"field": "measurement.column", "message": "the dataset has no such column"})
+        if measurement.column in features:
+            faults.append({"field": "measurement.column", "message": "a feature cannot be the measurement too"})
+        return faults
+    for place, name in enumerate(measurement.shown):
+        field = f"measurement.shown.{place}"
+        if name not in known:
+            faults.append({"field": field, "message": "the dataset has no such column"})
+        if name in measurement.shown[:place]:
+            faults.append({"field": field, "message": "this column is shown already"})
+    if (mechanism := answers.mechanism_of(spec.answers) if not answers.faults(spec.answers) else None) is not None:
+        low, high = mechanism.clip
+        message = "answers are clipped to values that none within the bounds is among: see answers.centre and bound"
+        if measurement.lower is not None and measurement.lower >= high:
+            faults.append({"field": "measurement.lower", "message": message})
+        if measurement.upper is not None and measurement.upper <= low:
+            faults.append({"field": "measurement.upper", "message": message})
+    return faults

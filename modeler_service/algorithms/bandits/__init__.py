@@ -1,0 +1,1 @@
+"""Algorithms over few arms, each of which may be asked many times."""

@@ -1,0 +1,123 @@
+"""What a learner may assume of one reward: bounds, moments, the law of its noise."""
+
+from dataclasses import dataclass
+from math import exp, isclose, sqrt
+from typing import Literal, Self
+
+from blindopt.errors import ProtocolViolated
+from blindopt.wire import (
+    Answers,
+    AutoAnswers,
+    Kernel,
+    LaplaceAnswers,
+    NoAnswerNoise,
+    NoisePassport,
+    OneBitAnswers,
+    PiecewiseAnswers,
+    PrivateAnswers,
+    amount,
+)
+
+Family = Literal["none", "laplace", "one_bit", "piecewise"]
+BOUNDED_EPSILON_MAX = 20
+"""Curators release bounded answers up to this epsilon."""
+_NEAR = 1e-6  # a curator's own numbers are those of the law up to its lattice
+
+
+@dataclass(frozen=True, slots=True)
+class RewardLaw:
+    """One released reward: f(x) within ``value_bound`` B of ``centre``, noise within ``noise_bound`` R, then privacy.
+
+    ``scale`` is L of Laplace noise, or the sup norm of a bounded answer (its distance from the centre at most);
+    ``privacy_variance`` the variance of that randomization where it is largest. Units of y, and their squares. Without
+    privacy noise B and R are the standard deviations of the kernel's signal and noise: a scale, not a bound.
+    """
+
+    family: Family
+    centre: float
+    value_bound: float
+    noise_bound: float
+    scale: float
+    privacy_variance: float
+    epsilon: float | None
+
+    @classmethod
+    def of(cls, answers: Answers, kernel: Kernel) -> Self:
+        """The law of a study's answers. ``auto`` is what its curator takes it for: the smallest variance.
+
+        ProtocolViolated for bounded answers with an epsilon that no curator takes.
+        """
+        if isinstance(answers, NoAnswerNoise):
+            return cls("none", kernel.mean, sqrt(kernel.signal_variance), sqrt(kernel.noise_variance), 0.0, 0.0, None)
+        epsilon, bound = float(amount(answers.epsilon)), answers.bound
+        if isinstance(answers, OneBitAnswers | PiecewiseAnswers) and epsilon > BOUNDED_EPSILON_MAX:
+            raise ProtocolViolated(f"{answers.mechanism} answers with an epsilon above {BOUNDED_EPSILON_MAX}")
+        laws = {family: _noise(family, bound, epsilon) for family in _families(answers, epsilon)}
+        family = min(laws, key=lambda name: laws[name][1])
+        scale, variance = laws[family]
+        return cls(family, answers.centre, answers.value_bound, answers.noise_bound, scale, variance, epsilon)
+
+    @property
+    def bound(self) -> float:
+        """M = B + R: rewards are clipped so far from the centre."""
+        return self.value_bound + self.noise_bound
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether every released reward lies within ``scale`` of the centre."""
+        return self.family in ("one_bit", "piecewise")
+
+    @property
+    def noise_variance(self) -> float:
+        """Of a reward about f(x), as practical settings take it: privacy, and noise on [-R, R].
+
+        With Laplace noise R is taken as uniform, R^2 / 3; with bounded answers as R^2 (spec, sections 4 and 6).
+        """
+        if self.family == "none":
+            return self.noise_bound**2
+        return self.privacy_variance + self.noise_bound**2 / (1 if self.is_bounded else 3)
+
+    @property
+    def raw_moment(self) -> float:
+        """v: a bound of E y^2, B^2 + R^2 + 8 (B + R)^2 / epsilon^2 with Laplace noise."""
+        return self.value_bound**2 + self.noise_moment
+
+    @property
+    def noise_moment(self) -> float:
+        """c: a bound of E eta^2, R^2 + 8 (B + R)^2 / epsilon^2 with Laplace noise."""
+        return self.noise_bound**2 + self.privacy_variance
+
+    def check(self, passport: NoisePassport) -> None:
+        """ProtocolViolated for an answer whose noise is not what the study says."""
+        told = passport.privacy
+        if told.family != self.family:
+            raise ProtocolViolated(f"an answer has {told.family} noise, the study says {self.family}")
+        if self.family == "none":
+            return
+        if told.scale is None or not isclose(told.scale, self.scale, rel_tol=_NEAR):
+            raise ProtocolViolated(f"the {told.family} noise of an answer has another scale than the study says")
+
+
+def _families(answers: PrivateAnswers, epsilon: float) -> tuple[Family, ...]:
+    match answers:
+        case LaplaceAnswers():
+            return ("laplace",)
+        case OneBitAnswers():
+            return ("one_bit",)
+        case PiecewiseAnswers():
+            return ("piecewise",)
+        case AutoAnswers():
+            return ("laplace", "one_bit", "piecewise") if epsilon <= BOUNDED_EPSILON_MAX else ("laplace",)
+    raise AssertionError("unreachable")
+
+
+def _noise(family: Family, bound: float, epsilon: float) -> tuple[float, float]:
+    """Scale and worst-case variance at |y| <= ``bound``; Wang et al. (2019), section III-B."""
+    if family == "laplace":
+        scale = 2 * bound / epsilon
+        return scale, 2 * scale**2
+    if family == "one_bit":
+        size = bound * (exp(epsilon) + 1) / (exp(epsilon) - 1)
+        return size, size**2
+    root = exp(epsilon / 2)
+    return bound * (root + 1) / (root - 1), 4 * root * bound**2 / (3 * (root - 1) ** 2)

@@ -1,0 +1,60 @@
+"""What speaks against an algorithm over few arms in a study, in words."""
+
+from math import sqrt
+
+import numpy as np
+from scipy.linalg import eigh
+
+from blindopt import wire
+from blindopt.arrays import Matrix
+from modeler_service.algorithms.bandits.reward_law import RewardLaw
+
+SLOW = (
+    "these constants are those of the theorem: expect play that is close to uniform below about 1,000,000 queries; "
+    "choose theory: false for constants that work in practice"
+)
+FEW = (
+    "epsilon times the square root of the queries is {found:.0f}, below 100: expect little more than uniform play; a "
+    "larger epsilon, more queries or a narrower declared range would help"
+)
+LONG = "an epoch of {plays} rounds is more than a twentieth of the {horizon} queries: few decisions are left"
+AGAIN = (
+    "rows may be asked again, and rows are people in this study: each answer about a row spends its epsilon again, "
+    "and one release of a mean is worth more than repeats"
+)
+FLAT = "the largest eigenvalue of the kernel is more than half of its trace: the candidates are nearly one arm"
+LEFT_OUT = "the initial rows are no part of an epoch: their answers are left out, so ask for none"
+WIDER = "one_bit answers have a smaller sup norm than piecewise ones at every epsilon: better for the guaranteed mode"
+
+
+def cautions(
+    spec: wire.FewArms, law: RewardLaw, gram: Matrix, *, horizon: int, initial: int, plays: int | None, people: bool
+) -> list[str]:
+    """Warnings, in words. ``plays`` are the rounds of an epoch, ``people`` whether answers about one row add up.
+
+    The thresholds are rules of thumb from trials of an earlier implementation, not measured here. Clipped rewards
+    are not counted: only the curator could, and it does not tell.
+    """
+    told = []
+    if isinstance(spec, wire.PaperSpec) and not isinstance(spec, wire.IgpUcb):
+        scale = spec.scale if spec.scale is not None else 1.0 if spec.theory else 0.0
+        if scale >= 1:
+            told.append(SLOW)
+    if law.epsilon is not None and law.epsilon * sqrt(horizon) < 100:
+        told.append(FEW.format(found=law.epsilon * sqrt(horizon)))
+    if plays is not None and plays > horizon / 20:
+        told.append(LONG.format(plays=plays, horizon=horizon))
+    if plays is not None and initial:
+        told.append(LEFT_OUT)
+    if law.epsilon is not None and people:
+        told.append(AGAIN)
+    if isinstance(spec, wire.BoundedIgp) and spec.mode == "guaranteed" and law.family == "piecewise":
+        told.append(WIDER)
+    if 2 * _largest(gram) > float(np.trace(gram)):
+        told.append(FLAT)
+    return told
+
+
+def _largest(gram: Matrix) -> float:
+    last = len(gram) - 1
+    return float(eigh(gram, eigvals_only=True, subset_by_index=[last, last])[0])

@@ -1,0 +1,1 @@
+"""Gaussian-process algorithms over any number of candidates."""

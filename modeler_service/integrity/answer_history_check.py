@@ -1,0 +1,106 @@
+"""What is stored of a query that people answered, held against the log: every version, in its order and at its time."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+from blindopt import wire
+from blindopt.audit.merkle_log import Json, sha256
+from modeler_service.runs.record import Version
+
+Stored = tuple[float | None, int | None, str | None, bool, int | None]
+"""y, plays, passport, whether it is declined, and version of one trial."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A query as the log tells it: digests, and the status of the first reply: 201 answered, 202 pending."""
+
+    request_sha256: str
+    reply_sha256: str
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """An answer that was fetched later: its digest, and the first trial of the last query that was sent before."""
+
+    reply_sha256: str
+    sent: int
+
+
+@dataclass(slots=True)
+class Exchanges:
+    """What a modeler's own log tells of one run's queries."""
+
+    sent: dict[int, Sent] = field(default_factory=dict)
+    """By the number of the query's first trial."""
+    fetched: dict[str, list[Fetched]] = field(default_factory=dict)
+    """By query, in the order in which they came."""
+    last: int = 0
+
+    def add(self, record: Json, identity: str) -> None:
+        """Take the next record of the log into account."""
+        exchange = record["exchange"]
+        owner, _, number = str(exchange["idempotency_key"]).rpartition(":")
+        if owner == identity and exchange["method"] == "POST" and exchange["status"] in (201, 202):
+            self.last = int(number)
+            self.sent[self.last] = Sent(exchange["request_sha256"], exchange["reply_sha256"], exchange["status"])
+        elif record["actor"] == identity and exchange["method"] == "GET" and exchange["status"] == 200:
+            where, _, query_id = str(exchange["path"]).rpartition("/")
+            if where.endswith("/queries"):
+                self.fetched.setdefault(query_id, []).append(Fetched(exchange["reply_sha256"], self.last))
+
+
+def faults(
+    first: int,
+    query_id: str | None,
+    stored: Sequence[Stored],
+    versions: Sequence[Version],
+    told: Exchanges,
+    ends: Mapping[int, int],
+) -> Iterator[str]:
+    """What is wrong with a query that begins with trial ``first``, in words. ``ends``: the last trial of each query.
+
+    ``versions`` are those that are stored of it, as they came.
+    """
+    sent, fetched = told.sent[first], list(told.fetched.get(query_id or "", []))
+    if sent.status == 201:
+        fetched.insert(0, Fetched(sent.reply_sha256, first))
+    else:
+        yield from _pending_faults([version for version in versions if not version.version], query_id, sent)
+    answered = [version for version in versions if version.version]
+    for version, exchange in zip_longest(answered, fetched):
+        if version is None:
+            yield "the log tells an answer that the record has not"
+            return
+        name = f"version {version.version} of its answer"
+        if exchange is None:
+            yield f"the log does not tell {name}"
+            return
+        if version.reply is not None and sha256(version.reply) != exchange.reply_sha256:
+            yield f"{name}: the stored reply is not the one that the log tells"
+        elif version.answers is None:
+            yield f"{name}: the stored reply is not about it"
+        if (after := ends.get(exchange.sent)) != version.after:
+            yield f"{name} came after trial {after}, as the log tells, and not after trial {version.after}"
+    if list(stored) != (_values(answered[-1]) if answered else [(None, None, None, False, None)] * len(stored)):
+        yield "the recorded answer is not what the last reply says"
+
+
+def _pending_faults(pending: Sequence[Version], query_id: str | None, sent: Sent) -> Iterator[str]:
+    if not pending or pending[0].reply is None:  # an export has no replies
+        return
+    if sha256(pending[0].reply) != sent.reply_sha256:
+        yield "the stored reply, that it is pending, is not the one that the log tells"
+    elif wire.QueryPending.model_validate_json(pending[0].reply).id != query_id:
+        yield "the recorded query is not the one that the curator named"
+
+
+def _values(version: Version) -> list[Stored]:
+    return [
+        (None, None, None, True, version.version)
+        if answer is None
+        else (answer.y, answer.plays, answer.passport.model_dump_json(), False, version.version)
+        for answer in version.answers or []
+    ]

@@ -1,0 +1,1 @@
+"""Runs: scheduling, workers, the exchange with a curator, and what is stored of it."""

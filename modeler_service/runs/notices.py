@@ -1,0 +1,57 @@
+"""What the modeler tells its vendor by webhook: ids, counts and codes; no y, no row, no words of a curator."""
+
+import json
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+from blindopt import errors, wire
+from modeler_service import store
+from service_kit.context.outbox import Outbox
+from service_kit.store.base import moment
+from service_kit.store.database import Connection
+
+
+def _codes(kind: type[errors.BlindoptError]) -> Iterator[str]:
+    yield kind.code
+    for inner in kind.__subclasses__():
+        yield from _codes(inner)
+
+
+_CODES = {*_codes(errors.BlindoptError), "out_of_memory"}
+"""A curator may answer with any code: another one than ours is not passed on."""
+
+
+def ended(db: Connection, outbox: Outbox, row: Any, ending: dict[str, Any]) -> None:
+    """A run has ended; ``row``: of its table, before that."""
+    event: wire.NoticeEvent = "run_failed" if ending["state"] == "failed" else "run_ended"
+    if outbox.tells(event):
+        outbox.tell(db, event, _subject(row, ending), wire.NoticeCounts(answers=store.answered(db, row.id)))
+
+
+def waits(
+    db: Connection, outbox: Outbox, row: Any, ending: dict[str, Any], now: datetime, longer_than: timedelta
+) -> None:
+    """A run waits, again: tell it once for each time that its curator is gone for so long, not while people measure."""
+    if ending.get("waiting_for", "curator") != "curator":
+        return
+    since = moment(ending["waiting_since"])
+    if outbox.tells("run_waiting") and now - since >= longer_than:
+        counts = wire.NoticeCounts(
+            answers=store.answered(db, row.id), minutes=int((now - since) / timedelta(minutes=1))
+        )
+        once = f"run_waiting {row.id} {ending['waiting_since']}"
+        outbox.tell(db, "run_waiting", _subject(row, ending), counts, once=once)
+
+
+def disputed(db: Connection, outbox: Outbox, study_id: str) -> None:
+    """A curator broke the protocol, or told two histories; its own words are in the log alone."""
+    outbox.tell(db, "log_disputed", wire.NoticeSubject(study_id=study_id))
+
+
+def _subject(row: Any, ending: dict[str, Any]) -> wire.NoticeSubject:
+    problem = json.loads(ending["problem"])["code"] if ending.get("problem") else None
+    if problem not in (None, *_CODES):
+        problem = "another_code"
+    study_id = wire.RunSpec.model_validate_json(row.spec).study_id
+    return wire.NoticeSubject(run_id=row.id, study_id=study_id, problem=problem)

@@ -1,0 +1,170 @@
+"""A run's record as it is stored, and its choices derived from it again."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from blindopt import wire
+from blindopt.arrays import Matrix
+from blindopt.errors import ProtocolViolated, StateConflict
+from blindopt.formats import npy_files
+from modeler_service import store
+from modeler_service.choosing.chooser import Choosing, memory_needed
+from modeler_service.runs.answers import answers_of
+from modeler_service.runs.candidates import is_here, path_of
+from service_kit.store.base import moment
+from service_kit.store.database import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """What a run is, and how many answers and past measurements it has: known without reading them."""
+
+    spec: wire.RunSpec
+    study: wire.StudyView | None
+    outcomes: int
+
+    @classmethod
+    def of(cls, db: Connection, identity: str) -> "Outline":
+        """The outline of a run. Raises NotFound."""
+        row = store.run(db, identity)
+        return cls(
+            spec=wire.RunSpec.model_validate_json(row.spec),
+            study=wire.StudyView.model_validate_json(row.study) if row.study else None,
+            outcomes=store.observation_count(db, identity) + store.answered(db, identity),
+        )
+
+    @property
+    def begun(self) -> wire.StudyView:
+        """What the curator told of the study. StateConflict before it did."""
+        return _begun(self.study)
+
+    @property
+    def memory(self) -> int:
+        """Bytes that the state after all outcomes needs, about."""
+        spec = self.spec.model_copy(update={"iterations": self.outcomes, "initial_rows": 0})
+        return memory_needed(spec, self.begun, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """All that is known of a run by now but the candidates. ``trials``: those that were answered, or declined.
+
+    ``told``: the place of the last thing that was told of its pending queries.
+    """
+
+    spec: wire.RunSpec
+    study: wire.StudyView | None
+    observations: list[wire.Observation]
+    trials: list[Any]
+    told: int
+
+    @classmethod
+    def of(cls, db: Connection, identity: str) -> "Record":
+        """The record of a run. Raises NotFound."""
+        row = store.run(db, identity)
+        return cls(
+            spec=wire.RunSpec.model_validate_json(row.spec),
+            study=wire.StudyView.model_validate_json(row.study) if row.study else None,
+            observations=observations_of(db, identity),
+            trials=[trial for trial in store.trial_page(db, identity) if trial.answered_at is not None],
+            told=store.last_version(db, identity),
+        )
+
+    @property
+    def outcomes(self) -> int:
+        """How many answers and past measurements there are."""
+        return len(self.observations) + sum(trial.y is not None for trial in self.trials)
+
+    @property
+    def begun(self) -> wire.StudyView:
+        """What the curator told of the study. StateConflict before it did."""
+        return _begun(self.study)
+
+    @property
+    def outline(self) -> Outline:
+        """Of this very record."""
+        return Outline(self.spec, self.study, self.outcomes)
+
+    def candidates(self, folder: Path) -> Matrix:
+        """The candidates, as they were fetched and checked. StateConflict where they are not there."""
+        path = path_of(folder, self.begun.release_sha256)
+        if not is_here(path, self.begun.release_sha256):
+            raise StateConflict("the candidates are not here: they are fetched when a run on the study works")
+        return npy_files.load(path)
+
+    def replayed(self, candidates: Matrix) -> Choosing:
+        """The state after all answers as they were last told, to be looked at and not to choose from."""
+        choosing = Choosing(self.spec, self.begun, candidates, self.observations, outcomes=self.outcomes)
+        for trial in self.trials:
+            if trial.y is None:
+                choosing.decline(trial.row)
+            else:
+                choosing.observe(trial.row, trial.y, wire.NoisePassport.model_validate_json(trial.passport))
+        return choosing
+
+
+def _begun(study: wire.StudyView | None) -> wire.StudyView:
+    if study is None:
+        raise StateConflict("the run has not begun: its curator has told nothing yet")
+    return study
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """What was told of a query that people answer, and when: it counts for the choices after trial ``after``.
+
+    Version 0 says that it is pending. ``reply`` is None in a record that has no replies.
+    """
+
+    first: int
+    version: int
+    after: int
+    at: datetime
+    answers: list[wire.Answer | None] | None
+    """Of each trial, None for a declined one; None for a reply that is none about the query."""
+    reply: bytes | None
+
+    @property
+    def view(self) -> list[wire.AnswerVersion]:
+        """As it is told, trial by trial; nothing for a pending one."""
+        return [
+            wire.AnswerVersion(
+                number=number,
+                version=self.version,
+                after=self.after,
+                at=self.at,
+                y=answer.y if answer else None,
+                plays=answer.plays if answer else None,
+                passport=answer.passport if answer else None,
+            )
+            for number, answer in enumerate(self.answers or [], start=self.first)
+        ]
+
+
+def versions_of(db: Connection, identity: str) -> list[Version]:
+    """All that was told of a run's pending queries, as it came."""
+    rows: dict[int, list[int]] = {}
+    for trial in store.trial_page(db, identity):
+        rows.setdefault(trial.query, []).append(trial.row)
+    return [_version(row, rows.get(row.query, [])) for row in store.version_page(db, identity)]
+
+
+def _version(row: Any, rows: list[int]) -> Version:
+    answers: list[wire.Answer | None] | None = []
+    if row.version:
+        try:
+            reply = wire.QueryReply.model_validate_json(row.reply)
+            answers = answers_of(reply, rows) if reply.version == row.version else None
+        except (ValueError, ProtocolViolated):  # somebody changed it
+            answers = None
+    return Version(row.query, row.version, row.after, moment(row.at), answers, row.reply)
+
+
+def observations_of(db: Connection, identity: str) -> list[wire.Observation]:
+    """The past measurements that a run begins with, in order."""
+    return [
+        wire.Observation(row=row.row, y=row.y, noise_variance=row.noise_variance)
+        for row in store.observation_page(db, identity)
+    ]

@@ -1,0 +1,1 @@
+"""The modeler's use cases, without HTTP."""

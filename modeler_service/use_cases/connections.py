@@ -1,0 +1,104 @@
+"""Trying a connection to a curator: what is wrong, in plain words."""
+
+import socket
+import ssl
+from typing import Literal
+from urllib.parse import urlsplit
+
+from blindopt import wire
+from blindopt.errors import Invalid, ProtocolViolated, Remote, Unreachable
+from modeler_service.runs.witness import Witness
+from modeler_service.runs.worker import connected
+from modeler_service.settings import Settings
+from modeler_service.use_cases.addresses import check_address
+from service_kit.context.desk import Desk
+
+_ORDER: tuple[Literal["address", "reach", "token", "key"], ...] = ("address", "reach", "token", "key")
+_WORDS = {
+    "unauthenticated": (
+        "the curator does not know this token: check that it was copied whole, or ask the data owner for a new one "
+        "(it may have expired or been revoked)"
+    ),
+    "not_found": "the token is good, but not for this study: check the study's id (std_...)",
+    "forbidden": "the token is not a modeler's: ask the data owner for a grant of the study",
+    "study_not_open": "the study has not released its candidates yet: ask the data owner when it opens",
+    "rate_limited": "the curator has too many requests of ours for now: try again in a minute",
+}
+
+
+def tried(desk: Desk, settings: Settings, told: wire.StudyAccess, actor: str) -> wire.ConnectionReport:
+    """Each step until one fails. Asks for the study, which both logs tell; spends nothing."""
+    found: dict[str, wire.ConnectionStep] = {}
+    study = None
+    try:
+        check_address(told.curator_url, "curator_url", plain_http=settings.allow_plain_http)
+        found["address"] = _step("address", "ok", f"a token may be sent to {told.curator_url}")
+        study = _study(desk, settings, told, actor, found)
+    except Invalid as error:
+        found["address"] = _step("address", "failed", f"{error}: use https://")
+    for name in _ORDER:
+        if name not in found:
+            found[name] = _step(name, "not_tried", "an earlier step failed")
+    steps = [found[name] for name in _ORDER]
+    return wire.ConnectionReport(ok=all(step.state == "ok" for step in steps), steps=steps, study=study)
+
+
+def _study(
+    desk: Desk, settings: Settings, told: wire.StudyAccess, actor: str, found: dict[str, wire.ConnectionStep]
+) -> wire.StudyView | None:
+    desk.check_sound()
+    witness = Witness(desk, told.study_id, actor, lambda db, key, digest: False)
+    try:
+        with connected(settings, told, told.token, witness) as curator:
+            study = curator.study()
+    except Unreachable as error:
+        found["reach"] = _step("reach", "failed", _why(told.curator_url, error))
+        return None
+    except ProtocolViolated:
+        words = "something answers there, but not as a curator of this version: check the address and its port"
+        found["reach"] = _step("reach", "failed", words)
+        return None
+    except Remote as error:
+        found["reach"] = _step("reach", "ok", "a curator answers")
+        found["token"] = _step("token", "failed", _WORDS.get(error.remote_code, f"the curator refuses: {error}"))
+        return None
+    found["reach"] = _step("reach", "ok", "a curator answers")
+    found["token"] = _step("token", "ok", f"the token opens the study: {study.n:,} rows, {study.r} columns")
+    try:
+        witness.trust(study, told.log_key)
+    except ProtocolViolated as error:
+        witness.dispute(str(error))
+        words = f"{error}: ask the data owner, by another way, for the verifier key of its log, and trust nothing until"
+        found["key"] = _step("key", "failed", words)
+    else:
+        found["key"] = _step("key", "ok", f"its log is signed with {study.log_key}")
+    return study
+
+
+def _why(url: str, error: Unreachable) -> str:
+    """Where on the way to the curator it ends."""
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return f"there is no machine of the name {host}: check its spelling"
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return (
+                "the certificate of the curator cannot be verified: ask its owner for the CA, and set "
+                "BLINDOPT_MODELER_CURATOR_CA"
+            )
+        if isinstance(cause, ssl.SSLError):
+            return f"port {port} of {host} does not speak TLS: check the port, or whether it must be http://"
+        if isinstance(cause, ConnectionRefusedError):
+            return f"nothing listens at port {port} of {host}: check the port, and that the curator is running"
+        cause = cause.__cause__ or cause.__context__
+    return f"{error}: check address and port, and that a firewall lets this machine through"
+
+
+def _step(
+    name: Literal["address", "reach", "token", "key"], state: Literal["ok", "failed", "not_tried"], detail: str
+) -> wire.ConnectionStep:
+    return wire.ConnectionStep(name=name, state=state, detail=detail)

@@ -1,0 +1,70 @@
+"""A run as a file: CSV for people, Parquet for programs."""
+
+import csv
+import importlib.util
+import io
+from typing import Any
+
+from blindopt import wire
+from blindopt.errors import Invalid
+from blindopt.formats.csv_files import harmless
+
+COLUMNS = (
+    "number", "query", "phase", "row", "y", "declined", "version", "plays", "mean", "sd", "acquisition", "ties",
+    "measurement_variance", "privacy_family", "privacy_scale", "privacy_variance", "query_id", "chosen_at", "asked_at",
+    "answered_at",
+)  # fmt: skip
+RUN_KEY = b"blindopt_run"
+"""Metadata of a Parquet file: the whole export as JSON, without its trials."""
+
+
+def as_csv(export: wire.RunExport) -> str:
+    """The trials, one line each. A text cell that a spreadsheet would take for a formula begins with an apostrophe."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for line in _lines(export):
+        writer.writerow({name: harmless(value) for name, value in line.items()})
+    return text.getvalue()
+
+
+def has_parquet() -> bool:
+    """Whether the extra that Parquet needs is installed."""
+    return importlib.util.find_spec("pyarrow") is not None
+
+
+def as_parquet(export: wire.RunExport) -> bytes:
+    """The trials as columns, and all else that is needed to redo the run as metadata. Invalid without pyarrow."""
+    if not has_parquet():
+        raise Invalid("parquet needs pyarrow, which is not installed here: ask for json or csv, or install it")
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = {"phase": pa.string(), "query_id": pa.string(), "privacy_family": pa.string()}
+    kinds |= dict.fromkeys(("number", "query", "row", "version", "plays", "ties"), pa.int64())
+    kinds |= dict.fromkeys(("chosen_at", "asked_at", "answered_at"), pa.timestamp("us", tz="UTC"))
+    kinds["declined"] = pa.bool_()
+    schema = pa.schema([(name, kinds.get(name, pa.float64())) for name in COLUMNS])
+    whole = export.model_copy(update={"trials": []}).model_dump_json().encode()
+    moments = ("chosen_at", "asked_at", "answered_at")
+    lines = [line | {name: getattr(trial, name) for name in moments} for line, trial in _paired(export)]
+    table = pa.Table.from_pylist(lines, schema=schema.with_metadata({RUN_KEY: whole}))
+    file = io.BytesIO()
+    pq.write_table(table, file)
+    return file.getvalue()
+
+
+def _lines(export: wire.RunExport) -> list[dict[str, Any]]:
+    return [line for line, _ in _paired(export)]
+
+
+def _paired(export: wire.RunExport) -> list[tuple[dict[str, Any], wire.TrialView]]:
+    found = []
+    for trial in export.trials:
+        told: dict[str, Any] = trial.model_dump(mode="json")
+        if trial.passport is not None:
+            told["measurement_variance"] = trial.passport.measurement_variance
+            for name in ("family", "scale", "variance"):
+                told[f"privacy_{name}"] = getattr(trial.passport.privacy, name)
+        found.append(({name: told.get(name) for name in COLUMNS}, trial))
+    return found

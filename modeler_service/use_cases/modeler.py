@@ -1,0 +1,344 @@
+"""The modeler's use cases, without HTTP."""
+
+import json
+import secrets
+from collections import Counter
+from threading import Lock
+from typing import Any
+
+from blindopt import wire
+from blindopt.audit.merkle_log import sha256
+from blindopt.errors import Busy, Invalid, Remote, StateConflict
+from modeler_service import store
+from modeler_service.runs.curator_session import met
+from modeler_service.runs.posterior_views import Beliefs, Over
+from modeler_service.runs.record import observations_of, versions_of
+from modeler_service.runs.scheduler import Runs, end, halted_state
+from modeler_service.runs.trial_views import trial_view
+from modeler_service.runs.worker import was_asked
+from modeler_service.settings import Settings
+from modeler_service.use_cases import connections
+from modeler_service.use_cases.addresses import check_address
+from modeler_service.use_cases.imports import Import, misfits, report
+from modeler_service.use_cases.run_events import TRIALS_MAX, News, Streams
+from modeler_service.use_cases.suggestions import Suggestions
+from service_kit.context.desk import Asked, Desk, Effect
+from service_kit.identity.tokens import Principal
+from service_kit.store.base import moment, stamp, states
+from service_kit.store.database import Connection
+from service_kit.store.stored_replies import StoredReply
+
+
+class Modeler:
+    """Runs and their trials. Safe to call from several threads."""
+
+    def __init__(self, desk: Desk, settings: Settings) -> None:
+        self.desk = desk
+        self._settings = settings
+        self._runs = Runs(desk, settings)
+        self.beliefs = Beliefs(desk.database, settings.data_dir / "candidates", settings.look_memory_max_bytes)
+        self.streams = Streams()
+        self.suggestions = Suggestions(desk, settings)
+        self._trying: dict[str, Lock] = {}
+
+    def jobs(self) -> dict[str, dict[str, int]]:
+        """How many jobs of each kind are in each state."""
+        with self.desk.database.read() as db:
+            return {"run": states(db, store.runs)}
+
+    def work(self) -> None:
+        """Work on runs from now on, those that were left too."""
+        self._runs.start()
+
+    def close(self) -> None:
+        """Leave the runs; the next start takes them up."""
+        self.streams.close()
+        self.suggestions.close()
+        self._runs.close()
+
+    def start(self, asked: Asked, spec: wire.RunCreate) -> StoredReply:
+        """Store a run and queue it. Its token is sealed and never shown again."""
+        check_address(spec.curator_url, "curator_url", plain_http=self._settings.allow_plain_http)
+        past = Import(list(enumerate(spec.observations, start=1)), [])
+        _check_fits(misfits(past, spec, 2**53))  # how many rows there are is known when the run begins
+        identity = f"run_{secrets.token_hex(8)}"
+        settings = spec.model_dump_json(exclude={"token", "observations", "hold"})
+
+        def effect(db: Connection) -> Effect:
+            store.add_run(
+                db,
+                id=identity,
+                state="paused" if spec.hold else "queued",
+                spec=settings,
+                sealed_token=self.desk.seal(spec.token.encode()),
+                created_at=stamp(self.desk.clock()),
+                pause_asked_at=stamp(self.desk.clock()) if spec.hold else None,
+            )
+            store.add_observations(db, identity, [past.model_dump() for past in spec.observations])
+            details = {
+                "run_id": identity,
+                "study_id": spec.study_id,
+                "algorithm": spec.algorithm.name,
+                "spec_sha256": sha256(settings.encode()),  # a replay starts from these settings
+            }
+            return Effect(self._view(db, identity), "run.created", details)
+
+        reply = self.desk.once(asked, effect)
+        if not reply.replayed and not spec.hold:
+            self._runs.submit(identity)
+        return reply
+
+    def check_import(self, asked: Asked, identity: str, found: Import) -> wire.ImportReport:
+        """What an import would do; nothing is stored. Asks the curator for the study where it is not known yet."""
+        self.desk.key_of(asked)  # a dry run is refused for what would refuse the import
+        spec, known, n = self._importing(identity)
+        faults = misfits(found, spec, n)
+        if known + len(found.observations) > wire.OBSERVATIONS_MAX:
+            line = found.observations[wire.OBSERVATIONS_MAX - known][0]
+            faults.append(wire.ImportFault(line=line, field="line", message=_too_many(known)))
+        return report(found, faults, known=known, dry_run=True)
+
+    def observe(self, asked: Asked, identity: str, found: Import) -> StoredReply:
+        """Give a run that was not started past measurements. Invalid tells what is wrong with which line."""
+        if (earlier := self.desk.earlier(asked)) is not None:
+            return earlier
+        spec, _, n = self._importing(identity)
+        _check_fits(misfits(found, spec, n))
+
+        def effect(db: Connection) -> Effect:
+            _check_not_started(store.run(db, identity))
+            known = store.observation_count(db, identity)
+            if known + len(found.observations) > wire.OBSERVATIONS_MAX:
+                raise Invalid(_too_many(known))
+            store.add_observations(db, identity, [past.model_dump() for _, past in found.observations])
+            details = {"run_id": identity, "observations": len(found.observations)}
+            return Effect(report(found, [], known=known, dry_run=False), "run.observations_imported", details)
+
+        return self.desk.once(asked, effect)
+
+    def _importing(self, identity: str) -> tuple[wire.RunSpec, int, int]:
+        """Settings of a run that was not started, how many past measurements it has, and the rows of its release."""
+        with self.desk.database.read() as db:
+            row, known = store.run(db, identity), store.observation_count(db, identity)
+        _check_not_started(row)
+        spec = wire.RunSpec.model_validate_json(row.spec)
+        token = self.desk.unseal(row.sealed_token).decode()
+        try:
+            with met(self.desk, self._settings, spec, token, identity, was_asked) as (_, study):
+                return spec, known, study.n
+        except Remote as error:
+            raise StateConflict(f"the curator refused to tell of the study: {error}") from None
+
+    def news(self, identity: str, after: int, mark: tuple[object, ...] | None) -> News:
+        """Answered trials that follow trial ``after``, and the run where it is not as ``mark`` says."""
+        with self.desk.database.read() as db:
+            now = store.progress(db, identity)
+            found = store.trial_page(db, identity, after=after, limit=TRIALS_MAX) if now[-1] > after else []
+            trials = [trial_view(row) for row in found if row.answered_at is not None]
+            # Who comes again may have missed corrections: it is told all of them.
+            told, last = int(mark[-2]) if mark is not None else 0, now[-2]  # type: ignore[call-overload]
+            again = store.corrected(db, identity, since=told, until=after) if last > told else []
+            run = self._view(db, identity) if now != mark else None
+            return News(trials, run, now, [trial_view(row) for row in again])
+
+    def try_connection(self, told: wire.StudyAccess, principal: Principal) -> wire.ConnectionReport:
+        """Whether a run could be started with these; nothing is kept but what the log tells.
+
+        One at a time for each principal, as a curator may keep a thread until its timeout: Busy for another.
+        """
+        turn = self._trying.setdefault(principal.id, Lock())
+        if not turn.acquire(blocking=False):
+            raise Busy("another connection of yours is being tried: wait for what comes of it", seconds=5)
+        try:
+            return connections.tried(self.desk, self._settings, told, principal.actor)
+        finally:
+            turn.release()
+
+    def stop(self, asked: Asked, identity: str) -> StoredReply:
+        """Tell a run to end after the query under way; at once where none is. Durable.
+
+        Raises StateConflict if it ended by itself.
+        """
+        return self._halt(asked, identity, "stop", ended=("stopped",))
+
+    def pause(self, asked: Asked, identity: str) -> StoredReply:
+        """Tell a run to halt after the query under way; at once where none is. Durable.
+
+        Raises StateConflict if it has ended.
+        """
+        return self._halt(asked, identity, "pause", ended=())
+
+    def _halt(self, asked: Asked, identity: str, what: str, *, ended: tuple[str, ...]) -> StoredReply:
+        def effect(db: Connection) -> Effect:
+            row, now = store.run(db, identity), self.desk.clock()
+            if row.ended_at is not None and row.state not in ended:
+                raise StateConflict("the run has ended already")
+            if row.ended_at is None:
+                store.change_run(db, identity, **{f"{what}_asked_at": stamp(now)})
+                told = halted_state(store.run(db, identity))
+                if row.state != "running" and told is not None and row.state != told["state"]:
+                    end(db, self.desk.outbox, identity, told, now)
+            return Effect(self._view(db, identity), f"run.{what}_asked", {"run_id": identity}, 200)
+
+        reply = self.desk.once(asked, effect)
+        self._runs.halt(identity)
+        return reply
+
+    def resume(self, asked: Asked, identity: str) -> StoredReply:
+        """Let a paused run go on, and one that waits try now. Raises StateConflict if it has ended."""
+
+        def effect(db: Connection) -> Effect:
+            row = store.run(db, identity)
+            if row.ended_at is not None or row.stop_asked_at is not None:
+                raise StateConflict("the run has ended, or was told to: it cannot be resumed")
+            state = row.state if row.state == "running" else "queued"
+            looked_at = row.looked_at and stamp(self.desk.clock())  # its place was held while it was paused
+            told = {"pause_asked_at": None, "waits_until": None, "looked_at": looked_at}
+            store.change_run(db, identity, state=state, **told)
+            return Effect(self._view(db, identity), "run.resumed", {"run_id": identity}, 200)
+
+        reply = self.desk.once(asked, effect)
+        if not reply.replayed:
+            self._runs.submit(identity)
+        return reply
+
+    def replace_token(self, asked: Asked, identity: str, told: wire.TokenReplacement) -> StoredReply:
+        """Seal another token of the grant for a run. Raises StateConflict if it has ended."""
+
+        def effect(db: Connection) -> Effect:
+            if store.run(db, identity).ended_at is not None:
+                raise StateConflict("the run has ended: start another")
+            store.change_run(db, identity, sealed_token=self.desk.seal(told.token.encode()))
+            return Effect(self._view(db, identity), "run.token_replaced", {"run_id": identity}, 200)
+
+        reply = self.desk.once(asked, effect)
+        self._runs.halt(identity)  # its worker takes it up again, with the new token
+        self._runs.wake(identity)
+        return reply
+
+    def run(self, identity: str) -> wire.RunView:
+        """One run."""
+        with self.desk.database.read() as db:
+            return self._view(db, identity)
+
+    def runs(self, after: int | None, limit: int, *, newest: bool = False) -> list[tuple[int, wire.RunView]]:
+        """Runs with their sequence numbers: those after one, or before it with the ``newest`` first."""
+        with self.desk.database.read() as db:
+            if newest:
+                found = store.newest_runs(db, before=after, limit=limit)
+            else:
+                found = store.run_page(db, after=after or 0, limit=limit)
+            counted = store.counts(db, [row.id for row in found])
+            return [(row.seq, self._view_of(db, row, counted[row.id])) for row in found]
+
+    def counts(self) -> wire.RunCounts:
+        """How many runs are in each state."""
+        found: Counter[str] = Counter()
+        with self.desk.database.read() as db:
+            for state, waits, count in store.states(db):
+                waiting = "waiting_for_people" if waits == "people" else "waiting_for_curator"
+                found[waiting if state == "waiting" else state] += count
+        return wire.RunCounts(**found)
+
+    def trials(self, identity: str, after: int | None, limit: int, *, newest: bool = False) -> list[wire.TrialView]:
+        """Trials of a run: those after one in order, or before it with the ``newest`` first."""
+        with self.desk.database.read() as db:
+            store.run(db, identity)
+            if newest:
+                found = store.newest_trials(db, identity, before=after, limit=limit)
+            else:
+                found = store.trial_page(db, identity, after=after or 0, limit=limit)
+            return [trial_view(row) for row in found]
+
+    def curve(self, identity: str, points: int) -> wire.RunCurve:
+        """How a run went, for a chart."""
+        with self.desk.database.read() as db:
+            row = store.run(db, identity)
+            study = wire.StudyView.model_validate_json(row.study) if row.study else None
+            largest = study is None or study.direction == "maximize"
+            count, found = store.curve(db, identity, points, largest=largest)
+        shown = [wire.CurvePoint(number=p.number, y=p.y, best=p.best, mean=p.mean, sd=p.sd) for p in found]
+        return wire.RunCurve(trials=count, points=shown)
+
+    def recommendation(self, identity: str, over: Over) -> wire.Recommendation:
+        """The row to take: as it was stored at the run's end, or computed now."""
+        with self.desk.database.read() as db:
+            told = store.run(db, identity).recommendation
+        if told is not None and over == "asked":
+            return wire.Recommendation.model_validate_json(told)
+        return self.beliefs.recommendation(identity, over)
+
+    def export(self, identity: str) -> wire.RunExport:
+        """Everything needed to redo a run, given the release."""
+        with self.desk.database.read() as db:
+            trials = [trial_view(row) for row in store.trial_page(db, identity)]
+            run, past = self._view(db, identity), observations_of(db, identity)
+            versions = [told for version in versions_of(db, identity) for told in version.view]
+            return wire.RunExport(run=run, trials=trials, observations=past, versions=versions)
+
+    def _view(self, db: Connection, identity: str) -> wire.RunView:
+        return self._view_of(db, store.run(db, identity), store.counts(db, [identity])[identity])
+
+    def _view_of(self, db: Connection, row: Any, counted: store.Counts) -> wire.RunView:
+        spec = wire.RunSpec.model_validate_json(row.spec)
+        study = wire.StudyView.model_validate_json(row.study) if row.study else None
+        last = store.last_fit(db, row.id) if spec.fit else None
+        fitted = wire.Fitted.model_validate_json(last) if last else None
+        warnings = json.loads(row.warnings) if row.warnings else []
+        told = row.recommendation
+        waits_for = row.waiting_for if row.state == "waiting" else None
+        since = counted.pending_since if waits_for == "people" else row.waiting_since if waits_for else None
+        best = store.best(db, row.id, largest=study.direction == "maximize") if study else None
+        return wire.RunView(
+            id=row.id,
+            state=row.state,
+            study=study,
+            waiting_for=waits_for,
+            waiting_since=moment(since) if since else None,
+            open_measurements=counted.pending,
+            trials=counted.answered,
+            declined=counted.declined,
+            best=wire.Best(trial=best.number, row=best.row, y=best.y) if best else None,
+            created_at=moment(row.created_at),
+            started_at=moment(row.started_at) if row.started_at else None,
+            heartbeat_at=moment(row.heartbeat_at) if row.heartbeat_at else None,
+            waits_until=moment(row.waits_until) if row.waits_until else None,
+            ended_at=moment(row.ended_at) if row.ended_at else None,
+            ended_because=row.ended_because,
+            problem=wire.RunProblem(**json.loads(row.problem)) if row.problem else None,
+            warnings=[*warnings, fitted.problem] if fitted and fitted.problem else warnings,
+            name=spec.name,
+            curator_url=spec.curator_url,
+            study_id=spec.study_id,
+            algorithm=spec.algorithm,
+            iterations=spec.iterations,
+            initial_rows=spec.initial_rows,
+            seed=spec.seed,
+            kernel=spec.kernel,
+            fit=spec.fit,
+            fitted=fitted,
+            batch_size=spec.batch_size,
+            repeats=spec.repeats,
+            initial_design=spec.initial_design,
+            stop=spec.stop,
+            observations=counted.observations,
+            recommendation=told and wire.Recommendation.model_validate_json(told),
+        )
+
+
+def _check_not_started(row: Any) -> None:
+    if row.started_at is not None or row.ended_at is not None:
+        raise StateConflict("the run has started: past measurements come before the first choice (create it with hold)")
+    if row.pause_asked_at is None:
+        raise StateConflict("the run may start at any moment: create it with hold, import, then resume it")
+
+
+def _too_many(known: int) -> str:
+    return f"a run begins with {wire.OBSERVATIONS_MAX} past measurements at most: it has {known}"
+
+
+def _check_fits(faults: list[wire.ImportFault]) -> None:
+    """Invalid for an import with faults, which it lists."""
+    if faults:
+        told: list[dict[str, object]] = [{"field": f"{f.line}.{f.field}", "message": f.message} for f in faults]
+        raise Invalid("the observations cannot be taken: errors says which line and what", told)

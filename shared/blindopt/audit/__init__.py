@@ -1,0 +1,1 @@
+"""The audit log as pure functions: Merkle log, signed checkpoints, reconciliation of two parties' exports."""

@@ -1,0 +1,203 @@
+"""A data owner's client of the curator."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+
+from blindopt import wire
+from blindopt.client.connection import Client, new_key
+from blindopt.client.pages import audit_entries, notices_of, paged
+from blindopt.errors import Unreachable
+
+
+class OwnerClient(Client):
+    """A data owner's view of a curator."""
+
+    def register(
+        self,
+        name: str,
+        file: bytes,
+        *,
+        filename: str = "data.csv",
+        public: bool = False,
+        columns: list[str] | None = None,
+        key: str | None = None,
+    ) -> wire.DatasetView:
+        """Register a CSV or Parquet file; only ``columns`` are read where given."""
+        data = {"name": name, "public": "true" if public else "false"}
+        if columns is not None:
+            data["columns"] = json.dumps(columns)
+        files = {"file": (filename, file)}
+        reply = self._send("POST", "/v1/datasets", key=key or new_key(), multipart=files, data=data)
+        return reply.check().read(wire.DatasetView)
+
+    def create_study(self, study: wire.StudyCreate, *, key: str | None = None) -> wire.StudyOwnerView:
+        """Make a draft."""
+        return self._post("/v1/studies", wire.StudyOwnerView, study, key)
+
+    def change_study(self, study_id: str, change: wire.StudyChange, *, key: str | None = None) -> wire.StudyOwnerView:
+        """Put another draft in the place of one that was never charged."""
+        content = change.model_dump_json().encode()
+        reply = self._send("PUT", f"/v1/studies/{study_id}", body=content, key=key or new_key())
+        return reply.check().read(wire.StudyOwnerView)
+
+    def preview(self, study_id: str) -> wire.ReleaseReport:
+        """What a release would be, and what attackers get from a trial. Remote ``busy`` while another is made."""
+        return self._post(f"/v1/studies/{study_id}:preview", wire.ReleaseReport)
+
+    def release(self, study_id: str, *, key: str | None = None) -> wire.StudyOwnerView:
+        """Draw and publish Z; the study is then open."""
+        return self._post(f"/v1/studies/{study_id}:release", wire.StudyOwnerView, None, key)
+
+    def close_study(self, study_id: str, *, key: str | None = None) -> wire.StudyOwnerView:
+        """Refuse further queries."""
+        return self._post(f"/v1/studies/{study_id}:close", wire.StudyOwnerView, None, key)
+
+    def study(self, study_id: str) -> wire.StudyOwnerView:
+        """A study with its report."""
+        return self._get(f"/v1/studies/{study_id}", wire.StudyOwnerView)
+
+    def grant(self, study_id: str, grant: wire.GrantCreate, *, key: str | None = None) -> wire.GrantReply:
+        """A token for one modeler."""
+        return self._post(f"/v1/studies/{study_id}/grants", wire.GrantReply, grant, key)
+
+    def rotate(
+        self, study_id: str, grant_id: str, rotation: wire.Rotation, *, key: str | None = None
+    ) -> wire.GrantReply:
+        """A further token for a grant."""
+        return self._post(f"/v1/studies/{study_id}/grants/{grant_id}:rotate", wire.GrantReply, rotation, key)
+
+    def grants(self, study_id: str) -> list[wire.GrantView]:
+        """The first thousand grants of a study, with their tokens' state."""
+        return self._get(f"/v1/studies/{study_id}/grants", wire.GrantPage, page_size=1_000).grants
+
+    def revoke(self, study_id: str, grant_id: str) -> wire.GrantView:
+        """Refuse all tokens of a grant from now on."""
+        return self._post(f"/v1/studies/{study_id}/grants/{grant_id}:revoke", wire.GrantView)
+
+    def revoke_token(self, study_id: str, grant_id: str, kid: str) -> wire.GrantView:
+        """Refuse one token of a grant from now on."""
+        return self._post(f"/v1/studies/{study_id}/grants/{grant_id}/tokens/{kid}:revoke", wire.GrantView)
+
+    def start_forecast(
+        self, study_id: str, forecast: wire.ForecastCreate, *, key: str | None = None
+    ) -> wire.ForecastView:
+        """Begin to simulate what each privacy level would cost in quality."""
+        return self._post(f"/v1/studies/{study_id}/forecasts", wire.ForecastView, forecast, key)
+
+    def forecast(self, study_id: str, forecast_id: str) -> wire.ForecastView:
+        """A forecast, with its points once it is completed."""
+        return self._get(f"/v1/studies/{study_id}/forecasts/{forecast_id}", wire.ForecastView)
+
+    def forecasts(self, study_id: str) -> list[wire.ForecastView]:
+        """Every forecast of a study, in order of creation."""
+        path = f"/v1/studies/{study_id}/forecasts"
+        pages = paged(lambda token: self._get(path, wire.ForecastPage, page_token=token, page_size=1_000))
+        return [forecast for page in pages for forecast in page.forecasts]
+
+    def cancel_forecast(self, study_id: str, forecast_id: str, *, key: str | None = None) -> wire.ForecastView:
+        """End a forecast now."""
+        return self._post(f"/v1/studies/{study_id}/forecasts/{forecast_id}:cancel", wire.ForecastView, None, key)
+
+    def wait_forecast(
+        self, study_id: str, forecast_id: str, *, timeout_s: float, poll_s: float = 0.1
+    ) -> wire.ForecastView:
+        """Ask until the forecast has ended; Unreachable after ``timeout_s``."""
+        deadline = time.monotonic() + timeout_s
+        while (forecast := self.forecast(study_id, forecast_id)).ended_at is None:
+            if time.monotonic() > deadline:
+                raise Unreachable(f"forecast {forecast_id} has not ended within {timeout_s} s")
+            time.sleep(poll_s)
+        return forecast
+
+    def preview_tuning(self, tuning: wire.TuningCreate) -> wire.TuningReport:
+        """What a tuning would cost, promise and be expected to find. Spends nothing."""
+        return self._post("/v1/tunings:preview", wire.TuningReport, tuning)
+
+    def start_tuning(self, tuning: wire.TuningCreate, *, key: str | None = None) -> wire.TuningView:
+        """Charge a tuning and begin it."""
+        return self._post("/v1/tunings", wire.TuningView, tuning, key)
+
+    def tuning(self, tuning_id: str) -> wire.TuningView:
+        """A tuning, with its result once it is completed."""
+        return self._get(f"/v1/tunings/{tuning_id}", wire.TuningView)
+
+    def tunings(self) -> list[wire.TuningView]:
+        """Every tuning, in order of creation."""
+        pages = paged(lambda token: self._get("/v1/tunings", wire.TuningPage, page_token=token, page_size=1_000))
+        return [tuning for page in pages for tuning in page.tunings]
+
+    def cancel_tuning(self, tuning_id: str, *, key: str | None = None) -> wire.TuningView:
+        """End a tuning now; what it was charged stays spent."""
+        return self._post(f"/v1/tunings/{tuning_id}:cancel", wire.TuningView, None, key)
+
+    def wait_tuning(
+        self,
+        tuning_id: str,
+        *,
+        timeout_s: float,
+        poll_s: float = 0.1,
+        told: Callable[[wire.TuningView], None] = lambda view: None,
+    ) -> wire.TuningView:
+        """Ask until the tuning has ended, and tell each view; Unreachable after ``timeout_s``."""
+        deadline = time.monotonic() + timeout_s
+        while (tuning := self.tuning(tuning_id)).ended_at is None:
+            told(tuning)
+            if time.monotonic() > deadline:
+                raise Unreachable(f"tuning {tuning_id} has not ended within {timeout_s} s")
+            time.sleep(poll_s)
+        return tuning
+
+    def tuning_charges(self, dataset_id: str) -> list[wire.TuningCharge]:
+        """What tunings spent on a dataset's file."""
+        path = f"/v1/datasets/{dataset_id}/ledger"
+        pages = paged(lambda token: self._get(path, wire.TuningLedger, page_token=token, page_size=1_000))
+        return [charge for page in pages for charge in page.charges]
+
+    def ledger(self, study_id: str) -> Iterator[wire.LedgerEntry]:
+        """Every charge and refusal of a study."""
+        path = f"/v1/studies/{study_id}/ledger"
+        for page in paged(lambda token: self._get(path, wire.LedgerPage, page_token=token, page_size=1_000)):
+            yield from page.entries
+
+    def balance(self, study_id: str) -> wire.LedgerPage:
+        """What a study has spent, without the lines."""
+        return self._get(f"/v1/studies/{study_id}/ledger", wire.LedgerPage, page_size=1)
+
+    def exposure(self, study_id: str) -> Iterator[wire.RowExposure]:
+        """Every row that was asked, and what it cost."""
+        path = f"/v1/studies/{study_id}/exposure"
+        for page in paged(lambda token: self._get(path, wire.ExposurePage, page_token=token, page_size=1_000)):
+            yield from page.rows
+
+    def accounting(self, study_id: str, *, delta: float | None = None) -> wire.Accounting:
+        """What a study has cost so far, by the sum and tightly at ``delta``."""
+        return self._get(f"/v1/studies/{study_id}/accounting", wire.Accounting, delta=delta)
+
+    def withdraw(self, advisory: wire.AdvisoryCreate, *, key: str | None = None) -> wire.AdvisoryView:
+        """Withdraw a version of a release mechanism, for good."""
+        return self._post("/v1/advisories", wire.AdvisoryView, advisory, key)
+
+    def advisories(self) -> list[wire.AdvisoryView]:
+        """The first thousand withdrawn mechanisms, with the studies that used them."""
+        return self._get("/v1/advisories", wire.AdvisoryPage, page_size=1_000).advisories
+
+    def notices(self) -> list[wire.NoticeView]:
+        """Every notice that is kept, oldest first."""
+        return notices_of(self._get)
+
+    def test_notices(self) -> wire.NoticeTest:
+        """Send a test notice to the curator's receiver."""
+        return self._post("/v1/notices:test", wire.NoticeTest)
+
+    def audit(self, grant_id: str | None = None) -> Iterator[wire.AuditEntry]:
+        """The whole log, or the shared one of a grant."""
+        yield from audit_entries(self._get, grant_id)
+
+    def checkpoint(self, grant_id: str | None = None) -> wire.Checkpoint:
+        """The signed head of the log, or of the shared one of a grant."""
+        return self._get("/v1/audit/checkpoint", wire.Checkpoint, grant_id=grant_id)
+
+    def consistency(self, first: int, second: int, grant_id: str | None = None) -> wire.Consistency:
+        """Proof that the log has only grown between two sizes."""
+        return self._get("/v1/audit/consistency", wire.Consistency, first=first, second=second, grant_id=grant_id)

@@ -1,0 +1,45 @@
+"""What every connection keeps: errors of the transport in plain words, replies that are not encoded, bounded."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+
+from blindopt.errors import ProtocolViolated, Unreachable
+
+
+def is_ready(base_url: str) -> bool:
+    """Whether a service at this address can take requests."""
+    try:
+        return httpx.get(f"{base_url}/readyz", timeout=5.0, trust_env=False).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def not_encoded(response: httpx.Response) -> None:
+    """ProtocolViolated where the bytes are not those that were sent."""
+    # A few bytes of gzip inside gzip unfold to gigabytes; and digests are of the bytes as sent.
+    if response.headers.get("Content-Encoding", "identity") != "identity":
+        raise ProtocolViolated("the reply is encoded, though identity was asked for")
+
+
+def at_most(response: httpx.Response, most: int) -> Iterator[bytes]:
+    """The body, as it comes; ProtocolViolated once it is longer than ``most``."""
+    not_encoded(response)
+    got = 0
+    for chunk in response.iter_raw():
+        got += len(chunk)
+        if got > most:
+            raise ProtocolViolated(f"the reply is larger than {most} bytes")
+        yield chunk
+
+
+@contextmanager
+def transport_errors() -> Iterator[None]:
+    """Unreachable, in plain words, for whatever goes wrong between the parties."""
+    try:
+        yield
+    except httpx.TimeoutException as error:
+        raise Unreachable("the other party did not answer in time") from error
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # the last: no name that could be looked up
+        raise Unreachable(f"the connection to the other party failed ({type(error).__name__})") from error

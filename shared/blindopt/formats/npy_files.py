@@ -1,0 +1,98 @@
+"""An n x r float matrix as an npy file, and the digest that identifies it."""
+
+import hashlib
+import mmap
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from blindopt.arrays import Matrix
+from blindopt.errors import NumericalFailure
+
+MEDIA_TYPE = "application/x-npy"
+HEADER_MAX = 4_096
+_CHUNK = 1 << 20
+
+
+def create(path: Path, n: int, r: int) -> Matrix:
+    """An empty n x r float64 npy file, memory-mapped for writing.
+
+    The space is reserved: a full disk is an OSError here, not a killed process at the first write.
+    """
+    mapped: Matrix = np.lib.format.open_memmap(path, mode="w+", dtype=np.float64, shape=(n, r))
+    with path.open("rb+") as file:
+        os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    return mapped
+
+
+def write(file: BinaryIO, blocks: Iterable[Matrix]) -> None:
+    """An npy file of consecutive blocks (m, r), at least one, of which no two are held at once.
+
+    How many rows there are is known at the end, and then told in the header: numpy leaves room in it to grow.
+    """
+    n = r = 0
+    for block in blocks:
+        if n == 0:
+            r = block.shape[1]
+            _write_header(file, n, r)
+        file.write(np.ascontiguousarray(block, dtype=np.float64).data)
+        n += len(block)
+    file.seek(0)
+    _write_header(file, n, r)
+
+
+def _write_header(file: BinaryIO, n: int, r: int) -> None:
+    np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": (n, r)})
+
+
+def load(path: Path) -> Matrix:
+    """The matrix of ``path``, memory-mapped and read-only. Never unpickles.
+
+    Raises NumericalFailure for anything that is not a two-dimensional float64 matrix.
+    """
+    try:
+        matrix = np.load(path, mmap_mode="r", allow_pickle=False)
+    except Exception as error:  # the header is text from the other party: it may be anything
+        raise NumericalFailure("the candidates are not a readable npy matrix") from error
+    if not isinstance(matrix, np.ndarray) or matrix.dtype != np.float64 or matrix.ndim != 2:
+        raise NumericalFailure("the candidates are not a two-dimensional float64 matrix")
+    return matrix
+
+
+def forget_pages(matrix: Matrix) -> None:
+    """Drop the pages of a memory-mapped file from this process: a pass over a large one does not hold all of it.
+
+    What was written stays written, and what is read again is read from the file. Does nothing for any other array.
+    """
+    mapped = matrix.base
+    if isinstance(mapped, mmap.mmap) and getattr(matrix, "mode", "c") != "c":  # a private copy would lose its changes
+        mapped.madvise(mmap.MADV_DONTNEED)
+
+
+def take(matrix: Matrix, rows: NDArray[np.int64]) -> Matrix:
+    """A copy of some rows of a matrix, in any order. One that ``load`` has mapped is read from its file instead.
+
+    Of a large file, scattered rows would bring nearly all pages into this process: each comes with its neighbours.
+    """
+    whole = isinstance(matrix, np.memmap) and isinstance(matrix.base, mmap.mmap) and matrix.flags.c_contiguous
+    if not isinstance(matrix, np.memmap) or not whole or matrix.filename is None:
+        return matrix[rows]
+    taken = np.empty((len(rows), matrix.shape[1]))
+    with Path(matrix.filename).open("rb", buffering=0) as file:
+        for row, place in zip(taken, matrix.offset + rows * matrix.strides[0], strict=True):
+            if os.preadv(file.fileno(), [row], int(place)) != row.nbytes:
+                raise NumericalFailure("the file of a matrix ends before its time")
+    return taken
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of the file's bytes, in hex: the identity of a release."""
+    sha = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            sha.update(chunk)
+    return sha.hexdigest()

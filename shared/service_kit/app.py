@@ -1,0 +1,152 @@
+"""Builds the FastAPI application of a service."""
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import APIRouter, FastAPI, Request
+from pydantic import BaseModel
+from starlette.routing import Route
+
+from blindopt import wire
+from blindopt.errors import AuditUnavailable
+from service_kit.console import Console
+from service_kit.context.desk import Desk
+from service_kit.context.log_verification import Verifier
+from service_kit.identity.tokens import Principal, Role
+from service_kit.notices.delivery import Courier
+from service_kit.settings import ServiceSettings
+from service_kit.version import VERSION
+from service_kit.web import audit_routes, notice_routes, problems
+from service_kit.web.metrics import PATH as METRICS_PATH
+from service_kit.web.metrics import Jobs, Metrics
+from service_kit.web.metrics import router as metrics_router
+from service_kit.web.middleware import Gate
+from service_kit.web.rate_limit import Buckets
+
+
+def build(
+    *,
+    title: str,
+    description: str,
+    desk: Desk,
+    settings: ServiceSettings,
+    routers: list[APIRouter],
+    limit_of: Callable[[str, Principal | None], int],
+    period_of: Callable[[str, str, Principal], float | None] = lambda method, path, principal: None,
+    auditors: tuple[Role, ...],
+    monitors: tuple[Role, ...] = (),
+    jobs: Jobs = dict,
+    courier: Courier | None = None,
+    noticed: tuple[Role, ...] = (),
+    hot: list[Route] | None = None,
+    lifespan: Any = None,
+    read_by_hand: tuple[type[BaseModel], ...] = (),
+    console: Console | None = None,
+) -> FastAPI:
+    """The application: gate, problem documents, health, the log, the service's own routes.
+
+    ``period_of`` (method, path, principal) tells the seconds that replies leave at whole multiples of; None: at once.
+    ``monitors`` may read metrics, where settings have them on; ``jobs`` counts jobs by kind and state, for them.
+    ``hot`` are routes that answer in front of the documented ones, without FastAPI's machinery; ``read_by_hand`` are
+    bodies that routes parse themselves, for the contract; ``console`` are the pages for people.
+    ``courier`` delivers notices, which the roles ``noticed`` may read; the first of them may send a test.
+    FastAPI's documentation pages load outside resources, so only /openapi.json is served.
+    """
+    app = FastAPI(
+        title=title,
+        description=description,
+        version=VERSION,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=lifespan,
+        separate_input_output_schemas=False,
+        redirect_slashes=False,  # a redirect would repeat the Host header
+    )
+    app.state.desk = desk
+    app.state.verifier = Verifier(desk)
+    metrics = Metrics(jobs) if settings.metrics else None
+    failed = metrics.login_failed if metrics is not None else lambda: None
+    app.state.front = console.open(app, desk, settings, failed) if console is not None else None
+    app.state.courier = courier
+    problems.install(app)
+    app.add_middleware(
+        Gate,
+        desk=desk,
+        asking=Buckets(settings.rate_per_second, settings.rate_burst),
+        failing=Buckets(settings.bad_tokens_per_minute / 60, settings.bad_tokens_per_minute),
+        limit_of=limit_of,
+        period_of=period_of,
+        count=metrics.request if metrics is not None else None,
+        front=app.state.front,
+    )
+    app.router.routes.extend(hot or [])
+    for router in [*routers, audit_routes.router(auditors), _health()]:
+        app.include_router(router)
+    if courier is not None:
+        app.include_router(notice_routes.router(noticed, noticed[:1]))
+    if metrics is not None:
+        app.include_router(metrics_router(metrics, monitors))
+    if console is not None:
+        app.router.routes.extend(console.routes)
+    app.openapi = lambda: _openapi(app, (wire.Problem, *read_by_hand))  # type: ignore[method-assign]
+    return app
+
+
+# A space at an end is not part of a header's value.
+_KEY_SCHEMA = {"type": "string", "pattern": r"^[!-~]([ -~]{0,198}[!-~])?$", "minLength": 1, "maxLength": 200}
+
+
+def _openapi(app: FastAPI, models: tuple[type[BaseModel], ...]) -> dict[str, Any]:
+    if app.openapi_schema is None:
+        document = FastAPI.openapi(app)
+        problems.add_schema(document, models)
+        for name in ("HTTPValidationError", "ValidationError"):
+            document["components"]["schemas"].pop(name, None)
+        for name, schema in document["components"]["schemas"].items():
+            if name.startswith("Body_"):  # a form
+                for field in schema["properties"].values():
+                    _drop_null(field)
+        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        for path, operations in document["paths"].items():
+            for operation in operations.values():
+                for parameter in operation.get("parameters", []):
+                    _drop_null(parameter["schema"])
+                    if parameter["name"] == "idempotency-key":
+                        parameter["required"] = True  # 400, not 422, where it is missing
+                        parameter["schema"] = _KEY_SCHEMA
+                closed = path == METRICS_PATH or (path.startswith("/v1/") and path != "/v1/meta")
+                operation["security"] = [{"token": []}] if closed else []
+        app.openapi_schema = document
+    return app.openapi_schema
+
+
+def _drop_null(schema: dict[str, Any]) -> None:
+    """A parameter or a field of a form is sent or is left out: there is no null to send."""
+    kept = [option for option in schema.pop("anyOf", []) if option != {"type": "null"}]
+    if kept:
+        (only,) = kept
+        schema |= only
+
+
+def _health() -> APIRouter:
+    router = APIRouter(tags=["health"])
+    unready: dict[int | str, dict[str, Any]] = {
+        503: {"description": "The database cannot be written.", **problems.documented()[503]}
+    }
+
+    @router.get("/healthz", response_model=wire.Health, operation_id="healthz")
+    def healthz() -> wire.Health:
+        """The process is up."""
+        return wire.Health(status="ok")
+
+    @router.get("/readyz", response_model=wire.Health, operation_id="readyz", responses=unready)
+    def readyz(request: Request) -> wire.Health:
+        """The database can be written and the log's head verifies."""
+        desk: Desk = request.app.state.desk
+        try:
+            desk.ready()
+        except Exception:
+            raise AuditUnavailable("the database cannot be written, or its log does not verify") from None
+        return wire.Health(status="ok")
+
+    return router

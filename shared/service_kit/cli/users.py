@@ -1,0 +1,122 @@
+"""`user add|list|password|disable`: who may log in at the console. Beside a running service as well."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from blindopt.errors import Invalid, NotFound, StateConflict
+from service_kit.context.desk import Desk
+from service_kit.identity.tokens import Role, new_principal
+from service_kit.store import audit_log, sessions, users
+from service_kit.store.base import stamp
+from service_kit.store.database import Connection
+from service_kit.store.users import User
+
+NAME_MAX = 100
+PasswordFile = Annotated[
+    Path | None, typer.Option(help="File whose first line is the password; default: asked on the terminal, twice.")
+]
+
+
+def build(
+    service: str,
+    main_role: Role,
+    roles: tuple[Role, ...],
+    opened: Callable[[], Desk],
+    opened_existing: Callable[[], Desk],
+    plain_errors: Callable[[], AbstractContextManager[None]],
+) -> typer.Typer:
+    """The commands. ``opened`` makes the data folder where there is none yet."""
+    cli = typer.Typer(no_args_is_help=True, help="People who log in at the console.")
+
+    @cli.command()
+    def add(
+        name: Annotated[str, typer.Argument(help="What they log in with.")],
+        role: Annotated[str, typer.Option(help=f"One of {', '.join(roles)}.")] = main_role,
+        password_file: PasswordFile = None,
+    ) -> None:
+        """Let a person in, with a password."""
+        if role not in roles:
+            raise typer.BadParameter(f"{service} knows {', '.join(roles)}", param_hint="--role")
+        with plain_errors():
+            stored = _hashed(password_file)
+            with opened() as desk:
+                user = desk.database.write(lambda db: add_user(db, desk, name, role, stored))
+        typer.echo(f"{user.id} {user.name} ({user.role})")
+
+    @cli.command()
+    def password(name: Annotated[str, typer.Argument()], password_file: PasswordFile = None) -> None:
+        """Set another password. Every session of the person ends."""
+        with plain_errors(), opened_existing() as desk:
+            desk.database.write(lambda db: _named(db, name))
+            stored = _hashed(password_file)
+            desk.database.write(lambda db: _set(db, desk, name, stored))
+        typer.echo(f"a new password for {name}; open sessions have ended")
+
+    @cli.command()
+    def disable(name: Annotated[str, typer.Argument()]) -> None:
+        """Let a person in no more. Every session of theirs ends at once."""
+        with plain_errors(), opened_existing() as desk:
+            desk.database.write(lambda db: _disable(db, desk, name))
+        typer.echo(f"disabled {name}")
+
+    @cli.command("list")
+    def listed() -> None:
+        """Ids, roles, states, names; never a password or its hash."""
+        with plain_errors(), opened_existing() as desk, desk.database.read() as db:
+            for user in users.listed(db):
+                state = f"disabled {user.disabled_at[:10]}" if user.disabled_at else "live"
+                typer.echo(f"{user.id}  {user.role:8}  {state:19}  since {user.created_at[:10]}  {user.name}")
+
+    return cli
+
+
+def _hashed(file: Path | None) -> str:
+    from service_kit.identity import passwords  # its library takes a moment to load, and no other command needs it
+
+    return passwords.hash_of(_password(file))
+
+
+def _password(file: Path | None) -> str:
+    if file is not None:
+        lines = file.read_text().splitlines()
+        if not lines:
+            raise Invalid(f"{file} is empty: its first line is the password")
+        return lines[0]
+    return str(typer.prompt("Password", hide_input=True, confirmation_prompt="The same again"))
+
+
+def add_user(db: Connection, desk: Desk, name: str, role: Role, password_hash: str) -> User:
+    """A person who may log in, recorded in the log; inside the caller's transaction."""
+    if not 1 <= len(name) <= NAME_MAX or not name.isprintable() or name != name.strip():
+        raise Invalid(f"a name has 1 to {NAME_MAX} printable characters, without spaces at its ends")
+    now = desk.clock()
+    user = User(new_principal("usr"), name, role, password_hash, stamp(now), None)
+    users.add(db, user)
+    audit_log.append(db, "user.added", actor="cli", now=now, details={"user": user.id, "role": role})
+    return user
+
+
+def _named(db: Connection, name: str) -> User:
+    if (user := users.named(db, name)) is None:
+        raise NotFound("there is no user of this name")
+    return user
+
+
+def _set(db: Connection, desk: Desk, name: str, password_hash: str) -> None:
+    user, now = _named(db, name), desk.clock()
+    if user.disabled_at is not None:
+        raise StateConflict("the user is disabled: add one of another name")
+    users.set_hash(db, user.id, password_hash)
+    sessions.end_of_user(db, user.id, now)
+    audit_log.append(db, "user.password_set", actor="cli", now=now, details={"user": user.id})
+
+
+def _disable(db: Connection, desk: Desk, name: str) -> None:
+    user, now = _named(db, name), desk.clock()
+    users.disable(db, user.id, now)
+    sessions.end_of_user(db, user.id, now)
+    audit_log.append(db, "user.disabled", actor="cli", now=now, details={"user": user.id})

@@ -1,0 +1,169 @@
+"""Lines and steps, with a band about them where their uncertainty is known."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from service_kit.console import words
+from service_kit.console.charts import chart
+from service_kit.console.charts.chart import Chart, Level, tag
+from service_kit.console.charts.scales import Scale, finite, scale_of, thinned
+
+_DRAWN_MAX = 1_500
+_HOVERS_MAX = 150
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line. ``low`` and ``high`` are an interval about ``y``; None anywhere is a gap."""
+
+    name: str
+    x: Sequence[float | None]
+    y: Sequence[float | None]
+    low: Sequence[float | None] = ()
+    high: Sequence[float | None] = ()
+    is_step: bool = False
+    """Holds its value until the next x: the best so far."""
+    dots: bool = False
+    """Dots without a line between them."""
+
+
+def line(
+    key: str,
+    title: str,
+    series: Sequence[Series],
+    *,
+    x: str,
+    y: str,
+    description: str = "",
+    y_log: bool = False,
+    x_log: bool = False,
+    zero: bool = False,
+    levels: Sequence[Level] = (),
+) -> Chart:
+    """A chart of one or several series. ``x`` and ``y`` name the axes, with their units."""
+    clean = [_clean(s) for s in series]
+    bottom, right = chart.HEIGHT - chart.BOTTOM, chart.WIDTH - chart.RIGHT
+    xs = scale_of((v for s in clean for v in s.x), chart.LEFT + 6, right - 6, is_log=x_log)
+    told = [v for s in clean for part in (s.y, s.low, s.high) for v in part] + [finite(level.value) for level in levels]
+    ys = scale_of(told, bottom - 4, chart.TOP + 4, is_log=y_log, zero=zero)
+    drawn = [part for i, s in enumerate(clean) for part in _drawn(s, i, xs, ys)]
+    described = description or _described(clean, x, y)
+    svg = chart.picture(
+        key,
+        title,
+        described,
+        *chart.axes(xs, ys, x, y),
+        *chart.levels(levels, ys),
+        *drawn,
+        *chart.level_names(levels, ys),
+        *chart.legend([s.name for s in clean]),
+        *_hovers(clean, xs),
+    )
+    head, rows = _numbers(clean, x)
+    return Chart(key, title, described, svg, head, rows)
+
+
+def _clean(s: Series) -> Series:
+    kept = tuple(tuple(finite(v) for v in part) for part in (s.x, s.y, s.low, s.high))
+    if len(kept[0]) != len(kept[1]) or any(part and len(part) != len(kept[0]) for part in kept[2:]):
+        raise ValueError("a series has as many x as y, and low and high as many or none")
+    x, y, low, high = kept
+    return Series(s.name, x, y, low, high, s.is_step, s.dots)
+
+
+def _drawn(s: Series, number: int, xs: Scale, ys: Scale) -> list[Markup]:
+    colour = f"c{number % chart.COLOURS}"
+    places = thinned(len(s.x), _DRAWN_MAX)
+    made = []
+    if s.low and s.high:
+        for run in _runs(
+            places, [xs.place(v) for v in s.x], [ys.place(v) for v in s.low], [ys.place(v) for v in s.high]
+        ):
+            edge = [(px, hi) for px, _, hi in run] + [(px, lo) for px, lo, _ in reversed(run)]
+            made.append(tag("path", class_=f"band {colour}", d=_path(edge) + "Z"))
+    runs = _runs(places, [xs.place(v) for v in s.x], [ys.place(v) for v in s.y])
+    for run in runs:
+        if s.dots or len(run) == 1:
+            made += [tag("circle", class_=f"dot {colour}", cx=px, cy=py, r=3) for px, py in run]
+        else:
+            made.append(tag("path", class_=f"line {colour}", d=_path(run, is_step=s.is_step)))
+    return made
+
+
+def _runs(places: Sequence[int], *columns: Sequence[float | None]) -> list[list[tuple[float, ...]]]:
+    """Stretches without a gap."""
+    runs: list[list[tuple[float, ...]]] = [[]]
+    for i in places:
+        row = tuple(value for column in columns if (value := column[i]) is not None)
+        if len(row) == len(columns):
+            runs[-1].append(row)
+        elif runs[-1]:
+            runs.append([])
+    return [run for run in runs if run]
+
+
+def _path(points: Iterable[tuple[float, ...]], *, is_step: bool = False) -> str:
+    text = ""
+    for px, py in points:
+        if not text:
+            text = f"M{px:g} {py:g}"
+        else:
+            text += f"H{px:g}V{py:g}" if is_step else f"L{px:g} {py:g}"
+    return text
+
+
+def _hovers(series: Sequence[Series], xs: Scale) -> list[Markup]:
+    """Columns over the whole height, each with what it holds in words; shown under the pointer."""
+    if not series or not series[0].x:
+        return []
+    every: dict[float, list[str]] = {}
+    for s in series:
+        for i in thinned(len(s.x), _HOVERS_MAX):
+            if (at := s.x[i]) is not None and (value := s.y[i]) is not None:
+                low, high = (part[i] if part else None for part in (s.low, s.high))
+                about = "" if low is None or high is None else f" ({words.number(low)} to {words.number(high)})"
+                every.setdefault(at, []).append(f"{s.name} {words.number(value)}{about}")
+    found = sorted((place, at) for at in every if (place := xs.place(at)) is not None)
+    found = [found[i] for i in thinned(len(found), _HOVERS_MAX)]
+    made = []
+    for i, (place, at) in enumerate(found):
+        left = chart.LEFT if i == 0 else (found[i - 1][0] + place) / 2
+        right = chart.WIDTH - chart.RIGHT if i == len(found) - 1 else (place + found[i + 1][0]) / 2
+        said = chart.label_whole(f"{words.number(at)}: {'; '.join(every[at])}")
+        height = chart.HEIGHT - chart.BOTTOM - chart.TOP
+        box = {"x": round(left, 2), "y": chart.TOP, "width": round(max(right - left, 0.5), 2), "height": height}
+        made.append(tag("rect", tag("title", said), class_="hover", **box))
+    return made
+
+
+def _numbers(series: Sequence[Series], x: str) -> tuple[tuple[str, ...], tuple[tuple[object, ...], ...]]:
+    """One row for each x of any series, in order."""
+    head = [x]
+    table: dict[float, dict[int, float | None]] = {}
+    column = 1
+    for s in series:
+        parts = [("", s.y), (" low", s.low), (" high", s.high)]
+        for suffix, part in parts:
+            if not part:
+                continue
+            head.append(s.name + suffix)
+            for at, value in zip(s.x, part, strict=True):
+                if at is not None:
+                    table.setdefault(at, {})[column] = value
+            column += 1
+    rows = tuple((at, *(table[at].get(c) for c in range(1, column))) for at in sorted(table))
+    return tuple(head), rows
+
+
+def _described(series: Sequence[Series], x: str, y: str) -> str:
+    told = [f"{y} against {x}."]
+    for s in series[:6]:
+        ends = [v for v in s.y if v is not None]
+        if ends:
+            told.append(
+                f"{s.name}: {len(ends)} values from {words.number(min(ends))} to {words.number(max(ends))}, "
+                f"the last {words.number(ends[-1])}."
+            )
+    return " ".join(told) if len(told) > 1 else f"{told[0]} There are no values yet."

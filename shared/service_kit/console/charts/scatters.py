@@ -1,0 +1,112 @@
+"""Points in the plane, with a third value as colour and a fourth as size."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from service_kit.console import words
+from service_kit.console.charts import chart
+from service_kit.console.charts.chart import Chart, tag
+from service_kit.console.charts.scales import Scale, finite, scale_of, thinned
+
+_DRAWN_MAX = 3_000
+_SHADES = 7
+_RADIUS, _RADIUS_MIN, _RADIUS_MAX = 3.5, 2.5, 11.0
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """One group. ``labels`` names each point, under the pointer and in the table."""
+
+    name: str
+    x: Sequence[float | None]
+    y: Sequence[float | None]
+    colour: Sequence[float | None] = ()
+    size: Sequence[float | None] = ()
+    labels: Sequence[str] = ()
+    is_ring: bool = False
+    """Drawn as rings, over the others: the chosen ones."""
+
+
+def scatter(
+    key: str,
+    title: str,
+    points: Sequence[Points],
+    *,
+    x: str,
+    y: str,
+    colour: str = "colour",
+    size: str = "size",
+    description: str = "",
+) -> Chart:
+    """A chart of groups of points; ``x``, ``y``, ``colour`` and ``size`` name what they mean, with units."""
+    groups = [_clean(p) for p in points]
+    bottom, right = chart.HEIGHT - chart.BOTTOM, chart.WIDTH - chart.RIGHT
+    xs = scale_of((v for g in groups for v in g.x), chart.LEFT + 8, right - 8, close=True)
+    ys = scale_of((v for g in groups for v in g.y), bottom - 8, chart.TOP + 8, close=True)
+    shades = scale_of((v for g in groups for v in g.colour), 0, _SHADES)
+    sizes = scale_of((v for g in groups for v in g.size), _RADIUS_MIN**2, _RADIUS_MAX**2, zero=True)
+    drawn = [mark for i, g in enumerate(groups) for mark in _marks(g, i, (xs, ys, shades, sizes), (x, y, colour, size))]
+    count = sum(len(g.x) for g in groups)
+    described = description or f"{words.number(count)} points: {y} against {x}."
+    has_colour = any(v is not None for g in groups for v in g.colour)
+    svg = chart.picture(
+        key,
+        title,
+        described,
+        *chart.axes(xs, ys, x, y),
+        *drawn,
+        *(_ramp(shades, colour) if has_colour else chart.legend([g.name for g in groups])),
+    )
+    return Chart(key, title, described, svg, *_numbers(groups, (x, y, colour, size)))
+
+
+def _clean(p: Points) -> Points:
+    x, y, colour, size = (tuple(finite(v) for v in part) for part in (p.x, p.y, p.colour, p.size))
+    if any(part and len(part) != len(x) for part in (colour, size, p.labels)) or len(x) != len(y):
+        raise ValueError("a group of points has as many x as y, and of all else as many or none")
+    return Points(p.name, x, y, colour, size, tuple(p.labels), p.is_ring)
+
+
+def _marks(
+    g: Points, number: int, scales: tuple[Scale, Scale, Scale, Scale], names: tuple[str, str, str, str]
+) -> list[Markup]:
+    xs, ys, shades, sizes = scales
+    made = []
+    for i in thinned(len(g.x), _DRAWN_MAX):
+        px, py = xs.place(g.x[i]), ys.place(g.y[i])
+        if px is None or py is None:
+            continue
+        shade = shades.place(g.colour[i]) if g.colour else None
+        area = sizes.place(g.size[i]) if g.size else None
+        look = f"c{number % chart.COLOURS}" if shade is None else f"k{min(int(shade), _SHADES - 1)}"
+        values = (g.x[i], g.y[i], g.colour[i] if g.colour else None, g.size[i] if g.size else None)
+        said = ", ".join(f"{n} {words.number(v)}" for n, v in zip(names, values, strict=True) if v is not None)
+        named = g.labels[i] if g.labels else g.name
+        radius = round(area**0.5, 2) if area is not None else _RADIUS
+        kind = "ring" if g.is_ring else "point"
+        title = tag("title", chart.label_whole(f"{named}: {said}"))
+        made.append(tag("circle", title, class_=f"{kind} {look}", cx=px, cy=py, r=radius))
+    return made
+
+
+def _ramp(shades: Scale, name: str) -> list[Markup]:
+    """What the colours mean: boxes from low to high."""
+    made = [tag("text", chart.label(f"{name}: {chart.tick(shades.low)}"), class_="key end", x=560, y=18)]
+    made += [tag("rect", class_=f"box k{i}", x=568 + 18 * i, y=8, width=18, height=12) for i in range(_SHADES)]
+    made.append(tag("text", chart.label(chart.tick(shades.high)), class_="key", x=574 + 18 * _SHADES, y=18))
+    return made
+
+
+def _numbers(
+    groups: Sequence[Points], names: tuple[str, str, str, str]
+) -> tuple[tuple[str, ...], tuple[tuple[object, ...], ...]]:
+    has = [any(getattr(g, part) for g in groups) for part in ("colour", "size")]
+    head = ("point", *names[:2], *(n for n, there in zip(names[2:], has, strict=True) if there))
+    rows = []
+    for g in groups:
+        for i in range(len(g.x)):
+            more = [(part[i] if part else None) for part, there in zip((g.colour, g.size), has, strict=True) if there]
+            rows.append((g.labels[i] if g.labels else g.name, g.x[i], g.y[i], *more))
+    return head, tuple(rows)

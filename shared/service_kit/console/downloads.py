@@ -1,0 +1,77 @@
+"""Whole listings of the API as files: read page by page, and sent as they are read."""
+
+import csv
+import io
+import json
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+from starlette.responses import Response, StreamingResponse
+
+from blindopt.formats.csv_files import harmless
+from service_kit.console.api import ApiProblem
+from service_kit.console.exports import file_name
+from service_kit.console.pages import Page
+
+PAGE = 1_000
+Columns = Sequence[str] | type[BaseModel]
+
+
+async def listing(page: Page, path: str, member: str, name: str, columns: Columns, **query: object) -> Response:
+    """All items of a listing: as CSV, or with ``?as=json`` as one JSON object a line.
+
+    ``columns`` are those of the CSV, or the model of an item for all of its fields; what is no number or text is JSON.
+
+    The first page is read before anything is sent, so that a refusal is still a page. Raises ApiProblem.
+    """
+    head = columns if isinstance(columns, Sequence) else tuple(columns.model_fields)
+    first = await page.api.get(path, page_size=PAGE, **query)
+    as_json = page.query.get("as") == "json"
+    pieces = _lines(page, path, member, first, query) if as_json else _rows(page, path, member, first, head, query)
+    media, ending = ("application/x-ndjson", "jsonl") if as_json else ("text/csv; charset=utf-8", "csv")
+    headers = {"content-disposition": f'attachment; filename="{file_name(name)}.{ending}"'}
+    return StreamingResponse(pieces, headers=headers, media_type=media)
+
+
+async def _pages(
+    page: Page, path: str, member: str, first: dict[str, Any], query: dict[str, object]
+) -> AsyncIterator[list[dict[str, Any]]]:
+    found = first
+    while True:
+        yield found[member]
+        if (token := found["next_page_token"]) is None:
+            return
+        if not page.site.is_live(page.session):
+            raise ConnectionAbortedError("the session has ended")
+        try:
+            found = await page.api.get(path, page_size=PAGE, page_token=token, **query)
+        except ApiProblem as problem:  # the head has left: only a cut connection can say so
+            raise ConnectionAbortedError(str(problem)) from None
+
+
+async def _lines(
+    page: Page, path: str, member: str, first: dict[str, Any], query: dict[str, object]
+) -> AsyncIterator[str]:
+    async for items in _pages(page, path, member, first, query):
+        yield "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items)
+
+
+async def _rows(
+    page: Page, path: str, member: str, first: dict[str, Any], columns: Sequence[str], query: dict[str, object]
+) -> AsyncIterator[str]:
+    yield _csv([columns])
+    async for items in _pages(page, path, member, first, query):
+        yield _csv([[_cell(item.get(name)) for name in columns] for item in items])
+
+
+def _csv(rows: Sequence[Sequence[object]]) -> str:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    for row in rows:
+        writer.writerow([harmless(cell) for cell in row])
+    return text.getvalue()
+
+
+def _cell(value: object) -> object:
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, (dict, list)) else value

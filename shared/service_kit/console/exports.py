@@ -1,0 +1,39 @@
+"""Numbers as files: CSV that a spreadsheet runs nothing of, and JSON."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterable, Sequence
+
+from starlette.responses import Response
+
+from blindopt.formats.csv_files import harmless
+from service_kit.console.charts import Chart
+
+
+def csv_file(name: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> Response:
+    """A table as a CSV file (RFC 4180, UTF-8)."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    for row in (head, *rows):
+        writer.writerow([harmless(cell) for cell in row])
+    return _file(text.getvalue(), f"{name}.csv", "text/csv; charset=utf-8")
+
+
+def numbers(chart: Chart, form: str) -> Response:
+    """The numbers of a chart, as CSV or as a list of JSON objects."""
+    if form == "json":
+        listed = [dict(zip(chart.head, row, strict=True)) for row in chart.rows]
+        return _file(json.dumps(listed, allow_nan=False), f"{chart.key}.json", "application/json")
+    return csv_file(chart.key, chart.head, chart.rows)
+
+
+def _file(text: str, name: str, media_type: str) -> Response:
+    headers = {"content-disposition": f'attachment; filename="{file_name(name)}"'}
+    return Response(text, 200, headers, media_type=media_type)
+
+
+def file_name(name: str) -> str:
+    """A name that every system takes, and no header is broken by."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:100]

@@ -1,0 +1,192 @@
+"""A page of a console: who may see it, what it is given, how it answers."""
+
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from service_kit.console import exports
+from service_kit.console.api import Api, Passed, Reply, problem_of
+from service_kit.console.charts import Chart
+from service_kit.console.forms import Form, fresh_key
+from service_kit.console.sessions import Session
+from service_kit.identity.tokens import Principal, Role
+
+if TYPE_CHECKING:
+    from service_kit.console.site import Console
+
+ROOT = "/console"
+Get = Callable[["Page"], Awaitable[Response]]
+Post = Callable[["Page", Form], Awaitable[Response]]
+Trail = Sequence[tuple[str, str]]
+Mood = Literal["good", "bad", "note"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One page as it is declared."""
+
+    method: Literal["GET", "POST"]
+    path: str
+    """Below ``/console``."""
+    roles: tuple[Role, ...]
+    handler: Callable[..., Awaitable[Response]]
+    nav: str | None
+    """Its name in the menu; None: it is reached from other pages."""
+
+
+@dataclass(slots=True)
+class Pages:
+    """The pages of one module, in the order in which they are declared, which is that of the menu."""
+
+    entries: list[Entry] = field(default_factory=list)
+
+    def get(self, path: str, *, roles: tuple[Role, ...], nav: str | None = None) -> Callable[[Get], Get]:
+        """A page to look at."""
+
+        def declare(handler: Get) -> Get:
+            self.entries.append(Entry("GET", path, roles, handler, nav))
+            return handler
+
+        return declare
+
+    def post(self, path: str, *, roles: tuple[Role, ...]) -> Callable[[Post], Post]:
+        """What a form is sent to. It ends in ``page.go``, or shows the form again."""
+
+        def declare(handler: Post) -> Post:
+            self.entries.append(Entry("POST", path, roles, handler, None))
+            return handler
+
+        return declare
+
+
+class Page:
+    """One request for a page, by somebody who may see it."""
+
+    def __init__(self, request: Request, site: "Console", session: Session) -> None:
+        self.request = request
+        self.site = site
+        self.session = session
+        self.api = Api(request.app, request.scope, session.principal, request.state.request_id)
+
+    @property
+    def who(self) -> Principal:
+        """Who is logged in."""
+        return self.session.principal
+
+    @property
+    def path(self) -> Mapping[str, Any]:
+        """The parameters of the path."""
+        return self.request.path_params
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        """The query string; of a name that is there twice, the last."""
+        return self.request.query_params
+
+    @property
+    def csrf(self) -> str:
+        """What every form carries."""
+        return self.session.csrf
+
+    @staticmethod
+    def fresh_key() -> str:
+        """An idempotency key for one rendering of a form."""
+        return fresh_key()
+
+    def may(self, *roles: Role) -> bool:
+        """Whether who is logged in has one of these roles: to show what only they can use."""
+        return self.who.role in roles
+
+    # --- addresses ----------------------------------------------------------------------------------
+
+    @staticmethod
+    def url(path: str, **query: object) -> str:
+        """The address of a page. A query value of None is left out."""
+        chosen = urlencode({k: v for k, v in query.items() if v is not None})
+        return ROOT + path + (f"?{chosen}" if chosen else "")
+
+    def here(self, **changed: object) -> str:
+        """The address of this page with other query values; None drops one."""
+        kept: dict[str, object] = dict(self.query)
+        chosen = {k: v for k, v in (kept | changed).items() if v is not None}
+        return self.request.url.path + (f"?{urlencode(chosen)}" if chosen else "")
+
+    @property
+    def menu(self) -> list[tuple[str, str, bool]]:
+        """Name, address and whether this page is in it, of what who is logged in may open."""
+        here = self.request.url.path.removeprefix(ROOT)
+        found = [e for e in self.site.entries if e.nav is not None and self.who.role in e.roles]
+        return [(e.nav or "", ROOT + e.path, _holds(e.path, here)) for e in found]
+
+    # --- answers ------------------------------------------------------------------------------------
+
+    def show(self, template: str, *, title: str, status: int = 200, trail: Trail = (), **context: Any) -> Response:
+        """A whole page; or the numbers of one of its charts, where ``?chart=KEY&as=csv`` (or json) asks for them.
+
+        ``trail`` are the pages above it: name and path below /console.
+        """
+        if (key := self.query.get("chart")) is not None:
+            for chart in _charts(context.values()):
+                if chart.key == key:
+                    return exports.numbers(chart, self.query.get("as", "csv"))
+        return self.site.page(self, template, status=status, title=title, trail=trail, **context)
+
+    def fragment(self, template: str, **context: Any) -> Response:
+        """A part of a page, for a live part to show in its place."""
+        return self.site.fragment(self, template, **context)
+
+    def go(self, path: str, message: str | None = None, *, mood: Mood = "good", **query: object) -> Response:
+        """To another page (303), which tells ``message`` once."""
+        response = RedirectResponse(self.url(path, **query), 303)
+        if message is not None:
+            self.site.flashes.put(response, self.session, message, mood)
+        return response
+
+    def stream(self, path: str, *, accept: str | None = None, **query: object) -> Response:
+        """A reply of the API as it comes: an export, events. Last-Event-ID and Range are passed on.
+
+        It ends within seconds of the session.
+        """
+        kept = {k: v for k in ("last-event-id", "range") if (v := self.request.headers.get(k)) is not None}
+        asked = self.api.scope_of("GET", path, query, kept | ({"accept": accept} if accept else {}))
+
+        def refused(reply: Reply) -> Response:
+            return self.site.told(self, problem_of(reply, path, self.request.state.request_id))
+
+        return _Streamed(Passed(self.request.app, asked, refused, lambda: self.site.is_live(self.session)))
+
+    @staticmethod
+    def csv(name: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> Response:
+        """A table as a file for spreadsheets, with what they would run as a formula made harmless."""
+        return exports.csv_file(name, head, rows)
+
+
+class _Streamed(Response):
+    """A response that is an ASGI application of its own."""
+
+    def __init__(self, passed: Passed) -> None:
+        self._passed = passed
+        self.background = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self._passed(scope, receive, send)
+
+
+def _charts(values: Iterable[object]) -> Iterable[Chart]:
+    for value in values:
+        if isinstance(value, Chart):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _charts(value)
+        elif isinstance(value, dict):
+            yield from _charts(value.values())
+
+
+def _holds(path: str, here: str) -> bool:
+    """Whether the page ``here`` belongs to the menu's entry ``path``."""
+    return here == path if path == "/" else re.match(re.escape(path) + r"($|[/:])", here) is not None

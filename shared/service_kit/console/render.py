@@ -1,0 +1,93 @@
+"""Templates and static files: of the service first, then the common ones."""
+
+import hashlib
+import mimetypes
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import Response
+
+from blindopt.errors import NotFound
+from service_kit.console import words
+from service_kit.console.api import ApiProblem
+from service_kit.version import VERSION
+
+if TYPE_CHECKING:
+    from service_kit.console.pages import Page
+
+_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".png": "image/png"}
+_FOR_EVER = "public, max-age=31536000, immutable"
+
+
+class Renderer:
+    """One environment. Everything is escaped, and a name that is not there is an error."""
+
+    def __init__(self, service: str, folders: Sequence[Path]) -> None:
+        self._files = {
+            path.relative_to(folder / "static").as_posix(): path.read_bytes()
+            for folder in reversed(folders)
+            for path in sorted((folder / "static").rglob("*"))
+            if path.suffix in _TYPES
+        }
+        self._digests = {name: hashlib.sha256(body).hexdigest()[:16] for name, body in self._files.items()}
+        self._env = Environment(
+            loader=FileSystemLoader([folder / "templates" for folder in folders]),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._env.filters |= words.FILTERS
+        self._env.globals |= {"service": service, "version": VERSION, "asset": self.asset}
+
+    @cached_property
+    def _ui(self) -> Any:
+        return self._env.get_template("ui.html").module
+
+    def asset(self, name: str) -> str:
+        """The address of a static file, another one for each content."""
+        return f"/console/static/{name}?{self._digests[name]}"
+
+    def static(self, request: Request) -> Response:
+        """A static file; for ever, where its digest was asked for."""
+        name: str = request.path_params["path"]
+        if name not in self._files:
+            raise NotFound("there is no such file")
+        media = _TYPES.get(Path(name).suffix) or mimetypes.guess_type(name)[0]
+        etag = f'"{self._digests[name]}"'
+        kept = _FOR_EVER if request.url.query == self._digests[name] else "no-cache"
+        headers = {"cache-control": kept, "etag": etag}
+        if request.headers.get("if-none-match") == etag:
+            return Response(status_code=304, headers=headers)
+        return Response(self._files[name], 200, headers, media_type=media)
+
+    def page(self, page: "Page | None", template: str, status: int, **context: Any) -> Response:
+        """A whole page."""
+        filled: dict[str, Any] = {"trail": (), "flashes": (), "form": None, "page": page, "ui": self._ui, **context}
+        html = self._env.get_template(template).render(filled)
+        return Response(html, status, media_type="text/html")
+
+    def part(self, page: "Page", template: str, **context: Any) -> Response:
+        """A part of a page."""
+        html = self._env.get_template(template).render({"form": None, "page": page, "ui": self._ui, **context})
+        return Response(html, 200, media_type="text/html")
+
+    def error(
+        self,
+        page: "Page | None",
+        status: int,
+        title: str,
+        detail: str,
+        request_id: str | None,
+        headers: Mapping[str, str],
+        problem: ApiProblem | None,
+    ) -> Response:
+        """An error in words."""
+        told = {"title": title, "detail": detail, "request_id": request_id, "problem": problem}
+        response = self.page(page, "error.html", status, **told)
+        response.headers.update(headers)
+        return response

@@ -1,0 +1,274 @@
+"""Builds a console: its routes, login and logout, what each request passes before its page, and error pages."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+from starlette.types import Scope
+
+from blindopt.errors import BlindoptError, Forbidden, Invalid, NotFound, RateLimited, Unauthenticated
+from service_kit.console.api import ApiProblem
+from service_kit.console.flashes import Flashes
+from service_kit.console.forms import CSRF, Form, encodable, same
+from service_kit.console.pages import ROOT, Entry, Page, Pages, Trail
+from service_kit.console.render import Renderer
+from service_kit.console.sessions import Session, Sessions
+from service_kit.context.desk import Desk
+from service_kit.identity.tokens import Principal
+from service_kit.settings import ServiceSettings
+from service_kit.web.problems import as_ours
+
+HERE = Path(__file__).parent
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+LOGIN, LOGOUT = f"{ROOT}/login", f"{ROOT}/logout"
+_PART_MAX = 1 << 20
+_BY_ITSELF = {b"x-fragment": (b"1",), b"accept": (b"text/event-stream",)}
+"""Headers of what live.js asks for."""
+
+
+class OtherSite(Forbidden):
+    """A form that was sent from another site, or whose session is not the one it was shown in."""
+
+    title = "This form cannot be taken"
+
+
+class Console:
+    """The pages of one service. ``folder`` holds its own ``templates`` and ``static``."""
+
+    headers = (
+        (b"content-security-policy", CSP.encode()),
+        (b"cross-origin-opener-policy", b"same-origin"),
+        (b"cross-origin-resource-policy", b"same-origin"),
+        (b"x-content-type-options", b"nosniff"),
+        # With "no-referrer" a browser would send forms with "Origin: null".
+        (b"referrer-policy", b"same-origin"),
+    )
+
+    def __init__(self, title: str, pages: Sequence[Pages], folder: Path) -> None:
+        self.title = title
+        self.entries: list[Entry] = [entry for module in pages for entry in module.entries]
+        self._renderer = Renderer(title, (folder, HERE))
+        self.flashes: Flashes
+        self._sessions: Sessions
+        self._tls = False
+
+    def open(
+        self, app: FastAPI, desk: Desk, settings: ServiceSettings, failed: Callable[[], None] = lambda: None
+    ) -> "Console":
+        """Give it what it needs of the service, and what to call when a login has failed; itself."""
+        self.app = app
+        self.flashes = Flashes(desk)
+        self._sessions = Sessions(
+            desk,
+            idle=timedelta(minutes=settings.session_idle_minutes),
+            life=timedelta(hours=settings.session_hours),
+            logins_per_minute=settings.logins_per_minute,
+            failed=failed,
+        )
+        return self
+
+    # --- the gate's part ----------------------------------------------------------------------------
+
+    def owns(self, path: str) -> bool:
+        """Whether a path is a page's."""
+        return path in ("/", ROOT) or path.startswith(f"{ROOT}/")
+
+    def admit(self, scope: Scope, cookies: str) -> Principal | None:
+        """Who is logged in, if anyone. Before anything of the body is read."""
+        session = None
+        if not scope["path"].startswith(f"{ROOT}/static/"):
+            by_itself = any(name in _BY_ITSELF and value in _BY_ITSELF[name] for name, value in scope["headers"])
+            session = self._sessions.of_cookie(cookies, is_use=not by_itself)
+        scope["state"]["session"] = session
+        return None if session is None else session.principal
+
+    def refusal(self, scope: Scope, error: BlindoptError) -> Response:
+        """A page that tells an error."""
+        session: Session | None = scope["state"].get("session")
+        page = None if session is None else Page(Request(scope), self, session)
+        kept = {k.lower(): v for k, v in error.headers.items()}
+        named = scope["state"]["request_id"] if error.status >= 500 else None
+        return self._renderer.error(page, error.status, error.title, str(error), named, kept, None)
+
+    def is_live(self, session: Session) -> bool:
+        """Whether a session still is, for a reply that goes on for long."""
+        return self._sessions.is_live(session)
+
+    # --- routes -------------------------------------------------------------------------------------
+
+    @property
+    def routes(self) -> list[Route]:
+        """All of them. Each endpoint says by ``roles`` who may see it; None: anybody."""
+        found = [
+            self._route("/", self._home, "GET"),
+            self._route(ROOT, self._home, "GET"),
+            self._route(f"{ROOT}/static/{{path:path}}", self._static, "GET"),
+            self._route(LOGIN, self._login_form, "GET"),
+            self._route(LOGIN, self._login, "POST"),
+            self._route(LOGOUT, self._logout, "POST"),
+        ]
+        for entry in self.entries:
+            found.append(self._route(ROOT + entry.path, self._page_of(entry), entry.method, entry.roles))
+        found.append(self._route(f"{ROOT}/{{rest:path}}", self._nowhere, "GET"))
+        return found
+
+    def _route(
+        self, path: str, handler: Callable[[Request], Awaitable[Response]], method: str, roles: Any = None
+    ) -> Route:
+        async def endpoint(request: Request) -> Response:
+            request.state.route = path  # for the access log
+            try:
+                return await handler(request)
+            except (BlindoptError, HTTPException) as error:
+                return self.refusal(request.scope, as_ours(error))
+
+        endpoint.__dict__["roles"] = roles  # a test walks every route and reads this
+        return Route(path, endpoint, methods=[method], include_in_schema=False)
+
+    def _page_of(self, entry: Entry) -> Callable[[Request], Awaitable[Response]]:
+        async def handler(request: Request) -> Response:
+            session: Session | None = request.state.session
+            if session is None:
+                return self._to_login(request)
+            page = Page(request, self, session)
+            if session.principal.role not in entry.roles:
+                raise Forbidden("this page is not for your role")
+            try:
+                if entry.method == "GET":
+                    return await entry.handler(page)
+                return await entry.handler(page, await self._form(request, session))
+            except ApiProblem as problem:
+                return self.told(page, problem)
+
+        return handler
+
+    async def _form(self, request: Request, session: Session) -> Form:
+        """What was sent, if our own page of this session sent it."""
+        _same_origin(request)
+        data = await request.form(max_files=10, max_fields=5_000, max_part_size=_PART_MAX)
+        token = data.get(CSRF)
+        if not isinstance(token, str) or not session.is_csrf(token):
+            raise OtherSite("the form is of another session: load its page again, and send it once more")
+        form = Form.of(data)
+        if not form.key:
+            raise Invalid("the form has no key: load its page again")
+        return form
+
+    def _to_login(self, request: Request) -> Response:
+        if request.headers.get("x-fragment"):
+            return Response(status_code=401)
+        if request.method == "POST":
+            return self._login_page(request, "Your session has ended: nothing was changed. Log in again.", 401)
+        target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        chosen = {} if target == f"{ROOT}/" else {"next": target}
+        return RedirectResponse(Page.url("/login", **chosen), 303)
+
+    # --- the pages that every console has -----------------------------------------------------------
+
+    async def _home(self, request: Request) -> Response:
+        return RedirectResponse(f"{ROOT}/", 307)
+
+    async def _nowhere(self, request: Request) -> Response:
+        if request.state.session is None:
+            return self._to_login(request)
+        raise NotFound("there is no such page")
+
+    async def _static(self, request: Request) -> Response:
+        return self._renderer.static(request)
+
+    async def _login_form(self, request: Request) -> Response:
+        if request.state.session is not None:
+            return RedirectResponse(f"{ROOT}/", 303)
+        return self._login_page(request)
+
+    async def _login(self, request: Request) -> Response:
+        _same_origin(request)
+        data = await request.form(max_files=0, max_fields=10, max_part_size=4_096)
+        name, password = (encodable(str(data.get(field) or "")) for field in ("name", "password"))
+        address = (request.scope.get("client") or ("",))[0]
+        try:
+            value = await self._sessions.open(name.strip(), password, address)
+        except Unauthenticated:
+            return self._login_page(request, "The name or the password is wrong.", 401, name=name[:200])
+        except RateLimited as error:
+            wait = error.headers["Retry-After"]
+            response = self._login_page(request, f"Too many tries: wait {wait} seconds.", 429, name=name[:200])
+            response.headers["Retry-After"] = wait
+            return response
+        if request.state.session is not None:  # never two from one browser
+            await self._sessions.end(request.state.session)
+        response = RedirectResponse(_inside(str(data.get("next") or "")), 303)
+        response.set_cookie(self._sessions.cookie, value, path="/", secure=True, httponly=True, samesite="strict")
+        return response
+
+    async def _logout(self, request: Request) -> Response:
+        _same_origin(request)
+        session: Session | None = request.state.session
+        response = RedirectResponse(LOGIN, 303)
+        if session is not None:  # what another site sends comes without the cookie, and must not take it away
+            await self._form(request, session)
+            await self._sessions.end(session)
+            response.delete_cookie(self._sessions.cookie, path="/", secure=True, httponly=True, samesite="strict")
+        return response
+
+    def _login_page(self, request: Request, error: str = "", status: int = 200, *, name: str = "") -> Response:
+        host = (request.url.hostname or "").lower()
+        local = host in ("localhost", "127.0.0.1", "::1", "[::1]") or host.endswith(".localhost")
+        target = _inside(request.query_params.get("next", ""))
+        # Browsers say where a request comes from to TLS and to the machine itself alone: so they do through a proxy.
+        insecure = request.url.scheme != "https" and not local and "sec-fetch-site" not in request.headers
+        return self._renderer.page(
+            None, "login.html", status, title="Log in", error=error, name=name, next=target, insecure=insecure
+        )
+
+    # --- rendering ----------------------------------------------------------------------------------
+
+    def page(
+        self, page: Page, template: str, *, status: int, title: str, trail: Trail = (), **context: Any
+    ) -> Response:
+        """A whole page, with the messages that wait for it."""
+        told = self.flashes.take(page.request, page.session)
+        response = self._renderer.page(page, template, status, title=title, trail=trail, flashes=told, **context)
+        if told:
+            self.flashes.clear(response)
+        return response
+
+    def fragment(self, page: Page, template: str, **context: Any) -> Response:
+        """A part of a page."""
+        return self._renderer.part(page, template, **context)
+
+    def told(self, page: Page, problem: ApiProblem) -> Response:
+        """What the API refused, as a page."""
+        found = problem.problem
+        kept = {k: v for k, v in problem.headers.items() if k == "retry-after"}
+        return self._renderer.error(page, found.status, found.title, found.detail, found.request_id, kept, problem)
+
+
+def _same_origin(request: Request) -> None:
+    """OtherSite for a form that another site sent, or that no browser of today did."""
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site is None and origin is None:
+        raise OtherSite("the browser does not say where the form comes from: use one of today")
+    if site not in (None, "same-origin") or (origin is not None and not _is_own(request, origin)):
+        raise OtherSite("the form was sent from another site: nothing was done")
+
+
+def _is_own(request: Request, origin: str) -> bool:
+    # The scheme is left out: behind a proxy that ends TLS it is not the browser's.
+    return same(urlsplit(origin).netloc.lower(), request.headers.get("host", "").lower())
+
+
+def _inside(target: str) -> str:
+    """A page of ours to go to after the login; the first one for anything else."""
+    safe = target.startswith(f"{ROOT}/") and "\\" not in target and "//" not in target and target.isprintable()
+    return target if safe and not target.startswith(LOGIN) else f"{ROOT}/"

@@ -1,0 +1,57 @@
+"""Secrets at rest: keys that live in files outside the database."""
+
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from cryptography.fernet import Fernet, InvalidToken
+
+from blindopt.audit.checkpoints import Signer
+from blindopt.errors import StateConflict
+
+
+class Seal:
+    """Authenticated encryption under the key in ``path``, made with mode 0600 at first use.
+
+    Who reads the database alone learns nothing; who has both has all.
+    """
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._fernet = Fernet(_key_file(path, Fernet.generate_key))
+        except ValueError:
+            raise StateConflict(f"{path} is not a key: put back the one that was there") from None
+
+    def close(self, clear: bytes) -> bytes:
+        """Encrypt."""
+        return self._fernet.encrypt(clear)
+
+    def open(self, sealed: bytes) -> bytes:
+        """Decrypt; StateConflict if the key file is not the one that sealed it."""
+        try:
+            return self._fernet.decrypt(sealed)
+        except InvalidToken:
+            raise StateConflict("a stored secret cannot be opened: the key file was replaced") from None
+
+
+def signer(path: Path, kind: str) -> Signer:
+    """The Ed25519 key in ``path`` (hex), made with mode 0600 at first use."""
+    try:
+        return Signer.of(kind, bytes.fromhex(_key_file(path, lambda: os.urandom(32).hex().encode()).decode()))
+    except ValueError:
+        raise StateConflict(f"{path} is not a key: put back the one that was there") from None
+
+
+def _key_file(path: Path, make: Callable[[], bytes]) -> bytes:
+    """Read a key; write it first, whole or not at all and never over another one, if there is none."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not path.exists():
+        with tempfile.NamedTemporaryFile(dir=path.parent) as file:  # created with mode 0600
+            file.write(make())
+            file.flush()
+            os.fsync(file.fileno())
+            with suppress(FileExistsError):  # another process was first: its key counts
+                os.link(file.name, path)
+    return path.read_bytes()

@@ -1,0 +1,101 @@
+"""Notices: what a service tells its own people, written down in the transaction of what happened.
+
+So a crash loses none, and none is sent of what did not happen. ``service_kit.notices.delivery`` delivers them.
+"""
+
+import secrets
+from datetime import datetime
+from typing import Any, Literal
+
+from blindopt import wire
+from service_kit.store import notices
+from service_kit.store.base import Clock, moment
+from service_kit.store.database import Connection
+
+Service = Literal["blindopt-curator", "blindopt-modeler"]
+_SENTENCES: dict[wire.NoticeEvent, str] = {
+    "query_pending": "Query {query_id} of study {study_id} asks for {measurements} measurement(s): they wait.",
+    "budget_80": "{percent} % of the cap {cap} of {spender} is spent.",
+    "release_ended": "The release of study {study_id} has ended: the study is {state}.",
+    "forecast_ended": "Forecast {forecast_id} of study {study_id} has ended.",
+    "tuning_ended": "Tuning {tuning_id} has ended.",
+    "run_ended": "Run {run_id} has ended with {answers} answer(s).",
+    "run_failed": "Run {run_id} failed with {answers} answer(s): {problem}.",
+    "run_waiting": "Run {run_id} has waited for its curator for {minutes} minutes: {problem}.",
+    "log_disputed": "The curator of study {study_id} broke the protocol: what it signed is kept in the log.",
+    "log_failed": "The audit log does not verify: look at /readyz, and run `audit verify`.",
+    "test": "This is a test.",
+}
+
+
+class Outbox:
+    """Where notices are written. One without events, the default, writes none."""
+
+    def __init__(
+        self, service: Service | None = None, events: frozenset[str] = frozenset(), clock: Clock | None = None
+    ) -> None:
+        self._service = service
+        self._events = events
+        self._clock = clock
+
+    def tells(self, event: wire.NoticeEvent) -> bool:
+        """Whether anybody is told of this."""
+        return event in self._events
+
+    def tell(
+        self,
+        db: Connection,
+        event: wire.NoticeEvent,
+        subject: wire.NoticeSubject | None = None,
+        counts: wire.NoticeCounts | None = None,
+        *,
+        once: str | None = None,
+    ) -> None:
+        """Write a notice, in the caller's transaction; nothing where nobody is told, or ``once`` was told before."""
+        if not self.tells(event) or (once is not None and notices.is_known(db, once)):
+            return
+        assert self._service is not None
+        assert self._clock is not None
+        now = self._clock()
+        notice = made(self._service, event, now, subject, counts)
+        notices.add(db, notice.id, body_of(notice), now, once)
+
+
+def made(
+    service: Service,
+    event: wire.NoticeEvent,
+    at: datetime,
+    subject: wire.NoticeSubject | None = None,
+    counts: wire.NoticeCounts | None = None,
+) -> wire.Notice:
+    """A notice with an id of its own. Its sentence says what its fields do, and nothing else."""
+    subject, counts = subject or wire.NoticeSubject(), counts or wire.NoticeCounts()
+    told: dict[str, Any] = subject.model_dump() | counts.model_dump()
+    told["problem"] = subject.problem or "no code"
+    told["spender"] = f"study {subject.study_id}" if subject.study_id else f"tunings on {subject.dataset_id}"
+    return wire.Notice(
+        id=f"ntc_{secrets.token_hex(8)}",
+        event=event,
+        at=at,
+        service=service,
+        subject=subject,
+        counts=counts,
+        sentence=_SENTENCES[event].format_map(told),
+    )
+
+
+def body_of(notice: wire.Notice) -> bytes:
+    """The exact bytes that are sent: what does not apply is left out."""
+    return notice.model_dump_json(exclude_none=True).encode()
+
+
+def view(row: Any) -> wire.NoticeView:
+    """A stored notice with the state of its delivery."""
+    return wire.NoticeView(
+        notice=wire.Notice.model_validate_json(row.body),
+        state=row.state,
+        attempts=row.attempts,
+        next_at=moment(row.next_at) if row.next_at else None,
+        ended_at=moment(row.ended_at) if row.ended_at else None,
+        problem=row.problem,
+    )

@@ -1,0 +1,1 @@
+"""Delivery of notices to the operator's webhook."""

@@ -1,0 +1,93 @@
+"""The receiver of notices: an address that the operator set, and what is wrong with it in plain words."""
+
+import socket
+import ssl
+import time
+from collections.abc import Iterator
+from typing import Self
+
+from blindopt.client import WebhookClient
+from blindopt.errors import BlindoptError, StateConflict
+from service_kit.settings import ServiceSettings
+
+SECRET_MIN = 32
+_EXPIRED, _ANOTHER_NAME = 10, (62, 64)  # X509_V_ERR_CERT_HAS_EXPIRED, X509_V_ERR_HOSTNAME_ and _IP_ADDRESS_MISMATCH
+_STATUSES = {
+    400: "it does not take this body: its address may want another format than ours",
+    401: "it does not take the signature: compare its key with NOTIFY_SECRET_FILE, and its clock with ours",
+    403: "it does not take the signature, or not from here: compare its key with NOTIFY_SECRET_FILE",
+    404: "nothing is at that path: check the end of NOTIFY_URL",
+    405: "it takes no POST at that path: check NOTIFY_URL",
+    410: "what was at that path is gone: set another NOTIFY_URL",
+    413: "it takes only smaller bodies than ours, which have less than 2,000 bytes",
+    429: "it has too many requests",
+}
+
+
+class Receiver:
+    """Takes notices over HTTP, each signed. What it says of itself holds neither its address nor its words."""
+
+    def __init__(self, client: WebhookClient, timeout_s: float) -> None:
+        self._client = client
+        self._timeout_s = timeout_s
+
+    @classmethod
+    def of(cls, settings: ServiceSettings) -> Self | None:
+        """The one that the settings name, or None. Raises StateConflict for a key that is too short."""
+        if settings.notify_url is None or settings.notify_secret_file is None:
+            return None
+        secret = settings.notify_secret_file.read_bytes().strip()
+        if len(secret) < SECRET_MIN:
+            raise StateConflict(f"the key in NOTIFY_SECRET_FILE must have {SECRET_MIN} characters or more")
+        timeout_s = settings.notify_timeout_seconds
+        verify: str | bool = True if settings.notify_ca is None else str(settings.notify_ca)
+        return cls(WebhookClient(settings.notify_url, secret, timeout_s=timeout_s, verify=verify), timeout_s)
+
+    def take(self, identity: str, body: bytes) -> str | None:
+        """Send one notice; None once it arrived (any status from 200 to 299), else what is wrong."""
+        try:
+            status = self._client.status(body, key=identity, at=int(time.time()))
+        except BlindoptError as error:
+            return self._transport(error)
+        return None if 200 <= status < 300 else _answered(status)
+
+    def _transport(self, error: BlindoptError) -> str:
+        for cause in _causes(error):
+            if isinstance(cause, socket.gaierror):
+                return "its name cannot be looked up: check the host in NOTIFY_URL, and this machine's name server"
+            if isinstance(cause, ssl.SSLError):
+                return _tls(cause)
+            if isinstance(cause, ConnectionRefusedError):
+                return "nothing listens there: check host and port in NOTIFY_URL, and whether it runs"
+            if isinstance(cause, TimeoutError) or "Timeout" in type(cause).__name__:
+                return f"no answer came within {self._timeout_s:g} s (NOTIFY_TIMEOUT_SECONDS)"
+        return f"the connection failed ({type(error.__cause__ or error).__name__}): check NOTIFY_URL"
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An error and what brought it about, the innermost first."""
+    found: list[BaseException] = []
+    next_one: BaseException | None = error
+    while next_one is not None:
+        found.append(next_one)
+        next_one = next_one.__cause__ or next_one.__context__
+    yield from reversed(found)
+
+
+def _tls(error: ssl.SSLError) -> str:
+    if not isinstance(error, ssl.SSLCertVerificationError):
+        return "it speaks no TLS that we know: check whether NOTIFY_URL should begin with http://"
+    if error.verify_code == _EXPIRED:
+        return "its TLS certificate has expired"
+    if error.verify_code in _ANOTHER_NAME:
+        return "its TLS certificate is for another name than the one in NOTIFY_URL"
+    return "its TLS certificate is not signed by an authority that is trusted here: set NOTIFY_CA to that authority"
+
+
+def _answered(status: int) -> str:
+    why = _STATUSES.get(status, "what that means is its own")
+    if 300 <= status < 400:
+        why = "a redirect, which is not followed: set NOTIFY_URL to where it leads"
+    elif status >= 500:
+        why = "a fault of its own"
+    return f"it answered {status}: {why}"

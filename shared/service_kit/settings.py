@@ -1,0 +1,88 @@
+"""Settings that both services have. One table: name, unit, default, one line of help."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, FilePath, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from blindopt.wire import NoticeEvent
+
+
+class ServiceSettings(BaseSettings):
+    """Read from the environment once, by the command line; the prefix is the service's own."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="ignore")
+
+    EVENTS: ClassVar[tuple[NoticeEvent, ...]] = ()
+    """What this service has to tell by webhook."""
+
+    data_dir: Path
+    host: str = Field("127.0.0.1", description="Address to listen on.")
+    port: int = Field(0, ge=0, le=65_535, description="Port to listen on.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(
+        "info", description="debug, info, warning or error."
+    )
+    body_limit_bytes: int = Field(1 << 20, ge=1 << 10, description="Largest request body, except uploads.")
+    rate_per_second: float = Field(200.0, gt=0, description="Requests of one principal a second, in the long run.")
+    rate_burst: int = Field(400, ge=1, description="Requests of one principal at once.")
+    bad_tokens_per_minute: int = Field(60, ge=1, description="Requests with a bad token from one address.")
+    session_idle_minutes: int = Field(30, ge=1, le=1_440, description="A console session not used for so long ends.")
+    session_hours: int = Field(12, ge=1, le=168, description="A console session ends after so long, used or not.")
+    logins_per_minute: int = Field(
+        10, ge=1, description="Logins tried of one name; three times as many at once from one address."
+    )
+    drain_seconds: int = Field(20, ge=1, description="How long a shutdown waits for requests under way.")
+    first_token_file: Path | None = Field(
+        None, description="At first start, write a token of the main role here (mode 0600); kept if it exists."
+    )
+    metrics: bool = Field(
+        False, description="Tell Prometheus counts at /metrics, to tokens of the role monitor (extra metrics)."
+    )
+    tls_cert: FilePath | None = Field(None, description="Certificate chain in PEM; TLS is on when set.")
+    tls_key: FilePath | None = Field(None, description="Private key in PEM.")
+    tls_client_ca: FilePath | None = Field(None, description="CA in PEM: clients must then show a certificate of it.")
+
+    notify_url: str | None = Field(None, description="Where notices are sent; none are written unless set.")
+    notify_secret_file: FilePath | None = Field(
+        None, description="File with the key that signs notices: 32 characters or more."
+    )
+    notify_ca: FilePath | None = Field(None, description="CA in PEM of the receiver's certificate; else the system's.")
+    notify_events: str = Field("all", description="Events that are told, with commas between; or all.")
+    notify_timeout_seconds: float = Field(10.0, gt=0, le=300, description="How long a receiver may take to answer.")
+
+    @model_validator(mode="after")
+    def _notify_is_whole(self) -> Self:
+        if (self.notify_url is None) != (self.notify_secret_file is None):
+            raise ValueError("NOTIFY_URL and NOTIFY_SECRET_FILE belong together")
+        if self.notify_url is not None and not self.notify_url.startswith(("http://", "https://")):
+            raise ValueError("NOTIFY_URL must begin with http:// or https://")
+        if unknown := self._events() - set(self.EVENTS):
+            raise ValueError(f"NOTIFY_EVENTS: no such event: {', '.join(sorted(unknown))}; {', '.join(self.EVENTS)}")
+        return self
+
+    def _events(self) -> set[str]:
+        if self.notify_events.strip() == "all":
+            return set(self.EVENTS)
+        return {name.strip() for name in self.notify_events.split(",")} - {""}
+
+    @property
+    def told_events(self) -> frozenset[str]:
+        """The events that are told; none where there is no receiver."""
+        return frozenset(self._events() if self.notify_url is not None else ())
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> Self:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            raise ValueError("TLS_CERT and TLS_KEY belong together")
+        if self.tls_client_ca is not None and self.tls_cert is None:
+            raise ValueError("TLS_CLIENT_CA needs TLS_CERT and TLS_KEY: without them there is no TLS")
+        return self
+
+    @classmethod
+    def unknown(cls, names: Iterable[str]) -> list[str]:
+        """Those of ``names`` (of environment variables) that look like a setting and are none."""
+        prefix = cls.model_config.get("env_prefix", "")
+        known = {prefix + name.upper() for name in cls.model_fields}
+        return sorted(name for name in names if name.startswith(prefix) and name not in known)

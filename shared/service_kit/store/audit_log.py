@@ -1,0 +1,235 @@
+"""The audit log of one service, and the logs that it shares with the other party: one for each grant.
+
+Every function takes part in the caller's transaction.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    Integer,
+    LargeBinary,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    bindparam,
+    cast,
+    func,
+    select,
+)
+
+from blindopt.audit import merkle_log
+from blindopt.audit.merkle_log import EMPTY, Entry, Exchange, Head, Json
+from blindopt.errors import LogBroken
+from service_kit.store.base import METADATA, stamp
+from service_kit.store.prepared_statement import Prepared
+
+_log = Table(
+    "log",
+    METADATA,
+    Column("seq", Integer, primary_key=True),
+    Column("body", LargeBinary, nullable=False),
+    Column("leaf", LargeBinary, nullable=False),
+    Column("peaks", LargeBinary, nullable=False),
+)
+_shared = Table(
+    "shared",
+    METADATA,
+    Column("grant_id", Text, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Column("leaf", LargeBinary, nullable=False),
+    Column("peaks", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("grant_id", "seq"),
+)
+_BYTES = ("body", "leaf", "peaks")
+LAST = Prepared(select(_log.c.seq, _log.c.peaks).order_by(_log.c.seq.desc()).limit(1))
+_ADD = Prepared(_log.insert())
+_LAST_SHARED = Prepared(
+    select(_shared.c.seq, _shared.c.peaks)
+    .where(_shared.c.grant_id == bindparam("grant"))
+    .order_by(_shared.c.seq.desc())
+    .limit(1)
+)
+_ADD_SHARED = Prepared(_shared.insert())
+
+
+def append(
+    db: Connection,
+    kind: str,
+    *,
+    actor: str,
+    now: datetime,
+    details: Mapping[str, Any] | None = None,
+    exchange: Exchange | None = None,
+) -> Entry:
+    """Add one record to the service's own log. ``details`` must hold no private value: auditors read it."""
+    seq, peaks = _next(LAST.one(db))
+    record: dict[str, Any] = {"v": 1, "seq": seq, "time": stamp(now), "kind": kind, "actor": actor}
+    if details:
+        record["details"] = dict(details)
+    if exchange is not None:
+        record["exchange"] = exchange.as_json()
+    entry = _entry(seq, peaks, merkle_log.canonical(record))
+    _ADD.run(db, seq=seq, body=entry.body, leaf=entry.leaf, peaks=entry.peaks)
+    return entry
+
+
+def share(db: Connection, grant_id: str, body: bytes) -> Head:
+    """Add the canonical bytes of an exchange to the log that both parties keep; its head after."""
+    seq, peaks = _next(_LAST_SHARED.one(db, grant=grant_id))
+    entry = _entry(seq, peaks, body)
+    _ADD_SHARED.run(db, grant_id=grant_id, seq=seq, body=body, leaf=entry.leaf, peaks=entry.peaks)
+    return Head(seq + 1, merkle_log.root(_frontier(entry.peaks)).hex())
+
+
+def shared_size(db: Connection, grant_id: str) -> int:
+    """How many exchanges the shared log of a grant holds."""
+    last = _LAST_SHARED.one(db, grant=grant_id)
+    return 0 if last is None else int(last.seq) + 1
+
+
+_SHARED_AT = Prepared(
+    select(_shared.c.body).where(_shared.c.grant_id == bindparam("grant"), _shared.c.seq == bindparam("place"))
+)
+
+
+def shared_body(db: Connection, grant_id: str, seq: int) -> bytes | None:
+    """The exchange at one place of a shared log, or None."""
+    row = _SHARED_AT.one(db, grant=grant_id, place=seq)
+    return None if row is None else row.body
+
+
+def walk(db: Connection, grant_id: str | None = None, *, after: int = -1, limit: int = -1) -> Iterator[Entry]:
+    """Entries in order, streamed: of the service's own log, or of the shared one of a grant."""
+    table = _log if grant_id is None else _shared
+    query = select(table).where(table.c.seq > after).order_by(table.c.seq).limit(limit)
+    if grant_id is not None:
+        query = query.where(_shared.c.grant_id == grant_id)
+    # Cast: whoever changed a row by hand may have left something else than bytes.
+    query = query.with_only_columns(table.c.seq, *(cast(table.c[name], LargeBinary) for name in _BYTES))
+    for row in db.execute(query):
+        yield Entry(*row)
+
+
+def look(
+    db: Connection, grant_id: str | None = None, *, place: int | None, kind: str | None, newest: bool, limit: int
+) -> list[Entry]:
+    """Entries after ``place``, or before it where the ``newest`` come first; of one kind where one is told."""
+    table = _log if grant_id is None else _shared
+    query = select(table.c.seq, *(cast(table.c[name], LargeBinary).label(name) for name in _BYTES))
+    if grant_id is not None:
+        query = query.where(_shared.c.grant_id == grant_id)
+    if place is not None:
+        query = query.where(table.c.seq < place if newest else table.c.seq > place)
+    if kind is not None:
+        # Bytes first: to parse every record of a long log takes ten times as long.
+        query = query.where(func.instr(table.c.body, f'"kind":"{kind}"'.encode()) > 0)
+        query = query.where(func.json_extract(cast(table.c.body, Text), "$.kind") == kind)
+    query = query.order_by(table.c.seq.desc() if newest else table.c.seq).limit(limit)
+    return [Entry(*row) for row in db.execute(query)]
+
+
+def of_kind(db: Connection, kind: str) -> list[Json]:
+    """The records of one kind in the service's own log. Reads all of it: for rare occasions."""
+    told = func.json_extract(cast(_log.c.body, Text), "$.kind")
+    query = select(_log.c.seq, _log.c.body, _log.c.leaf, _log.c.peaks).where(told == kind).order_by(_log.c.seq)
+    return [Entry(*row).record for row in db.execute(query)]
+
+
+def consistency(db: Connection, grant_id: str | None, first: int, second: int) -> list[bytes]:
+    """Proof that the log of ``first`` records is where that of ``second`` began (RFC 6962, section 2.1.2).
+
+    0 < first <= second <= the log's size. Reads a few records, however many there are.
+    """
+    return merkle_log.consistency_by(lambda start, end: _subtree(db, grant_id, start, end), first, second)
+
+
+def _subtree(db: Connection, grant_id: str | None, start: int, end: int) -> bytes:
+    """As ``audit.Subtree``.
+
+    The frontier before the last leaf ends in the full subtrees from ``start`` to there, one for each bit of their
+    number. Folded over that leaf they are the head.
+    """
+    last = _one(db, grant_id, end - 1).leaf
+    full = (end - 1 - start).bit_count()
+    peaks = _frontier(_one(db, grant_id, end - 2).peaks)[-full:] if full else []
+    return merkle_log.root([*peaks, last])
+
+
+def _one(db: Connection, grant_id: str | None, seq: int) -> Entry:
+    for entry in walk(db, grant_id, after=seq - 1, limit=1):
+        if entry.seq == seq:
+            return entry
+    raise LogBroken(f"record {seq} of the log is missing")
+
+
+def grants(db: Connection) -> list[str]:
+    """The grants that have a shared log."""
+    return list(db.execute(select(_shared.c.grant_id).distinct().order_by(_shared.c.grant_id)).scalars())
+
+
+def head(db: Connection, grant_id: str | None = None) -> Head:
+    """Size and root, from the last stored frontier."""
+    return head_of(LAST.one(db) if grant_id is None else _LAST_SHARED.one(db, grant=grant_id))
+
+
+def head_of(last: Any) -> Head:
+    """The same from the last record's row (``LAST``), or from None where there is none."""
+    return EMPTY if last is None else Head(last.seq + 1, merkle_log.root(_frontier(last.peaks)).hex())
+
+
+def root_at(db: Connection, grant_id: str | None, size: int) -> str | None:
+    """Root of a log when it held ``size`` records; None if it never did."""
+    if size == 0:
+        return EMPTY.root
+    peaks = _peaks_at(db, grant_id, size)
+    return None if peaks is None else merkle_log.root(_frontier(peaks)).hex()
+
+
+def _peaks_at(db: Connection, grant_id: str | None, size: int) -> bytes | None:
+    table = _log if grant_id is None else _shared
+    query = select(table.c.peaks).where(table.c.seq == size - 1)
+    if grant_id is not None:
+        query = query.where(_shared.c.grant_id == grant_id)
+    found: bytes | None = db.execute(query).scalar_one_or_none()
+    return found
+
+
+def check_end(db: Connection, *, records: int = 100) -> Head:
+    """Verify the last ``records`` of the log. Raises LogBroken."""
+    told = head(db)
+    start = max(0, told.size - records)
+    peaks = [] if start == 0 else _frontier(_peaks_at(db, None, start) or b"")
+    if len(peaks) != start.bit_count():
+        raise LogBroken(f"record {start - 1} of the log is missing or was changed")
+    size = start
+    for entry in walk(db, after=start - 1):
+        peaks = merkle_log.grow(peaks, size, entry.leaf)
+        if entry.seq != size or merkle_log.leaf_hash(entry.body) != entry.leaf or b"".join(peaks) != entry.peaks:
+            raise LogBroken(f"record {size} of the log is missing or was changed")
+        size += 1
+    return told
+
+
+def check_gaps(db: Connection) -> None:
+    """LogBroken if a record is missing anywhere."""
+    size, records = head(db).size, db.execute(select(func.count()).select_from(_log)).scalar_one()
+    if records != size:
+        raise LogBroken(f"the log ends at {size - 1} and has {records} records: one is missing")
+
+
+def _next(last: Any) -> tuple[int, list[bytes]]:
+    return (0, []) if last is None else (last.seq + 1, _frontier(last.peaks))
+
+
+def _entry(seq: int, peaks: list[bytes], body: bytes) -> Entry:
+    leaf = merkle_log.leaf_hash(body)
+    return Entry(seq=seq, body=body, leaf=leaf, peaks=b"".join(merkle_log.grow(peaks, seq, leaf)))
+
+
+def _frontier(peaks: bytes) -> list[bytes]:
+    return [peaks[i : i + 32] for i in range(0, len(peaks), 32)]

@@ -1,0 +1,121 @@
+"""What is kept of the other party's word: its key, its receipts, countersignatures of either."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    Integer,
+    LargeBinary,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    bindparam,
+    func,
+    select,
+)
+
+from service_kit.store.base import METADATA, stamp
+from service_kit.store.prepared_statement import Prepared
+
+_keys = Table(
+    "keys",
+    METADATA,
+    Column("subject", Text, primary_key=True),
+    Column("vkey", Text, nullable=False),
+    Column("created_at", Text, nullable=False),
+)
+_receipts = Table(
+    "receipts",
+    METADATA,
+    Column("grant_id", Text, nullable=False),
+    Column("seq", Integer, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Column("note", Text, nullable=False),
+    PrimaryKeyConstraint("grant_id", "seq"),
+)
+_countersignatures = Table(
+    "countersignatures",
+    METADATA,
+    Column("grant_id", Text, nullable=False),
+    Column("size", Integer, nullable=False),
+    Column("note", Text, nullable=False),
+    Column("created_at", Text, nullable=False),
+    PrimaryKeyConstraint("grant_id", "size"),
+)
+
+
+_KEY = Prepared(select(_keys.c.vkey).where(_keys.c.subject == bindparam("named")))
+_RECEIPT = Prepared(
+    select(_receipts).where(_receipts.c.grant_id == bindparam("grant"), _receipts.c.seq == bindparam("place"))
+)
+_KEEP = Prepared(_receipts.insert())
+
+
+def key_of(db: Connection, subject: str) -> str | None:
+    """The verifier key that was pinned for a study or a grant, if one was."""
+    found = _KEY.one(db, named=subject)
+    return None if found is None else str(found.vkey)
+
+
+def pin(db: Connection, subject: str, vkey: str, now: datetime) -> None:
+    """Keep the first key that is seen; it never changes."""
+    db.execute(_keys.insert().values(subject=subject, vkey=vkey, created_at=stamp(now)))
+
+
+def keys(db: Connection) -> list[tuple[str, str]]:
+    """Every pinned key with its subject."""
+    return [(row.subject, row.vkey) for row in db.execute(select(_keys).order_by(_keys.c.subject))]
+
+
+def keep_receipt(db: Connection, grant_id: str, seq: int, body: bytes, note: str) -> None:
+    """Keep the curator's word that an exchange has this place."""
+    _KEEP.run(db, grant_id=grant_id, seq=seq, body=body, note=note)
+
+
+def receipt(db: Connection, grant_id: str, seq: int) -> Any:
+    """The receipt of one place, or None."""
+    return _RECEIPT.one(db, grant=grant_id, place=seq)
+
+
+def last_receipt(db: Connection, grant_id: str) -> int:
+    """The highest place that a receipt is kept of; -1 where there is none."""
+    found = db.execute(select(func.max(_receipts.c.seq)).where(_receipts.c.grant_id == grant_id)).scalar_one()
+    return -1 if found is None else int(found)
+
+
+def next_receipt(db: Connection, grant_id: str, seq: int) -> int:
+    """The first place from ``seq`` on that a receipt is kept of; ``seq`` where there is none."""
+    where = (_receipts.c.grant_id == grant_id) & (_receipts.c.seq >= seq)
+    found = db.execute(select(func.min(_receipts.c.seq)).where(where)).scalar_one()
+    return seq if found is None else int(found)
+
+
+def grants(db: Connection) -> list[str]:
+    """The grants of which receipts are kept."""
+    return list(db.execute(select(_receipts.c.grant_id).distinct().order_by(_receipts.c.grant_id)).scalars())
+
+
+def receipts(db: Connection, grant_id: str, *, after: int = -1) -> Iterator[Any]:
+    """The receipts of a grant in the order of their places; streamed."""
+    where = (_receipts.c.grant_id == grant_id) & (_receipts.c.seq > after)
+    yield from db.execute(select(_receipts).where(where).order_by(_receipts.c.seq))
+
+
+def countersign(db: Connection, grant_id: str, size: int, note: str, now: datetime) -> None:
+    """Keep a countersigned checkpoint."""
+    db.execute(_countersignatures.insert().values(grant_id=grant_id, size=size, note=note, created_at=stamp(now)))
+
+
+def countersigned(db: Connection, grant_id: str, size: int) -> str | None:
+    """The countersigned checkpoint of this size, if there is one."""
+    where = (_countersignatures.c.grant_id == grant_id) & (_countersignatures.c.size == size)
+    return db.execute(select(_countersignatures.c.note).where(where)).scalar_one_or_none()
+
+
+def countersignatures(db: Connection, grant_id: str) -> list[str]:
+    """Every countersigned checkpoint of a grant, by size."""
+    query = select(_countersignatures.c.note).where(_countersignatures.c.grant_id == grant_id)
+    return list(db.execute(query.order_by(_countersignatures.c.size)).scalars())

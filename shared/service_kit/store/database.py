@@ -1,0 +1,369 @@
+"""One SQLite database with one writer."""
+
+import asyncio
+import fcntl
+import logging
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar, Union
+
+from sqlalchemy import URL, Connection, Engine, MetaData, create_engine, event, text
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as NoConnection
+from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
+
+from blindopt.errors import AuditUnavailable, StateConflict, StorageUnavailable
+from service_kit.store import schema
+from service_kit.store.prepared_statement import Prepared, raw
+
+__all__ = ["Connection", "Database", "StoreFault", "only_process"]
+
+log = logging.getLogger("blindopt.database")
+T = TypeVar("T")
+GROUP_MAX = 64
+BUSY_SECONDS = 5.0
+_ENDING = "the service is going down"
+LOCK = "lock"
+
+
+class StoreFault(Exception):
+    """The database refused a statement: a fault of ours. Its text is the kind alone, never a value."""
+
+
+class Database:
+    """A WAL database whose commits are durable (synchronous=FULL) before ``write`` returns.
+
+    One connection writes, one transaction at a time with BEGIN IMMEDIATE, so that a transaction which reads
+    and then writes never loses to another. In a service (``attach``) statements run on the event loop's
+    thread and commits on another: what comes while the disk is busy shares the next commit, each in a
+    savepoint of its own. Reads run beside them on read-only connections. Safe against kill -9 at any
+    moment. The command line may write beside a running service.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        metadata: tuple[MetaData, ...],
+        *,
+        append_only: tuple[str, ...] = (),
+        migrations: tuple[schema.Migrations, ...] = (),
+    ) -> None:
+        path = path.absolute()
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with suppress(PermissionError):  # a folder of another user, made so on purpose
+            path.parent.chmod(0o700)
+        path.touch(mode=0o600)
+        path.chmod(0o600)  # the write-ahead log and its index inherit it
+        self.path = path
+        self._append_only = append_only
+        self._committed: Callable[[], None] = lambda: None
+        url = URL.create("sqlite", database=str(path))
+        self._writer = create_engine(url, poolclass=StaticPool, connect_args={"check_same_thread": False})
+        _configure(self._writer, writes=True)
+        self._db = self._writer.connect()
+        self._lock = threading.Lock()
+        self._handing = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._waiting: list[_Item] = []
+        self._busy = False
+        self._closed = False
+        self._committer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
+        self.write(lambda db: schema.settle(db, metadata, append_only, migrations))
+        read_only = URL.create("sqlite", database=path.as_uri(), query={"mode": "ro", "uri": "true"})
+        self._reader = create_engine(read_only, poolclass=QueuePool, pool_size=8)
+        _configure(self._reader, writes=False)
+        self._look_lock = threading.Lock()
+        self._looking = sqlite3.connect(
+            f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False, timeout=5
+        )
+        self._looking.execute("SELECT count(*) FROM sqlite_master")  # opens its files now, while there is room
+
+    def attach(self) -> None:
+        """Let the running event loop's thread run all writes from now on."""
+        self._loop = asyncio.get_running_loop()
+
+    def write(self, work: Callable[[Connection], T]) -> T:
+        """Run ``work`` in one transaction; durable once this returns, undone if it raises.
+
+        Not for the event loop's own thread, which it would stop: that has ``write_soon``. Raises
+        AuditUnavailable where the database cannot be written (a full disk), StoreFault where it refuses
+        what ``work`` does.
+        """
+        if self._loop is not None and asyncio._get_running_loop() is self._loop:
+            raise RuntimeError("a write on the event loop's own thread would wait for itself: use write_soon")
+        return self.submit(work).result()
+
+    async def write_soon(self, work: Callable[[Connection], T]) -> T:
+        """``write`` for the event loop, which goes on meanwhile."""
+        if self._loop is None or self._closed:
+            return self.write(work)
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._arrived((work, future))
+        return await future
+
+    def submit(self, work: Callable[[Connection], T]) -> "Future[T]":
+        """Queue ``work``; its future is settled once it is durable."""
+        if self._closed:
+            raise AuditUnavailable(_ENDING)
+        future: Future[T] = Future()
+        with self._handing:
+            served = self._loop is not None
+            if self._loop is not None:
+                self._loop.call_soon_threadsafe(self._arrived, (work, future))
+        if not served:
+            with self._lock:
+                self._settle(self._commit(self._run_all([(work, future)])))
+        return future
+
+    def after_commit(self, act: Callable[[], None]) -> None:
+        """Run ``act`` after each commit, before the next transaction. It must be quick.
+
+        What it raises is logged and changes nothing: what was written is durable by then.
+        """
+        self._committed = act
+
+    def look(self, statement: Prepared, **values: Any) -> Any:
+        """The only row of one statement as of now, or None: a read without a transaction, for the hot path.
+
+        Raises as ``read`` does.
+        """
+        with self._look_lock, _reading():
+            return statement.one_on(self._looking, **values)
+
+    # --- groups: on the loop's thread, but for the commit -------------------------------------------
+
+    def _arrived(self, item: "_Item") -> None:
+        if self._loop is None:  # it was handed over before the end, and comes after it
+            self._settle([(item[1], None, AuditUnavailable(_ENDING))])
+            return
+        self._waiting.append(item)
+        if not self._busy:
+            self._busy = True
+            self._loop.call_soon(self._next_group)  # with what else this turn of the loop brings
+
+    def _next_group(self) -> None:
+        group, self._waiting = self._waiting[:GROUP_MAX], self._waiting[GROUP_MAX:]
+        self._lock.acquire()
+        done = self._run_all(group)
+        self._committer.submit(self._commit_group, done)
+
+    def _commit_group(self, done: "_Done") -> None:
+        try:
+            done = self._commit(done)
+        except Exception as error:  # nobody may wait for ever for a commit that is not coming
+            done = _failed(done, _ours(error))
+        finally:
+            self._lock.release()
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._group_ended, done)
+
+    def _group_ended(self, done: "_Done") -> None:
+        self._settle(done)
+        self._busy = bool(self._waiting)
+        if self._busy:
+            self._next_group()
+
+    # --- one transaction ----------------------------------------------------------------------------
+
+    def _run_all(self, group: list["_Item"]) -> "_Done":
+        """Begin, and run each work in a savepoint. What each came to, not yet durable."""
+        connection = raw(self._db)
+        done: _Done = []
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            for work, future in group:
+                done.append((future, *self._run(connection, work)))
+        except Exception as error:  # all is lost: a full disk, most likely
+            return self._lost(connection, [(future, None, None) for _, future in group], error)
+        return done
+
+    def _run(self, connection: sqlite3.Connection, work: Callable[[Connection], Any]) -> tuple[Any, Exception | None]:
+        connection.execute("SAVEPOINT one")
+        try:
+            result = work(self._db)
+        except Exception as error:
+            if not connection.in_transaction:
+                raise  # SQLite took back all of it
+            connection.execute("ROLLBACK TO one")
+            connection.execute("RELEASE one")
+            return None, _ours(error)
+        connection.execute("RELEASE one")
+        return result, None
+
+    def _commit(self, done: "_Done") -> "_Done":
+        connection = raw(self._db)
+        if not connection.in_transaction:
+            return done
+        try:
+            connection.execute("COMMIT")
+        except Exception as error:
+            return self._lost(connection, done, error)
+        try:
+            self._committed()
+        except Exception as error:  # all is durable: whoever waits for it is told so
+            log.error("what follows a commit failed", extra={"fields": {"kind": type(error).__name__}})
+        return done
+
+    @staticmethod
+    def _lost(connection: sqlite3.Connection, done: "_Done", error: Exception) -> "_Done":
+        if connection.in_transaction:
+            with suppress(sqlite3.Error):  # the next transaction fails then, and takes it back
+                connection.execute("ROLLBACK")
+        return _failed(done, _ours(error))
+
+    @staticmethod
+    def _settle(done: "_Done") -> None:
+        for future, result, error in done:
+            if future.cancelled():  # who asked has gone
+                continue
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+    def check_writable(self) -> None:
+        """Write one page, as any transaction would, and see that the append-only tables are held."""
+        self.write(self._check)
+
+    def _check(self, db: Connection) -> None:
+        db.execute(text(f"PRAGMA user_version={schema.VERSION}"))
+        held = set(db.execute(text("SELECT name FROM sqlite_master WHERE type = 'trigger'")).scalars())
+        if not held >= {f"{table}_{verb}" for table in self._append_only for verb in schema.VERBS}:
+            raise StoreFault("an append-only table has lost its trigger")
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A read-only view of one moment.
+
+        Raises StorageUnavailable where the database cannot be read for now (no file can be opened, too many
+        readers), StoreFault where it refuses a statement.
+        """
+        with (
+            _reading(),
+            self._reader.connect() as db,
+            db.begin(),
+        ):  # by itself only SQLAlchemy's own statements would begin
+            yield db
+
+    @staticmethod
+    @contextmanager
+    def read_from(path: Path) -> Iterator[Connection]:
+        """A read-only view of another database file of the same schema."""
+        url = URL.create("sqlite", database=path.absolute().as_uri(), query={"mode": "ro", "uri": "true"})
+        engine = create_engine(url)
+        try:
+            with engine.connect() as db:
+                yield db
+        finally:
+            engine.dispose()
+
+    def copy(self, target: Path) -> None:
+        """A consistent copy of the database as it is now, made beside writers."""
+        # In one step: a stepwise backup starts anew at every write beside it.
+        with self._reader.connect() as db:
+            source = db.connection.driver_connection
+            with closing(sqlite3.connect(target)) as to:
+                source.backup(to)  # type: ignore[union-attr]
+
+    async def finish(self) -> None:
+        """Finish writes under way, and take the event loop out of it.
+
+        What other threads hand over at this moment is refused: nobody waits for what nobody will do.
+        """
+        while self._busy:
+            await asyncio.sleep(0.001)
+        with self._handing:
+            self._loop = None
+        await asyncio.sleep(0)  # what was handed over until then arrives, and is refused
+
+    def close(self) -> None:
+        """Take no more writes and release the files. After ``finish`` where a loop is attached."""
+        self._closed = True
+        self._committer.shutdown(wait=True)
+        with self._lock:
+            self._looking.close()
+            self._reader.dispose()
+            self._db.close()
+            self._writer.dispose()
+
+
+_Future = Union[Future[Any], "asyncio.Future[Any]"]
+_Item = tuple[Callable[[Connection], Any], _Future]
+_Done = list[tuple[_Future, Any, Exception | None]]
+
+
+def _failed(done: _Done, failure: Exception) -> _Done:
+    return [(future, None, earlier or failure) for future, _, earlier in done]
+
+
+def _ours(error: Exception) -> Exception:
+    """An error of the driver without its text, which may quote values; any other as it is."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    if isinstance(cause, sqlite3.OperationalError):  # full disk, locked, read-only
+        return AuditUnavailable(f"the database cannot be written ({type(cause).__name__})")
+    if isinstance(cause, sqlite3.Error):  # an append-only table, a constraint
+        return StoreFault(type(cause).__name__)
+    return error
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Errors of the driver in a read, told as ours without their text, which may quote values."""
+    try:
+        yield
+    except (DBAPIError, NoConnection, sqlite3.Error) as error:
+        cause = error.orig if isinstance(error, DBAPIError) else error
+        told: Exception = StoreFault(type(cause).__name__)
+        if isinstance(cause, sqlite3.OperationalError | NoConnection):  # no descriptor, a locked file, a full pool
+            told = StorageUnavailable(f"the database cannot be read ({type(cause).__name__})")
+        raise told.with_traceback(error.__traceback__) from None
+
+
+def _configure(engine: Engine, *, writes: bool) -> None:
+    # Python's sqlite3 opens transactions late by itself; we say when, so that reads cannot upgrade.
+    @event.listens_for(engine, "connect")
+    def on_connect(connection: object, record: ConnectionPoolEntry) -> None:
+        connection.isolation_level = None  # type: ignore[attr-defined]
+        cursor = connection.cursor()  # type: ignore[attr-defined]
+        for pragma in ("busy_timeout=5000", "foreign_keys=ON", "recursive_triggers=ON"):
+            cursor.execute(f"PRAGMA {pragma}")
+        if writes:
+            _use_wal(cursor)
+            cursor.execute("PRAGMA synchronous=FULL")
+        cursor.close()
+
+    if not writes:  # the writer begins and commits on the driver's connection
+
+        @event.listens_for(engine, "begin")
+        def on_begin(connection: Connection) -> None:
+            connection.exec_driver_sql("BEGIN DEFERRED")
+
+
+def _use_wal(cursor: sqlite3.Cursor) -> None:
+    """SQLite itself does not wait for another process that does the same to a new file at this moment."""
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+@contextmanager
+def only_process(folder: Path) -> Iterator[None]:
+    """Hold ``folder`` for one serving process; StateConflict if another holds it."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with (folder / LOCK).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise StateConflict(f"another process already serves {folder}") from None
+        yield

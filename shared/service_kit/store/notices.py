@@ -1,0 +1,66 @@
+"""The outbox: notices that wait for their delivery, and what came of those that were sent."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Column, Connection, Index, Integer, LargeBinary, Table, Text, bindparam, delete, select, update
+
+from service_kit.store.base import METADATA, stamp
+from service_kit.store.prepared_statement import Prepared
+
+_notices = Table(
+    "notices",
+    METADATA,
+    Column("seq", Integer, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("once", Text, unique=True),  # what is told at most once
+    Column("body", LargeBinary, nullable=False),  # exactly as it is sent
+    Column("state", Text, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("created_at", Text, nullable=False),
+    Column("next_at", Text),
+    Column("ended_at", Text),
+    Column("problem", Text),
+    Index("notices_by_state", "state", "seq"),
+)
+_PENDING = _notices.c.state == "pending"
+_ONCE = Prepared(select(_notices.c.seq).where(_notices.c.once == bindparam("once")))
+
+
+def is_known(db: Connection, once: str) -> bool:
+    """Whether this was told before."""
+    return _ONCE.one(db, once=once) is not None
+
+
+def add(db: Connection, identity: str, body: bytes, now: datetime, once: str | None) -> None:
+    """Put a notice at the end, in the transaction of its cause."""
+    values = {"id": identity, "once": once, "body": body, "created_at": stamp(now), "state": "pending", "attempts": 0}
+    db.execute(_notices.insert().values(values))
+
+
+def first(db: Connection) -> Any:
+    """The oldest notice that waits, or None."""
+    return db.execute(select(_notices).where(_PENDING).order_by(_notices.c.seq).limit(1)).one_or_none()
+
+
+def page(db: Connection, *, after: int, limit: int) -> list[Any]:
+    """Notices in order."""
+    return list(db.execute(select(_notices).where(_notices.c.seq > after).order_by(_notices.c.seq).limit(limit)))
+
+
+def change(db: Connection, seq: int, **values: Any) -> None:
+    """Note what came of an attempt."""
+    db.execute(update(_notices).where(_notices.c.seq == seq).values(**values))
+
+
+def hurry(db: Connection) -> None:
+    """Let what waits for its next attempt be tried at once."""
+    db.execute(update(_notices).where(_PENDING).values(next_at=None))
+
+
+def prune(db: Connection, before: datetime, now: datetime, problem: str) -> None:
+    """Forget what ended before a moment, but for what is told once; give up what has waited since before it."""
+    old, once = _notices.c.ended_at < stamp(before), _notices.c.once
+    db.execute(delete(_notices).where(old, once.is_(None)))
+    stale = update(_notices).where(_PENDING, _notices.c.created_at < stamp(before))
+    db.execute(stale.values(state="failed", ended_at=stamp(now), next_at=None, problem=problem))

@@ -1,0 +1,89 @@
+"""Sessions of people at a console: holds the hash of each session's id, never the id."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Column, Connection, ForeignKey, LargeBinary, Table, Text, bindparam, delete, select, update
+
+from service_kit.store.base import METADATA, stamp
+from service_kit.store.prepared_statement import Prepared
+from service_kit.store.users import users
+
+_sessions = Table(
+    "sessions",
+    METADATA,
+    Column("id_sha256", LargeBinary, primary_key=True),
+    Column("user_id", Text, ForeignKey("users.id"), nullable=False, index=True),
+    Column("created_at", Text, nullable=False),
+    Column("seen_at", Text, nullable=False),
+    Column("expires_at", Text, nullable=False),  # whatever is done until then
+    Column("ended_at", Text),
+)
+FIND = Prepared(
+    select(
+        _sessions.c.user_id,
+        _sessions.c.seen_at,
+        _sessions.c.expires_at,
+        _sessions.c.ended_at,
+        users.c.name,
+        users.c.role,
+        users.c.disabled_at,
+    )
+    .join(users, users.c.id == _sessions.c.user_id)
+    .where(_sessions.c.id_sha256 == bindparam("id_sha256"))
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A session as it is stored."""
+
+    id_sha256: bytes
+    user_id: str
+    now: datetime
+    expires: datetime
+
+
+def add(db: Connection, opened: Opened) -> None:
+    """Store a new session; those that ended long since go."""
+    now = stamp(opened.now)
+    db.execute(delete(_sessions).where(_sessions.c.expires_at < now))
+    db.execute(
+        _sessions.insert().values(
+            id_sha256=opened.id_sha256,
+            user_id=opened.user_id,
+            created_at=now,
+            seen_at=now,
+            expires_at=stamp(opened.expires),
+        )
+    )
+
+
+def is_live(row: Any, now: datetime, idle_since: datetime) -> bool:
+    """Whether a session is good now: not ended, not too old, seen since ``idle_since``, its person not disabled."""
+    if row.ended_at is not None or row.disabled_at is not None:
+        return False
+    return bool(stamp(now) < row.expires_at and stamp(idle_since) < row.seen_at)
+
+
+def seen(db: Connection, id_sha256: bytes, now: datetime) -> None:
+    """Note that a session is used."""
+    db.execute(update(_sessions).where(_sessions.c.id_sha256 == id_sha256).values(seen_at=stamp(now)))
+
+
+def end(db: Connection, id_sha256: bytes, now: datetime) -> None:
+    """Refuse a session from now on; again changes nothing."""
+    where = (_sessions.c.id_sha256 == id_sha256) & _sessions.c.ended_at.is_(None)
+    db.execute(update(_sessions).where(where).values(ended_at=stamp(now)))
+
+
+def end_every(db: Connection, now: datetime) -> None:
+    """Refuse every session from now on."""
+    db.execute(update(_sessions).where(_sessions.c.ended_at.is_(None)).values(ended_at=stamp(now)))
+
+
+def end_of_user(db: Connection, user_id: str, now: datetime) -> None:
+    """Refuse every session of a person from now on."""
+    where = (_sessions.c.user_id == user_id) & _sessions.c.ended_at.is_(None)
+    db.execute(update(_sessions).where(where).values(ended_at=stamp(now)))

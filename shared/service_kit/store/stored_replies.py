@@ -1,0 +1,90 @@
+"""Stored replies by principal and idempotency key, kept for the life of the database."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import (
+    Column,
+    Connection,
+    Integer,
+    LargeBinary,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    bindparam,
+    cast,
+    select,
+)
+
+from blindopt.errors import IdempotencyKeyReused
+from service_kit.store.base import METADATA, stamp
+from service_kit.store.prepared_statement import Prepared
+
+_replies = Table(
+    "replies",
+    METADATA,
+    Column("principal", Text, nullable=False),
+    Column("idempotency_key", Text, nullable=False),
+    Column("request_sha256", Text, nullable=False),
+    Column("status", Integer, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Column("sealed", Integer, nullable=False),
+    Column("created_at", Text, nullable=False),
+    PrimaryKeyConstraint("principal", "idempotency_key"),
+)
+_FIND = Prepared(
+    select(_replies).where(
+        _replies.c.principal == bindparam("principal"), _replies.c.idempotency_key == bindparam("key")
+    )
+)
+_ADD = Prepared(_replies.insert())
+
+
+@dataclass(frozen=True, slots=True)
+class StoredReply:
+    """The exact bytes of a reply, whether an earlier request stored them, and their receipt if it has one."""
+
+    status: int
+    body: bytes
+    replayed: bool = False
+    receipt: str | None = None
+
+
+def same_request(stored_sha256: str, request_sha256: str) -> None:
+    """IdempotencyKeyReused if a key meets another request than the one it came with first."""
+    if stored_sha256 != request_sha256:
+        raise IdempotencyKeyReused("this Idempotency-Key belongs to another request: take a new one")
+
+
+def find(db: Connection, principal: str, key: str, request_sha256: str | None) -> tuple[StoredReply, bool] | None:
+    """The stored reply and whether it is sealed; IdempotencyKeyReused for another request."""
+    row = _FIND.one(db, principal=principal, key=key)
+    if row is None:
+        return None
+    if request_sha256 is not None:
+        same_request(row.request_sha256, request_sha256)
+    return StoredReply(row.status, row.body, replayed=True), bool(row.sealed)
+
+
+def add(
+    db: Connection, principal: str, key: str, request_sha256: str, reply: StoredReply, *, sealed: bool, now: datetime
+) -> None:
+    """Store a reply, in the transaction of its effect."""
+    _ADD.run(
+        db,
+        principal=principal,
+        idempotency_key=key,
+        request_sha256=request_sha256,
+        status=reply.status,
+        body=reply.body,
+        sealed=int(sealed),
+        created_at=stamp(now),
+    )
+
+
+def answers(db: Connection) -> Any:
+    """Principal, key, status and body of every reply that is not sealed; streamed."""
+    columns = _replies.c.principal, _replies.c.idempotency_key, _replies.c.status
+    # Cast: whoever changed a row by hand may have left something else than bytes.
+    return db.execute(select(*columns, cast(_replies.c.body, LargeBinary).label("body")).where(_replies.c.sealed == 0))

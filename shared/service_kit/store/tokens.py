@@ -1,0 +1,87 @@
+"""Tokens: who may come in. Holds hashes, never secrets."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Column, Connection, Integer, LargeBinary, Table, Text, bindparam, select, update
+
+from blindopt.errors import NotFound
+from service_kit.identity.tokens import Principal, Token
+from service_kit.store.base import METADATA, stamp
+from service_kit.store.prepared_statement import Prepared
+
+_tokens = Table(
+    "tokens",
+    METADATA,
+    Column("seq", Integer, primary_key=True),
+    Column("kid", Text, nullable=False, unique=True),
+    Column("principal", Text, nullable=False, index=True),
+    Column("role", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("study_id", Text, index=True),
+    Column("secret_sha256", LargeBinary, nullable=False),
+    Column("created_at", Text, nullable=False),
+    Column("expires_at", Text, nullable=False),
+    Column("revoked_at", Text),
+    Column("last_used_at", Text),
+)
+FIND = Prepared(select(_tokens).where(_tokens.c.kid == bindparam("kid")))
+
+
+def add(db: Connection, token: Token, principal: Principal, *, created: datetime, expires: datetime) -> None:
+    """Store the hash of a new token."""
+    db.execute(
+        _tokens.insert().values(
+            kid=principal.kid,
+            principal=principal.id,
+            role=principal.role,
+            name=principal.name,
+            study_id=principal.study_id,
+            secret_sha256=token.secret_sha256,
+            created_at=stamp(created),
+            expires_at=stamp(expires),
+        )
+    )
+
+
+def find(db: Connection, kid: str) -> Any:
+    """The row of a key id, or None."""
+    return FIND.one(db, kid=kid)
+
+
+def is_live(row: Any, now: datetime) -> bool:
+    """Whether a token may be used."""
+    return row.revoked_at is None and stamp(now) < row.expires_at
+
+
+def listed(db: Connection) -> list[Any]:
+    """All tokens in order of creation."""
+    return list(db.execute(select(_tokens).order_by(_tokens.c.seq)))
+
+
+def of_principal(db: Connection, principal: str, *, study_id: str | None = None) -> list[Any]:
+    """The tokens of one principal, oldest first. NotFound if there is none (of that study)."""
+    query = select(_tokens).where(_tokens.c.principal == principal).order_by(_tokens.c.seq)
+    found = list(db.execute(query))
+    if not found or study_id not in (None, found[0].study_id):
+        raise NotFound("there is no such principal")
+    return found
+
+
+def of_study(db: Connection, study_id: str, *, after: int = 0) -> list[Any]:
+    """The tokens of a study's grants, in order of creation."""
+    where = (_tokens.c.study_id == study_id) & (_tokens.c.seq > after)
+    return list(db.execute(select(_tokens).where(where).order_by(_tokens.c.seq)))
+
+
+def revoke(db: Connection, kid: str, now: datetime) -> None:
+    """Refuse a token from now on; again changes nothing. NotFound if there is none."""
+    if find(db, kid) is None:
+        raise NotFound("there is no such token")
+    where = (_tokens.c.kid == kid) & _tokens.c.revoked_at.is_(None)
+    db.execute(update(_tokens).where(where).values(revoked_at=stamp(now)))
+
+
+def used(db: Connection, kid: str, at: datetime) -> None:
+    """Note when a token was last used."""
+    db.execute(update(_tokens).where(_tokens.c.kid == kid).values(last_used_at=stamp(at)))

@@ -1,0 +1,1 @@
+"""HTTP: middleware, problem documents, dependencies of routes, limits, and the routes that both services have."""

@@ -1,0 +1,97 @@
+"""What the routes of both services share: who may, what was asked, how to answer, how to page."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Depends, Header, Query, Request
+from pydantic import BaseModel, ValidationError
+from starlette.responses import Response
+
+from blindopt.audit.merkle_log import RECEIPT_HEADER
+from blindopt.errors import Forbidden, Invalid
+from service_kit.context.desk import Asked
+from service_kit.identity.tokens import Principal, Role
+from service_kit.store.stored_replies import StoredReply
+from service_kit.web.problems import invalid
+
+T = TypeVar("T")
+B = TypeVar("B", bound=BaseModel)
+
+
+def allowed(*roles: Role) -> Any:
+    """A dependency: the principal, if it has one of ``roles``; else Forbidden."""
+
+    async def check(request: Request) -> Principal:  # a plain function would cost a thread each time
+        return permitted(request.state.principal, *roles)
+
+    check.__dict__["roles"] = roles  # a test walks every route and reads this
+    return Depends(check)
+
+
+def permitted(principal: Principal, *roles: Role) -> Principal:
+    """The principal, if it has one of ``roles``; else Forbidden."""
+    if principal.role not in roles:
+        raise Forbidden(f"this needs the role {' or '.join(roles)}")
+    return principal
+
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(description="Required, 1 to 200 characters: the same key with the same body gets the stored reply."),
+]
+
+
+async def asked(request: Request, idempotency_key: IdempotencyKey = None) -> Asked:
+    """The request as far as idempotency and the log care; reads the body to its end."""
+    return Asked(
+        principal=request.state.principal,
+        request_id=request.state.request_id,
+        method=request.method,
+        path=request.url.path,
+        key=idempotency_key,
+        body_sha256=await request.state.body_sha256(strict=True),
+    )
+
+
+async def body_of(request: Request, model: type[B]) -> B:
+    """The JSON body of a hot route as ``model``. Raises Invalid, as FastAPI's own parsing would."""
+    return parsed(await json_of(request), model)
+
+
+async def json_of(request: Request) -> bytes:
+    """The body of a request that says that it is JSON. Raises Invalid for another media type."""
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media != "application/json":
+        raise Invalid("send a JSON body", [{"field": "body", "message": "Content-Type must be application/json"}])
+    return await request.body()
+
+
+def parsed(body: bytes, model: type[B]) -> B:
+    """A JSON body as ``model``. Raises Invalid, as FastAPI's own parsing would."""
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise invalid(error.errors(include_url=False, include_input=False)) from None
+
+
+AskedDep = Annotated[Asked, Depends(asked)]
+PageSize = Annotated[int, Query(ge=1, le=1_000, description="Most items of one page.")]
+PageToken = Annotated[str | None, Query(pattern=r"^[0-9]{1,15}$", description="next_page_token of the page before.")]
+
+
+def answer(request: Request, reply: StoredReply) -> Response:
+    """The exact bytes of a reply that ``Desk.once`` made or found."""
+    headers = {}
+    if reply.replayed:
+        headers["Idempotency-Replayed"] = "true"
+    else:
+        request.state.recorded = True  # in the transaction of its effect
+        if reply.receipt is not None:
+            headers[RECEIPT_HEADER] = reply.receipt
+    return Response(reply.body, reply.status, headers, media_type="application/json")
+
+
+def page_of(items: list[T], size: int, seq_of: Callable[[T], int]) -> tuple[list[T], str | None]:
+    """The first ``size`` of ``items`` (asked one more), and the token of the next page."""
+    more = len(items) > size
+    return items[:size], str(seq_of(items[size - 1])) if more else None

@@ -1,0 +1,153 @@
+"""Errors as RFC 9457 problem documents: the one place where an error becomes HTTP."""
+
+import http
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from blindopt import wire
+from blindopt.errors import BlindoptError, Invalid, StorageUnavailable
+
+MEDIA_TYPE = "application/problem+json"
+_CODES = {
+    400: "bad_request",
+    404: "not_found",
+    405: "method_not_allowed",
+    406: "not_acceptable",
+    415: "unsupported_media_type",
+}
+_PROBLEM = {"content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}}
+_WHEN = {
+    400: "The request cannot be read, or Idempotency-Key is missing.",
+    401: "No valid token.",
+    403: "The role may not do this, the study is not open, or its budget does not allow it (then with budget).",
+    404: "Not there, or not yours.",
+    405: "The path does not know this method.",
+    409: "Not possible in this state.",
+    413: "The request is too large.",
+    416: "The range lies outside the file.",
+    422: "Invalid: errors says where; or the Idempotency-Key belongs to another request.",
+    429: "Too many requests; Retry-After says when.",
+    500: "A fault of ours; nothing of it is shown.",
+    502: "The other party did not answer.",
+    503: "The record of the exchange cannot be written, or the service is busy: nothing happened.",
+}
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Entries for a route's ``responses``: what every route may answer, and ``statuses``."""
+    return {
+        s: {"description": _WHEN[s], **_PROBLEM}
+        for s in sorted({400, 401, 403, 404, 405, 413, 422, 429, 500, 503, *statuses})
+    }
+
+
+def document(error: BlindoptError, *, path: str, request_id: str) -> bytes:
+    """The problem document of an error."""
+    problem = wire.Problem.model_validate(
+        {
+            "type": f"urn:blindopt:problem:{error.code}",
+            "title": error.title,
+            "status": error.status,
+            "detail": str(error),
+            "instance": path[:200],
+            "code": error.code,
+            "retryable": error.retryable,
+            "request_id": request_id,
+            **error.extra(),
+        }
+    )
+    return problem.model_dump_json(exclude_none=True).encode()
+
+
+def response(error: BlindoptError, *, path: str, request_id: str) -> Response:
+    """The HTTP response of an error."""
+    headers = dict(error.headers)
+    if error.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    if error.retryable:
+        headers.setdefault("Retry-After", "1")
+    body = document(error, path=path, request_id=request_id)
+    return Response(body, error.status, headers, media_type=MEDIA_TYPE)
+
+
+class _HttpError(BlindoptError):
+    def __init__(self, status: int, headers: Mapping[str, str]) -> None:
+        self.headers = {k: v for k, v in headers.items() if k.lower() == "allow"}
+        self.title = http.HTTPStatus(status).phrase
+        self.status = status
+        self.code = _CODES.get(status, f"http_{status}")
+        super().__init__(self.title)
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of the routes with a problem document that echoes nothing."""
+
+    def answer(request: Request, error: Exception) -> Response:
+        ours = as_ours(error)
+        if ours.status == 405 and (methods := _methods(app.openapi(), request.url.path)):
+            ours.headers = {"Allow": ", ".join(methods)}
+        front = getattr(request.app.state, "front", None)
+        if front is not None and front.owns(request.url.path):
+            page: Response = front.refusal(request.scope, ours)
+            return page
+        return response(ours, path=request.url.path, request_id=request.state.request_id)
+
+    for kind in (BlindoptError, RequestValidationError, HTTPException):
+        app.add_exception_handler(kind, answer)
+
+
+def _methods(contract: dict[str, Any], path: str) -> list[str]:
+    """Every method of a path that the contract tells; the framework names those of one of its routes alone."""
+    return [
+        method.upper()
+        for template, operations in contract["paths"].items()
+        if re.fullmatch(re.sub(r"{\w+}", "[^/:]+", template), path)  # what follows a colon is a verb, never an id
+        for method in operations
+    ]
+
+
+def as_ours(error: Exception) -> BlindoptError:
+    """Any error that a route ends in, as one of ours that tells nothing of what was sent."""
+    if isinstance(error, BlindoptError):
+        return error
+    cause = error.__cause__  # the framework tells of whatever stops it in a form as if the form were wrong
+    if isinstance(error, HTTPException) and (told := StorageUnavailable.of(cause)) is not None:
+        return told
+    if isinstance(error, HTTPException):
+        return _HttpError(error.status_code, error.headers or {})
+    assert isinstance(error, RequestValidationError)
+    return invalid(error.errors())
+
+
+def invalid(found: Sequence[Any]) -> Invalid:
+    """What pydantic found wrong: location and message, never `input` or `ctx`, which hold what was sent."""
+    errors: list[dict[str, object]] = [{"field": _field(e), "message": _message(e)} for e in found[:50]]
+    return Invalid("the request does not fit the schema: errors says where", errors)
+
+
+def _message(found: dict[str, Any]) -> str:
+    if found["type"] == "union_tag_invalid":  # its text quotes the tag that was sent
+        return f"{found['ctx']['discriminator']} must be one of {found['ctx']['expected_tags']}"
+    return str(found["msg"])[:300]
+
+
+def _field(found: dict[str, Any]) -> str:
+    if found["type"] == "json_invalid":  # its place is that of a character
+        return "body"
+    return ".".join(str(part)[:60] for part in found["loc"] if part != "body")[:300]
+
+
+def add_schema(document: dict[str, Any], models: tuple[type[BaseModel], ...]) -> None:
+    """Put the schemas of ``models`` among the components of an OpenAPI document."""
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    for model in models:
+        schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas |= schema.pop("$defs", {})
+        schemas[model.__name__] = schema

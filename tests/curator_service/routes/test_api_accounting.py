@@ -1,0 +1,175 @@
+"""Accounting over REST: the report, the price of a preview, and a ledger that adds up to what mechanisms cost."""
+
+from decimal import Decimal
+
+import numpy as np
+import pytest
+
+from blindopt import wire
+from blindopt.client import OwnerClient
+from blindopt.errors import Remote
+from curator_service.privacy.composition import Part, tight_epsilon
+
+GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5)
+REFUTED = wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=1e-5, r=1, acknowledge_refuted=True)
+IDENTITY = wire.IdentityRelease(mechanism="identity")
+
+
+def laplace(epsilon="0.2"):
+    return wire.LaplaceAnswers(mechanism="laplace", epsilon=epsilon, value_bound=1.0)
+
+
+@pytest.fixture
+def made(owner, dataset, open_study):
+    def make(release=GAUSSIAN, answers=laplace(), unit="row", **caps):
+        return open_study(owner, dataset, release, answers=answers, privacy_unit=unit, budget=wire.Budget(**caps))
+
+    return make
+
+
+@pytest.fixture
+def ask(curator):
+    """Asks rows (row, plays) of a study under a key of its own; the status."""
+    count = iter(range(10**6))
+
+    def one(study, *rows):
+        body = {"rows": [{"row": row, "plays": plays} for row, plays in rows]}
+        with curator.http(study.token, **{"Idempotency-Key": f"accounting-{next(count)}"}) as http:
+            return http.post(f"/v1/studies/{study.id}/queries", json=body).status_code
+
+    return one
+
+
+def test_a_report_counts_every_row_by_the_sum_and_tightly(made, ask, owner):
+    study = made()
+    assert ask(study, (7, 5), (8, 2)) == 201
+    assert ask(study, (9, 1), (8, 3)) == 201
+    told = owner.accounting(study.id)
+    assert told.delta == 1e-5  # the study's own
+    assert [(row.answers, row.rows, row.epsilon) for row in told.rows] == [(0, 397, "1"), (1, 1, "1.2"), (5, 2, "2")]
+    assert told.rows[2].tight_epsilon == pytest.approx(1.76, abs=0.005)
+    assert told.study.epsilon == owner.balance(study.id).total_epsilon == "3.2"
+    assert told.study.tight_epsilon < 3.2
+    assert "epsilon 2 by the sum, 1.76 at delta 1e-05" in told.sentence
+    smaller = owner.accounting(study.id, delta=1e-7)
+    assert smaller.delta == 1e-7
+    assert smaller.rows[2].tight_epsilon > told.rows[2].tight_epsilon
+
+
+@pytest.mark.parametrize("delta", ["0", "1e-19", "0.11", "-1", "nan", "inf", "x", ""])
+def test_a_delta_that_makes_no_sense_is_refused(delta, curator, opened):
+    with curator.http() as http:
+        assert http.get(f"/v1/studies/{opened.id}/accounting", params={"delta": delta}).status_code == 422
+
+
+def test_a_report_without_a_delta_of_the_study_is_at_a_millionth_and_null_where_nothing_is_bounded(made, owner):
+    told = owner.accounting(made(IDENTITY, wire.NoAnswerNoise(mechanism="none")).id)
+    assert told.delta == 1e-6
+    assert (told.study.epsilon, told.study.tight_epsilon) == ("0", 0.0)  # public records, and no answer yet
+    refuted = owner.accounting(made(REFUTED).id)
+    assert (refuted.rows[0].epsilon, refuted.rows[0].tight_epsilon) == (None, None)
+
+
+def views(owner, study):
+    """What each view says the release has cost, and release and answers together: of the study, of row 7."""
+    balance, told = owner.balance(study.id), owner.accounting(study.id)
+    exposed = {row.row: row.spent for row in owner.exposure(study.id)}
+    price = owner.preview(owner.create_study(study.view.spec).id).price
+    by_answers = {row.answers: row.epsilon for row in told.rows}
+    lines = list(owner.ledger(study.id))
+    assert {line.total_epsilon is None for line in lines} == {balance.total_epsilon is None}
+    return {
+        "release": {balance.release_epsilon, lines[0].epsilon, by_answers[0], price.release_epsilon},
+        "study": {balance.total_epsilon, told.study.epsilon},
+        "row": {exposed[7], by_answers[5]},
+    }
+
+
+@pytest.mark.parametrize(
+    ("release", "cost", "spent"), [(IDENTITY, "0", "1"), (GAUSSIAN, "1", "2"), (REFUTED, None, None)]
+)
+def test_ledger_exposure_price_and_accounting_tell_the_same_of_a_release(release, cost, spent, made, ask, owner):
+    study = made(release)
+    assert ask(study, (7, 5)) == 201
+    assert views(owner, study) == {"release": {cost}, "study": {spent}, "row": {spent}}
+
+
+def test_of_a_draft_nothing_is_spent_and_of_no_study_nothing_is_told(made, owner, opened):
+    spec = opened.view.spec.model_copy(update={"release": GAUSSIAN, "answers": laplace()})
+    told = owner.accounting(owner.create_study(spec).id)
+    assert [(row.answers, row.rows, row.epsilon, row.tight_epsilon) for row in told.rows] == [(0, 400, "0", 0.0)]
+    with pytest.raises(Remote) as refused:
+        owner.accounting("std_0000000000000000")
+    assert refused.value.remote_status == 404
+
+
+def test_an_auditor_reads_the_same_report(curator, made, ask, owner):
+    study = made()
+    ask(study, (1, 1))
+    token = curator.told("token", "create", "--name", "a", "--role", "auditor").stdout.strip()
+    with OwnerClient(curator.url, token) as auditor:
+        assert auditor.accounting(study.id) == owner.accounting(study.id)
+
+
+def test_a_report_depends_on_what_was_asked_and_not_on_the_values(owner, small, open_study, ask):
+    told = []
+    for stretch in (1.0, 0.001):
+        lines = small.csv.decode().splitlines()
+        values = [[repr(float(cell) * stretch) for cell in line.split(",")] for line in lines[1:]]
+        file = "\n".join([lines[0], *map(",".join, values)]).encode()
+        study = open_study(owner, owner.register("stretched", file), GAUSSIAN, answers=laplace())
+        assert ask(study, (0, 3), (1, 1)) == 201
+        told.append(owner.accounting(study.id))
+    assert told[0] == told[1]
+
+
+def test_each_answer_of_another_person_is_counted_alone(made, ask, owner):
+    study = made(answers=laplace("1.5"), unit="answer")
+    assert ask(study, (3, 4)) == 201
+    told = owner.accounting(study.id)
+    assert [(row.answers, row.epsilon) for row in told.rows] == [(0, "1"), (4, "1.5")]
+    assert told.study.epsilon == "7"
+
+
+def test_a_preview_tells_the_price(owner, opened):
+    spec = opened.view.spec.model_copy(
+        update={"release": GAUSSIAN, "answers": laplace("0.5"), "budget": wire.Budget(epsilon_per_row="5")}
+    )
+    price = owner.preview(owner.create_study(spec).id).price
+    assert (price.release_epsilon, price.answer_epsilon, price.answers_per_row, price.row_epsilon) == (
+        "1",
+        "0.5",
+        8,
+        "5",
+    )
+    size = 1 / 3.7306
+    told = tight_epsilon([Part("gaussian", size), Part("laplace", 0.5, 8)], 1e-5)
+    assert price.tight_row_epsilon == pytest.approx(told, rel=1e-3)
+    assert price.sentence.endswith("this budget buys 8 more answers per row.")
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("caps", [{}, {"epsilon_per_row": "2.1"}, {"epsilon_total": "3.3", "queries": 40}], ids=str)
+def test_ledger_totals_are_what_the_mechanisms_cost_whatever_was_asked(seed, caps, made, ask, owner):
+    """Random histories with refusals: every sum, by row and in all, redone from the answers that really left."""
+    rng = np.random.default_rng(seed)
+    epsilon = Decimal(str(rng.choice(["0.1", "0.37", "0.000001"])))
+    study = made(answers=laplace(str(format(epsilon, "f"))), **caps)
+    released, refused = [0] * 400, 0
+    for _ in range(12):
+        rows = [(int(row), int(plays)) for row, plays in zip(rng.integers(0, 4, 3), rng.integers(1, 5, 3), strict=True)]
+        status = ask(study, *rows)
+        assert status in (201, 403)
+        refused += status == 403
+        for row, plays in rows if status == 201 else []:
+            released[row] += plays
+    balance, told = owner.balance(study.id), owner.accounting(study.id)
+    assert Decimal(balance.total_epsilon) == 1 + sum(released) * epsilon == Decimal(told.study.epsilon)
+    assert {exposed.row: Decimal(exposed.spent) for exposed in owner.exposure(study.id)} == {
+        row: 1 + plays * epsilon for row, plays in enumerate(released) if plays
+    }
+    by_answers = {row.answers: (row.rows, Decimal(row.epsilon)) for row in told.rows}
+    assert by_answers == {plays: (released.count(plays), 1 + plays * epsilon) for plays in set(released)}
+    assert sum(line.kind == "refused" for line in owner.ledger(study.id)) == refused
+    for loss in (*told.rows, told.study):
+        assert loss.tight_epsilon <= float(loss.epsilon)

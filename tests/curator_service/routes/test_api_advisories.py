@@ -1,0 +1,325 @@
+"""A mechanism that is withdrawn: what is refused from then on, what is told of it, and what the log says."""
+
+import io
+import json
+import sqlite3
+import time
+from contextlib import closing
+from datetime import UTC, datetime
+
+import pytest
+
+from blindopt import wire
+from blindopt.client import OwnerClient, StudyClient
+from blindopt.errors import MechanismWithdrawn, Remote, StateConflict
+from curator_service.app import build
+from curator_service.privacy.choice import as_run, concrete
+from curator_service.release.gaussian import GaussianMechanism
+from curator_service.settings import Settings
+from curator_service.use_cases.studies import advisories
+from curator_service.use_cases.studies.datasets import Upload
+from service_kit.context.desk import Asked
+
+GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=0.1)
+AUTO = wire.AutoRelease(mechanism="auto", epsilon="1", delta=0.1)  # at d = 2 and this delta, the Gaussian
+IDENTITY = wire.IdentityRelease(mechanism="identity")
+WHY = "its proof has a hole"
+WITHDRAWN = wire.AdvisoryCreate(mechanism="gaussian", version=1, reason=WHY)
+
+
+class Withdrawn:
+    """A curator with studies of before, on which `gaussian` was then withdrawn."""
+
+    def __init__(self, service, owner, small, open_study):
+        self.service, self.owner = service, owner
+        self.dataset = owner.register("small", small.csv, public=True)
+        self.opened = open_study(owner, self.dataset, GAUSSIAN)
+        self.by_auto = open_study(owner, self.dataset, AUTO)
+        self.other = open_study(owner, self.dataset, IDENTITY)
+        answers = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=1.0)
+        budget = wire.Budget(epsilon_per_row="3")
+        self.answering = open_study(owner, self.dataset, GAUSSIAN, answers=answers, budget=budget)
+        with StudyClient(service.url, self.answering.token, self.answering.id) as study:
+            self.answering_before = study.study()
+        self.before = owner.preview(self.draft(GAUSSIAN))
+        self.waiting = self.draft(GAUSSIAN)
+        self.advisory = owner.withdraw(WITHDRAWN, key="withdraw")
+
+    def draft(self, release):
+        return self.owner.create_study(self.opened.view.spec.model_copy(update={"release": release})).id
+
+
+@pytest.fixture(scope="module")
+def world(make_service, tmp_path_factory, small, open_study):
+    service = make_service("curator", tmp_path_factory.mktemp("advisories")).start()
+    with OwnerClient(service.url, service.token, timeout_s=60) as owner:
+        yield Withdrawn(service, owner, small, open_study)
+
+
+def refusal(of):
+    with pytest.raises(Remote) as refused:
+        of()
+    return refused.value.remote_status, refused.value.remote_code
+
+
+def test_an_advisory_names_the_studies_that_it_touches(world):
+    assert world.advisory.affected == [world.opened.id, world.by_auto.id, world.answering.id]
+    assert (world.advisory.mechanism, world.advisory.version, world.advisory.reason) == ("gaussian", 1, WHY)
+    assert world.owner.advisories() == [world.advisory]
+    token = world.service.told("token", "create", "--name", "a", "--role", "auditor").stdout.strip()
+    with OwnerClient(world.service.url, token) as auditor:
+        assert auditor.advisories() == [world.advisory]
+        assert refusal(lambda: auditor.withdraw(WITHDRAWN)) == (403, "forbidden")
+
+
+def headings(sentences):
+    return {sentence.partition(":")[0] for sentence in sentences}
+
+
+def test_a_draft_that_waited_is_refused_and_costs_nothing(world):
+    assert refusal(lambda: world.owner.release(world.waiting)) == (409, "mechanism_withdrawn")
+    assert world.owner.study(world.waiting).state == "draft"
+    assert list(world.owner.ledger(world.waiting)) == []
+
+
+def test_a_preview_says_that_it_is_withdrawn(world):
+    assert world.before.status == "sound"
+    after = world.owner.preview(world.waiting)
+    assert after.status == "withdrawn"
+    assert after.guarantee.startswith(f"Withdrawn: {WHY}.")
+    assert [feature.sensitivity for feature in after.features] == [None, None]  # nothing protects a change any more
+    assert headings(world.before.not_protected) & {"Features", "Changes larger than Delta"} == {
+        "Changes larger than Delta"
+    }
+    assert headings(after.not_protected) & {"Features", "Changes larger than Delta"} == {"Features"}
+
+
+def test_nothing_bounds_what_a_withdrawn_release_costs_in_any_view(world):
+    after, before = world.owner.preview(world.waiting).price, world.before.price
+    assert (before.release_epsilon, after.release_epsilon) == ("1", None)
+    assert after.sentence.startswith("The release has no finite epsilon")
+    for opened, cost in ((world.opened, None), (world.by_auto, None), (world.other, "0")):
+        told, balance = world.owner.accounting(opened.id), world.owner.balance(opened.id)
+        assert {told.rows[0].epsilon, balance.release_epsilon} == {cost}
+        assert [line.epsilon for line in world.owner.ledger(opened.id) if line.kind == "release"] == [cost]
+        assert ("without a bound" in told.sentence) == (cost is None)
+
+
+def test_private_answers_keep_their_promise_beside_a_withdrawn_release(world):
+    """The modeler is told no epsilon of the release any more, and that of y; what was charged is not given back."""
+    opened, before = world.answering, world.answering_before
+    with StudyClient(world.service.url, opened.token, opened.id) as study:
+        after = study.study()
+        study.ask(wire.QueryRequest(rows=[wire.RowPlays(row=1, plays=4)]), key="to the cap")
+        with pytest.raises(Remote, match=r"epsilon_per_row of row 1: 0\.5 requested with 3 of 3 spent"):
+            study.ask(wire.QueryRequest(rows=[wire.RowPlays(row=1)]), key="past the cap")
+    claims = [(view.status, view.epsilon, view.delta, view.sensitivity) for view in (before, after)]
+    assert claims == [("sound", "1", 0.1, 1.0), ("withdrawn", None, None, None)]
+    assert after.answers == before.answers
+    assert before.guarantee.endswith("Answers about one row add up, with the release, to 3 at most.")
+    assert after.guarantee.endswith("Answers about one row add up to 3 at most.")
+    (exposed,) = world.owner.exposure(opened.id)
+    assert (exposed.epsilon, exposed.spent) == ("2", None)
+    assert [row.epsilon for row in world.owner.accounting(opened.id).rows] == [None, None]
+    assert world.owner.study(opened.id).spec.release == GAUSSIAN  # as declared: the owner's own settings
+
+
+def test_a_study_that_is_open_goes_on_and_says_so(world):
+    """Z has left: refusing queries would protect nobody, and to close it is the owner's."""
+    for opened in (world.opened, world.by_auto):
+        with StudyClient(world.service.url, opened.token, opened.id) as study:
+            view = study.study()
+            assert (view.state, view.status, view.mechanism) == ("open", "withdrawn", "gaussian")
+            assert view.guarantee.startswith(f"Withdrawn: {WHY}.")
+            assert "until its owner closes it" in view.guarantee
+            assert "Features" in headings(view.not_protected)
+            answered, _ = study.ask(wire.QueryRequest(rows=[wire.RowPlays(row=1)]), key="after")
+            assert answered.state == "answered"
+        owned = world.owner.study(opened.id)
+        assert owned.report.status == "withdrawn"
+        assert owned.guarantee == owned.report.guarantee == view.guarantee
+        assert owned.not_protected == owned.report.not_protected == view.not_protected
+        assert [feature.sensitivity for feature in owned.report.features] == [None, None]
+        assert (owned.report.mechanism, owned.report.version) == ("gaussian", 1)
+    with StudyClient(world.service.url, world.other.token, world.other.id) as study:
+        view = study.study()
+    assert (view.status, "Withdrawn" in view.guarantee) == ("unprotected", False)
+
+
+def test_meta_shows_what_is_withdrawn(world):
+    with world.service.http("") as http:
+        meta = wire.CuratorMeta.model_validate_json(http.get("/v1/meta").content)
+    told = {mechanism.name: mechanism.status for mechanism in meta.mechanisms}
+    assert told["gaussian"] == "withdrawn"
+    assert (told["identity"], told["po_gp_ucb"]) == ("unprotected", "refuted")
+
+
+def test_a_retry_gets_the_same_advisory_and_a_second_one_is_refused(world):
+    assert world.owner.withdraw(WITHDRAWN, key="withdraw") == world.advisory
+    assert refusal(lambda: world.owner.withdraw(WITHDRAWN)) == (409, "state_conflict")
+    assert world.owner.advisories() == [world.advisory]
+
+
+@pytest.mark.parametrize("said", [("rot13", 1), ("gaussian", 2), ("auto", 1)])
+def test_only_what_there_is_can_be_withdrawn(said, world):
+    mechanism, version = said
+    told = wire.AdvisoryCreate(mechanism=mechanism, version=version, reason="no")
+    assert refusal(lambda: world.owner.withdraw(told)) == (422, "invalid")
+
+
+def test_the_log_tells_a_withdrawal_without_its_words_and_verifies(world):
+    (record,) = [record for record in world.service.records() if record["kind"] == "mechanism.withdrawn"]
+    assert {k: v for k, v in record["details"].items() if k != "reason_sha256"} == {
+        "advisory_id": world.advisory.id, "mechanism": "gaussian", "version": 1,
+    }  # fmt: skip
+    assert WHY not in str(record)
+    assert world.service.told("audit", "verify").returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("UPDATE advisories SET reason = 'never mind'", "is not what the log says"),
+        ("UPDATE advisories SET version = 9", "is not what the log says"),
+        ("DELETE FROM advisories", "is missing"),
+        (
+            "INSERT INTO advisories SELECT 9, 'adv_x', 'identity', 1, reason, created_at FROM advisories",
+            "is not what the log says",
+        ),
+    ],
+)
+def test_a_table_that_is_not_what_the_log_says_is_found(change, says, world, make_service, tmp_path):
+    """The database by hand, its triggers dropped: `audit verify` compares it with the log."""
+    copy = make_service("curator", tmp_path)
+    copy.data.mkdir(parents=True)
+    with closing(sqlite3.connect(world.service.database)) as db:
+        db.execute("VACUUM INTO ?", (str(copy.database),))
+    keys = copy.data / "secrets"
+    keys.mkdir(mode=0o700)
+    for key in (world.service.data / "secrets").iterdir():
+        (keys / key.name).write_bytes(key.read_bytes())
+    (copy.data / "files").mkdir()
+    for file in (world.service.data / "files").glob("*.npy"):
+        (copy.data / "files" / file.name).write_bytes(file.read_bytes())
+    with closing(sqlite3.connect(copy.database)) as db:
+        with pytest.raises(sqlite3.Error, match="append-only"):
+            db.execute("DELETE FROM advisories")
+        for (trigger,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            if trigger.startswith("advisories_"):
+                db.execute(f"DROP TRIGGER {trigger}")
+        db.execute(change)
+        db.commit()
+    verified = copy.told("audit", "verify")
+    assert verified.returncode != 0
+    assert says in verified.stdout + verified.stderr
+
+
+# --- what auto takes instead -----------------------------------------------------------------------
+
+
+def test_auto_takes_the_next_sound_one_and_says_why(world):
+    """Planar Laplace is next: it is told from public values alone, before anything is drawn."""
+    spec = world.opened.view.spec.model_copy(update={"release": AUTO})
+    assert concrete(spec)[0].mechanism == "gaussian"
+    release, why = concrete(spec, {"gaussian"})
+    assert release.mechanism == "planar_laplace"
+    assert "gaussian withdrawn" in why
+    assert (release.epsilon, release.sensitivity) == (AUTO.epsilon, AUTO.sensitivity)
+    release, why = concrete(spec, {"gaussian", "planar_laplace"})
+    assert release.mechanism == "gaussian"  # the first, which is then refused
+    assert "nothing else that auto takes is left" in why
+    pure = spec.model_copy(update={"release": wire.AutoRelease(mechanism="auto", epsilon="1")})
+    assert concrete(pure, {"planar_laplace"})[0].mechanism == "planar_laplace"
+    assert [as_run(spec, name).mechanism for name in ("gaussian", "planar_laplace")] == ["gaussian", "planar_laplace"]
+    assert as_run(world.opened.view.spec, "gaussian") == GAUSSIAN
+
+
+def test_a_forecast_of_auto_tries_what_a_release_would_take_today(world):
+    draft = world.owner.create_study(
+        world.opened.view.spec.model_copy(
+            update={"release": AUTO, "kernel": wire.Kernel(lengthscale=3.0, signal_variance=1.0, noise_variance=1e-4)}
+        )
+    )
+    asked = wire.ForecastCreate(epsilons=["1"], mechanisms=["auto"], functions=2, queries=2, rows=10)
+    began = world.owner.start_forecast(draft.id, asked)
+    while (found := world.owner.forecast(draft.id, began.id)).state == "running":
+        time.sleep(0.05)
+    assert [point.runs_as for point in found.points if point.mechanism == "auto"] == ["planar_laplace"]
+    assert world.owner.preview(draft.id).mechanism == "planar_laplace"
+
+
+def test_what_the_owner_chose_is_never_changed(world):
+    assert concrete(world.opened.view.spec, {"gaussian", "planar_laplace"}) == (GAUSSIAN, None)
+
+
+# --- advisories of the program, and a withdrawal while a release is drawn ---------------------------
+
+
+class InProcess:
+    """A curator's service without its server."""
+
+    def __init__(self, folder, small):
+        self.curator = build(Settings(data_dir=folder)).state.curator
+        _, self.who = self.curator.desk.issue("owner", "o", days=1)
+        upload = Upload(name="d", public=True, columns=None, filename="a.csv")
+        dataset = self.curator.datasets.register(self.asked("dataset"), upload, io.BytesIO(small.csv))
+        self.spec = wire.StudyCreate(
+            name="s",
+            dataset_id=json.loads(dataset.body)["id"],
+            features=small.features,
+            measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
+            release=GAUSSIAN,
+        )
+
+    def asked(self, key):
+        return Asked(self.who, "req", "POST", f"/{key}", key, "0" * 64)
+
+    def draft(self, key="draft"):
+        return json.loads(self.curator.studies.create(self.asked(key), self.spec).body)["id"]
+
+
+@pytest.fixture
+def here(tmp_path, small):
+    found = InProcess(tmp_path, small)
+    yield found
+    found.curator.desk.close()
+
+
+def test_an_advisory_that_the_program_brings_counts_like_an_owner_s(here, monkeypatch):
+    """The tuple that ships with the code is empty in this version."""
+    assert advisories.BUILT_IN == ()
+    ours = advisories.Advisory("adv_program_1", "gaussian", 1, WHY, datetime(2026, 1, 1, tzinfo=UTC))
+    monkeypatch.setattr(advisories, "BUILT_IN", (ours,))
+    told = here.curator.advisories
+    assert told.withdrawn() == {"gaussian"}
+    draft = here.draft()
+    assert here.curator.releases.preview(draft).status == "withdrawn"
+    with pytest.raises(MechanismWithdrawn):
+        here.curator.releases.release(here.asked("release"), draft)
+    with pytest.raises(StateConflict):
+        told.withdraw(here.asked("again"), WITHDRAWN)
+    other = wire.AdvisoryCreate(mechanism="po_gp_ucb", version=1, reason="refuted")
+    told.withdraw(here.asked("other"), other)
+    listed = told.page(0, 10)
+    assert [(place, view.mechanism, view.affected) for place, view in listed] == [
+        (1, "gaussian", []), (2, "po_gp_ucb", []),
+    ]  # fmt: skip
+    assert told.page(0, 1) + told.page(1, 1) == listed
+
+
+def test_a_release_that_is_being_drawn_when_its_mechanism_is_withdrawn_does_not_leave(here, monkeypatch, tmp_path):
+    draw = GaussianMechanism.draw
+
+    def draw_and_be_withdrawn(*given):
+        here.curator.advisories.withdraw(here.asked("advisory"), WITHDRAWN)
+        return draw(*given)
+
+    monkeypatch.setattr(GaussianMechanism, "draw", draw_and_be_withdrawn)
+    draft = here.draft()
+    with pytest.raises(MechanismWithdrawn):
+        here.curator.releases.release(here.asked("release"), draft)
+    after = here.curator.studies.one(draft)
+    assert (after.state, after.release_id) == ("draft", None)
+    assert list((tmp_path / "files").glob("rel_*")) == []
+    # It was charged before the draw, and stays so: a crash or a withdrawal may waste budget, never overspend.
+    assert [line.kind for line in here.curator.accounts.ledger(draft, 0, 9)[0]] == ["release"]

@@ -1,0 +1,211 @@
+"""What an owner is told of attacks, over REST and on the curator's machine; a modeler is told nothing."""
+
+import asyncio
+import json
+import secrets
+import threading
+
+import httpx
+import pytest
+
+from blindopt import wire
+from curator_service.app import build
+from curator_service.attacks.worker import attempt
+from curator_service.settings import Settings
+from curator_service.use_cases.studies import attack_preview
+
+EVERY = ["known_rows", "known_rows_noisy", "linkage", "column_space", "membership", "averaging"]
+
+
+@pytest.fixture(scope="module")
+def draft_of(owner, dataset, small, releases):
+    def make(release, **more):
+        spec = wire.StudyCreate(
+            name="attacked",
+            dataset_id=dataset.id,
+            features=small.features,
+            measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
+            release=releases[release],
+            **more,
+        )
+        return owner.create_study(spec).id
+
+    return make
+
+
+@pytest.mark.parametrize("release", ["identity", "gaussian", "po_gp_ucb"])
+def test_a_preview_tells_the_owner_what_each_attack_gets(owner, draft_of, release):
+    report = owner.preview(draft_of(release))
+    found = {finding.attack: finding for finding in report.attacks}
+    assert list(found) == EVERY
+    share, distance = found["known_rows"].figure, found["known_rows"].distance
+    assert (share < 0.05 and distance > 0.1) if release == "gaussian" else (share == 1.0 and distance < 1e-6)
+
+
+def test_a_preview_of_a_turned_release_says_that_its_trials_are_too_few(owner, dataset, small):
+    release = {"mechanism": "gaussian", "epsilon": "0.1", "delta": 1e-5, "rotate": True}
+    spec = wire.StudyCreate(
+        name="turned",
+        dataset_id=dataset.id,
+        features=small.features,
+        measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
+        release=release,
+    )
+    draft = owner.create_study(spec).id
+    previews = (owner.preview(draft) for _ in range(4))  # by luck something is seen in one preview of 150
+    found = ({finding.attack: finding for finding in preview.attacks}["column_space"] for preview in previews)
+    sentence = next(finding.sentence for finding in found if finding.figure == 0)
+    assert "too few trials to tell; with about" in sentence
+
+
+def test_a_preview_changes_nothing_and_the_stored_report_has_no_attacks(curator, owner, draft_of):
+    draft = draft_of("gaussian")
+    before, files = len(curator.records()), sorted((curator.data / "files").rglob("*"))
+    owner.preview(draft)
+    assert len(curator.records()) == before
+    assert sorted((curator.data / "files").rglob("*")) == files
+    assert owner.study(draft).state == "draft"
+    released = owner.release(draft)
+    assert released.report.attacks == []
+    assert len(owner.preview(draft).attacks) == len(EVERY)  # a further trial, not the release
+
+
+def test_a_modeler_gets_no_preview_and_nothing_of_an_attack(curator, owner, draft_of):
+    draft = draft_of("po_gp_ucb")
+    owner.release(draft)
+    grant = owner.grant(draft, wire.GrantCreate(name="modeler"))
+    with curator.http(grant.token) as modeler:
+        assert modeler.post(f"/v1/studies/{draft}:preview").status_code == 403
+        view = modeler.get(f"/v1/studies/{draft}")
+        assert view.status_code == 200
+        for word in ("attacks", "linkage", "column_space", "membership", "averaging"):
+            assert word not in view.text
+    with curator.http("") as nobody:
+        assert nobody.post(f"/v1/studies/{draft}:preview").status_code == 401
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("release", ["identity", "gaussian"])
+def test_a_study_of_few_rows_is_previewed(owner, small, releases, release, rows):
+    lines = small.csv.splitlines()[: rows + 1]
+    few = owner.register(f"few {rows} {release}", b"\n".join(lines) + b"\n", public=True)
+    spec = wire.StudyCreate(
+        name="few",
+        dataset_id=few.id,
+        features=small.features,
+        measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
+        release=releases[release],
+    )
+    report = owner.preview(owner.create_study(spec).id)
+    assert report.n == rows
+    assert "averaging" in [finding.attack for finding in report.attacks]
+
+
+def test_the_command_attacks_a_draft_and_then_what_was_released_beside_the_service(curator, owner, draft_of):
+    study = draft_of("po_gp_ucb")
+    for released in (False, True):
+        if released:
+            release = owner.release(study).release_id
+        done = curator.run("attack", study)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert f"attacks on release {release}" in done.stdout if released else "a trial release" in done.stdout
+        assert [line.split()[0] for line in done.stdout.splitlines() if line[:1].isalpha()][2:] == EVERY
+        assert "rebuilds 100 % of the others" in done.stdout.replace("\n    ", " ")
+    told = json.loads(curator.run("attack", study, "--json").stdout)
+    assert (told["study_id"], told["state"]) == (study, "open")
+    assert [wire.Finding.model_validate(finding).attack for finding in told["findings"]] == EVERY
+    linkage = next(finding for finding in told["findings"] if finding["attack"] == "linkage")
+    assert linkage["figure"] == 1.0
+    assert "among 400 rows" in linkage["sentence"]
+    assert curator.told("audit", "verify").returncode == 0
+
+
+def test_the_command_leaves_a_release_that_is_being_drawn_alone(curator):
+    """What lies in the scratch folder belongs to the service."""
+    scratch = curator.data / "files/tmp/half-drawn.npy"
+    scratch.write_bytes(b"x")
+    curator.run("attack", "std_0000000000000000")
+    assert scratch.exists()
+    scratch.unlink()
+
+
+def test_a_service_takes_away_what_a_crash_left_when_it_starts(make_service, tmp_path):
+    service = make_service("curator", tmp_path).start()
+    assert service.stop() == 0
+    left = service.data / "files/tmp/half-drawn.npy"
+    left.write_bytes(b"x")
+    service.start()
+    assert not left.exists()
+
+
+def test_the_command_says_in_words_what_is_wrong(curator, make_service, tmp_path):
+    done = curator.run("attack", "std_0000000000000000")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "error: there is no such study\n")
+    nowhere = make_service("curator", tmp_path).run("attack", "std_0000000000000000")
+    assert nowhere.returncode == 1
+    assert "holds no data of a service" in nowhere.stderr
+
+
+def test_the_command_says_that_a_study_cannot_be_released(curator, owner, small):
+    """Constant columns: Algorithm 1 has nothing to lift along."""
+    rows = b"\n".join(b"1,2,%d" % (k % 7) for k in range(30))
+    still = owner.register("still", b"a,b,y\n" + rows + b"\n", public=True)
+    spec = wire.StudyCreate(
+        name="still",
+        dataset_id=still.id,
+        features=[wire.Feature(column=c, lower=0.0, upper=5.0) for c in "ab"],
+        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
+        release=wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=1e-5, r=2, acknowledge_refuted=True),
+    )
+    done = curator.run("attack", owner.create_study(spec).id)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: the features are linearly dependent after centring")
+
+
+def test_two_previews_at_once_are_one_and_a_word_when_to_come_again(tmp_path, small, releases, monkeypatch):
+    """Over HTTP, in one process, so that the first is surely under way: the second holds no thread for it."""
+    monkeypatch.setattr("tempfile.tempdir", None)
+    begun, go = threading.Event(), threading.Event()
+
+    def held(job, within):
+        begun.set()
+        assert go.wait(60)
+        return attempt(job, within)
+
+    monkeypatch.setattr(attack_preview, "attempt", held)
+    app = build(Settings(data_dir=tmp_path / "data"))
+    desk = app.state.desk
+    token = desk.issue("owner", "o", days=1)[0].text
+
+    async def talk():
+        desk.database.attach()
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x", timeout=60) as http:
+
+            async def post(path, **sent):
+                headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": secrets.token_hex(8)}
+                return await http.post(path, headers=headers, **sent)
+
+            file = {"files": {"file": ("s.csv", small.csv)}, "data": {"name": "s", "public": "true"}}
+            spec = wire.StudyCreate(
+                name="s",
+                dataset_id=(await post("/v1/datasets", **file)).json()["id"],
+                features=small.features,
+                measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
+                release=releases["po_gp_ucb"],
+            )
+            study = (await post("/v1/studies", json=spec.model_dump(mode="json"))).json()["id"]
+            first = asyncio.create_task(post(f"/v1/studies/{study}:preview"))
+            await asyncio.to_thread(begun.wait, 60)
+            second = await post(f"/v1/studies/{study}:preview")
+            go.set()
+            replies = await first, second, await post(f"/v1/studies/{study}:preview")
+        await desk.database.finish()
+        return replies
+
+    first, second, third = asyncio.run(talk())
+    desk.close()
+    assert (first.status_code, second.status_code, third.status_code) == (200, 503, 200)
+    problem = second.json()
+    assert (problem["code"], problem["retryable"], second.headers["Retry-After"]) == ("busy", True, "3")
+    assert [finding["attack"] for finding in first.json()["attacks"]] == EVERY
+    assert first.json()["not_tried"] is None

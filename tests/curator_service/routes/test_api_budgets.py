@@ -1,0 +1,316 @@
+"""Budgets over REST: what is charged, what is refused, what of it is told and recorded, and to whom."""
+
+import json
+import re
+import secrets
+
+import numpy as np
+import pytest
+
+from blindopt import wire
+from blindopt.audit import merkle_log
+from blindopt.client import OwnerClient
+from curator_service.privacy.ledger import CEILING
+
+GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="0.7", delta=1e-5)
+IDENTITY = wire.IdentityRelease(mechanism="identity")
+REFUTED = wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=1e-5, r=1, acknowledge_refuted=True)
+
+
+def laplace(epsilon, plays="each"):
+    return wire.LaplaceAnswers(mechanism="laplace", epsilon=epsilon, value_bound=1.0, plays=plays)
+
+
+def one_bit(epsilon, plays="each"):
+    return wire.OneBitAnswers(mechanism="one_bit", epsilon=epsilon, value_bound=1.0, plays=plays)
+
+
+def piecewise(epsilon, plays="each"):
+    return wire.PiecewiseAnswers(mechanism="piecewise", epsilon=epsilon, value_bound=1.0, plays=plays)
+
+
+@pytest.fixture
+def made(owner, dataset, open_study):
+    """Opens a study with caps."""
+
+    def make(answers=laplace("0.1"), unit="row", release=IDENTITY, **caps):
+        return open_study(owner, dataset, release, answers=answers, privacy_unit=unit, budget=wire.Budget(**caps))
+
+    return make
+
+
+@pytest.fixture
+def ask(curator):
+    """Asks rows (row, plays) of a study under a key of its own."""
+    count = iter(range(10**6))
+
+    def one(study, *rows, key=None):
+        body = {"rows": [{"row": row, "plays": plays} for row, plays in rows]}
+        with curator.http(study.token, **{"Idempotency-Key": key or f"budget-{next(count)}"}) as http:
+            return http.post(f"/v1/studies/{study.id}/queries", json=body)
+
+    return one
+
+
+def budget_of(reply):
+    assert (reply.status_code, reply.json()["code"]) == (403, "privacy_budget_exhausted")
+    assert not reply.json()["retryable"]  # what was spent never comes back
+    assert "retry-after" not in reply.headers
+    return reply.json()["budget"]
+
+
+@pytest.mark.parametrize("answers", [laplace, one_bit, piecewise])
+def test_ten_answers_of_a_tenth_fit_under_one_and_the_eleventh_is_refused(answers, made, ask, owner):
+    study = made(answers("0.1"), epsilon_per_row="1.0")
+    for _ in range(10):
+        assert ask(study, (17, 1)).status_code == 201
+    said = {"cap": "epsilon_per_row", "row": 17, "requested": "0.1", "spent": "1", "limit": "1"}
+    assert budget_of(ask(study, (17, 1))) == said
+    assert ask(study, (18, 1)).status_code == 201  # another person
+    (exposed, _) = owner.exposure(study.id)
+    assert (exposed.row, exposed.queries, exposed.plays, exposed.epsilon, exposed.spent) == (17, 10, 10, "1", "1")
+
+
+@pytest.mark.parametrize(("answers", "unit"), [(laplace, "row"), (one_bit, "answer"), (piecewise, "row")])
+def test_a_mean_of_plays_is_one_answer_for_one_charge(answers, unit, made, ask, owner, curator):
+    study = made(answers("0.4", "mean"), unit, GAUSSIAN, epsilon_per_row="1.1", epsilon_total="1.6", queries=300)
+    reply = ask(study, (5, 100), (6, 90))
+    told = [(a["row"], a["play"], a["plays"]) for a in reply.json()["answers"]]
+    assert (reply.status_code, told) == (201, [(5, 1, 100), (6, 1, 90)])
+    assert (
+        budget_of(ask(study, (6, 3), (7, 2)))
+        == (
+            {"cap": "epsilon_per_row", "row": 6, "requested": "0.4", "spent": "1.1", "limit": "1.1"}
+            if unit == "row"
+            else {"cap": "epsilon_total", "requested": "0.8", "spent": "1.5", "limit": "1.6"}
+        )
+        or unit == "row"
+    )
+    assert budget_of(ask(study, (7, 40), (8, 40), (9, 40)))["cap"] in ("epsilon_total", "queries")
+    _, *lines = owner.ledger(study.id)
+    assert [(line.kind, line.row, line.plays, line.epsilon) for line in lines[:2]] == [
+        ("answers", 5, 100, "0.4"), ("answers", 6, 90, "0.4"),
+    ]  # fmt: skip
+    refused = [(line.plays, line.epsilon) for line in lines[2:]]
+    assert refused[-1] == (120, "1.2")
+    balance = owner.balance(study.id)
+    assert (balance.total_epsilon, balance.total_plays) == ("1.5", 190)
+    seen = [(row.row, row.queries, row.plays, row.epsilon, row.spent) for row in owner.exposure(study.id)]
+    spent = "1.1" if unit == "row" else "0.7"
+    assert seen == [(5, 1, 100, "0.4", spent), (6, 1, 90, "0.4", spent)]
+    verified = curator.told("audit", "verify")
+    assert (verified.returncode, verified.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("answers", [one_bit, piecewise])
+def test_an_epsilon_that_is_too_large_for_a_bounded_answer_is_refused_with_its_field(answers, curator, opened):
+    def create(said):
+        spec = opened.view.spec.model_copy(update={"answers": said})
+        with curator.http(**{"Idempotency-Key": secrets.token_hex(8)}) as http:
+            return http.post("/v1/studies", json=spec.model_dump(mode="json"))
+
+    reply = create(answers("20.5"))
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid")
+    (error,) = reply.json()["errors"]
+    assert error["field"] == "answers.epsilon"
+    assert "20 at most" in error["message"]
+    for said in (answers("20"), wire.AutoAnswers(mechanism="auto", epsilon="20.5", value_bound=1.0)):
+        assert create(said).status_code == 201
+
+
+def test_a_release_counts_for_every_row(made, ask, owner):
+    study = made(release=GAUSSIAN, epsilon_per_row="1.0")
+    for row in (0, 399):
+        assert ask(study, (row, 3)).status_code == 201
+        assert budget_of(ask(study, (row, 1)))["spent"] == "1"
+    released, *rest = owner.ledger(study.id)
+    assert (released.kind, released.row, released.epsilon, released.total_epsilon) == ("release", None, "0.7", "0.7")
+    assert [line.row_epsilon for line in rest] == ["0.3"] * 4
+    assert owner.balance(study.id).release_epsilon == "0.7"
+    assert [row.spent for row in owner.exposure(study.id)] == ["1", "1"]
+
+
+def test_where_each_answer_is_another_person_s_rows_do_not_add_up_and_the_total_does(made, ask, owner):
+    study = made(laplace("0.4"), "answer", epsilon_per_row="0.5", epsilon_total="2")
+    for _ in range(5):
+        assert ask(study, (3, 1)).status_code == 201
+    assert budget_of(ask(study, (4, 1))) == {
+        "cap": "epsilon_total", "requested": "0.4", "spent": "2", "limit": "2",
+    }  # fmt: skip
+    assert [row.spent for row in owner.exposure(study.id)] == ["0.4"]
+
+
+def test_each_play_is_a_measurement(made, ask, owner):
+    study = made(wire.NoAnswerNoise(mechanism="none"), queries=5)
+    assert ask(study, (0, 3), (1, 1)).status_code == 201
+    assert budget_of(ask(study, (0, 1), (2, 1))) == {"cap": "queries", "requested": "2", "spent": "4", "limit": "5"}
+    assert ask(study, (0, 1)).status_code == 201
+    assert owner.balance(study.id).total_plays == 5
+    assert owner.balance(study.id).total_epsilon is None  # without noise there is no finite one
+    assert [line.epsilon for line in owner.ledger(study.id)][1:] == [None] * 4
+
+
+def test_a_query_is_charged_whole_or_not_at_all(made, ask, owner):
+    study = made(epsilon_per_row="0.5")
+    assert ask(study, (1, 5)).status_code == 201
+    said = budget_of(ask(study, (0, 1), (1, 1), (2, 1)))
+    assert (said["row"], said["requested"], said["spent"]) == (1, "0.1", "0.5")
+    assert [row.row for row in owner.exposure(study.id)] == [1]
+    twice = budget_of(ask(study, (0, 3), (0, 3)))  # one row, named twice
+    assert (twice["row"], twice["requested"], twice["spent"]) == (0, "0.6", "0")
+    assert ask(study, (0, 3), (0, 2)).status_code == 201
+
+
+def test_a_refusal_is_recorded_and_costs_nothing(made, ask, owner, curator):
+    study = made(epsilon_per_row="0.3", epsilon_total="0.9")
+    assert ask(study, (8, 2)).status_code == 201
+    balance = owner.balance(study.id)
+    reply = ask(study, (8, 2), key="refused one")
+    assert "blindopt-receipt" in reply.headers
+    after = owner.balance(study.id)
+    assert (after.total_epsilon, after.total_plays) == (balance.total_epsilon, balance.total_plays) == ("0.2", 2)
+    line = list(owner.ledger(study.id))[-1]
+    told = (
+        line.kind,
+        line.query_id,
+        line.row,
+        line.plays,
+        line.epsilon,
+        line.row_epsilon,
+        line.total_epsilon,
+        line.cap,
+    )
+    assert told == ("refused", None, 8, 2, "0.2", "0.2", "0.2", "epsilon_per_row")
+    records = curator.records()
+    record = [r for r in records if r["kind"] == "charge.refused" and r["details"]["study_id"] == study.id][-1]
+    exchanges = [r["exchange"] for r in records if "exchange" in r]
+    exchange = next(e for e in reversed(exchanges) if e["idempotency_key"] == "refused one")
+    assert record["details"] == {
+        "study_id": study.id, "cap": "epsilon_per_row", "row": 8, "requested": "0.2", "spent": "0.2", "limit": "0.3",
+        "rows": [[8, 2]],
+    }  # fmt: skip
+    assert (exchange["status"], exchange["reply_sha256"]) == (403, merkle_log.sha256(reply.content))
+    assert ask(study, (8, 1), key="refused one").status_code == 201  # a refusal does not use its key up
+
+
+def test_the_ledger_verifies_after_refusals_and_says_so_offline(made, ask, curator):
+    study = made(epsilon_per_row="0.1")
+    assert [ask(study, (0, 1)).status_code for _ in range(3)] == [201, 403, 403]
+    verified = curator.told("audit", "verify")
+    assert (verified.returncode, verified.stderr) == (0, "")
+
+
+def test_a_price_past_the_database_s_integers_is_refused_and_recorded(made, ask, owner, curator):
+    """100 rows of 100 plays at epsilon 1000 without any cap: more than 64 bits of 1e-12 units."""
+    study = made(laplace("1000"))
+    rows = [(row, 100) for row in range(100)]
+    said = {"cap": "epsilon_total", "requested": "10000000", "spent": "0", "limit": CEILING}
+    assert budget_of(ask(study, *rows)) == said
+    line = list(owner.ledger(study.id))[-1]
+    assert (line.kind, line.epsilon, line.plays, line.total_epsilon) == ("refused", "10000000", 10_000, "0")
+    assert ask(study, (0, 1)).status_code == 201
+    assert curator.told("audit", "verify").returncode == 0
+
+
+@pytest.mark.parametrize("name", ["epsilon_per_row", "epsilon_total"])
+@pytest.mark.parametrize(
+    ("release", "answers"),
+    [(REFUTED, laplace("0.1")), (IDENTITY, wire.NoAnswerNoise(mechanism="none")), (GAUSSIAN, laplace("0.1")),
+     (IDENTITY, laplace("0.6"))],
+)  # fmt: skip
+def test_a_draft_whose_cap_cannot_hold_is_refused_with_its_field(name, release, answers, curator, opened):
+    spec = opened.view.spec.model_copy(
+        update={"release": release, "answers": answers, "budget": wire.Budget(**{name: "0.5"})}
+    )
+    with curator.http(**{"Idempotency-Key": secrets.token_hex(8)}) as http:
+        reply = http.post("/v1/studies", json=spec.model_dump(mode="json"))
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid")
+    assert [error["field"] for error in reply.json()["errors"]] == [f"budget.{name}"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("epsilon_per_row", "0"), ("epsilon_per_row", 1.0), ("epsilon_total", "1e3"), ("epsilon_total", "-1"),
+     ("queries", 0), ("queries", 1.5), ("queries", "3"),
+     ("epsilon_total", "NaN"), ("epsilon_total", "0.0000000000001")],
+)  # fmt: skip
+def test_a_cap_is_a_positive_decimal_string_or_a_whole_number(name, value, curator, opened):
+    spec = opened.view.spec.model_dump(mode="json") | {"budget": {name: value}}
+    with curator.http(**{"Idempotency-Key": secrets.token_hex(8)}) as http:
+        reply = http.post("/v1/studies", json=spec)
+    assert reply.status_code == 422
+    assert [error["field"] for error in reply.json()["errors"]] == [f"budget.{name}"]
+
+
+def without_ids(reply):
+    """A reply without what names this request, this study and this moment."""
+    body = re.sub(r"(std|qry|grt|rel)_[0-9a-f]{16}|[0-9a-f]{32}", "-", reply.text)
+    names = sorted(set(reply.headers) - {"date", "x-request-id", "blindopt-receipt"})
+    return reply.status_code, body, [(name, reply.headers[name]) for name in names]
+
+
+def test_a_refusal_depends_on_the_history_of_requests_and_not_on_the_data(owner, small, open_study, ask):
+    """The same questions about two datasets that share nothing but their form."""
+    rng = np.random.default_rng(1)
+    lines = [",".join(small.names)]
+    lines += [",".join(map(repr, row)) for row in np.c_[rng.uniform(-3, 3, (400, 2)), rng.normal(9e6, 5, 400)].tolist()]
+    other = owner.register("other", ("\n".join(lines) + "\n").encode(), public=True)
+    first = owner.register("first", small.csv, public=True)
+    budget = wire.Budget(epsilon_per_row="0.5", epsilon_total="2.3", queries=25)
+    told = []
+    for dataset in (first, other):
+        study = open_study(owner, dataset, answers=laplace("0.1"), budget=budget)
+        draws = np.random.default_rng(2)
+        replies = []
+        for _ in range(40):
+            rows = [(int(row), int(plays)) for row, plays in draws.integers((0, 1), (6, 4), (draws.integers(1, 4), 2))]
+            replies.append(ask(study, *rows))
+        refused = [without_ids(reply) for reply in replies if reply.status_code == 403]
+        lines = [line.model_dump(exclude={"seq", "created_at", "query_id"}) for line in owner.ledger(study.id)]
+        exposed = [row.model_dump(exclude={"record"}) for row in owner.exposure(study.id)]
+        told.append(([reply.status_code for reply in replies], refused, lines, exposed))
+    assert told[0] == told[1]
+    assert {json.loads(body)["budget"]["cap"] for _, body, _ in told[0][1]} >= {"epsilon_per_row", "epsilon_total"}
+
+
+def test_a_modeler_sees_the_caps_and_not_the_ledger(made, ask, curator):
+    study = made(epsilon_per_row="0.5", queries=9)
+    with curator.http(study.token) as http:
+        view = http.get(f"/v1/studies/{study.id}").json()
+        assert view["budget"] == {"epsilon_per_row": "0.5", "epsilon_total": None, "queries": 9}
+        assert view["answers"]["epsilon"] == "0.1"
+        assert "to 0.5 at most" in view["guarantee"]
+        for what in ("ledger", "exposure"):
+            assert http.get(f"/v1/studies/{study.id}/{what}").status_code == 403
+
+
+def test_an_auditor_sees_what_was_spent_and_not_which_records(made, ask, curator, owner, small):
+    study = made(wire.NoAnswerNoise(mechanism="none"), queries=9)
+    for row in (5, 3, 5):
+        assert ask(study, (row, 1)).status_code == 201
+    token = curator.told("token", "create", "--name", "a", "--role", "auditor").stdout.strip()
+    with OwnerClient(curator.url, token) as auditor:
+        seen = list(auditor.exposure(study.id))
+        assert [(row.row, row.record, row.queries) for row in seen] == [(3, None, 1), (5, None, 2)]
+        assert list(auditor.ledger(study.id)) == list(owner.ledger(study.id))
+    answered = {reply.json()["answers"][0]["y"] for reply in (ask(study, (3, 1)), ask(study, (5, 1)))}
+    records = [row.record for row in owner.exposure(study.id)]
+    assert {small.y[record - 1] for record in records} == answered
+
+
+def test_ledger_and_exposure_come_in_pages_that_neither_skip_nor_repeat(made, ask, curator, owner):
+    study = made(epsilon_per_row="0.2")
+    for row in (4, 0, 4, 9, 2, 4):
+        ask(study, (row, 1))
+    with curator.http() as http:
+        for what, name, whole in (("ledger", "seq", owner.ledger), ("exposure", "row", owner.exposure)):
+            found, token = [], None
+            while True:
+                params = {"page_size": 2} | ({"page_token": token} if token else {})
+                page = http.get(f"/v1/studies/{study.id}/{what}", params=params).json()
+                items = page["entries" if what == "ledger" else "rows"]
+                assert len(items) <= 2
+                found += [item[name] for item in items]
+                if (token := page["next_page_token"]) is None:
+                    break
+            assert found == [getattr(item, name) for item in whole(study.id)] == sorted(set(found))

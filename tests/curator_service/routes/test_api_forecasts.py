@@ -1,0 +1,453 @@
+"""Forecasts over the real API: their lives, who sees them, and what a crash leaves."""
+
+import json
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from blindopt import wire
+from blindopt.client import OwnerClient, StudyClient
+from blindopt.errors import AuditUnavailable, Remote
+from curator_service import store
+from curator_service.context import open_desk
+from curator_service.privacy.guarantees import GAPS
+from curator_service.settings import Settings
+from curator_service.store import forecasts as table
+from curator_service.use_cases.jobs.forecasts import Forecasts
+from curator_service.vault import Vault
+from tests.curator_service.number_traces import tells
+
+WAIT = 240.0
+# The calibration of Gaussian noise takes its process a second to load: one test waits for it.
+SHORT = wire.ForecastCreate(epsilons=["1", "8"], mechanisms=["planar_laplace"], functions=3, queries=5, rows=40)
+LONG = wire.ForecastCreate(
+    epsilons=[str(level) for level in range(1, 21)], mechanisms=["planar_laplace"], functions=200, queries=100, rows=400
+)
+
+
+@pytest.fixture(scope="module")
+def draft(owner, small):
+    """A draft on records that were not declared public."""
+    private = owner.register("private", small.csv)
+    return owner.create_study(_study(private, small)).id
+
+
+def _study(dataset, small, **more):
+    said = {"release": wire.GaussianRelease(mechanism="gaussian", epsilon="4", delta=1e-5), "kernel": small.kernel}
+    return wire.StudyCreate(
+        name="forecast",
+        dataset_id=dataset.id,
+        features=small.features,
+        measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
+        **(said | more),
+    )
+
+
+def _path(study, *more):
+    return "/".join((f"/v1/studies/{study}/forecasts", *more))
+
+
+def _post(http, path, key, forecast=None):
+    return http.post(path, json=forecast and forecast.model_dump(), headers={"Idempotency-Key": key})
+
+
+@pytest.fixture
+def own(make_service, tmp_path, small):
+    """Makes a curator that the test may stop or kill, with a client and a draft."""
+    clients = []
+
+    def make(**settings):
+        service = make_service("curator", tmp_path, **settings).start()
+        clients.append(owner := OwnerClient(service.url, service.token, timeout_s=60))
+        return service, owner, owner.create_study(_study(owner.register("small", small.csv), small)).id
+
+    yield make
+    for client in clients:
+        client.close()
+
+
+def _moves(owner, study, identity, until):
+    return until(lambda: (view := owner.forecast(study, identity)).progress > 0 and view)
+
+
+# --- the life of one ------------------------------------------------------------------------------
+
+
+def test_one_is_accepted_and_found_again_where_location_says(curator, owner, draft):
+    asked = SHORT.model_copy(update={"mechanisms": ["gaussian", "planar_laplace"], "epsilons": ["1"]})
+    with curator.http() as http:
+        reply = _post(http, _path(draft), "life", asked)
+        assert reply.status_code == 202, reply.text
+        begun = wire.ForecastView.model_validate_json(reply.content)
+        assert (begun.state, begun.progress, begun.points, begun.spec) == ("running", 0, [], asked)
+        assert reply.headers["Location"] == _path(draft, begun.id)
+        assert http.get(reply.headers["Location"]).status_code == 200
+    ended = owner.wait_forecast(draft, begun.id, timeout_s=WAIT)
+    assert (ended.state, ended.progress, ended.problem) == ("completed", 1, None)
+    assert ended.ended_at > ended.created_at == begun.created_at
+    told = [(point.mechanism, point.epsilon) for point in ended.points]
+    assert told == [("identity", None), ("random_rows", None), ("gaussian", "1"), ("planar_laplace", "1")]
+    assert all(point.low <= point.regret <= point.high for point in ended.points)
+    assert owner.forecast(draft, begun.id) == ended
+
+
+def test_the_same_key_gets_the_same_bytes_and_no_second_job(curator, owner, draft):
+    before = len(owner.forecasts(draft))
+    with curator.http() as http:
+        first = _post(http, _path(draft), "once", SHORT)
+        owner.wait_forecast(draft, first.json()["id"], timeout_s=WAIT)
+        again = _post(http, _path(draft), "once", SHORT)
+        other = _post(http, _path(draft), "once", LONG)
+    assert (again.status_code, again.content) == (202, first.content)
+    assert again.headers["Location"] == first.headers["Location"]
+    assert again.headers["Idempotency-Replayed"] == "true"
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency_key_reused")
+    assert len(owner.forecasts(draft)) == before + 1
+
+
+def test_they_are_listed_by_page_in_the_order_of_their_creation(curator, owner, opened, draft):
+    made = [owner.start_forecast(opened.id, SHORT).id for _ in range(3)]  # a study that is released works too
+    with curator.http() as http:
+        page = http.get(_path(opened.id), params={"page_size": 2}).json()
+        rest = http.get(_path(opened.id), params={"page_size": 2, "page_token": page["next_page_token"]}).json()
+    assert [view["id"] for view in page["forecasts"] + rest["forecasts"]] == made
+    assert rest["next_page_token"] is None
+    for identity in made:
+        assert owner.wait_forecast(opened.id, identity, timeout_s=WAIT).state == "completed"
+    assert not set(made) & {view.id for view in owner.forecasts(draft)}
+    with pytest.raises(Remote, match="no such forecast"):
+        owner.forecast(draft, made[0])
+
+
+def test_progress_moves_and_the_exchange_goes_on(curator, owner, draft, study_client, until):
+    begun = owner.start_forecast(draft, LONG)
+    assert _moves(owner, draft, begun.id, until).state == "running"
+    for row in range(5):
+        query = wire.QueryRequest(rows=[wire.RowPlays(row=row)])
+        assert study_client.ask(query, key=f"beside {begun.id} {row}")[0].state == "answered"
+    now = owner.forecast(draft, begun.id)
+    assert now.state == "running"
+    until(lambda: owner.forecast(draft, begun.id).progress > now.progress)
+    assert owner.cancel_forecast(draft, begun.id).state == "cancelled"
+
+
+# --- its ends -------------------------------------------------------------------------------------
+
+
+def test_one_that_runs_and_one_that_waits_can_be_cancelled(curator, owner, draft, until):
+    runs, waits, after = (owner.start_forecast(draft, asked).id for asked in (LONG, LONG, SHORT))
+    moved = _moves(owner, draft, runs, until).progress
+    assert owner.cancel_forecast(draft, waits).state == "cancelled"
+    cancelled = owner.cancel_forecast(draft, runs)
+    assert (cancelled.state, cancelled.points, cancelled.problem) == ("cancelled", [], None)
+    assert 0 < moved <= cancelled.progress < 1
+    assert owner.wait_forecast(draft, after, timeout_s=WAIT).state == "completed"  # the next one runs
+    assert owner.cancel_forecast(draft, runs) == cancelled
+    assert owner.forecast(draft, waits).progress == 0
+    with pytest.raises(Remote, match="ended already") as refused:
+        owner.cancel_forecast(draft, after)
+    assert refused.value.remote_status == 409
+
+
+def test_more_than_may_wait_are_refused_until_one_ends(own):
+    _, owner, study = own(forecasts_waiting_max="1")
+    first, second = (owner.start_forecast(study, LONG) for _ in range(2))
+    with pytest.raises(Remote, match="1 forecasts wait") as refused:
+        owner.start_forecast(study, LONG)
+    assert refused.value.remote_status == 409
+    owner.cancel_forecast(study, second.id)
+    third = owner.start_forecast(study, SHORT)
+    owner.cancel_forecast(study, first.id)
+    assert owner.wait_forecast(study, third.id, timeout_s=WAIT).state == "completed"
+
+
+def test_one_that_takes_too_long_fails_and_says_what_to_do(own):
+    _, owner, study = own(forecast_seconds_max="2")
+    ended = owner.wait_forecast(study, owner.start_forecast(study, LONG).id, timeout_s=WAIT)
+    assert (ended.state, ended.points) == ("failed", [])
+    assert "FORECAST_SECONDS_MAX" in ended.problem
+
+
+def test_records_that_a_mechanism_cannot_take_make_it_fail_with_the_reason(owner, small):
+    twins = owner.register("twins", b"a,b,y\n" + b"".join(b"%d,%d,1\n" % (i, i) for i in range(30)))
+    features = [wire.Feature(column=c, lower=0.0, upper=30.0) for c in "ab"]
+    measurement = wire.ColumnMeasurement(column="y", direction="maximize")
+    spec = _study(twins, small).model_copy(update={"features": features, "measurement": measurement})
+    study = owner.create_study(spec).id
+    asked = SHORT.model_copy(update={"mechanisms": ["po_gp_ucb"]})
+    ended = owner.wait_forecast(study, owner.start_forecast(study, asked).id, timeout_s=WAIT)
+    assert ended.state == "failed"
+    assert "linearly dependent" in ended.problem
+
+
+def test_one_whose_process_dies_fails_and_the_next_one_runs(curator, owner, draft, until):
+    """What a machine does that is short of memory."""
+    begun, after = (owner.start_forecast(draft, asked).id for asked in (LONG, SHORT))
+    _moves(owner, draft, begun, until)
+    (worker,) = _children(curator)
+    os.kill(int(worker.name), signal.SIGKILL)
+    ended = owner.wait_forecast(draft, begun, timeout_s=WAIT)
+    assert (ended.state, ended.points) == ("failed", [])
+    assert "status -9" in ended.problem
+    assert "fewer rows" in ended.problem
+    assert owner.wait_forecast(draft, after, timeout_s=WAIT).state == "completed"
+
+
+def test_an_end_that_cannot_be_stored_is_stored_once_it_can(tmp_path, small, until, monkeypatch):
+    """A disk that is full for a while: the forecast does not run for ever."""
+    monkeypatch.setattr("curator_service.use_cases.jobs.jobs.AGAIN_SECONDS", 0.05)
+    settings = Settings(data_dir=tmp_path)
+    desk, vault = open_desk(settings), Vault(tmp_path / "files")
+    (identity,) = _stored(desk, vault, small, 1)
+    write, refused = desk.database.write, []
+
+    def full(work):
+        if len(refused) < 3:
+            refused.append(work)
+            raise AuditUnavailable("the database cannot be written")
+        return write(work)
+
+    monkeypatch.setattr(Forecasts, "_recover", lambda self, db: None)
+    jobs = Forecasts(desk, vault, settings)
+    monkeypatch.setattr(desk.database, "write", full)
+    jobs._submit(identity)
+    try:
+        study = f"std_{0:016x}"
+        until(lambda: jobs.one(study, identity).state == "completed")
+        assert len(refused) == 3
+        assert len(jobs.one(study, identity).points) == 4
+    finally:
+        jobs.close()
+        desk.close()
+
+
+def test_a_fault_in_the_curator_itself_is_told_without_its_text(tmp_path, small, until, monkeypatch, caplog):
+    settings = Settings(data_dir=tmp_path)
+    desk, vault = open_desk(settings), Vault(tmp_path / "files")
+    first, second = _stored(desk, vault, small, 2)
+    monkeypatch.setattr(Forecasts, "_recover", lambda self, db: None)
+    jobs, sample = Forecasts(desk, vault, settings), Forecasts._sample
+    failing = [first]
+
+    def fails(self, *asked):
+        if failing and failing.pop():
+            raise ZeroDivisionError("77123456789.25")
+        return sample(self, *asked)
+
+    monkeypatch.setattr(Forecasts, "_sample", fails)
+    try:
+        for identity in (first, second):
+            jobs._submit(identity)
+        study = f"std_{0:016x}"
+        until(lambda: jobs.one(study, second).state == "completed")
+        failed = jobs.one(study, first)
+        assert (failed.state, "ZeroDivisionError" in failed.problem) == ("failed", True)
+        assert "77123456789" not in failed.problem + caplog.text
+    finally:
+        jobs.close()
+        desk.close()
+
+
+def _stored(desk, vault, small, count):
+    """A dataset, a study, and forecasts that nobody works on yet; their ids."""
+    vault.keep_dataset("ds_0", [np.column_stack([small.x, small.y])])
+    columns = json.dumps([{"name": name} for name in small.names])
+    said = {"created_at": "2026-01-01T00:00:00.000000Z"}
+    dataset = {"name": "d", "public": 0, "rows": 400, "columns": columns, "dropped": "[]", "sha256": "0" * 64}
+    study, ids = f"std_{0:016x}", [f"fct_{place:016x}" for place in range(count)]
+    release = wire.GaussianRelease(mechanism="gaussian", epsilon="4", delta=1e-5)
+    spec = wire.StudyCreate(
+        name="s",
+        dataset_id="ds_0",
+        features=small.features,
+        measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
+        release=release,
+        kernel=small.kernel,
+    ).model_dump_json()
+
+    def add(db):
+        store.insert(db, store.datasets, id="ds_0", **dataset, **said)
+        store.insert(db, store.studies, id=study, dataset_id="ds_0", state="draft", spec=spec, **said)
+        for identity in ids:
+            told = {"state": "running", "spec": SHORT.model_dump_json(), "progress": 0.0, "points": "[]"}
+            store.insert(db, table.forecasts, id=identity, study_id=study, **told, **said)
+
+    desk.database.write(add)
+    return ids
+
+
+def _children(service):
+    """Processes whose parent is the service."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == service.process.pid and fields[0] != "Z":
+            found.append(status.parent)
+    return found
+
+
+def _is_gone(process):
+    try:
+        return (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def test_a_kill_and_a_shutdown_leave_it_failed_and_nothing_runs_on(own, until):
+    """A shutdown waits for no forecast: these would take minutes."""
+    service, owner, study = own()
+    for end in (service.kill, service.stop):
+        begun, waits = (owner.start_forecast(study, LONG).id for _ in range(2))
+        _moves(owner, study, begun, until)
+        (worker,) = _children(service)
+        assert end() in (None, 0)
+        until(lambda worker=worker: _is_gone(worker))
+        service.start()
+        for identity in (begun, waits):
+            view = owner.forecast(study, identity)
+            assert (view.state, view.points) == ("failed", [])
+            assert view.ended_at is not None
+            assert "ask for it again" in view.problem
+    assert owner.wait_forecast(study, owner.start_forecast(study, SHORT).id, timeout_s=WAIT).state == "completed"
+    assert service.told("audit", "verify").returncode == 0
+
+
+# --- who may see what -----------------------------------------------------------------------------
+
+
+def test_nobody_but_the_owner_gets_near_it(curator, owner, opened):
+    made = owner.wait_forecast(opened.id, owner.start_forecast(opened.id, SHORT).id, timeout_s=WAIT)
+    auditor = curator.told("token", "create", "--role", "auditor", "--name", "forecasts").stdout.strip()
+    before = len(owner.forecasts(opened.id))
+    for token in (opened.token, auditor):
+        with curator.http(token) as http:
+            replies = [
+                _post(http, _path(opened.id), "not mine", SHORT),
+                _post(http, _path(opened.id, f"{made.id}:cancel"), "not mine either"),
+                http.get(_path(opened.id)),
+                http.get(_path(opened.id, made.id)),
+                http.get(_path(opened.id, "fct_0000000000000000")),
+            ]
+        for reply in replies:
+            assert (reply.status_code, reply.json()["code"]) == (403, "forbidden")
+            assert made.id not in reply.text.replace(reply.json()["instance"], "")
+    assert len(owner.forecasts(opened.id)) == before
+    with StudyClient(curator.url, opened.token, opened.id) as modeler:
+        view = modeler.study()
+        assert made.id not in view.model_dump_json()
+        assert "forecast" not in view.model_dump_json(exclude={"not_protected"})  # the gaps tell that there may be some
+
+
+def test_an_auditor_can_tell_from_what_failed_that_features_depend_on_each_other_as_the_list_of_gaps_says(
+    curator, owner, small
+):
+    """Two datasets that differ in one value: the same requests, the same study, other records in the log."""
+    token = curator.told("token", "create", "--role", "auditor", "--name", "gaps").stdout.strip()
+    told = {}
+    for name, last in (("independent", 7), ("dependent", 29)):
+        lines = b"".join(b"%d,%d,1\n" % (i, i if i < 29 else last) for i in range(30))
+        twins = owner.register(name, b"a,b,y\n" + lines)
+        changed = {
+            "features": [wire.Feature(column=c, lower=0.0, upper=30.0) for c in "ab"],
+            "measurement": wire.ColumnMeasurement(column="y", direction="maximize"),
+            "release": wire.PoGpUcbRelease(
+                mechanism="po_gp_ucb", epsilon="1", delta=1e-5, r=1, acknowledge_refuted=True
+            ),
+        }
+        study = owner.create_study(_study(twins, small).model_copy(update=changed)).id
+        asked = SHORT.model_copy(update={"mechanisms": ["po_gp_ucb"], "rows": 1_000})
+        owner.wait_forecast(study, owner.start_forecast(study, asked).id, timeout_s=WAIT)
+        with suppress(Remote):
+            owner.release(study)
+        with OwnerClient(curator.url, token) as auditor:
+            records = [json.loads(entry.body) for entry in auditor.audit()]
+        mine = [r for r in records if (r.get("details") or {}).get("study_id") == study]
+        told[name] = {(r["kind"], r["details"].get("state")) for r in mine}
+    only = ("forecast.ended", "failed"), ("release.abandoned", None)
+    assert told["dependent"] - told["independent"] == set(only)
+    assert told["independent"] - told["dependent"] == {("forecast.ended", "completed"), ("study.released", None)}
+    (gap,) = (gap for gap in GAPS if gap.heading == "Who sees what")
+    assert all(word in gap.says for word in ("Auditors", "abandoned", "failed", "linearly dependent"))
+
+
+def test_logs_tell_ids_and_counts_and_nothing_that_was_found(curator, owner, dataset, small):
+    study = owner.create_study(_study(dataset, small)).id
+    done = owner.wait_forecast(study, owner.start_forecast(study, SHORT).id, timeout_s=WAIT)
+    cancelled = owner.cancel_forecast(study, owner.start_forecast(study, LONG).id)
+    told = [record for record in curator.records() if record["kind"].startswith("forecast.")]
+    records = [record for record in told if record["details"]["study_id"] == study]
+    assert [record["kind"] for record in records] == [
+        "forecast.started",
+        "forecast.ended",
+        "forecast.started",
+        "forecast.cancelled",
+    ]
+    ids = {"study_id": study, "forecast_id": done.id}
+    assert records[0]["details"] == ids | {"levels": 2, "mechanisms": 1, "functions": 3, "queries": 5, "rows": 40}
+    assert records[1]["details"] == ids | {"state": "completed"}
+    assert records[3]["details"] == {"study_id": study, "forecast_id": cancelled.id}
+    for point in done.points:
+        for value in (point.regret, point.low, point.high, point.distance_error, point.noise_sd):
+            if len(text := repr(value)) > 8:  # shorter ones are in times and counts too
+                assert not tells(curator.log + repr(told), text[:8])
+
+
+# --- what is refused ------------------------------------------------------------------------------
+
+
+def test_a_study_without_kernel_is_refused_with_the_field(owner, small):
+    study = owner.create_study(_study(owner.register("k", small.csv), small, kernel=None)).id
+    with pytest.raises(Remote, match="kernel") as refused:
+        owner.start_forecast(study, SHORT)
+    assert (refused.value.remote_status, refused.value.remote_code) == (422, "invalid")
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"epsilons": []}, "epsilons"),
+        ({"epsilons": ["0"]}, "epsilons.0"),
+        ({"epsilons": ["1"] * 21}, "epsilons"),
+        ({"mechanisms": []}, "mechanisms"),
+        ({"mechanisms": ["random_rows"]}, "mechanisms.0"),
+        ({"mechanisms": ["gaussian", "gaussian_projection"]}, "mechanisms.1"),
+        ({"functions": 1}, "functions"),
+        ({"functions": 2.5}, "functions"),
+        ({"queries": 501}, "queries"),
+        ({"rows": 9}, "rows"),
+        ({"rows": 5_001}, "rows"),
+        ({"seed": 1}, "seed"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused_with_its_field(curator, draft, change, field):
+    with curator.http() as http:
+        sent = SHORT.model_dump() | change
+        reply = http.post(_path(draft), json=sent, headers={"Idempotency-Key": f"refused {change}"})
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid")
+    assert [error["field"] for error in reply.json()["errors"]] == [field]
+
+
+def test_it_needs_a_key_a_study_and_a_forecast_that_are_there(curator, owner, draft):
+    with curator.http() as http:
+        reply = http.post(_path(draft), json=SHORT.model_dump())
+        assert (reply.status_code, reply.json()["code"]) == (400, "idempotency_key_missing")
+        for path in (_path("std_0000000000000000"), _path(draft, "fct_0000000000000000")):
+            assert http.get(path).status_code == 404
+        assert _post(http, _path("std_0000000000000000"), "nowhere", SHORT).status_code == 404
+        assert _post(http, _path(draft, "fct_0000000000000000:cancel"), "nothing").status_code == 404
+
+
+def test_a_dataset_of_one_row_is_refused(owner, small):
+    line = b"\n".join(small.csv.splitlines()[:2]) + b"\n"
+    study = owner.create_study(_study(owner.register("one", line), small)).id
+    with pytest.raises(Remote, match="2 rows or more") as refused:
+        owner.start_forecast(study, SHORT)
+    assert refused.value.remote_status == 422

@@ -1,0 +1,584 @@
+"""Every bad request has its documented answer, changes nothing, and leaves the service as it was."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+
+import pytest
+
+from blindopt import wire
+from curator_service.context import open_desk
+from curator_service.settings import Settings
+
+NOBODY = "blindopt_0123456789abcdef." + "A" * 43
+QUERY = {"rows": [{"row": 0, "plays": 1}]}
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def stage(curator, owner, small, dataset, open_study, opened):
+    """A curator with a study in every state, and a token of every kind."""
+    private = owner.register("private", small.csv)
+    archived = owner.register("archived", small.csv)
+    with curator.http() as http:
+        http.post(f"/v1/datasets/{archived.id}:archive", headers={"Idempotency-Key": "archive"}).raise_for_status()
+    draft = owner.create_study(opened.view.spec)
+    closed, revoked = open_study(owner, dataset), open_study(owner, dataset)
+    owner.close_study(closed.id)
+    owner.revoke(revoked.id, revoked.grant_id)
+    lines = ["p,q,r", *(f"{i},{2 * i},{i * i}" for i in range(50))]
+    dependent = owner.register("dependent", "\n".join(lines).encode(), public=True)
+    # The clock of this desk stands in the past, so that what it issues has expired by now.
+    desk = open_desk(Settings(data_dir=curator.data), clock=lambda: datetime.now(UTC) - timedelta(days=3))
+    expired, _ = desk.issue("owner", "expired", days=2)
+    auditor, _ = desk.issue("auditor", "auditor", days=30)
+    desk.database.close()
+    own = curator.rows("SELECT principal FROM tokens WHERE role = 'owner'")[0][0]
+    return SimpleNamespace(
+        curator=curator,
+        public=dataset.id,
+        private=private.id,
+        archived=archived.id,
+        dependent=dependent.id,
+        draft=draft.id,
+        draft_token=owner.grant(draft.id, wire.GrantCreate(name="early")).token,
+        closed=closed,
+        open=opened,
+        revoked=revoked,
+        expired=expired.text,
+        auditor=auditor.text,
+        own=own,
+        spec=opened.view.spec.model_dump(mode="json"),
+        features=[feature.model_dump(mode="json") for feature in opened.view.spec.features],
+    )
+
+
+TABLES = (
+    "datasets", "studies", "releases", "queries", "replies", "tokens", "ledger", "keys", "countersignatures",
+)  # fmt: skip
+
+
+def _standing(curator):
+    """Everything that a refused request may not change."""
+    counts = {table: curator.rows(f"SELECT count(*) FROM {table}")[0][0] for table in TABLES}
+    states = curator.rows("SELECT id, state, releasing_key FROM studies ORDER BY id")
+    files = sorted(str(path.relative_to(curator.data)) for path in (curator.data / "files").rglob("*"))
+    return counts, states, files
+
+
+def check_problem(reply, code):
+    """A problem document of the documented form, as its headers say."""
+    status = STATUS[code]
+    assert (reply.status_code, reply.headers["content-type"]) == (status, "application/problem+json"), reply.text
+    problem = wire.Problem.model_validate_json(reply.content)
+    assert reply.json().keys() <= wire.Problem.model_fields.keys()
+    assert (problem.status, problem.code) == (status, code), reply.text
+    assert problem.type == f"urn:blindopt:problem:{code}"
+    assert problem.instance == reply.request.url.path
+    assert problem.request_id == reply.headers["x-request-id"]
+    assert problem.title
+    assert problem.detail
+    assert ("retry-after" in reply.headers) == problem.retryable
+    assert ("www-authenticate" in reply.headers) == (status == 401)
+    assert ("allow" in reply.headers) == (status == 405)
+    assert reply.headers["cache-control"] == "no-store"
+    return problem
+
+
+STATUS = {
+    "bad_request": 400,
+    "idempotency_key_missing": 400,
+    "unauthenticated": 401,
+    "forbidden": 403,
+    "study_not_open": 403,
+    "not_found": 404,
+    "unknown_row": 404,
+    "method_not_allowed": 405,
+    "state_conflict": 409,
+    "too_large": 413,
+    "invalid": 422,
+    "dataset_invalid": 422,
+    "release_impossible": 422,
+}
+
+
+class Case:
+    """One bad request: what is sent, by whom, and what must come back."""
+
+    def __init__(self, name, code, asked, *, who="owner", key=True, **sent):
+        self.name, self.code, self.status = name, code, STATUS[code]
+        self.method, _, self.path = asked.partition(" ")
+        self.who, self.key, self.sent = who, key, sent
+        # A refusal of a modeler is a record; an owner's leaves nothing.
+        self.records = int(who in ("modeler", "early", "closed", "revoked"))
+
+    def __repr__(self):
+        return self.name
+
+    def send(self, stage):
+        tokens = {
+            "owner": None,
+            "modeler": stage.open.token,
+            "early": stage.draft_token,
+            "closed": stage.closed.token,
+            "revoked": stage.revoked.token,
+            "expired": stage.expired,
+            "auditor": stage.auditor,
+            "nobody": NOBODY,
+            "none": "",
+        }
+        sent = {k: v(stage) if callable(v) else v for k, v in self.sent.items()}
+        headers = sent.pop("headers", {})
+        if self.key:
+            headers = {"Idempotency-Key": f"refused {self.name}"[:200]} | headers
+        path = self.path.format(
+            open=stage.open.id,
+            draft=stage.draft,
+            closed=stage.closed.id,
+            revoked=stage.revoked.id,
+            public=stage.public,
+            grant=stage.open.grant_id,
+            kid=stage.open.kid,
+            other=stage.closed.grant_id,
+            own=stage.own,
+        )
+        with stage.curator.http(tokens[self.who]) as client:
+            return client.request(self.method, path, headers=headers, **sent)
+
+
+def study(**changes):
+    """The body of a study that would be made, with changes; ``a__b`` reaches inside."""
+
+    def body(stage):
+        spec = json.loads(json.dumps(stage.spec))
+        for name, value in changes.items():
+            *inner, last = name.split("__")
+            place = spec
+            for part in inner:
+                place = place[int(part) if part.isdecimal() else part]
+            place[last] = value(stage) if callable(value) else value
+        return spec
+
+    return body
+
+
+def as_text(field, text):
+    """The body of a study where this field is JSON that no Python value becomes."""
+    return lambda stage: json.dumps(study(**{field: "@"})(stage)).replace('"@"', text).encode()
+
+
+def _archived(stage):
+    return stage.archived
+
+
+def row(text):
+    """A query whose only item is this JSON text."""
+    return {"content": f'{{"rows": [{text}]}}'.encode(), "headers": JSON}
+
+
+def file(content, filename="data.csv", **said):
+    return {"files": {"file": (filename, content)}, "data": {"name": "refused", **said}}
+
+
+def gaussian(**changes):
+    return {"mechanism": "gaussian", "epsilon": "1", "delta": 1e-5} | changes
+
+
+def po_gp_ucb(**changes):
+    known = {"mechanism": "po_gp_ucb", "epsilon": "1", "delta": 1e-5, "r": 2, "acknowledge_refuted": True}
+    return {k: v for k, v in (known | changes).items() if v is not None}
+
+
+PRIVATE = gaussian()
+OPEN, ASK = "/v1/studies/{open}", "POST /v1/studies/{open}/queries"
+
+WHO = [
+    Case("no token", "unauthenticated", "GET /v1/studies", who="none"),
+    Case("unknown token", "unauthenticated", "GET /v1/studies", who="nobody"),
+    Case("expired token", "unauthenticated", "GET /v1/studies", who="expired"),
+    Case("revoked grant", "unauthenticated", "GET /v1/studies/{revoked}", who="revoked"),
+    Case("revoked grant asks", "unauthenticated", "POST /v1/studies/{revoked}/queries", who="revoked", json=QUERY),
+    *(
+        Case(f"header {text[:20]!r}", "unauthenticated", "GET /v1/studies", who="none", headers={"Authorization": text})
+        for text in (
+            "", "Bearer", "Basic b3duZXI6", NOBODY, f"Bearer  {NOBODY}", f"Bearer {NOBODY} x", "Bearer blindopt_.",
+            f"Bearer {NOBODY[:-1]}", f"Bearer {NOBODY}A", f"Bearer {'A' * 5000}",
+        )
+    ),
+    Case("header not ascii", "unauthenticated", "GET /v1/studies", who="none", headers={"Authorization": b"\xff"}),
+    Case(
+        "right key id, wrong secret", "unauthenticated", "GET /v1/studies", who="none",
+        headers=lambda stage: {"Authorization": f"Bearer {stage.open.token[:26]}{'B' * 43}"},
+    ),
+    Case("wrong token on an unknown path", "unauthenticated", "GET /v1/nothing", who="nobody"),
+    Case("documentation pages without a token", "unauthenticated", "GET /docs", who="none"),
+    Case("owner asks", "forbidden", ASK, json=QUERY),
+    Case("owner fetches candidates", "forbidden", f"GET {OPEN}/candidates"),
+    Case("modeler lists studies", "forbidden", "GET /v1/studies", who="modeler"),
+    Case("modeler lists datasets", "forbidden", "GET /v1/datasets", who="modeler"),
+    Case("modeler reads a dataset", "forbidden", "GET /v1/datasets/{public}", who="modeler"),
+    Case("modeler grants itself a token", "forbidden", f"POST {OPEN}/grants", who="modeler", json={"name": "me"}),
+    Case("modeler rotates", "forbidden", f"POST {OPEN}/grants/{{grant}}:rotate", who="modeler", json={}),
+    Case("modeler reads the ledger", "forbidden", f"GET {OPEN}/ledger", who="modeler"),
+    Case("modeler reads the exposure", "forbidden", f"GET {OPEN}/exposure", who="modeler"),
+    Case("modeler previews", "forbidden", f"POST {OPEN}:preview", who="modeler"),
+    Case("modeler closes", "forbidden", f"POST {OPEN}:close", who="modeler"),
+    Case("modeler releases", "forbidden", f"POST {OPEN}:release", who="modeler"),
+    Case("modeler makes a study", "forbidden", "POST /v1/studies", who="modeler", json=study()),
+    Case("modeler uploads", "forbidden", "POST /v1/datasets", who="modeler", **file(b"a\n1\n")),
+    Case("auditor lists datasets", "forbidden", "GET /v1/datasets", who="auditor"),
+    Case("auditor asks", "forbidden", ASK, who="auditor", json=QUERY),
+    Case("owner countersigns", "forbidden", "POST /v1/audit/countersignatures", json={"note": "n", "key": "k"}),
+]  # fmt: skip
+
+WHERE = [
+    Case("unknown study", "not_found", "GET /v1/studies/std_0000000000000000"),
+    Case("id of another form", "not_found", "GET /v1/studies/x"),
+    Case("unknown dataset", "not_found", "GET /v1/datasets/ds_0000000000000000"),
+    Case("study on an unknown dataset", "not_found", "POST /v1/studies", json=study(dataset_id="ds_0000000000000000")),
+    Case("grant on an unknown study", "not_found", "POST /v1/studies/std_0000000000000000/grants", json={"name": "m"}),
+    Case("grants of an unknown study", "not_found", "GET /v1/studies/std_0000000000000000/grants"),
+    Case("release of an unknown study", "not_found", "POST /v1/studies/std_0000000000000000:release"),
+    *(
+        Case(f"{what} {which}", "not_found", f"POST /v1/studies/{study}/grants/{grant}{action}", **sent)
+        for what, action, sent in (
+            ("revoke", ":revoke", {}),
+            ("rotate", ":rotate", {"json": {}}),
+            ("revoke a token of", "/tokens/{kid}:revoke", {}),
+        )
+        for which, study, grant in (
+            ("an unknown grant", "{open}", "grt_0123456789abcdef"),
+            ("a grant by its key id", "{open}", "{kid}"),
+            ("the grant of another study", "{draft}", "{grant}"),
+            ("a principal that is no grant", "{open}", "{own}"),
+        )
+    ),
+    Case("revoke an unknown token", "not_found", f"POST {OPEN}/grants/{{grant}}/tokens/0123456789abcdef:revoke"),
+    Case(
+        "revoke the token of another grant", "not_found",
+        "POST /v1/studies/{closed}/grants/{other}/tokens/{kid}:revoke",
+    ),
+    Case("ledger of an unknown study", "not_found", "GET /v1/studies/std_0000000000000000/ledger"),
+    Case("exposure of an unknown study", "not_found", "GET /v1/studies/std_0000000000000000/exposure"),
+    Case("unknown path", "not_found", "GET /v1/nothing"),
+    Case("documentation page", "not_found", "GET /docs"),
+    Case("other documentation page", "not_found", "GET /redoc"),
+    Case("a slash too much", "not_found", "GET /v1/studies/"),
+    Case("unknown method", "method_not_allowed", f"DELETE {OPEN}"),
+    Case("unknown method on a collection", "method_not_allowed", "PUT /v1/datasets"),
+    Case("modeler: other study", "not_found", "GET /v1/studies/{closed}", who="modeler"),
+    Case("modeler: unknown study", "not_found", "GET /v1/studies/std_0000000000000000", who="modeler"),
+    Case("modeler: candidates of another study", "not_found", "GET /v1/studies/{closed}/candidates", who="modeler"),
+    Case("modeler: asks another study", "not_found", "POST /v1/studies/{closed}/queries", who="modeler", json=QUERY),
+    Case("modeler: log of another grant", "not_found", "GET /v1/audit/entries?grant_id={other}", who="modeler"),
+    Case("modeler: unknown query", "not_found", f"GET {OPEN}/queries/qry_0000000000000000", who="modeler"),
+    Case("modeler: a row past the last", "unknown_row", ASK, who="modeler", json={"rows": [{"row": 400}]}),
+    Case("modeler: a row far past it", "unknown_row", ASK, who="modeler", json={"rows": [{"row": 0}, {"row": 2**50}]}),
+]  # fmt: skip
+
+WHAT = [
+    *(
+        Case(f"query item {text[:40]}", "invalid", ASK, who="modeler", **row(text))
+        for text in (
+            *(f'{{"row": {n}}}' for n in ("-1", "1.5", "true", '"1"', "null", "NaN", "Infinity", "-Infinity", "1e400")),
+            *(f'{{"row": {n}}}' for n in ("9007199254740992", "1" + "0" * 400)),
+            *(f'{{"row": 1, "plays": {n}}}' for n in ("0", "-1", "1001", "101", "true", "NaN", "1.0", "null")),
+            *('{"row": 1, "more": 2}', "{}", "1", "[]", "null"),
+        )
+    ),
+    Case("no rows", "invalid", ASK, who="modeler", json={"rows": []}),
+    Case("too many rows", "invalid", ASK, who="modeler", json={"rows": [{"row": 0}] * 101}),
+    Case("far too many rows", "invalid", ASK, who="modeler", json={"rows": [{"row": 0}] * 1001}),
+    Case("unknown field", "invalid", ASK, who="modeler", json=QUERY | {"x": 1}),
+    Case("empty body", "invalid", ASK, who="modeler"),
+    Case("a list as body", "invalid", ASK, who="modeler", json=[]),
+    Case("broken JSON", "invalid", ASK, who="modeler", **row('{"row": 1')),
+    *(
+        Case(f"{name}, {who}", code, asked, who=who, content=content, headers=JSON)
+        for who, asked, code in (("modeler", ASK, "invalid"), ("owner", "POST /v1/studies", "bad_request"))
+        for name, content in {
+            "not UTF-8": b'{"rows": "\xff\xfe"}',
+            "a number of 5000 digits": b'{"rows": [{"row": ' + b"1" * 5000 + b"}]}",
+            "nested without end": b"[" * 100_000,
+        }.items()
+    ),
+    Case("half a surrogate", "invalid", "POST /v1/studies", headers=JSON, content=as_text("name", '"\\ud800"')),
+    Case("no content type", "invalid", ASK, who="modeler", content=json.dumps(QUERY).encode()),
+    Case("owner: broken JSON", "invalid", "POST /v1/studies", content=b'{"name": ', headers=JSON),
+    Case("owner: empty body", "invalid", "POST /v1/studies"),
+    *(
+        Case(f"study: {name}", "invalid", "POST /v1/studies", json=study(**changes))
+        for name, changes in {
+            "unknown field": {"x": 1},
+            "unknown field inside": {"measurement__x": 1},
+            "no name": {"name": ""},
+            "a name with a line break": {"name": "a\nb"},
+            "no features": {"features": []},
+            "identity on private data": {"dataset_id": lambda stage: stage.private},
+            "unknown mechanism": {"release": {"mechanism": "magic"}},
+            "no mechanism": {"release": {}},
+            "unknown answers": {"answers": {"mechanism": "magic"}},
+            "private answers without a bound": {"answers": {"mechanism": "laplace", "epsilon": "1"}},
+            "unknown privacy unit": {"privacy_unit": "study"},
+            "a cap of zero": {"budget": {"epsilon_total": "0"}},
+            "a cap that is a number": {"budget": {"epsilon_total": 1.5}},
+            "no queries": {"budget": {"queries": 0}},
+            "a cap on answers without noise": {"budget": {"epsilon_per_row": "9"}},
+            "a cap on a refuted release": {"budget": {"epsilon_total": "9"}, "release": po_gp_ucb()},
+            "unknown direction": {"measurement__direction": "up"},
+            "unknown feature": {"features__0__column": "nothing"},
+            "unknown measurement": {"measurement__column": "nothing"},
+            "feature twice": {"features": lambda stage: [stage.features[0]] * 2},
+            "feature as measurement": {"measurement__column": "zq_left"},
+            "bounds swapped": {"features__0__lower": 9.0, "features__0__upper": 1.0},
+            "bounds equal": {"features__0__lower": 1.0, "features__0__upper": 1.0},
+            "a bound of true": {"features__0__upper": True},
+            "a bound as text": {"features__0__upper": "9"},
+            "a bound of 400 digits": {"features__0__upper": 10**400},
+            "scale zero": {"features__0__scale": 0.0},
+            "negative scale": {"features__0__scale": -1.0},
+            "negative noise": {"measurement__noise_variance": -1.0},
+            "kernel with a lengthscale of zero": {"kernel__lengthscale": 0.0},
+            "kernel without noise": {"kernel__noise_variance": 0.0},
+            "no acknowledgement": {"release": po_gp_ucb(acknowledge_refuted=None)},
+            "acknowledgement of false": {"release": po_gp_ucb(acknowledge_refuted=False)},
+            "acknowledgement of 1": {"release": po_gp_ucb(acknowledge_refuted=1)},
+            "r of zero": {"release": po_gp_ucb(r=0)},
+            "r of 1001": {"release": po_gp_ucb(r=1001)},
+            "r of true": {"release": po_gp_ucb(r=True)},
+            **{f"epsilon {e!r}": {"release": gaussian(epsilon=e)} for e in ("0", "0.0", "-1", "1e3", "1001", "1 ")},
+            **{f"epsilon {e!r}": {"release": gaussian(epsilon=e)} for e in ("", "x", "inf", 1, 1.5)},
+            **{f"delta {d!r}": {"release": gaussian(delta=d)} for d in (0, -1e-5, 0.5, 1, 1e-19, "1e-5", True)},
+            **{f"sensitivity {s!r}": {"release": gaussian(sensitivity=s)} for s in (0, -1, 1e101, "1", None)},
+        }.items()
+    ),
+    *(
+        Case(
+            f"study: {field} is {number}", "invalid", "POST /v1/studies", headers=JSON,
+            content=as_text(field, number),
+        )
+        for field in ("features__0__lower", "measurement__noise_variance", "kernel__mean")
+        for number in ("NaN", "Infinity", "-Infinity", "1e400", "-1e400")
+    ),
+    Case("grant without end", "invalid", f"POST {OPEN}/grants", json={"name": "m", "expires_in_days": 0}),
+    Case("grant for ever", "invalid", f"POST {OPEN}/grants", json={"name": "m", "expires_in_days": 3661}),
+    Case("token for ever", "invalid", f"POST {OPEN}/grants/{{grant}}:rotate", json={"expires_in_days": 3661}),
+    Case(
+        "a countersignature that is none", "invalid", "POST /v1/audit/countersignatures", who="modeler",
+        json={"note": "n", "key": "k"},
+    ),
+    Case("a log of no grant", "invalid", "GET /v1/audit/entries?grant_id=x"),
+    *(
+        Case(f"consistency from {first} to {second}", "invalid", "GET /v1/audit/consistency",
+             params={"first": first, "second": second})
+        for first, second in ((0, 1), (2, 1), (1, 2**40), ("x", 1))
+    ),
+    *(
+        Case(f"page: {k}={v}", "invalid", "GET /v1/studies", params={k: v})
+        for k, values in {"page_size": ("0", "1001", "x"), "page_token": ("x", "-1", "9" * 16)}.items()
+        for v in values
+    ),
+]  # fmt: skip
+
+LARGE = b"x" * ((1 << 20) + 1)
+
+
+def _chunks(stage):
+    for _ in range(33):
+        yield b"x" * (1 << 15)
+
+
+SIZE = [
+    Case("owner announces too much", "too_large", "POST /v1/studies", content=LARGE),
+    Case("modeler announces too much", "too_large", ASK, who="modeler", content=LARGE),
+    Case("owner sends too much in chunks", "too_large", "POST /v1/studies", content=_chunks, headers=JSON),
+    Case("modeler sends too much in chunks", "too_large", ASK, who="modeler", content=_chunks, headers=JSON),
+    Case("too much for a route without a body", "too_large", "POST /v1/studies/{draft}:release", content=_chunks),
+    Case("modeler uploads much", "too_large", "POST /v1/datasets", who="modeler", **file(LARGE)),
+]  # fmt: skip
+
+FORM = {"Content-Type": "multipart/form-data"}
+BOUND = {"Content-Type": "multipart/form-data; boundary=x"}
+
+FILES = [
+    *(
+        Case(f"file: {name}", "dataset_invalid", "POST /v1/datasets", **file(content))
+        for name, content in {
+            "empty": b"",
+            "a line break": b"\n",
+            "header alone": b"a,b\n",
+            "text in a number column": b"a,b\n1,2\n3,four\n",
+            "missing value": b"a,b\n1,\n",
+            "NaN": b"a,b\n1,NaN\n",
+            "infinity": b"a,b\n1,-inf\n",
+            "1e400": b"a,b\n1,1e400\n",
+            "ragged, short": b"a,b\n1,2\n3\n",
+            "ragged, long": b"a,b\n1,2\n3,4,5\n",
+            "latin-1": "größe,b\n1,2\n".encode("latin-1"),
+            "UTF-16": "a,b\n1,2\n".encode("utf-16"),
+            "zero byte": b"a,b\n1,\x002\n",
+            "the same name twice": b"a,a\n1,2\n",
+            "no name": b"a,\n1,2\n",
+            "100,000 columns": b",".join(b"c%d" % i for i in range(100_000)) + b"\n",
+            "open quote": b'a,b\n1,"2\n',
+            "digit groups": b"a,b\n1,1_000\n",
+        }.items()
+    ),
+    Case("file: Parquet that is none", "dataset_invalid", "POST /v1/datasets", **file(b"PAR1 x PAR1", "x.parquet")),
+    Case("file: CSV called Parquet", "dataset_invalid", "POST /v1/datasets", **file(b"a,b\n1,2\n", "x.PARQUET")),
+    Case("file: a column it has not", "dataset_invalid", "POST /v1/datasets", **file(b"a,b\n1,2\n", columns='["c"]')),
+    Case("file: a column twice", "dataset_invalid", "POST /v1/datasets", **file(b"a,b\n1,2\n", columns='["a","a"]')),
+    Case("file: no columns", "dataset_invalid", "POST /v1/datasets", **file(b"a,b\n1,2\n", columns="[]")),
+    Case("file: columns that are no list", "invalid", "POST /v1/datasets", **file(b"a,b\n1,2\n", columns="a,b")),
+    Case("file: public is maybe", "invalid", "POST /v1/datasets", **file(b"a,b\n1,2\n", public="maybe")),
+    Case("file: no name", "invalid", "POST /v1/datasets", **file(b"a,b\n1,2\n", name="")),
+    Case("file: a long name", "invalid", "POST /v1/datasets", **file(b"a,b\n1,2\n", name="n" * 201)),
+    Case("no file", "invalid", "POST /v1/datasets", data={"name": "n"}),
+    Case("file and import", "invalid", "POST /v1/datasets", **file(b"a,b\n1,2\n", import_name="x.csv")),
+    *(
+        Case(f"import of {name}", "not_found", "POST /v1/datasets", data={"name": "n", "import_name": name})
+        for name in ("x.csv", "../curator.sqlite", "/etc/passwd", "..", "secrets/seal.key")
+    ),
+    Case("JSON instead of a form", "invalid", "POST /v1/datasets", json={"name": "n"}),
+    Case("a form without its boundary", "bad_request", "POST /v1/datasets", content=b"--x\r\n", headers=FORM),
+    Case("a broken form", "bad_request", "POST /v1/datasets", content=b"x", headers=BOUND),
+]  # fmt: skip
+
+STATE = [
+    Case("asks before the release", "study_not_open", "POST /v1/studies/{draft}/queries", who="early", json=QUERY),
+    Case("looks before the release", "study_not_open", "GET /v1/studies/{draft}", who="early"),
+    Case("fetches before the release", "study_not_open", "GET /v1/studies/{draft}/candidates", who="early"),
+    Case("asks a closed study", "study_not_open", "POST /v1/studies/{closed}/queries", who="closed", json=QUERY),
+    Case("releases an open study again", "state_conflict", f"POST {OPEN}:release"),
+    Case("releases a closed study", "state_conflict", "POST /v1/studies/{closed}:release"),
+    Case("closes a draft", "state_conflict", "POST /v1/studies/{draft}:close"),
+    Case("archived data", "state_conflict", "POST /v1/studies", json=study(dataset_id=_archived, release=PRIVATE)),
+]  # fmt: skip
+
+KEYS = [
+    Case(f"{name}, key {key!r:.9}", "idempotency_key_missing", f"POST {path}", key=False, who=who,
+         headers={} if key is None else {"Idempotency-Key": key}, **sent)
+    for key in (None, "", "k" * 201)
+    for name, path, who, sent in (
+        ("register", "/v1/datasets", "owner", file(b"a,b\n1,2\n")),
+        ("archive", "/v1/datasets/{public}:archive", "owner", {}),
+        ("create", "/v1/studies", "owner", {"json": study()}),
+        ("release", "/v1/studies/{draft}:release", "owner", {}),
+        ("close", f"{OPEN}:close", "owner", {}),
+        ("grant", f"{OPEN}/grants", "owner", {"json": {"name": "m"}}),
+        ("revoke", f"{OPEN}/grants/{{grant}}:revoke", "owner", {}),
+        ("revoke a token", f"{OPEN}/grants/{{grant}}/tokens/{{kid}}:revoke", "owner", {}),
+        ("rotate", f"{OPEN}/grants/{{grant}}:rotate", "owner", {"json": {}}),
+        ("countersign", "/v1/audit/countersignatures", "modeler", {"json": {"note": "n", "key": "k"}}),
+        ("ask", f"{OPEN}/queries", "modeler", {"json": QUERY}),
+    )
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", [*WHO, *WHERE, *WHAT, *SIZE, *FILES, *STATE, *KEYS], ids=repr)
+def test_a_bad_request_is_refused_as_documented_and_changes_nothing(case, stage):
+    curator = stage.curator
+    before, records = _standing(curator), curator.rows("SELECT count(*) FROM log")[0][0]
+    reply = case.send(stage)
+    problem = check_problem(reply, case.code)
+    assert _standing(curator) == before
+    added = [json.loads(body) for (body,) in curator.rows("SELECT body FROM log WHERE seq >= ? ORDER BY seq", records)]
+    assert len(added) == case.records
+    for record in added:  # a refusal of a modeler
+        assert record["kind"] == "exchange"
+        told = record["exchange"]
+        assert (told["status"], told["request_id"]) == (case.status, problem.request_id)
+    with curator.http("") as client:
+        assert client.get("/healthz").json() == client.get("/readyz").json() == {"status": "ok"}
+
+
+def test_why_a_token_is_refused_is_not_told(stage):
+    """No token, an unknown one, a wrong secret, an expired one, a revoked one: one answer."""
+    told = set()
+    for case in WHO:
+        if case.status == 401:
+            problem = case.send(stage).json()
+            told.add(json.dumps({k: v for k, v in problem.items() if k not in ("instance", "request_id")}))
+    assert len(told) == 1
+
+
+def test_what_is_not_there_and_what_is_another_s_read_alike_to_a_modeler(stage):
+    replies = [
+        case.send(stage).json() for case in WHERE if case.name in ("modeler: other study", "modeler: unknown study")
+    ]
+    assert len(replies) == 2
+    stripped = [{k: v for k, v in r.items() if k not in ("instance", "request_id")} for r in replies]
+    assert stripped[0] == stripped[1]
+
+
+def test_an_error_in_a_file_has_its_row_its_line_and_its_column(stage):
+    text = b'a,b,c\n1,2,3\n4,x,6\n"7\n",,inf\n'  # the last row takes two lines
+    with stage.curator.http() as client:
+        problem = client.post("/v1/datasets", **file(text), headers={"Idempotency-Key": "placed"}).json()
+    found = [(error["row"], error["line"], error["column"]) for error in problem["errors"]]
+    assert sorted(found) == [(2, 3, "b"), (3, 5, "b"), (3, 5, "c")]
+    assert problem["errors_total"] == 3
+
+
+def test_many_errors_are_counted_and_the_first_are_listed(stage):
+    text = "a,b\n" + "1,x\n" * 10_500
+    with stage.curator.http() as client:
+        problem = client.post("/v1/datasets", **file(text.encode()), headers={"Idempotency-Key": "many"}).json()
+    assert problem["errors_total"] == 10_500
+    assert [error["row"] for error in problem["errors"]] == list(range(1, 51))
+    assert {(error["line"] - error["row"], error["column"]) for error in problem["errors"]} == {(1, "b")}
+
+
+def test_every_error_of_a_request_is_listed_with_its_field(stage):
+    body = study(
+        features__0__column="x",
+        measurement__column="x",
+        release={"mechanism": "identity"},
+        dataset_id=lambda s: s.private,
+    )
+    with stage.curator.http() as client:
+        problem = client.post("/v1/studies", json=body(stage), headers={"Idempotency-Key": "fields"}).json()
+    fields = [error["field"] for error in problem["errors"]]
+    assert fields == ["features.0.column", "measurement.column", "measurement.column", "release.mechanism"]
+
+
+def test_a_release_that_cannot_be_made_leaves_a_draft_and_no_file(stage, owner):
+    features = [wire.Feature(column=c, lower=-1000.0, upper=1000.0) for c in ("p", "q")]
+    draft = owner.create_study(
+        wire.StudyCreate(
+            name="dependent",
+            dataset_id=stage.dependent,
+            features=features,
+            measurement=wire.ColumnMeasurement(column="r", direction="maximize"),
+            release=wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=1e-5, r=1, acknowledge_refuted=True),
+        )
+    )
+    before = _standing(stage.curator)
+    before[0]["ledger"] += 1  # charged before anything is computed from the data, and once for all tries
+    with stage.curator.http() as client:
+        for number in range(2):
+            path, key = f"/v1/studies/{draft.id}:release", {"Idempotency-Key": f"dependent-{number}"}
+            problem = check_problem(client.post(path, headers=key), "release_impossible")
+            assert "p, q" in problem.detail
+            assert _standing(stage.curator) == before
+        check_problem(client.post(f"/v1/studies/{draft.id}:preview"), "release_impossible")
+        check_problem(client.post(path, headers=key), "release_impossible")
+    kinds = [r["kind"] for r in stage.curator.records() if r.get("details", {}).get("study_id") == draft.id]
+    assert kinds == ["study.created", "charge", *["release.begun", "release.abandoned"] * 3]
+    assert owner.study(draft.id).state == "draft"
+
+
+def test_an_archived_dataset_takes_no_new_study_but_its_old_ones_go_on(owner, small, open_study, curator):
+    dataset = owner.register("soon archived", small.csv, public=True)
+    study = open_study(owner, dataset)
+    with curator.http() as client:
+        reply = client.post(f"/v1/datasets/{dataset.id}:archive", headers={"Idempotency-Key": f"a {dataset.id}"})
+        assert (reply.status_code, reply.json()["state"]) == (200, "archived")
+    with curator.http(study.token) as client:
+        asked = client.post(f"/v1/studies/{study.id}/queries", json=QUERY, headers={"Idempotency-Key": "k"})
+    assert asked.status_code == 201
+
+
+def test_after_all_of_this_the_log_verifies(curator):
+    done = curator.told("audit", "verify")
+    assert (done.returncode, done.stderr) == (0, "")

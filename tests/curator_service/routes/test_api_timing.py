@@ -1,0 +1,374 @@
+"""How long a reply takes: with a deadline it tells nothing of the noise, of a refusal's reason, of a row."""
+
+import asyncio
+import selectors
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import uvloop
+from scipy import stats
+
+from blindopt import wire
+from curator_service import app as curator_app
+from curator_service.measurement.column import measure
+from curator_service.settings import Settings
+from curator_service.use_cases.queries.queries import Exchanges
+from service_kit.web.reply_pacing import Pace
+from tests.scale import scaled
+
+UNSEEN = 1e-9  # a padded service fails about as often
+SEEN = 1e-6
+PERIOD_MS = 250  # half of it is five times the slowest draw: a busy machine stays inside
+LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0)
+FULL = scaled(1) >= 20
+
+
+def correlated(seconds, noise):
+    return stats.spearmanr(seconds, np.abs(noise))
+
+
+# --- the pace by itself, in a loop whose time passes without waiting --------------------------------------------
+
+
+class Jumps(selectors.DefaultSelector):
+    """Waits for nothing: time jumps to the next timer, so a busy machine changes no moment."""
+
+    def __init__(self):
+        super().__init__()
+        self.now = 0.0
+
+    def select(self, timeout=None):
+        self.now += max(timeout or 0.0, 0.0)
+        return super().select(0)
+
+
+class Virtual(asyncio.SelectorEventLoop):
+    def __init__(self):
+        self.jumps = Jumps()
+        super().__init__(self.jumps)
+
+    def time(self):
+        return self.jumps.now
+
+
+def at_once(talk):
+    with asyncio.Runner(loop_factory=Virtual) as runner:
+        return runner.run(talk())
+
+
+@pytest.mark.parametrize(("work_s", "half_ways", "wholes"), [(0.0, 1, 2), (0.012, 1, 2), (0.030, 3, 4), (0.052, 3, 4)])
+def test_results_settle_half_way_and_replies_leave_at_whole_periods(work_s, half_ways, wholes):
+    async def go():
+        pace, now = Pace(0.04), asyncio.get_running_loop().time
+        await asyncio.sleep(work_s)
+        await pace.half_way()
+        settled = now()
+        await pace.whole()
+        pace.stop()
+        return settled / 0.02, now() / 0.02
+
+    assert at_once(go) == pytest.approx((half_ways, wholes))
+
+
+def test_work_past_its_deadline_leaves_at_the_next_one():
+    async def go():
+        pace = Pace(0.03)
+        await asyncio.sleep(0.04)
+        await pace.whole()
+        pace.stop()
+        return asyncio.get_running_loop().time()
+
+    assert at_once(go) == pytest.approx(0.06)
+
+
+def test_many_wait_for_one_tick_and_one_that_gives_up_takes_none_with_it():
+    async def go():
+        pace = Pace(0.02)
+        waiting = [asyncio.create_task(pace.whole()) for _ in range(5)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()
+        done = await asyncio.gather(*waiting, return_exceptions=True)
+        pace.stop()
+        return [type(outcome) for outcome in done]
+
+    assert at_once(go) == [asyncio.CancelledError, *[type(None)] * 4]
+
+
+# --- what time tells of the noise ------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(scaled(1) == 1, reason="`make audit-privacy` looks: how clearly it shows is the machine's")
+def test_the_time_of_a_draw_tells_of_its_noise():
+    """The fact that padding is for: OpenDP's samplers take longer for larger noise."""
+    spec = wire.StudyCreate(
+        name="s",
+        dataset_id="ds_",
+        features=[wire.Feature(column="a", lower=0, upper=1)],
+        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
+        release=wire.IdentityRelease(mechanism="identity"),
+        answers=LAPLACE,
+    )
+    asked, outcome = [wire.RowPlays(row=0)], np.zeros(1)
+    seconds, noise = [], []
+    for _ in range(scaled(4_000)):
+        start = time.thread_time()  # what others do on the machine is not in it
+        (answer,) = measure(outcome, asked, spec)
+        seconds.append(time.thread_time() - start)
+        noise.append(answer.y)
+    found = correlated(seconds, noise)
+    assert found.statistic > 0.05
+    assert found.pvalue < SEEN
+
+
+class Local:
+    """A curator in this process with one study, asked in one event loop."""
+
+    def __init__(self, folder: Path, small, **chosen):
+        tempdir = tempfile.tempdir
+        self.app = curator_app.build(Settings(data_dir=folder, rate_per_second=1e6, rate_burst=10**6))
+        tempfile.tempdir = tempdir
+        desk = self.app.state.desk
+        self.owner, self.small, self.chosen = desk.issue("owner", "o", days=1)[0].text, small, chosen
+
+    async def open(self, http):
+        async def post(path, key, **sent):
+            headers = {"Authorization": f"Bearer {self.owner}", "Idempotency-Key": key}
+            reply = await http.post(path, headers=headers, **sent)
+            assert reply.is_success, reply.text
+            return reply.json()
+
+        small = self.small
+        files = {"files": {"file": ("s.csv", small.csv)}, "data": {"name": "s", "public": "true"}}
+        dataset = await post("/v1/datasets", "1", **files)
+        spec = wire.StudyCreate(
+            name="s",
+            dataset_id=dataset["id"],
+            features=small.features,
+            measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
+            release=wire.IdentityRelease(mechanism="identity"),
+            answers=LAPLACE,
+            **self.chosen,
+        )
+        study = (await post("/v1/studies", "2", json=spec.model_dump(mode="json")))["id"]
+        await post(f"/v1/studies/{study}:release", "3")
+        token = (await post(f"/v1/studies/{study}/grants", "4", json={"name": "m"}))["token"]
+        return f"/v1/studies/{study}/queries", token
+
+    def run(self, talk):
+        """``talk(ask)`` in one loop; ``ask(key, body)`` is a reply and its seconds."""
+
+        async def go():
+            transport = httpx.ASGITransport(self.app)
+            async with (
+                self.app.router.lifespan_context(self.app),
+                httpx.AsyncClient(transport=transport, base_url="http://test") as http,
+            ):
+                path, token = await self.open(http)
+
+                async def ask(key, body):
+                    headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": key}
+                    start = time.perf_counter()
+                    reply = await http.post(path, json=body, headers=headers)
+                    return reply, time.perf_counter() - start
+
+                return await talk(ask)
+
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # the loop that serves
+            return runner.run(go())
+
+
+@pytest.fixture
+def leaking(monkeypatch):
+    """Makes the time of a draw tell of its noise, hundreds of times as loudly as OpenDP's: 3 ms a unit, up to 25."""
+    good = Exchanges._measured
+
+    def leak(share=1.0):
+        def slow(self, *args):
+            answers = good(self, *args)
+            time.sleep(min(25.0, 3 * abs(answers[0].y)) / 1000 * share)
+            return answers
+
+        monkeypatch.setattr(Exchanges, "_measured", slow)
+
+    return leak
+
+
+TOGETHER = 20 if FULL else 1
+"""Queries that are under way at once: 20,000 one after another would take an hour."""
+
+
+def told_by_time(local, count, *, rounds=1, together=1):
+    """Spearman's correlation of seconds and of the moment in the reply with the noise, over ``count`` queries.
+
+    More ``rounds`` of as many are asked while nothing is seen: a busy machine takes more of them.
+    """
+
+    async def talk(ask):
+        noise, seconds, moments = [], [], []
+
+        async def one(key):
+            began = time.time()
+            reply, took = await ask(key, {"rows": [{"row": 0}]})
+            assert reply.status_code == 201
+            answered = wire.QueryReply.model_validate_json(reply.content)
+            noise.append(answered.answers[0].y)
+            seconds.append(took)
+            moments.append(answered.created_at.timestamp() - began)
+
+        for n in range(rounds):
+            for first in range(0, count, together):
+                await asyncio.gather(*(one(f"{n} {k}") for k in range(first, min(count, first + together))))
+            found = correlated(seconds, noise), correlated(moments, noise)
+            if max(one.pvalue for one in found) < SEEN:
+                break
+        return *found, seconds
+
+    return local.run(talk)
+
+
+def test_with_a_deadline_neither_a_reply_s_time_nor_what_it_says_of_time_tells_of_the_noise(tmp_path, small, leaking):
+    """32 queries, at full size 20,000: then a tenth as loud, since 20 such draws at once miss the deadline."""
+    leaking(0.1 if FULL else 1.0)
+    count = scaled(1_000) if FULL else scaled(32)
+    local = Local(tmp_path, small, reply_after_ms=PERIOD_MS)
+    latency, moment, seconds = told_by_time(local, count, together=TOGETHER)
+    assert len(seconds) == count
+    assert latency.pvalue > UNSEEN
+    assert moment.pvalue > UNSEEN
+    assert min(seconds) >= PERIOD_MS / 1000 - 0.002
+
+
+def test_without_a_deadline_the_same_queries_tell_it(tmp_path, small, leaking):
+    """Of 50 queries on two processors with a load of 9 the correlation was 0.3: a busy machine takes more of them."""
+    leaking()
+    latency, moment, _ = told_by_time(Local(tmp_path, small), 50, rounds=20)
+    assert min(latency.statistic, moment.statistic) > 0
+    assert max(latency.pvalue, moment.pvalue) < SEEN
+
+
+def test_who_repeats_a_request_meanwhile_learns_nothing_of_the_draw(tmp_path, small, monkeypatch):
+    """A draw of 1 ms and one of 12: a retry that comes after either is told that the first is still running."""
+    good, seen = Exchanges._measured, []
+    for pause in (0.001, 0.012):
+        drawn = threading.Event()
+
+        def slow(self, *args, pause=pause, drawn=drawn):
+            time.sleep(pause)
+            answers = good(self, *args)
+            drawn.set()
+            return answers
+
+        monkeypatch.setattr(Exchanges, "_measured", slow)
+
+        async def talk(ask, drawn=drawn):
+            first = asyncio.create_task(ask("k", {"rows": [{"row": 0}]}))
+            while not drawn.is_set():
+                await asyncio.sleep(0.01)  # half way is at 750 ms
+            retry, took = await ask("k", {"rows": [{"row": 0}]})
+            reply, _ = await first
+            again, _ = await ask("k", {"rows": [{"row": 0}]})
+            assert again.content == reply.content
+            assert took > 1.49
+            return retry.status_code, reply.status_code
+
+        seen.append(Local(tmp_path / str(pause), small, reply_after_ms=1_500).run(talk))
+    assert seen == [(409, 201)] * 2
+
+
+# --- grants and refusals, over real HTTP -----------------------------------------------------------------------
+
+
+def quickest_seconds(curator, study, count):
+    """By kind of reply: the quickest of ``count``, which is the same on a busy machine; interleaved."""
+    bodies = {
+        "granted": (201, {"rows": [{"row": 1}]}),
+        "over budget": (403, {"rows": [{"row": 2, "plays": 50}]}),
+        "unknown row": (404, {"rows": [{"row": 4_000}]}),
+        "invalid": (422, {"rows": [{"row": -1}]}),
+        "large and invalid": (422, {"rows": [{"row": 1}] * 999 + [{"row": "x"}]}),
+        "no key": (400, {"rows": [{"row": 1}]}),
+    }
+    taken = {kind: [] for kind in bodies}
+    with curator.http(study.token) as http:
+        for n in range(count):
+            for kind, (status, body) in bodies.items():
+                headers = {} if kind == "no key" else {"Idempotency-Key": f"{kind} {n}"}
+                start = time.perf_counter()
+                reply = http.post(f"/v1/studies/{study.id}/queries", json=body, headers=headers)
+                taken[kind].append(time.perf_counter() - start)
+                assert reply.status_code == status, reply.text
+    return {kind: min(seconds) for kind, seconds in taken.items()}
+
+
+@pytest.fixture
+def paced(owner, dataset, open_study):
+    """Opens studies whose cap refuses 50 plays of a row."""
+
+    def make(**more):
+        budget = wire.Budget(epsilon_per_row="45")
+        return open_study(owner, dataset, answers=LAPLACE, budget=budget, **more)
+
+    return make
+
+
+def test_grants_and_refusals_of_every_kind_take_equally_long(paced, curator):
+    """Within a third of a period: whoever is not padded is told earlier than that, and what is late by half of it."""
+    period = 0.25
+    study = paced(reply_after_ms=int(1000 * period))
+    assert study.view.spec.reply_after_ms == 250
+    quickest = quickest_seconds(curator, study, 4)
+    assert max(quickest.values()) - min(quickest.values()) < period / 3
+    assert all(period <= took < 4 / 3 * period for took in quickest.values())
+    with curator.http(study.token) as http:  # what is not a query is not padded
+        others = []
+        for _ in range(5):
+            start = time.perf_counter()
+            assert http.get(f"/v1/studies/{study.id}").json()["reply_after_ms"] == 250
+            others.append(time.perf_counter() - start)
+        assert min(others) < 0.8 * period
+
+
+def test_without_a_deadline_a_refusal_is_told_from_a_grant_by_its_time(paced, curator):
+    """The control."""
+    quickest = quickest_seconds(curator, paced(), 12)
+    assert all(took < 0.2 for took in quickest.values())
+    assert max(quickest.values()) > 1.2 * min(quickest.values())
+
+
+def test_a_study_of_another_s_keeps_its_deadline_to_itself(paced, curator):
+    slow, quick = paced(reply_after_ms=20_000), paced()
+    with curator.http(quick.token, **{"Idempotency-Key": "k"}) as http:
+        start = time.perf_counter()
+        assert http.post(f"/v1/studies/{slow.id}/queries", json={"rows": [{"row": 1}]}).status_code == 404
+        assert time.perf_counter() - start < 10
+
+
+def test_replies_that_wait_keep_nobody_else_waiting(paced, curator):
+    """20 at once take one period together, and others are answered meanwhile."""
+    study, quick = paced(reply_after_ms=1_500), paced()
+
+    async def talk():
+        limits = httpx.Limits(max_connections=30)
+        async with httpx.AsyncClient(base_url=curator.url, timeout=30, limits=limits, trust_env=False) as http:
+
+            async def ask(of, key):
+                headers = {"Authorization": f"Bearer {of.token}", "Idempotency-Key": key}
+                start = time.perf_counter()
+                body = {"rows": [{"row": 1}]}
+                reply = await http.post(f"/v1/studies/{of.id}/queries", json=body, headers=headers)
+                assert reply.status_code == 201
+                return time.perf_counter() - start
+
+            waiting = [asyncio.create_task(ask(study, str(n))) for n in range(20)]
+            await asyncio.sleep(0.05)
+            others = [await ask(quick, str(n)) for n in range(3)]
+            return await asyncio.gather(*waiting), others
+
+    slow, others = asyncio.run(talk())
+    assert all(1.49 < took < 6 for took in slow)  # one after another they would take 30 s
+    assert min(others) < 0.75

@@ -1,0 +1,184 @@
+"""A draft that is changed in its place: by whom, until when, and what the log says."""
+
+import json
+
+import pytest
+
+from blindopt import wire
+from blindopt.audit.merkle_log import sha256
+from blindopt.errors import LogBroken
+from curator_service.store import forecasts, studies
+from service_kit.store import audit_log
+from tests.curator_service.use_cases.inbox.in_process_curator import House
+
+CSV = b"a,b,y\n" + b"\n".join(b"%d,%d,%d" % (i % 7, i % 5, i % 3) for i in range(40)) + b"\n"
+
+
+def _spec(dataset, name="study", **more):
+    said = {
+        "name": name,
+        "dataset_id": dataset,
+        "features": [wire.Feature(column=c, lower=0.0, upper=7.0) for c in ("a", "b")],
+        "measurement": wire.ColumnMeasurement(column="y", direction="maximize"),
+        "release": wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-6),
+        "kernel": wire.Kernel(lengthscale=1.0, signal_variance=1.0, noise_variance=0.1),
+    }
+    return wire.StudyCreate(**said | more)
+
+
+class Drafts:
+    """One house with a dataset and a draft."""
+
+    def __init__(self, folder):
+        self.house = House(folder)
+        files, data = {"file": ("a.csv", CSV)}, {"name": "n"}
+        self.dataset = self.house.done("owner", "POST", "/v1/datasets", files=files, data=data)["id"]
+        self.make()
+
+    def make(self):
+        body = _spec(self.dataset).model_dump(mode="json")
+        self.view = self.house.done("owner", "POST", "/v1/studies", json=body)
+        self.path = f"/v1/studies/{self.view['id']}"
+
+    def body(self, spec=None, replaces=None):
+        spec = spec or _spec(self.dataset, "changed", budget=wire.Budget(queries=9))
+        return spec.model_dump(mode="json") | {"replaces": replaces or self.view["spec_sha256"]}
+
+    def put(self, body=None, key=None, role="owner"):
+        return self.house.send(role, "PUT", self.path, key=key, json=body or self.body())
+
+    def records(self, kind):
+        with self.house.desk.database.read() as db:
+            told = [entry.record for entry in audit_log.walk(db)]
+        return [record["details"] for record in told if record["kind"] == kind]
+
+    def forecast(self):
+        """Writes down a forecast that has ended; its path."""
+        with self.house.desk.database.read() as db:
+            seq = db.execute(studies.select().where(studies.c.id == self.view["id"])).one().seq
+        row = {"id": f"fct_{seq:016x}", "study_id": self.view["id"], "state": "completed", "progress": 1.0}
+        asked = wire.ForecastCreate(epsilons=["1"], mechanisms=["auto"]).model_dump_json()
+        row |= {"spec": asked, "points": "[]", "created_at": self.view["created_at"]}
+        self.house.desk.database.write(lambda db: db.execute(forecasts.forecasts.insert().values(**row)))
+        return f"{self.path}/forecasts/{row['id']}"
+
+
+@pytest.fixture
+def drafts(tmp_path):
+    made = Drafts(tmp_path)
+    yield made
+    made.house.check()  # what `audit verify` checks, after every test
+    made.house.curator.close()
+    made.house.close()
+
+
+def test_a_changed_draft_keeps_its_id_and_is_what_is_released(drafts):
+    reply = drafts.put()
+    assert reply.status_code == 200, reply.text
+    view = wire.StudyOwnerView.model_validate_json(reply.content)
+    spec = _spec(drafts.dataset, "changed", budget=wire.Budget(queries=9))
+    assert (view.id, view.state, view.spec) == (drafts.view["id"], "draft", spec)
+    assert view.spec_sha256 == sha256(spec.model_dump_json().encode()) != drafts.view["spec_sha256"]
+    assert drafts.house.done("owner", "GET", drafts.path) == json.loads(reply.content)
+    assert drafts.records("study.changed") == [
+        {
+            "study_id": view.id,
+            "dataset_id": drafts.dataset,
+            "mechanism": "gaussian",
+            "replaces": drafts.view["spec_sha256"],
+            "spec_sha256": view.spec_sha256,
+            "forecasts_dropped": 0,
+        }
+    ]
+    released = drafts.house.done("owner", "POST", f"{drafts.path}:release", json={"spec_sha256": view.spec_sha256})
+    assert (released["state"], released["spec"]["name"]) == ("open", "changed")
+
+
+def test_the_same_key_changes_once_and_with_another_body_is_refused(drafts):
+    body = drafts.body()
+    first, again = drafts.put(body, key="k"), drafts.put(body, key="k")
+    assert first.content == again.content
+    assert again.headers["Idempotency-Replayed"] == "true"
+    assert len(drafts.records("study.changed")) == 1
+    other = drafts.put(drafts.body(_spec(drafts.dataset, "third")), key="k")
+    assert (other.status_code, other.json()["code"]) == (422, "idempotency_key_reused")
+
+
+def test_a_change_of_what_somebody_else_has_changed_is_refused(drafts):
+    assert drafts.put().status_code == 200
+    late = drafts.put(drafts.body(_spec(drafts.dataset, "late")))
+    assert (late.status_code, late.json()["code"]) == (409, "state_conflict")
+    assert drafts.house.done("owner", "GET", drafts.path)["spec"]["name"] == "changed"
+
+
+def test_a_draft_that_was_changed_since_it_was_read_is_not_released(drafts):
+    drafts.put()
+    late = drafts.house.send(
+        "owner", "POST", f"{drafts.path}:release", json={"spec_sha256": drafts.view["spec_sha256"]}
+    )
+    assert late.status_code == 409
+    assert drafts.house.done("owner", "GET", drafts.path)["state"] == "draft"
+    assert drafts.house.done("owner", "GET", f"{drafts.path}/ledger")["entries"] == []
+
+
+def test_a_change_that_does_not_fit_changes_nothing(drafts):
+    wrong = _spec(drafts.dataset, measurement=wire.ColumnMeasurement(column="nothing", direction="maximize"))
+    reply = drafts.put(drafts.body(wrong))
+    assert reply.status_code == 422
+    assert reply.json()["errors"][0]["field"] == "measurement.column"
+    assert drafts.house.done("owner", "GET", drafts.path) == drafts.view
+
+
+@pytest.mark.parametrize("verb", ["release", "close"])
+def test_what_was_released_is_never_changed(drafts, verb):
+    drafts.house.done("owner", "POST", f"{drafts.path}:release")
+    if verb == "close":
+        drafts.house.done("owner", "POST", f"{drafts.path}:close")
+    reply = drafts.put()
+    assert reply.status_code == 409
+    assert "only a draft" in reply.json()["detail"]
+
+
+def test_a_draft_whose_release_was_charged_and_interrupted_is_never_changed(drafts, monkeypatch):
+    """Else the records would be protected by less than what was charged for."""
+
+    def fails(*told):
+        raise OSError("no disk")
+
+    monkeypatch.setattr(type(drafts.house.curator.releases), "_in_secret_order", fails)
+    assert drafts.house.send("owner", "POST", f"{drafts.path}:release").status_code == 500
+    assert drafts.house.done("owner", "GET", drafts.path)["state"] == "draft"
+    reply = drafts.put()
+    assert reply.status_code == 409
+    assert "charged" in reply.json()["detail"]
+
+
+def test_forecasts_stay_where_they_would_be_the_same_and_go_where_not(drafts):
+    path = drafts.forecast()
+    drafts.view = drafts.put().json()  # another name, another cap
+    drafts.house.done("owner", "GET", path)
+    other = drafts.put(drafts.body(_spec(drafts.dataset, kernel=None)))
+    assert other.status_code == 200
+    assert drafts.house.send("owner", "GET", path).status_code == 404
+    assert [told["forecasts_dropped"] for told in drafts.records("study.changed")] == [0, 1]
+
+
+def test_a_draft_with_a_forecast_under_way_waits_for_it(drafts):
+    path = drafts.forecast()
+    running = forecasts.forecasts.update().values(state="running")
+    drafts.house.desk.database.write(lambda db: db.execute(running))
+    assert drafts.put(drafts.body(_spec(drafts.dataset, kernel=None))).status_code == 409
+    assert drafts.put().status_code == 200  # another name and cap: the forecast is of this one as well
+    drafts.house.done("owner", "GET", path)
+
+
+def test_a_draft_that_was_changed_behind_the_log_is_found(drafts):
+    drafts.put()
+    with drafts.house.desk.database.read() as db:
+        kept = db.execute(studies.select().where(studies.c.id == drafts.view["id"])).one().spec
+    for text in (_spec(drafts.dataset).model_dump_json(), kept):  # the one before, and the right one
+        change = studies.update().where(studies.c.id == drafts.view["id"]).values(spec=text)
+        drafts.house.desk.database.write(lambda db, change=change: db.execute(change))
+        if text != kept:
+            with pytest.raises(LogBroken, match="was changed"):
+                drafts.house.check()

@@ -1,0 +1,86 @@
+"""A study that people or a system measure, and those who have to do with it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from blindopt import wire
+from blindopt.client import MeasurerClient, OwnerClient, StudyClient
+from tests.conftest import Service, Small
+
+LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=5.0)
+
+
+@dataclass
+class Asked:
+    """A study with everybody who has to do with it."""
+
+    service: Service
+    study: str
+    grant: wire.GrantReply
+    measurer_token: str
+    modeler: StudyClient
+    measurer: MeasurerClient
+    owner: OwnerClient
+
+    def ask(self, *rows: int, plays: int = 1, key: str | None = None) -> wire.QueryPending:
+        """A query of rows."""
+        items = [wire.RowPlays(row=row, plays=plays) for row in rows]
+        found, _ = self.modeler.ask(wire.QueryRequest(rows=items), key=key or f"key-{rows}-{plays}")
+        assert isinstance(found, wire.QueryPending)
+        return found
+
+    def of(self, query_id: str) -> list[wire.InboxItem]:
+        """The measurements of a query."""
+        return list(self.measurer.inbox(query_id=query_id, state="all"))
+
+    def answer(self, query_id: str, *values: float, **more: Any) -> wire.QueryMeasurements:
+        """Answer the first open measurements of a query."""
+        return self.measurer.answer(
+            query_id, told([i for i in self.of(query_id) if i.state == "open"], *values), **more
+        )
+
+    def reply(self, query_id: str, **more: Any) -> wire.QueryReply:
+        """What the modeler is told."""
+        found, _ = self.modeler.query(query_id, **more)
+        assert isinstance(found, wire.QueryReply)
+        return found
+
+
+def told(items: list[wire.InboxItem], *values: float, note: str | None = None) -> wire.AnswerCreate:
+    """Values for measurements, in their order."""
+    pairs = zip(items, values, strict=False)
+    return wire.AnswerCreate(
+        values=[wire.Measured(measurement_id=item.id, value=value) for item, value in pairs], note=note
+    )
+
+
+def draft(
+    small: Small, dataset_id: str, source: str = "inbox", measurement: dict[str, Any] | None = None, **more: Any
+) -> wire.StudyCreate:
+    """A draft of a study that people or a system measure."""
+    what = {"direction": "maximize", "shown": [small.names[0]], "unit": "mg", **(measurement or {})}
+    webhook = source == "webhook"
+    kind = wire.WebhookMeasurement(**what) if webhook else wire.InboxMeasurement(question="How much?", **what)
+    return wire.StudyCreate(
+        name="by hand",
+        dataset_id=dataset_id,
+        features=small.features,
+        measurement=kind,
+        release=more.pop("release", wire.IdentityRelease(mechanism="identity")),
+        kernel=small.kernel,
+        **more,
+    )
+
+
+@contextmanager
+def opened(small: Small, service: Service, dataset_id: str, **more: Any) -> Iterator[Asked]:
+    """Such a study, released, with a grant and a measurer."""
+    with OwnerClient(service.url, service.token, timeout_s=60) as owner:
+        study = owner.create_study(draft(small, dataset_id, **more)).id
+        owner.release(study)
+        grant = owner.grant(study, wire.GrantCreate(name="modeler"))
+        token = service.run("token", "create", "--role", "measurer", "--name", "Ms M").stdout.strip()
+        with StudyClient(service.url, grant.token, study) as modeler, MeasurerClient(service.url, token) as measurer:
+            yield Asked(service, study, grant, token, modeler, measurer, owner)

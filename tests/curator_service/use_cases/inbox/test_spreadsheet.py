@@ -1,0 +1,251 @@
+"""Open measurements as a spreadsheet: hostile content is harmless, what is filled in is taken whole or not at all."""
+
+import csv
+import io
+from contextlib import suppress
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blindopt import wire
+from blindopt.errors import Invalid, Remote
+from curator_service.use_cases.inbox import spreadsheet
+from tests.curator_service.use_cases.inbox.in_process_curator import House
+from tests.curator_service.use_cases.inbox.measured_study import LAPLACE
+
+HOSTILE = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", " =1", "\uff1d1", "|calc", "%x", "\u202e=1", "\u200b=1", "\ufeff=x"]
+
+
+def item(number=1, **chosen):
+    told = {
+        "seq": number, "id": f"msr_{number:016x}", "query_id": "qry_1", "study_id": "std_1", "study": "s",
+        "question": "q", "unit": "mg", "lower": None, "upper": None, "record": 7, "shown": [], "play": 1, "plays": 1,
+        "asked_at": datetime.now(UTC), "due_at": None, "state": "open", "value": None, "version": 0, "reason": None,
+        "note": None, "changed_at": None, "changed_by": None,
+    }  # fmt: skip
+    return wire.InboxItem(**(told | chosen))
+
+
+def rows_of(file):
+    return list(csv.reader(io.StringIO(file.decode("utf-8-sig"), newline="")))
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_no_text_is_run_or_turned_round_by_a_spreadsheet(text):
+    shown = [wire.Shown(column=text, value=1.5)]
+    header, line = rows_of(spreadsheet.export([item(study=text, question=text, unit=text, shown=shown)]))
+    for cell in (*header, *line):
+        assert not cell.lstrip().startswith(("=", "+", "-", "@", "|", "%", "\uff1d"))
+        assert not set(cell) & set("\u202e\u200b\ufeff\u2066")
+
+
+def test_shown_columns_keep_their_values_and_hide_no_other_column():
+    shown = [wire.Shown(column="value", value=0.1), wire.Shown(column="big", value=1e300)]
+    header, first, second = rows_of(spreadsheet.export([item(1, shown=shown), item(2)]))
+    assert header == [
+        *("measurement_id", "study", "record", "shown: value", "shown: big"),
+        *("question", "unit", "value", "decline_reason", "note"),
+    ]
+    assert first[3:5] == ["0.1", "1e+300"]
+    assert second[3:5] == ["", ""]
+
+
+ID = "msr_00000000000000aa"
+GOOD = {
+    "commas": "measurement_id,value\n%s,1.5\n",
+    "semicolons": "measurement_id;value\r\n%s;1.5\r\n",
+    "tabs": "note\tvalue\tmeasurement_id\n\t1.5\t%s\n",
+    "a mark": "\ufeffmeasurement_id,value\n%s, 1.5 \n\n",
+}
+
+
+@pytest.mark.parametrize("kind", GOOD)
+def test_a_file_may_be_written_as_spreadsheets_do(kind):
+    sheet = spreadsheet.read((GOOD[kind] % ID).encode())
+    assert [(one.measurement_id, one.value) for _, one in sheet.told] == [(ID, 1.5)]
+    assert sheet.faults == []
+
+
+WRONG = {
+    "value": ["1,5", "NaN", "inf", "1e9999x", "=1+1", "0x10", "1 000", "\u0661", "1_0", "--1"],
+    "measurement_id": ["", "msr_1", "MSR_00000000000000AA", "=msr"],
+}
+
+
+@pytest.mark.parametrize(("column", "cell"), [(column, cell) for column, cells in WRONG.items() for cell in cells])
+def test_a_cell_that_is_wrong_is_named_by_line_and_column_and_never_quoted(column, cell):
+    value, identity = (cell, ID) if column == "value" else ("1.0", cell)
+    text = io.StringIO()
+    csv.writer(text).writerows([["measurement_id", "value"], ["msr_00000000000000ab", "1"], [identity, value]])
+    (fault,) = spreadsheet.read(text.getvalue().encode()).faults
+    assert (fault["line"], fault["column"]) == (3, column)
+    assert not cell or cell not in fault["message"]
+
+
+def test_a_cell_of_fifty_thousand_digits_is_refused_by_its_length():
+    """Its digits are not looked at: whole, it would be the number 1."""
+    (fault,) = spreadsheet.read(f"measurement_id,value\n{ID},{'0' * 50_000}1\n".encode()).faults
+    assert (fault["line"], fault["column"]) == (2, "value")
+
+
+def test_a_line_without_end_is_refused_before_it_is_taken_apart():
+    with pytest.raises(Invalid, match="longer than"):
+        spreadsheet.read(b"measurement_id,value," + b"x," * 40_000)
+
+
+def test_lines_that_contradict_themselves_or_each_other_are_refused():
+    lines = [
+        "measurement_id,value,decline_reason,note",
+        f"{ID},1.0,other,",
+        "msr_00000000000000ab,,lazy,",
+        "msr_00000000000000ac,1.0,,\x07",
+        "msr_00000000000000ad,1.0,,",
+        "msr_00000000000000ad,1.0,,",
+        "msr_00000000000000ae,,,why",
+        "msr_00000000000000af,1.0",
+        "msr_00000000000000b0,,,",
+    ]
+    sheet = spreadsheet.read("\n".join(lines).encode())
+    assert [(fault["line"], fault.get("column")) for fault in sheet.faults] == [
+        *((2, "decline_reason"), (3, "decline_reason"), (4, "note")),
+        *((6, "measurement_id"), (7, "note"), (8, None)),
+    ]
+    assert sheet.blank == 2
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"\xff\xfe", b"a,b\n1,2\n", b"value\n1\n", b"measurement_id,value,value\n", b'measurement_id,value\n"x'],
+)
+def test_what_is_no_such_file_is_refused(body):
+    with pytest.raises(Invalid):
+        spreadsheet.read(body)
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.binary(max_size=200))
+def test_no_bytes_are_a_fault_of_ours(body):
+    for head in (b"", b"measurement_id,value,decline_reason,note\n"):
+        with suppress(Invalid):
+            spreadsheet.read(head + body)
+
+
+# --- over REST --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def study(curator, dataset, asked_of):
+    with asked_of(curator, dataset.id, answers=LAPLACE, measurement={"upper": 9.0}) as asked:
+        yield asked
+
+
+def filled(file, *cells):
+    """The file with value, decline_reason and note of each line filled in."""
+    header, *lines = rows_of(file)
+    for line, told in zip(lines, cells, strict=True):
+        line[-3:] = told
+    text = io.StringIO()
+    csv.writer(text).writerows([header, *lines])
+    return text.getvalue().encode()
+
+
+def test_a_spreadsheet_is_tried_then_taken_whole(study):
+    queries = study.ask(3, 4), study.ask(5, key="b"), study.ask(6, key="c")
+    file = study.measurer.export_csv(study_id=study.study)
+    done = filled(file, ("1.5", "", "ok"), ("", "consent", ""), ("-2", "", ""), ("", "", ""))
+    dry = study.measurer.import_csv(done, dry_run=True)
+    assert dry.model_dump() == {"dry_run": True, "answered": 2, "declined": 1, "blank": 1, "queries": 2}
+    assert {item.state for query in queries for item in study.of(query.id)} == {"open"}
+    taken = study.measurer.import_csv(done, key="once")
+    assert taken == dry.model_copy(update={"dry_run": False})
+    assert study.measurer.import_csv(done, key="once") == taken
+    assert study.reply(queries[0].id).declined == [4]
+    assert len(study.reply(queries[1].id).answers) == 1
+    assert study.modeler.query(queries[2].id)[0].state == "pending"
+    study.answer(queries[2].id, 1.0)
+
+
+@pytest.fixture
+def house(tmp_path):
+    made = House(tmp_path)
+    yield made
+    made.close()
+
+
+def _asked(house, small, study_of, queries):
+    """Open queries of one row each, and the file that answers them."""
+    study = house.open(small.csv, study_of)
+    asked = [house.ask(study, [row]) for row in range(queries)]
+    file = house.send("measurer", "GET", "/v1/inbox.csv").content
+    return asked, filled(file, *[("1.5", "", "")] * (len(rows_of(file)) - 1))
+
+
+def _import(house, file, *, dry=False):
+    path = f"/v1/inbox:import?dry_run={'true' if dry else 'false'}"
+    return house.send("measurer", "POST", path, content=file, headers={"content-type": "text/csv"})
+
+
+def test_a_dry_run_of_an_import_takes_no_write_turn(house, small, study_of, monkeypatch):
+    """The control: the import itself takes one."""
+    _, file = _asked(house, small, study_of, 3)
+    turns, real = [], house.desk.database.submit
+    monkeypatch.setattr(house.desk.database, "submit", lambda work: turns.append(work) or real(work))
+    dry = _import(house, file, dry=True)
+    assert dry.json() == {"dry_run": True, "answered": 3, "declined": 0, "blank": 0, "queries": 3}
+    assert turns == []
+    assert _import(house, file).json() == dry.json() | {"dry_run": False}
+    assert turns
+
+
+def test_a_file_may_tell_of_so_many_queries_and_no_more_are_exported(house, small, study_of, monkeypatch):
+    monkeypatch.setattr(wire, "IMPORT_QUERIES_MAX", 3)
+    asked, file = _asked(house, small, study_of, 4)
+    assert len(rows_of(file)) == 1 + 3
+    (last,) = house.items(asked[3])
+    more = file + filled(file, *[("1.5", "", "")] * 3).splitlines()[1].replace(
+        rows_of(file)[1][0].encode(), last["id"].encode()
+    )
+    for dry in (True, False):
+        refused = _import(house, more, dry=dry)
+        assert refused.status_code == 422
+        assert "3 queries at most" in refused.json()["detail"]
+    assert _import(house, file).json()["queries"] == 3
+    assert [item["state"] for query in asked for item in house.items(query)] == ["answered"] * 3 + ["open"]
+
+
+def test_one_file_is_read_at_a_time(house, small, study_of, monkeypatch):
+    _, file = _asked(house, small, study_of, 1)
+    real = spreadsheet.read
+
+    def meanwhile(body):
+        monkeypatch.setattr(spreadsheet, "read", real)
+        others.append(_import(house, file))
+        return real(body)
+
+    others = []
+    monkeypatch.setattr(spreadsheet, "read", meanwhile)
+    assert _import(house, file).is_success
+    assert (others[0].status_code, others[0].json()["code"]) == (503, "busy")
+
+
+def test_one_wrong_line_and_nothing_is_stored(study, curator):
+    query = study.ask(7, 8, 9, key="d")
+    file = study.measurer.export_csv(study_id=study.study)
+    wrong = filled(file, ("1.5", "", ""), ("9.5", "", ""), ("2.5", "", ""))
+    wrong += f"msr_{'0' * 16},7.77,,\n".encode().replace(b",", b"," * (len(rows_of(file)[0]) - 3), 1)
+    with curator.http(study.measurer_token, **{"Idempotency-Key": "w", "Content-Type": "text/csv"}) as http:
+        for path in ("/v1/inbox:import", "/v1/inbox:import?dry_run=true"):
+            reply = http.post(path, content=wrong)
+            assert reply.status_code == 422
+            found = [(error["line"], error["column"]) for error in reply.json()["errors"]]
+            assert found == [(3, "value"), (5, "measurement_id")]
+            assert "9.5" not in reply.text
+            assert "7.77" not in reply.text
+        assert http.post("/v1/inbox:import", content=b"{}", headers={"Content-Type": "application/json"}).is_error
+    assert {item.state for item in study.of(query.id)} == {"open"}
+    study.answer(query.id, 1.0, 1.0, 1.0)
+    with pytest.raises(Remote) as caught:
+        study.measurer.import_csv(filled(file, ("1.5", "", ""), ("", "", ""), ("", "", "")))
+    assert caught.value.remote_status == 422

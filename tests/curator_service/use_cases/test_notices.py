@@ -1,0 +1,126 @@
+"""What the curator tells by webhook of budgets and waiting queries: once, exactly at 80 %, ids and counts alone."""
+
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from blindopt import wire
+from curator_service.context import open_desk
+from curator_service.privacy import ledger
+from curator_service.privacy.ledger import Balance, RowBalance
+from curator_service.settings import Settings
+from curator_service.store.tunings import Account
+from curator_service.use_cases import notices
+from service_kit.context.outbox import view
+from service_kit.store import notices as store
+
+STUDY = "std_0123456789abcdef"
+
+
+@pytest.fixture
+def desk(tmp_path):
+    (tmp_path / "key").write_text("k" * 32)
+    settings = Settings(data_dir=tmp_path, notify_url="http://127.0.0.1:1/", notify_secret_file=tmp_path / "key")
+    with open_desk(settings) as opened:
+        yield opened
+
+
+@pytest.fixture
+def told(desk):
+    """What is in the outbox."""
+
+    def read():
+        with desk.database.read() as db:
+            return [view(row).notice for row in store.page(db, after=0, limit=1_000)]
+
+    return read
+
+
+def _study(small_features, **chosen):
+    return wire.StudyCreate(
+        name="s",
+        dataset_id="ds_1",
+        features=small_features,
+        measurement={"column": "zq_yield", "direction": "maximize"},
+        release=wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5),
+        answers=wire.LaplaceAnswers(mechanism="laplace", epsilon="0.1", value_bound=1.0),
+        **chosen,
+    )
+
+
+@pytest.mark.parametrize("unit", ["row", "answer"])
+@pytest.mark.parametrize("seed", range(3))
+def test_each_cap_is_told_at_the_charge_that_brings_it_to_80_per_cent_and_never_again(desk, told, small, unit, seed):
+    """Held against sums of fractions, line by line, over the same random queries."""
+    rng = np.random.default_rng(seed)
+    caps = {"epsilon_per_row": "1.7", "epsilon_total": "5.3", "queries": 47}
+    spec = _study(small.features, privacy_unit=unit, budget=wire.Budget(**caps))
+    tenth, release = Fraction(1, 10), Fraction(1)
+    balance, rows, spent, expected = Balance(), {}, {}, []
+
+    def charge(charges):
+        desk.database.write(lambda db: notices.spent(db, desk.outbox, STUDY, spec, charges))
+
+    def expect(now):
+        for cap in caps:
+            if now[cap] >= Fraction(4, 5) * Fraction(str(caps[cap])) and cap not in [c for c, _ in expected]:
+                expected.append((cap, int(100 * now[cap] / Fraction(str(caps[cap])))))
+
+    first = ledger.charge_release(spec, balance)
+    charge([first])
+    balance = first.after
+    expect({"epsilon_per_row": release, "epsilon_total": release, "queries": 0})
+    while True:
+        asked = [(int(row), int(rng.integers(1, 3))) for row in rng.integers(0, 9, size=rng.integers(1, 3))]
+        try:
+            charges = ledger.charge_answers(spec, balance, asked, rows)
+        except ledger.BudgetExhausted:
+            break
+        charge(charges)
+        for row, plays in asked:
+            spent[row] = spent.get(row, 0) + plays
+        balance = charges[-1].after
+        rows |= {c.row: c.row_after for c in charges}
+        most = tenth * max(spent[row] for row, _ in asked) if unit == "row" else 0
+        plays = sum(spent.values())
+        expect({"epsilon_per_row": release + most, "epsilon_total": release + tenth * plays, "queries": plays})
+        assert [(n.subject.cap, n.counts.percent) for n in told()] == expected
+    assert {n.subject.study_id for n in told()} == {STUDY}
+    assert "epsilon_per_row" in [cap for cap, _ in expected] or unit == "answer"
+    assert len(expected) >= 1
+
+
+def test_a_row_is_never_named(desk, told, small):
+    spec = _study(small.features, budget=wire.Budget(epsilon_per_row="1.2"))
+    charges = ledger.charge_answers(spec, Balance(release=10**12, total=10**12), [(317, 2)], {317: RowBalance()})
+    desk.database.write(lambda db: notices.spent(db, desk.outbox, STUDY, spec, charges))
+    (notice,) = told()
+    assert notice.sentence == f"100 % of the cap epsilon_per_row of study {STUDY} is spent."
+    assert "317" not in notice.model_dump_json()
+
+
+def test_the_account_of_a_file_is_told_for_each_cap(desk, told):
+    def charged(epsilon, delta, cap_epsilon="10", cap_delta="1e-5"):
+        caps = None if cap_epsilon is None else Decimal(cap_epsilon), None if cap_delta is None else Decimal(cap_delta)
+        account = Account(Decimal(epsilon), Decimal(delta), *caps)
+        desk.database.write(lambda db: notices.tuning_spent(db, desk.outbox, "ds_0123456789abcdef", account))
+        return [(n.subject.cap, n.counts.percent) for n in told()]
+
+    assert charged("7.999999", "0", cap_delta="0") == []
+    assert charged("7.999999", "0.0000079999", cap_delta=None) == []
+    assert charged("8", "0.000001") == [("epsilon", 80)]
+    assert charged("10", "0.000009") == [("epsilon", 80), ("delta", 90)]
+    assert charged("10", "0.00001") == [("epsilon", 80), ("delta", 90)]
+    assert told()[0].sentence == "80 % of the cap epsilon of tunings on ds_0123456789abcdef is spent."
+
+
+def test_a_query_that_waits_is_told_with_how_much_it_asks(desk, told):
+    for number in (1, 12):
+        query = f"qry_{number:016x}"
+        desk.database.write(lambda db, q=query, n=number: notices.pending(db, desk.outbox, STUDY, q, n))
+    assert [(n.event, n.subject.query_id, n.counts.measurements) for n in told()] == [
+        ("query_pending", "qry_0000000000000001", 1),
+        ("query_pending", "qry_000000000000000c", 12),
+    ]

@@ -1,0 +1,537 @@
+"""What a run asks: repeats, designs, batches, ends, past observations; in both directions, and again after a crash."""
+
+import math
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from blindopt import wire
+from blindopt.errors import Invalid
+from blindopt.gp.acquisition import beta
+from modeler_service.algorithms.factory import NAMES
+from modeler_service.choosing import initial_design
+from modeler_service.choosing.chooser import Choosing
+from modeler_service.runs.posterior_views import recommended
+from tests.modeler_service.choosing.small_runs import KERNEL, N, candidates, outcome_of, played, spec, study
+
+HEAVY = {"value_bound": 3.0, "noise_moment": 1.0}
+FREE = ("gp_ucb", "gp_bucb", "random", "igp_ucb", "thompson")
+"""Algorithms for answers without noise, that need nothing told."""
+
+
+def made(algorithm="gp_ucb", observations=(), direction="maximize", n=N, **chosen):
+    return Choosing(spec(algorithm, **chosen), study(n, direction=direction), candidates(n), observations)
+
+
+def flat(queries):
+    return [row for query in queries for row in query]
+
+
+def dense(rows, y, z, sign=1):
+    squared = ((z[:, None, :] - z[None, :, :]) ** 2).sum(axis=2)
+    k = KERNEL.signal_variance * np.exp(-squared / (2 * KERNEL.lengthscale**2))
+    inverse = np.linalg.inv(k[np.ix_(rows, rows)] + KERNEL.noise_variance * np.eye(len(rows)))
+    mean = sign * KERNEL.mean + k[:, rows] @ inverse @ (sign * np.asarray(y)[rows] - sign * KERNEL.mean)
+    return mean, np.sqrt(np.maximum(np.diag(k) - np.einsum("ij,jk,ik->i", k[:, rows], inverse, k[:, rows]), 0.0))
+
+
+# --- repeats ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", FREE)
+@pytest.mark.parametrize("initial_rows", [0, 5])
+def test_a_run_that_never_repeats_asks_every_row_once_and_is_exhausted(algorithm, initial_rows):
+    run = made(algorithm, repeats="never", iterations=10 * N, initial_rows=initial_rows)
+    rows = flat(played(run, outcome_of(candidates())))
+    assert sorted(rows) == list(range(N))
+    assert run.ended_because == "exhausted"
+
+
+@pytest.mark.parametrize("algorithm", FREE)
+def test_after_all_rows_were_asked_they_may_be_asked_again(algorithm):
+    run = made(algorithm, repeats="after_all", iterations=N + 15, initial_rows=4)
+    rows = flat(played(run, outcome_of(candidates())))
+    assert sorted(rows[:N]) == list(range(N))
+    assert (len(rows), run.ended_because) == (N + 19, "budget")
+
+
+def test_gp_ucb_by_itself_comes_back_to_good_rows():
+    """Why the tests above have teeth."""
+    rows = flat(played(made(iterations=N), outcome_of(candidates())))
+    assert len(set(rows)) < len(rows)
+
+
+def test_random_goes_through_the_rows_in_another_order_each_round():
+    rows = flat(played(made("random", repeats="after_all", iterations=3 * N, initial_rows=0), np.zeros(N)))
+    rounds = [rows[i * N : (i + 1) * N] for i in range(3)]
+    assert [sorted(found) for found in rounds] == [list(range(N))] * 3
+    assert len({tuple(found) for found in rounds}) == 3
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_the_row_of_a_run_that_never_repeats_has_the_largest_bound_of_those_left(batch_size):
+    """The slow form: a dense posterior of all that is answered or pending, and rows struck off by hand."""
+    z = candidates()
+    y, run, rows = outcome_of(z), made("gp_bucb", repeats="never", iterations=40, batch_size=batch_size), []
+    while proposals := run.next():
+        if proposals[0].phase == "algorithm":
+            mean, _ = dense(rows, y, z)
+            for place, proposal in enumerate(proposals):
+                asked = rows + [p.row for p in proposals[:place]]
+                _, sd = dense(asked, y, z)
+                bound = mean + math.sqrt(beta(N, len(rows) + place, 0.025)) * sd
+                bound[asked] = -np.inf
+                assert bound[proposal.row] == pytest.approx(bound.max(), rel=1e-8)
+        for proposal in proposals:
+            rows.append(proposal.row)
+            run.observe(proposal.row, float(y[proposal.row]))
+    assert len(set(rows)) == len(rows) == 41
+
+
+@pytest.mark.parametrize("repeats", ["never", "after_all"])
+def test_an_algorithm_that_plays_arms_in_epochs_repeats_as_it_will(repeats):
+    for algorithm in ({"name": "ldp_moma"}, {"name": "moma", **HEAVY}):
+        with pytest.raises(ValidationError, match="repeats must be algorithm"):
+            spec(repeats=repeats, algorithm=algorithm)
+
+
+# --- batches ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", ["gp_bucb", "random"])
+def test_a_run_asks_in_batches_to_the_last_row_of_its_budget(algorithm):
+    run = made(algorithm, batch_size=8, iterations=20, initial_rows=10)
+    queries = played(run, outcome_of(candidates()))
+    assert [len(query) for query in queries] == [8, 2, 8, 8, 4]
+    assert run.ended_because == "budget"
+
+
+def test_a_batch_at_the_end_of_the_rows_has_those_that_are_left():
+    for algorithm in ("gp_bucb", "random"):
+        run = made(algorithm, batch_size=8, iterations=1000, initial_rows=0, repeats="never")
+        queries = played(run, outcome_of(candidates()))
+        assert [len(query) for query in queries] == [8] * 7 + [4]
+        assert sorted(flat(queries)) == list(range(N))
+        assert run.ended_because == "exhausted"
+
+
+def test_only_algorithms_that_can_ask_several_rows_at_once():
+    for name in NAMES:
+        algorithm = {"name": name} | (HEAVY if name in ("ata", "tgp", "moma") else {})
+        if name in ("gp_bucb", "random"):
+            assert spec(algorithm=algorithm, batch_size=100).batch_size == 100
+            continue
+        with pytest.raises(ValidationError, match="choose gp_bucb"):
+            spec(algorithm=algorithm, batch_size=2)
+    for size in (0, 101):
+        with pytest.raises(ValidationError):
+            spec("gp_bucb", batch_size=size)
+
+
+# --- the same again ---------------------------------------------------------------------------------
+
+OPTIONS = [
+    {},
+    {"repeats": "never"},
+    {"repeats": "after_all", "iterations": 80},
+    {"batch_size": 5, "algorithm": {"name": "gp_bucb"}},
+    {"batch_size": 5, "algorithm": {"name": "random"}, "repeats": "after_all", "iterations": 80},
+    {"initial_design": "maximin", "initial_rows": 9},
+    {"stop": {"improvement": 0.05}},
+    {"stop": {"target": 2.2, "target_by": "mean"}},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_a_run_that_is_taken_up_again_after_any_query_goes_on_as_it_would_have(options, direction):
+    """One that is asked twice each time, and ones that are told the first answers and asked nothing before."""
+    y = outcome_of(candidates())
+    y = y if direction == "maximize" else -y
+    past = [wire.Observation(row=2, y=float(y[2])), wire.Observation(row=2, y=float(y[2]) + 0.1, noise_variance=0.5)]
+    chosen = {"algorithm": {"name": "gp_ucb"}, "iterations": 30, "initial_rows": 6, "seed": 4} | options
+    if direction == "minimize" and "target" in chosen.get("stop", {}):
+        chosen["stop"] = chosen["stop"] | {"target": -2.2}
+
+    def fresh():
+        return made(observations=past, direction=direction, **chosen)
+
+    whole, proposals = fresh(), []
+    while told := whole.next():
+        assert whole.next() == told
+        proposals.append(told)
+        for proposal in told:
+            whole.observe(proposal.row, float(y[proposal.row]))
+    for cut in range(0, len(proposals) + 1, 3):
+        again = fresh()
+        for proposal in [p for told in proposals[:cut] for p in told]:
+            again.observe(proposal.row, float(y[proposal.row]))
+        assert again.next() == (proposals[cut] if cut < len(proposals) else [])
+    assert len(proposals) > 3
+
+
+# --- the initial design -----------------------------------------------------------------------------
+
+
+def test_the_initial_rows_are_those_of_the_design():
+    z, none = candidates(), np.empty(0, dtype=np.intp)
+    for kind, wanted in (
+        ("random", initial_design.random_rows(N, 12, 5, none)),
+        ("maximin", initial_design.maximin(z, 12, 5, none)),
+    ):
+        run = made(initial_design=kind, initial_rows=12, seed=5, iterations=1)
+        assert flat(played(run, outcome_of(z)))[:12] == wanted.tolist()
+
+
+def test_past_observations_are_in_no_initial_design_of_a_run_that_does_not_repeat():
+    past = [wire.Observation(row=row, y=0.0) for row in range(0, N, 2)]
+    for kind in ("random", "maximin"):
+        run = made(observations=past, initial_design=kind, initial_rows=N, repeats="never", iterations=5)
+        assert sorted(flat(played(run, outcome_of(candidates())))) == list(range(1, N, 2))
+        assert run.ended_because == "exhausted"
+
+
+# --- ends -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+@pytest.mark.parametrize("algorithm", ["gp_ucb", "random"])
+def test_a_run_ends_when_some_y_has_reached_the_target(direction, algorithm):
+    sign = 1 if direction == "maximize" else -1
+    y = sign * outcome_of(candidates())
+    target = float(sign * np.sort(sign * y)[-4])  # four rows are as good
+    run = made(algorithm, direction=direction, iterations=N, stop={"target": target})
+    rows = flat(played(run, y))
+    assert run.ended_because == "target"
+    assert sign * y[rows[-1]] >= sign * target
+    assert all(sign * y[row] < sign * target for row in rows[:-1])
+    beyond = made(algorithm, direction=direction, iterations=N, stop={"target": float(sign * (sign * y).max() + sign)})
+    played(beyond, y)
+    assert beyond.ended_because in ("budget", "exhausted")
+
+
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+@pytest.mark.parametrize("algorithm", ["gp_ucb", "gp_bucb"])
+def test_a_target_by_mean_looks_at_the_posterior_and_not_at_one_lucky_y(direction, algorithm):
+    """Noise of 3 on the answers: the first y beyond the target is luck, the first mean beyond it is not."""
+    sign, rng = 1 if direction == "maximize" else -1, np.random.default_rng(5)
+    truth, z = sign * outcome_of(candidates()), candidates()
+    noisy = wire.NoisePassport(measurement_variance=9.0)
+    run = made(algorithm, direction=direction, iterations=3000, stop={"target": sign * 2.0, "target_by": "mean"})
+    rows, seen = [], []
+    kernel = KERNEL.model_copy(update={"noise_variance": 9.0})
+    while proposals := run.next():
+        assert not seen or (_mean(z, rows, seen, kernel, sign)[rows] < 2.0).all()
+        for proposal in proposals:
+            rows.append(proposal.row)
+            seen.append(float(truth[proposal.row] + 3 * rng.normal()))
+            run.observe(rows[-1], seen[-1], noisy)
+    assert run.ended_because == "target"
+    assert max(sign * y for y in seen[: len(seen) // 2]) > 2.0  # observed would have ended it long before
+    assert _mean(z, rows, seen, kernel, sign)[rows].max() >= 2.0
+
+
+def _mean(z, rows, y, kernel, sign):
+    squared = ((z[:, None, :] - z[None, :, :]) ** 2).sum(axis=2)
+    k = kernel.signal_variance * np.exp(-squared / (2 * kernel.lengthscale**2))
+    gram = k[np.ix_(rows, rows)] + kernel.noise_variance * np.eye(len(rows))
+    return sign * kernel.mean + k[:, rows] @ np.linalg.solve(gram, sign * np.asarray(y) - sign * kernel.mean)
+
+
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_a_run_ends_when_no_row_can_be_better_by_much(direction):
+    """The gap of the dense posterior's bounds at each step; and the best row asked is as good as the rule says."""
+    sign, z, enough = 1 if direction == "maximize" else -1, candidates(), 0.6
+    y = sign * outcome_of(z)
+    run = made(direction=direction, iterations=3000, initial_rows=3, stop={"improvement": enough})
+    rows, gaps = [], []
+    while proposals := run.next():
+        if proposals[0].phase == "algorithm":
+            gaps.append(_gap(rows, y, z, len(rows) - 2, sign))
+        rows.append(proposals[0].row)
+        run.observe(rows[-1], float(y[rows[-1]]))
+    assert run.ended_because == "improvement"
+    assert min(gaps) > enough >= _gap(rows, y, z, len(rows) - 2, sign)
+    assert (sign * y).max() - (sign * y[rows]).max() <= enough
+    plain = made(direction=direction, iterations=len(rows) + 20, initial_rows=3)
+    assert flat(played(plain, y))[: len(rows)] == rows  # the rule changes no choice
+
+
+def _gap(rows, y, z, step, sign):
+    mean, sd = dense(rows, y, z, sign)
+    width = math.sqrt(beta(N, step, 0.025))
+    return (mean + width * sd).max() - (mean - width * sd)[rows].max()
+
+
+def test_the_gap_holds_in_repeated_draws_as_often_as_it_says():
+    """f from the process itself: when the rule ends a run, the best row left is better by more than it says at most
+    5 % of the time. With bounds a fifth as wide it is wrong often: the test can tell."""
+    z, rng = candidates(), np.random.default_rng(8)
+    squared = ((z[:, None, :] - z[None, :, :]) ** 2).sum(axis=2)
+    root = np.linalg.cholesky(KERNEL.signal_variance * np.exp(-squared / (2 * 0.8**2)) + 1e-10 * np.eye(N))
+    wrong, narrow, ended = 0, 0, 0
+    for seed in range(25):
+        f = KERNEL.mean + root @ rng.normal(size=N)
+        run = made(iterations=400, initial_rows=1, seed=seed, stop={"improvement": 0.5})
+        rows, early = [], None
+        while proposals := run.next():
+            rows.append(proposals[0].row)
+            run.observe(rows[-1], float(f[rows[-1]] + 0.1 * rng.normal()))
+            mean, sd = _moments(rows, run, z)
+            if early is None and (mean + sd / 2).max() - (mean - sd / 2)[rows].max() <= 0.5:
+                early = f.max() - f[rows].max()
+        ended += run.ended_because == "improvement"
+        wrong += f.max() - f[rows].max() > 0.5
+        narrow += early is not None and early > 0.5
+    assert ended == 25
+    assert wrong <= 2
+    assert narrow > 2
+
+
+def _moments(rows, run, z):
+    mean, variance = run.learner.moments(np.arange(N))
+    return mean.copy(), np.sqrt(variance)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "message"),
+    [
+        ({"algorithm": {"name": "random"}, "stop": {"improvement": 0.1}}, "for gp_ucb and gp_bucb"),
+        ({"algorithm": {"name": "thompson"}, "stop": {"improvement": 0.1}}, "for gp_ucb and gp_bucb"),
+        ({"algorithm": {"name": "random"}, "stop": {"target": 1.0, "target_by": "mean"}}, "estimates nothing"),
+    ],
+    ids=str,
+)
+def test_rules_that_an_algorithm_cannot_judge_are_refused(chosen, message):
+    with pytest.raises(ValidationError, match=message):
+        spec(**chosen)
+
+
+def test_a_target_that_past_observations_reach_ends_a_run_before_it_asks():
+    run = made(observations=[wire.Observation(row=1, y=5.0)], stop={"target": 4.0})
+    assert (run.next(), run.ended_because) == ([], "target")
+
+
+# --- past observations ------------------------------------------------------------------------------
+
+
+def test_past_observations_are_in_the_posterior_before_the_first_choice():
+    """The first choice is that of a posterior that was shown them as answers."""
+    y = outcome_of(candidates())
+    past = [wire.Observation(row=row, y=float(y[row])) for row in (3, 14, 15, 9, 26, 53)]
+    told = made(observations=past, initial_rows=0).next()
+    shown = made(initial_rows=0)
+    assert shown.next() != told
+    shown = made(initial_rows=0)
+    for one in past:
+        shown._learn(one.row, one.y, None)
+    assert shown.next() == told
+    assert told[0].mean == pytest.approx(dense([o.row for o in past], y, candidates())[0][told[0].row])
+
+
+def test_the_noise_of_a_past_observation_counts():
+    trusted, noisy = (
+        made(observations=[wire.Observation(row=3, y=9.0, noise_variance=v)], initial_rows=0).best("asked")
+        for v in (None, 18.0)
+    )
+    assert trusted.mean == pytest.approx(0.5 + 8.5 * 2 / (2 + 0.01))
+    assert noisy.mean == pytest.approx(0.5 + 8.5 * 2 / (2 + 18))
+
+
+def test_a_row_outside_the_release_is_refused_by_its_place():
+    with pytest.raises(Invalid, match="past observation 2"):
+        made(observations=[wire.Observation(row=0, y=0.0), wire.Observation(row=N, y=0.0)])
+
+
+# --- recommendations --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+@pytest.mark.parametrize("over", ["asked", "all"])
+def test_the_recommended_row_has_the_best_posterior_mean(direction, over):
+    sign, z = 1 if direction == "maximize" else -1, candidates()
+    y, run = sign * outcome_of(z), made(direction=direction, iterations=12, initial_rows=3)
+    rows = flat(played(run, y))
+    mean, sd = dense(rows, y, z, sign)
+    wanted = max(set(rows) if over == "asked" else range(N), key=lambda row: mean[row])
+    told = recommended(run, over)
+    assert (told.row, told.over, told.by, told.outcomes) == (wanted, over, "posterior", 15)
+    assert told.mean == pytest.approx(sign * mean[wanted])
+    assert told.sd == pytest.approx(sd[wanted], rel=1e-6)
+    low, high = told.interval
+    assert (high + low) / 2 == pytest.approx(told.mean)
+    assert (high - low) / 2 == pytest.approx(1.959964 * told.sd)
+
+
+def test_an_algorithm_over_few_arms_recommends_by_its_own_estimate():
+    y = outcome_of(candidates())
+    run = made("igp_ucb", iterations=30)
+    rows = flat(played(run, y))
+    told = recommended(run, "asked")
+    assert told.by == "estimate"
+    mean = run._algorithm.posterior.mean + run._algorithm.stage.offset
+    assert (told.row, told.mean) == (max(set(rows), key=lambda row: mean[row]), pytest.approx(mean[told.row]))
+    assert recommended(run, "all").row == int(mean.argmax())
+
+
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_random_recommends_the_best_mean_of_what_was_observed(direction):
+    sign = 1 if direction == "maximize" else -1
+    past = [wire.Observation(row=7, y=9.0 * sign), wire.Observation(row=7, y=1.0 * sign)]
+    run = made("random", observations=[*past, wire.Observation(row=8, y=6.0 * sign)], direction=direction)
+    told = recommended(run, "asked")
+    assert (told.row, told.mean, told.sd, told.interval, told.by) == (8, 6.0 * sign, None, None, "observed")
+    assert recommended(run, "all") is None
+    assert recommended(made("random"), "asked") is None
+
+
+@pytest.mark.parametrize("options", [{"fit": {}, "initial_rows": 0}, {"initial_design": "maximin", "initial_rows": 10}])
+def test_what_takes_long_can_be_left_between_its_parts(options):
+    """A run's worker tells that it goes on, and is told to stop: also before the first choice."""
+    ticks = 0
+
+    def tick():
+        nonlocal ticks
+        ticks += 1
+
+    past = [wire.Observation(row=row, y=float(row % 7)) for row in range(8)]
+    settings = spec("gp_ucb", **options)
+    choosing = Choosing(settings, study(), candidates(), past, tick=tick)
+    begun = ticks
+    assert begun >= len(past)
+    choosing.next()
+    assert ticks > begun or "fit" not in options
+
+    def stop():
+        if ticks > begun // 2:
+            raise KeyboardInterrupt
+        tick()
+
+    ticks = 0
+    with pytest.raises(KeyboardInterrupt):
+        Choosing(settings, study(), candidates(), past, tick=stop).next()
+
+
+# --- declines ---------------------------------------------------------------------------------------
+
+MOMA = {"name": "moma", "plays": 4, **HEAVY}
+ALL = [*FREE, {"name": "ata", **HEAVY}, {"name": "tgp", **HEAVY}, MOMA]
+
+
+def _name(algorithm):
+    return algorithm if isinstance(algorithm, str) else algorithm["name"]
+
+
+@pytest.mark.parametrize("algorithm", ALL, ids=_name)
+def test_a_declined_row_is_a_trial_of_which_nothing_is_learnt_and_is_not_asked_again(algorithm):
+    """Every third trial is declined, also in the initial design."""
+    y, run = outcome_of(candidates()), made(algorithm, iterations=30, initial_rows=5)
+    declined, answered, count = set(), set(), 0
+    while proposals := run.next():
+        (proposal,) = proposals
+        assert proposal.row not in declined
+        count += 1
+        if count % 3 == 0:
+            before = None if run.learner is None else run.learner.moments(np.arange(N))
+            run.decline(proposal.row)
+            declined.add(proposal.row)
+            if before is not None and not run.few_arms:  # few arms: weights count rewards alone, checked below
+                assert np.array_equal(run.learner.moments(np.arange(N)), before)
+        else:
+            run.observe(proposal.row, float(y[proposal.row]))
+            answered.add(proposal.row)
+    assert (count, run.ended_because, run.outcomes) == (35, "budget", 35 - 11)
+    assert recommended(run, "asked").row in answered
+
+
+@pytest.mark.parametrize("algorithm", [a for a in ALL if a not in ("random", MOMA)], ids=_name)
+def test_what_is_believed_after_declines_is_what_is_believed_of_the_answers_alone(algorithm):
+    y, rows = outcome_of(candidates()), [3, 9, 3, 17, 40, 9]
+    with_declines, without = made(algorithm, initial_rows=0), made(algorithm, initial_rows=0)
+    for place, row in enumerate(rows):
+        with_declines.decline(50 + place)
+        for run in (with_declines, without):
+            run.observe(row, float(y[row]))
+    every = np.arange(N)
+    assert np.array_equal(with_declines.learner.moments(every), without.learner.moments(every))
+    assert (with_declines.seen, without.seen) == (12, 6)
+
+
+@pytest.mark.parametrize("repeats", ["never", "after_all", "algorithm"])
+@pytest.mark.parametrize("algorithm", ["gp_bucb", "random"])
+def test_a_run_whose_rows_are_all_declined_is_exhausted(algorithm, repeats):
+    run = made(algorithm, repeats=repeats, iterations=10 * N, initial_rows=4, batch_size=4 if repeats == "never" else 1)
+    asked = []
+    while proposals := run.next():
+        for proposal in proposals:
+            asked.append(proposal.row)
+            run.decline(proposal.row)
+    assert sorted(asked) == list(range(N))
+    assert (run.ended_because, recommended(run, "asked")) == ("exhausted", None)
+
+
+@pytest.mark.parametrize("algorithm", ["gp_ucb", "random"])
+def test_rows_that_come_again_after_all_leave_out_the_declined(algorithm):
+    run, asked = made(algorithm, repeats="after_all", iterations=3 * N, initial_rows=0), []
+    while proposals := run.next():
+        row = proposals[0].row
+        asked.append(row)
+        run.decline(row) if row % 4 == 0 else run.observe(row, 1.0)
+    assert sorted(asked[:N]) == list(range(N))
+    assert not [row for row in asked[N:] if row % 4 == 0]
+    assert len(asked) == 3 * N
+
+
+def test_a_decline_leaves_the_rest_of_an_epoch_and_what_was_rewarded_in_it():
+    """Against the same run without that epoch: equal estimates, and the arm is played no more."""
+    y = outcome_of(candidates())
+    cut, whole = (made(MOMA, initial_rows=2, iterations=40) for _ in range(2))
+    for run in (cut, whole):
+        for proposal in [run.next()[0], run.next()[0]]:
+            run.observe(proposal.row, float(y[proposal.row]))
+        for _ in range(4):
+            (proposal,) = run.next()
+            run.observe(proposal.row, float(y[proposal.row]))
+    (begun,) = cut.next()
+    cut.observe(begun.row, 100.0)
+    assert cut.next()[0].row == begun.row  # an epoch goes on with its arm
+    cut.decline(begun.row)
+    every = np.arange(N)
+    assert np.array_equal(cut.learner.moments(every), whole.learner.moments(every))
+    rows = []
+    while proposals := cut.next():
+        rows.append(proposals[0].row)
+        cut.observe(rows[-1], float(y[rows[-1]]))
+    assert begun.row not in rows
+    assert [len(set(rows[k : k + 4])) for k in range(0, len(rows) - 4, 4)] == [1] * (len(rows) // 4)
+    assert len(rows) == 42 - 2 - 4 - 2
+
+
+def test_an_epoch_of_which_the_declined_play_is_answered_late_goes_on_or_stays_left():
+    arm, other = 7, 8
+    goes_on, left, fresh = (made(MOMA, initial_rows=0, iterations=40) for _ in range(3))
+    for run in (goes_on, left):
+        run.observe(arm, 1.0)
+        run.observe(arm, 2.0)  # declined at first
+    assert goes_on.next()[0].row == arm
+    for run in (left, fresh):  # another epoch had begun before the answer came
+        for _ in range(4):
+            run.observe(other, 0.5)
+    every = np.arange(N)
+    assert np.array_equal(left.learner.moments(every), fresh.learner.moments(every))
+
+
+def test_a_fit_counts_answers_and_not_declines():
+    y, rows = outcome_of(candidates()), list(range(0, 40, 2))
+    fits = []
+    for declines in (0, 7):
+        run = made(initial_rows=0, fit={"every": 5})
+        for row in rows[:declines]:
+            run.decline(row + 1)
+        for row in rows:
+            run.observe(row, float(y[row]))
+        run.next()
+        fits.append(run.fitted.model_dump(exclude={"log_likelihood"}))
+    assert fits[0] == fits[1]
+    assert fits[0]["answers"] == 20

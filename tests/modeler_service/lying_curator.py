@@ -1,0 +1,232 @@
+"""A curator that tells what a test wants it to: on a real socket, with a key and a shared log of its own."""
+
+import base64
+import io
+import json
+import math
+import secrets
+import threading
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+
+from blindopt.audit import merkle_log
+from blindopt.audit.checkpoints import Checkpoint, Signer, Verifier
+from blindopt.audit.merkle_log import Exchange, Head
+
+Headers = dict[str, str]
+
+
+def note_of(signer: Signer, origin: str, size: int, root: str) -> str:
+    return signer.sign(Checkpoint(origin, Head(size, root)))
+
+
+def receipt(position: object, note: str) -> str:
+    """As it travels."""
+    return f"{position} {base64.b64encode(note.encode()).decode()}"
+
+
+class Curator:
+    """Honest as it stands; a test lies by replacing ``receipt_of``, ``checkpoint``, ``entries`` or ``on_query``.
+
+    ``study`` is the reply of a real curator, of which what names the parties is replaced.
+    """
+
+    def __init__(self, study: dict[str, Any], key: bytes | None = None) -> None:
+        self.signer = Signer.of("curator", key or secrets.token_bytes(32))
+        self.grant, self.study_id = f"grt_{secrets.token_hex(8)}", f"std_{secrets.token_hex(8)}"
+        file = io.BytesIO()
+        # The same distances, and so the same choices, every time; moved, so that nobody has fetched this file before.
+        np.save(file, np.random.default_rng(7).normal(size=(40, 2)) + math.ldexp(secrets.randbits(53), -53))
+        self.candidates = file.getvalue()
+        self.study = study | {
+            "id": self.study_id,
+            "grant_id": self.grant,
+            "log_key": self.signer.verifier.vkey,
+            "n": 40,
+            "r": 2,
+            "release_sha256": merkle_log.sha256(self.candidates),
+        }
+        self.bodies: list[bytes] = []
+        self.replies: dict[str, bytes] = {}
+        self.countersignatures: list[tuple[str, str]] = []
+        self.asked = 0
+        self.receipt_of: Callable[[int], str | None] = lambda position: receipt(position, self.note(position + 1))
+        self.checkpoint: Callable[[], str] = lambda: self.note(len(self.bodies))
+        self.entries: Callable[[int], list[bytes]] = lambda after: self.bodies[after + 1 :]
+        self.after: Callable[[str, str], None] = lambda method, path: None
+        """Once an exchange is in its log; ConnectionAbortedError loses the reply on the way."""
+        self.on_query: Callable[[int], None] = lambda number: None
+        self.lose: set[int] = set()
+        """Queries, counted from 1, whose reply is lost on the way."""
+        self._lock = threading.Lock()
+        self._server: ThreadingHTTPServer | None = None
+
+    # --- what it signs ----------------------------------------------------------------------------
+
+    def peaks(self, bodies: list[bytes]) -> list[bytes]:
+        peaks: list[bytes] = []
+        for place, body in enumerate(bodies):
+            peaks = merkle_log.grow(peaks, place, merkle_log.leaf_hash(body))
+        return peaks
+
+    def root(self, bodies: list[bytes]) -> str:
+        return merkle_log.root(self.peaks(bodies)).hex()
+
+    def note(self, size: int, *, grant: str | None = None, bodies: list[bytes] | None = None) -> str:
+        """A checkpoint of its log, or of another, up to ``size``."""
+        told = (self.bodies if bodies is None else bodies)[:size]
+        return note_of(self.signer, f"{self.signer.name}/{grant or self.grant}", size, self.root(told))
+
+    def tell(self, **changes: Any) -> bytes:
+        """Add an exchange that no one had to its log."""
+        told: dict[str, Any] = {
+            "study_id": self.study_id,
+            "grant_id": self.grant,
+            "position": len(self.bodies),
+            "request_id": secrets.token_hex(16),
+            "method": "GET",
+            "path": f"/v1/studies/{self.study_id}",
+            "idempotency_key": None,
+            "request_sha256": merkle_log.sha256(b""),
+            "status": 200,
+            "reply_sha256": merkle_log.sha256(b"x"),
+        }
+        body = changes.pop("body", None)
+        self.bodies.append(body or Exchange(**{**told, **changes}).body)
+        return self.bodies[-1]
+
+    def witnessed(self) -> list[Head]:
+        """What the modeler countersigned; each signature is checked."""
+        return [Verifier.parse(key).countersigned(note)[0].head for note, key in self.countersignatures]
+
+    # --- what it answers --------------------------------------------------------------------------
+
+    def _reply(self, request: "_Request") -> tuple[int, bytes, Headers]:
+        path, _, query = request.path.partition("?")
+        match request.command, path.removeprefix("/v1"):
+            case "GET", "/audit/checkpoint":
+                note = self.checkpoint()
+                told = {"size": len(self.bodies), "root": self.root(self.bodies), "note": note}
+                return 200, json.dumps(told).encode(), {}
+            case "GET", "/audit/entries":
+                after = int(query.partition("page_token=")[2] or -1)
+                entries = [
+                    {"seq": after + 1 + i, "body": body.decode(), "leaf": "0" * 64, "peaks": "0" * 64}
+                    for i, body in enumerate(self.entries(after))
+                ]
+                return 200, json.dumps({"entries": entries, "next_page_token": None}).encode(), {}
+            case "POST", "/audit/countersignatures":
+                told = json.loads(request.body)
+                self.countersignatures.append((told["note"], told["key"]))
+                size = len(self.bodies)
+                return 201, json.dumps({"grant_id": self.grant, "size": size, "time": 1}).encode(), {}
+        return self._shared(request, path)
+
+    def _shared(self, request: "_Request", path: str) -> tuple[int, bytes, Headers]:
+        status, reply, headers = self._exchange(request, path)
+        if (request.command, status) == ("GET", 202):  # tells nothing: in neither log
+            return status, reply, headers
+        key, told, place = request.headers["Idempotency-Key"], merkle_log.sha256(reply), len(self.bodies)
+        self.bodies.append(
+            Exchange(
+                study_id=self.study_id,
+                grant_id=self.grant,
+                position=place,
+                request_id=request.headers["X-Request-ID"],
+                method=request.command,
+                path=path,
+                idempotency_key=key,
+                request_sha256=merkle_log.sha256(request.body),
+                status=status,
+                reply_sha256=told,
+                replayed="Idempotency-Replayed" in headers,
+            ).body
+        )
+        self.after(request.command, path)
+        if path.endswith("/queries"):
+            self.asked += 1
+            self.on_query(self.asked)
+            if self.asked in self.lose:
+                raise ConnectionAbortedError
+        if (header := self.receipt_of(place)) is not None:
+            headers["Blindopt-Receipt"] = header
+        return status, reply, headers
+
+    def _exchange(self, request: "_Request", path: str) -> tuple[int, bytes, Headers]:
+        key, headers = request.headers["Idempotency-Key"], {}
+        if path.endswith("/candidates"):
+            return 200, self.candidates, {"ETag": f'"sha256-{merkle_log.sha256(self.candidates)}"'}
+        if not path.endswith("/queries"):
+            return 200, json.dumps(self.study).encode(), {}
+        if key in self.replies:
+            headers["Idempotency-Replayed"] = "true"
+        else:
+            self.replies[key] = self._answer(json.loads(request.body)["rows"][0]["row"])
+        return 201, self.replies[key], headers
+
+    def _answer(self, row: int) -> bytes:
+        answer = {"row": row, "play": 1, "y": float(row % 7), "passport": {"measurement_variance": 0.0}}
+        told = {
+            "id": f"qry_{secrets.token_hex(8)}",
+            "study_id": self.study_id,
+            "state": "answered",
+            "created_at": "2026-11-21T00:00:00Z",
+            "answers": [answer],
+            "salt": secrets.token_hex(16),
+        }
+        return json.dumps(told).encode()
+
+    # --- on a socket ------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        assert self._server is not None
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> "Curator":
+        curator = self
+
+        class Bound(_Request):
+            def answer(self) -> tuple[int, bytes, Headers]:
+                with curator._lock:
+                    return curator._reply(self)
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Bound)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        assert self._server is not None
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Request(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    body = b""
+
+    def answer(self) -> tuple[int, bytes, Headers]:
+        raise NotImplementedError
+
+    def do_GET(self) -> None:
+        self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        try:
+            status, reply, headers = self.answer()
+        except ConnectionAbortedError:
+            self.close_connection = True
+            return
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(reply)))
+        self.end_headers()
+        self.wfile.write(reply)
+
+    do_POST = do_GET  # noqa: N815
+
+    def log_message(self, *args: object) -> None:
+        pass

@@ -1,0 +1,524 @@
+"""Runs that are paused, resumed, stopped, that wait for their curator, and whose worker is stuck."""
+
+import secrets
+import socket
+import threading
+import time
+from contextlib import closing, suppress
+
+import pytest
+
+from blindopt import wire
+from blindopt.client import OwnerClient, VendorClient
+from blindopt.errors import Remote
+from modeler_service import store
+from modeler_service.app import build
+from modeler_service.runs import scheduler
+from modeler_service.settings import Settings
+from service_kit.context.desk import Asked
+from service_kit.store.database import Database
+
+LENGTH = 70
+SPEC = wire.RunCreate(curator_url="http://127.0.0.1:9", study_id="std_0123456789abcdef", token="t")
+
+
+@pytest.fixture(scope="module")
+def own_curator(make_service, tmp_path_factory):
+    """A curator that these tests kill."""
+    return make_service("curator", tmp_path_factory.mktemp("pause")).start()
+
+
+@pytest.fixture(scope="module")
+def quick(make_service, tmp_path_factory):
+    """A modeler that is quick to give up, to wait, and to take a run from its worker; two workers."""
+    settings = {
+        "retry_attempts": "2",
+        "retry_seconds_max": "0.2",
+        "wait_seconds_first": "0.2",
+        "wait_seconds_max": "0.4",
+        "lease_seconds": "1.5",
+        "curator_timeout_seconds": "60",
+        "concurrent_runs": "2",
+    }
+    return make_service("modeler", tmp_path_factory.mktemp("pause"), **settings).start()
+
+
+@pytest.fixture
+def vendor(quick):
+    if quick.process.poll() is not None:
+        quick.start()
+    with VendorClient(quick.url, quick.token) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def exact(own_curator, small, open_study):
+    """A study without noise: which rows a run asks depends on its seed and the answers alone."""
+    with OwnerClient(own_curator.url, own_curator.token) as owner:
+        return open_study(owner, owner.register("small", small.csv, public=True))
+
+
+@pytest.fixture
+def start(own_curator, exact, vendor, run_of):
+    """Starts a run of LENGTH trials."""
+    if own_curator.process.poll() is not None:
+        own_curator.start()
+
+    def one(url=own_curator.url, seed=3, opened=exact):
+        return vendor.start(run_of(url, opened, iterations=LENGTH, initial_rows=0, seed=seed)).id
+
+    return one
+
+
+@pytest.fixture(scope="module")
+def undisturbed(quick, own_curator, exact, run_of):
+    """The rows of a run that nobody disturbs."""
+    with VendorClient(quick.url, quick.token) as client:
+        run = client.start(run_of(own_curator.url, exact, iterations=LENGTH, initial_rows=0, seed=3))
+        assert client.wait(run.id, timeout_s=60).state == "completed"
+        return [trial.row for trial in client.export(run.id).trials]
+
+
+class Silent:
+    """A curator that takes every connection and sends a byte of a header now and then, for ever."""
+
+    def __init__(self):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.held = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        with suppress(OSError):
+            while True:
+                connection, _ = self.listener.accept()
+                self.held.append(connection)
+                threading.Thread(target=self._drip, args=(connection,), daemon=True).start()
+
+    def _drip(self, connection):
+        with suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+            while True:
+                connection.sendall(b"x")
+                time.sleep(0.1)
+
+    def close(self):
+        for end in (self.listener, *self.held):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+
+@pytest.fixture
+def silent():
+    with closing(Silent()) as curator:
+        yield curator
+
+
+def rows_of(vendor, run_id):
+    return [trial.row for trial in vendor.export(run_id).trials]
+
+
+def finished(vendor, run_id):
+    run = vendor.wait(run_id, timeout_s=60)
+    assert (run.state, run.ended_because, run.trials, run.problem) == ("completed", "budget", LENGTH, None)
+    return rows_of(vendor, run_id)
+
+
+# --- pause, resume, stop --------------------------------------------------------------------------------------
+
+
+def test_a_paused_run_halts_and_a_resumed_one_asks_the_rows_of_one_that_was_let_alone(
+    start, vendor, until, undisturbed, own_curator
+):
+    run = start()
+    for moment in (10, 40):
+        until(lambda at=moment: vendor.run(run).trials >= at)
+        vendor.pause(run)
+        paused = until(lambda: (view := vendor.run(run)).state == "paused" and view)
+        assert moment <= paused.trials < LENGTH
+        assert (paused.ended_at, paused.ended_because, paused.waits_until) == (None, None, None)
+        asked = own_curator.rows("SELECT count(*) FROM queries WHERE idempotency_key LIKE ?", f"{run}:%")[0][0]
+        assert asked == paused.trials == vendor.run(run).trials  # nothing is asked meanwhile
+        assert vendor.resume(run).state in ("queued", "running")
+    assert finished(vendor, run) == undisturbed
+
+
+def test_pausing_and_resuming_twice_changes_nothing(start, vendor, until, undisturbed):
+    run = start()
+    until(lambda: vendor.run(run).trials >= 5)
+    for _ in range(2):
+        vendor.pause(run)
+    until(lambda: vendor.run(run).state == "paused")
+    assert vendor.pause(run).state == "paused"
+    for _ in range(3):
+        vendor.resume(run)
+    assert finished(vendor, run) == undisturbed
+
+
+def test_a_pause_that_is_taken_back_at_once_does_not_lose_the_run(start, vendor, undisturbed):
+    """Whichever comes first, the halt or the resumption."""
+    run = start()
+    for _ in range(25):
+        if vendor.run(run).ended_at is not None:
+            break
+        vendor.pause(run)
+        vendor.resume(run)
+    assert finished(vendor, run) == undisturbed
+
+
+def test_a_run_is_stopped_from_every_state_and_then_stays_so(start, vendor, until, silent):
+    running, paused = start(), start(seed=4)
+    until(lambda: vendor.run(paused).trials >= 3)
+    vendor.pause(paused)
+    until(lambda: vendor.run(paused).state == "paused")
+    vendor.stop(running)
+    assert until(lambda: (view := vendor.run(running)).ended_at and view).state == "stopped"
+    # Both workers are kept busy by a curator that does not answer, so that a third run waits in the queue.
+    stuck = [start(silent.url, seed=n) for n in (1, 2)]
+    queued = start(seed=5)
+    for run in (queued, paused, running):
+        assert vendor.stop(run).state == "stopped"
+        assert vendor.run(run).ended_because == "stopped"
+        for again in (vendor.resume, vendor.pause):
+            with pytest.raises(Remote) as refused:
+                again(run)
+            assert refused.value.remote_code == "state_conflict"
+        assert vendor.stop(run).state == "stopped"
+    assert vendor.run(queued).trials == 0
+    assert vendor.run(paused).trials >= 3
+    for run in stuck:  # a request that cannot be called back: the lease ends it
+        with suppress(Remote):
+            vendor.stop(run)
+        until(lambda run=run: vendor.run(run).ended_at)
+
+
+def test_a_run_that_is_paused_in_the_queue_is_not_begun(start, vendor, until, silent, undisturbed):
+    stuck = [start(silent.url, seed=n) for n in (1, 2)]
+    run = start()
+    assert vendor.pause(run).state == "paused"
+    for other in stuck:
+        until(lambda other=other: vendor.run(other).ended_at)  # first contact failed: the workers are free
+    assert finished(vendor, start()) == undisturbed
+    assert (vendor.run(run).state, vendor.run(run).trials, vendor.run(run).started_at) == ("paused", 0, None)
+    vendor.resume(run)
+    assert finished(vendor, run) == undisturbed
+
+
+# --- waiting --------------------------------------------------------------------------------------------------
+
+
+def test_a_run_whose_curator_is_gone_waits_and_goes_on_by_itself(start, vendor, until, undisturbed, own_curator):
+    run = start()
+    until(lambda: vendor.run(run).trials >= 10)
+    own_curator.kill()
+    waiting = until(lambda: (view := vendor.run(run)).state == "waiting" and view)
+    assert waiting.problem.code == "unreachable"
+    assert waiting.waits_until is not None
+    assert waiting.ended_at is None
+    assert 10 <= waiting.trials < LENGTH
+    own_curator.start()
+    assert finished(vendor, run) == undisturbed
+
+
+def test_a_run_that_waits_can_be_paused_resumed_and_stopped(start, vendor, until, own_curator):
+    paused, stopped = start(), start(seed=4)
+    until(lambda: min(vendor.run(paused).trials, vendor.run(stopped).trials) >= 5)
+    own_curator.kill()
+    until(lambda: {vendor.run(run).state for run in (paused, stopped)} == {"waiting"})
+    vendor.pause(paused)
+    vendor.stop(stopped)
+    until(lambda: (vendor.run(paused).state, vendor.run(stopped).state) == ("paused", "stopped"))
+    own_curator.start()
+    assert vendor.run(paused).waits_until is None
+    vendor.resume(paused)
+    finished(vendor, paused)
+    assert vendor.run(stopped).state == "stopped"
+
+
+def test_a_run_that_nobody_answers_at_the_first_contact_fails(start, vendor):
+    run = vendor.wait(start("http://127.0.0.1:9"), timeout_s=60)
+    assert (run.state, run.ended_because, run.problem.code, run.trials) == ("failed", "failed", "unreachable", 0)
+
+
+def test_a_run_that_waited_longer_than_it_may_fails(make_service, tmp_path, open_study, small, run_of, until):
+    curator = make_service("curator", tmp_path).start()
+    limits = {"wait_hours": "0.0003", "wait_seconds_first": "0.2", "wait_seconds_max": "0.2", "retry_attempts": "1"}
+    modeler = make_service("modeler", tmp_path, **limits).start()
+    with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as client:
+        opened = open_study(owner, owner.register("small", small.csv, public=True))
+        run = client.start(run_of(curator.url, opened, iterations=300)).id
+        until(lambda: client.run(run).trials >= 3)
+        curator.kill()
+        until(lambda: client.run(run).state == "waiting")
+        ended = client.wait(run, timeout_s=60)
+    assert (ended.state, ended.ended_because, ended.problem.code) == ("failed", "failed", "unreachable")
+    assert ended.trials >= 3
+    modeler.stop()
+
+
+# --- stuck workers --------------------------------------------------------------------------------------------
+
+
+def test_a_curator_that_never_finishes_its_answer_costs_its_run_its_worker_and_no_other_run(
+    start, vendor, until, silent, undisturbed, bad_network, own_curator, quick
+):
+    """Each byte is in time for the socket's timeout; only the lease ends it. There are two workers."""
+    stuck = [start(silent.url, seed=n) for n in range(4)]
+    assert finished(vendor, start()) == undisturbed
+    for run in stuck:
+        ended = until(lambda run=run: (view := vendor.run(run)).ended_at and view)
+        assert (ended.state, ended.problem.code, ended.problem.detail) == ("failed", "unreachable", scheduler.STUCK)
+    # What was stuck writes no more, though its connection still lives.
+    before = [vendor.run(run) for run in stuck]
+    silent.close()
+    assert finished(vendor, start()) == undisturbed
+    assert [vendor.run(run) for run in stuck] == before
+
+
+def test_a_run_whose_curator_falls_silent_in_the_middle_waits_and_goes_on(
+    start, vendor, until, undisturbed, own_curator
+):
+    relay = Relay(own_curator.port)
+    with closing(relay):
+        run = start(relay.url)
+        until(lambda: vendor.run(run).trials >= 10)
+        relay.silent = True
+        waiting = until(lambda: (view := vendor.run(run)).state == "waiting" and view)
+        assert waiting.problem.detail == scheduler.STUCK
+        relay.silent = False
+        assert finished(vendor, run) == undisturbed
+
+
+class Relay:
+    """Passes bytes on; while ``silent`` it takes connections and sends a byte of a header now and then."""
+
+    def __init__(self, port):
+        self.port, self.silent = port, False
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.ends = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self):
+        with suppress(OSError):
+            while True:
+                client, _ = self.listener.accept()
+                server = socket.create_connection(("127.0.0.1", self.port))
+                self.ends += [client, server]
+                threading.Thread(target=self._carry, args=(client, server, False), daemon=True).start()
+                threading.Thread(target=self._carry, args=(server, client, True), daemon=True).start()
+
+    def _carry(self, source, target, back):
+        with suppress(OSError):
+            while data := source.recv(65_536):
+                if not (self.silent and back):
+                    target.sendall(data)
+                    continue
+                target.sendall(b"HTTP/1.1 200 OK\r\nX-Slow: ")
+                while self.silent:
+                    target.sendall(b"x")
+                    time.sleep(0.05)
+                target.shutdown(socket.SHUT_RDWR)
+                return
+
+    def close(self):
+        for end in (self.listener, *self.ends):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+            end.close()
+
+
+# --- restarts -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["kill", "stop"])
+def test_a_restart_leaves_each_run_in_its_state(how, start, vendor, until, undisturbed, own_curator, quick):
+    paused, stopped, waiting = start(), start(seed=4), start(seed=5)
+    until(lambda: min(vendor.run(run).trials for run in (paused, stopped)) >= 3)
+    vendor.pause(paused)
+    vendor.stop(stopped)
+    until(lambda: (vendor.run(paused).state, vendor.run(stopped).state) == ("paused", "stopped"))
+    until(lambda: vendor.run(waiting).trials >= 3)
+    own_curator.kill()
+    until(lambda: vendor.run(waiting).state == "waiting")
+    getattr(quick, how)()
+    quick.start()
+    assert [vendor.run(run).state for run in (paused, stopped)] == ["paused", "stopped"]
+    assert vendor.run(waiting).state in ("waiting", "queued", "running")
+    own_curator.start()
+    assert len(finished(vendor, waiting)) == LENGTH
+    assert [vendor.run(run).state for run in (paused, stopped)] == ["paused", "stopped"]
+    vendor.resume(paused)
+    assert finished(vendor, paused) == undisturbed
+
+
+def test_queued_and_running_runs_go_on_after_a_kill(start, vendor, until, undisturbed, quick):
+    started = [start() for _ in range(4)]  # two workers: two are queued
+    until(lambda: vendor.run(started[0]).trials >= 5)
+    quick.kill()
+    quick.start()
+    for run in started:
+        assert finished(vendor, run) == undisturbed
+
+
+# --- moments that are hard to meet: in one process, with a worker whose work is a stand-in ---------------------
+
+
+@pytest.fixture
+def modeler(tmp_path):
+    app = build(Settings(data_dir=tmp_path / "data", concurrent_runs=3))
+    app.state.modeler.work()
+    yield app.state.modeler
+    app.state.modeler.close()
+    app.state.desk.database.close()
+
+
+class Work:
+    """Works until it is told to halt; with ``done`` it completes."""
+
+    def __init__(self):
+        self.begun, self.done, self.at_once = 0, threading.Event(), 0
+
+    def of(self, run):
+        self.begun += 1
+        self.at_once += 1
+        try:
+            while not self.done.wait(0.005):
+                run._signal.check()
+            return {"state": "completed", "ended_because": "budget"}
+        finally:
+            self.at_once -= 1
+
+
+@pytest.fixture
+def work(monkeypatch):
+    stand_in = Work()
+    monkeypatch.setattr(scheduler.Run, "work", lambda run: stand_in.of(run))
+    return stand_in
+
+
+@pytest.fixture
+def ask(modeler):
+    """Does something to a run, as a route would."""
+    vendor = modeler.desk.issue("vendor", "v", days=1)[1]
+
+    def one(what, *rest):
+        asked = Asked(vendor, secrets.token_hex(16), "POST", "/x", secrets.token_hex(16), "0" * 64)
+        return wire.RunView.model_validate_json(getattr(modeler, what)(asked, *rest).body)
+
+    return one
+
+
+def after_end(monkeypatch, act):
+    """Call ``act`` once, right after a worker has stored how it left a run."""
+    end, left = scheduler.Runs._end, [act]
+
+    def ended(self, *args):
+        end(self, *args)
+        if left:
+            left.pop()()
+
+    monkeypatch.setattr(scheduler.Runs, "_end", ended)
+
+
+def test_a_run_with_another_token_is_taken_up_again(modeler, work, ask, until, monkeypatch):
+    """Other workers are idle: one of them may look at the run before its own has let it go."""
+    take, taken = scheduler.Runs._take, []
+
+    def counted(*args):
+        found = take(*args)
+        taken.append(found)
+        return found
+
+    monkeypatch.setattr(scheduler.Runs, "_take", counted)
+
+    def wait_for_another():
+        with suppress(AssertionError):
+            until(lambda: len(taken) > 1, within=0.5)
+
+    after_end(monkeypatch, wait_for_another)
+    run = ask("start", SPEC).id
+    until(lambda: work.begun == 1)
+    ask("replace_token", run, wire.TokenReplacement(token="another"))
+    until(lambda: work.begun >= 2)
+    work.done.set()
+    assert until(lambda: modeler.run(run).ended_at and modeler.run(run)).state == "completed"
+
+
+def test_a_run_that_is_resumed_at_the_moment_it_is_paused_goes_on(modeler, work, ask, until, monkeypatch):
+    def resume():
+        assert modeler.run(run).state == "paused"
+        ask("resume", run)
+        until(modeler._runs._queue.empty)
+
+    after_end(monkeypatch, resume)
+    run = ask("start", SPEC).id
+    until(lambda: work.begun == 1)
+    ask("pause", run)
+    until(lambda: work.begun >= 2)
+    work.done.set()
+    assert until(lambda: modeler.run(run).ended_at and modeler.run(run)).state == "completed"
+
+
+@pytest.mark.parametrize(("what", "state"), [("pause", "paused"), ("stop", "stopped")])
+def test_a_run_that_is_told_to_halt_at_the_moment_it_is_taken_halts(
+    modeler, work, ask, until, monkeypatch, what, state
+):
+    write, here, told = Database.write, threading.get_ident(), []
+
+    def told_just_after(database, act):
+        """The first write of the run's own thread says that it is running."""
+        result = write(database, act)
+        if threading.get_ident() != here and not told:
+            with modeler.desk.database.read() as db:
+                told.append(store.run_page(db, after=0, limit=1)[0].id)
+            ask(what, told[0])
+        return result
+
+    monkeypatch.setattr(Database, "write", told_just_after)
+    run = ask("start", SPEC).id
+    until(lambda: modeler.run(run).state == state)
+    until(lambda: work.at_once == 0)
+
+
+def test_a_run_that_is_in_the_queue_twice_is_worked_on_once(modeler, work, ask, until):
+    run = ask("start", SPEC).id
+    until(lambda: work.begun == 1)
+    for _ in range(20):
+        modeler._runs.submit(run)
+    until(modeler._runs._queue.empty)
+    assert (work.begun, work.at_once) == (1, 1)
+    ask("pause", run)
+    until(lambda: modeler.run(run).state == "paused")
+    for _ in range(20):
+        modeler._runs.submit(run)
+    until(modeler._runs._queue.empty)
+    assert (work.begun, modeler.run(run).state) == (1, "paused")
+
+
+def test_a_run_whose_end_could_not_be_stored_is_taken_up_when_it_can(tmp_path, work, until, monkeypatch):
+    """A full disk must not leave a run that says it is running and has no worker."""
+    from blindopt.errors import AuditUnavailable
+
+    settings = Settings(data_dir=tmp_path / "data", concurrent_runs=1, wait_seconds_first=0.2)
+    modeler = build(settings).state.modeler
+    modeler.work()
+    try:
+        vendor = modeler.desk.issue("vendor", "v", days=1)[1]
+        end, left = scheduler.Runs._end, [1, 2]
+
+        def full(self, *args):
+            if left:
+                left.pop()
+                raise AuditUnavailable("the disk is full")
+            end(self, *args)
+
+        monkeypatch.setattr(scheduler.Runs, "_end", full)
+        work.done.set()
+        asked = Asked(vendor, secrets.token_hex(16), "POST", "/x", secrets.token_hex(16), "0" * 64)
+        run = wire.RunView.model_validate_json(modeler.start(asked, SPEC).body).id
+        assert until(lambda: modeler.run(run).ended_at and modeler.run(run)).state == "completed"
+    finally:
+        modeler.close()
+        modeler.desk.database.close()

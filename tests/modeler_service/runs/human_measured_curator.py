@@ -1,0 +1,106 @@
+"""A curator whose people answer when a test lets them: queries are pending, answers are corrected."""
+
+import json
+import re
+import secrets
+from typing import Any
+from urllib.parse import parse_qs
+
+from tests.modeler_service.lying_curator import Curator, Headers, _Request
+
+AT = "2026-11-21T00:00:00Z"
+
+
+class Patient(Curator):
+    """Honest. ``measure`` tells what is measured of a row at once; None: it waits for ``answer``."""
+
+    def __init__(self, study: dict[str, Any], **chosen: Any) -> None:
+        super().__init__(study | {"measurement_source": "inbox"}, **chosen)
+        self.rows: dict[str, list[int]] = {}
+        """Of each query, in the order in which they were asked."""
+        self.versions: dict[str, list[bytes]] = {}
+        self.revised: list[tuple[str, int]] = []
+        self.measure: Any = None
+        self.looks = self.studies = 0
+        self.refuses: tuple[int, str] | None = None
+        """Status and code with which it refuses everything."""
+        self.seqs: list[int] | None = None
+        self.page = 1_000
+        """How many revisions it tells at once."""
+
+    @property
+    def open(self) -> list[str]:
+        """Queries that wait."""
+        return [query for query in self.rows if not self.versions[query]]
+
+    def answer(self, query: str, *values: float | None, declined: list[int] | None = None) -> None:
+        """Answer or correct: y of each row, None for a decline."""
+        rows = self.rows[query]
+        passport = {"measurement_variance": 0.0}
+        answers = [
+            {"row": row, "play": 1, "y": y, "passport": passport}
+            for row, y in zip(rows, values, strict=True)
+            if y is not None
+        ]
+        measured = {answer["row"] for answer in answers}
+        told = {
+            "id": query,
+            "study_id": self.study_id,
+            "state": "answered",
+            "version": len(self.versions[query]) + 1,
+            "created_at": AT,
+            "answers": answers,
+            "declined": sorted(set(rows) - measured) if declined is None else declined,
+            "salt": secrets.token_hex(16),
+        }
+        self.versions[query].append(json.dumps(told).encode())
+        self.revised.append((query, told["version"]))
+
+    def _exchange(self, request: _Request, path: str) -> tuple[int, bytes, Headers]:
+        if self.refuses is not None:
+            status, code = self.refuses
+            told = {
+                "type": "about:blank",
+                "title": "no",
+                "status": status,
+                "detail": "no",
+                "instance": path,
+                "code": code,
+            }
+            return status, json.dumps(told | {"retryable": status == 503, "request_id": "0" * 32}).encode(), {}
+        asked = parse_qs(request.path.partition("?")[2])
+        if path.endswith("/revisions"):
+            after = int(asked.get("page_token", ["0"])[0])
+            told = [
+                {"seq": seq, "query_id": query, "version": version}
+                for seq, (query, version) in enumerate(self.revised, start=1)
+                if seq > after
+            ]
+            more = str(told[self.page - 1]["seq"]) if len(told) > self.page else None
+            told = told[: self.page]
+            for item, seq in zip(told, self.seqs or [], strict=False):
+                item["seq"] = seq
+            return 200, json.dumps({"revisions": told, "next_page_token": more}).encode(), {}
+        if found := re.search("/queries/(qry_[0-9a-f]{16})$", path):
+            self.looks += 1
+            versions = self.versions[found[1]]
+            return (200, versions[-1], {}) if versions else (202, self._pending(found[1]), {})
+        if not path.endswith("/queries"):
+            self.studies += path.endswith(self.study_id)
+            return super()._exchange(request, path)
+        key = request.headers["Idempotency-Key"]
+        if key in self.replies:
+            return 202, self.replies[key], {"Idempotency-Replayed": "true"}
+        query = f"qry_{secrets.token_hex(8)}"
+        self.rows[query] = [item["row"] for item in json.loads(request.body)["rows"]]
+        self.versions[query] = []
+        self.replies[key] = self._pending(query)
+        if self.measure is not None:
+            values = [self.measure(row) for row in self.rows[query]]
+            if "wait" not in values:
+                self.answer(query, *values)
+        return 202, self.replies[key], {}
+
+    def _pending(self, query: str) -> bytes:
+        told = {"id": query, "study_id": self.study_id, "state": "pending", "created_at": AT, "due_at": None}
+        return json.dumps(told).encode()

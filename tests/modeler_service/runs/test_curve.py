@@ -1,0 +1,105 @@
+"""A long run in as many points as a chart shows: each has the best of all trials until it, also of those left out."""
+
+import itertools
+
+import pytest
+from sqlalchemy import text
+
+from modeler_service import store
+from modeler_service.context import open_desk
+from modeler_service.settings import Settings
+
+AT = "2026-11-21T00:00:00Z"
+OUTCOMES = [None, 3.0, 1.0, None, 7.0, 2.0, 7.0, -1.0, 9.0, 0.0, 4.0, None, 8.0]
+
+
+@pytest.fixture
+def database(tmp_path):
+    with open_desk(Settings(data_dir=tmp_path / "data")) as desk:
+
+        def work(db):
+            nothing = dict.fromkeys(("mean", "sd", "acquisition", "fitted"))
+            for run in ("run_1", "run_2"):
+                store.add_run(db, id=run, state="running", spec="{}", sealed_token=b"", created_at=AT)
+                for number, y in enumerate(OUTCOMES, start=1):
+                    told = {"query": number, "phase": "initial", "row": number, "ties": 1, "chosen_at": AT}
+                    store.add_trial(db, run_id=run, number=number, **told, **nothing)
+                    sign = 1 if run == "run_1" else -1
+                    if y is not None:
+                        db.execute(
+                            text(f"UPDATE trials SET y = {sign * y} WHERE run_id = '{run}' AND number = {number}")
+                        )
+
+        desk.database.write(work)
+        yield desk.database
+
+
+@pytest.mark.parametrize("points", [2, 3, 5, 12, 13, 100])
+def test_each_point_has_the_best_of_all_trials_until_it(database, points):
+    for run, largest, sign in (("run_1", True, 1), ("run_2", False, -1)):
+        with database.read() as db:
+            count, found = store.curve(db, run, points, largest=largest)
+        assert count == len(OUTCOMES)
+        assert len(found) <= points
+        assert (found[0].number, found[-1].number) == (1, len(OUTCOMES))
+        gaps = {later.number - earlier.number for earlier, later in itertools.pairwise(found[:-1])}
+        assert len(gaps) <= 1
+        for point in found:
+            until = [y for y in OUTCOMES[: point.number] if y is not None]
+            assert point.best == (sign * max(until) if until else None)
+            assert point.y == (None if OUTCOMES[point.number - 1] is None else sign * OUTCOMES[point.number - 1])
+
+
+def test_the_newest_trials_come_first_and_lead_to_those_before(database):
+    with database.read() as db:
+        first = [row.number for row in store.newest_trials(db, "run_1", before=None, limit=5)]
+        then = [row.number for row in store.newest_trials(db, "run_1", before=first[-1], limit=50)]
+    assert first + then == list(range(len(OUTCOMES), 0, -1))
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda db: store.answered(db, "run_1"),
+        lambda db: store.counts(db, ["run_1"]),
+        lambda db: store.counts(db, ["run_1", "run_2", "run_3"]),
+        lambda db: store.best(db, "run_1", largest=True),
+        lambda db: store.last_fit(db, "run_1"),
+        lambda db: store.curve(db, "run_1", 5, largest=True),
+    ],
+    ids=["answered", "counts of one", "counts of a page", "best", "last_fit", "curve"],
+)
+def test_what_a_list_of_runs_tells_is_read_from_indexes(database, look):
+    """A scan of a long run's trials would read all replies beside them."""
+    asked = []
+    with database.read() as db:
+        db.connection.set_trace_callback(asked.append)
+        look(db)
+        db.connection.set_trace_callback(None)
+        plans = [step[3] for query in asked for step in db.connection.execute(f"EXPLAIN QUERY PLAN {query}")]
+    of_trials = [step for step in plans if "trials" in step]
+    assert of_trials, plans
+    assert all("INDEX trials_" in step for step in of_trials), of_trials
+
+
+def test_runs_are_counted_by_state_however_many_there_are(database):
+    def work(db):
+        states = {"paused": None, "waiting": "people", "completed": "people", "failed": None}
+        for number, (state, waits) in enumerate([*states.items(), ("waiting", "curator"), ("waiting", "people")]):
+            values = {"spec": "{}", "sealed_token": b"", "created_at": AT}
+            store.add_run(db, id=f"run_x{number}", state=state, waiting_for=waits, **values)
+
+    database.write(work)
+    with database.read() as db:
+        found = store.states(db)
+    assert sorted(found, key=str) == sorted(
+        [
+            ("completed", "people", 1),
+            ("failed", None, 1),
+            ("paused", None, 1),
+            ("running", None, 2),
+            ("waiting", "curator", 1),
+            ("waiting", "people", 2),
+        ],
+        key=str,
+    )

@@ -1,0 +1,90 @@
+"""What the modeler tells by webhook of its runs and its curators: no word of a curator, and each wait once."""
+
+import json
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from blindopt import wire
+from modeler_service import store
+from modeler_service.context import open_desk
+from modeler_service.runs import notices
+from modeler_service.runs.witness import Witness
+from modeler_service.settings import Settings
+from service_kit.context.outbox import view
+from service_kit.store import notices as outbox
+from service_kit.store.base import stamp
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+RUN, STUDY = "run_0123456789abcdef", "std_0123456789abcdef"
+
+
+@pytest.fixture
+def desk(tmp_path):
+    (tmp_path / "key").write_text("k" * 32)
+    settings = Settings(data_dir=tmp_path, notify_url="http://127.0.0.1:1/", notify_secret_file=tmp_path / "key")
+    spec = wire.RunSpec(name="a name", curator_url="http://127.0.0.1:2", study_id=STUDY)
+    with open_desk(settings, lambda: NOW) as opened:
+        values = {"id": RUN, "state": "running", "spec": spec.model_dump_json(), "sealed_token": b""}
+        opened.database.write(lambda db: store.add_run(db, **values, created_at=stamp(NOW)))
+        yield opened
+
+
+@pytest.fixture
+def told(desk):
+    def read():
+        with desk.database.read() as db:
+            return [view(row).notice for row in outbox.page(db, after=0, limit=1_000)]
+
+    return read
+
+
+def _with_run(desk, act):
+    desk.database.write(lambda db: act(db, desk.outbox, store.run(db, RUN)))
+
+
+def _problem(code):
+    return json.dumps({"code": code, "detail": "words of a curator: zq_yield is 17.25"})
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "event", "problem"),
+    [
+        ("completed", None, "run_ended", None),
+        ("completed", "privacy_budget_exhausted", "run_ended", "privacy_budget_exhausted"),
+        ("stopped", None, "run_ended", None),
+        ("failed", "out_of_memory", "run_failed", "out_of_memory"),
+        ("failed", "zq_yield_is_high", "run_failed", "another_code"),
+        ("failed", "blindopt_0123456789abcdef.x", "run_failed", "another_code"),
+    ],
+)
+def test_an_end_is_told_with_a_code_of_ours(desk, told, state, code, event, problem):
+    ending = {"state": state, "problem": code and _problem(code)}
+    _with_run(desk, lambda db, box, row: notices.ended(db, box, row, ending))
+    (notice,) = told()
+    assert (notice.event, notice.subject.problem, notice.counts.answers) == (event, problem, 0)
+    assert (notice.subject.run_id, notice.subject.study_id) == (RUN, STUDY)
+    for word in ("zq", "17.25", "a name", "blindopt_0", "words"):
+        assert word not in notice.model_dump_json()
+
+
+def test_a_wait_is_told_once_when_it_is_long_enough_and_a_later_one_again(desk, told):
+    def wait(since, now, **more):
+        ending = {"state": "waiting", "waiting_since": stamp(since), "problem": _problem("unreachable"), **more}
+        _with_run(desk, lambda db, box, row: notices.waits(db, box, row, ending, now, timedelta(hours=1)))
+        return [(n.event, n.counts.minutes) for n in told()]
+
+    hour, later = timedelta(hours=1), NOW + timedelta(days=1)
+    assert wait(NOW, NOW) == []
+    assert wait(NOW, NOW + hour - timedelta(seconds=1)) == []
+    assert wait(NOW, NOW + hour) == [("run_waiting", 60)]
+    assert wait(NOW, NOW + 2 * hour) == [("run_waiting", 60)]
+    assert wait(later, later + 3 * hour, waiting_for="people") == [("run_waiting", 60)]
+    assert wait(later, later + 2 * hour, waiting_for="curator") == [("run_waiting", 60), ("run_waiting", 120)]
+
+
+def test_a_curator_that_broke_the_protocol_is_told_without_what_it_said(desk, told):
+    Witness(desk, STUDY, RUN, lambda db, key, digest: True).dispute("its words: zq_yield is 17.25")
+    (notice,) = told()
+    assert (notice.event, notice.subject.study_id) == ("log_disputed", STUDY)
+    assert "zq_yield" not in notice.model_dump_json()

@@ -1,0 +1,53 @@
+"""What a curator says when it refuses is kept short, and never quotes the token that it was shown."""
+
+import json
+
+import pytest
+
+from blindopt import wire
+from blindopt.client import StudyClient, VendorClient
+from blindopt.client.connection import DETAIL_MAX
+from tests.modeler_service.lying_curator import Curator
+
+TOKEN = f"blindopt_{'0123456789abcdef'}.{'S' * 43}"
+
+
+class Talkative(Curator):
+    """Refuses everything, in these words."""
+
+    words = ""
+
+    def _exchange(self, request, path):
+        told = {"type": "about:blank", "title": "no", "status": 403, "detail": self.words, "instance": path}
+        told |= {"code": "forbidden", "retryable": False, "request_id": "0" * 32}
+        return 403, json.dumps(told).encode(), {}
+
+
+@pytest.fixture(scope="module")
+def study(curator, opened):
+    with StudyClient(curator.url, opened.token, opened.id) as client:
+        return client.study().model_dump(mode="json")
+
+
+def _refused(modeler, study, words):
+    """What a viewer is shown of a run that such a curator refuses."""
+    viewer = modeler.run("token", "create", "--role", "viewer", "--name", "v").stdout.strip()
+    with Talkative(study) as curator, VendorClient(modeler.url, modeler.token) as vendor:
+        curator.words = words
+        told = {"curator_url": curator.url, "study_id": curator.study_id, "token": TOKEN, "iterations": 1, "seed": 1}
+        run = vendor.start(wire.RunCreate.model_validate(told | {"algorithm": {"name": "random"}})).id
+        vendor.wait(run, timeout_s=30)
+    with modeler.http(viewer) as http:
+        return http.get(f"/v1/runs/{run}").text
+
+
+def test_a_curator_that_quotes_the_token_is_not_quoted_to_a_viewer(modeler, study):
+    shown = _refused(modeler, study, f"the header was 'Bearer {TOKEN}', and it is good")
+    assert json.loads(shown)["problem"]["detail"].startswith("forbidden (403): the header was 'Bearer blindopt_***")
+    assert "S" * 10 not in shown
+
+
+def test_a_refusal_of_megabytes_is_kept_short(modeler, study):
+    detail = json.loads(_refused(modeler, study, "no " * (1 << 20)))["problem"]["detail"]
+    assert detail.startswith("forbidden (403): no no")
+    assert len(detail) <= DETAIL_MAX + len("forbidden (403): ")

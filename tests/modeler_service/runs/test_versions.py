@@ -1,0 +1,112 @@
+"""What is stored of answers that people give: readers of replies, and a table that only grows."""
+
+from datetime import UTC, datetime
+
+import pytest
+from sqlalchemy import text
+
+from blindopt import wire
+from blindopt.errors import ProtocolViolated
+from modeler_service import store
+from modeler_service.context import open_desk
+from modeler_service.runs.answers import answers_of
+from modeler_service.settings import Settings
+from service_kit.store.database import StoreFault
+
+AT = "2026-11-21T00:00:00Z"
+
+
+def reply(*rows, declined=()):
+    """Answers of which y is the place, in order."""
+    passport = wire.NoisePassport(measurement_variance=0.0)
+    answers = [wire.Answer(row=row, play=1, y=float(y), passport=passport) for y, row in enumerate(rows)]
+    return wire.QueryReply(
+        id="qry_0123456789abcdef",
+        study_id="std_1",
+        state="answered",
+        created_at=datetime(2026, 11, 21, tzinfo=UTC),
+        answers=answers,
+        declined=list(declined),
+        salt="s",
+    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "told", "values"),
+    [
+        ([3, 5, 7], reply(3, 5, 7), [0.0, 1.0, 2.0]),
+        ([3, 5, 7], reply(3, 7, declined=[5]), [0.0, None, 1.0]),
+        ([3, 5], reply(declined=[5, 3]), [None, None]),
+        ([3, 5, 3], reply(3, 5, 3), [0.0, 1.0, 2.0]),  # a batch may ask a row twice
+        ([3, 5, 3], reply(3, 5), [0.0, 1.0, None]),
+        ([3, 5, 3], reply(5, declined=[3]), [None, 0.0, None]),
+    ],
+)
+def test_each_trial_of_a_query_gets_its_own_answer_or_none(asked, told, values):
+    assert [answer and answer.y for answer in answers_of(told, asked)] == values
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        reply(5, 3),  # another order
+        reply(3),  # silently left out
+        reply(3, 5, 7),
+        reply(3, 5, declined=[5]),
+        reply(3, 5, declined=[9]),
+        reply(3, 3, declined=[5]),
+        reply(),
+    ],
+)
+def test_a_reply_about_anything_else_is_refused(told):
+    with pytest.raises(ProtocolViolated):
+        answers_of(told, [3, 5])
+
+
+@pytest.fixture
+def database(tmp_path):
+    with open_desk(Settings(data_dir=tmp_path / "data")) as desk:
+
+        def work(db):
+            store.add_run(db, id="run_1", state="running", spec="{}", sealed_token=b"", created_at=AT)
+            for number in (1, 2):
+                values = dict.fromkeys(("mean", "sd", "acquisition", "fitted"))
+                store.add_trial(
+                    db,
+                    run_id="run_1",
+                    number=number,
+                    query=1,
+                    phase="initial",
+                    row=number,
+                    ties=1,
+                    chosen_at=AT,
+                    **values,
+                )
+            store.add_version(db, "run_1", 1, 0, at=AT, reply=b"pending")
+            store.add_version(db, "run_1", 1, 1, at=AT, reply=b"first")
+
+        desk.database.write(work)
+        yield desk.database
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE versions SET reply = x'00'",
+        "UPDATE versions SET after = 9 WHERE version = 1",
+        "DELETE FROM versions",
+        "REPLACE INTO versions SELECT * FROM versions",
+        "INSERT OR REPLACE INTO versions SELECT seq, run_id, query, version, 9, at, reply FROM versions",
+    ],
+)
+def test_no_version_is_changed_or_taken_away(statement, database):
+    with pytest.raises(StoreFault):
+        database.write(lambda db: db.execute(text(statement)))
+    with database.read() as db:
+        kept = [(row.version, row.after, row.reply) for row in store.version_page(db, "run_1")]
+    assert kept == [(0, 2, b"pending"), (1, 2, b"first")]
+
+
+def test_one_version_is_stored_once(database):
+    with pytest.raises(StoreFault):
+        database.write(lambda db: store.add_version(db, "run_1", 1, 1, at=AT, reply=b"other"))

@@ -1,0 +1,553 @@
+"""The modeler as a witness: curators that lie, each in one way, and honest ones on a bad day."""
+
+import json
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from blindopt import wire
+from blindopt.audit import merkle_log
+from blindopt.audit.checkpoints import Signer
+from blindopt.audit.merkle_log import Exchange
+from blindopt.client import StudyClient, VendorClient
+from blindopt.errors import ProtocolViolated
+from modeler_service.context import open_desk
+from modeler_service.runs.witness import Witness
+from modeler_service.settings import Settings
+from service_kit.store import audit_log, checkpoints
+from tests.modeler_service.lying_curator import Curator, note_of, receipt
+from tests.system.crashes.crash_checks import command
+
+ZERO = "0" * 64
+
+
+@pytest.fixture(scope="module")
+def own(make_service, tmp_path_factory):
+    """A modeler for lies: it gives up soon, and countersigns after every third answer."""
+    folder = tmp_path_factory.mktemp("witness")
+    settings = {"retry_attempts": "3", "retry_seconds_max": "0.1", "countersign_every": "3"}
+    return make_service("modeler", folder, **settings).start()
+
+
+@pytest.fixture(scope="module")
+def told(own):
+    with VendorClient(own.url, own.token) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def study(curator, opened):
+    """What a real curator tells of a study."""
+    with StudyClient(curator.url, opened.token, opened.id) as client:
+        return client.study().model_dump(mode="json")
+
+
+@pytest.fixture
+def liar(study):
+    with Curator(study) as curator:
+        yield curator
+
+
+@pytest.fixture(scope="module")
+def play(told) -> Callable[..., Any]:
+    def make(curator: Curator, iterations: int = 5, **chosen: Any) -> wire.RunView:
+        asked = wire.RunCreate(
+            curator_url=curator.url,
+            study_id=curator.study_id,
+            token="t",
+            algorithm=wire.RandomRows(name="random"),
+            iterations=iterations,
+            **chosen,
+        )
+        return told.wait(told.start(asked).id, timeout_s=60)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def disputes(own) -> Callable[[Curator], list[str]]:
+    """What the modeler's log holds against a curator."""
+
+    def of(curator: Curator) -> list[str]:
+        like = f'%"study_id":"{curator.study_id}"%'
+        found = own.rows("SELECT body FROM log WHERE CAST(body AS TEXT) LIKE ? ORDER BY seq", like)
+        records = [json.loads(body) for (body,) in found]
+        return [record["details"]["what"] for record in records if record["kind"] == "log.disputed"]
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def caught(play, disputes, own) -> Callable[..., None]:
+    """A run against a liar fails, says how, records it once, and has signed nothing but what was true."""
+
+    def check(curator: Curator, what: str, **chosen: Any) -> None:
+        true = list(curator.bodies)
+        run = play(curator, **chosen)
+        assert (run.state, run.problem.code) == ("failed", "protocol_violated"), run.problem
+        assert what in run.problem.detail
+        assert disputes(curator)[-1:] == [run.problem.detail]
+        assert len(disputes(curator)) == 1
+        for head in curator.witnessed():
+            assert head.root == curator.root((curator.bodies or true)[: head.size])
+
+    return check
+
+
+def test_an_honest_curator_is_countersigned_as_the_log_grows(liar, play, disputes):
+    run = play(liar, iterations=6, log_key=liar.signer.verifier.vkey)
+    assert (run.state, run.trials, disputes(liar)) == ("completed", 7, [])
+    assert [head.size for head in liar.witnessed()] == [5, 8, 9]
+    for head in liar.witnessed():
+        assert head.root == liar.root(liar.bodies[: head.size])
+
+
+# --- lies about the place of an exchange --------------------------------------------------------------
+
+
+def from_query(liar: Curator, number: int, lie: Callable[[int], str | None]) -> None:
+    """Lie in the receipts from the ``number``-th answer on."""
+    true = liar.receipt_of
+    liar.receipt_of = lambda position: lie(position) if liar.asked >= number else true(position)
+
+
+def test_one_place_given_twice_is_caught(liar, caught):
+    """The second receipt is for the new exchange in the place of the last one, and rightly signed."""
+
+    def lie(position: int) -> str:
+        bodies = [*liar.bodies[: position - 1], liar.bodies[position].replace(b'"position":4', b'"position":3')]
+        return receipt(position - 1, liar.note(position, bodies=bodies))
+
+    from_query(liar, 3, lie)
+    caught(liar, "gave place 3 of the shared log twice")
+
+
+def test_a_history_that_is_not_the_one_before_is_caught(liar, caught):
+    from_query(liar, 3, lambda p: receipt(p, note_of(liar.signer, f"{liar.signer.name}/{liar.grant}", p + 1, ZERO)))
+    caught(liar, "receipt at place 4 tells another history")
+
+
+def test_a_changed_past_is_caught(liar, caught):
+    """The new exchange is told truly, an old one no longer."""
+
+    def lie(position: int) -> str:
+        bodies = list(liar.bodies)
+        bodies[2] = bodies[2].replace(b'"status":201', b'"status":403')
+        return receipt(position, liar.note(position + 1, bodies=bodies))
+
+    from_query(liar, 3, lie)
+    caught(liar, "receipt at place 4 tells another history")
+
+
+def test_another_reply_than_came_is_caught(liar, caught):
+    def lie(position: int) -> str:
+        other = liar.bodies[position].replace(b'"reply_sha256":"', b'"reply_sha256":"0')[:-1] + b"}"
+        return receipt(position, liar.note(position + 1, bodies=[*liar.bodies[:position], other]))
+
+    from_query(liar, 1, lie)
+    caught(liar, "receipt at place 2 tells another history")
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_a_receipt_of_another_grants_log_is_caught(number, liar, caught):
+    """Each such log would begin anew, and hold what the one that is countersigned does not."""
+    other = f"grt_{secrets.token_hex(8)}"
+
+    def lie(position: int) -> str:
+        body = liar.bodies[position].replace(liar.grant.encode(), other.encode())
+        body = body.replace(b'"position":%d' % position, b'"position":0')
+        return receipt(0, liar.note(1, grant=other, bodies=[body]))
+
+    from_query(liar, number, lie)
+    caught(liar, "is of another grant")
+
+
+def test_receipts_with_a_gap_that_nothing_fills_are_caught(liar, caught):
+    """Each is rightly signed, and none of the queries is in the log that is countersigned."""
+    hidden: list[bytes] = []
+
+    def hide(number: int) -> None:
+        hidden.append(liar.bodies.pop())
+
+    def lie(position: int) -> str:
+        place = 1_000 + len(hidden)
+        return receipt(place, note_of(liar.signer, f"{liar.signer.name}/{liar.grant}", place + 1, ZERO))
+
+    liar.on_query = hide
+    from_query(liar, 1, lie)
+    caught(liar, "leaves out place 1003, which it gave")
+
+
+def test_a_gap_does_not_excuse_a_signature_of_nobody(liar, caught):
+    stranger = Signer.of("curator", bytes(32))
+    from_query(liar, 1, lambda p: receipt(p + 5, note_of(stranger, f"{liar.signer.name}/{liar.grant}", p + 6, ZERO)))
+    caught(liar, "does not verify")
+
+
+def test_a_receipt_under_another_origin_is_caught(liar, caught):
+    from_query(liar, 1, lambda p: receipt(p, note_of(liar.signer, f"curator.other/{liar.grant}", p + 1, ZERO)))
+    caught(liar, "is of another log")
+
+
+def nothing(position: int) -> str | None:
+    return None
+
+
+@pytest.mark.parametrize(
+    "lie",
+    {
+        "none": nothing,
+        "empty": lambda position, note: "",
+        "no note": lambda position, note: f"{position} ",
+        "not base64": lambda position, note: (
+            f"{position} {note}".replace("\n", " ").encode("ascii", "replace").decode()
+        ),
+        "not text": lambda position, note: f"{position} /w==",
+        "no place": lambda position, note: receipt("", note),
+        "a negative place": lambda position, note: receipt(-1, note),
+        "a place in other digits": lambda position, note: receipt("_".join(str(position + 10)), note),
+        "a place that is none": lambda position, note: receipt("x", note),
+        "another place than was signed": lambda position, note: receipt(position + 1, note),
+        "two spaces": lambda position, note: receipt(f"{position} ", note),
+        "very long": lambda position, note: receipt(position, note + note * 20),
+        "a place of 5,000 digits": lambda position, note: receipt("1" * 5_000, note),
+    }.items(),
+    ids=lambda item: item[0],
+)
+def test_an_answer_without_a_readable_receipt_is_not_used(lie, liar, caught, told, own):
+    kind, make = lie
+    made = make if kind == "none" else lambda position: make(position, liar.note(position + 1))
+    from_query(liar, 2, made)
+    caught(liar, "the curator's answer came without a receipt of its log")
+    run = own.rows("SELECT id FROM runs ORDER BY seq DESC LIMIT 1")[0][0]
+    assert own.rows("SELECT number FROM trials WHERE run_id = ? AND y IS NOT NULL", run) == [(1,)]
+
+
+@pytest.mark.parametrize("size", [0, 2**53, 10**17])
+def test_a_place_that_no_log_has_is_no_receipt(size, liar, caught):
+    """Place -1 comes before every log, and a rightly signed empty log would vouch for it; others after every log."""
+    origin = f"{liar.signer.name}/{liar.grant}"
+    from_query(liar, 1, lambda position: receipt(size - 1, note_of(liar.signer, origin, size, merkle_log.EMPTY.root)))
+    caught(liar, "the curator's answer came without a receipt of its log")
+
+
+# --- lies about the log as a whole ----------------------------------------------------------------------
+
+
+def test_a_query_that_was_never_asked_is_caught(liar, caught):
+    liar.on_query = lambda number: invent(liar, number, method="POST", idempotency_key="run_0123456789abcdef:1")
+    caught(liar, "tells a query that was never asked")
+
+
+def invent(liar: Curator, number: int, at: int = 2, **changes: Any) -> None:
+    """Before the exchange of the ``at``-th answer, tell one that no one had."""
+    if number == at:
+        last = liar.bodies.pop()
+        place = len(liar.bodies)
+        liar.tell(**changes)
+        liar.bodies.append(last.replace(b'"position":%d' % place, b'"position":%d' % (place + 1)))
+        true = liar.receipt_of
+        liar.receipt_of = lambda position: true(len(liar.bodies) - 1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"method": "POST"}, "never asked"),
+        ({"method": "post", "idempotency_key": "x"}, "never asked"),
+        ({"method": "PUT"}, "never asked"),
+        ({"method": "POST", "status": 403, "idempotency_key": "run_0123456789abcdef:1"}, "never asked"),
+        ({"study_id": "std_0123456789abcdef"}, "is no exchange of this grant"),
+        ({"grant_id": "grt_0123456789abcdef"}, "is no exchange of this grant"),
+        ({"position": 0}, "is no exchange of this grant"),
+        ({"status": "200"}, "is no exchange of this grant"),
+        ({"status": True}, "is no exchange of this grant"),
+        ({"body": b"nonsense"}, "is no exchange of this grant"),
+        ({"body": b'{"position":3}'}, "is no exchange of this grant"),
+        ({"body": b"[" * 10_000}, "is no exchange of this grant"),
+    ],
+)
+def test_an_exchange_that_this_side_never_had_is_caught(changes, what, liar, caught):
+    liar.on_query = lambda number: invent(liar, number, **changes)
+    caught(liar, what)
+
+
+def test_another_query_under_a_key_that_was_used_is_caught(liar, caught, own):
+    """The key is right, the row is not the one that was chosen."""
+
+    def lie(number: int) -> None:
+        key = next(iter(liar.replies))
+        invent(liar, number, method="POST", status=201, idempotency_key=key, request_sha256=ZERO)
+
+    liar.on_query = lie
+    caught(liar, "tells a query that was never asked")
+
+
+def test_a_told_log_that_differs_from_what_was_seen_is_caught(liar, caught):
+    """A reply is lost, so the copy is fetched; beyond the gap it is another than the receipts say."""
+    liar.lose = {2}
+    liar.entries = lambda after: [b.replace(b'"status":201', b'"status":200') if i > 2 else b
+                                  for i, b in enumerate(liar.bodies)][after + 1 :]  # fmt: skip
+    caught(liar, "place 4 of the curator's shared log is not what this side saw")
+
+
+def test_a_receipt_across_a_gap_is_held_against_what_fills_it(liar, caught):
+    """The gap hides for a while that a receipt is of another history."""
+    liar.lose = {2}
+    true = liar.receipt_of
+    origin = f"{liar.signer.name}/{liar.grant}"
+    liar.receipt_of = lambda p: receipt(p, note_of(liar.signer, origin, p + 1, ZERO)) if p == 4 else true(p)
+    caught(liar, "receipt at place 4 tells another history")
+
+
+def test_a_log_that_is_shorter_than_its_checkpoint_is_caught(liar, caught):
+    liar.checkpoint = lambda: liar.note(9, bodies=[*liar.bodies, *(b"{}" for _ in range(9))])
+    caught(liar, "is shorter than its checkpoint")
+
+
+def test_a_checkpoint_of_long_ago_is_caught(liar, caught):
+    """It is true, and rightly signed; the answers since then would never be countersigned."""
+    liar.checkpoint = lambda: liar.note(2)
+    caught(liar, "checkpoint of size 2 leaves out place 4, which it gave")
+
+
+@pytest.mark.parametrize(
+    ("lie", "what"),
+    {
+        "another root": (lambda liar: liar.note(5, bodies=[b"{}"] * 5), "another history"),
+        "another grant": (lambda liar: liar.note(5, grant="grt_0123456789abcdef"), "is of another log"),
+        "its own log": (lambda liar: liar.note(5, grant="log"), "is of another log"),
+        "another key": (lambda liar: note_of(Signer.of("curator", bytes(32)), "x", 5, ZERO), "not verify"),
+        "no note": (lambda liar: "nonsense", "not verify"),
+        "no signature": (lambda liar: liar.note(5).partition("\u2014")[0], "not verify"),
+        "an extension": (lambda liar: liar.note(5).replace("\n\n", "\nmore\n\n"), "not verify"),
+        "empty": (lambda liar: liar.note(0), "leaves out place 4"),
+    }.values(),
+)  # fmt: skip
+def test_a_checkpoint_that_is_not_of_this_log_is_caught(lie, what, liar, caught):
+    liar.checkpoint = lambda: lie(liar)
+    caught(liar, what)
+    assert liar.countersignatures == []
+
+
+def test_a_key_that_changes_between_two_runs_is_caught(liar, play, disputes, study):
+    assert play(liar).state == "completed"
+    with Curator(study) as other:
+        other.study_id, other.grant = liar.study_id, liar.grant
+        other.study = liar.study | {"log_key": other.signer.verifier.vkey}
+        run = play(other)
+        assert (run.state, run.problem.code) == ("failed", "protocol_violated")
+        assert "gave place 0 of the shared log twice" in run.problem.detail  # a new log, whatever key signs it
+        assert disputes(liar) == [run.problem.detail]
+        assert other.countersignatures == []
+
+
+def test_a_key_that_changes_while_its_receipts_stay_is_caught(liar, play, disputes):
+    assert play(liar).state == "completed"
+    liar.study["log_key"] = Signer.of("curator", bytes(32)).verifier.vkey
+    run = play(liar)
+    assert (run.state, run.problem.detail) == ("failed", "the curator's log key is not the one that it had before")
+    assert disputes(liar) == [run.problem.detail]
+
+
+def test_a_key_other_than_the_one_that_the_run_was_given_is_caught(liar, caught):
+    caught(liar, "is not the one that the run was given", log_key=Signer.of("curator", bytes(32)).verifier.vkey)
+    assert liar.asked == 0
+
+
+@pytest.mark.parametrize("key", ["", "nonsense", "curator.x+00000000+AAAA"])
+def test_a_key_that_is_none_is_caught(key, liar, caught):
+    liar.study["log_key"] = key
+    caught(liar, "log key cannot be read")
+    assert liar.asked == 0
+
+
+def test_a_grant_other_than_that_of_its_receipts_is_caught(liar, caught):
+    liar.study["grant_id"] = "grt_0123456789abcdef"
+    caught(liar, "is of another grant than its study tells")
+
+
+def test_what_the_curator_signed_last_is_kept_with_the_dispute(liar, play, own):
+    """A signed lie is the evidence."""
+    lie = note_of(liar.signer, f"{liar.signer.name}/{liar.grant}", 5, ZERO)
+    from_query(liar, 3, lambda position: receipt(position, lie))
+    assert play(liar).state == "failed"
+    ((body,),) = own.rows(
+        "SELECT body FROM log WHERE CAST(body AS TEXT) LIKE '%log.disputed%' ORDER BY seq DESC LIMIT 1"
+    )
+    told = json.loads(body)["details"]["note"]
+    assert told == lie
+    assert liar.signer.verifier.signed(told).head == merkle_log.Head(5, ZERO)
+
+
+# --- honest curators on a bad day -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", [{1}, {2, 3}, {3}, {6}, {1, 3, 5}])
+def test_replies_that_are_lost_are_told_and_countersigned_all_the_same(lost, liar, play, disputes):
+    liar.lose = lost
+    run = play(liar)
+    assert (run.state, run.trials, disputes(liar)) == ("completed", 6, [])
+    last = liar.witnessed()[-1]
+    assert (last.size, last.root) == (len(liar.bodies), liar.root(liar.bodies))
+    assert last.size == 2 + 6 + len(lost)
+
+
+def test_several_runs_at_once_under_one_grant_share_one_log(liar, told, disputes):
+    liar.lose = {4, 9, 13}
+    asked = wire.RunCreate(
+        curator_url=liar.url,
+        study_id=liar.study_id,
+        token="t",
+        algorithm=wire.RandomRows(name="random"),
+        iterations=6,
+    )
+    runs = [told.start(asked).id for _ in range(4)]
+    assert [told.wait(run, timeout_s=60).state for run in runs] == ["completed"] * 4
+    assert disputes(liar) == []
+    for head in liar.witnessed():
+        assert head.root == liar.root(liar.bodies[: head.size])
+    assert max(head.size for head in liar.witnessed()) == len(liar.bodies) > 4 * 8 + 3
+
+
+def test_a_countersignature_whose_reply_is_lost_is_told_again(liar, play, monkeypatch, own):
+    """It was recorded before it was sent: the curator gets the same one, not another under the same key."""
+    true, sent = liar._reply, []
+
+    def reply(request: Any) -> Any:
+        if request.path.endswith("countersignatures"):
+            sent.append((request.headers["Idempotency-Key"], request.body))
+            if len(sent) == 1:
+                raise ConnectionAbortedError
+        return true(request)
+
+    monkeypatch.setattr(liar, "_reply", reply)
+    assert play(liar, iterations=1).state == "completed"
+    assert len(sent) == 2
+    assert sent[0] == sent[1]
+    assert own.rows("SELECT size FROM countersignatures WHERE grant_id = ?", liar.grant) == [(4,)]
+
+
+def test_a_modeler_killed_between_a_reply_and_its_commit_goes_on(study, make_service, tmp_path, until):
+    """The curator has told the exchange, the modeler has not: what it fetches later fits what it asks again."""
+    modeler = make_service("modeler", tmp_path, countersign_every="3").start()
+    with Curator(study) as curator, VendorClient(modeler.url, modeler.token) as vendor:
+
+        def kill(number: int) -> None:
+            if number == 3:
+                modeler.kill()
+
+        curator.on_query = kill
+        asked = wire.RunCreate(
+            curator_url=curator.url,
+            study_id=curator.study_id,
+            token="t",
+            algorithm=wire.RandomRows(name="random"),
+            iterations=5,
+        )
+        run = vendor.start(asked).id
+        until(lambda: modeler.process.poll() is not None)
+        code, text = command(modeler, "audit", "verify")
+        assert code == 0, text
+        modeler.start()
+        assert vendor.wait(run, timeout_s=60).state == "completed"
+        last = curator.witnessed()[-1]
+        assert (last.size, last.root) == (len(curator.bodies), curator.root(curator.bodies))
+        assert (curator.asked, len(curator.replies)) == (7, 6)
+    code, text = command(modeler, "audit", "verify")
+    assert code == 0, text
+
+
+def test_a_run_whose_last_reply_is_lost_for_good_leaves_a_log_that_verifies(study, make_service, tmp_path):
+    """The copy has a gap that nobody will fill; that is no fault of this side."""
+    modeler = make_service(
+        "modeler", tmp_path, retry_attempts="1", wait_hours="0.00001", wait_seconds_first="0.01"
+    ).start()
+    with Curator(study) as curator, VendorClient(modeler.url, modeler.token) as vendor:
+        curator.lose = {3, *range(5, 100)}  # the answer to the second try of 3 comes, and nothing after it
+        asked = wire.RunCreate(
+            curator_url=curator.url,
+            study_id=curator.study_id,
+            token="t",
+            algorithm=wire.RandomRows(name="random"),
+            iterations=5,
+        )
+        ended = vendor.wait(vendor.start(asked).id, timeout_s=60)
+        assert (ended.state, ended.problem.code) == ("failed", "unreachable")
+        assert modeler.rows("SELECT count(*) FROM shared") == [(4,)]
+    code, text = command(modeler, "audit", "verify")
+    assert code == 0, text
+
+
+def test_after_all_of_these_lies_the_modelers_own_log_verifies(own):
+    """Whatever a curator does, it cannot make an honest modeler look like a forger."""
+    code, text = command(own, "audit", "verify")
+    assert code == 0, text
+    lines = command(own, "audit", "export")[1].splitlines()
+    assert len(lines) > 500
+
+
+# --- orders that a socket would not give --------------------------------------------------------------------
+
+
+@pytest.fixture
+def alone(liar, tmp_path):
+    """A witness of its own, with its desk."""
+    desk = open_desk(Settings(data_dir=tmp_path / "data"))
+    witness = Witness(desk, liar.study_id, "run_1", lambda db, key, digest: True)
+    with desk:
+        yield desk, witness
+
+
+def trusted(liar: Curator) -> wire.StudyView:
+    return wire.StudyView.model_validate(liar.study)
+
+
+def exchange_of(body: bytes) -> Exchange:
+    return Exchange(**merkle_log.Entry(0, body, b"", b"").record)
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2], [0, 3, 1, 2]])
+@pytest.mark.parametrize("trust_after", [0, 1, 2, 4])
+def test_replies_in_any_order_make_the_same_copy(order, trust_after, liar, alone):
+    desk, witness = alone
+    for _ in range(4):
+        liar.tell()
+    for number, place in enumerate(order):
+        if number == trust_after:
+            witness.trust(trusted(liar), None)
+        witness.tell(exchange_of(liar.bodies[place]), liar.note(place + 1))
+    if trust_after == 4:
+        witness.trust(trusted(liar), None)
+    with desk.database.read() as db:
+        assert [entry.body for entry in audit_log.walk(db, liar.grant)] == liar.bodies
+        assert audit_log.head(db, liar.grant).root == liar.root(liar.bodies)
+
+
+def test_a_receipt_that_comes_after_its_place_was_fetched_is_still_held_against_it(liar, alone):
+    """Another run of the grant fetched the place meanwhile."""
+    desk, witness = alone
+    for _ in range(3):
+        liar.tell()
+    witness.trust(trusted(liar), None)
+    entries = [wire.AuditEntry(seq=i, body=b.decode(), leaf=ZERO, peaks=ZERO) for i, b in enumerate(liar.bodies)]
+    witness._taken(liar.grant, entries)
+    witness.tell(exchange_of(liar.bodies[0]), liar.note(1))
+    lie = note_of(liar.signer, f"{liar.signer.name}/{liar.grant}", 2, ZERO)
+    for note, what in ((lie, "tells another history"), (lie.replace("A", "B"), "does not verify")):
+        with pytest.raises(ProtocolViolated, match=what):
+            witness.tell(exchange_of(liar.bodies[1]), note)
+    with desk.database.read() as db:
+        assert checkpoints.last_receipt(db, liar.grant) == 0
+
+
+def test_a_place_that_was_fetched_cannot_be_given_to_another_exchange(liar, alone):
+    _, witness = alone
+    liar.tell()
+    witness.trust(trusted(liar), None)
+    witness._taken(liar.grant, [wire.AuditEntry(seq=0, body=liar.bodies[0].decode(), leaf=ZERO, peaks=ZERO)])
+    other = liar.bodies[0].replace(b'"status":200', b'"status":201')
+    with pytest.raises(ProtocolViolated, match="gave place 0 of the shared log twice"):
+        witness.tell(exchange_of(other), liar.note(1, bodies=[other]))

@@ -1,0 +1,178 @@
+"""Trying a connection: which step fails, and what to do, in words."""
+
+import socket
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from blindopt import wire
+from blindopt.client import OwnerClient, VendorClient
+from blindopt.errors import AuditUnavailable, Remote
+from modeler_service.context import open_desk
+from modeler_service.runs.curator_session import met
+from modeler_service.settings import Settings
+
+KEY = "curator+00000000+AQ=="
+
+
+@pytest.fixture(scope="module")
+def trying(modeler, curator, opened_once):
+    """Posts a connection test; what is not told is right."""
+    with VendorClient(modeler.url, modeler.token) as vendor:
+
+        def attempt(**changed):
+            told = {"curator_url": curator.url, "study_id": opened_once.id, "token": opened_once.token} | changed
+            body = wire.StudyAccess(**told).model_dump_json().encode()
+            reply = vendor._send("POST", "/v1/connections:test", body=body).check()
+            assert opened_once.token not in reply.body.decode()
+            return reply.read(wire.ConnectionReport)
+
+        yield attempt
+
+
+@pytest.fixture(scope="module")
+def opened_once(owner, dataset, open_study):
+    return open_study(owner, dataset)
+
+
+def states(report):
+    return [step.state for step in report.steps]
+
+
+def test_a_good_connection_shows_the_study(trying, opened_once):
+    report = trying()
+    assert report.ok
+    assert states(report) == ["ok"] * 4
+    assert (report.study.id, report.study.n) == (opened_once.id, 400)
+
+
+@pytest.mark.parametrize(
+    ("changed", "failing", "says"),
+    [
+        ({"curator_url": "http://192.0.2.1:8410"}, "address", "use https"),
+        ({"curator_url": "http://localhost:{closed}"}, "reach", "nothing listens at port"),
+        ({"curator_url": "https://name-that-is-not-there.invalid"}, "reach", "no machine of the name"),
+        ({"curator_url": "https://127.0.0.1:{plain}"}, "reach", "does not speak TLS"),
+        ({"curator_url": "http://127.0.0.1:{plain}"}, "reach", "not as a curator"),
+        ({"token": "blindopt_0123456789abcdef." + "A" * 43}, "token", "does not know this token"),
+        ({"study_id": "std_0123456789abcdef"}, "token", "not for this study"),
+        ({"log_key": KEY}, "key", "by another way"),
+    ],
+)
+def test_the_step_that_fails_is_named_with_what_to_do(trying, strangers, changed, failing, says):
+    report = trying(**{name: value.format(**strangers) for name, value in changed.items()})
+    names = [step.name for step in report.steps]
+    at = names.index(failing)
+    assert not report.ok
+    assert states(report) == ["ok"] * at + ["failed"] + ["not_tried"] * (3 - at)
+    assert says in report.steps[at].detail
+
+
+def test_one_connection_is_tried_at_a_time_by_one_and_another_may_meanwhile(modeler, opened_once):
+    """A curator that says nothing keeps a thread of the modeler's until the timeout."""
+    silent = socket.create_server(("127.0.0.1", 0))
+    told = {"curator_url": f"http://127.0.0.1:{silent.getsockname()[1]}", "study_id": opened_once.id, "token": "t"}
+    body = wire.StudyAccess(**told).model_dump_json()
+    other = modeler.run("token", "create", "--name", "o").stdout.strip()
+
+    def try_it(token):
+        with modeler.http(token) as http:
+            headers = {"content-type": "application/json"}
+            replies.append((token, http.post("/v1/connections:test", content=body, headers=headers)))
+
+    replies = []
+    threads = [threading.Thread(target=try_it, args=(token,)) for token in (modeler.token, other)]
+    for thread in threads:
+        thread.start()
+    held = [silent.accept()[0] for _ in threads]
+    try_it(modeler.token)
+    (_, refused) = replies.pop()
+    assert (refused.status_code, refused.json()["code"]) == (503, "busy")
+    for connection in held:
+        connection.close()
+    for thread in threads:
+        thread.join()
+    silent.close()
+    assert [reply.status_code for _, reply in replies] == [200, 200]
+
+
+@pytest.fixture(scope="module")
+def strangers():
+    """A port where nothing listens, and one of a web server that is no curator."""
+
+    class Other(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", "5")
+            self.end_headers()
+            self.wfile.write(b"hello")
+
+        def log_message(self, *_):
+            pass
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        closed = probe.getsockname()[1]
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Other)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield {"closed": closed, "plain": server.server_port}
+    server.shutdown()
+
+
+def test_a_mistyped_study_does_not_spoil_the_grant(make_service, tmp_path, small, open_study):
+    """What was refused is told alike by both logs: under the same grant a run goes on, and both verify."""
+    curator, modeler = make_service("curator", tmp_path).start(), make_service("modeler", tmp_path).start()
+    with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
+        study = open_study(owner, owner.register("small", small.csv, public=True))
+        told = {"curator_url": curator.url, "token": study.token, "iterations": 4}
+        wrong = vendor.wait(vendor.start(wire.RunCreate(study_id="std_0123456789abcdef", **told)).id, timeout_s=60)
+        assert (wrong.state, wrong.problem.code) == ("failed", "not_found")
+        right = vendor.wait(vendor.start(wire.RunCreate(study_id=study.id, **told)).id, timeout_s=60)
+        assert (right.state, right.ended_because) == ("completed", "budget")
+    exports = []
+    for side in (curator, modeler):
+        assert side.run("audit", "verify").returncode == 0
+        exports.append(tmp_path / f"{side.name}.jsonl")
+        exports[-1].write_text(side.run("audit", "export").stdout)
+    compared = curator.run("audit", "reconcile", study.id, *map(str, exports))
+    assert compared.returncode == 0, compared.stdout + compared.stderr
+
+
+# --- an import, which meets the curator too ----------------------------------------------------------
+
+
+def test_an_import_trusts_no_other_key_than_the_run_was_given_and_disputes_it(
+    make_service, tmp_path, curator, owner, dataset, open_study
+):
+    modeler, opened = make_service("modeler", tmp_path).start(), open_study(owner, dataset)
+    body = wire.ObservationImport(observations=[wire.Observation(row=0, y=0.0)])
+    with VendorClient(modeler.url, modeler.token) as vendor:
+        for key, code in ((KEY, "protocol_violated"), (None, None)):
+            asked = wire.RunCreate(
+                curator_url=curator.url,
+                study_id=opened.id,
+                token=opened.token,
+                log_key=key,
+                algorithm=wire.RandomRows(name="random"),
+                hold=True,
+            )
+            held = vendor.start(asked).id
+            if code is None:
+                assert vendor.import_observations(held, body).total == 1
+                continue
+            with pytest.raises(Remote) as refused:
+                vendor.import_observations(held, body)
+            assert refused.value.remote_code == code
+            assert vendor.run(held).observations == 0
+    disputes = [record["details"] for record in modeler.records() if record["kind"] == "log.disputed"]
+    assert [told["study_id"] for told in disputes] == [opened.id]
+
+
+def test_a_modeler_whose_log_does_not_verify_asks_no_curator_for_an_import(tmp_path):
+    settings = Settings(data_dir=tmp_path)
+    with open_desk(settings) as desk:
+        desk._fault = "a record is missing"
+        told = wire.StudyAccess(curator_url="http://127.0.0.1:9", study_id="std_0123456789abcdef", token="t")
+        with pytest.raises(AuditUnavailable, match="does not verify"), met(desk, settings, told, "t", "vendor:x"):
+            pass

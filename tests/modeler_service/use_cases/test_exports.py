@@ -1,0 +1,14 @@
+"""Files of a run: no cell that a spreadsheet computes, and a clear word where Parquet is not to be had."""
+
+import importlib.util
+
+import pytest
+
+from blindopt.errors import Invalid
+from modeler_service.use_cases import exports
+
+
+def test_without_pyarrow_parquet_is_refused_in_words(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(Invalid, match="pyarrow"):
+        exports.as_parquet(None)

@@ -1,0 +1,435 @@
+"""The Merkle log against RFC 6962 written out, its proofs, and what verification of one log finds."""
+
+import dataclasses
+import hashlib
+import json
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blindopt.audit import merkle_log
+from blindopt.audit.merkle_log import Entry, Head, LogBroken
+
+
+def tree_head(leaves: list[bytes]) -> bytes:
+    """MTH of RFC 6962, section 2.1, by its recursion over the bodies of the leaves."""
+    if not leaves:
+        return hashlib.sha256(b"").digest()
+    if len(leaves) == 1:
+        return hashlib.sha256(b"\x00" + leaves[0]).digest()
+    k = 1
+    while 2 * k < len(leaves):
+        k *= 2
+    return hashlib.sha256(b"\x01" + tree_head(leaves[:k]) + tree_head(leaves[k:])).digest()
+
+
+def grown(bodies: list[bytes]) -> list[bytes]:
+    peaks: list[bytes] = []
+    for size, body in enumerate(bodies):
+        peaks = merkle_log.grow(peaks, size, merkle_log.leaf_hash(body))
+    return peaks
+
+
+def test_the_root_is_rfc_6962s_for_every_size_to_300():
+    bodies, peaks = [], []
+    for size in range(301):
+        assert merkle_log.root(peaks) == tree_head(bodies)
+        assert len(peaks) == size.bit_count()
+        bodies.append(f"record {size}".encode())
+        peaks = merkle_log.grow(peaks, size, merkle_log.leaf_hash(bodies[-1]))
+
+
+# The eight leaves and the roots of their prefixes in the tests of Certificate Transparency.
+LEAVES = ["", "00", "10", "2021", "3031", "40414243", "5051525354555657", "606162636465666768696a6b6c6d6e6f"]
+ROOTS = [
+    "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+    "6e340b9cffb37a989ca544e6bb780a2c78901d3fb33738768511a30617afa01d",
+    "fac54203e7cc696cf0dfcb42c92a1d9dbaf70ad9e621f4bd8d98662f00e3c125",
+    "aeb6bcfe274b70a14fb067a5e5578264db0fa9b51af5e0ba159158f329e06e77",
+    "d37ee418976dd95753c1c73862b9398fa2a2cf9b4ff0fdfe8b30cd95209614b7",
+    "4e3bbb1f7b478dcfe71fb631631519a3bca12c9aefca1612bfce4c13a86264d4",
+    "76e67dadbcdf1e10e1b74ddc608abd2f98dfb16fbce75277b5232a127f2087ef",
+    "ddb89be403809e325750d3d263cd78929c2942b7942a34b77e122c9594a74c8c",
+    "5dc9da79a70659a9ad559cb701ded9a2ab9d823aad2f4960cfe370eff4604328",
+]
+
+
+@pytest.mark.parametrize("size", range(9))
+def test_the_roots_are_those_of_certificate_transparency(size):
+    bodies = [bytes.fromhex(leaf) for leaf in LEAVES[:size]]
+    assert merkle_log.root(grown(bodies)).hex() == ROOTS[size]
+
+
+def test_growing_leaves_the_frontier_it_was_given():
+    peaks = grown([b"a", b"b", b"c"])
+    before = list(peaks)
+    merkle_log.grow(peaks, 3, merkle_log.leaf_hash(b"d"))
+    assert peaks == before
+
+
+@pytest.mark.parametrize(
+    "bad", [math.nan, math.inf, -math.inf, 2**53, -(2**53), b"bytes", {1: "a key that is no text"}]
+)
+def test_a_record_without_one_canonical_form_is_refused(bad):
+    with pytest.raises(Exception, match=r".") as refusal:
+        merkle_log.canonical({"value": bad})
+    assert isinstance(refusal.value, ValueError | TypeError)
+
+
+@pytest.mark.parametrize(
+    ("record", "form"),
+    [
+        ({"b": 1, "a": [True, None, "x"]}, b'{"a":[true,null,"x"],"b":1}'),
+        ({"y": 1e30, "x": 0.1, "w": -0.0, "v": 2.0}, b'{"v":2,"w":0,"x":0.1,"y":1e+30}'),
+        ({"\u20ac": "\u00f6\n"}, '{"\u20ac":"\u00f6\\n"}'.encode()),
+    ],
+)
+def test_the_canonical_form_is_rfc_8785s(record, form):
+    assert merkle_log.canonical(record) == form
+
+
+SCALARS = (
+    st.none() | st.booleans() | st.integers(-(2**53) + 1, 2**53 - 1) | st.text(st.characters(exclude_categories=["Cs"]))
+)
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), SCALARS | st.lists(SCALARS), max_size=6))
+def test_the_canonical_form_reads_back_and_knows_no_order(record):
+    form = merkle_log.canonical(record)
+    assert json.loads(form) == record
+    assert merkle_log.canonical(dict(reversed(record.items()))) == form
+
+
+# --- proofs that a log only grew -------------------------------------------------------------------
+
+
+def node(left: bytes, right: bytes) -> bytes:
+    return hashlib.sha256(b"\x01" + left + right).digest()
+
+
+def split_at(size: int) -> int:
+    k = 1
+    while 2 * k < size:
+        k *= 2
+    return k
+
+
+def head_of(leaves: list[bytes]) -> bytes:
+    """MTH of RFC 6962 over leaf hashes."""
+    if len(leaves) < 2:
+        return leaves[0] if leaves else hashlib.sha256(b"").digest()
+    k = split_at(len(leaves))
+    return node(head_of(leaves[:k]), head_of(leaves[k:]))
+
+
+def subproof(m: int, leaves: list[bytes], whole: bool) -> list[bytes]:
+    """SUBPROOF of RFC 6962, section 2.1.2, line by line."""
+    if m == len(leaves):
+        return [] if whole else [head_of(leaves)]
+    k = split_at(len(leaves))
+    if m <= k:
+        return [*subproof(m, leaves[:k], whole), head_of(leaves[k:])]
+    return [*subproof(m - k, leaves[k:], False), head_of(leaves[:k])]
+
+
+def rebuilt(m: int, size: int, proof: list[bytes], whole: bool, first: bytes) -> tuple[bytes, bytes]:
+    """Both roots from a proof, by the recursion that makes it. Consumes ``proof`` from its end."""
+    if m == size:
+        told = first if whole else proof.pop()
+        return told, told
+    k = split_at(size)
+    sibling = proof.pop()
+    if m <= k:
+        old, new = rebuilt(m, k, proof, whole, first)
+        return old, node(new, sibling)
+    old, new = rebuilt(m - k, size - k, proof, False, first)
+    return node(sibling, old), node(sibling, new)
+
+
+def oracle(first: Head, second: Head, proof: list[bytes]) -> bool:
+    """Whether a proof holds, for 0 < first.size <= second.size."""
+    left = list(proof)
+    try:
+        old, new = rebuilt(first.size, second.size, left, True, bytes.fromhex(first.root))
+    except IndexError:
+        return False
+    return not left and all(len(n) == 32 for n in proof) and (old.hex(), new.hex()) == (first.root, second.root)
+
+
+def leaves_of(size: int, seed: int = 0) -> list[bytes]:
+    return [merkle_log.leaf_hash(b"%d of %d" % (place, seed)) for place in range(size)]
+
+
+def head(leaves: list[bytes]) -> Head:
+    return Head(len(leaves), head_of(leaves).hex())
+
+
+def test_every_proof_to_size_70_is_that_of_the_rfc_and_holds():
+    leaves = leaves_of(70)
+    heads = [head(leaves[:size]) for size in range(71)]
+    for n in range(1, 71):
+        for m in range(1, n + 1):
+            proof = merkle_log.consistency(leaves[:n], m)
+            assert proof == subproof(m, leaves[:n], True)
+            assert oracle(heads[m], heads[n], proof)
+            assert merkle_log.is_consistent(heads[m], heads[n], proof)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.integers(1, 1500), st.data())
+def test_a_proof_between_any_sizes_holds_and_between_no_others(n, data):
+    m = data.draw(st.integers(1, n))
+    leaves = leaves_of(n, seed=n)
+    proof, first, second = merkle_log.consistency(leaves, m), head(leaves[:m]), head(leaves)
+    assert proof == subproof(m, leaves, True)
+    assert merkle_log.is_consistent(first, second, proof)
+    for size in {m - 1, m + 1, n - 1, n + 1} - {m, 0}:  # the empty log is the beginning of any other
+        assert not merkle_log.is_consistent(Head(size, first.root), second, proof) or size == n == m
+    if m < n:
+        assert not merkle_log.is_consistent(second, first, proof)
+
+
+# From the tests of Certificate Transparency, for the eight leaves above.
+CT_PROOFS = {
+    (1, 8): [
+        "96a296d224f285c67bee93c30f8a309157f0daa35dc5b87e410b78630a09cfc7",
+        "5f083f0a1a33ca076a95279832580db3e0ef4584bdff1f54c8a360f50de3031e",
+        "6b47aaf29ee3c2af9af889bc1fb9254dabd31177f16232dd6aab035ca39bf6e4",
+    ],
+    (6, 8): [
+        "0ebc5d3437fbe2db158b9f126a1d118e308181031d0a949f8dededebc558ef6a",
+        "ca854ea128ed050b41b35ffc1b87b8eb2bde461e9e3b5596ece6b9d5975a0ae0",
+        "d37ee418976dd95753c1c73862b9398fa2a2cf9b4ff0fdfe8b30cd95209614b7",
+    ],
+    (2, 5): [
+        "5f083f0a1a33ca076a95279832580db3e0ef4584bdff1f54c8a360f50de3031e",
+        "bc1a0643b12e4d2d7c77918f44e0f4f79a838b6cf9ec5b5c283e1f4d88599e6b",
+    ],
+    (1, 1): [],
+}
+
+
+@pytest.mark.parametrize(("m", "n"), CT_PROOFS)
+def test_the_proofs_are_those_of_certificate_transparency(m, n):
+    leaves = [merkle_log.leaf_hash(bytes.fromhex(leaf)) for leaf in LEAVES[:n]]
+    assert [told.hex() for told in merkle_log.consistency(leaves, m)] == CT_PROOFS[m, n]
+    assert merkle_log.is_consistent(Head(m, ROOTS[m]), Head(n, ROOTS[n]), merkle_log.consistency(leaves, m))
+
+
+def test_no_altered_proof_holds():
+    """A bit, a node more or less, two swapped, a border between nodes moved, another root: for every pair to 20."""
+    leaves = leaves_of(20)
+    heads = [head(leaves[:size]) for size in range(21)]
+    stray = merkle_log.leaf_hash(b"stray")
+    tried = 0
+    for n in range(1, 21):
+        for m in range(1, n + 1):
+            proof = merkle_log.consistency(leaves[:n], m)
+            altered = [[*proof, stray], [stray, *proof], [*proof, b""]]
+            for place, told in enumerate(proof):
+                altered.append([*proof[:place], bytes([told[0] ^ 1]) + told[1:], *proof[place + 1 :]])
+                altered.append(proof[:place] + proof[place + 1 :])
+                altered.append([*proof[: place + 1], *proof[place:]])
+            for place in range(len(proof) - 1):
+                a, b = proof[place : place + 2]
+                altered.append([*proof[:place], b, a, *proof[place + 2 :]])
+                altered.append([*proof[:place], a + b[:1], b[1:], *proof[place + 2 :]])
+                altered.append([*proof[:place], a[1:], b + a[:1], *proof[place + 2 :]])
+            for bad in altered:
+                assert bad != proof
+                assert not merkle_log.is_consistent(heads[m], heads[n], bad), (m, n)
+                tried += 1
+            assert not merkle_log.is_consistent(Head(m, stray.hex()), heads[n], proof)
+            assert not merkle_log.is_consistent(heads[m], Head(n, stray.hex()), proof)
+    assert tried > 2_000
+
+
+def test_an_empty_log_is_the_beginning_of_any_other_and_needs_no_proof():
+    assert merkle_log.is_consistent(merkle_log.EMPTY, head(leaves_of(5)), [])
+    assert not merkle_log.is_consistent(merkle_log.EMPTY, head(leaves_of(5)), leaves_of(1))
+    assert not merkle_log.is_consistent(head(leaves_of(5)), merkle_log.EMPTY, [])
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 12])
+def test_no_proof_joins_two_histories(size):
+    """Whatever nodes of the two trees a forger offers, in any order of up to three."""
+    ours, theirs = leaves_of(size), [*leaves_of(13)]
+    theirs[size - 1] = merkle_log.leaf_hash(b"another")
+    nodes = [head_of(part[a : a + w]) for part in (ours, theirs) for w in (1, 2, 4, 8) for a in range(0, len(part), w)]
+    first, second = head(ours), head(theirs)
+    for proof in ([], *([a] for a in nodes), *([a, b] for a in nodes for b in nodes)):
+        assert not merkle_log.is_consistent(first, second, proof)
+    assert not merkle_log.is_consistent(first, second, merkle_log.consistency(theirs, size))
+
+
+# --- verify --------------------------------------------------------------------------------------
+
+
+def entries_of(bodies: list[bytes]) -> list[Entry]:
+    entries, peaks = [], []
+    for seq, body in enumerate(bodies):
+        peaks = merkle_log.grow(peaks, seq, merkle_log.leaf_hash(body))
+        entries.append(Entry(seq=seq, body=body, leaf=merkle_log.leaf_hash(body), peaks=b"".join(peaks)))
+    return entries
+
+
+def bodies_of(size: int) -> list[bytes]:
+    return [merkle_log.canonical({"seq": seq, "event": "told", "value": seq * seq}) for seq in range(size)]
+
+
+LOG = entries_of(bodies_of(13))
+
+
+def first_wrong(entries: list[Entry]) -> str:
+    with pytest.raises(LogBroken) as broken:
+        merkle_log.verify(entries)
+    return str(broken.value)
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 3, 7, 8, 13])
+def test_a_whole_log_verifies_to_its_size_and_root(size):
+    head = merkle_log.verify(iter(LOG[:size]))
+    assert (head.size, head.root) == (size, tree_head(bodies_of(size)).hex())
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_one_flipped_bit_anywhere_names_its_record(data):
+    place = data.draw(st.integers(0, len(LOG) - 1))
+    part = data.draw(st.sampled_from(["body", "leaf", "peaks"]))
+    content = bytearray(getattr(LOG[place], part))
+    bit = data.draw(st.integers(0, 8 * len(content) - 1))
+    content[bit // 8] ^= 1 << bit % 8
+    told = first_wrong([*LOG[:place], dataclasses.replace(LOG[place], **{part: bytes(content)}), *LOG[place + 1 :]])
+    assert told.startswith(f"record {place} was ")
+
+
+@pytest.mark.parametrize("place", [0, 5, 11])
+def test_a_gap_names_the_missing_record(place):
+    assert first_wrong(LOG[:place] + LOG[place + 1 :]).startswith(f"record {place} is missing")
+
+
+@pytest.mark.parametrize(("a", "b"), [(0, 1), (4, 9), (11, 12)])
+def test_swapped_records_name_the_first(a, b):
+    swapped = list(LOG)
+    swapped[a], swapped[b] = swapped[b], swapped[a]
+    assert first_wrong(swapped).startswith(f"record {a} ")
+
+
+@pytest.mark.parametrize(("a", "b"), [(0, 1), (4, 9), (11, 12)])
+def test_swapped_bodies_that_keep_their_places_name_the_first(a, b):
+    swapped = list(LOG)
+    swapped[a] = dataclasses.replace(LOG[a], body=LOG[b].body, leaf=LOG[b].leaf)
+    swapped[b] = dataclasses.replace(LOG[b], body=LOG[a].body, leaf=LOG[a].leaf)
+    assert first_wrong(swapped) == f"record {a} was moved: it says it is {b}"
+
+
+@pytest.mark.parametrize("place", [0, 6, 12])
+def test_an_insertion_names_its_place(place):
+    body = merkle_log.canonical({"seq": place, "event": "never happened"})
+    inserted = [*LOG[:place], Entry(place, body, merkle_log.leaf_hash(body), LOG[place].peaks)]
+    later = [dataclasses.replace(e, seq=e.seq + 1) for e in LOG[place:]]
+    assert first_wrong(inserted + later).startswith(f"record {place} was inserted or replaced")
+    repeated = [*LOG[: place + 1], *LOG[place:]]
+    assert first_wrong(repeated).startswith(f"record {place + 1} ")
+
+
+@pytest.mark.parametrize("place", [0, 6, 12])
+def test_a_record_replaced_with_its_hash_is_found_by_the_tree(place):
+    body = merkle_log.canonical({"seq": place, "event": "told", "value": "another"})
+    forged = dataclasses.replace(LOG[place], body=body, leaf=merkle_log.leaf_hash(body))
+    assert first_wrong([*LOG[:place], forged, *LOG[place + 1 :]]).startswith(f"record {place} was inserted or replaced")
+
+
+@pytest.mark.parametrize("place", [0, 6, 11])
+def test_a_record_replaced_with_its_tree_is_found_at_the_next(place):
+    """The frontier stored after the forged record fits it; the one after that does not."""
+    body = merkle_log.canonical({"seq": place, "event": "told", "value": "another"})
+    forged = entries_of([*bodies_of(place), body])[place]
+    assert first_wrong([*LOG[:place], forged, *LOG[place + 1 :]]).startswith(
+        f"record {place + 1} was inserted or replaced"
+    )
+
+
+@pytest.mark.parametrize("place", [0, 6, 12])
+def test_a_log_written_anew_has_another_root(place):
+    bodies = bodies_of(13)
+    bodies[place] = merkle_log.canonical({"seq": place, "event": "told", "value": "another"})
+    assert merkle_log.verify(entries_of(bodies)).root != merkle_log.verify(LOG).root
+
+
+def test_a_cut_tail_shows_in_the_size():
+    assert merkle_log.verify(LOG[:-1]).size == 12
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"not json",
+        b"[1,2]",
+        b'"text"',
+        b"7",
+        b"",
+        b"\xff\xfe",
+        b'{"no":"seq"}',
+        b'{"seq":"2"}',
+        b'{"seq":2,"x":NaN}',
+        b'{"seq":2,"x":9007199254740993}',
+        b'{"seq":2,"x":"\\ud800"}',
+        b'{"seq":2,"x":' + b"[" * 100_000,
+        b'{"seq":2,"x":' + b"1" * 5_000 + b"}",
+    ],
+)
+def test_a_record_that_is_none_is_named_too(body):
+    """A log comes from the other party: whatever its bytes are, the answer is which record is wrong."""
+    forged = dataclasses.replace(LOG[2], body=body, leaf=merkle_log.leaf_hash(body))
+    assert first_wrong([*LOG[:2], forged, *LOG[3:]]).startswith("record 2 ")
+
+
+# --- verify, held against signatures ---------------------------------------------------------------
+
+
+def signed(*sizes: int) -> dict[int, str]:
+    return {size: merkle_log.verify(LOG[:size]).root for size in sizes}
+
+
+def test_a_log_that_fits_what_was_signed_verifies():
+    assert merkle_log.verify(LOG, signed=signed(1, 7, 13)).size == 13
+
+
+def test_a_tail_that_was_cut_below_a_signature_is_named():
+    with pytest.raises(LogBroken, match=r"^the tail was cut: the log ends after 9 records, .* has 12$"):
+        merkle_log.verify(LOG[:9], signed=signed(3, 12))
+
+
+def test_a_history_written_anew_is_a_fork_at_the_first_signature_that_it_breaks():
+    bodies = bodies_of(13)
+    bodies[5] = merkle_log.canonical({"seq": 5, "event": "told", "value": "another"})
+    with pytest.raises(LogBroken, match=r"^a fork at or before record 7: .* size 8 "):
+        merkle_log.verify(entries_of(bodies), signed=signed(2, 5, 8, 13))
+
+
+@pytest.mark.parametrize("member", ["seq", "position"])
+def test_the_place_of_a_record_is_read_where_it_is_told_to_be(member):
+    entries = entries_of([merkle_log.canonical({member: place}) for place in range(3)])
+    assert merkle_log.verify(entries, place=member).size == 3
+    with pytest.raises(LogBroken, match="record 0 was moved"):
+        merkle_log.verify(entries, place="other")
+
+
+@pytest.mark.parametrize("told", [True, 1.0, "1", None, [1]])
+def test_a_place_is_a_whole_number(told):
+    """True equals 1 in Python: a record that says it must not pass for number 1."""
+    entries = entries_of([b'{"seq":0}', json.dumps({"seq": told}).encode()])
+    with pytest.raises(LogBroken, match="record 1 "):
+        merkle_log.verify(entries)
+
+
+@pytest.mark.parametrize("body", [b'{"seq": 2}', b'{"seq":2,"seq":2}', b'{"seq":2,"a":1}', b'{"seq":2,"x":1.50}'])
+def test_a_record_has_one_spelling(body):
+    """Other spaces, orders, repeated members: two readers could tell two stories of the same hash."""
+    with pytest.raises(LogBroken, match="record 2 "):
+        merkle_log.verify(entries_of([*bodies_of(2), body]))

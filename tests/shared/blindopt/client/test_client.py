@@ -1,0 +1,173 @@
+"""What a client refuses to believe of the other party."""
+
+import gzip
+import json
+import socket
+import threading
+import time
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from blindopt import wire
+from blindopt.client import StudyClient, deadlines, study
+from blindopt.errors import ProtocolViolated, Unreachable
+
+STUDY = "std_0123456789abcdef"
+
+
+@pytest.fixture
+def party():
+    """A server that answers every GET with ``party.headers`` and ``party.body``."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            party.asked.append(dict(self.headers))
+            self.send_response(200)
+            for name, value in party.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(party.body)
+
+        def log_message(self, *args):
+            pass
+
+    party = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    party.headers, party.body, party.asked = {}, b"{}", []
+    thread = threading.Thread(target=party.serve_forever)
+    thread.start()
+    yield party
+    party.shutdown()
+    thread.join()
+    party.server_close()
+
+
+def client_of(party, **options):
+    return StudyClient(f"http://127.0.0.1:{party.server_address[1]}", "t", STUDY, **options)
+
+
+def test_an_encoded_reply_is_refused_unread(party):
+    """A few bytes of gzip inside gzip unfold to gigabytes."""
+    party.headers = {"Content-Encoding": "gzip, gzip"}
+    party.body = gzip.compress(gzip.compress(bytes(1 << 24)))
+    with client_of(party) as client, pytest.raises(ProtocolViolated, match="encoded"):
+        client.study()
+    assert party.asked[0]["Accept-Encoding"] == "identity"
+
+
+def test_an_encoded_download_is_refused_and_leaves_no_file(party, tmp_path):
+    party.headers = {"Content-Encoding": "gzip", "ETag": f'"sha256-{"0" * 64}"'}
+    party.body = gzip.compress(bytes(1 << 24))
+    with client_of(party) as client, pytest.raises(ProtocolViolated, match="encoded"):
+        client.download(tmp_path / "z.npy", "0" * 64, max_bytes=1 << 30)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reply_without_end_is_cut_at_the_limit(party):
+    party.body = bytes(9 << 20)
+    with client_of(party) as client, pytest.raises(ProtocolViolated, match="larger"):
+        client.study()
+
+
+@contextmanager
+def dripping(parts, seconds):
+    """A server that answers each connection with ``parts``, so many seconds apart: its address, who heard it all."""
+    listener, done = socket.create_server(("127.0.0.1", 0)), []
+
+    def answer(connection):
+        with suppress(OSError), connection:
+            asked = connection.recv(65_536)
+            while asked.startswith(b"POST") and not asked.endswith(b"}"):  # what is unread would reset the connection
+                asked += connection.recv(65_536)
+            for part in parts:
+                connection.sendall(part)
+                time.sleep(seconds)
+            done.append(connection)
+
+    def accept():
+        with suppress(OSError):
+            while True:
+                threading.Thread(target=answer, args=(listener.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}", done
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+PENDING = json.dumps(
+    {"id": f"qry_{0:016x}", "study_id": STUDY, "state": "pending", "created_at": "2026-11-21T00:00:00Z", "due_at": None}
+).encode()
+HEAD = b"HTTP/1.1 202 Accepted\r\nX-Padding: %s\r\n" % (b"0" * 60)
+DRIPS = {
+    "head": [*(bytes([byte]) for byte in HEAD), b"Content-Length: %d\r\n\r\n" % len(PENDING), PENDING],
+    "body": [HEAD + b"Content-Length: %d\r\n\r\n" % len(PENDING), *(bytes([byte]) for byte in PENDING)],
+    "a body that ends with its connection": [HEAD + b"\r\n", PENDING, *[b" "] * 100],
+}
+
+
+@pytest.mark.parametrize("slow", DRIPS)
+def test_a_curator_that_drips_its_headers_is_left_at_the_timeout(slow):
+    """Each byte comes in time, all of them do not. The control: the same bytes without a pause are a reply."""
+    query = wire.QueryRequest(rows=[wire.RowPlays(row=1)])
+    with dripping(DRIPS[slow], 0) as (url, _), StudyClient(url, "t", STUDY, timeout_s=5) as client:
+        assert client.ask(query, key="k")[0].state == "pending"
+    with dripping(DRIPS[slow], 0.03) as (url, done), StudyClient(url, "t", STUDY, timeout_s=0.3) as client:
+        for _ in range(2):
+            with pytest.raises(Unreachable, match="did not answer in time"):
+                client.ask(query, key="k")
+            assert not done  # it drips for ten times as long
+
+
+def test_candidates_that_drip_are_left_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(study, "DOWNLOAD_ATTEMPTS", 2)
+    monkeypatch.setattr(study, "SLOWEST", 2)
+    parts = [b'HTTP/1.1 200 OK\r\nETag: "sha256-%s"\r\nContent-Length: 50\r\n\r\n' % (b"0" * 64), *[b"x"] * 50]
+    with (
+        dripping(parts, 0.03) as (url, _),
+        StudyClient(url, "t", STUDY, timeout_s=0.2) as client,
+        pytest.raises(Unreachable, match="did not answer in time"),
+    ):
+        client.download(tmp_path / "z.npy", "0" * 64, max_bytes=1 << 20)
+
+
+def test_exchanges_that_end_in_time_leave_nothing_that_is_due(party):
+    with client_of(party, timeout_s=0.2) as client:
+        for _ in range(5):
+            with pytest.raises(ProtocolViolated):
+                client.study()
+        assert not deadlines._WATCH._due
+        time.sleep(0.3)  # past the deadlines of all of them
+        with pytest.raises(ProtocolViolated):
+            client.study()
+
+
+@pytest.mark.parametrize("etag", ["", "x", '"sha256-xyz"', f'"sha256-{"0" * 63}\x85"'])
+def test_candidates_without_a_digest_are_refused(etag, party, tmp_path):
+    party.headers = {"ETag": etag}
+    with client_of(party) as client, pytest.raises(ProtocolViolated, match="digest"):
+        client.download(tmp_path / "z.npy", "0" * 64, max_bytes=1 << 20)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reply_that_is_no_study_is_refused_and_told(party):
+    told = []
+    with client_of(party, observe=lambda exchange, _: told.append(exchange)) as client, pytest.raises(ProtocolViolated):
+        client.study()
+    assert [exchange.status for exchange in told] == [200]
+
+
+@pytest.mark.parametrize("host", ["0" * 100, "xn--a.b", "a..b"])
+def test_a_name_that_cannot_be_looked_up_is_unreachable(host):
+    with pytest.raises(Unreachable), StudyClient(f"https://{host}", "t", STUDY) as client:
+        client.study()
+
+
+def test_nobody_there_is_unreachable_and_no_proxy_of_the_environment_is_asked(party, monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{party.server_address[1]}")
+    with StudyClient("http://127.0.0.1:9", "t", STUDY) as client, pytest.raises(Unreachable):
+        client.study()
+    assert party.asked == []

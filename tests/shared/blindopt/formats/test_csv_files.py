@@ -1,0 +1,141 @@
+"""Cells: what is a number, what a spreadsheet would run, and rows that are refused before they are taken apart."""
+
+import csv
+import io
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blindopt.errors import Invalid
+from blindopt.formats import csv_files
+from blindopt.formats.csv_files import CELLS_MAX, LENGTH_MAX, ROW_MAX, decimal, harmless, plain, rows
+
+_AMBIGUOUS = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
+"""Says the same in another way: digits may be read before or after a point that is not there."""
+
+
+@given(st.text("0123456789.eE+-_ x", max_size=20))
+def test_a_decimal_is_what_the_plain_pattern_says_and_float_reads(text):
+    found = decimal(text)
+    assert (found is not None) == bool(_AMBIGUOUS.fullmatch(text))
+    assert found is None or found == float(text)
+
+
+def test_a_cell_of_a_hundred_thousand_digits_is_refused_by_its_length():
+    assert decimal("0" * 100_000 + "1") is None
+    assert decimal("1" * LENGTH_MAX) == float("1" * LENGTH_MAX)
+    assert decimal("0" * LENGTH_MAX + "1") is None
+
+
+# --- what is written ----------------------------------------------------------------------------------
+
+READERS = ",;\t|"
+STARTS = "=+-@\uff1d\uff0b\uff0d\uff20"
+HOSTILE = [
+    *(
+        "=1+1",
+        "+1+1",
+        "-2+3",
+        "@SUM(A1)",
+        "\t=1",
+        "\r=1",
+        "\n=1",
+        " =1+1",
+        "\u00a0=1",
+        "\u3000=1",
+        "\uff1d1+1",
+        "\uff0d1",
+    ),
+    *(
+        "\u200b=1",
+        "\ufeff=1",
+        "\u202e=1",
+        "|calc",
+        "%x",
+        "a;=HYPERLINK(1)",
+        "a\t=1",
+        "a|=1",
+        "a\n=1",
+        ";=1",
+        "a; \u200b=1",
+    ),
+    *('a";=1', 'a"\n=1', "a;b;\t-cmd", ",;=1"),
+]
+
+
+def formulas(cell):
+    """What a spreadsheet would run of a file with this cell, whichever character it takes to part cells."""
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows([["x", cell, "y"], [cell, "y"]])
+    found = []
+    for delimiter in READERS:
+        for row in csv.reader(io.StringIO(text.getvalue(), newline=""), delimiter=delimiter):
+            read = ("".join(c for c in one if c.isprintable() or c.isspace()).strip() for one in row)
+            found += [one for one in read if one.startswith(tuple(STARTS)) and decimal(one) is None]
+    return found
+
+
+@pytest.mark.parametrize("cell", HOSTILE)
+def test_no_cell_is_a_formula_whichever_separator_the_reader_takes(cell):
+    assert formulas(harmless(cell)) == []
+    assert formulas(plain(cell)) == []
+
+
+def test_the_check_finds_what_a_look_at_the_first_character_lets_through():
+    """The control: the rule that the consoles had."""
+
+    def looked_at(cell):
+        return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r", "|", "%")) else cell
+
+    assert formulas("=1+1")
+    assert formulas(looked_at("=1+1")) == []
+    assert sum(bool(formulas(looked_at(cell))) for cell in HOSTILE) >= 12
+
+
+@given(st.text('a=+-@;|,"\t\r\n \u00a0\u200b\ufeff\uff1d1', max_size=12))
+@settings(max_examples=400)
+def test_no_text_at_all_is_a_formula_and_what_is_harmless_stays_as_it_is(text):
+    assert formulas(plain(text)) == []
+    assert plain(plain(text)) == plain(text)
+
+
+@pytest.mark.parametrize("cell", ["-1.5e-7", "+3", -1.5, -3, 0, "initial", "2026-01-01", "", "half = 0.5", "1, -3"])
+def test_numbers_and_other_text_stay_as_they_are(cell):
+    assert harmless(cell) == cell
+
+
+def test_nothing_is_empty_and_truth_is_in_words():
+    assert [harmless(cell) for cell in (None, True, False)] == ["", "true", "false"]
+
+
+# --- what is read -------------------------------------------------------------------------------------
+
+
+def test_rows_come_with_the_numbers_of_their_lines():
+    assert list(rows(b'\xef\xbb\xbfa;b\r\n"x\ny";1,5\r\n\r\n', ",;")) == [
+        (1, ["a", "b"]),
+        (3, ["x\ny", "1,5"]),
+        (4, []),
+    ]
+    assert next(rows(b"a," + b"b" * (ROW_MAX - 2)))[1][1] == "b" * (ROW_MAX - 2)
+
+
+LONG = {
+    "a first line": b"a," + b"x," * ROW_MAX,
+    "a later line": b"a,b\n" + b"x," * ROW_MAX,
+    "a row over many lines": b"a,b\n" + b'"\n",' * ROW_MAX,
+    "a cell without an end": b'a,"' + b"x\n" * ROW_MAX,
+    "many cells": b"a," * (CELLS_MAX + 1) + b"\n",
+}
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_a_row_that_is_too_long_is_refused_before_it_is_in_memory(kind, monkeypatch):
+    taken = []
+    real = csv_files._Lines.__next__
+    monkeypatch.setattr(csv_files._Lines, "__next__", lambda self: taken.append(real(self)) or taken[-1])
+    with pytest.raises(Invalid):
+        list(rows(LONG[kind]))
+    assert sum(map(len, taken)) <= ROW_MAX + len("a,b\n")

@@ -1,0 +1,175 @@
+"""Compiled loops beside plain numpy, and what is done where there is no numba."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from blindopt.gp import compiled as tiles
+from blindopt.gp import compiled_loops
+from blindopt.gp.input_noise import noise_aware
+from blindopt.gp.kernels import KERNELS, SquaredExponential, kernel_of
+from blindopt.gp.posterior import Posterior
+from blindopt.wire.releases import NoiseLaw
+
+N = 2_200  # enough for compiled loops, and the last tile is not full
+
+
+def made(z, kernel, monkeypatch, *, compiled, **more):
+    with monkeypatch.context() as patch:
+        if not compiled:
+            patch.setattr(tiles, "compiled", lambda: None)
+        posterior = Posterior(z, kernel, noise_variance=1e-2, capacity=60, **more)
+    assert (posterior._tiles is not None) == compiled
+    return posterior
+
+
+def both(z, kernel, monkeypatch, **more):
+    return [made(z, kernel, monkeypatch, compiled=compiled, **more) for compiled in (True, False)]
+
+
+def generator():
+    return np.random.default_rng(0)
+
+
+def test_exp_is_numpys_to_two_units_in_the_last_place():
+    x = -np.concatenate([np.linspace(0, 708, 200_001)[:-1], np.geomspace(1e-300, 1, 1_001)])
+    ours = np.array([compiled_loops.exponential(v) for v in x])
+    exact = np.exp(x.astype(np.longdouble))
+    assert np.abs(ours / exact - 1).max() < 4.5e-16
+    assert compiled_loops.exponential(0.0) == 1.0
+    for tiny in (-708.1, -745.0, -1e300, -np.inf):
+        assert compiled_loops.exponential(tiny) == 0.0
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+@pytest.mark.parametrize("lengthscale", [0.7, 0.004], ids=["products", "differences"])
+@pytest.mark.parametrize("nugget", [0.0, 0.3])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 3e-4)])
+def test_moments_are_those_of_plain_numpy(kind, lengthscale, nugget, dtype, tolerance, monkeypatch):
+    """To 1e-12 (float32: 3e-4) of their scale, after outcomes one by one or many, supposed ones and a retreat."""
+    rng = np.random.default_rng(1)
+    z = rng.uniform(size=(N, 3))
+    z[1_000:1_100] = z[0]  # duplicates: distance nought
+    rows, y = rng.integers(0, N, size=60), rng.normal(size=60)
+    pair = both(z, kernel_of(kind, lengthscale, 2.0), monkeypatch, nugget=nugget, dtype=dtype)
+
+    def agree():
+        one, other = pair
+        scale = 1 + np.abs(other.mean).max()
+        np.testing.assert_allclose(one.mean, other.mean, rtol=0, atol=tolerance * scale)
+        np.testing.assert_allclose(one.variance, other.variance, rtol=0, atol=tolerance * (2.0 + nugget))
+
+    for start, end in ((0, 1), (1, 2), (2, 19), (19, 40)):
+        for posterior in pair:
+            for row, told in zip(rows[start:end], y[start:end], strict=True):
+                posterior.observe(int(row), float(told))
+        agree()
+    for posterior in pair:
+        for row in rows[40:45]:
+            posterior.suppose(int(row))
+    agree()
+    for posterior in pair:
+        posterior.retract(33)
+    agree()
+    for posterior in pair:
+        posterior.observe(5, 1.0)
+    agree()
+
+
+@pytest.mark.parametrize("kind", KERNELS)
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_the_same_rows_are_chosen_to_the_last_bit_also_where_some_are_hidden(kind, dtype, monkeypatch):
+    z = np.random.default_rng(2).uniform(0, 4, size=(N, 2))
+    y = np.sin(2 * z).sum(axis=1)
+    pair, hidden = both(z, kernel_of(kind, 0.8, 1.0), monkeypatch, dtype=dtype), []
+    for step in range(40):
+        one, other = (posterior.choose(20.0 + step, generator) for posterior in pair)
+        assert one == other
+        hidden.append(one.row)
+        for posterior in pair:
+            posterior.observe(one.row, float(y[one.row]))
+            posterior.hide(np.array(hidden if step >= 20 else [], dtype=np.intp))
+    assert len(set(hidden)) > 20
+
+
+def test_who_is_hidden_is_not_chosen_however_few_are_left(monkeypatch):
+    z = np.random.default_rng(3).normal(size=(N, 2))
+    posterior = made(z, SquaredExponential(1.0), monkeypatch, compiled=True)
+    posterior.observe(0, 1.0)
+    for left in (np.arange(700, 800), np.array([2_199]), np.array([256])):
+        posterior.hide(np.setdiff1d(np.arange(N), left))
+        assert posterior.choose(9.0, generator).row in left
+    posterior.hide(np.arange(N))
+    with pytest.raises(IndexError):
+        posterior.choose(9.0, generator)
+
+
+def test_candidates_far_apart_and_kernels_without_loops_are_left_to_numpy():
+    z = np.random.default_rng(4).normal(size=(N, 2))
+    assert Posterior(z, SquaredExponential(1.0), noise_variance=1.0, capacity=2)._tiles is not None
+    averaged, nugget = noise_aware(kernel_of("matern_32", 1.0, 1.0), NoiseLaw(family="planar_laplace", sd=0.3), 2)
+    far = Posterior(1e150 * z, SquaredExponential(1.0), noise_variance=1.0, capacity=2)
+    unknown = Posterior(z, averaged, noise_variance=1.0, nugget=nugget, capacity=2)
+    few = Posterior(z[:100], SquaredExponential(1.0), noise_variance=1.0, capacity=2)
+    for posterior in (far, unknown, few):
+        assert posterior._tiles is None
+        posterior.observe(0, 1.0)
+        assert posterior.choose(9.0, generator).row != 0
+
+
+def test_several_runs_at_once_choose_as_each_does_alone():
+    z = np.random.default_rng(5).uniform(0, 4, size=(N, 2))
+    y = np.sin(2 * z).sum(axis=1)
+
+    def walk(seed):
+        posterior = Posterior(z, SquaredExponential(0.5 + seed / 10), noise_variance=1e-4, capacity=40)
+        row, rows = seed, []
+        for _ in range(40):
+            posterior.observe(row, float(y[row]))
+            row = posterior.choose(20.0, generator).row
+            rows.append(row)
+        return rows
+
+    alone = [walk(seed) for seed in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(walk, range(4))) == alone
+
+
+def test_numba_is_loaded_by_a_run_that_is_large_enough_for_it_to_pay():
+    code = """
+import sys, numpy as np
+from blindopt.gp.kernels import SquaredExponential
+from blindopt.gp.posterior import Posterior
+z = np.random.default_rng(0).normal(size=(2_200, 2))
+for capacity in (50, 1_300, 50):
+    used = Posterior(z, SquaredExponential(1.0), noise_variance=1.0, capacity=capacity)._tiles is not None
+    print(used, "numba" in sys.modules)
+"""
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.split() == ["False", "False", "True", "True", "True", "True"]
+
+
+@pytest.mark.parametrize("error", [ImportError, RuntimeError])
+def test_without_numba_or_a_place_for_its_cache_plain_numpy_does_it(error, monkeypatch):
+    """A module that is None in sys.modules cannot be imported; numba says with RuntimeError that it has no place."""
+    tiles.compiled.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.delattr("blindopt.gp.compiled_loops")
+        if error is ImportError:
+            patch.setitem(sys.modules, "blindopt.gp.compiled_loops", None)
+        else:
+            patch.delitem(sys.modules, "blindopt.gp.compiled_loops")
+            patch.setattr("numba.njit", lambda **_: (_ for _ in ()).throw(RuntimeError("no locator")))
+        assert tiles.compiled() is None
+    tiles.compiled.cache_clear()
+    assert tiles.compiled() is compiled_loops
+
+
+@pytest.mark.parametrize("module", ["modeler_service.cli", "modeler_service.app", "curator_service.cli", "demo"])
+def test_numba_is_not_imported_before_a_run_needs_it(module):
+    code = f"import sys, {module}, blindopt.gp.posterior; print('numba' in sys.modules)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == "False"

@@ -1,0 +1,407 @@
+"""The incremental posterior, against the textbook's O(t^3) one."""
+
+import itertools
+import math
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.linalg import cho_factor, cho_solve
+
+from blindopt.errors import NumericalFailure
+from blindopt.gp import compiled as tiles_module
+from blindopt.gp import posterior as posterior_module
+from blindopt.gp.candidates import Points
+from blindopt.gp.kernels import Matern52, SquaredExponential
+from blindopt.gp.posterior import Posterior
+
+
+def textbook(candidates, rows, outcomes, *, lengthscale, variance, noise_variance, prior_mean):
+    """Rasmussen & Williams (2006), eqs. 2.25-2.26, from scratch."""
+
+    def k(a, b):
+        return variance * np.exp(-((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=2) / (2 * lengthscale**2))
+
+    seen = candidates[rows]
+    factor = cho_factor(k(seen, seen) + noise_variance * np.eye(len(rows)))
+    cross = k(candidates, seen)
+    mean = prior_mean + cross @ cho_solve(factor, np.asarray(outcomes) - prior_mean)
+    reduction = np.einsum("ij,ji->i", cross, cho_solve(factor, cross.T))
+    return mean, variance - reduction
+
+
+@pytest.mark.parametrize(("noise_variance", "prior_mean"), [(1e-3, -7.5), (0.1, 0.0)])
+def test_after_each_of_200_outcomes_the_posterior_is_the_textbooks(noise_variance, prior_mean):
+    """200 outcomes at 60 rows of 150: every row is asked again, some many times."""
+    rng = np.random.default_rng(1)
+    candidates = rng.normal(size=(150, 3))
+    rows = rng.integers(0, 60, size=200)
+    outcomes = prior_mean + rng.normal(size=200)
+    settings_ = {"lengthscale": 0.9, "variance": 2.0, "noise_variance": noise_variance, "prior_mean": prior_mean}
+    posterior = Posterior(
+        candidates, SquaredExponential(0.9, 2.0), noise_variance=noise_variance, prior_mean=prior_mean, capacity=200
+    )
+    np.testing.assert_array_equal(posterior.mean, prior_mean)
+    np.testing.assert_array_equal(posterior.variance, 2.0)
+    for t, (row, outcome) in enumerate(zip(rows, outcomes, strict=True), start=1):
+        posterior.observe(int(row), float(outcome))
+        assert posterior.count == t
+        mean, variance = textbook(candidates, rows[:t], outcomes[:t], **settings_)
+        np.testing.assert_allclose(posterior.mean, mean, rtol=0, atol=1e-8)
+        np.testing.assert_allclose(posterior.variance, variance, rtol=0, atol=1e-8)
+    assert len(set(rows.tolist())) < len(rows)
+
+
+def test_one_outcome_worked_by_hand():
+    """Variance 1, noise 1, y = 2 at row 0: mean k y / 2, variance 1 - k^2 / 2."""
+    posterior = Posterior(np.array([[0.0], [1.0]]), SquaredExponential(1.0), noise_variance=1.0, capacity=1)
+    posterior.observe(0, 2.0)
+    k = math.exp(-0.5)
+    np.testing.assert_allclose(posterior.mean, [1.0, k], rtol=1e-15)
+    np.testing.assert_allclose(posterior.variance, [0.5, 1 - k * k / 2], rtol=1e-15)
+
+
+def test_asking_one_row_t_times_averages_its_noise():
+    """Conjugate normal: precision 1/variance + t/noise, mean weighted by it."""
+    posterior = Posterior(
+        np.zeros((1, 1)), SquaredExponential(1.0, 4.0), noise_variance=0.5, capacity=30, prior_mean=1.0
+    )
+    outcomes = np.random.default_rng(2).normal(3.0, 1.0, size=30)
+    for t, outcome in enumerate(outcomes, start=1):
+        posterior.observe(0, float(outcome))
+        precision = 1 / 4.0 + t / 0.5
+        assert posterior.variance[0] == pytest.approx(1 / precision, rel=1e-12)
+        assert posterior.mean[0] == pytest.approx((1.0 / 4.0 + outcomes[:t].sum() / 0.5) / precision, rel=1e-12)
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(order=st.permutations(range(5)))
+def test_the_order_of_the_outcomes_does_not_matter(order):
+    candidates = np.linspace(0, 3, 12).reshape(6, 2)
+    told = [(0, 1.0), (3, -2.0), (0, 0.5), (5, 4.0), (3, -1.0)]
+
+    def after(sequence):
+        posterior = Posterior(candidates, SquaredExponential(1.0), noise_variance=0.01, capacity=5)
+        for i in sequence:
+            posterior.observe(*told[i])
+        return posterior
+
+    one, other = after(range(5)), after(order)
+    np.testing.assert_allclose(one.mean, other.mean, atol=1e-11)
+    np.testing.assert_allclose(one.variance, other.variance, atol=1e-11)
+
+
+def test_the_variance_is_never_negative_however_small_the_noise():
+    candidates = np.linspace(0, 1, 50).reshape(-1, 1)  # far closer than the lengthscale: nearly singular
+    posterior = Posterior(candidates, SquaredExponential(1.0), noise_variance=1e-12, capacity=60)
+    for t in range(60):
+        posterior.observe(t % 50, math.sin(t % 50))
+        assert posterior.variance.min() >= 0.0
+
+
+def small():
+    posterior = Posterior(np.array([[0.0], [1.0], [2.0]]), SquaredExponential(1.0), noise_variance=1e-5, capacity=4)
+    posterior.observe(0, 1.0)
+    return posterior
+
+
+@pytest.mark.parametrize(
+    ("row", "outcome", "error"),
+    [
+        *((1, bad, NumericalFailure) for bad in (math.nan, math.inf, -math.inf)),
+        *((1, bad, NumericalFailure) for bad in (1.7e308, -1.7e308)),  # finite, but the update overflows
+        *((bad, 1.0, IndexError) for bad in (-1, 3, 10**12)),
+    ],
+)
+def test_an_outcome_that_is_refused_changes_nothing(row, outcome, error):
+    """Not even what later outcomes give."""
+    posterior, untouched = small(), small()
+    with np.errstate(over="ignore", invalid="ignore"), pytest.raises(error):
+        posterior.observe(row, outcome)
+    for _ in range(2):
+        assert posterior.count == untouched.count
+        np.testing.assert_array_equal(posterior.mean, untouched.mean)
+        np.testing.assert_array_equal(posterior.variance, untouched.variance)
+        posterior.observe(2, -1.0)
+        untouched.observe(2, -1.0)
+
+
+def test_a_refusal_does_not_tell_the_outcome():
+    with pytest.raises(NumericalFailure) as refusal:
+        small().observe(1, -math.inf)
+    assert "inf" not in str(refusal.value)
+
+
+def test_no_more_outcomes_than_the_capacity_are_taken():
+    posterior = small()
+    for outcome in (1.0, 2.0, 3.0):
+        posterior.observe(1, outcome)
+    mean = posterior.mean.copy()
+    with pytest.raises(IndexError, match="4 outcomes"):
+        posterior.observe(1, 4.0)
+    assert posterior.count == 4
+    np.testing.assert_array_equal(posterior.mean, mean)
+
+
+@pytest.mark.parametrize("noise_variance", [0.0, -1.0, math.nan, math.inf])
+def test_noise_variance_must_be_positive_and_finite(noise_variance):
+    with pytest.raises(ValueError, match="noise_variance"):
+        Posterior(np.zeros((2, 1)), SquaredExponential(1.0), noise_variance=noise_variance, capacity=1)
+
+
+@pytest.mark.parametrize(("place", "bad"), list(itertools.product([(0, 0), (1, 1)], [math.nan, math.inf])))
+def test_candidates_must_be_finite(place, bad):
+    candidates = np.zeros((2, 2))
+    candidates[place] = bad
+    with pytest.raises(NumericalFailure, match="not finite"):
+        Posterior(candidates, SquaredExponential(1.0), noise_variance=1.0, capacity=1)
+
+
+def test_the_candidates_are_left_as_they_were():
+    candidates = np.random.default_rng(3).normal(size=(5, 2))
+    before = candidates.copy()
+    posterior = Posterior(candidates, SquaredExponential(1.0), noise_variance=1.0, capacity=2)
+    posterior.observe(4, 1.0)
+    np.testing.assert_array_equal(candidates, before)
+
+
+# --- choosing --------------------------------------------------------------------------------------
+
+WEIGHTS = [20.0 + 2 * math.log(step) for step in range(1, 41)]
+PATHS = list(itertools.product(["all", "near", "late", "fused"], [np.float64, np.float32]))
+
+
+def in_long_double(candidates, kernel, rows, outcomes, weight, *, noise, mean=0.0, nugget=0.0):
+    """Every bound from scratch in 64-bit mantissas: Cholesky by its definition, then two substitutions."""
+    long = np.longdouble
+
+    def k(a, b, same):
+        squared = ((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=2) / long(kernel.lengthscale) ** 2
+        if isinstance(kernel, SquaredExponential):
+            plain = np.exp(-squared / 2)
+        else:
+            u = np.sqrt(5 * squared)
+            plain = (1 + u + u**2 / 3) * np.exp(-u)
+        return long(kernel.variance) * plain + long(nugget) * same
+
+    z, rows = candidates.astype(long), np.asarray(rows)
+    t = len(rows)
+    gram = k(z[rows], z[rows], rows[:, None] == rows) + np.diag(np.broadcast_to(np.asarray(noise, dtype=long), t))
+    factor = np.zeros((t, t), dtype=long)
+    for i in range(t):
+        for j in range(i):
+            factor[i, j] = (gram[i, j] - factor[i, :j] @ factor[j, :j]) / factor[j, j]
+        factor[i, i] = np.sqrt(gram[i, i] - factor[i, :i] @ factor[i, :i])
+    cross = k(z[rows], z, rows[:, None] == np.arange(len(z)))
+    right = np.concatenate([cross, (np.array(outcomes, dtype=long) - long(mean))[:, None]], axis=1)
+    for i in range(t):
+        right[i] = (right[i] - factor[i, :i] @ right[:i]) / factor[i, i]
+    mu = long(mean) + right[:, :-1].T @ right[:, -1]
+    variance = np.maximum(long(kernel.variance) + long(nugget) - (right[:, :-1] ** 2).sum(axis=0), 0)
+    return mu + np.sqrt(long(weight) * variance)
+
+
+@pytest.fixture
+def path(request, monkeypatch):
+    """How candidates are brought up to date, and in which precision they are kept."""
+    monkeypatch.setattr(posterior_module, "_FEW", 0 if request.param[0] == "late" else 10**9)
+    monkeypatch.setattr(posterior_module, "_LITTLE", 0 if request.param[0] == "near" else 10**9)
+    monkeypatch.setattr(posterior_module, "_SHARE", 2)
+    monkeypatch.setattr(posterior_module, "_FIRST", 16)
+    monkeypatch.setattr(posterior_module, "_SCAN", 100)
+    monkeypatch.setattr(posterior_module, "_CELLS", 500)
+    use_compiled(monkeypatch, request.param[0] == "fused")
+    return request.param[1]
+
+
+def use_compiled(monkeypatch, wanted):
+    """Small tiles, of which some wait; or plain numpy, as if numba were absent."""
+    monkeypatch.setattr(tiles_module, "_WORTH", 0)
+    monkeypatch.setattr(tiles_module, "TILE", 16)
+    if wanted:
+        assert tiles_module.compiled() is not None
+    else:
+        monkeypatch.setattr(tiles_module, "compiled", lambda: None)
+
+
+def first():
+    return np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("path", PATHS, indirect=True, ids=str)
+@pytest.mark.parametrize("kernel", [SquaredExponential(0.8, 2.0), Matern52(1.5, 2.0)], ids=repr)
+@pytest.mark.parametrize("nugget", [0.0, 0.5])
+def test_the_chosen_row_has_the_true_maximum_at_every_step(path, kernel, nugget):
+    """40 steps of 300 candidates on each way of computing, also in single precision: the gap is below 1e-9."""
+    z = np.random.default_rng(0).uniform(0, 4, size=(300, 2))
+    y = np.sin(2 * z[:, 0]) + np.cos(3 * z[:, 1]) * z[:, 0] / 2
+    posterior = Posterior(z, kernel, noise_variance=1e-3, prior_mean=0.3, nugget=nugget, capacity=41, dtype=path)
+    rows = [7]
+    posterior.observe(7, float(y[7]))
+    for weight in WEIGHTS:
+        choice = posterior.choose(weight, first)
+        bound = in_long_double(z, kernel, rows, y[rows], weight, noise=1e-3, mean=0.3, nugget=nugget)
+        assert abs(bound[choice.row] - bound.max()) <= 1e-9 * abs(bound.max())
+        assert choice.acquisition == pytest.approx(float(bound.max()), rel=1e-9)
+        rows.append(choice.row)
+        posterior.observe(choice.row, float(y[choice.row]))
+    assert len(set(rows)) > 10
+
+
+def walk(posterior, y, *, look=lambda step: True, steps=40):
+    """The rows of a run that chooses at some steps, and is told the row 7 at the others."""
+    posterior.observe(7, float(y[7]))
+    choices = []
+    for step, weight in enumerate(WEIGHTS[:steps]):
+        row = 7
+        if look(step):
+            choices.append(posterior.choose(weight, first))
+            row = choices[-1].row
+        posterior.observe(row, float(y[row]))
+    return choices
+
+
+def test_every_way_of_computing_chooses_the_same_to_the_last_bit(monkeypatch):
+    z = np.random.default_rng(1).uniform(0, 4, size=(500, 3))
+    y = np.sin(2 * z).sum(axis=1)
+    found = []
+    ways = [(10**9, 10**9, True), (10**9, 10**9, False), (10**9, 0, False), (0, 0, False)]
+    for (few, little, compiled), dtype in itertools.product(ways, [np.float64, np.float32]):
+        monkeypatch.setattr(posterior_module, "_FEW", few)
+        monkeypatch.setattr(posterior_module, "_LITTLE", little)
+        with monkeypatch.context() as patch:
+            use_compiled(patch, compiled)
+            posterior = Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50, dtype=dtype)
+            assert (posterior._tiles is not None) == compiled
+            found.append(walk(posterior, y))
+    assert all(choices == found[0] for choices in found)
+
+
+@pytest.mark.parametrize("path", PATHS, indirect=True, ids=str)
+def test_who_goes_on_after_a_crash_chooses_what_would_have_been_chosen(path):
+    """Told all outcomes without choosing once, it chooses the same row with the same bits; duplicates tie."""
+    z = np.repeat(np.random.default_rng(2).uniform(0, 4, size=(150, 2)), 2, axis=0)
+    y = np.sin(2 * z).sum(axis=1)
+    one = Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50, dtype=path)
+    rows = [7]
+    one.observe(7, float(y[7]))
+    for weight in WEIGHTS:
+        choice = one.choose(weight, first)
+        other = Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50, dtype=path)
+        for row in rows:
+            other.observe(row, float(y[row]))
+        assert other.choose(weight, first) == choice
+        assert choice.ties % 2 == 0
+        rows.append(choice.row)
+        one.observe(choice.row, float(y[choice.row]))
+
+
+@pytest.mark.parametrize("way", ["late", "near", "fused"])
+def test_late_candidates_are_left_late_and_a_bound_that_forgets_surprise_is_caught(way, monkeypatch):
+    """The negative control: without w^2 in the bound the wrong rows are left out, and other rows are chosen."""
+    monkeypatch.setattr(posterior_module, "_FEW", 0 if way == "late" else 10**9)
+    monkeypatch.setattr(posterior_module, "_LITTLE", 0 if way == "near" else 10**9)
+    use_compiled(monkeypatch, way == "fused")
+    z = np.random.default_rng(3).uniform(0, 4, size=(2_000, 3))
+    y = 4 * np.sin(2 * z).sum(axis=1)
+    make = lambda: Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50)  # noqa: E731
+    honest, broken = make(), make()
+    rows = walk(honest, y)
+    if way == "late":
+        assert (honest._state < honest.count - 5).mean() > 0.3
+    elif way == "fused":
+        assert len(honest._tiles.knowing_more(honest.count - 5)) < 0.9 * honest.n
+    else:
+        assert honest._everybody < honest.count - 1
+        assert honest._ahead is not None
+
+    class Forgets(np.ndarray):
+        def __getitem__(self, place):
+            return np.zeros_like(super().__getitem__(place))
+
+    outcomes = broken._tiles.close if broken._tiles else None
+    if outcomes is not None:
+        forgets = lambda told, surprise, *more: outcomes(told, np.zeros_like(surprise), *more)  # noqa: E731
+        monkeypatch.setattr(broken._tiles, "close", forgets)
+
+    told = broken._outcomes
+    real = told._append
+
+    def append(*more):
+        real(*more)
+        told.surprise = told.surprise.view(Forgets)
+
+    monkeypatch.setattr(told, "_append", append)
+    assert walk(broken, y) != rows
+
+
+@pytest.mark.parametrize("path", PATHS, indirect=True, ids=str)
+def test_moments_of_all_are_the_textbooks_whenever_they_are_asked_for(path):
+    z = np.random.default_rng(4).normal(size=(300, 3))
+    y = np.sin(z).sum(axis=1)
+    posterior = Posterior(z, SquaredExponential(1.2, 2.0), noise_variance=0.01, capacity=50, dtype=path)
+    rows, tolerance = [], 1e-9 if path is np.float64 else 3e-4
+    for step in range(30):
+        if step % 3:
+            posterior.choose(9.0, first)
+        rows.append(step * 7 % 300)
+        posterior.observe(rows[-1], float(y[rows[-1]]))
+        if step % 4 == 0:
+            mean, variance = textbook(
+                z, rows, y[rows], lengthscale=1.2, variance=2.0, noise_variance=0.01, prior_mean=0.0
+            )
+            np.testing.assert_allclose(posterior.mean, mean, atol=tolerance)
+            np.testing.assert_allclose(posterior.variance, variance, atol=tolerance)
+
+
+@pytest.mark.parametrize("path", PATHS, indirect=True, ids=str)
+def test_each_answer_may_have_its_own_noise(path):
+    rng = np.random.default_rng(5)
+    z, noise = rng.normal(size=(200, 2)), rng.uniform(1e-3, 2.0, size=40)
+    y = np.sin(z).sum(axis=1)
+    rows = rng.integers(0, 60, size=40)
+    posterior = Posterior(z, SquaredExponential(1.2), noise_variance=1e-3, capacity=41, dtype=path)
+    for row, own in zip(rows, noise, strict=True):
+        posterior.observe(int(row), float(y[row]), float(own))
+    bound = in_long_double(z, SquaredExponential(1.2), rows, y[rows], 9.0, noise=noise)
+    choice = posterior.choose(9.0, first)
+    assert choice.acquisition == pytest.approx(float(bound.max()), rel=1e-9)
+    assert bound[choice.row] == pytest.approx(float(bound.max()), rel=1e-9)
+    for bad in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="noise_variance"):
+            posterior.observe(0, 1.0, bad)
+
+
+def test_candidates_that_span_two_directions_are_kept_in_two_and_choose_the_same():
+    flat = np.random.default_rng(6).normal(size=(400, 2))
+    lift, shift = np.random.default_rng(7).normal(size=(2, 6)), 5.0
+    deep = flat @ lift + shift
+    y = np.sin(3 * flat).sum(axis=1)
+    kernel = SquaredExponential(1.5)
+    assert Points(deep, kernel, np.float64).columns == 2 + 2
+    assert Points(deep + 1e-6 * np.random.default_rng(8).normal(size=deep.shape), kernel, np.float64).columns == 6 + 2
+    posterior = Posterior(deep, kernel, noise_variance=1e-3, capacity=41)
+    rows = [7]
+    posterior.observe(7, float(y[7]))
+    for weight in WEIGHTS:
+        choice = posterior.choose(weight, first)
+        bound = in_long_double(deep, kernel, rows, y[rows], weight, noise=1e-3)
+        assert abs(bound[choice.row] - bound.max()) <= 1e-9 * abs(bound.max())
+        rows.append(choice.row)
+        posterior.observe(choice.row, float(y[choice.row]))
+
+
+def test_memory_is_what_is_stated():
+    """8 n (T + r + 6) bytes and 50 MiB, with 100,000 candidates and many brought up to date at once."""
+    n, r, steps = 100_000, 5, 10
+    z = np.random.default_rng(9).normal(size=(n, r))
+    y = np.sin(z).sum(axis=1)
+    tracemalloc.start()
+    posterior = Posterior(z, SquaredExponential(2.0), noise_variance=1e-3, capacity=steps + 1)
+    walk(posterior, y, steps=steps)
+    assert posterior.variance.min() >= 0
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak <= 8 * n * (steps + 1 + r + 6) + 16 * n + 6 * 2**20  # the allowance for n = 1,000,000 is not used up

@@ -1,0 +1,407 @@
+"""What crosses between the parties is strict: one form, finite, nothing unknown, no secret in a repr."""
+
+import json
+from decimal import Decimal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from blindopt import wire
+from blindopt.wire.answers import PrivateAnswers
+from blindopt.wire.measurements import _Measured, _Measurement
+
+SECRET = "blindopt_0123456789abcdef.K3yWhichNobodyMayEverSeeInAnyTextAtAll1234567"
+FEATURE = {"column": "age", "lower": 0.0, "upper": 120.0}
+KERNEL = {"lengthscale": 1.0, "signal_variance": 1.0, "noise_variance": 0.01}
+GAUSSIAN = {"mechanism": "gaussian", "epsilon": "1", "delta": 1e-5}
+PUBLISHED = {**GAUSSIAN, "mechanism": "po_gp_ucb", "r": 2, "acknowledge_refuted": True}
+STUDY = {
+    "name": "s",
+    "dataset_id": "dst_1",
+    "features": [FEATURE],
+    "measurement": {"column": "y", "direction": "maximize"},
+    "release": GAUSSIAN,
+    "kernel": KERNEL,
+}
+INBOX = {"source": "inbox", "question": "How much?", "direction": "maximize", "lower": 0.0, "due_hours": 24}
+MEASURED = {"measurement_id": "msr_0123456789abcdef", "value": 1.5}
+AUTO = {"mechanism": "auto", "epsilon": "1", "delta": 1e-5, "sensitivity": 2.0, "rotate": True}
+PLANAR = {"mechanism": "planar_laplace", "epsilon": "1"}
+PROJECTION = {**GAUSSIAN, "mechanism": "gaussian_projection", "r": 2}
+LAPLACE = {"mechanism": "laplace", "epsilon": "0.5", "value_bound": 1.0}
+ONE_BIT = {**LAPLACE, "mechanism": "one_bit", "plays": "mean"}
+PIECEWISE = {**LAPLACE, "mechanism": "piecewise", "centre": -7.5}
+AUTO_ANSWERS = {**LAPLACE, "mechanism": "auto"}
+HEAVY = {"alpha": 0.5, "value_bound": 4.0, "noise_moment": 2.0}
+ADVISORY = {"mechanism": "gaussian", "version": 1, "reason": "its proof has a hole"}
+RUN = {"curator_url": "http://curator:8000", "study_id": "std_0123456789abcdef", "token": SECRET}
+PRIOR = {"lengthscale": 0.2, "one_minus_k1": 1e-4}
+PAST = {"row": 3, "y": 0.5}
+ACCESS = {"curator_url": "https://curator.example", "study_id": "std_0123456789abcdef", "token": SECRET}
+INLINE = {"candidates": [[0.0, 1.0], [2.0, 3.0]], "direction": "minimize", "answers": LAPLACE}
+AXIS = {"name": "lambda", "values": [0.1, 1.0], "scale": "log10"}
+LOGISTIC = {
+    "kind": "logistic",
+    "training_dataset_id": "ds_0",
+    "features": [{"column": "age", "lower": 0.0, "upper": 1.0}],
+    "label": "ill",
+}
+TUNING = {
+    "name": "t",
+    "grid": [AXIS],
+    "score": LOGISTIC,
+    "validation_dataset_id": "ds_1",
+    "budget": {"epsilon": "1"},
+    "caps": {"epsilon": "3"},
+}
+REQUESTS = [
+    (wire.Feature, FEATURE),
+    (wire.Kernel, KERNEL),
+    (wire.ColumnMeasurement, STUDY["measurement"]),
+    (wire.InboxMeasurement, INBOX),
+    (wire.WebhookMeasurement, {"source": "webhook", "direction": "minimize", "unit": "mg", "shown": ["age"]}),
+    (wire.StudyCreate, STUDY | {"measurement": INBOX}),
+    (wire.StudyChange, STUDY | {"replaces": "0" * 64}),
+    (wire.ReleaseAsked, {"spec_sha256": "a" * 64}),
+    (wire.Measured, MEASURED),
+    (wire.AnswerCreate, {"values": [MEASURED], "note": "line one\nline two"}),
+    (wire.CorrectCreate, {"values": [MEASURED], "note": "n"}),
+    (wire.CorrectCreate, {"void": [MEASURED["measurement_id"]], "reason": "record"}),
+    (wire.DeclineCreate, {"reason": "consent", "measurement_ids": [MEASURED["measurement_id"]]}),
+    (wire.IdentityRelease, {"mechanism": "identity"}),
+    (wire.GaussianRelease, GAUSSIAN),
+    (wire.PoGpUcbRelease, PUBLISHED),
+    (wire.AutoRelease, AUTO),
+    (wire.PlanarLaplaceRelease, PLANAR),
+    (wire.GaussianProjectionRelease, PROJECTION),
+    (wire.NoAnswerNoise, {"mechanism": "none"}),
+    (wire.LaplaceAnswers, LAPLACE),
+    (wire.OneBitAnswers, ONE_BIT),
+    (wire.PiecewiseAnswers, PIECEWISE),
+    (wire.AutoAnswers, AUTO_ANSWERS),
+    (wire.StudyCreate, STUDY | {"answers": AUTO_ANSWERS, "reply_after_ms": 50}),
+    (wire.ForecastCreate, {"epsilons": ["1", "2"], "mechanisms": ["auto", "identity"], "functions": 5, "rows": 100}),
+    (wire.AdvisoryCreate, ADVISORY),
+    (wire.Budget, {"epsilon_per_row": "1.5", "epsilon_total": "2", "queries": 9}),
+    (wire.StudyCreate, STUDY),
+    (wire.StudyCreate, STUDY | {"answers": LAPLACE, "privacy_unit": "answer", "budget": {"epsilon_total": "10"}}),
+    (wire.Rotation, {"expires_in_days": 3}),
+    (wire.Countersigning, {"note": "n", "key": "k"}),
+    (wire.TokenReplacement, {"token": SECRET}),
+    (wire.StopRules, {"target": -1.5, "target_by": "mean", "improvement": 0.1}),
+    (wire.Observation, {"row": 3, "y": 0.5, "noise_variance": 0.0}),
+    (wire.ObservationImport, {"observations": [PAST]}),
+    (wire.GrantCreate, {"name": "g"}),
+    (wire.QueryRequest, {"rows": [{"row": 0}]}),
+    (wire.RowPlays, {"row": 0, "plays": 1}),
+    (wire.LdpAta, {"name": "ldp_ata", "theory": True, "accuracy": 0.4}),
+    (wire.LdpTgp, {"name": "ldp_tgp", "scale": 0.04, "lam": 30.0, "delta": 0.05, "rkhs_bound": 9.0}),
+    (wire.TgpTight, {"name": "tgp_tight", "nugget": 0.01}),
+    (wire.LdpMoma, {"name": "ldp_moma", "plays": 5}),
+    (wire.Ata, HEAVY | {"name": "ata"}),
+    (wire.Tgp, HEAVY | {"name": "tgp", "raw_moment": 30.0}),
+    (wire.Moma, HEAVY | {"name": "moma", "plays": 9}),
+    (wire.LaplaceAdf, {"name": "laplace_adf", "beta": 1.5}),
+    (wire.BoundedIgp, {"name": "bounded_igp", "mode": "guaranteed"}),
+    (wire.IgpUcb, {"name": "igp_ucb", "theory": False}),
+    (wire.Thompson, {"name": "thompson", "scale": 1.0}),
+    (wire.LogNormal, {"median": 2.0, "spread": 0.5}),
+    (wire.Interval, {"lower": 1.0, "upper": 1.0}),
+    (wire.FitBounds, {"lengthscale": {"lower": 1.0, "upper": 2.0}}),
+    (wire.FitPriors, {"noise_variance": {"median": 2.0, "spread": 0.5}}),
+    (wire.Fit, {"every": 5, "starts": 2, "mean": "kernel", "bounds": {}, "priors": {}}),
+    (wire.RunSpec, {k: v for k, v in RUN.items() if k != "token"}),
+    (wire.RunCreate, RUN),
+    (wire.TuningSearch, {"lengthscale": 0.2}),
+    (wire.TuningPrior, PRIOR | {"estimated": ["lengthscale"]}),
+    (wire.TuningBudget, {"epsilon": "1", "delta": 0.01, "index_share": "0.25"}),
+    (wire.TuningSpec, {"budget": {"epsilon": "1"}}),
+    (wire.GridExponential, {"name": "grid_exponential", "selection": "exponential", "use_weights": True}),
+    (wire.GpDesign, {"name": "gp_design", "prior": PRIOR}),
+    (wire.GpUcbSimulated, {"name": "gp_ucb_simulated", "prior": PRIOR, "pairs": 500, "seed": 3}),
+    (wire.Kusner1, {"name": "kusner_1", "prior": PRIOR, "q": "paper", "delta_split": "paper", "index_bound": "clip"}),
+    (wire.Kusner2, {"name": "kusner_2", "prior": PRIOR, "a": 1.0, "tau": 0.1, "last": 4}),
+    (wire.Kusner3, {"name": "kusner_3", "search": {"lengthscale": 0.2}, "form": "paper"}),
+    (wire.PublicWeights, {"name": "public_weights", "search": {"lengthscale": 0.2}}),
+    (wire.TuningAxis, AXIS),
+    (wire.TuningCaps, {"epsilon": "3", "delta": 0.01}),
+    (wire.LogisticScore, LOGISTIC | {"loss": "clipped_logistic", "clip": 2.0, "threshold": -1.0}),
+    (wire.HttpScore, {"kind": "http", "model": "trees", "lower": 0.0, "upper": 1.0, "reply": "records"}),
+    (wire.TuningCreate, TUNING),
+    (wire.StudyAccess, ACCESS),
+    (wire.InlineStudy, INLINE),
+    (wire.SuggestionObservation, {"row": 3, "y": -1.5, "passport": {"measurement_variance": 0.1, "clip": [0.0, 1.0]}}),
+    (wire.SuggestionRequest, {"study": ACCESS, "observations": [{"row": 0, "y": 1.0, "noise_variance": 2.0}]}),
+    (wire.SuggestionRequest, {"inline": INLINE, "count": 100, "step": 7, "repeats": "never"}),
+]
+
+
+def read(kind: type[BaseModel], body: object) -> BaseModel:
+    return TypeAdapter(kind).validate_json(body if isinstance(body, str) else json.dumps(body))
+
+
+def refused(kind: type[BaseModel], body: object) -> str:
+    with pytest.raises(ValidationError) as refusal:
+        read(kind, body)
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize(("kind", "body"), REQUESTS, ids=lambda p: getattr(p, "__name__", ""))
+def test_every_request_reads_back_what_it_writes_and_takes_no_unknown_field(kind, body):
+    model = read(kind, body)
+    assert read(kind, model.model_dump_json()) == model
+    refused(kind, {**body, "module": "os"})
+    with pytest.raises(ValidationError, match="frozen"):
+        setattr(model, next(iter(kind.model_fields)), "other")
+
+
+def test_every_kind_of_request_is_in_this_list():
+    # What several share: never sent by themselves.
+    measurements = {_Measurement, _Measured}
+    shared_alone = {wire.Request, PrivateAnswers, *measurements, wire.FewArmsSpec, wire.PaperSpec, wire.HeavyTails}
+
+    def leaves(kind: type[BaseModel]) -> set[type[BaseModel]]:
+        return {kind, *(d for child in kind.__subclasses__() for d in leaves(child))} - shared_alone
+
+    mine = {kind for kind in leaves(wire.Request) if kind.__module__.startswith("blindopt.wire")}
+    mine -= shared_alone
+    assert mine - {kind for kind, _ in REQUESTS} == {wire.GpUcb, wire.GpBucb, wire.RandomRows}
+
+
+# --- numbers ---------------------------------------------------------------------------------------
+
+NUMBERS = [
+    (wire.Feature, FEATURE, "lower"),
+    (wire.Feature, FEATURE, "upper"),
+    (wire.Feature, FEATURE, "scale"),
+    (wire.Kernel, KERNEL, "lengthscale"),
+    (wire.Kernel, KERNEL, "signal_variance"),
+    (wire.Kernel, KERNEL, "noise_variance"),
+    (wire.Kernel, KERNEL, "mean"),
+    (wire.ColumnMeasurement, STUDY["measurement"], "noise_variance"),
+    (wire.GaussianRelease, GAUSSIAN, "delta"),
+    (wire.GaussianRelease, GAUSSIAN, "sensitivity"),
+    (wire.PoGpUcbRelease, PUBLISHED, "delta"),
+    (wire.PoGpUcbRelease, PUBLISHED, "sensitivity"),
+    (wire.LaplaceAnswers, LAPLACE, "value_bound"),
+    (wire.LaplaceAnswers, LAPLACE, "noise_bound"),
+    (wire.OneBitAnswers, ONE_BIT, "centre"),
+    (wire.PiecewiseAnswers, PIECEWISE, "value_bound"),
+    (wire.GpUcb, {"name": "gp_ucb"}, "delta_ucb"),
+    (wire.LdpAta, {"name": "ldp_ata"}, "accuracy"),
+    (wire.LdpTgp, {"name": "ldp_tgp"}, "lam"),
+    (wire.Ata, HEAVY | {"name": "ata"}, "alpha"),
+    (wire.Moma, HEAVY | {"name": "moma"}, "noise_moment"),
+    (wire.LaplaceAdf, {"name": "laplace_adf"}, "beta"),
+    (wire.Thompson, {"name": "thompson"}, "nugget"),
+]
+NOT_NUMBERS = ["true", "false", '"1"', "1e400", "-1e400", "NaN", "Infinity", "-Infinity", "[1]", "{}", "1" + "0" * 400]
+
+
+@pytest.mark.parametrize("literal", NOT_NUMBERS)
+@pytest.mark.parametrize(("kind", "body", "field"), NUMBERS)
+def test_a_number_is_a_finite_json_number(kind, body, field, literal):
+    text = json.dumps({**body, field: "HERE"}).replace('"HERE"', literal)
+    refused(kind, text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "field", "outside"),
+    [
+        (wire.Feature, FEATURE, "scale", [0, -1, 1e-51, 1e51]),
+        (wire.Feature, FEATURE, "lower", [120.0, 121.0, -1e51]),
+        (wire.Kernel, KERNEL, "lengthscale", [0, -1e-300, 1e51]),
+        (wire.Kernel, KERNEL, "signal_variance", [0, -1]),
+        (wire.Kernel, KERNEL, "noise_variance", [0, -1]),
+        (wire.Kernel, KERNEL, "kind", ["matern", "blindopt.gp.kernels.SquaredExponential"]),
+        (wire.ColumnMeasurement, STUDY["measurement"], "noise_variance", [-1e-12]),
+        (wire.ColumnMeasurement, STUDY["measurement"], "direction", ["up", "MAXIMIZE", 1]),
+        (wire.GaussianRelease, GAUSSIAN, "delta", [0, -1e-5, 1e-19, 0.11, 1]),
+        (wire.GaussianRelease, GAUSSIAN, "sensitivity", [0, -1, 1e-51]),
+        (wire.GaussianRelease, GAUSSIAN, "mechanism", ["Gaussian", "identity", "curator_service.release"]),
+        (wire.AutoRelease, AUTO, "delta", [0, -1e-5, 1e-19, 0.11, 1]),
+        (wire.PlanarLaplaceRelease, PLANAR, "sensitivity", [0, -1, 1e-51]),
+        (wire.PlanarLaplaceRelease, PLANAR, "delta", [1e-5, None]),  # it has none
+        (wire.GaussianProjectionRelease, PROJECTION, "r", [0, -1, 1_001, 2.0, "2", True]),
+        (wire.AutoAnswers, LAPLACE | {"mechanism": "auto"}, "plays", ["both", None, 1]),
+        (wire.AdvisoryCreate, ADVISORY, "version", [0, -1, 2**31, 1.0, "1", True]),
+        (wire.AdvisoryCreate, ADVISORY, "reason", ["", "x" * 2_001, None]),
+        (wire.AdvisoryCreate, ADVISORY, "mechanism", ["", "x" * 101, None]),
+        (wire.ForecastCreate, {}, "epsilons", [[], ["0"], ["1"] * 21, [1.0]]),
+        (wire.ForecastCreate, {}, "mechanisms", [[], ["laplace"], ["auto"] * 7]),
+        (wire.ForecastCreate, {}, "functions", [1, 201, 2.0, True]),
+        (wire.ForecastCreate, {}, "queries", [1, 501]),
+        (wire.ForecastCreate, {}, "rows", [9, 5_001]),
+        (wire.PoGpUcbRelease, PUBLISHED, "r", [0, -1, 1_001, 2.0, "2", True]),
+        (wire.PoGpUcbRelease, PUBLISHED, "acknowledge_refuted", [False, None, "true", "yes", 1, 1.0]),
+        (wire.RowPlays, {"row": 0, "plays": 1}, "row", [-1, 2**53, 0.0, "0", True, None]),
+        (wire.RowPlays, {"row": 0, "plays": 1}, "plays", [0, -1, 1_001, 1.0, True, None]),
+        (wire.QueryRequest, {"rows": []}, "rows", [[], None, {}, [{"row": i} for i in range(1_001)]]),
+        (wire.StudyCreate, STUDY, "features", [[], None]),
+        (wire.LaplaceAnswers, LAPLACE, "value_bound", [0, -1, 1e-51, 1e51]),
+        (wire.LaplaceAnswers, LAPLACE, "noise_bound", [-1e-12, 1e51]),
+        (wire.LaplaceAnswers, LAPLACE, "centre", [-1e51, 1e51]),
+        (wire.OneBitAnswers, ONE_BIT, "plays", ["all", 1, True, None]),
+        (wire.PiecewiseAnswers, PIECEWISE, "mechanism", ["pw", "laplace"]),
+        (wire.StudyCreate, STUDY, "reply_after_ms", [0, -1, 60_001, 50.0, "50", True]),
+        (wire.LaplaceAnswers, LAPLACE, "epsilon", ["0", "1001", 1, None]),
+        (wire.Budget, {}, "queries", [0, -1, 2**53, 1.0, True]),
+        (wire.Budget, {}, "epsilon_per_row", ["0", "0.0", "-1", "1e3", "inf", 1, 1.5, True]),
+        (wire.Budget, {}, "epsilon_total", ["0", "0.0", "-1", "1e3", "inf", 1, 1.5, True]),
+        (wire.StudyCreate, STUDY, "privacy_unit", ["study", None, 1]),
+        (wire.GrantCreate, {"name": "g"}, "expires_in_days", [0, -1, 3_661, 1.0, True]),
+        (wire.Rotation, {}, "expires_in_days", [0, -1, 3_661, 1.0, True]),
+        (wire.GrantCreate, {"name": "g"}, "name", ["", "a\n", "a\x00", "\x1f", "\x7f", "x" * 201, 1]),
+        (wire.RunCreate, RUN, "iterations", [0, -1, 100_001, 1.0, True]),
+        (wire.RunCreate, RUN, "initial_rows", [-1, 10_001, True]),
+        (wire.RunCreate, RUN, "batch_size", [0, -1, 101, 2, 1.0, True]),  # 2: not with gp_ucb
+        (wire.RunCreate, RUN, "repeats", ["sometimes", None]),
+        (wire.RunCreate, RUN, "initial_design", ["grid", None]),
+        (wire.RunCreate, RUN, "stop", [None, {"targets": 1.0}, {"improvement": 0.0}, {"target": 1e151}]),
+        (wire.RunCreate, RUN, "observations", [None, [{"row": -1, "y": 0.0}], [{"row": 1}], [PAST] * 10_001]),
+        (wire.Observation, PAST, "noise_variance", [-1.0, 1e101, True, "1"]),
+        (wire.RunCreate, RUN, "seed", [-1, 2**53, 0.5, True]),
+        (wire.RunCreate, RUN, "study_id", ["std_1", "std_0123456789ABCDEF", "std_0123456789abcdef\n", "../std"]),
+        (wire.GpUcb, {"name": "gp_ucb"}, "delta_ucb", [0, 1, -0.1]),
+        (wire.LdpAta, {"name": "ldp_ata"}, "accuracy", [0, 1, -0.1]),
+        (wire.LdpTgp, {"name": "ldp_tgp"}, "theory", [1, "true", None]),
+        (wire.LdpTgp, {"name": "ldp_tgp"}, "scale", [0, -1, 1e51]),
+        (wire.TgpTight, {"name": "tgp_tight"}, "delta", [0, 1, None]),
+        (wire.LdpMoma, {"name": "ldp_moma"}, "plays", [0, 10_001, 1.0, True]),
+        (wire.Ata, HEAVY | {"name": "ata"}, "alpha", [0, 1.1, -0.5]),
+        (wire.Tgp, HEAVY | {"name": "tgp"}, "value_bound", [0, None]),
+        (wire.Moma, HEAVY | {"name": "moma"}, "noise_moment", [0, None]),
+        (wire.LaplaceAdf, {"name": "laplace_adf"}, "nugget", [-1e-9, 10.1]),
+        (wire.BoundedIgp, {"name": "bounded_igp"}, "mode", ["theory", True, None]),
+        (wire.IgpUcb, {"name": "igp_ucb"}, "rkhs_bound", [0, -1]),
+        (wire.Thompson, {"name": "thompson"}, "scale", [0, None]),
+    ],
+)
+def test_what_lies_outside_its_range_is_refused(kind, body, field, outside):
+    for value in outside:
+        refused(kind, {**body, field: value})
+
+
+def test_a_refuted_mechanism_needs_its_acknowledgement():
+    body = dict(PUBLISHED)
+    del body["acknowledge_refuted"]
+    assert "acknowledge_refuted" in refused(wire.PoGpUcbRelease, body)
+
+
+def test_a_release_that_names_no_mechanism_is_auto():
+    for said in ({"epsilon": "1"}, {"epsilon": "1", "delta": 1e-6}):
+        assert read(wire.ReleaseSpec, said) == read(wire.AutoRelease, said)
+        assert read(wire.AutoRelease, said).mechanism == "auto"
+
+
+NOT_AMOUNTS = (
+    "0 0.0 -0 -1 +1 nan NaN inf Infinity 1e5 1E-3 .5 1. 1_0 0x1 1,5 0.000000999999 1000.1 1001 9999999 0.0000000000001"
+)
+
+
+@pytest.mark.parametrize("text", [*NOT_AMOUNTS.split(), "", " 1", "1 ", "1\n", "\u0661", "\uff11", 1, 1.5, True, None])
+def test_an_epsilon_is_a_plain_decimal_string_above_0(text):
+    refused(wire.GaussianRelease, {**GAUSSIAN, "epsilon": text})
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.decimals(min_value="0.000001", max_value=1_000, places=12))
+def test_an_epsilon_is_kept_to_its_last_digit(epsilon):
+    text = f"{epsilon:f}"
+    spec = read(wire.GaussianRelease, {**GAUSSIAN, "epsilon": text})
+    assert spec.epsilon == text
+    assert wire.amount(spec.epsilon) == epsilon
+    assert wire.amount("0.1") * 10 == Decimal(1)
+
+
+# --- scaling ---------------------------------------------------------------------------------------
+
+
+def test_the_unit_of_a_feature_is_its_scale_or_its_range():
+    assert read(wire.Feature, FEATURE).unit == 120.0
+    assert read(wire.Feature, {**FEATURE, "scale": 3.2}).unit == 3.2
+
+
+# --- addresses -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "url", ["http://h", "https://h:8443/", "http://10.0.0.1:8000/curator", "http://[::1]:80/x", "http://h.example./"]
+)
+def test_a_plain_address_is_taken(url):
+    assert read(wire.RunCreate, {**RUN, "curator_url": url}).curator_url == url
+
+
+NOT_ADDRESSES = "h ftp://h file:///etc/passwd http:// http:///x http://user:pass@h http://h?q=1 http://h/x#f"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *NOT_ADDRESSES.split(),
+        "http://h/a b",
+        "http://h\n",
+        "http://h/\n",
+        " http://h",
+        "javascript:x()",
+        "http://h/" + "x" * 2_000,
+        "http://" + "h" * 64,
+        "http://" + ".".join(["h" * 60] * 5),
+        "http://a..b",
+    ],
+)
+def test_an_address_with_secrets_queries_or_another_scheme_is_refused(url):
+    refused(wire.RunCreate, {**RUN, "curator_url": url})
+
+
+# --- secrets ---------------------------------------------------------------------------------------
+
+
+def test_a_token_is_not_in_the_repr_of_what_carries_it():
+    granted = {"id": "g", "kid": "k", "name": "n", "study_id": "s", "expires_at": "2030-01-01T00:00:00Z"}
+    for carrier in (
+        read(wire.RunCreate, RUN),
+        read(wire.TokenReplacement, {"token": SECRET}),
+        read(wire.StudyAccess, ACCESS),
+        read(wire.GrantReply, granted | {"token": SECRET}),
+    ):
+        assert carrier.token == SECRET
+        for text in (repr(carrier), str(carrier), f"{carrier!s:>9}", repr([carrier]), repr({"it": carrier})):
+            assert SECRET[:30] not in text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {**RUN, "token": SECRET * 9},
+        {**RUN, "token": [SECRET]},
+        {k: v for k, v in RUN.items() if k != "curator_url"},
+        {"token": SECRET},
+    ],
+    ids=["too long", "not a string", "another field missing", "the token alone"],
+)
+def test_a_refused_request_does_not_echo_its_token(body):
+    """Exception text is treated as public, and a traceback in a log prints it."""
+    assert SECRET[:20] not in refused(wire.RunCreate, body)
+
+
+# --- replies ---------------------------------------------------------------------------------------
+
+
+def test_a_reply_may_hold_fields_that_this_version_does_not_know():
+    answer = {"row": 1, "play": 1, "y": 2.5, "passport": {"measurement_variance": 0.0, "later": 1}, "later": {}}
+    assert read(wire.Answer, answer).y == 2.5
+
+
+@pytest.mark.parametrize("literal", ["NaN", "Infinity", "1e400", "true", '"2.5"', "null", "1" + "0" * 400])
+def test_an_answer_is_a_finite_number(literal):
+    refused(wire.Answer, f'{{"row": 1, "play": 1, "y": {literal}, "passport": {{"measurement_variance": 0}}}}')
+
+
+@pytest.mark.parametrize("digest", ["", "0" * 63, "0" * 65, "A" * 64, "g" * 64, "0" * 64 + "\n"])
+def test_a_digest_is_64_lower_hexadecimal_digits(digest):
+    known = {"size": 1, "note": "n"}
+    refused(wire.Checkpoint, known | {"root": digest})
+    assert read(wire.Checkpoint, known | {"root": "0" * 64}).size == 1

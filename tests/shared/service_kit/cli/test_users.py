@@ -1,0 +1,106 @@
+"""`user add | list | password | disable` of both services, and what a running console makes of it."""
+
+import tempfile
+
+import pytest
+from argon2 import PasswordHasher
+from typer.testing import CliRunner
+
+from curator_service import app as curator_app
+from curator_service import cli as curator_cli
+from curator_service.settings import Settings as CuratorSettings
+from modeler_service import cli as modeler_cli
+from service_kit.identity import passwords
+from tests.shared.service_kit.console.conftest import Browser
+
+PASSWORD = "a password of some length"
+OTHER = "another one of some length"
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    monkeypatch.setattr(passwords, "_HASHER", PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
+
+
+@pytest.fixture(params=["curator", "modeler"])
+def user(request, tmp_path, monkeypatch):
+    """Runs the command line: ``user("add", "ann", input=...)``."""
+    name = request.param
+    monkeypatch.setenv(f"BLINDOPT_{name.upper()}_DATA_DIR", str(tmp_path))
+    cli = {"curator": curator_cli, "modeler": modeler_cli}[name].app
+
+    def run(*arguments, **more):
+        return CliRunner().invoke(cli, arguments, **more)
+
+    run.role = {"curator": "owner", "modeler": "vendor"}[name]
+    run.data = tmp_path
+    return run
+
+
+def test_a_password_is_asked_for_twice_and_shown_nowhere(user):
+    assert user("user", "add", "ann", input=f"{PASSWORD}\n{PASSWORD}\n").exit_code == 0
+    done = user("user", "add", "bob", input=f"{PASSWORD}\n{OTHER}\n")
+    assert done.exit_code != 0
+    told = user("user", "list").stdout
+    assert [line.split()[1:3] + line.split()[-1:] for line in told.splitlines()] == [[user.role, "live", "ann"]]
+    told += user("audit", "export").stdout
+    assert "user.added" in told
+    assert "argon2" not in told
+    kept = b"".join(path.read_bytes() for path in user.data.glob("*.sqlite*"))
+    assert b"argon2id" in kept
+    for secret in (PASSWORD, OTHER):
+        assert secret not in told
+        assert secret.encode() not in kept
+    assert user("audit", "verify").exit_code == 0
+
+
+def test_what_cannot_be_is_refused_in_words(user, tmp_path):
+    file = tmp_path / "password"
+    file.write_text(PASSWORD + "\n")
+    add = ("user", "add", "--password-file", str(file))
+    assert user(*add, "ann").exit_code == 0
+    file.write_text("too short\n")
+    for arguments, why in {
+        (*add, "bob"): "12 to 1024 characters",
+        (*add, "--role", "modeler", "bob"): "knows",
+        ("user", "disable", "nobody"): "no user of this name",
+        ("user", "password", "nobody"): "no user of this name",
+        ("user", "password", "ann", "--password-file", str(file)): "12 to 1024",
+        ("user", "add", "bob", PASSWORD): "unexpected extra argument",  # never as an argument
+    }.items():
+        done = user(*arguments)
+        assert done.exit_code != 0
+        assert why in done.output.replace("\n", " "), (arguments, done.output)
+    file.write_text(PASSWORD + "\n")
+    for name in ("ann", " x", "x" * 101, "a\nb", ""):
+        assert user(*add, name).exit_code == 1, name
+    file.write_text("")
+    assert user(*add, "bob").exit_code == 1
+    assert len(user("user", "list").stdout.splitlines()) == 1
+
+
+def test_a_new_password_and_disabling_end_sessions_of_a_running_console(tmp_path, monkeypatch):
+    monkeypatch.setenv("BLINDOPT_CURATOR_DATA_DIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", tempfile.tempdir)
+    app = curator_app.build(CuratorSettings(data_dir=tmp_path))
+    file = tmp_path / "password"
+    file.write_text(PASSWORD)
+
+    def run(*arguments):
+        done = CliRunner().invoke(curator_cli.app, ["user", *arguments])
+        assert done.exit_code == 0, done.output
+
+    run("add", "ann", "--password-file", str(file))
+    browser = Browser(app)
+    assert browser.login("ann", PASSWORD).status_code == 303
+    assert browser.get("/console/").status_code == 200
+    file.write_text(OTHER)
+    run("password", "ann", "--password-file", str(file))
+    assert browser.get("/console/").status_code == 303
+    assert browser.login("ann", PASSWORD).status_code == 401
+    assert browser.login("ann", OTHER).status_code == 303
+    assert browser.get("/console/").status_code == 200
+    run("disable", "ann")
+    assert browser.get("/console/").status_code == 303
+    assert browser.login("ann", OTHER).status_code == 401
+    app.state.desk.database.close()

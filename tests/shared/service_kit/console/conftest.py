@@ -1,0 +1,92 @@
+"""A small service with a console, in process; people logged in at it."""
+
+import asyncio
+import re
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+from argon2 import PasswordHasher
+
+from service_kit.identity import passwords
+from tests.shared.service_kit.console import sample_service
+
+HOST = "http://127.0.0.1:8410"
+FROM_HERE = {"origin": HOST, "sec-fetch-site": "same-origin"}
+
+
+@dataclass
+class Browser:
+    """What a browser does of it: keeps cookies, sends forms with what is hidden in them."""
+
+    app: object
+    address: str = "127.0.0.1"
+    cookies: dict[str, str] = field(default_factory=dict)
+    text: str = ""
+
+    def send(self, method, path, *, headers=None, **more):
+        async def go():
+            transport = httpx.ASGITransport(self.app, client=(self.address, 1234))
+            async with httpx.AsyncClient(transport=transport, base_url=HOST) as client:
+                kept = "; ".join(f"{k}={v}" for k, v in self.cookies.items())
+                return await client.request(method, path, headers={"cookie": kept} | (headers or {}), **more)
+
+        reply = asyncio.run(go())
+        for told in reply.headers.get_list("set-cookie"):
+            name, _, value = told.partition(";")[0].partition("=")
+            self.cookies[name] = value
+            if "Max-Age=0" in told:
+                del self.cookies[name]
+        self.text = reply.text
+        return reply
+
+    def get(self, path, **more):
+        return self.send("GET", path, **more)
+
+    def hidden(self, name):
+        return re.findall(rf'name="{name}" value="([^"]*)"', self.text)[-1]
+
+    def post(self, path, data=None, *, headers=FROM_HERE, page="/console/things", keep=False, **more):
+        """Load a page with a form, and send it; ``keep``: as it was loaded before."""
+        if not keep:
+            self.get(page)
+        sent = {"_csrf": self.hidden("_csrf"), "_key": self.hidden("_key")} | (data or {})
+        before = self.text
+        reply = self.send("POST", path, data=sent, headers=headers, **more)
+        if keep:
+            self.text = before
+        return reply
+
+    def login(self, name, password=sample_service.PASSWORD, headers=FROM_HERE, **more):
+        return self.send("POST", "/console/login", data={"name": name, "password": password, **more}, headers=headers)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch, request):
+    """Cheap hashes, but where a test is about them."""
+    if "rfc_9106" not in request.node.name:
+        monkeypatch.setattr(passwords, "_HASHER", PasswordHasher(time_cost=1, memory_cost=64, parallelism=1))
+        passwords._nobody.cache_clear()
+
+
+@pytest.fixture
+def clock():
+    return sample_service.Clock()
+
+
+@pytest.fixture
+def app(tmp_path, clock):
+    app = sample_service.build(tmp_path, clock)
+    yield app
+    app.state.desk.database.close()
+
+
+@pytest.fixture
+def browser(app):
+    return Browser(app)
+
+
+@pytest.fixture
+def owner(browser):
+    assert browser.login("ann").status_code == 303
+    return browser

@@ -1,0 +1,270 @@
+"""A small service with a console, to test the ground of both: things that are listed, made, uploaded and streamed."""
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+from fastapi import APIRouter, FastAPI, File, Form, Request, UploadFile
+from pydantic import BaseModel
+from starlette.responses import Response, StreamingResponse
+
+from blindopt import wire
+from blindopt.errors import BudgetExhausted, Invalid, NotFound
+from curator_service.settings import Settings
+from service_kit import app as serving
+from service_kit.console import ApiProblem, Console, Page, Pages
+from service_kit.console import Form as Sent
+from service_kit.console.charts import Bar, Level, Points, Series, bars, line, scatter
+from service_kit.context.desk import Desk, Effect
+from service_kit.context.keys import Seal, signer
+from service_kit.identity import passwords
+from service_kit.store import users
+from service_kit.store.base import APPEND_ONLY, METADATA, stamp
+from service_kit.store.database import Database
+from service_kit.store.users import User
+from service_kit.web.dependencies import AskedDep, PageSize, PageToken, allowed, answer, page_of
+from service_kit.web.problems import documented
+
+PASSWORD = "correct horse battery staple"
+HOSTILE = "<script>alert(1)</script>\"><img src=x onerror=alert(2)> \u202egnitide\u202c =cmd|'/c calc'!A1 " + "9" * 60
+WHO = {"ann": "owner", "moe": "measurer", "aud": "auditor"}
+
+
+class Thing(BaseModel):
+    name: str
+    size: float
+
+
+class ThingPage(BaseModel):
+    things: list[Thing]
+    next_page_token: str | None = None
+
+
+class Clock:
+    """A clock that is put forward by hand."""
+
+    def __init__(self) -> None:
+        self.now = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def forward(self, **by: float) -> None:
+        self.now += timedelta(**by)
+
+
+def router(made: list[Thing]) -> APIRouter:
+    routes = APIRouter(prefix="/v1/things")
+
+    @routes.get("", dependencies=[allowed("owner", "measurer")], responses=documented())
+    def listed(page_size: PageSize = 50, page_token: PageToken = None) -> ThingPage:
+        after = int(page_token or 0)
+        found = list(enumerate(made, start=1))[after : after + page_size + 1]
+        shown, token = page_of(found, page_size, lambda item: item[0])
+        return ThingPage(things=[thing for _, thing in shown], next_page_token=token)
+
+    @routes.post("", dependencies=[allowed("owner")], status_code=201, responses=documented())
+    def create(request: Request, thing: Thing, asked: AskedDep) -> Response:
+        if thing.size < 0:
+            raise Invalid("a size is not negative", [{"field": "size", "message": "must not be negative"}])
+        if thing.size > 1e6:
+            raise BudgetExhausted("size", requested="many", spent="0", limit="1000000")
+        desk: Desk = request.app.state.desk
+
+        def effect(db: object) -> Effect:
+            made.append(thing)
+            return Effect(thing, "thing.made", {"size": thing.size})
+
+        return answer(request, desk.once(asked, effect))
+
+    @routes.post("/file", dependencies=[allowed("owner")], status_code=201, responses=documented())
+    def upload(
+        request: Request, asked: AskedDep, name: Annotated[str, Form()], file: Annotated[UploadFile, File()]
+    ) -> Response:
+        desk: Desk = request.app.state.desk
+
+        def effect(db: object) -> Effect:
+            made.append(Thing(name=f"{name}/{file.filename}", size=len(file.file.read())))
+            return Effect(made[-1], "thing.uploaded", {})
+
+        return answer(request, desk.once(asked, effect))
+
+    @routes.get("/events", dependencies=[allowed("owner")], responses=documented())
+    async def events(last: int = 0) -> Response:
+        async def told():
+            seen = last
+            while seen < last + 50:
+                if len(made) != seen:
+                    seen = len(made)
+                    yield f"id: {seen}\nevent: change\ndata: {seen}\n\n"
+                await asyncio.sleep(0.05)
+
+        return StreamingResponse(told(), media_type="text/event-stream")
+
+    @routes.get("/whoami", dependencies=[allowed("owner", "measurer", "auditor", "modeler")], responses=documented())
+    def whoami(request: Request) -> dict[str, str]:
+        return {"id": request.state.principal.id, "role": request.state.principal.role}
+
+    @routes.get("/{name}", dependencies=[allowed("owner")], responses=documented())
+    def one(name: str) -> Thing:
+        for thing in made:
+            if thing.name == name:
+                return thing
+        raise NotFound("there is no such thing")
+
+    return routes
+
+
+pages = Pages()
+
+
+@pages.get("/", roles=("owner", "measurer", "auditor"), nav="Home")
+async def home(page: Page) -> Response:
+    who = await page.api.get("/v1/things/whoami")
+    return page.show("hello.html", title=f"Hello {who['role']}")
+
+
+@pages.get("/things", roles=("owner", "measurer"), nav="Things")
+async def things(page: Page) -> Response:
+    found = await page.api.read("/v1/things", ThingPage, page_size=3, page_token=page.query.get("page_token"))
+    return page.show("things.html", title="Things", found=found, form=Sent.blank(size=1.5), trail=[("Home", "/")])
+
+
+@pages.post("/things", roles=("owner",))
+async def create(page: Page, form: Sent) -> Response:
+    name, size = form.text("name", "A name"), form.real("size")
+    if form.ok:
+        try:
+            await page.api.post("/v1/things", {"name": name, "size": size}, key=form.key)
+        except ApiProblem as problem:
+            form = form.failed(problem)
+        else:
+            return page.go("/things", f"Made {name}")
+    found = await page.api.read("/v1/things", ThingPage, page_size=3)
+    return page.show("things.html", title="Things", status=422, found=found, form=form)
+
+
+@pages.post("/things/file", roles=("owner",))
+async def upload(page: Page, form: Sent) -> Response:
+    if (file := form.file("file")) is None:
+        return page.show("hello.html", title="No file", status=422)
+    made = await page.api.upload("/v1/things/file", {"name": form.get("name")}, {"file": file}, key=form.key)
+    return page.go("/things", f"{made['name']} has {made['size']:.0f} bytes")
+
+
+@pages.get("/things/list", roles=("owner",))
+async def fragment(page: Page) -> Response:
+    found = await page.api.read("/v1/things", ThingPage, page_size=1000)
+    return page.fragment("list.html", found=found)
+
+
+@pages.get("/things/events", roles=("owner",))
+async def events(page: Page) -> Response:
+    return page.stream("/v1/things/events")
+
+
+@pages.get("/things/raw/{name}", roles=("owner", "measurer"))
+async def raw(page: Page) -> Response:
+    return page.stream(f"/v1/things/{page.path['name']}")
+
+
+@pages.get("/things/{name}", roles=("owner", "measurer"))
+async def one(page: Page) -> Response:
+    thing = await page.api.read(f"/v1/things/{page.path['name']}", Thing)
+    return page.show("hello.html", title=thing.name)
+
+
+def charts(name: str = "hostile") -> list:
+    text = HOSTILE if name == "hostile" else name
+    steps = list(range(1, 61))
+    regret = [2.0 ** (-n / 6) + 1e-3 for n in steps]
+    z = [((n * 37) % 60) / 30 - 1 for n in steps]
+    return [
+        line(
+            "regret",
+            text,
+            [
+                Series(text, steps, regret, [r / 2 for r in regret], [r * 2 for r in regret], is_step=True),
+                Series("random rows", steps, [3 * n**-0.5 for n in steps]),
+            ],
+            x="answers",
+            y="simple regret (units of y)",
+            y_log=True,
+            levels=[Level(0.01, "goal")],
+        ),
+        scatter(
+            "posterior",
+            f"Posterior {text}",
+            [
+                Points("rows", z, [z[-i] for i in steps], colour=regret, size=[n % 9 for n in steps]),
+                Points("chosen", [0.0, 0.5], [0.1, -0.4], labels=[text, "row 17"], is_ring=True),
+            ],
+            x="first axis of Z",
+            y="second axis of Z",
+            colour="mean",
+            size="sd",
+        ),
+        bars(
+            "attacks",
+            "What attacks recover",
+            [Bar("known rows", 0.93, 0.88, 0.97, "bad"), Bar("linkage", 0.12, 0.05, 0.2), Bar(text, 0.02, 0.0, 0.05)],
+            value="advantage",
+            levels=[Level(0.5, "half")],
+        ),
+    ]
+
+
+@pages.get("/gallery", roles=("owner",), nav="Gallery")
+async def gallery(page: Page) -> Response:
+    name = page.query.get("name", "Regret against answers")
+    text = HOSTILE if name == "hostile" else name
+    problem = wire.Problem(
+        type="x", title="It cannot be", status=422, detail=text, instance="/", code="invalid", retryable=False,
+        request_id="1" * 16, errors=[wire.FieldProblem(message=text, row=7, line=8, column=text)], errors_total=1200,
+    )  # fmt: skip
+    form = Sent.blank(name=text, size=1e308, kind="b").failed(ApiProblem(problem, {}), {"": "name"})
+    form.wrong("size", text)
+    found = [Thing(name=text, size=1e308), Thing(name="plain", size=0.125)]
+    return page.show(
+        "gallery.html", title=text, trail=[("Home", "/"), (text, "/things")], charts=charts(name), form=form,
+        problem=problem, found=found, text=text, now=page.site.now(),
+    )  # fmt: skip
+
+
+class Site(Console):
+    """With the test's clock."""
+
+    def now(self) -> datetime:
+        return self.app.state.desk.clock()
+
+
+@cache
+def _stored() -> str:
+    return passwords.hash_of(PASSWORD)
+
+
+def build(folder: Path, clock: Clock | None = None, kind: str = "curator", **chosen: object) -> FastAPI:
+    """The service over ``folder``, with three people who know ``PASSWORD``; ``kind`` is in the names of its cookies."""
+    clock = clock or Clock()
+    settings = Settings(data_dir=folder, **chosen)
+    database = Database(folder / "things.sqlite", (METADATA,), append_only=APPEND_ONLY)
+    keys = folder / "secrets"
+    desk = Desk(database, Seal(keys / "seal.key"), signer(keys / "log.key", kind), clock, kept=folder / "checkpoint")
+    for name, role in WHO.items():
+        user = User(f"usr_{name}", name, role, _stored(), stamp(clock()), None)
+        database.write(lambda db, user=user: users.add(db, user))
+    made: list[Thing] = []
+    app = serving.build(
+        title="things",
+        description="things",
+        desk=desk,
+        settings=settings,
+        routers=[router(made)],
+        limit_of=lambda path, principal: 1 << 26 if path.endswith("/file") and principal is not None else 1 << 20,
+        auditors=("owner", "auditor"),
+        console=Site("Curator", [pages], Path(__file__).parent),
+    )
+    app.state.made = made
+    return app

@@ -1,0 +1,404 @@
+"""Who is let in at a console, for how long, and what a form must show."""
+
+import asyncio
+from urllib.parse import urlencode
+
+import pytest
+from argon2 import extract_parameters
+from argon2.low_level import Type
+
+from blindopt.errors import Invalid, Unauthenticated
+from service_kit.console import api
+from service_kit.identity import passwords
+from service_kit.identity.tokens import Principal
+from service_kit.store import audit_log, sessions, users
+from service_kit.web import in_process
+from tests.shared.service_kit.console import sample_service
+from tests.shared.service_kit.console.conftest import FROM_HERE, Browser
+
+COOKIE = "__Host-blindopt-curator"
+
+
+def _is_in(browser):
+    reply = browser.get("/console/")
+    assert reply.status_code in (200, 303)
+    return reply.status_code == 200
+
+
+def test_a_right_password_opens_a_session_and_a_logout_ends_it_in_the_table(browser, app):
+    assert browser.get("/console/").headers["location"] == "/console/login"
+    reply = browser.login("ann")
+    told = reply.headers["set-cookie"]
+    assert told.startswith(f"{COOKIE}=")
+    assert {"Secure", "HttpOnly", "SameSite=strict", "Path=/"} <= set(told.split("; "))
+    assert "Domain" not in told
+    assert _is_in(browser)
+    kept = dict(browser.cookies)
+    assert browser.post("/console/logout", page="/console/").headers["location"] == "/console/login"
+    assert browser.cookies == {}
+    browser.cookies = kept  # who kept the cookie has nothing
+    assert not _is_in(browser)
+    with app.state.desk.database.read() as db:
+        kinds = [entry.record["kind"] for entry in audit_log.walk(db)]
+        told = b"".join(entry.body for entry in audit_log.walk(db))
+    assert kinds == ["session.opened", "session.ended"]
+    assert sample_service.PASSWORD.encode() not in told
+
+
+def test_an_idle_session_ends_and_a_used_one_lasts_to_its_end(owner, clock):
+    for _ in range(23):  # used every 29 minutes: 11 h 7 min
+        clock.forward(minutes=29)
+        owner.app.state.front._sessions._seen.clear()  # as a minute has gone by on the wall as well
+        assert _is_in(owner)
+    clock.forward(minutes=29)
+    owner.app.state.front._sessions._seen.clear()
+    assert _is_in(owner)
+    clock.forward(minutes=25)
+    assert not _is_in(owner)  # twelve hours are over
+
+
+def test_half_an_hour_without_a_click_ends_a_session(owner, clock):
+    clock.forward(minutes=29, seconds=59)
+    owner.app.state.front._sessions._seen.clear()
+    assert _is_in(owner)
+    clock.forward(minutes=30)
+    assert not _is_in(owner)
+
+
+def test_a_disabled_user_is_out_at_once_and_the_principal_is_live_no_more(owner, app, clock):
+    desk = app.state.desk
+    principal = Principal(id="usr_ann", kid="usr_ann", role="owner", name="ann")
+    with desk.database.read() as db:
+        desk.check_live(db, principal)
+    desk.database.write(lambda db: users.disable(db, "usr_ann", clock()))
+    assert not _is_in(owner)
+    with desk.database.read() as db, pytest.raises(Unauthenticated):
+        desk.check_live(db, principal)
+    assert owner.login("ann").status_code == 401
+
+
+def _kinds(app):
+    with app.state.desk.database.read() as db:
+        return [entry.record["kind"] for entry in audit_log.walk(db)]
+
+
+def _withheld(body, then):
+    """A body whose end is sent after something else was done."""
+
+    async def parts():
+        yield body[:5]
+        await asyncio.to_thread(then)
+        yield body[5:]
+
+    return parts()
+
+
+def test_a_body_that_comes_after_the_token_was_revoked_does_nothing(browser, app):
+    desk = app.state.desk
+    token, _ = desk.issue("owner", "robot", days=1)
+    headers = {"authorization": f"Bearer {token.text}", "idempotency-key": "k", "content-type": "application/json"}
+    body = b'{"name": "late", "size": 1}'
+
+    def revoke():
+        desk.database.write(lambda db: desk.withdraw(db, token.kid, actor="cli"))
+
+    assert browser.send("POST", "/v1/things", content=_withheld(body, lambda: None), headers=headers).is_success
+    late = headers | {"idempotency-key": "late"}
+    assert browser.send("POST", "/v1/things", content=_withheld(body, revoke), headers=late).status_code == 401
+    assert _kinds(app).count("thing.made") == 1
+
+
+def test_a_form_whose_end_comes_after_the_user_was_disabled_does_nothing(owner, app, clock):
+    owner.get("/console/things")
+    form = {"_csrf": owner.hidden("_csrf"), "_key": owner.hidden("_key"), "name": "late", "size": "1"}
+    headers = FROM_HERE | {"content-type": "application/x-www-form-urlencoded"}
+
+    def disable():
+        app.state.desk.database.write(lambda db: users.disable(db, "usr_ann", clock()))
+
+    body = urlencode(form).encode()
+    reply = owner.send("POST", "/console/things", content=_withheld(body, disable), headers=headers)
+    assert reply.is_client_error
+    assert "thing.made" not in _kinds(app)
+
+
+def test_a_tampered_or_foreign_cookie_opens_nothing(owner, app):
+    good = owner.cookies[COOKIE]
+    desk = app.state.desk
+    secret = app.state.front._sessions.of_cookie(f"{COOKIE}={good}").secret
+    forged = [
+        good[:-6] + ("A" if good[-6] != "A" else "B") + good[-5:],
+        good[:40],
+        "",
+        "x",
+        secret.hex(),
+        desk.seal(secret).decode(),  # sealed, but not as a session
+        desk.seal(b"flash:" + secret).decode(),
+        desk.seal(b"session:" + b"0" * 32).decode(),  # sealed as one, of nobody
+    ]
+    for value in forged:
+        owner.cookies = {COOKIE: value}
+        assert not _is_in(owner), value
+    owner.cookies = {"theme": "{}'\"", COOKIE: good}  # others' cookies are in nobody's way
+    assert _is_in(owner)
+
+
+def test_the_database_holds_no_session_id_and_no_password(owner, app):
+    secret = app.state.front._sessions.of_cookie(f"{COOKIE}={owner.cookies[COOKIE]}").secret
+    kept = app.state.desk.database.path.read_bytes()
+    kept += app.state.desk.database.path.with_suffix(".sqlite-wal").read_bytes()
+    assert secret not in kept
+    assert owner.cookies[COOKIE].encode() not in kept
+    assert sample_service.PASSWORD.encode() not in kept
+    assert b"$argon2id$v=19$" in kept
+
+
+def test_passwords_are_hashed_by_argon2id_with_the_parameters_of_rfc_9106():
+    found = extract_parameters(passwords.hash_of("twelve chars"))
+    assert (found.type, found.memory_cost, found.time_cost, found.parallelism) == (Type.ID, 65_536, 3, 4)
+    assert found.salt_len >= 16
+    assert found.hash_len >= 32
+    with pytest.raises(Invalid):
+        passwords.hash_of("elevenchars")
+
+
+def test_a_wrong_name_and_a_wrong_password_are_told_alike_and_take_the_same_work(browser, monkeypatch):
+    checked = []
+    real = passwords._HASHER.verify
+    monkeypatch.setattr(type(passwords._HASHER), "verify", lambda self, *a: checked.append(a[0][:10]) or real(*a))
+    told = [browser.login(name, "wrong password here") for name in ("ann", "nobody")]
+    assert [r.status_code for r in told] == [401, 401]
+    assert told[0].text.replace('value="ann"', "") == told[1].text.replace('value="nobody"', "")
+    assert checked == ["$argon2id$", "$argon2id$"]
+
+
+def test_tries_are_throttled_by_name_and_by_address(app, monkeypatch):
+    monkeypatch.setattr(passwords, "matches", lambda password, stored: False)
+    one, other = Browser(app, "10.0.0.1"), Browser(app, "10.0.0.2")
+    assert [one.login("ann", "guess").status_code for _ in range(11)] == [401] * 10 + [429]
+    refused = other.login("ann", sample_service.PASSWORD)  # from anywhere
+    assert refused.status_code == 429
+    assert int(refused.headers["retry-after"]) > 0
+    assert other.login("moe", "guess").status_code == 401
+    codes = [one.login(f"name {n}", "guess").status_code for n in range(40)]
+    assert codes[:19] == [401] * 19  # 30 at once in all, 11 are gone
+    assert codes[20:] == [429] * 20
+    assert other.login("moe", "guess").status_code == 401
+
+
+def test_throttled_logins_are_told_to_the_log_once_and_failed_ones_are_counted(app, monkeypatch, caplog):
+    monkeypatch.setattr(passwords, "matches", lambda password, stored: False)
+    failed = []
+    monkeypatch.setattr(app.state.front._sessions, "_failed", lambda: failed.append(1))
+    browser = Browser(app, "10.0.0.9")
+    with caplog.at_level("WARNING", logger="blindopt.logins"):
+        for _ in range(15):
+            browser.login("ann", "guess of ann's")
+    (told,) = caplog.records
+    assert (told.getMessage(), told.fields) == ("logins throttled", {"by": "name"})
+    assert len(failed) == 15
+
+
+def test_a_login_that_began_before_the_password_was_changed_opens_nothing_and_changes_no_hash(
+    browser, app, clock, monkeypatch
+):
+    desk, real = app.state.desk, passwords.matches
+    new = passwords.hash_of("another long enough password")
+
+    def slow(password, stored):
+        right = real(password, stored)
+        desk.database.write(lambda db: users.set_hash(db, "usr_ann", new))
+        return right
+
+    monkeypatch.setattr(passwords, "matches", slow)
+    monkeypatch.setattr(passwords, "is_dated", lambda stored: True)
+    assert browser.login("ann").status_code == 401
+    with desk.database.read() as db:
+        assert users.named(db, "ann").password_hash == new
+    assert browser.cookies == {}
+    assert "session.opened" not in _kinds(app)
+
+
+def test_a_login_that_began_before_the_user_was_disabled_opens_nothing(browser, app, clock, monkeypatch):
+    desk, real = app.state.desk, passwords.matches
+
+    def slow(password, stored):
+        desk.database.write(lambda db: users.disable(db, "usr_ann", clock()))
+        return real(password, stored)
+
+    monkeypatch.setattr(passwords, "matches", slow)
+    assert browser.login("ann").status_code == 401
+    assert "session.opened" not in _kinds(app)
+
+
+@pytest.mark.parametrize("field", ["name", "password"])
+def test_a_login_with_half_a_character_is_a_wrong_one(browser, field):
+    """UTF-7 spells it; no name that is kept and no hash can hold it."""
+    boundary, sent = "b", {"name": "ann", "password": sample_service.PASSWORD} | {field: "+2AA-"}
+    parts = [f'--{boundary}\r\nContent-Disposition: form-data; name="{k}"\r\n\r\n{v}\r\n' for k, v in sent.items()]
+    kind = {"content-type": f"multipart/form-data; boundary={boundary}; charset=utf-7"}
+    body = "".join([*parts, f"--{boundary}--\r\n"])
+    assert browser.send("POST", "/console/login", content=body, headers=FROM_HERE | kind).status_code == 401
+
+
+def test_two_consoles_on_one_host_do_not_end_each_others_sessions(owner, tmp_path, clock):
+    """A browser sends a host's cookies to each of its ports."""
+    app = sample_service.build(tmp_path / "other", clock, "modeler")
+    other = Browser(app, cookies=owner.cookies)
+    assert other.login("ann").status_code == 303
+    assert _is_in(other)
+    assert _is_in(owner)
+    assert other.post("/console/logout", page="/console/").status_code == 303
+    assert not _is_in(other)
+    assert _is_in(owner)
+    app.state.desk.database.close()
+
+
+def test_a_logout_sent_by_another_site_sets_no_cookie(owner, app):
+    """It comes without the cookie, and a reply that deletes it would log out who was led there."""
+    elsewhere = {"origin": "http://evil.example", "sec-fetch-site": "cross-site"}
+    reply = Browser(app).send("POST", "/console/logout", headers=elsewhere)
+    assert reply.status_code == 403
+    assert "set-cookie" not in reply.headers
+    reply = Browser(app).send("POST", "/console/logout", headers=FROM_HERE)
+    assert (reply.status_code, "set-cookie" in reply.headers) == (303, False)
+    assert _is_in(owner)
+
+
+def test_a_form_of_another_session_another_site_or_none_does_nothing(owner, app):
+    made = app.state.made
+    data = {"name": "thing", "size": "1"}
+    assert owner.post("/console/things", data | {"_csrf": "0" * 64}).status_code == 403
+    assert owner.post("/console/things", data | {"_csrf": ""}).status_code == 403
+    other = Browser(app)
+    other.login("ann")
+    other.get("/console/things")
+    assert owner.post("/console/things", data | {"_csrf": other.hidden("_csrf")}).status_code == 403
+    for headers in (
+        {},
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site", "origin": "http://127.0.0.1:8410"},
+        {"sec-fetch-site": "same-origin", "origin": "http://127.0.0.1:9999"},
+    ):
+        assert owner.post("/console/things", data, headers=headers).status_code == 403, headers
+        assert owner.login("ann", headers=headers).status_code == 403
+    assert made == []
+    assert owner.post("/console/things", data).status_code == 303
+    assert len(made) == 1
+
+
+def test_a_form_sent_after_the_session_ended_does_nothing_and_says_so(owner, app, clock):
+    owner.get("/console/things")
+    clock.forward(hours=1)
+    reply = owner.post("/console/things", {"name": "late", "size": "1"}, keep=True)
+    assert reply.status_code == 401
+    assert "nothing was changed" in reply.text
+    assert app.state.made == []
+
+
+def test_after_the_login_one_lands_where_one_wanted_but_never_elsewhere(browser):
+    assert browser.get("/console/things?a=1").headers["location"] == "/console/login?next=%2Fconsole%2Fthings%3Fa%3D1"
+    for target, landed in {
+        "/console/things?a=1": "/console/things?a=1",
+        "//evil.example": "/console/",
+        "https://evil.example/console/": "/console/",
+        "/console//evil.example": "/console/",
+        "/console/\\evil": "/console/",
+        "/v1/things": "/console/",
+        "/console/x\r\nset-cookie: a=b": "/console/",
+    }.items():
+        reply = browser.login("ann", next=target)
+        assert (reply.status_code, reply.headers["location"]) == (303, landed)
+
+
+def test_nothing_sent_over_the_network_makes_a_request_one_of_our_own(browser, app):
+    names = ("blindopt.inside", "blindopt-inside", "x-blindopt.inside")
+    for name in names:
+        for path in ("/v1/things", f"/v1/things?{name}=usr_ann", f"/v1/things;{name}=usr_ann"):
+            reply = browser.get(path, headers={name: "usr_ann", "authorization": "Inside usr_ann"})
+            assert reply.status_code == 401
+    # Even text under the very key is not what the gate takes.
+    assert in_process.principal_of({"blindopt.inside": "usr_ann"}) is None
+    assert in_process.principal_of({"blindopt.inside": {"principal": "usr_ann"}}) is None
+    scope = {}
+    in_process.mark(scope, Principal(id="usr_ann", kid="usr_ann", role="owner", name="ann"))
+    assert in_process.principal_of(scope).id == "usr_ann"  # the control: by itself a mark works
+
+
+def test_a_cookie_is_nothing_to_the_api_and_a_token_is_nothing_to_a_page(owner, app):
+    assert owner.get("/v1/things").status_code == 401
+    token, _ = app.state.desk.issue("owner", "program", days=1)
+    bearer = {"authorization": f"Bearer {token.text}"}
+    owner.cookies.clear()
+    assert owner.get("/v1/things", headers=bearer).status_code == 200
+    assert owner.get("/console/things", headers=bearer).status_code == 303
+
+
+def test_sessions_that_are_over_leave_the_table(owner, app, clock):
+    def count():
+        with app.state.desk.database.read() as db:
+            return len(list(db.execute(sessions._sessions.select())))
+
+    assert count() == 1
+    clock.forward(hours=13)
+    owner.login("ann")
+    assert count() == 1
+
+
+def test_a_login_from_a_plain_address_says_that_tls_is_needed(app):
+    browser = Browser(app)
+    assert "needs TLS" not in browser.get("/console/login").text
+    assert "needs TLS" in browser.get("http://curator.example/console/login").text
+    assert "needs TLS" not in browser.get("https://curator.example/console/login").text
+    behind = browser.get("http://curator.example/console/login", headers={"sec-fetch-site": "none"})  # a proxy with TLS
+    assert "needs TLS" not in behind.text
+    assert FROM_HERE["origin"].startswith("http://127.0.0.1")
+
+
+def test_what_a_page_fetches_by_itself_keeps_no_session_alive(owner, clock):
+    for headers in ({"x-fragment": "1"}, {"accept": "text/event-stream"}):
+        clock.forward(minutes=14)
+        owner.app.state.front._sessions._seen.clear()
+        assert owner.get("/console/things/list", headers=headers).status_code == 200
+    clock.forward(minutes=3)
+    assert owner.get("/console/things/list", headers={"x-fragment": "1"}).status_code == 401
+    assert not _is_in(owner)
+
+
+def test_a_stream_ends_with_its_session(owner, app, clock, monkeypatch):
+    """The control is the first part: as long as the session lives, it goes on."""
+    monkeypatch.setattr(api, "_LOOK_SECONDS", 0.05)
+    cookies = f"{COOKIE}={owner.cookies[COOKIE]}"
+    scope = {
+        "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "method": "GET",
+        "scheme": "http", "path": "/console/things/events", "raw_path": b"/console/things/events", "query_string": b"",
+        "root_path": "", "headers": [(b"host", b"127.0.0.1:8410"), (b"cookie", cookies.encode())],
+        "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8410),
+    }  # fmt: skip
+    got = []
+
+    async def receive():
+        while got:
+            await asyncio.sleep(60)
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message):
+        got.append(message)
+
+    async def follow():
+        stream = asyncio.create_task(app(scope, receive, send))
+        for _ in range(10):
+            app.state.made.append(sample_service.Thing(name="x", size=1))
+            await asyncio.sleep(0.1)
+        assert not stream.done()
+        before = len(got)
+        clock.forward(hours=13)
+        await asyncio.wait_for(stream, 10)
+        return before
+
+    assert asyncio.run(follow()) > 5
+    assert got[0]["status"] == 200
+    assert got[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
+    assert b"".join(m.get("body", b"") for m in got).startswith(b"id: 1\nevent: change\n")

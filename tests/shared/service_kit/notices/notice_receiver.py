@@ -1,0 +1,109 @@
+"""A receiver of notices as an operator would write one, over real HTTP, and several that misbehave."""
+
+import re
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from blindopt import wire
+
+KEY = b"a secret of thirty-two characters"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "operations.md"
+
+
+def documented() -> Callable[..., bool]:
+    """The check of a signature that the documents give, as it stands there."""
+    (block,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    found: Callable[..., bool] = names["is_genuine"]
+    return found
+
+
+@dataclass
+class Got:
+    """One request."""
+
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def notice(self) -> wire.Notice:
+        return wire.Notice.model_validate_json(self.body)
+
+    @property
+    def genuine(self) -> bool:
+        return documented()(self.headers["Blindopt-Signature"], self.body, KEY)
+
+
+@dataclass
+class Listener:
+    """Keeps what it got; answers the n-th request (from 1) with ``status(n)``."""
+
+    status: Callable[[int], int] = lambda number: 200
+    url: str = ""
+    got: list[Got] = field(default_factory=list)
+    moved_to: str = ""
+
+    @property
+    def notices(self) -> list[wire.Notice]:
+        return [got.notice for got in self.got]
+
+    @property
+    def ids(self) -> list[str]:
+        return [notice.id for notice in self.notices]
+
+    @property
+    def events(self) -> list[str]:
+        return [notice.event for notice in self.notices]
+
+
+@contextmanager
+def listening(
+    status: Callable[[int], int] = lambda number: 200,
+    *,
+    port: int = 0,
+    act: Callable[[BaseHTTPRequestHandler], None] | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> Iterator[Listener]:
+    """A receiver at ``port``, or at one of its own. ``act`` answers in its place."""
+    listener = Listener(status)
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            listener.got.append(Got(dict(self.headers), body))
+            with suppress(BrokenPipeError, ConnectionResetError):
+                if act is not None:
+                    return act(self)
+                self.send_response(listener.status(len(listener.got)))
+                if listener.moved_to:
+                    self.send_header("Location", listener.moved_to)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+            return None
+
+        def log_message(self, *told: Any) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, *told: Any) -> None:
+            pass
+
+    server = Server(("127.0.0.1", port), Handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    listener.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_address[1]}/notices"
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    try:
+        yield listener
+    finally:
+        server.shutdown()
+        server.server_close()

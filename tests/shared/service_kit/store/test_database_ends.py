@@ -1,0 +1,251 @@
+"""What goes wrong beside a commit, or at the end of a service, leaves nobody waiting and nothing undone."""
+
+import asyncio
+import os
+import resource
+import threading
+import traceback
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Column, Integer, MetaData, Table, select, text
+
+from blindopt.errors import AuditUnavailable, StorageUnavailable
+from curator_service import app as curator_app
+from curator_service.settings import Settings as CuratorSettings
+from curator_service.vault import Vault
+from modeler_service import app as modeler_app
+from modeler_service.settings import Settings as ModelerSettings
+from service_kit.context.desk import Desk
+from service_kit.context.keys import Seal, signer
+from service_kit.notices.delivery import Courier
+from service_kit.store.database import Database, StoreFault
+from service_kit.store.prepared_statement import Prepared, raw
+from tests.shared.service_kit.store.test_store import METADATA, NOW, TABLES, curator_base, logs
+
+WAIT = 20.0
+BUILT = {"curator": (curator_app.build, CuratorSettings), "modeler": (modeler_app.build, ModelerSettings)}
+
+
+@pytest.fixture
+def database(tmp_path):
+    opened = Database(tmp_path / "data" / "x.sqlite", (METADATA, curator_base.METADATA), append_only=TABLES)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def desk(database, tmp_path, monkeypatch):
+    monkeypatch.setattr("service_kit.context.saved_checkpoint._SECONDS", 0.0)  # a checkpoint with each commit
+    key = signer(tmp_path / "log.key", "curator")
+    made = Desk(database, Seal(tmp_path / "seal.key"), key, lambda: NOW, kept=tmp_path / "checkpoint")
+    made.guard()
+    return made
+
+
+@contextmanager
+def no_descriptors():
+    """This process may open no further file."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (sum(1 for _ in Path("/proc/self/fd").iterdir()) + 16, limits[1]))
+    held = []
+    try:
+        with suppress(OSError):
+            while True:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+        yield
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def _record(db):
+    logs.append(db, "test", actor="a", now=NOW)
+
+
+def _recorded(database):
+    with database.read() as db:
+        return logs.head(db).size
+
+
+def test_a_commit_without_a_free_descriptor_is_a_commit(desk):
+    """The checkpoint that follows it cannot be written then; the next one is."""
+    database = desk.database
+
+    async def serve():
+        database.attach()
+        await database.write_soon(_record)
+        database._reader.dispose()  # the pool of readers would need a new connection
+        with no_descriptors():
+            await asyncio.wait_for(database.write_soon(_record), WAIT)
+        await asyncio.wait_for(database.write_soon(_record), WAIT)
+        await database.finish()
+
+    asyncio.run(serve())
+    assert _recorded(database) == 3
+    assert desk._kept.head().size == 3
+
+
+def test_slow_readers_keep_no_write_waiting(desk):
+    """As many as the pool has connections, and as many as it may make beside them."""
+    database = desk.database
+
+    async def serve():
+        database.attach()
+        readers = [database.read() for _ in range(18)]
+        for reader in readers:
+            reader.__enter__()
+        try:
+            await asyncio.wait_for(database.write_soon(_record), WAIT)
+        finally:
+            for reader in readers:
+                reader.__exit__(None, None, None)
+        await database.finish()
+
+    asyncio.run(serve())
+    assert desk._kept.head().size == 1
+
+
+@pytest.mark.parametrize("served", [True, False], ids=["served", "by itself"])
+def test_what_raises_after_a_commit_undoes_nothing_and_stops_nothing(served, database):
+    """Whoever wrote drops its files where a write raises: it must not raise for what is durable."""
+
+    def wrong():
+        raise ZeroDivisionError
+
+    database.after_commit(wrong)
+
+    async def serve():
+        database.attach()
+        for _ in range(2):
+            await asyncio.wait_for(database.write_soon(_record), WAIT)
+        await database.finish()
+
+    if served:
+        asyncio.run(serve())
+    else:
+        for _ in range(2):
+            database.write(_record)
+    assert _recorded(database) == 2
+
+
+def test_a_commit_that_cannot_even_be_tried_fails_for_who_waits_and_the_next_goes_on(database, monkeypatch):
+    commit, broken = database._commit, [True]
+
+    def once_broken(done):
+        if broken.pop() if broken else False:
+            database._db.connection.driver_connection.execute("ROLLBACK")
+            raise MemoryError
+        return commit(done)
+
+    monkeypatch.setattr(database, "_commit", once_broken)
+
+    async def serve():
+        database.attach()
+        with pytest.raises(MemoryError):
+            await asyncio.wait_for(database.write_soon(_record), WAIT)
+        await asyncio.wait_for(database.write_soon(_record), WAIT)
+        await database.finish()
+
+    asyncio.run(serve())
+    assert _recorded(database) == 1
+
+
+# --- reads ------------------------------------------------------------------------------------------
+
+
+def test_a_read_without_a_free_descriptor_may_be_tried_again(database):
+    database.write(_record)
+    database._reader.dispose()
+    with no_descriptors(), pytest.raises(StorageUnavailable, match="cannot be read") as raised, database.read():
+        pass
+    assert raised.value.retryable
+    assert _recorded(database) == 1
+
+
+def test_what_a_read_is_refused_is_told_without_the_driver_s_words(database):
+    canary = "canary" + "7f3a9c"  # in two parts: a traceback quotes this source
+    for statement, kind in (
+        ("SELECT :v FROM nothing", StorageUnavailable),
+        ("INSERT INTO log VALUES (:v, NULL, NULL, NULL)", StorageUnavailable),
+        ("SELECT json(CAST(:v AS BLOB)), abs(-9223372036854775808)", StorageUnavailable),
+    ):
+        with pytest.raises(kind) as raised, database.read() as db:
+            db.execute(text(statement), {"v": canary}).all()
+        assert canary not in "".join(traceback.format_exception(raised.value))
+    with pytest.raises(StoreFault, match="ProgrammingError"), database.read() as db:
+        raw(db).execute("SELECT ?", ())
+
+
+def test_the_same_holds_for_a_look(database):
+    missing = Prepared(select(Table("nothing", MetaData(), Column("a", Integer))))
+    with pytest.raises(StorageUnavailable, match="cannot be read"):
+        database.look(missing)
+    assert database.look(logs.LAST) is None
+
+
+# --- the end ----------------------------------------------------------------------------------------
+
+
+def test_what_another_thread_writes_at_the_last_moment_is_refused_or_done_and_never_left(database):
+    """It was handed to the loop before the end, and comes after it."""
+
+    async def serve():
+        database.attach()
+        late = database.submit(_record)  # from now on it is on its way
+        await database.finish()
+        return late
+
+    with pytest.raises(AuditUnavailable, match="going down"):
+        asyncio.run(serve()).result(WAIT)
+    assert _recorded(database) == 0
+    database.write(_record)  # by itself, as the command line does
+
+
+@pytest.mark.parametrize("side", ["curator", "modeler"])
+def test_a_service_closes_its_database_also_where_something_before_fails(side, tmp_path, monkeypatch):
+    """Else the last checkpoint is not kept, and who waits for a write waits for ever."""
+    build, settings = BUILT[side]
+    app = build(settings(data_dir=tmp_path / side))
+    desk = app.state.desk
+
+    def fails(*_):
+        raise ZeroDivisionError
+
+    async def live():
+        async with app.router.lifespan_context(app):
+            await desk.database.write_soon(_record)
+
+    monkeypatch.setattr(Courier, "close", fails)
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(live())
+    assert desk._kept.head().size == 1
+    with pytest.raises(AuditUnavailable, match="going down"):
+        desk.database.write(_record)
+
+
+# --- the start --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("side", ["curator", "modeler"])
+def test_nothing_works_beside_the_event_loop_before_the_database_has_it(side, tmp_path):
+    """A thread that writes meanwhile would not share its commits, nor wait for its turn."""
+    before = set(threading.enumerate())
+    build, settings = BUILT[side]
+    app = build(settings(data_dir=tmp_path / side))
+    begun = {thread.name for thread in set(threading.enumerate()) - before}
+    app.state.desk.database.close()
+    assert not {name for name in begun if not name.startswith("commit")}, begun
+
+
+def test_a_folder_in_the_curator_s_scratch_folder_keeps_no_service_from_starting(tmp_path):
+    """lost+found, say, or what somebody unpacked there: it is none of ours, and stays."""
+    vault = Vault(tmp_path / "files")
+    (vault.scratch / "lost+found").mkdir()
+    (vault.scratch / "link").symlink_to(tmp_path)
+    (vault.scratch / "ds_1.npy").write_bytes(b"")
+    vault.keep_only(set())
+    assert [path.name for path in vault.scratch.iterdir()] == ["lost+found"]
+    assert tmp_path.is_dir()

@@ -1,0 +1,55 @@
+"""Proofs of consistency from what is stored of a log: the same as from all of its leaves, for a few reads."""
+
+import pytest
+from sqlalchemy import text
+
+from blindopt.audit import merkle_log
+from blindopt.errors import LogBroken
+from service_kit.store import audit_log
+from service_kit.store.base import APPEND_ONLY, METADATA
+from service_kit.store.database import Database
+from tests.shared.service_kit.store.test_store import NOW
+from tests.shared.service_kit.web.test_listings import statements
+
+SIZE = 70
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory):
+    """A log of its own, one of a grant of the same size, and another grant's between the records of both."""
+    opened = Database(tmp_path_factory.mktemp("proofs") / "x.sqlite", (METADATA,), append_only=APPEND_ONLY)
+
+    def work(db):
+        for number in range(SIZE):
+            audit_log.append(db, "test", actor="a", now=NOW, details={"n": number})
+            audit_log.share(db, "grt_1", b"one %d" % number)
+            audit_log.share(db, "grt_2", b"two %d" % number)
+
+    opened.write(work)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("grant", [None, "grt_1"])
+def test_every_proof_to_size_70_is_that_from_all_leaves(grant, database):
+    with database.read() as db:
+        leaves = [entry.leaf for entry in audit_log.walk(db, grant)]
+        for n in range(1, SIZE + 1):
+            for m in range(1, n + 1):
+                assert audit_log.consistency(db, grant, m, n) == merkle_log.consistency(leaves[:n], m), (m, n)
+
+
+def test_a_proof_reads_as_many_records_as_it_has_nodes_twice_over(database):
+    for m, n in ((1, 64), (37, 70), (69, 70), (64, 70), (70, 70)):
+        with database.read() as db, statements(database) as asked:
+            proof = audit_log.consistency(db, "grt_1", m, n)
+        assert len(asked) <= 2 * len(proof) <= 4 * n.bit_length()
+
+
+def test_a_record_that_is_not_there_is_told(tmp_path):
+    broken = Database(tmp_path / "x.sqlite", (METADATA,))
+    broken.write(lambda db: [audit_log.append(db, "test", actor="a", now=NOW) for _ in range(8)])
+    broken.write(lambda db: db.execute(text("DELETE FROM log WHERE seq = 3")))
+    with broken.read() as db, pytest.raises(LogBroken, match="record 3"):
+        audit_log.consistency(db, None, 2, 8)
+    broken.close()

@@ -1,0 +1,555 @@
+"""The database under both services: durable, append-only where it says so, one writer, one serving process."""
+
+import asyncio
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from blindopt.audit import merkle_log
+from blindopt.audit.reconciliation import verify_export
+from blindopt.errors import AuditUnavailable, IdempotencyKeyReused, NotFound, StateConflict, Unauthenticated
+from blindopt.wire import Health
+from curator_service import store as curator_store
+from curator_service.privacy.ledger import Balance, Charge
+from curator_service.store import advisories, inbox, ledger, tunings
+from curator_service.store import base as curator_base
+from service_kit.context.desk import Asked, Desk, Effect
+from service_kit.context.keys import Seal, signer
+from service_kit.identity.tokens import mint
+from service_kit.store import audit_log, checkpoints, stored_replies
+from service_kit.store.base import APPEND_ONLY, METADATA, stamp
+from service_kit.store.database import Database, StoreFault, only_process
+from service_kit.store.stored_replies import StoredReply
+
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+TABLES = (*APPEND_ONLY, *curator_base.APPEND_ONLY)
+
+
+def _open(path):
+    return Database(path, (METADATA, curator_base.METADATA), append_only=TABLES)
+
+
+@pytest.fixture
+def database(tmp_path):
+    opened = _open(tmp_path / "data" / "x.sqlite")
+    yield opened
+    opened.close()
+
+
+def _desk(database, folder, clock=lambda: NOW):
+    key = signer(folder / "log.key", "curator")
+    return Desk(database, Seal(folder / "seal.key"), key, clock, kept=folder / "checkpoint")
+
+
+@pytest.fixture
+def desk(database, tmp_path):
+    return _desk(database, tmp_path)
+
+
+def _log(database):
+    """The log's entries, verified."""
+    with database.read() as db:
+        entries = list(audit_log.walk(db))
+        assert merkle_log.verify(entries) == audit_log.head(db)
+    return entries
+
+
+@pytest.fixture
+def filled(database, desk):
+    """One row in every append-only table."""
+    _, principal = desk.issue("owner", "o", days=1)
+
+    def work(db):
+        known = {"created_at": stamp(NOW)}
+        curator_store.insert(
+            db, curator_store.datasets, id="ds_1", name="d", public=0, rows=1, columns="[]", dropped="[]", sha256="",
+            **known,
+        )  # fmt: skip
+        curator_store.insert(db, curator_store.studies, id="std_1", dataset_id="ds_1", state="open", spec="{}", **known)
+        curator_store.insert(
+            db, curator_store.releases, id="rel_1", study_id="std_1", sha256="", n=1, r=1, report="{}", **known
+        )
+        curator_store.insert(
+            db,
+            curator_store.queries,
+            id="qry_1",
+            study_id="std_1",
+            grant_id="grt_1",
+            idempotency_key="key",
+            request_sha256="digest",
+            request="{}",
+            **known,
+        )
+        ledger.add(db, "std_1", "release", [Charge(None, 0, 1, Balance(1, 1, 0))], query_id=None, at=stamp(NOW))
+        withdrawn = {"id": "adv_1", "mechanism": "m", "version": 1, "reason": "r"}
+        curator_store.insert(db, advisories.advisories, **withdrawn, **known)
+        tunings.add(db, "ds_1", "tuning", after=tunings.Account(), at=stamp(NOW), tuning_id="tun_1")
+        asked = {"query_id": "qry_1", "study_id": "std_1", **known}
+        measured = {
+            "id": "msr_1",
+            "query_id": "qry_1",
+            "study_id": "std_1",
+            "place": 0,
+            "row": 0,
+            "play": 1,
+            "plays": 1,
+        }
+        inbox.ask(db, {**asked, "grant_id": "grt_1"}, [measured])
+        told = {
+            "measurement_id": "msr_1",
+            "query_id": "qry_1",
+            "kind": "answer",
+            "version": 1,
+            "actor": "a",
+            "name": "n",
+        }
+        curator_store.insert(db, inbox.entries, salt="s", **told, **known)
+        curator_store.insert(db, inbox.rounds, query_id="qry_1", version=1, basis=1, fresh="[]", **known)
+        revision = {"grant_id": "grt_1", "seq": 1, "query_id": "qry_1", "version": 1, "body": b"{}"}
+        curator_store.insert(db, inbox.revisions, **revision, **known)
+        audit_log.share(db, "grt_1", b"{}")
+        checkpoints.pin(db, "grt_1", "vkey", NOW)
+        checkpoints.keep_receipt(db, "grt_1", 0, b"{}", "note")
+        checkpoints.countersign(db, "grt_1", 1, "note", NOW)
+        stored_replies.add(db, principal.id, "key", "digest", StoredReply(201, b"body"), sealed=False, now=NOW)
+
+    database.write(work)
+    return principal
+
+
+def _all(database, table):
+    with database.read() as db:
+        return list(db.execute(text(f"SELECT * FROM {table}")))
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE {t} SET rowid = rowid",
+        "DELETE FROM {t}",
+        "INSERT OR REPLACE INTO {t} SELECT * FROM {t}",
+        "REPLACE INTO {t} SELECT * FROM {t}",
+        "UPDATE OR REPLACE {t} SET rowid = rowid + 1",
+    ],
+)
+def test_what_is_append_only_cannot_be_changed_by_the_service(statement, table, database, filled):
+    before = _all(database, table)
+    assert before
+    with pytest.raises(StoreFault):
+        database.write(lambda db: db.execute(text(statement.format(t=table))))
+    assert _all(database, table) == before
+
+
+def test_an_upsert_cannot_change_a_stored_reply(database, filled):
+    upsert = (
+        "INSERT INTO replies SELECT * FROM replies WHERE true "
+        "ON CONFLICT (principal, idempotency_key) DO UPDATE SET body = x'00'"
+    )
+    with pytest.raises(StoreFault):
+        database.write(lambda db: db.execute(text(upsert)))
+    assert [row.body for row in _all(database, "replies")] == [b"body"]
+
+
+def test_the_tables_that_are_append_only_are_these():
+    evidence = {"log", "shared", "receipts", "keys", "countersignatures"}
+    measured = {"entries", "rounds", "revisions"}
+    account = {"replies", "releases", "queries", "ledger", "advisories", "tuning_ledger"}
+    assert set(TABLES) == evidence | measured | account
+
+
+def test_the_writer_waits_for_the_disk_and_readers_do_not_wait_for_it(database):
+    def pragmas(db):
+        names = ("synchronous", "journal_mode", "foreign_keys", "recursive_triggers")
+        return [db.execute(text(f"PRAGMA {name}")).scalar_one() for name in names]
+
+    assert database.write(pragmas) == [2, "wal", 1, 1]
+
+
+def test_a_reader_cannot_write(database):
+    with database.read() as db, pytest.raises(DBAPIError):
+        db.execute(text("INSERT INTO log VALUES (0, x'00', x'00', x'00')"))
+    assert _all(database, "log") == []
+
+
+def test_a_reader_sees_one_moment(database, desk):
+    desk.issue("owner", "first", days=1)
+    with database.read() as db:
+        count = text("SELECT count(*) FROM tokens")
+        assert db.execute(count).scalar_one() == 1
+        desk.issue("owner", "second", days=1)
+        assert db.execute(count).scalar_one() == 1
+    assert len(desk.tokens()) == 2
+
+
+def test_sixteen_threads_that_write_at_once_lose_nothing(database, desk):
+    """Read-then-write transactions: the log's sequence numbers would collide, or a lock be refused."""
+
+    def work(thread):
+        for number in range(25):
+            database.write(
+                lambda db, n=number: audit_log.append(db, "test", actor=str(thread), now=NOW, details={"n": n})
+            )
+
+    with ThreadPoolExecutor(16) as pool:
+        list(pool.map(work, range(16)))
+    entries = _log(database)
+    assert len(entries) == 400
+    told = [(entry.record["actor"], entry.record["details"]["n"]) for entry in entries]
+    assert sorted(told) == sorted((str(thread), n) for thread in range(16) for n in range(25))
+    for thread in range(16):  # each thread's own writes keep their order
+        assert [n for actor, n in told if actor == str(thread)] == list(range(25))
+
+
+def test_a_transaction_that_raises_leaves_nothing(database, desk):
+    desk.issue("owner", "kept", days=1)
+    before = desk.head()
+
+    def work(db):
+        desk.grant(db, "undone", "std_1", days=1, actor="test")
+        raise KeyError("stop")
+
+    with pytest.raises(KeyError):
+        database.write(work)
+    assert [row.name for row in desk.tokens()] == ["kept"]
+    assert desk.head() == before
+    desk.issue("owner", "next", days=1)
+    assert len(_log(database)) == before.size + 1
+
+
+def test_of_writes_that_share_a_commit_one_that_fails_takes_no_other_with_it(database):
+    """What comes at once in a service is one transaction of the disk."""
+
+    def work(db, number):
+        audit_log.append(db, "test", actor="a", now=NOW, details={"n": number})
+        if number % 3 == 0:
+            raise KeyError(number)
+        return number
+
+    async def serve():
+        database.attach()
+        written = [database.write_soon(lambda db, n=n: work(db, n)) for n in range(30)]
+        done = await asyncio.gather(*written, return_exceptions=True)
+        await database.finish()
+        return done
+
+    done = asyncio.run(serve())
+    assert [type(found) for found in done] == [KeyError if n % 3 == 0 else int for n in range(30)]
+    assert [entry.record["details"]["n"] for entry in _log(database)] == [n for n in range(30) if n % 3]
+
+
+def test_an_effect_that_raises_keeps_neither_reply_nor_record(desk, filled):
+    asked = Asked(filled, "0" * 32, "POST", "/x", "new-key", "0" * 64)
+    before = desk.head()
+
+    def effect(db):
+        desk.grant(db, "undone", "std_1", days=1, actor="test")
+        raise NotFound("no")
+
+    with pytest.raises(NotFound):
+        desk.once(asked, effect)
+    assert desk.head() == before
+    assert desk.earlier(asked) is None
+    done = desk.once(asked, lambda db: Effect(Health(status="ok"), "test", {}))
+    assert (done.status, done.replayed) == (201, False)
+    assert desk.once(asked, effect).body == done.body  # from now on the stored reply
+
+
+def test_an_export_beside_a_service_that_goes_on_verifies(desk, monkeypatch):
+    """The checkpoint that is kept outside the database must not be younger than the log that is exported."""
+    monkeypatch.setattr("service_kit.context.saved_checkpoint._SECONDS", 0.0)  # with each commit
+    desk.guard()
+    desk.issue("owner", "kept", days=1)
+    listed = audit_log.grants
+
+    def listed_and_then_more(db):
+        found = listed(db)
+        desk.issue("owner", "meanwhile", days=1)
+        return found
+
+    monkeypatch.setattr(audit_log, "grants", listed_and_then_more)
+    with desk.database.read() as db:
+        export = desk.export(db)
+    assert verify_export(export).size == 1
+    assert len(list(export.of_kind("checkpoint", None))) == 2
+
+
+def test_a_key_belongs_to_method_path_and_body(desk, filled):
+    def asked(method="POST", path="/x", body="0"):
+        return Asked(filled, "0" * 32, method, path, "one-key", body * 64)
+
+    desk.once(asked(), lambda db: Effect(Health(status="ok"), "test", {}))
+    for other in (asked(method="PUT"), asked(path="/y"), asked(body="1")):
+        with pytest.raises(IdempotencyKeyReused):
+            desk.once(other, lambda db: Effect(Health(status="ok"), "test", {}))
+        with pytest.raises(IdempotencyKeyReused):
+            desk.earlier(other)
+
+
+def test_a_driver_s_text_does_not_leave_the_database(database, filled):
+    """SQLAlchemy's messages quote the parameters of a statement, and an exception's context is printed with it."""
+    canary = "canary" + "7f3a9c"  # in two parts: a traceback quotes this source
+    for statement in ("INSERT INTO nothing VALUES (:v)", "INSERT INTO log VALUES (:v, NULL, NULL, NULL)"):
+        with pytest.raises((AuditUnavailable, StoreFault)) as raised:
+            database.write(lambda db, s=statement: db.execute(text(s), {"v": canary}))
+        printed = "".join(traceback.format_exception(raised.value))
+        assert canary not in printed
+
+
+def test_a_schema_of_a_newer_program_is_refused_and_not_touched(tmp_path):
+    path = tmp_path / "x.sqlite"
+    _open(path).close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("PRAGMA user_version = 99")
+        db.execute("DROP TRIGGER log_UPDATE")
+        db.commit()
+    with pytest.raises(StateConflict, match="the database has schema 99, this program needs 6"):
+        _open(path)
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (99,)
+        assert db.execute("SELECT count(*) FROM sqlite_master WHERE name = 'log_UPDATE'").fetchone() == (0,)
+
+
+def test_a_database_that_is_opened_again_has_its_triggers_and_its_rows(tmp_path):
+    path = tmp_path / "x.sqlite"
+    first = _open(path)
+    first.write(lambda db: audit_log.append(db, "test", actor="a", now=NOW))
+    first.close()
+    with closing(sqlite3.connect(path)) as db:  # as a rebuild of the table would
+        db.execute("DROP TRIGGER log_DELETE")
+        db.commit()
+    second = _open(path)
+    with pytest.raises(StoreFault):
+        second.write(lambda db: db.execute(text("DELETE FROM log")))
+    assert len(_all(second, "log")) == 1
+    second.close()
+
+
+def test_a_database_that_is_opened_again_has_the_indexes_of_this_program(tmp_path):
+    """So a new index of a table needs no other schema."""
+    path = tmp_path / "x.sqlite"
+    _open(path).close()
+    with closing(sqlite3.connect(path)) as db, db:
+        before = set(db.execute("SELECT name FROM sqlite_master WHERE type = 'index'"))
+        db.execute("DROP INDEX measurements_left")
+    _open(path).close()
+    with closing(sqlite3.connect(path)) as db:
+        assert set(db.execute("SELECT name FROM sqlite_master WHERE type = 'index'")) == before
+
+
+def test_a_folder_is_held_by_one_process(tmp_path):
+    with only_process(tmp_path / "data"):
+        with pytest.raises(StateConflict, match="another process already serves"), only_process(tmp_path / "data"):
+            pass
+        with only_process(tmp_path / "other"):
+            pass
+    with only_process(tmp_path / "data"):
+        pass
+
+
+def test_a_seal_opens_what_it_closed_and_nothing_else(tmp_path):
+    first, again = Seal(tmp_path / "a.key"), Seal(tmp_path / "a.key")
+    sealed = first.close(b"secret")
+    assert b"secret" not in sealed
+    assert again.open(sealed) == b"secret"
+    other = Seal(tmp_path / "b.key")
+    for wrong in (lambda: other.open(sealed), lambda: first.open(sealed[:-1] + b"A"), lambda: first.open(b"")):
+        with pytest.raises(StateConflict):
+            wrong()
+    assert [oct(path.stat().st_mode & 0o777) for path in tmp_path.iterdir()] == ["0o600"] * 2
+
+
+def test_many_processes_that_make_one_key_at_once_agree_on_it(tmp_path):
+    program = """
+import sys
+from pathlib import Path
+from service_kit.context.keys import Seal
+print(Seal(Path(sys.argv[1])).close(b"x").decode())
+"""
+    made = [
+        subprocess.Popen([sys.executable, "-c", program, tmp_path / "s" / "seal.key"], stdout=subprocess.PIPE)
+        for _ in range(4)
+    ]
+    sealed = [process.communicate(timeout=30)[0].strip() for process in made]
+    assert [Seal(tmp_path / "s" / "seal.key").open(text) for text in sealed] == [b"x"] * 4
+    assert [path.name for path in (tmp_path / "s").iterdir()] == ["seal.key"]
+
+
+def test_tokens_are_found_by_their_exact_form_only(desk):
+    token, principal = desk.issue("owner", "o", days=1)
+    assert desk.authenticate(f"Bearer {token.text}") == principal
+    assert desk.authenticate(f"bearer {token.text}") == principal
+    for wrong in (
+        token.text,
+        f"Bearer {token.text} ",
+        f"Bearer {token.text.upper()}",
+        f"Bearer {mint().text}",
+        "Bearer",
+    ):
+        with pytest.raises(Unauthenticated):
+            desk.authenticate(wrong)
+
+
+def test_a_token_ends_at_its_moment(database, tmp_path):
+    now = [NOW]
+    desk = _desk(database, tmp_path, lambda: now[0])
+    token, _ = desk.issue("owner", "o", days=2)
+    now[0] = NOW + timedelta(days=2, microseconds=-1)
+    desk.authenticate(f"Bearer {token.text}")
+    now[0] = NOW + timedelta(days=2)
+    with pytest.raises(Unauthenticated):
+        desk.authenticate(f"Bearer {token.text}")
+
+
+# --- real processes ------------------------------------------------------------------------------
+
+
+def test_a_second_process_on_the_same_folder_is_refused_and_the_first_goes_on(curator, make_service):
+    second = make_service("curator", curator.folder.parent)
+    assert second.data == curator.data
+    before = curator.log
+    done = subprocess.run(
+        [sys.executable, "-m", "curator_service", "serve"],
+        env=second.environment, capture_output=True, text=True, timeout=30,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.strip() == f"error: another process already serves {curator.data}"
+    assert "Traceback" not in done.stdout + done.stderr
+    with curator.http() as http:
+        assert http.get("/v1/studies").status_code == 200
+    assert before in curator.log
+
+
+def test_who_opens_a_new_database_waits_for_who_is_making_it(tmp_path):
+    """SQLite itself gives up at once where it would turn a file to write-ahead logging that another writes."""
+    path = tmp_path / "x.sqlite"
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as another:
+        another.execute("BEGIN IMMEDIATE")
+        threading.Timer(0.3, another.execute, ["COMMIT"]).start()
+        _open(path).close()
+        assert not another.in_transaction
+
+
+def test_processes_that_open_a_new_database_at_once_share_one_log(tmp_path):
+    program = """
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from service_kit.store import logs, notes, replies, tokens  # each adds its tables
+from service_kit.store.base import APPEND_ONLY, METADATA
+from service_kit.store.database import Database
+print("ready", flush=True)
+sys.stdin.readline()
+database = Database(Path(sys.argv[1]), (METADATA,), append_only=APPEND_ONLY)
+for n in range(25):
+    database.write(lambda db: logs.append(db, "test", actor=sys.argv[2], now=datetime.now(UTC), details={"n": n}))
+"""
+    path = tmp_path / "made" / "x.sqlite"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    started = [subprocess.Popen([sys.executable, "-c", program, path, str(n)], **pipes) for n in range(4)]
+    for process in started:
+        assert process.stdout.readline() == "ready\n"
+    for process in started:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    told = [process.communicate(timeout=60)[1] for process in started]
+    assert [process.returncode for process in started] == [0] * 4, told
+    database = Database(path, (METADATA,), append_only=APPEND_ONLY)
+    entries = _log(database)
+    database.close()
+    assert len(entries) == 100
+    found = sorted((entry.record["actor"], entry.record["details"]["n"]) for entry in entries)
+    assert found == [(str(actor), n) for actor in range(4) for n in range(25)]
+
+
+def test_command_lines_beside_each_other_and_the_service_keep_one_log(curator):
+    """Three tokens are made at once while the service registers files: none is lost, and the log verifies."""
+    size = len(curator.records())
+    command = [sys.executable, "-m", "curator_service", "token", "create", "--name"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    started = [subprocess.Popen([*command, f"parallel {n}"], env=curator.environment, **pipes) for n in range(3)]
+    served = []
+    with curator.http() as http:
+        while any(process.poll() is None for process in started):
+            sent = {"files": {"file": ("a.csv", b"a\n1\n")}, "data": {"name": "beside"}}
+            key = {"Idempotency-Key": f"beside {size} {len(served)}"}
+            served.append(http.post("/v1/datasets", **sent, headers=key).status_code)
+    told = [process.communicate() for process in started]
+    assert [process.returncode for process in started] == [0] * 3, told
+    assert len({out for out, _ in told}) == 3
+    assert set(served) == {201}
+    assert len(curator.records()) == size + 3 + len(served)
+    issued = curator.rows("SELECT name FROM tokens WHERE name LIKE 'parallel%' ORDER BY name")
+    assert issued == [(f"parallel {n}",) for n in range(3)]
+
+
+def test_writes_that_returned_are_there_after_kill_9(tmp_path):
+    """A process that appends and tells of each append is killed: what it told of is in the database."""
+    program = """
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from service_kit.store import logs, notes, replies, tokens  # each adds its tables
+from service_kit.store.base import APPEND_ONLY, METADATA
+from service_kit.store.database import Database
+database = Database(Path(sys.argv[1]), (METADATA,), append_only=APPEND_ONLY)
+while True:
+    entry = database.write(lambda db: logs.append(db, "test", actor="a", now=datetime.now(UTC)))
+    sys.stdout.write(f"{entry.seq} {entry.leaf.hex()}\\n")
+    sys.stdout.flush()
+"""
+    path = tmp_path / "x.sqlite"
+    process = subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True)
+    told = [next(process.stdout) for _ in range(200)]
+    os.kill(process.pid, signal.SIGKILL)
+    told += process.stdout.readlines()
+    process.wait()
+    process.stdout.close()
+    database = Database(path, (METADATA,), append_only=APPEND_ONLY)
+    entries = _log(database)
+    with database.read() as db:
+        assert db.execute(text("PRAGMA integrity_check")).scalar_one() == "ok"
+    database.close()
+    assert len(entries) >= 200
+    whole = [line.split() for line in told if line.endswith("\n")]
+    assert [(str(e.seq), e.leaf.hex()) for e in entries][: len(whole)] == [tuple(line) for line in whole]
+
+
+def test_settings_that_cannot_be_read_are_refused_in_words(make_service, tmp_path):
+    service = make_service("curator", tmp_path, fresh=True, port="many")
+    service.folder.mkdir()
+    done = service.run("serve")
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    assert "PORT" in done.stderr.upper()
+
+
+def test_a_setting_that_does_not_exist_is_refused(make_service, tmp_path):
+    """A misspelt limit would otherwise be no limit."""
+    service = make_service("curator", tmp_path, fresh=True, query_rows_maximum="1")
+    service.folder.mkdir()
+    done = service.run("serve")
+    assert done.returncode == 1
+    assert "BLINDOPT_CURATOR_QUERY_ROWS_MAXIMUM" in done.stderr
+    assert not service.data.exists()
+
+
+def test_a_port_that_is_taken_ends_the_service_with_an_error(curator, make_service, tmp_path):
+    service = make_service("curator", tmp_path, fresh=True)
+    service.port = curator.port
+    service.folder.mkdir()
+    done = service.run("serve")
+    assert done.returncode not in (0, None)
+    assert "Traceback" not in done.stderr
+    assert "address already in use" in done.stderr

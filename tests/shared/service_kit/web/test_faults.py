@@ -1,0 +1,322 @@
+"""A fault of ours: what the other side is told, what the log of the process says, what the audit log keeps."""
+
+import asyncio
+import errno
+import io
+import json
+import logging
+import tempfile
+from contextlib import ExitStack
+
+import httpx
+import pytest
+
+from blindopt import wire
+from blindopt.audit import merkle_log
+from blindopt.errors import AuditUnavailable
+from curator_service import app as curator_app
+from curator_service.settings import Settings as CuratorSettings
+from curator_service.use_cases.queries.queries import Exchanges
+from curator_service.use_cases.studies.datasets import Datasets
+from curator_service.use_cases.studies.studies import Studies
+from curator_service.vault import Vault
+from modeler_service import app as modeler_app
+from modeler_service.settings import Settings as ModelerSettings
+from modeler_service.use_cases.modeler import Modeler
+from service_kit.cli.log_format import JsonLines
+from service_kit.context.desk import Desk
+from service_kit.store import audit_log, stored_replies
+from service_kit.store.database import Database
+
+CANARY = "canary7f3a9c"
+QUERY = {"rows": [{"row": 1}]}
+
+
+@pytest.fixture
+def log():
+    """What the process would write to standard error."""
+    stream, root = io.StringIO(), logging.getLogger()
+    handler, level = logging.StreamHandler(stream), root.level
+    handler.setFormatter(JsonLines())
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    yield stream
+    root.removeHandler(handler)
+    root.setLevel(level)
+
+
+@pytest.fixture
+def curator_app_(tmp_path):
+    tempdir = tempfile.tempdir
+    app = curator_app.build(CuratorSettings(data_dir=tmp_path / "curator"))
+    tempfile.tempdir = tempdir
+    yield app
+    app.state.desk.database.close()
+
+
+@pytest.fixture
+def modeler_app_(tmp_path):
+    app = modeler_app.build(ModelerSettings(data_dir=tmp_path / "modeler"))
+    yield app
+    app.state.modeler.close()
+    app.state.desk.database.close()
+
+
+def ask(app, token, method, path, **sent):
+    """One request, answered in this process; a fault that reaches the server raises here."""
+
+    async def talk():
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            headers = {"Authorization": f"Bearer {token}", "Idempotency-Key": "k"} | sent.pop("headers", {})
+            return await client.request(method, path, headers=headers, **sent)
+
+    return asyncio.run(talk())
+
+
+@pytest.fixture
+def owner(curator_app_):
+    return curator_app_.state.desk.issue("owner", "o", days=1)[0].text
+
+
+@pytest.fixture
+def vendor(modeler_app_):
+    return modeler_app_.state.desk.issue("vendor", "v", days=1)[0].text
+
+
+@pytest.fixture
+def granted(curator_app_, owner, small):
+    """An open study with exact answers at the curator in this process, and its modeler's token."""
+    return _granted(curator_app_, owner, small, noise_variance=0.0)
+
+
+@pytest.fixture
+def granted_noisy(curator_app_, owner, small):
+    """The same with measurement noise, drawn for each answer."""
+    return _granted(curator_app_, owner, small, noise_variance=1.0)
+
+
+def _granted(app, owner, small, *, noise_variance):
+
+    def post(path, key, **sent):
+        reply = ask(app, owner, "POST", path, headers={"Idempotency-Key": key}, **sent)
+        assert reply.is_success, reply.text
+        return reply.json()
+
+    files = {"files": {"file": ("s.csv", small.csv)}, "data": {"name": "s", "public": "true"}}
+    dataset = post("/v1/datasets", "1", **files)
+    spec = wire.StudyCreate(
+        name="s",
+        dataset_id=dataset["id"],
+        features=small.features,
+        measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize", noise_variance=noise_variance),
+        release=wire.IdentityRelease(mechanism="identity"),
+    )
+    study = post("/v1/studies", "2", json=spec.model_dump(mode="json"))["id"]
+    post(f"/v1/studies/{study}:release", "3")
+    return study, post(f"/v1/studies/{study}/grants", "4", json={"name": "m"})["token"]
+
+
+def _entries(desk, after=-1):
+    with desk.database.read() as db:
+        return list(audit_log.walk(db, after=after))
+
+
+def _raises(*args, **kwargs):
+    try:
+        raise ValueError(CANARY)
+    except ValueError as error:
+        raise RuntimeError(CANARY) from error
+
+
+def _check_silent_500(reply, log, *, kind="RuntimeError"):
+    assert (reply.status_code, reply.headers["content-type"]) == (500, "application/problem+json")
+    problem = wire.Problem.model_validate_json(reply.content)
+    assert (problem.code, problem.status, problem.retryable) == ("internal", 500, False)
+    assert problem.request_id == reply.headers["x-request-id"]
+    shown = reply.text + repr(reply.headers.items())
+    for word in (CANARY, "Traceback", ".py", kind):
+        assert word not in shown
+    lines = [json.loads(line) for line in log.getvalue().splitlines()]
+    assert CANARY not in log.getvalue()
+    faults = [line for line in lines if line["message"] == "fault"]
+    assert [(line["kind"], line["level"], line["request_id"]) for line in faults] == [
+        (kind, "error", problem.request_id)
+    ]
+    assert faults[0]["at"].startswith("_raises:")
+
+
+FAULTS = [
+    (Studies, "page", "GET", "/v1/studies", {}),
+    (Studies, "create", "POST", "/v1/studies", "study"),
+    (Datasets, "register", "POST", "/v1/datasets", {"files": {"file": ("a.csv", b"a\n1\n")}, "data": {"name": "n"}}),
+    (audit_log, "look", "GET", "/v1/audit/entries", {}),
+    (Desk, "authenticate", "GET", "/v1/studies", {}),
+]
+
+
+@pytest.mark.parametrize(
+    ("owning", "name", "method", "path", "sent"), FAULTS, ids=lambda v: v if isinstance(v, str) else ""
+)
+def test_a_fault_at_the_curator_is_told_by_its_type_to_the_log_alone(
+    owning, name, method, path, sent, curator_app_, owner, log, monkeypatch
+):
+    monkeypatch.setattr(owning, name, _raises)
+    if sent == "study":
+        spec = {"name": CANARY, "dataset_id": "d", "features": [{"column": "a", "lower": 0, "upper": 1}]}
+        spec |= {"measurement": {"column": "b", "direction": "maximize"}, "release": {"mechanism": "identity"}}
+        sent = {"json": spec}
+    _check_silent_500(ask(curator_app_, owner, method, path, **sent), log)
+
+
+@pytest.mark.parametrize("name", ["runs", "start"])
+def test_a_fault_at_the_modeler_is_told_by_its_type_to_the_log_alone(name, modeler_app_, vendor, log, monkeypatch):
+    monkeypatch.setattr(Modeler, name, _raises)
+    sent = {"json": {"curator_url": f"http://{CANARY}", "study_id": "std_0123456789abcdef", "token": CANARY}}
+    reply = ask(modeler_app_, vendor, *(("GET", "/v1/runs") if name == "runs" else ("POST", "/v1/runs")), **sent)
+    _check_silent_500(reply, log)
+
+
+def test_a_fault_inside_a_transaction_leaves_nothing_and_the_next_request_works(
+    curator_app_, granted, owner, log, monkeypatch
+):
+    study, token = granted
+    desk = curator_app_.state.desk
+    before = desk.head()
+    path = f"/v1/studies/{study}/queries"
+    with monkeypatch.context() as broken:
+        broken.setattr(stored_replies, "add", _raises)  # after the query was charged and inserted
+        _check_silent_500(ask(curator_app_, token, "POST", path, json=QUERY), log)
+    assert [entry.record["kind"] for entry in _entries(desk, before.size - 1)] == ["exchange"]  # the 500 itself
+    answered = ask(curator_app_, token, "POST", path, json=QUERY)
+    assert answered.status_code == 201
+    assert "idempotency-replayed" not in answered.headers
+    assert [entry.record["kind"] for entry in _entries(desk, before.size)] == ["charge", "exchange"]
+    assert merkle_log.verify(_entries(desk)) == desk.head()
+
+
+def test_a_fault_after_a_charge_leaves_it_and_the_same_key_gets_an_answer_without_another(
+    curator_app_, granted_noisy, log, monkeypatch
+):
+    """An answer with noise is charged before it is drawn: nothing that goes wrong then may be drawn twice for free."""
+    study, token = granted_noisy
+    desk = curator_app_.state.desk
+    before = desk.head()
+    path = f"/v1/studies/{study}/queries"
+    with monkeypatch.context() as broken:
+        broken.setattr(stored_replies, "add", _raises)
+        _check_silent_500(ask(curator_app_, token, "POST", path, json=QUERY), log)
+    assert ask(curator_app_, token, "POST", path, json=QUERY).status_code == 201
+    kinds = [entry.record["kind"] for entry in _entries(desk, before.size - 1)]
+    assert kinds == ["charge", "exchange", "exchange"]  # charged, a 500, answered
+
+
+def test_a_fault_towards_a_modeler_is_a_record_like_any_other_reply(curator_app_, granted, monkeypatch):
+    """The modeler tells of a 500 in its log: the curator's log must have it too, or the two differ."""
+    study, token = granted
+    desk = curator_app_.state.desk
+    before = desk.head().size
+    monkeypatch.setattr(Exchanges, "ask", _raises)
+    reply = ask(curator_app_, token, "POST", f"/v1/studies/{study}/queries", json=QUERY)
+    assert reply.status_code == 500
+    told = [entry.record.get("exchange") for entry in _entries(desk, before - 1)]
+    assert [(e["status"], e["reply_sha256"]) for e in told] == [(500, merkle_log.sha256(reply.content))]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_without_its_record_an_exchange_does_not_happen(method, curator_app_, granted, monkeypatch):
+    """The record of an answer shares its transaction; any other reply is held back until it is recorded."""
+    study, token = granted
+
+    def full(*args, **kwargs):
+        raise AuditUnavailable("the disk is full")
+
+    paths = {"GET": f"/v1/studies/{study}/candidates", "POST": f"/v1/studies/{study}/queries"}
+    sent = {"json": {"rows": [{"row": 2}]}} if method == "POST" else {}
+    with monkeypatch.context() as broken:
+        broken.setattr(audit_log, "append", full)
+        reply = ask(curator_app_, token, method, paths[method], **sent)
+    assert (reply.status_code, reply.json()["code"], reply.json()["retryable"]) == (503, "audit_unavailable", True)
+    assert reply.headers["retry-after"] == "1"
+    assert b"NUMPY" not in reply.content
+    again = ask(curator_app_, token, method, paths[method], **sent)
+    assert again.is_success
+    assert "idempotency-replayed" not in again.headers
+
+
+@pytest.mark.parametrize("kind", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE])
+def test_a_full_disk_is_told_as_one_and_stores_nothing(kind, curator_app_, owner, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(kind, CANARY, CANARY)
+
+    sent = {"files": {"file": ("a.csv", b"a\n1\n")}, "data": {"name": "n"}}
+    with monkeypatch.context() as broken:
+        broken.setattr(Vault, "keep_dataset", full)
+        reply = ask(curator_app_, owner, "POST", "/v1/datasets", **sent)
+    assert (reply.status_code, reply.json()["code"], reply.json()["retryable"]) == (503, "storage_unavailable", True)
+    assert CANARY not in reply.text
+    assert ask(curator_app_, owner, "GET", "/v1/datasets").json()["datasets"] == []
+    assert ask(curator_app_, owner, "POST", "/v1/datasets", **sent).status_code == 201
+
+
+def test_a_database_that_cannot_be_read_for_now_is_told_as_such(curator_app_, owner):
+    """As many slow readers as there are connections."""
+    database = curator_app_.state.desk.database
+    database._reader.pool._timeout = 0.05
+    with ExitStack() as readers:
+        for _ in range(18):
+            readers.enter_context(database.read())
+        reply = ask(curator_app_, owner, "GET", "/v1/studies")
+    assert (reply.status_code, reply.json()["code"], reply.json()["retryable"]) == (503, "storage_unavailable", True)
+    assert ask(curator_app_, owner, "GET", "/v1/studies").status_code == 200
+
+
+def test_a_service_whose_database_cannot_be_written_is_not_ready(curator_app_, monkeypatch):
+    monkeypatch.setattr("service_kit.context.desk._READY_SECONDS", 0.0)
+    assert ask(curator_app_, "", "GET", "/readyz").status_code == 200
+    monkeypatch.setattr(audit_log, "head", _raises)
+    reply = ask(curator_app_, "", "GET", "/readyz")
+    assert (reply.status_code, reply.json()["code"]) == (503, "audit_unavailable")
+    assert CANARY not in reply.text
+    assert ask(curator_app_, "", "GET", "/healthz").status_code == 200
+
+
+def test_who_asks_often_whether_it_is_ready_costs_no_write_each_time(curator_app_, monkeypatch):
+    """Anybody may ask, at any rate: a verdict serves all who ask within a second, whichever it is."""
+    looks, look = [], Database.check_writable
+    monkeypatch.setattr(Database, "check_writable", lambda database: looks.append(1) or look(database))
+    monkeypatch.setattr("service_kit.context.desk._READY_SECONDS", 3600.0)
+    assert [ask(curator_app_, "", "GET", "/readyz").status_code for _ in range(5)] == [200] * 5
+    assert len(looks) == 1
+    curator_app_.state.desk._looked_at -= 3600
+    monkeypatch.setattr(audit_log, "head", _raises)
+    assert [ask(curator_app_, "", "GET", "/readyz").status_code for _ in range(5)] == [503] * 5
+    assert len(looks) == 2
+
+
+def test_a_formatted_traceback_is_its_type_alone(log):
+    logger = logging.getLogger("some.library")
+    try:
+        _raises()
+    except RuntimeError:
+        logger.exception("it failed", extra={"fields": {"run": "run_1"}})
+    line = json.loads(log.getvalue())
+    assert (line["message"], line["error"], line["run"], line["level"]) == (
+        "it failed",
+        "RuntimeError",
+        "run_1",
+        "error",
+    )
+    assert CANARY not in log.getvalue()
+
+
+def test_a_host_header_does_not_change_what_was_asked(curator_app_, granted):
+    """The log and the idempotency of a request read its path; the bearer chooses the Host header."""
+    study, token = granted
+    desk = curator_app_.state.desk
+    path = f"/v1/studies/{study}/queries"
+    for host in ("evil/v2", "evil?x=", "evil#", "[::1", "a b", ""):
+        reply = ask(curator_app_, token, "POST", path, json=QUERY, headers={"Host": host})
+        assert reply.status_code in (201, 400), host
+        told = _entries(desk)[-1].record["exchange"]
+        assert told["path"] == path, host

@@ -1,0 +1,92 @@
+"""A page of a listing costs no statement for each of its rows, or hardly any."""
+
+from contextlib import contextmanager
+
+from sqlalchemy import event
+
+from blindopt import wire
+from modeler_service import store
+from service_kit.store.base import stamp
+from tests.curator_service.use_cases.inbox.in_process_curator import House
+from tests.modeler_service.runs.test_local_faults import SPEC, at_work
+from tests.shared.service_kit.store.test_store import NOW
+
+
+@contextmanager
+def statements(database):
+    """What is asked of a database meanwhile."""
+    asked = []
+
+    def note(conn, cursor, statement, parameters, context, executemany):
+        asked.append(statement)
+
+    event.listen(database._reader, "before_cursor_execute", note)
+    yield asked
+    event.remove(database._reader, "before_cursor_execute", note)
+
+
+def test_a_page_of_runs_tells_what_each_run_tells_and_counts_all_of_them_together(tmp_path):
+    with at_work(tmp_path, work=False) as modeler:
+        runs = [_run(modeler, number) for number in range(6)]
+        each = [modeler.run(run) for run in runs]
+        with statements(modeler.desk.database) as few:
+            assert [view for _, view in modeler.runs(None, 2)] == each[:2]
+        with statements(modeler.desk.database) as many:
+            assert [view for _, view in modeler.runs(None, 50)] == each
+        assert [view for _, view in modeler.runs(None, 50, newest=True)] == each[::-1]
+    assert len(many) == len(few)
+    told = [(view.trials, view.declined, view.open_measurements, view.observations) for view in each]
+    assert told == [(number, number // 2, number % 2, 3 * number) for number in range(6)]
+
+
+def _run(modeler, number):
+    """A stored run with so many answers, half as many declines, a question that waits where it is odd."""
+    run = f"run_{number:016x}"
+    settings = wire.RunSpec(**SPEC.model_dump(exclude={"token", "observations", "hold"})).model_dump_json()
+
+    def work(db):
+        at = stamp(NOW)
+        store.add_run(db, id=run, state="paused", spec=settings, sealed_token=b"", created_at=at, pause_asked_at=at)
+        kinds = ["y"] * number + ["declined"] * (number // 2) + ["asked"] * (number % 2)
+        for place, kind in enumerate(kinds, start=1):
+            answered = {"answered_at": None if kind == "asked" else at, "declined": int(kind == "declined")}
+            trial = {"run_id": run, "number": place, "query": place, "phase": "initial", "row": place, "ties": 1}
+            done = {"chosen_at": at, "mean": None, "sd": None, "acquisition": None, "fitted": None}
+            store.add_trial(db, **trial, **done)
+            if kind != "asked":
+                store.answer_trial(db, run, place, **answered, y=1.0 if kind == "y" else None)
+            else:
+                store.ask_trials(db, run, place, asked_at=at, query_id="qry_1")
+        store.add_observations(db, run, [{"row": 0, "y": 0.0, "noise_variance": None}] * (3 * number))
+
+    modeler.desk.database.write(work)
+    return run
+
+
+def test_a_page_of_studies_tells_what_each_study_tells_in_a_fixed_number_of_statements(tmp_path):
+    house = House(tmp_path, rate_per_second=10_000, rate_burst=10_000)
+    csv = b"a,b,y\n" + b"".join(b"%d,%d,%d\n" % (i, i * 7 % 10, i) for i in range(10))
+
+    def study(dataset, release=wire.IdentityRelease(mechanism="identity")):
+        return wire.StudyCreate(
+            name="s",
+            dataset_id=dataset,
+            features=[wire.Feature(column=c, lower=0, upper=10) for c in "ab"],
+            measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
+            release=release,
+        )
+
+    made = [house.open(csv, study) for _ in range(2)]
+    dataset = house.done("owner", "GET", f"/v1/studies/{made[0]}")["spec"]["dataset_id"]
+    auto = wire.AutoRelease(mechanism="auto", epsilon="1", delta=1e-5)
+    for _ in range(4):
+        body = study(dataset, auto).model_dump(mode="json")
+        made.append(house.done("owner", "POST", "/v1/studies", json=body)["id"])
+    page = house.curator.studies.page
+    with statements(house.desk.database) as few:
+        page(0, 2)
+    with statements(house.desk.database) as many:
+        found = [view for _, view in page(0, 50)]
+    assert found == [house.curator.studies.one(identity) for identity in made]
+    house.close()
+    assert len(many) == len(few)

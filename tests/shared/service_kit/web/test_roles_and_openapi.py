@@ -1,0 +1,438 @@
+"""Both services' routes: who may ask what, and the contract that /openapi.json tells."""
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import product
+from typing import get_args
+
+import pytest
+
+from blindopt import errors, wire
+from curator_service import app as curator_app
+from curator_service.settings import Settings as CuratorSettings
+from modeler_service import app as modeler_app
+from modeler_service.settings import Settings as ModelerSettings
+from service_kit.identity.tokens import Role
+from service_kit.web import problems
+
+OPEN = {"/healthz", "/readyz", "/v1/meta", "/openapi.json"}
+CHANGES_NOTHING = (":preview", ":check", ":verify", "/v1/suggestions", "/v1/notices:test", "/v1/connections:test")
+"""POSTs that create and spend nothing: no key is needed, and no state is in their way."""
+ROLES = {"curator": ("owner", "measurer", "auditor", "modeler", "monitor"), "modeler": ("vendor", "viewer", "monitor")}
+
+
+@pytest.fixture(scope="module")
+def apps(tmp_path_factory):
+    """Both applications, built and not served."""
+    import tempfile
+
+    folder, tempdir = tmp_path_factory.mktemp("apps"), tempfile.tempdir
+    built = {
+        "curator": curator_app.build(CuratorSettings(data_dir=folder / "curator")),
+        "modeler": modeler_app.build(ModelerSettings(data_dir=folder / "modeler")),
+    }
+    tempfile.tempdir = tempdir
+    yield built
+    built["modeler"].state.modeler.close()
+    for app in built.values():
+        app.state.desk.database.close()
+
+
+@pytest.fixture(params=["curator", "modeler"])
+def name(request):
+    return request.param
+
+
+@pytest.fixture
+def app(name, apps):
+    return apps[name]
+
+
+def _dependencies(dependant) -> Iterator[object]:
+    for inner in dependant.dependencies:
+        yield inner.call
+        yield from _dependencies(inner)
+
+
+def _routes(app):
+    """Every path with its methods and the roles that its dependencies allow, None where none is asked.
+
+    A hot route has no dependencies: it stands for the documented one that it answers in front of, and the
+    requests below show that it asks for the same roles.
+    """
+    routes = [route for route in _flat(app.routes) if not app.state.front.owns(route.path)]
+    documented = {(route.path, *route.methods) for route in routes if hasattr(route, "dependant")}
+    for route in routes:
+        sets = []
+        if hasattr(route, "dependant"):
+            sets = [set(call.roles) for call in _dependencies(route.dependant) if hasattr(call, "roles")]
+        elif (route.path, *route.methods) in documented:
+            continue
+        yield route.path, sorted(route.methods - {"HEAD"}), set.intersection(*sets) if sets else None
+
+
+def _flat(routes):
+    for route in routes:
+        if hasattr(route, "methods"):
+            yield route
+        else:  # FastAPI keeps an included router whole; anything else has no place here
+            assert hasattr(route, "effective_candidates"), f"a kind of route that this test cannot read: {route!r}"
+            yield from _flat(route.effective_candidates())
+
+
+def test_every_route_is_open_or_asks_for_a_role(app, name):
+    routes = list(_routes(app))
+    assert len(routes) > 8
+    for path, methods, roles in routes:
+        if path in OPEN:
+            assert roles is None
+        else:
+            assert roles, (path, methods)
+            assert roles <= set(ROLES[name]) <= set(get_args(Role))
+
+
+def test_the_open_routes_are_these_and_no_others(app):
+    assert {path for path, _, roles in _routes(app) if roles is None} == OPEN
+    assert {methods[0] for path, methods, _ in _routes(app) if path in OPEN} == {"GET"}
+
+
+# A new route needs a line here: who may call it?
+OWNER, MODELER, READERS = {"owner"}, {"modeler"}, {"owner", "auditor"}
+MEASURERS = {"owner", "measurer"}
+VENDOR, VIEWERS = {"vendor"}, {"vendor", "viewer"}
+STUDY, GRANT, RUN = "/v1/studies/{study_id}", "/v1/studies/{study_id}/grants/{grant_id}", "/v1/runs/{run_id}"
+ALLOWED = {
+    "curator": {
+        **{f"{method} /v1/datasets": OWNER for method in ("GET", "POST")},
+        "GET /v1/datasets/{dataset_id}": OWNER,
+        "POST /v1/datasets/{dataset_id}:archive": OWNER,
+        **{f"{method} /v1/studies": OWNER for method in ("GET", "POST")},
+        f"PUT {STUDY}": OWNER,
+        **{f"POST {STUDY}:{verb}": OWNER for verb in ("preview", "release", "close")},
+        **{f"{method} {STUDY}/grants": OWNER for method in ("GET", "POST")},
+        **{f"POST {GRANT}{verb}": OWNER for verb in (":revoke", ":rotate", "/tokens/{kid}:revoke")},
+        **{f"GET {STUDY}/{account}": READERS for account in ("ledger", "exposure", "accounting")},
+        **{f"GET {STUDY}/{account}": READERS for account in ("account", "ledger/curve", "exposure/histogram")},
+        "GET /v1/accounts": READERS,
+        "GET /v1/jobs": OWNER,
+        "POST /v1/studies:check": OWNER,
+        "GET /v1/audit/verification": READERS,
+        "POST /v1/audit:verify": READERS,
+        "GET /v1/advisories": READERS,
+        "POST /v1/advisories": OWNER,
+        **{f"{method} {STUDY}/forecasts": OWNER for method in ("GET", "POST")},
+        f"GET {STUDY}/forecasts/{{forecast_id}}": OWNER,
+        f"POST {STUDY}/forecasts/{{forecast_id}}:cancel": OWNER,
+        **{f"{method} /v1/tunings": OWNER for method in ("GET", "POST")},
+        "GET /v1/tunings/{tuning_id}": OWNER,
+        **{f"POST /v1/tunings{verb}": OWNER for verb in (":preview", "/{tuning_id}:cancel")},
+        "GET /v1/datasets/{dataset_id}/ledger": READERS,
+        f"GET {STUDY}": OWNER | MODELER,
+        f"GET {STUDY}/candidates": MODELER,
+        f"POST {STUDY}/queries": MODELER,
+        f"GET {STUDY}/queries/{{query_id}}": MODELER,
+        f"GET {STUDY}/revisions": MODELER,
+        **{
+            f"GET /v1/inbox{what}": MEASURERS
+            for what in ("", ".csv", "/events", "/system", "/measurements/{measurement_id}")
+        },
+        **{f"POST /v1/queries/{{query_id}}:{verb}": MEASURERS for verb in ("answer", "decline", "correct")},
+        "POST /v1/inbox:import": MEASURERS,
+        "POST /v1/inbox/system:try_again": MEASURERS,
+        "POST /v1/inbox/measurements/{measurement_id}:try_again": MEASURERS,
+        **{f"GET /v1/audit/{what}": READERS | MODELER for what in ("entries", "checkpoint", "consistency")},
+        "POST /v1/audit/countersignatures": MODELER,
+        "GET /v1/notices": READERS,
+        "POST /v1/notices:test": OWNER,
+    },
+    "modeler": {
+        "POST /v1/runs": VENDOR,
+        "POST /v1/suggestions": VENDOR,
+        "POST /v1/connections:test": VENDOR,
+        **{f"GET {path}": VIEWERS for path in ("/v1/runs", RUN, f"{RUN}/trials", f"{RUN}/export")},
+        **{f"GET {RUN}/{part}": VIEWERS for part in ("recommendation", "posterior", "events", "map", "curve")},
+        f"POST {RUN}/observations": VENDOR,
+        **{f"POST {RUN}:{verb}": VENDOR for verb in ("stop", "pause", "resume", "replace_token")},
+        **{f"{method} /v1/notices{what}": VENDOR for method, what in (("GET", ""), ("POST", ":test"))},
+        "GET /v1/audit/verification": VIEWERS,
+        "POST /v1/audit:verify": VIEWERS,
+        **{f"GET /v1/audit/{what}": VIEWERS for what in ("entries", "checkpoint", "consistency")},
+    },
+}
+
+
+def test_who_may_call_what_is_this_table(app, name):
+    told = {f"{method} {path}": roles for path, methods, roles in _routes(app) if roles for method in methods}
+    assert told == ALLOWED[name]
+
+
+@pytest.fixture
+def tokens(name, request, tmp_path_factory):
+    """A token of each role at the running service, issued beside it."""
+    service = request.getfixturevalue(name)
+    module, settings = {
+        "curator": (curator_app, CuratorSettings),
+        "modeler": (modeler_app, ModelerSettings),
+    }[name]
+    desk = module.open_desk(settings(data_dir=service.data))
+    made = {}
+    for role in ROLES[name]:
+        if role == "modeler":
+            made[role] = request.getfixturevalue("opened").token
+        else:
+            made[role] = desk.issue(role, "roles", days=1)[0].text
+    desk.database.close()
+    return made
+
+
+def test_each_role_gets_403_where_it_is_not_allowed_and_only_there(app, name, tokens, request):
+    """Over HTTP on the real process, for every route, method and role."""
+    service = request.getfixturevalue(name)
+    study = request.getfixturevalue("opened").id if name == "curator" else "std_0000000000000000"
+    asked = 0
+    for (path, methods, roles), (role, token) in product(list(_routes(app)), tokens.items()):
+        if roles is None:
+            continue
+        here = path.replace("{study_id}", study)
+        here = re.sub(r"{(\w+)_id}", "none_0000000000000000", here)
+        with service.http(token) as http:
+            for method in methods:
+                # No Idempotency-Key: what is allowed gets past the role and no further.
+                reply = http.request(method, here, params={"seconds": 0} if here == "/v1/inbox/events" else {})
+                asked += 1
+                if role in roles:
+                    assert reply.status_code not in (401, 403), (method, here, role)
+                else:
+                    assert (reply.status_code, reply.json()["code"]) == (403, "forbidden"), (method, here, role)
+    assert asked > 15
+
+
+def test_without_a_token_every_route_but_the_open_ones_is_401(app, name, request):
+    with request.getfixturevalue(name).http("") as http:
+        for path, methods, roles in _routes(app):
+            reply = http.request(methods[0], path)
+            assert (reply.status_code == 401) == (roles is not None), path
+            if roles is None:
+                assert reply.status_code == 200
+
+
+# --- the contract --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def document(name, request):
+    with request.getfixturevalue(name).http("") as http:
+        return http.get("/openapi.json").json()
+
+
+def _operations(document):
+    for path, item in document["paths"].items():
+        for method, operation in item.items():
+            yield f"{method} {path}", path, method, operation
+
+
+def _walk(value):
+    yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _walk(inner)
+
+
+def test_the_contract_tells_every_route(document, app):
+    told = {(path, method.upper()) for _, path, method, _ in _operations(document)}
+    served = {(path, method) for path, methods, _ in _routes(app) for method in methods}
+    assert told == served - {("/openapi.json", "GET")}
+
+
+def test_every_operation_says_what_it_does_under_a_name_of_its_own(document):
+    names = []
+    for where, _, _, operation in _operations(document):
+        assert operation["summary"], where
+        assert operation["description"].endswith("."), where
+        names.append(operation["operationId"])
+    assert len(names) == len(set(names))
+
+
+def test_every_operation_documents_its_errors_as_problems(document):
+    for where, path, method, operation in _operations(document):
+        if path in OPEN:
+            continue
+        replies = operation["responses"]
+        assert replies.keys() >= {"400", "401", "403", "404", "405", "413", "422", "500", "503"}, where
+        if method == "post" and not path.endswith(CHANGES_NOTHING):
+            assert "409" in replies, where
+        for status, reply in replies.items():
+            assert reply["description"], where
+            if int(status) >= 400:
+                schema = {"schema": {"$ref": "#/components/schemas/Problem"}}
+                assert reply["content"] == {"application/problem+json": schema}, (where, status)
+
+
+# A dry run creates nothing (200), and what somebody must measure is pending (202).
+TWO_WAYS = ("/observations", "/v1/inbox:import", "/queries", "/queries/{query_id}")
+
+
+def test_successful_replies_have_a_schema(document):
+    for where, _, _, operation in _operations(document):
+        good = [reply for status, reply in operation["responses"].items() if status in ("200", "201", "202")]
+        assert len(good) == (2 if where.endswith(TWO_WAYS) else 1), where
+        for reply in good:
+            for content in reply["content"].values():
+                assert content["schema"], where
+
+
+def test_operations_ask_for_a_token_where_the_service_does(document):
+    assert document["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}
+    for where, path, _, operation in _operations(document):
+        assert operation["security"] == ([] if path in OPEN else [{"token": []}]), where
+
+
+def test_every_operation_that_needs_an_idempotency_key_says_so(document):
+    """A client that is written from the contract alone must know the header."""
+    for where, path, method, operation in _operations(document):
+        if method != "post" or path.endswith(CHANGES_NOTHING):
+            continue
+        headers = {p["name"].lower(): p for p in operation.get("parameters", []) if p["in"] == "header"}
+        assert "idempotency-key" in headers, where
+        assert headers["idempotency-key"]["required"], where
+
+
+def test_no_reference_dangles_and_no_schema_is_left_over(document):
+    used = {value["$ref"] for value in _walk(document) if isinstance(value, dict) and "$ref" in value}
+    used = {ref if isinstance(ref, str) else "" for ref in used}
+    for ref in used:
+        place = document
+        for part in ref.removeprefix("#/").split("/"):
+            place = place[part]
+    defined = {f"#/components/schemas/{schema}" for schema in document["components"]["schemas"]}
+    assert used <= defined
+    assert "#/components/schemas/HTTPValidationError" not in defined | used
+
+
+def test_the_contract_names_no_outside_address_and_no_secret(document):
+    text = json.dumps(document)
+    assert re.findall(r"https?://[a-z0-9.-]+", text) == []
+    assert not re.search(r"blindopt_[0-9a-f]{16}", text)
+
+
+def test_examples_in_the_contract_fit_their_patterns(document):
+    for value in _walk(document):
+        if isinstance(value, dict) and "pattern" in value and isinstance(value.get("examples"), list):
+            for example in value["examples"]:
+                assert re.search(value["pattern"], example)
+
+
+def test_there_are_no_documentation_pages(name, request):
+    """FastAPI's own would load scripts from elsewhere."""
+    with request.getfixturevalue(name).http() as http:
+        for path in ("/docs", "/redoc", "/docs/oauth2-redirect", "/openapi.yaml"):
+            reply = http.get(path)
+            assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
+
+
+def test_every_reply_carries_the_headers_that_keep_it_from_caches_and_frames(name, request):
+    with request.getfixturevalue(name).http() as http:
+        for path in ("/healthz", "/v1/meta", "/v1/nothing", "/openapi.json"):
+            headers = http.get(path).headers
+            assert headers["cache-control"] == "no-store"
+            assert headers["x-content-type-options"] == "nosniff"
+            assert headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
+            assert re.fullmatch(r"[0-9a-f]{32}", headers["x-request-id"])
+            assert "server" not in headers
+        assert http.get("/healthz", headers={"X-Request-ID": "0123-abcd"}).headers["x-request-id"] == "0123-abcd"
+
+
+# Fields by which an owner decides, or a modeler learns, what is protected and how much.
+OF_PRIVACY = {
+    wire.GaussianRelease: ("epsilon", "delta", "sensitivity"),
+    wire.PoGpUcbRelease: ("epsilon", "delta", "sensitivity", "r", "acknowledge_refuted"),
+    wire.Feature: ("lower", "upper", "scale"),
+    wire.ColumnMeasurement: ("noise_variance",),
+    wire.Kernel: ("lengthscale", "signal_variance", "noise_variance", "mean"),
+    wire.DatasetView: ("public", "dropped"),
+    wire.StudyView: (
+        "epsilon", "delta", "sensitivity", "measurement_noise_variance", "answers", "privacy_unit", "budget", "log_key",
+    ),
+    wire.StudyCreate: ("answers", "privacy_unit", "budget"),
+    wire.LaplaceAnswers: ("epsilon", "value_bound", "noise_bound"),
+    wire.Budget: ("epsilon_per_row", "epsilon_total", "queries"),
+    wire.LedgerEntry: ("kind", "epsilon", "row_epsilon", "total_epsilon", "total_plays", "cap"),
+    wire.RowExposure: ("record", "queries", "plays", "epsilon", "spent"),
+    wire.BudgetProblem: ("cap", "row", "requested", "spent", "limit"),
+    wire.PrivacyNoise: ("family", "scale", "bound"),
+    wire.NoiseLaw: ("sd",),
+    wire.FeatureMeaning: ("sensitivity", "noise_sd"),
+    wire.ReleaseReport: ("noise_sd", "sigma_min", "omega", "branch", "largest_r"),
+    wire.ForecastCreate: ("epsilons", "mechanisms", "functions", "queries", "rows"),
+    wire.ForecastPoint: ("noise_sd", "distance_error", "regret", "low", "high"),
+    wire.TuningCaps: ("epsilon", "delta"),
+    wire.TuningReport: (
+        "epsilon", "delta", "index_sensitivity", "index_scale", "value_sensitivity", "value_scale", "guarantee",
+        "warnings", "spent_epsilon", "spent_delta", "cap_epsilon", "cap_delta",
+    ),
+    wire.TuningResult: ("index", "hyperparameters", "value"),
+    wire.TuningView: ("result", "clipped", "evaluations", "problem"),
+    wire.TuningCharge: ("kind", "epsilon", "delta", "cap", "total_epsilon", "total_delta"),
+    wire.NoisePassport: ("privacy", "clip", "measurement_variance"),
+    wire.QueryReply: ("salt",),
+    wire.GrantReply: ("token",),
+    wire.RunCreate: ("token",),
+    wire.TokenReplacement: ("token",),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "field"),
+    [(m, f) for m, fields in OF_PRIVACY.items() for f in fields],
+    ids=lambda v: getattr(v, "__name__", v),
+)
+def test_every_parameter_of_privacy_is_described(model, field):
+    told = model.model_json_schema()["properties"][field]
+    found = [told, *told.get("anyOf", [])]
+    assert any(part.get("description") for part in found), told
+
+
+def _all(kind):
+    for inner in kind.__subclasses__():
+        yield inner
+        yield from _all(inner)
+
+
+@pytest.mark.parametrize(
+    "kind", [k for k in _all(errors.BlindoptError) if k.__module__ == "blindopt.errors"], ids=lambda kind: kind.__name__
+)
+def test_the_status_of_every_error_is_documented(kind):
+    entry = problems.documented(kind.status)[kind.status]
+    assert entry["description"]
+    assert list(entry["content"]) == ["application/problem+json"]
+
+
+def test_codes_of_errors_are_distinct_and_stable_names():
+    kinds = [
+        k
+        for k in _all(errors.BlindoptError)
+        if k.__module__.startswith(("blindopt.errors", "blindopt.audit.merkle_log"))
+    ]
+    codes = [kind.code for kind in kinds if kind is not errors.Remote]
+    assert len(codes) == len(set(codes))
+    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", code) for code in codes)
+
+
+def test_every_page_of_the_console_names_its_roles_but_those_that_anybody_may_see(app, name):
+    pages = [route for route in _flat(app.routes) if app.state.front.owns(route.path)]
+    by_role = [route for route in pages if route.endpoint.roles is not None]
+    assert len(by_role) == len(app.state.front.entries) > 0
+    for route in by_role:
+        assert route.endpoint.roles
+        assert set(route.endpoint.roles) <= set(ROLES[name]) - {"modeler"}
+    open_to_all = {(route.path, *sorted(route.methods - {"HEAD"})) for route in pages if route not in by_role}
+    assert open_to_all == {
+        ("/", "GET"),
+        ("/console", "GET"),
+        ("/console/static/{path:path}", "GET"),
+        ("/console/login", "GET"),
+        ("/console/login", "POST"),
+        ("/console/logout", "POST"),
+        ("/console/{rest:path}", "GET"),
+    }
+    assert not any(path.startswith("/console") for path in app.openapi()["paths"])

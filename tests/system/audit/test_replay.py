@@ -1,0 +1,315 @@
+"""`blindopt-modeler replay`: the choices of real runs derived again, and the first that somebody changed."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from blindopt import wire
+from blindopt.client import OwnerClient, VendorClient
+from tests.processes import ROOT
+from tests.system.audit.tampering import Party
+from tests.system.crashes.crash_checks import command
+
+LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0)
+ONE_BIT = wire.OneBitAnswers(mechanism="one_bit", epsilon="1", value_bound=1.0)
+HEAVY = {"value_bound": 1.0, "noise_moment": 1.0}
+FAMILIES = [
+    (wire.GpUcb(name="gp_ucb"), None),
+    (wire.GpBucb(name="gp_bucb"), None),
+    (wire.RandomRows(name="random"), None),
+    (wire.LdpAta(name="ldp_ata"), LAPLACE),
+    (wire.LdpTgp(name="ldp_tgp"), LAPLACE),
+    (wire.LdpMoma(name="ldp_moma"), LAPLACE),
+    (wire.LaplaceAdf(name="laplace_adf"), LAPLACE),
+    (wire.Moma(name="moma", **HEAVY), None),
+    (wire.BoundedIgp(name="bounded_igp"), ONE_BIT),
+    (wire.IgpUcb(name="igp_ucb"), None),
+    (wire.Thompson(name="thompson"), ONE_BIT),
+]
+LENGTH = 12
+
+
+@pytest.fixture(scope="module")
+def parties(make_service, tmp_path_factory):
+    """A curator and a modeler that these tests kill and tamper with."""
+    folder = tmp_path_factory.mktemp("replay")
+    return make_service("curator", folder).start(), make_service("modeler", folder).start()
+
+
+@pytest.fixture(scope="module")
+def play(parties, small, open_study):
+    """A run against a study of its own."""
+    curator, modeler = parties
+    with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
+        data = owner.register("small", small.csv, public=True)
+
+        def make(algorithm, answers=None, iterations=LENGTH - 2, release=None, **chosen):
+            more = ({"answers": answers} if answers else {}) | ({"release": release} if release else {})
+            study = open_study(owner, data, **more)
+            told = {"curator_url": curator.url, "study_id": study.id, "token": study.token, "algorithm": algorithm}
+            return vendor.start(wire.RunCreate(iterations=iterations, initial_rows=2, seed=9, **told, **chosen)).id
+
+        def ended(run):
+            return vendor.wait(run, timeout_s=240)
+
+        make.ended = ended
+        yield make
+
+
+def replayed(modeler, run, *options):
+    code, told = command(modeler, "replay", run, *options)
+    assert len(told.splitlines()) == 1, told
+    return code, told.strip()
+
+
+@pytest.fixture(scope="module")
+def runs(play):
+    """A run of each family; name -> id."""
+    options = {
+        "gp_bucb": {
+            "batch_size": 4, "repeats": "never", "initial_design": "maximin",
+            "observations": [wire.Observation(row=5, y=0.1, noise_variance=0.5)],
+        },
+        "random": {"batch_size": 3},
+    }  # fmt: skip
+    made = {}
+    for algorithm, answers in FAMILIES:
+        made[algorithm.name] = play(algorithm, answers, **options.get(algorithm.name, {}))
+    for name, run in made.items():
+        assert play.ended(run).state == "completed", name
+    return made
+
+
+def test_a_run_of_each_family_is_derived_again_as_it_was(runs, parties):
+    for name, run in runs.items():
+        clean = (
+            f"{run}: {LENGTH} choices derived again, each as it is recorded; {LENGTH} answers, each as the log tells"
+        )
+        assert replayed(parties[1], run) == (0, clean), name
+
+
+@pytest.mark.parametrize("name", ["ldp_moma", "thompson"])
+def test_another_number_of_threads_derives_the_same(name, runs, parties):
+    """Eigenvectors differ then; nothing that is chosen may. The runs were made with the number of the environment."""
+    other = "2" if os.environ["OPENBLAS_NUM_THREADS"] == "1" else "1"
+    command_line = [sys.executable, "-m", "modeler_service", "replay", runs[name]]
+    environment = parties[1].environment | {"OPENBLAS_NUM_THREADS": other}
+    done = subprocess.run(command_line, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# --- what somebody changed ------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def original(parties, runs):
+    """The modeler's folder, at rest, with all runs in it."""
+    modeler = parties[1]
+    if modeler.process.poll() is None:
+        modeler.stop()
+    return Party("modeler", modeler.data)
+
+
+@pytest.fixture
+def copy(original, tmp_path):
+    return original.copy(tmp_path / "copy")
+
+
+def change(party, table, run, where="1", **values):
+    with party.open() as db:
+        key = "run_id" if table == "trials" else "id"
+        sets = ", ".join(f"{name} = ?" for name in values)
+        done = db.execute(f"UPDATE {table} SET {sets} WHERE {key} = ? AND {where}", (*values.values(), run))
+        assert done.rowcount == 1
+
+
+def changed_row(run, number, recorded, derived):
+    return (
+        f"{run}: trial {number}: recorded row {recorded} (algorithm), derived row {derived} (algorithm); "
+        f"the log tells that row {derived} was asked"
+    )
+
+
+def _row(party, run, number):
+    return party.rows("SELECT row FROM trials WHERE run_id = ? AND number = ?", run, number)[0][0]
+
+
+@pytest.mark.parametrize("name", ["gp_ucb", "gp_bucb", "ldp_moma", "thompson"])
+def test_another_row_in_the_record_is_named_with_what_is_derived(name, copy, runs):
+    run, at = runs[name], 7
+    asked = _row(copy, run, at)
+    change(copy, "trials", run, f"number = {at}", row=399 - asked)
+    code, told = replayed(copy, run)
+    assert (code, told) == (1, changed_row(run, at, 399 - asked, asked))
+    assert copy.command("replay", runs["igp_ucb"])[0] == 0  # another run is as it was
+
+
+@pytest.mark.parametrize(
+    ("column", "change_of", "says"),
+    [
+        ("y", lambda y: y + 1e-9, "the recorded answer about row {row} is not what the reply says"),
+        ("reply", lambda body: body.replace(b"answered", b"answerer"), "the stored reply is not the one that the log"),
+        ("reply", lambda body: None, "the stored reply is not the one that the log tells"),
+        ("mean", lambda mean: mean + 1e-6, "recorded mean {value} of row {row}, derived"),
+        ("sd", lambda sd: sd * 1.001, "recorded sd {value} of row {row}, derived"),
+        ("acquisition", lambda found: None, "recorded acquisition None of row {row}, derived"),
+        ("ties", lambda ties: ties + 1, "recorded ties {value} of row {row}, derived"),
+        ("phase", lambda phase: "initial", "recorded phase initial of row {row}, derived algorithm"),
+        ("plays", lambda plays: 2, "the recorded answer about row {row} is not what the reply says"),
+    ],
+)
+def test_any_other_change_of_a_trial_is_named(column, change_of, says, copy, runs):
+    run, at = runs["gp_ucb"], 6
+    before = copy.rows(f"SELECT {column} FROM trials WHERE run_id = ? AND number = ?", run, at)[0][0]
+    value = change_of(before)
+    change(copy, "trials", run, f"number = {at}", **{column: value})
+    code, told = replayed(copy, run)
+    expected = f"{run}: trial {at}: " + says.format(row=_row(copy, run, at), value=value)
+    assert (code, told[: len(expected)]) == (1, expected)
+
+
+def test_settings_that_were_changed_are_named(copy, runs):
+    run = runs["gp_ucb"]
+    (spec,) = copy.rows("SELECT spec FROM runs WHERE id = ?", run)[0]
+    change(copy, "runs", run, spec=json.dumps(json.loads(spec) | {"seed": 10}))
+    code, told = replayed(copy, run)
+    assert (code, "settings are not those that the log tells" in told) == (1, True)
+
+
+def test_a_changed_answer_is_missed_by_nobody_who_writes_the_log_anew(copy, runs):
+    """Reply, digest and history fit each other again: the choices do not. GP-UCB would have gone on elsewhere."""
+    run, at = runs["gp_ucb"], 4
+    (body,) = copy.rows("SELECT reply FROM trials WHERE run_id = ? AND number = ?", run, at)[0]
+    reply = json.loads(body)
+    reply["answers"][0]["y"] -= 0.7
+    forged = json.dumps(reply).encode()
+    change(copy, "trials", run, f"number = {at}", y=reply["answers"][0]["y"], reply=forged)
+    with pytest.MonkeyPatch.context() as patch:
+        # What the log tells is taken for true: this test is about the choices alone.
+        patch.setattr("modeler_service.integrity.replay._against_log", lambda *_: iter(()))
+        code, told = replayed(copy, run)
+    assert (code, f"{run}: trial {at + 1}: recorded" in told) == (1, True), told
+
+
+@pytest.mark.parametrize("how", ["missing", "half", "unanswered", "last", "ended"])
+def test_a_record_with_holes_is_named(how, copy, runs):
+    run = runs["gp_bucb" if how == "half" else "igp_ucb"]
+    with copy.open() as db:
+        if how == "missing":
+            db.execute("DELETE FROM trials WHERE run_id = ? AND number = 5", (run,))
+        elif how == "half":  # the last of a query for four rows
+            db.execute("DELETE FROM trials WHERE run_id = ? AND number = 6", (run,))
+        elif how == "last":
+            db.execute("DELETE FROM trials WHERE run_id = ? AND number = ?", (run, LENGTH))
+        elif how == "unanswered":
+            db.execute("UPDATE trials SET y = NULL WHERE run_id = ? AND number = 5", (run,))
+        else:
+            db.execute("UPDATE runs SET ended_because = 'exhausted' WHERE id = ?", (run,))
+    says = {
+        "missing": "trial 5: missing: the record goes on with trial 6",
+        "half": "trial 6: recorded nothing, derived row",
+        "last": f"trial {LENGTH}: the log tells an answer, the record has no such trial",
+        "unanswered": "trial 5: the log tells an answer, the record has none",
+        "ended": "recorded that the run ended by exhausted, derived by budget",
+    }[how]
+    code, told = replayed(copy, run)
+    assert (code, told[: len(f"{run}: {says}")]) == (1, f"{run}: {says}")
+
+
+def test_a_log_that_does_not_verify_is_no_ground_for_a_replay(copy, runs):
+    with copy.open() as db:
+        db.execute("UPDATE log SET body = x'7b7d' WHERE seq = 9")
+    code, told = replayed(copy, runs["random"])
+    assert (code, told.startswith("error: record 9")) == (1, True), told
+
+
+def test_candidates_that_are_gone_or_others_are_told_with_what_to_do(copy, runs):
+    run = runs["gp_ucb"]
+    told = json.loads(copy.rows("SELECT study FROM runs WHERE id = ?", run)[0][0])
+    file = copy.data / "candidates" / f"{told['release_sha256']}.npy"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    code, said = replayed(copy, run)
+    assert (code, "its SHA-256 is another" in said) == (1, True)
+    file.unlink()
+    code, said = replayed(copy, run)
+    assert (code, f"{file.name} is missing. Have them fetched again" in said) == (1, True)
+    elsewhere = file.parent.parent / "elsewhere.npy"
+    elsewhere.write_bytes(whole)
+    assert replayed(copy, run, "--candidates", str(elsewhere))[0] == 0
+
+
+def test_a_run_that_is_not_there_is_told_as_such(copy):
+    assert replayed(copy, "run_0000000000000000") == (1, "error: there is no such run")
+
+
+# --- without the service's folder -----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def taken_home(parties, runs, tmp_path_factory):
+    """What an auditor is given: the run's export, the log's export, the candidates."""
+    modeler, folder, run = parties[1], tmp_path_factory.mktemp("home"), runs["gp_ucb"]
+    if modeler.process.poll() is not None:
+        modeler.start()
+    with VendorClient(modeler.url, modeler.token) as vendor:
+        export = vendor.export(run)
+    (folder / "run.json").write_text(export.model_dump_json())
+    (folder / "log.jsonl").write_text(command(modeler, "audit", "export")[1])
+    sha256 = export.run.study.release_sha256
+    (folder / "z.npy").write_bytes((modeler.data / "candidates" / f"{sha256}.npy").read_bytes())
+    return run, folder
+
+
+def _at_home(folder, run, tmp_path, export="run.json"):
+    nowhere = Party("modeler", tmp_path / "nothing")
+    options = ("--export", str(folder / export), "--log", str(folder / "log.jsonl"))
+    return replayed(nowhere, run, *options, "--candidates", str(folder / "z.npy"))
+
+
+def test_an_export_is_derived_again_without_the_service(taken_home, tmp_path):
+    run, folder = taken_home
+    assert _at_home(folder, run, tmp_path)[0] == 0
+    told = json.loads((folder / "run.json").read_text())
+    row = told["trials"][8]["row"]
+    told["trials"][8]["row"] = 399 - row
+    (folder / "other.json").write_text(json.dumps(told))
+    code, said = _at_home(folder, run, tmp_path, "other.json")
+    assert (code, said) == (1, changed_row(run, 9, 399 - row, row))
+
+
+def test_an_export_without_its_log_or_of_another_run_is_refused(taken_home, tmp_path):
+    run, folder = taken_home
+    nowhere = Party("modeler", tmp_path / "nothing")
+    code, told = replayed(nowhere, run, "--export", str(folder / "run.json"))
+    assert (code, "--export and --log belong together" in told) == (1, True)
+    code, told = _at_home(folder, "run_0000000000000000", tmp_path)
+    assert (code, f"the export is of {run}, not of run_0000000000000000" in told) == (1, True)
+    (folder / "broken.json").write_text("{}")
+    code, told = _at_home(folder, run, tmp_path, "broken.json")
+    assert (code, "is no export of a run in JSON" in told) == (1, True)
+
+
+# --- kills ----------------------------------------------------------------------------------------
+
+
+def test_a_run_that_was_killed_and_resumed_is_derived_again_as_it_was(play, parties, until):
+    curator, modeler = parties
+    if modeler.process.poll() is not None:
+        modeler.start()
+    run = play(wire.GpUcb(name="gp_ucb"), release=wire.GaussianRelease(mechanism="gaussian", epsilon="4", delta=1e-5),
+               iterations=198)  # fmt: skip
+    count = "SELECT count(*) FROM trials WHERE run_id = ?"
+    for service, past in ((modeler, 30), (curator, 80), (modeler, 130)):
+        until(lambda past=past: modeler.rows(count, run)[0][0] >= past)
+        service.kill()
+        assert modeler.rows(count, run)[0][0] < 200
+        if service is modeler:
+            code, told = replayed(modeler, run)  # in the middle: what was chosen so far
+            assert (code, "choices derived again" in told) == (0, True), told
+        service.start()
+    assert play.ended(run).trials == 200
+    assert replayed(modeler, run)[0] == 0

@@ -1,0 +1,791 @@
+"""Tampering with the real folders of a finished run: each kind is found, named, and told with its first place.
+
+`audit verify` looks at one party alone; what a party does to its whole history, signing it anew, only the
+other party's receipts and countersignatures show, in `audit reconcile`.
+"""
+
+import json
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from blindopt import wire
+from blindopt.audit import merkle_log
+from blindopt.audit.checkpoints import Signer
+from blindopt.client import OwnerClient, VendorClient
+from curator_service import app as curator_app
+from curator_service.settings import Settings as CuratorSettings
+from modeler_service import app as modeler_app
+from modeler_service.settings import Settings as ModelerSettings
+from tests.conftest import Service
+from tests.system.audit.tampering import Party, lines, receipts_under, rows_of, write_lines
+from tests.system.crashes import crash_checks as checks
+
+SEED = bytes(range(32))
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Both parties of a finished run, each in a folder of its own."""
+
+    curator: Party
+    modeler: Party
+    study: str
+    grant: str
+    token: str
+    run: str
+
+    def copy(self, folder: Path) -> "Pair":
+        return replace(
+            self, curator=self.curator.copy(folder / "curator"), modeler=self.modeler.copy(folder / "modeler")
+        )
+
+    def party(self, name: str) -> Party:
+        party: Party = getattr(self, name)
+        return party
+
+    def reconcile(self, folder: Path) -> tuple[int, str]:
+        """Export both and compare; each export must pass by itself, or the fault is not the other side's to find."""
+        paths = [party.export(folder / f"{party.name}.jsonl") for party in (self.curator, self.modeler)]
+        for party, path in zip((self.curator, self.modeler), paths, strict=True):
+            code, told = party.command("audit", "verify", str(path))
+            assert code == 0, told
+        return self.curator.command("audit", "reconcile", self.study, *map(str, paths))
+
+
+@pytest.fixture(scope="module")
+def finished(make_service, small, run_of, tmp_path_factory):
+    """A run of 12 noisy answers, countersigned twice and at its end; then both services are stopped."""
+    folder = tmp_path_factory.mktemp("finished")
+    curator = make_service("curator", folder).start()
+    modeler = make_service("modeler", folder, countersign_every="5").start()
+    with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
+        dataset = owner.register("small", small.csv, public=True)
+        study = owner.release(owner.create_study(checks.draft(small, dataset.id, epsilon="0.5", answers=14)).id)
+        grant = owner.grant(study.id, wire.GrantCreate(name="modeler"))
+        asked = wire.RunCreate(
+            curator_url=curator.url,
+            study_id=study.id,
+            token=grant.token,
+            algorithm=wire.RandomRows(name="random"),
+            iterations=11,
+        )
+        run = vendor.wait(vendor.start(asked).id, timeout_s=240)
+        assert (run.state, run.trials) == ("completed", 12)
+    assert curator.stop() == modeler.stop() == 0
+    parties = [Party(service.name, service.data) for service in (curator, modeler)]
+    for party in parties:  # nothing is left beside the database
+        with party.open() as db:
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return Pair(*parties, study.id, grant.id, grant.token, run.id)
+
+
+@pytest.fixture
+def pair(finished, tmp_path):
+    """Copies to tamper with."""
+    return finished.copy(tmp_path)
+
+
+def found(party: Party, *told: str) -> None:
+    """`audit verify` fails and says all of ``told``, in one line without a traceback."""
+    code, text = party.command("audit", "verify")
+    assert (code, text.count("\n")) == (1, 1), text
+    assert text.startswith("error: ")
+    for pattern in told:
+        assert re.search(pattern, text), text
+
+
+def test_what_nobody_touched_passes(pair, finished, tmp_path):
+    for party in (pair.curator, pair.modeler):
+        size = party.rows("SELECT count(*) FROM log")[0][0]
+        code, told = party.command("audit", "verify")
+        assert (code, told.startswith(f"{size} records, root ")) == (0, True), told
+    assert pair.reconcile(tmp_path) == (0, "14 exchanges compared, 0 differences\n")
+    assert pair.curator.rows("SELECT size FROM countersignatures") == [(7,), (12,), (14,)]
+
+
+# --- one record of a log ------------------------------------------------------------------------------
+
+
+def log_of(pair: Pair, name: str, log: str) -> tuple[Party, str, list[Any]]:
+    """A party, the rows of one of its logs as SQL knows them, and the rows."""
+    party = pair.party(name)
+    where = "log WHERE 1" if log == "own" else f"shared WHERE grant_id = '{pair.grant}'"
+    return party, where, party.rows(f"SELECT seq, body, leaf, peaks FROM {where} ORDER BY seq")
+
+
+def put(db: Any, pair: Pair, log: str, row: tuple[int, bytes, bytes, bytes]) -> None:
+    if log == "own":
+        db.execute("INSERT INTO log VALUES (?, ?, ?, ?)", row)
+    else:
+        db.execute("INSERT INTO shared VALUES (?, ?, ?, ?, ?)", (pair.grant, *row))
+
+
+def shift(db: Any, where: str, place: int) -> None:
+    """Make room for a row at ``place``; by way of negative numbers, for places are unique."""
+    table, condition = where.split(" WHERE ")
+    db.execute(f"UPDATE {table} SET seq = -seq - 2 WHERE {condition} AND seq >= ?", (place,))
+    db.execute(f"UPDATE {table} SET seq = -seq - 1 WHERE {condition} AND seq < 0")
+
+
+both_logs = pytest.mark.parametrize(
+    ("name", "log"), [("curator", "own"), ("curator", "shared"), ("modeler", "own"), ("modeler", "shared")]
+)
+
+
+@both_logs
+@pytest.mark.parametrize("place", [0, 6])
+def test_a_record_that_is_gone_leaves_a_gap(name, log, place, pair):
+    party, where, _ = log_of(pair, name, log)
+    with party.open() as db:
+        db.execute(f"DELETE FROM {where} AND seq = ?", (place,))
+    found(party, f"record {place} is missing: the log continues at {place + 1}")
+
+
+@both_logs
+@pytest.mark.parametrize(("part", "bit"), [("body", 0), ("body", 3), ("leaf", 7), ("peaks", 100)])
+def test_a_flipped_bit_is_found_at_its_record(name, log, part, bit, pair):
+    party, where, rows = log_of(pair, name, log)
+    content = bytearray(dict(zip(("seq", "body", "leaf", "peaks"), rows[6], strict=True))[part])
+    content[bit // 8 + len(content) // 2] ^= 1 << bit % 8
+    with party.open() as db:
+        table, condition = where.split(" WHERE ")
+        db.execute(f"UPDATE {table} SET {part} = ? WHERE {condition} AND seq = 6", (bytes(content),))
+    found(party, r"record 6 was (changed|inserted or replaced)")
+
+
+@both_logs
+@pytest.mark.parametrize("value", ["text", 7, ""])
+def test_a_record_that_is_no_bytes_is_found_as_any_other(name, log, value, pair):
+    party, where, _ = log_of(pair, name, log)
+    with party.open() as db:
+        table, condition = where.split(" WHERE ")
+        db.execute(f"UPDATE {table} SET body = ? WHERE {condition} AND seq = 5", (value,))
+    found(party, "record 5 was changed")
+
+
+@both_logs
+def test_two_records_that_changed_places_are_found_at_the_first(name, log, pair):
+    party, where, rows = log_of(pair, name, log)
+    with party.open() as db:
+        db.execute(f"DELETE FROM {where} AND seq IN (4, 9)")
+        put(db, pair, log, (4, *rows[9][1:]))
+        put(db, pair, log, (9, *rows[4][1:]))
+    found(party, "record 4 was moved: it says it is 9")
+
+
+@both_logs
+def test_an_insertion_is_found_at_its_place(name, log, pair):
+    """Its own hash and frontier fit; those that come after it do not."""
+    party, where, rows = log_of(pair, name, log)
+    member = "seq" if log == "own" else "position"
+    forged = merkle_log.canonical({**json.loads(rows[6][1]), member: 6, "request_id": "0" * 32})
+    row = rows_of([*(r[1] for r in rows[:6]), forged])[6]
+    with party.open() as db:
+        shift(db, where, 6)
+        put(db, pair, log, row)
+    found(
+        party, "record 7 was (repeated|moved)" if log == "own" else "a fork at or before record 6: a signed checkpoint"
+    )
+
+
+@both_logs
+def test_an_insertion_in_the_place_of_another_is_found(name, log, pair):
+    party, where, rows = log_of(pair, name, log)
+    member = "seq" if log == "own" else "position"
+    forged = merkle_log.canonical({**json.loads(rows[6][1]), member: 6, "request_id": "0" * 32})
+    with party.open() as db:
+        db.execute(f"DELETE FROM {where} AND seq = 6")
+        put(db, pair, log, rows_of([*(r[1] for r in rows[:6]), forged])[6])
+    replaced = "record 7 was inserted or replaced: the tree before or at it differs"
+    found(party, replaced if log == "own" else "a fork at or before record 6: a signed checkpoint")
+
+
+@both_logs
+def test_a_record_that_comes_twice_is_found_at_the_second(name, log, pair):
+    party, where, rows = log_of(pair, name, log)
+    with party.open() as db:
+        shift(db, where, 7)
+        put(db, pair, log, (7, *rows[6][1:]))
+    found(party, "record 7 was repeated: it is record 6 again")
+
+
+@both_logs
+@pytest.mark.parametrize("cut", [1, 3])
+def test_a_cut_tail_is_found(name, log, cut, pair):
+    party, where, rows = log_of(pair, name, log)
+    left = len(rows) - cut
+    with party.open() as db:
+        db.execute(f"DELETE FROM {where} AND seq >= ?", (left,))
+    found(party, f"the tail was cut: the log ends after {left} records, .* {len(rows)}$")
+
+
+@pytest.mark.parametrize("name", ["curator", "modeler"])
+def test_a_shared_log_that_is_gone_is_found(name, pair):
+    party = pair.party(name)
+    with party.open() as db:
+        db.execute("DELETE FROM shared")
+    found(party, f"shared log {pair.grant}: the tail was cut: the log ends after 0 records")
+
+
+@pytest.mark.parametrize("name", ["curator", "modeler"])
+def test_an_own_log_written_anew_does_not_fit_the_shared_one(name, pair):
+    """One exchange told otherwise, all hashes made to fit, and signed."""
+    party = pair.party(name)
+
+    def lie(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        told = next(r for r in records if (r.get("exchange") or {}).get("position") == 7)
+        told["exchange"]["reply_sha256"] = "0" * 64
+        return records
+
+    party.rewrite(lie)
+    party.keep_checkpoint()
+    found(party, f"shared log {pair.grant}: place 7 is not what the party's own log tells")
+
+
+@pytest.mark.parametrize("name", ["curator", "modeler"])
+def test_a_log_put_back_to_an_older_state_does_not_fit_the_checkpoint_that_was_kept(name, pair):
+    party = pair.party(name)
+    size = len(party.records())
+    party.rewrite(lambda records: [*records[:-4], *({**r, "kind": "nothing"} for r in records[-4:])])
+    found(party, f"a fork: two signed checkpoints of size {size} tell two histories")
+
+
+@pytest.mark.parametrize("content", ["", "nonsense", "\x00\xff", "curator.1/log\n1\nAAAA\n\n\u2014 curator.1 AAAA\n"])
+def test_a_checkpoint_file_that_is_none_is_found(content, pair):
+    (pair.curator.data / "checkpoint").write_bytes(content.encode("latin-1", "replace"))
+    found(pair.curator, "note")
+
+
+# --- what stands beside the logs ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("UPDATE ledger SET cost = '0.25' WHERE seq = 3", r"ledger line 3 .* was changed"),
+        ("UPDATE ledger SET row = row + 1 WHERE seq = 3", r"ledger line 3 .* was changed"),
+        ("UPDATE ledger SET query_id = 'qry_x' WHERE seq = 3", r"ledger line 3 .* was changed"),
+        ("UPDATE ledger SET kind = 'refused' WHERE seq = 3", r"ledger line 3 .* was changed"),
+        ("DELETE FROM ledger WHERE seq = 3", r"ledger line 4 .* one is missing"),
+        ("DELETE FROM ledger WHERE seq = (SELECT max(seq) FROM ledger)", r"the ledger of std_\w+ lacks the last of 13"),
+        ("DELETE FROM ledger", r"the ledger of std_\w+ lacks the last of 13"),
+        ("INSERT INTO ledger SELECT {more} FROM ledger WHERE seq = 13", r"ledger line 99 is not in the log"),
+        ("UPDATE ledger SET study_id = 'std_0' WHERE seq = 3", r"ledger line 3 is not in the log"),
+        ("DELETE FROM queries WHERE seq = 3", r"query qry_\w+ is missing in the table of queries"),
+        ("UPDATE replies SET body = CAST(replace(body, 'answered', 'Answered') AS BLOB) WHERE {answer}",
+         "the stored answer under key {run}:4 was changed"),
+        ("UPDATE replies SET body = 'x' WHERE {answer}", "stored answer under key {run}:4 was changed"),
+        ("DELETE FROM replies WHERE {answer}", "the stored answer under key {run}:4 is missing"),
+        ("UPDATE replies SET sealed = 1 WHERE {answer}", "the stored answer under key {run}:4 is missing"),
+        ("UPDATE replies SET status = 403 WHERE {answer}", "the stored answer under key {run}:4 was changed"),
+        ("UPDATE studies SET spec = replace(spec, '\"0.5\"', '\"0.25\"')", "epsilon"),
+        ("UPDATE studies SET spec = replace(spec, '\"name\":\"', '\"name\":\"x')", "its spec is not the one"),
+        ("UPDATE studies SET state = 'closed'", r"study std_\w+ is closed, and the log does not tell so"),
+        ("UPDATE releases SET sha256 = lower(hex(zeroblob(32)))", r"the release of study std_\w+ is not the one"),
+        ("DELETE FROM countersignatures WHERE size = 12", "shared log .* countersignature of size 12 is missing"),
+        ("DELETE FROM countersignatures", "shared log .* countersignature of size 7 is missing"),
+        ("UPDATE countersignatures SET note = replace(note, '12', '13') WHERE size = 12", "no valid"),
+        ("DELETE FROM keys", "shared log .* the key of .* is missing"),
+        ("INSERT INTO replies SELECT principal, '{run}:13', '', 201, body, 0, '' FROM replies WHERE {answer}",
+         "the stored answer under key {run}:13 is not in the log"),
+        ("INSERT INTO queries SELECT {query} FROM queries WHERE seq = 3", "query qry_x is missing in the log"),
+    ],
+)  # fmt: skip
+def test_what_the_curator_stores_beside_its_log_must_fit_it(change, told, pair):
+    party = pair.curator
+    columns = [name for _, name, *_ in party.rows("PRAGMA table_info(ledger)")]
+    more = ", ".join("99" if name == "seq" else name for name in columns)
+    changed = {"seq": "99", "id": "'qry_x'", "idempotency_key": "'k'"}
+    query = ", ".join(changed.get(name, name) for _, name, *_ in party.rows("PRAGMA table_info(queries)"))
+    with party.open() as db:
+        statement = change.format(answer=f"idempotency_key = '{pair.run}:4'", more=more, run=pair.run, query=query)
+        assert db.execute(statement).rowcount > 0
+    found(party, told.format(run=pair.run))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ("DELETE FROM receipts WHERE seq = 5", "the receipt of place 5 is missing"),
+        ("DELETE FROM receipts", "the receipt of place 0 is missing"),
+        ("UPDATE receipts SET note = replace(note, 'a', 'b') WHERE seq = 5", "shared log .* note"),
+        (
+            "UPDATE receipts SET note = (SELECT note FROM receipts WHERE seq = 4) WHERE seq = 5",
+            "the receipt of place 5 is missing",
+        ),
+        ("DELETE FROM countersignatures WHERE size = 12", "shared log .* countersignature of size 12 is missing"),
+        ("DELETE FROM keys", "shared log .* the key of .* is missing"),
+        ("DELETE FROM keys; DELETE FROM receipts", "shared log .* the key of .* is missing"),
+        ("UPDATE trials SET row = (row + 1) % 400 WHERE number = 4", "trial 4 of {run} .* another row"),
+        ("UPDATE trials SET number = 99 WHERE number = 4", "trial 99 of {run} has an answer that the log does not"),
+        ("UPDATE trials SET query = 3 WHERE number = 4", "trial 3 of {run} .* another row"),
+        ("UPDATE trials SET query = 5 WHERE number = 4", "trial 4 of {run} has an answer that the log does not"),
+        ("UPDATE trials SET y = y + 1 WHERE number = 4", "trial 4 of {run} .* not what the curator said"),
+        ("UPDATE trials SET passport = '' WHERE number = 4", "trial 4 of {run} .* not what the curator said"),
+        ("UPDATE trials SET reply = '' WHERE number = 4", "trial 4 of {run} .* not what the curator said"),
+        ("UPDATE trials SET y = NULL WHERE number = 4", "trial 4 of {run} .* not what the curator said"),
+        ("DELETE FROM trials WHERE number = 12", "trial 12 of {run} lacks the answer that the log tells"),
+    ],
+)
+def test_what_the_modeler_stores_beside_its_log_must_fit_it(change, told, pair):
+    party = pair.modeler
+    with party.open() as db:
+        for statement in change.split(";"):
+            assert db.execute(statement).rowcount > 0
+    found(party, told.format(run=pair.run))
+
+
+# --- a history written anew and signed with the party's own key: the other side's to find -------------------
+
+
+def other_answer(records: list[dict[str, Any]], place: int, digest: str) -> list[dict[str, Any]]:
+    """``records`` of an own or shared log, with another reply at one place of the shared log."""
+    for record in records:
+        exchange = record.get("exchange", record) or {}
+        if exchange.get("position") == place:
+            exchange["reply_sha256"] = digest
+    return records
+
+
+def without_countersignatures(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [record for record in records if record["kind"] != "checkpoint.countersigned"]
+
+
+def drop_countersignatures(party: Party, above: int = 0) -> None:
+    """Throw away what the modeler signed, and the reply that it got for it."""
+    with party.open() as db:
+        db.execute("DELETE FROM countersignatures WHERE size > ?", (above,))
+        db.execute(
+            "DELETE FROM replies WHERE CAST(substr(idempotency_key, 22) AS INTEGER) > ?"
+            " AND idempotency_key LIKE 'grt_%'",
+            (above,),
+        )
+
+
+def test_a_curator_that_tells_another_answer_is_convicted_by_the_receipts_it_gave(pair, tmp_path):
+    """Reply, ledger, both logs and checkpoint fit each other; what the modeler signed is thrown away."""
+    curator = pair.curator
+    key = f"{pair.run}:4"
+    place = next(e["position"] for e in curator.records(pair.grant) if e["idempotency_key"] == key)
+    (body,) = curator.rows("SELECT body FROM replies WHERE idempotency_key = ?", key)[0]
+    with curator.open() as db:
+        reply = re.sub(rb'"y":-?[0-9.e-]+', b'"y":0.125', bytes(body))
+        db.execute("UPDATE replies SET body = ? WHERE idempotency_key = ?", (reply, key))
+        db.execute("DELETE FROM keys")
+    drop_countersignatures(curator)
+    digest = merkle_log.sha256(reply)
+    curator.rewrite(lambda rs: other_answer(rs, place, digest), pair.grant)
+    curator.rewrite(lambda rs: without_countersignatures(other_answer(rs, place, digest)))
+    curator.keep_checkpoint()
+    code, told = curator.command("audit", "verify")
+    assert code == 0, told  # nothing that it holds itself shows it
+    code, told = pair.reconcile(tmp_path)
+    assert code == 1
+    assert f"{pair.grant} place {place}: differs in reply_sha256" in told
+    forks = re.findall(rf"{pair.grant} size (\d+): a fork: the curator signed another history than it tells", told)
+    assert [int(size) for size in forks] == list(range(place + 1, 15))
+
+
+def test_a_modeler_that_tells_another_answer_is_convicted_by_its_countersignatures(pair, tmp_path):
+    """It cannot sign as the curator, so it pins a key of its own making and signs its receipts with that."""
+    modeler, place = pair.modeler, 7
+    forger = Signer("curator.forged", Ed25519PrivateKey.from_private_bytes(SEED))
+    ((reply,),) = modeler.rows("SELECT reply FROM trials WHERE number = ?", place - 1)
+    said = json.loads(reply)
+    said["answers"][0]["y"] += 1
+    reply, digest = json.dumps(said).encode(), merkle_log.sha256(json.dumps(said).encode())
+    modeler.rewrite(lambda rs: other_answer(rs, place, digest), pair.grant)
+    modeler.rewrite(lambda rs: without_countersignatures(other_answer(rs, place, digest)))
+    modeler.keep_checkpoint()
+    receipts_under(modeler, forger, pair.grant)
+    with modeler.open() as db:
+        db.execute("UPDATE trials SET reply = ?, y = y + 1 WHERE number = ?", (reply, place - 1))
+        db.execute("UPDATE keys SET vkey = ?", (forger.verifier.vkey,))
+        db.execute("DELETE FROM countersignatures")
+    code, told = modeler.command("audit", "verify")
+    assert code == 0, told
+    code, told = pair.reconcile(tmp_path)
+    assert code == 1
+    assert f"{pair.grant} place {place}: differs in reply_sha256" in told
+    assert f"{pair.grant}: the key that the modeler holds receipts of is not the curator's" in told
+    forks = re.findall(rf"{pair.grant} size (\d+): a fork: the modeler signed another history than it tells", told)
+    assert forks == ["12", "14"]
+
+
+def test_a_curator_that_cut_both_its_logs_is_convicted(pair, tmp_path):
+    """As after the restore of an old copy that nobody tells of."""
+    curator = pair.curator
+    keys = [f"{pair.run}:{number}" for number in (11, 12)]
+    gone = {name for (name,) in curator.rows("SELECT id FROM queries WHERE idempotency_key IN (?, ?)", *keys)}
+    with curator.open() as db:
+        db.execute("DELETE FROM replies WHERE idempotency_key IN (?, ?)", keys)
+        db.execute("DELETE FROM queries WHERE idempotency_key IN (?, ?)", keys)
+        db.execute("DELETE FROM ledger WHERE seq > (SELECT max(seq) FROM ledger) - 2")
+    drop_countersignatures(curator, above=12)
+
+    def forgotten(record: dict[str, Any]) -> bool:
+        details = record.get("details", {})
+        return details.get("query_id") in gone or details.get("size") == 14
+
+    curator.rewrite(lambda rs: rs[:12], pair.grant)
+    curator.rewrite(lambda rs: [r for r in rs if not forgotten(r)])
+    curator.keep_checkpoint()
+    code, told = curator.command("audit", "verify")
+    assert code == 0, told
+    code, told = pair.reconcile(tmp_path)
+    assert code == 1
+    assert f"{pair.grant} place 12: only the modeler has it: the curator's tail is missing" in told
+    assert f"{pair.grant} size 13: the curator signed it and no longer has it: its tail was cut" in told
+    assert f"{pair.grant} size 14: the curator signed it and no longer has it: its tail was cut" in told
+
+
+def forget(party: Party, grant: str) -> None:
+    """Erase a grant from both logs, and everything that was signed about it."""
+    with party.open() as db:
+        for table in ("shared", "countersignatures"):
+            db.execute(f"DELETE FROM {table} WHERE grant_id = ?", (grant,))
+        db.execute("DELETE FROM receipts" if party.name == "modeler" else "DELETE FROM keys")
+    party.rewrite(
+        lambda rs: [
+            r
+            for r in rs
+            if grant not in ((r.get("exchange") or {}).get("grant_id"), r.get("details", {}).get("grant_id"))
+        ]
+    )
+    party.keep_checkpoint()
+
+
+def test_a_modeler_that_forgets_a_whole_run_is_convicted(pair, tmp_path):
+    """Else its empty word would agree with anything."""
+    forget(pair.modeler, pair.grant)
+    with pair.modeler.open() as db:
+        db.execute("DELETE FROM trials")
+    code, told = pair.reconcile(tmp_path)
+    assert code == 1
+    assert f"{pair.grant} place 0: only the curator has it: the modeler's tail is missing" in told
+    assert f"{pair.grant} size 7: the modeler signed it and no longer has it: its tail was cut" in told
+
+
+def test_a_curator_that_forgets_a_whole_run_is_convicted(pair, tmp_path):
+    curator = pair.curator
+    with curator.open() as db:
+        for table in ("ledger", "queries"):
+            db.execute(f"DELETE FROM {table}")
+        db.execute("DELETE FROM replies WHERE principal = ?", (pair.grant,))
+    curator.rewrite(lambda rs: [r for r in rs if r["kind"] != "charge"])
+    forget(curator, pair.grant)
+    code, told = curator.command("audit", "verify")
+    assert code == 0, told
+    code, told = pair.reconcile(tmp_path)
+    assert code == 1
+    assert f"{pair.grant} place 0: only the modeler has it: the curator's tail is missing" in told
+    assert f"{pair.grant} size 1: the curator signed it and no longer has it: its tail was cut" in told
+
+
+def test_a_curator_with_a_new_key_is_convicted(pair, tmp_path):
+    """It signs the same exchanges anew: its receipts then are nobody's, and would go unread."""
+    (pair.curator.data / "secrets" / "log.key").write_text(SEED.hex())
+    drop_countersignatures(pair.curator)
+    pair.curator.rewrite(without_countersignatures)
+    pair.curator.keep_checkpoint()
+    code, told = pair.curator.command("audit", "verify")
+    assert code == 0, told
+    code, told = pair.reconcile(tmp_path)
+    assert code == 1
+    assert f"{pair.grant}: the key that the modeler holds receipts of is not the curator's" in told
+
+
+def test_a_modeler_with_a_new_key_is_convicted(pair, tmp_path):
+    (pair.modeler.data / "secrets" / "log.key").write_text(SEED.hex())
+    with pair.modeler.open() as db:
+        db.execute("DELETE FROM countersignatures")
+    pair.modeler.rewrite(without_countersignatures)
+    pair.modeler.keep_checkpoint()
+    code, told = pair.reconcile(tmp_path)
+    assert code == 1
+    assert f"{pair.grant}: the key that the curator holds countersignatures of is not the modeler's" in told
+
+
+@pytest.mark.parametrize("name", ["curator", "modeler"])
+def test_a_key_that_was_learnt_another_way_shows_a_history_signed_anew(name, pair, tmp_path):
+    party = pair.party(name)
+    known = party.command("audit", "key")[1].strip()
+    assert party.command("audit", "verify", "--key", known)[0] == 0
+    (party.data / "secrets" / "log.key").write_text(SEED.hex())
+    (party.data / "checkpoint").unlink()
+    code, told = party.command("audit", "verify", "--key", known)
+    assert code == 1
+    assert "not with the key that was given" in told
+
+
+# --- exports ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["curator", "modeler"])
+def test_no_line_of_an_export_can_be_left_out_changed_or_repeated(name, finished, tmp_path):
+    """Every line, one by one, and each of its members."""
+    whole = lines(finished.party(name).export(tmp_path / "whole.jsonl"))
+    path = tmp_path / "edited.jsonl"
+    first_by_kind: dict[str, int] = {}
+    for place, line in enumerate(whole):
+        kind = str(line.get("kind") or ("subject" if "subject" in line else line.get("grant_id", "first")))
+        first_by_kind.setdefault(kind, place)
+        # All lines of one kind are alike; of each, the first, the second, and the last are tried.
+        last = place + 1 == len(whole) or whole[place + 1].keys() != line.keys()
+        if place - first_by_kind[kind] > 1 and not last:
+            continue
+        missed = verdict(finished.party(name), write_lines(path, whole[:place] + whole[place + 1 :]))
+        # Of two checkpoints of the own log that say the same, one may go.
+        assert missed or line.get("kind") == "checkpoint", f"line {place} left out: {line}"
+        for member, value in line.items():
+            changed = {**line, member: value + 1 if isinstance(value, int) else f"{value or ''}x"}
+            edited = [*whole[:place], changed, *whole[place + 1 :]]
+            assert verdict(finished.party(name), write_lines(path, edited)), f"line {place}: {member} of {line}"
+
+
+def verdict(party: Party, path: Path) -> str | None:
+    """What `audit verify` finds in an export, or None."""
+    code, told = party.command("audit", "verify", str(path))
+    assert code in (0, 1)
+    assert code == 0 or told.startswith("error: "), told
+    return told if code else None
+
+
+@pytest.mark.parametrize("name", ["curator", "modeler"])
+def test_an_export_without_its_last_lines_is_no_whole_export(name, finished, tmp_path):
+    whole = lines(finished.party(name).export(tmp_path / "whole.jsonl"))
+    path = tmp_path / "cut.jsonl"
+    for left in (1, 2, len(whole) // 2, len(whole) - 1):
+        assert verdict(finished.party(name), write_lines(path, whole[:left])), left
+
+
+def test_an_export_that_hides_its_checkpoints_and_the_tail_is_found(finished, tmp_path):
+    """The own log alone has no other witness in an export."""
+    party = finished.curator
+    whole = lines(party.export(tmp_path / "whole.jsonl"))
+    last = max(line["seq"] for line in whole if "seq" in line and line["grant_id"] is None)
+    hidden = [
+        line
+        for line in whole
+        if not (line.get("kind") == "checkpoint" and "grant_id" not in line)
+        and not (line.get("seq") == last and line["grant_id"] is None)
+    ]
+    assert len(hidden) < len(whole) - 1
+    told = verdict(party, write_lines(tmp_path / "hidden.jsonl", hidden))
+    assert told is not None
+    assert "checkpoint" in told
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"nonsense",
+        b"[]",
+        b"{}",
+        b'{"seq": 1}',
+        b'{"seq": -1, "body": "{}", "leaf": "00", "peaks": "00", "grant_id": null}',
+        b'{"seq":0,"body":"\\ud800","leaf":"' + b"0" * 64 + b'","peaks":"' + b"0" * 64 + b'","grant_id":null}',
+        b'{"kind":"checkpoint","note":"\xff"}',
+        b'{"kind":"unheard of","note":"x"}',
+        b'{"subject":"grt_1","key":"no key"}',
+        b"[" * 100_000,
+    ],
+)
+def test_a_line_that_is_none_of_an_export_is_refused_in_words(line, finished, tmp_path):
+    path = finished.curator.export(tmp_path / "export.jsonl")
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    told = verdict(finished.curator, path)
+    assert told is not None
+    assert told.count("\n") == 1
+
+
+def test_the_two_sides_of_a_comparison_cannot_be_mixed_up(finished, tmp_path):
+    curator, modeler = (p.export(tmp_path / f"{p.name}.jsonl") for p in (finished.curator, finished.modeler))
+    for first, second in ((modeler, curator), (curator, curator), (modeler, modeler)):
+        code, told = finished.curator.command("audit", "reconcile", finished.study, str(first), str(second))
+        assert (code, "is an export of" in told) == (1, True)
+
+
+# --- at the start ---------------------------------------------------------------------------------------------
+
+
+def cut(party: Party) -> None:
+    with party.open() as db:
+        db.execute("DELETE FROM log WHERE seq > (SELECT max(seq) FROM log) - 2")
+
+
+def older(party: Party) -> None:
+    """The last records as if they had never been, and others in their place."""
+    party.rewrite(lambda rs: [*rs[:-2], *({**r, "actor": "another"} for r in rs[-2:])])
+
+
+def gap(party: Party) -> None:
+    with party.open() as db:
+        db.execute("DELETE FROM log WHERE seq = 1")
+
+
+def frontier(party: Party) -> None:
+    with party.open() as db:
+        db.execute("UPDATE log SET peaks = zeroblob(32)")
+
+
+def changed(party: Party) -> None:
+    with party.open() as db:
+        db.execute("UPDATE log SET body = replace(body, '201', '200') WHERE seq > (SELECT max(seq) FROM log) - 3")
+
+
+def spoilt(party: Party) -> None:
+    (party.data / "checkpoint").write_bytes(b"\xff\xfe")
+
+
+class Here(Service):
+    """A service on a thread of this process: what its command builds and serves, but for the start of a process."""
+
+    BUILDS = {"curator": (curator_app.build, CuratorSettings), "modeler": (modeler_app.build, ModelerSettings)}
+
+    def serve(self, logged: pytest.LogCaptureFixture) -> None:
+        build, settings = self.BUILDS[self.name]
+        config = uvicorn.Config(build(settings(data_dir=self.data)), port=self.port, log_config=None)
+        self._logged, self._server = logged, uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._thread.start()
+
+    @property
+    def log(self) -> str:
+        return "\n".join(str(getattr(record, "fields", "")) for record in self._logged.records)
+
+    def is_up(self) -> bool:
+        return self._thread.is_alive()
+
+    def stop(self, within: float = 10.0) -> int:
+        self._server.should_exit = True
+        self._thread.join(within)
+        return int(self._thread.is_alive())
+
+    def kill(self) -> None:
+        assert self.stop() == 0
+
+
+@pytest.fixture
+def serving(make_service, finished, tmp_path, caplog, monkeypatch) -> Iterator[Callable[..., Any]]:
+    """Puts a copy of a party where a service serves it, tampered with; the service, as far as it came up.
+
+    As a process of its own where its tail was cut or nothing was done, else on a thread: processes take their time.
+    """
+    made: list[Here] = []
+    monkeypatch.setattr(tempfile, "tempdir", None)  # a curator says where its uploads go
+
+    def make(name: str, tamper: Callable[[Party], None], process: bool) -> Any:
+        service = make_service(name, tmp_path) if process else Here(name, tmp_path / name)
+        shutil.copytree(finished.party(name).data, service.data)
+        shutil.copy(finished.party(name).data.parent / "first-token", service.folder / "first-token")
+        tamper(Party(name, service.data))
+        if isinstance(service, Here):
+            made.append(service)
+            service.serve(caplog)
+        else:
+            service.process = service.spawn()
+        return service
+
+    yield make
+    for service in made:
+        service.kill()
+
+
+def answers(service: Any) -> bool:
+    try:
+        return httpx.get(f"{service.url}/healthz", timeout=60, trust_env=False).status_code == 200
+    except httpx.TransportError:
+        up = service.is_up() if isinstance(service, Here) else service.process.poll() is None
+        assert up, service.log[-2000:]
+        return False
+
+
+@pytest.mark.parametrize("tamper", [cut, older, gap, frontier, changed, spoilt])
+def test_a_curator_whose_log_is_not_what_it_was_answers_no_query_and_shows_its_log(
+    tamper, serving, finished, until, run_of
+):
+    service = serving("curator", tamper, process=tamper is cut)
+    until(lambda: answers(service))
+    with service.http() as owner:
+        reply = owner.get("/readyz")
+        assert (reply.status_code, reply.json()["code"]) == (503, "audit_unavailable")
+        entries = owner.get("/v1/audit/entries").json()["entries"]
+        assert len(entries) > 10
+        size = Party("curator", service.data).rows("SELECT count(*) FROM log")[0][0]
+        for path, body in (
+            (f"/v1/studies/{finished.study}/grants", {"name": "x"}),
+            (f"/v1/studies/{finished.study}:close", None),
+        ):
+            refused = owner.post(path, json=body, headers={"Idempotency-Key": f"k{path[-3:]}"})
+            assert (refused.status_code, refused.json()["code"]) == (503, "audit_unavailable")
+        # No signature under a history that is not the one it signed before.
+        checkpoint = owner.get("/v1/audit/checkpoint")
+        assert (checkpoint.status_code, checkpoint.json()["code"]) == (503, "audit_unavailable")
+    assert Party("curator", service.data).rows("SELECT count(*) FROM log")[0][0] == size
+    service.kill()
+
+
+def test_a_modeler_is_told_503_by_a_curator_whose_log_was_cut(serving, finished, until):
+    service = serving("curator", cut, process=False)
+    until(lambda: answers(service))
+    with service.http(finished.token) as modeler:
+        for reply in (
+            modeler.get(f"/v1/studies/{finished.study}"),
+            modeler.post(
+                f"/v1/studies/{finished.study}/queries",
+                json={"rows": [{"row": 1, "plays": 1}]},
+                headers={"Idempotency-Key": "after"},
+            ),
+        ):
+            assert (reply.status_code, reply.json()["code"]) == (503, "audit_unavailable")
+    assert Party("curator", service.data).rows("SELECT count(*) FROM queries") == [(12,)]
+    service.kill()
+
+
+@pytest.mark.parametrize("tamper", [cut, older, gap])
+def test_a_modeler_whose_log_is_not_what_it_was_leaves_its_runs_alone(tamper, serving, finished, until):
+    """A run goes on by itself: no request has to come in."""
+
+    def under_way(party: Party) -> None:
+        with party.open() as db:
+            db.execute("UPDATE runs SET state = 'running', ended_at = NULL, ended_because = NULL")
+        tamper(party)
+
+    service = serving("modeler", under_way, process=tamper is cut)
+    until(lambda: answers(service))
+    party = Party("modeler", service.data)
+    until(lambda: "AuditUnavailable" in service.log)
+    with service.http() as vendor:
+        assert vendor.get("/readyz").json()["code"] == "audit_unavailable"
+        assert len(vendor.get("/v1/audit/entries").json()["entries"]) > 10
+        assert vendor.get(f"/v1/runs/{finished.run}").json()["state"] == "running"
+        asked = vendor.post(f"/v1/runs/{finished.run}:stop", headers={"Idempotency-Key": "k"})
+        assert (asked.status_code, asked.json()["code"]) == (503, "audit_unavailable")
+    size = party.rows("SELECT count(*) FROM log")
+    assert service.stop() == 0
+    assert party.rows("SELECT count(*) FROM log") == size
+    untouched = {"cut": -2, "older": 0, "gap": -1}[tamper.__name__]
+    assert size[0][0] == finished.modeler.rows("SELECT count(*) FROM log")[0][0] + untouched
+
+
+def test_the_folders_of_a_finished_run_serve_again(serving, until):
+    """The control: nothing was done to them."""
+    for name in ("curator", "modeler"):
+        service = serving(name, lambda party: None, process=True)
+        until(lambda service=service: answers(service))
+        with service.http() as client:
+            assert client.get("/readyz").status_code == 200
+        assert service.stop() == 0

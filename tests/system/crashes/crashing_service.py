@@ -1,0 +1,431 @@
+"""Services that kill themselves at a named point.
+
+The services know nothing of it: their functions are wrapped here, then their own command line runs. A file,
+the control, says where and at which passage to die; it is read at each passage, so one process serves many
+tests, and it is removed before the kill, so that the service which is started again lives.
+"""
+
+import asyncio
+import contextvars
+import faulthandler
+import functools
+import json
+import os
+import re
+import secrets
+import signal
+import sqlite3
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+
+if TYPE_CHECKING:
+    from tests.conftest import Service
+
+SHOTS = "shots"
+"""A file beside the control: one JSON line for each kill, written before it."""
+
+
+@dataclass(frozen=True)
+class Shot:
+    """Die at the ``passage``-th time that ``point`` is passed from now on, ``delay`` seconds later."""
+
+    point: str
+    passage: int = 1
+    delay: float = 0.0
+    name: str = ""
+    """Tells one shot from another; counting begins anew with it."""
+
+    def aim(self, control: Path) -> None:
+        """Give it to the process that reads ``control``."""
+        named = replace(self, name=secrets.token_hex(8))
+        partial = control.with_suffix(".part")
+        partial.write_text(json.dumps(asdict(named)))
+        partial.replace(control)
+
+
+def shots(control: Path) -> list[dict[str, Any]]:
+    """What the processes that read ``control`` died of: point, and what the work was about."""
+    path = control.with_name(SHOTS)
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+class Gun:
+    """Counts passages and kills."""
+
+    def __init__(self, control: Path) -> None:
+        self._control = control
+        self._lock = threading.Lock()
+        self._passed: dict[str, int] = {}
+
+    def _aimed(self) -> Shot | None:
+        try:
+            return Shot(**json.loads(self._control.read_text()))
+        except FileNotFoundError:
+            return None
+
+    def aims_at(self, point: str) -> bool:
+        """Whether a shot is aimed at ``point``."""
+        shot = self._aimed()
+        return shot is not None and shot.point == point
+
+    def passes(self, point: str, about: str = "") -> None:
+        """The process is at ``point``."""
+        shot = self._aimed()
+        if shot is None or shot.point != point:
+            return
+        with self._lock:
+            passed = self._passed[shot.name] = self._passed.get(shot.name, 0) + 1
+            if passed != shot.passage:
+                return
+            with self._control.with_name(SHOTS).open("a") as told:
+                told.write(json.dumps({"point": point, "about": about, "delay": shot.delay}) + "\n")
+            self._control.unlink(missing_ok=True)
+            if shot.delay:
+                threading.Timer(shot.delay, _die).start()
+            else:
+                _die()
+
+    def broken(self, how: str) -> bool:
+        """Whether the service is to be wrong in this way: the checks must find it."""
+        path = self._control.with_name("broken")
+        return path.exists() and path.read_text() == how
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _around(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+    original = getattr(owner, name)
+    setattr(owner, name, functools.wraps(original)(make(original)))
+
+
+# --- commits ----------------------------------------------------------------------------------------
+
+
+class Commits:
+    """Points before and after the COMMIT of the transaction that did a certain work."""
+
+    def __init__(self, gun: Gun) -> None:
+        self._gun = gun
+        self._done: list[tuple[str, str]] = []  # in the transaction that is open: there is one at a time
+
+    def mark(self, owner: Any, name: str, point: str, about: Callable[..., str] = lambda *_, **__: "") -> None:
+        """Name the commit of every transaction in which ``owner.name`` ran."""
+
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def marked(*args: Any, **kwargs: Any) -> Any:
+                found = original(*args, **kwargs)
+                self._done.append((point, about(*args, **kwargs)))
+                return found
+
+            return marked
+
+        _around(owner, name, make)
+
+    def watch(self) -> None:
+        """Stand at every COMMIT of every connection that is opened from now on."""
+        commits = self
+
+        class Watched(sqlite3.Connection):
+            def execute(self, sql: str, *args: Any) -> sqlite3.Cursor:
+                if sql != "COMMIT":
+                    return super().execute(sql, *args)
+                done, commits._done = commits._done, []
+                for point, about in done:
+                    commits._gun.passes(f"{point}.before-commit", about)
+                found = super().execute(sql, *args)
+                for point, about in done:
+                    commits._gun.passes(f"{point}.after-commit", about)
+                return found
+
+        for module in (sqlite3, sqlite3.dbapi2):
+            _around(module, "connect", lambda connect: functools.partial(connect, factory=Watched))
+
+
+# --- calls and replies ------------------------------------------------------------------------------
+
+
+def _call(gun: Gun, owner: Any, name: str, point: str, about: Callable[..., str] = lambda *_, **__: "") -> None:
+    """Points before and after a call."""
+
+    def make(original: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            told = about(*args, **kwargs)
+            gun.passes(f"{point}.before", told)
+            found = original(*args, **kwargs)
+            gun.passes(f"{point}.after", told)
+            return found
+
+        return watched
+
+    _around(owner, name, make)
+
+
+def _replies(gun: Gun, of: dict[tuple[str, str], str]) -> None:
+    """Points before a reply, when the head of it has left, and when all of it has; by method and end of the path."""
+
+    def watched(app: Any) -> Any:
+        async def serve(scope: Any, receive: Any, send: Any) -> None:
+            path, method = scope.get("path", ""), scope.get("method")
+            what = next((name for (m, end), name in of.items() if m == method and re.search(f"{end}$", path)), None)
+            key = dict(scope.get("headers", ())).get(b"idempotency-key", b"").decode()
+
+            async def sent(message: Any) -> None:
+                begins = message["type"] == "http.response.start"
+                ends = message["type"] == "http.response.body" and not message.get("more_body")
+                if begins:
+                    gun.passes(f"{what}.reply.before", key)
+                await send(message)
+                point = f"{what}.reply.{'half' if begins else 'after'}"
+                if (begins or ends) and gun.aims_at(point):
+                    await asyncio.sleep(0.02)  # uvloop writes to the socket at the end of its turn
+                    gun.passes(point, key)
+
+            await app(scope, receive, send if what is None else sent)
+
+        return serve
+
+    def make(original: Callable[..., None]) -> Callable[..., None]:
+        return lambda config, app, **settings: original(config, watched(app), **settings)
+
+    _around(uvicorn.Config, "__init__", make)
+
+
+# --- the two services -------------------------------------------------------------------------------
+
+_asking: contextvars.ContextVar[str] = contextvars.ContextVar("asking", default="")
+
+
+def curator(gun: Gun) -> Callable[[], None]:
+    """Wrap the curator; its command line."""
+    from curator_service import cli, store, vault
+    from curator_service.measurement.column import is_exact
+    from curator_service.privacy import noise
+    from curator_service.scoring.worker import Worker
+    from curator_service.use_cases.jobs.tunings import Tunings
+    from curator_service.use_cases.queries import answer_versions, measurement_entries, queries
+    from curator_service.use_cases.studies import releases
+    from curator_service.use_cases.studies.datasets import Datasets
+    from service_kit.store import checkpoints
+
+    commits = Commits(gun)
+    commits.watch()
+    commits.mark(store, "begin_query", "charge", lambda db, **values: str(values["idempotency_key"]))
+    commits.mark(measurement_entries, "append", "entered", lambda db, known, *_, **__: str(known.query_id))
+    commits.mark(answer_versions.Versions, "_tell", "told", lambda self, db, drawn: str(drawn.query_id))
+    _call(gun, answer_versions, "release", "version.draw")
+    commits.mark(queries.Exchanges, "_settle", "answer", lambda self, db, asked, *_: str(asked.key))
+    commits.mark(checkpoints, "countersign", "countersigned", lambda db, grant, size, *_: f"{grant}:{size}")
+    commits.mark(Datasets, "_add", "registered")
+    commits.mark(releases.Releases, "_charge", "release", lambda self, db, asked, identity, spec: identity)
+    commits.mark(releases.Releases, "_publish", "published", lambda self, db, identity, *_: identity)
+    commits.mark(releases.Releases, "_abandon", "abandoned", lambda self, db, identity, actor: identity)
+    _call(gun, vault.Vault, "_settle", "file", lambda self, partial, identity: identity)
+    _call(gun, noise.GaussianLaw, "add", "release.draw")
+    _replies(
+        gun,
+        {
+            ("POST", "/queries"): "answer",
+            ("GET", "/candidates"): "candidates",
+            ("GET", "/audit/checkpoint"): "checkpoint",
+            ("POST", "/audit/countersignatures"): "countersigned",
+            ("POST", ":release"): "published",
+            ("POST", "/v1/tunings"): "tuning",
+            ("GET", r"/v1/tunings/tun_\w+"): "told",
+        },
+    )
+    commits.mark(Tunings, "_add", "tuning", lambda self, db, identity, *_: identity)
+    commits.mark(Tunings, "_settle", "tuned", lambda self, db, identity, **_: identity)
+    _call(gun, Worker, "work", "tuning.work", lambda self, job: str(job.tuning_id))
+    _call(gun, Tunings, "_ending", "tuning.drawn")
+
+    def named(ask: Callable[..., Any]) -> Callable[..., Any]:
+        async def asks(self: Any, asked: Any, *rest: Any) -> Any:
+            _asking.set(asked.key or "")
+            return await ask(self, asked, *rest)
+
+        return asks
+
+    def drawn(measure: Callable[..., Any]) -> Callable[..., Any]:
+        def draws(outcomes: Any, asked: Any, spec: Any) -> Any:
+            if is_exact(spec):  # nothing is drawn
+                return measure(outcomes, asked, spec)
+            gun.passes("draw.before", _asking.get())
+            found = measure(outcomes, asked, spec)
+            gun.passes("draw.after", _asking.get())
+            return found
+
+        return draws
+
+    _around(queries.Exchanges, "ask", named)
+    _around(queries, "measure", drawn)
+    _break_curator(gun)
+    return cli.main
+
+
+def modeler(gun: Gun) -> Callable[[], None]:
+    """Wrap the modeler; its command line."""
+    from blindopt.client import StudyClient
+    from modeler_service import cli, store
+    from modeler_service.runs import scheduler, worker
+    from modeler_service.runs.witness import Witness
+    from service_kit.store import checkpoints
+
+    commits = Commits(gun)
+    commits.watch()
+    commits.mark(store, "add_run", "created", lambda db, **values: str(values["id"]))
+    commits.mark(checkpoints, "pin", "pinned")
+    commits.mark(store, "add_trial", "chosen", lambda db, **values: f"{values['run_id']}:{values['number']}")
+    commits.mark(store, "answer_trial", "answered", lambda db, run_id, number, **_: f"{run_id}:{number}")
+    commits.mark(store, "ask_trials", "pending", lambda db, run_id, first, **_: f"{run_id}:{first}")
+    commits.mark(store, "add_version", "version", lambda db, run_id, first, *_, **__: f"{run_id}:{first}")
+    commits.mark(Witness, "_take", "taken")
+    commits.mark(checkpoints, "countersign", "countersigned", lambda db, grant, size, *_: f"{grant}:{size}")
+    commits.mark(scheduler, "end", "ended", lambda db, outbox, identity, *_: identity)
+    _call(gun, StudyClient, "ask", "ask", lambda self, query, *, key: key)
+    _call(gun, StudyClient, "query", "look", lambda self, query_id, **_: query_id)
+    _call(gun, StudyClient, "revisions", "revisions")
+    _call(gun, StudyClient, "_fetch", "download")
+    _call(gun, StudyClient, "checkpoint", "checkpoint")
+    _call(gun, StudyClient, "countersign", "countersign", lambda self, told, *, key: key)
+    _break_modeler(gun, worker)
+    return cli.main
+
+
+# --- services that are wrong on purpose -------------------------------------------------------------
+
+
+def _break_curator(gun: Gun) -> None:
+    from blindopt import wire
+    from curator_service import store
+    from curator_service.privacy import ledger
+    from curator_service.store import ledger as lines
+    from curator_service.use_cases.accounts import tuning_accounts
+    from curator_service.use_cases.jobs.tunings import Tunings
+    from curator_service.use_cases.queries.queries import Exchanges
+    from curator_service.vault import new_id
+    from service_kit.store.base import stamp
+
+    def redrawing(ask: Callable[..., Any]) -> Callable[..., Any]:
+        """A retry gets another draw instead of the stored reply."""
+
+        async def asks(self: Any, asked: Any, identity: str, request: Any, *pace: Any) -> Any:
+            reply = await ask(self, asked, identity, request, *pace)
+            if not (reply.replayed and gun.broken("redrawn")):
+                return reply
+            told = wire.QueryReply.model_validate_json(reply.body)
+            answers = self._measured(self._check(asked, identity, request), request)
+            return replace(reply, body=told.model_copy(update={"answers": answers}).model_dump_json().encode())
+
+        return asks
+
+    pending: dict[str, tuple[Any, ...]] = {}
+
+    def beginning(begin: Callable[..., Any]) -> Callable[..., Any]:
+        def begins(self: Any, db: Any, asked: Any, identity: str, released: Any, request: Any) -> Any:
+            earlier = store.begun(db, asked.principal.id, asked.key)
+            if gun.broken("drawn first") and earlier is None:  # charged only when there is an answer to charge for
+                pending[new_id("qry")] = (begin, asked, identity, released, request)
+                return list(pending)[-1]
+            found = begin(self, db, asked, identity, released, request)
+            if gun.broken("charged twice") and earlier is not None and isinstance(found, str):
+                rows = [(item.row, item.plays) for item in request.rows]
+                known = lines.row_balances(db, identity, [row for row, _ in rows])
+                charges = ledger.charge_answers(released.spec, lines.balance(db, identity), rows, known)
+                lines.add(db, identity, "answers", charges, query_id=found, at=stamp(self._desk.clock()))
+            return found
+
+        return begins
+
+    def settling(settle: Callable[..., Any]) -> Callable[..., Any]:
+        def settles(self: Any, db: Any, asked: Any, identity: str, query_id: str, answers: Any) -> Any:
+            if query_id in pending:
+                begin, *what = pending.pop(query_id)
+                query_id = begin(self, db, *what)
+            return settle(self, db, asked, identity, query_id, answers)
+
+        return settles
+
+    def free(add: Callable[..., Any]) -> Callable[..., Any]:
+        def adds(db: Any, study_id: str, kind: str, *rest: Any, **named: Any) -> None:
+            if not (kind == "answers" and gun.broken("not charged")):
+                add(db, study_id, kind, *rest, **named)
+
+        return adds
+
+    def forgiving(recover: Callable[..., Any]) -> Callable[..., Any]:
+        """A tuning that a kill interrupted is run again, under the charge that it has."""
+
+        def recovers(self: Any, db: Any) -> None:
+            if not gun.broken("tuned again"):
+                recover(self, db)
+                return
+            for identity in self._table.running(db):
+                self._submit(identity)
+
+        return recovers
+
+    def unpaid(charge: Callable[..., Any]) -> Callable[..., Any]:
+        def charges(*args: Any) -> Any:
+            return None if gun.broken("tuned for nothing") else charge(*args)
+
+        return charges
+
+    _around(Tunings, "_recover", forgiving)
+    _around(tuning_accounts, "charge", unpaid)
+    _around(Exchanges, "ask", redrawing)
+    _around(Exchanges, "_begin", beginning)
+    _around(Exchanges, "_settle", settling)
+    _around(lines, "add", free)
+
+
+def _break_modeler(gun: Gun, run: Any) -> None:
+    from modeler_service.runs.witness import Witness
+
+    def forgetting(keep: Callable[..., Any]) -> Callable[..., Any]:
+        def keeps(self: Any, db: Any, exchange: Any, note: Any) -> None:
+            if not (exchange.method == "POST" and gun.broken("not recorded")):
+                keep(self, db, exchange, note)
+
+        return keeps
+
+    def wavering(following: Callable[..., Any]) -> Callable[..., Any]:
+        """What is asked depends on more than the release, the seed and the answers."""
+
+        def follows(self: Any) -> Any:
+            found = following(self)
+            if not gun.broken("chosen by chance"):
+                return found
+            return [p if p.phase == "initial" else replace(p, row=secrets.randbelow(400)) for p in found]
+
+        return follows
+
+    _around(Witness, "keep", forgetting)
+    _around(run.Choosing, "next", wavering)
+
+
+SERVICES = {"curator": curator, "modeler": modeler}
+
+
+def arm(service: "Service", control: Path) -> None:
+    """What it starts from now on reads ``control``, and dies where that says."""
+    service.module, service.arguments = __name__, (service.name, str(control))
+
+
+def main() -> None:
+    """`python -m ...crashing_service SERVICE CONTROL serve`: wrap a service, then run its command line."""
+    service, path = sys.argv[1:3]
+    del sys.argv[1:3]
+    faulthandler.enable()
+    SERVICES[service](Gun(Path(path)))()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,276 @@
+"""Backups made beside running services, and what a restore promises: nothing changed, nothing spent twice, no keys."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blindopt import wire
+from blindopt.audit.checkpoints import Checkpoint
+from blindopt.audit.merkle_log import Head
+from blindopt.client import OwnerClient, VendorClient
+from blindopt.formats.npy_files import digest
+from tests.system.audit.tampering import Party
+from tests.system.crashes import crash_checks as checks
+
+KEYS = ("log.key", "seal.key")
+
+
+@pytest.fixture(scope="module")
+def parties(make_service, small, tmp_path_factory):
+    """Both services, a study with noisy answers, and a backup of each made while a run asks."""
+    folder = tmp_path_factory.mktemp("backup")
+    curator = make_service("curator", folder).start()
+    modeler = make_service("modeler", folder, countersign_every="5").start()
+    with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
+        dataset = owner.register("small", small.csv, public=True)
+        study = owner.release(owner.create_study(checks.draft(small, dataset.id, epsilon="0.5")).id)
+        draft = owner.create_study(checks.draft(small, dataset.id))
+        grant = owner.grant(study.id, wire.GrantCreate(name="modeler"))
+        asked = wire.RunCreate(
+            curator_url=curator.url,
+            study_id=study.id,
+            token=grant.token,
+            algorithm=wire.RandomRows(name="random"),
+            iterations=60,
+        )
+        run = vendor.start(asked).id
+        while vendor.run(run).trials < 8:
+            pass
+        made = [checks.command(s, "backup", str(folder / f"{s.name}-backup")) for s in (modeler, curator)]
+        later = vendor.run(run)
+        assert [code for code, _ in made] == [0, 0], made
+        assert later.state == "running", "the run ended before the backups were made: make it longer"
+        assert vendor.wait(run, timeout_s=240).state == "completed"
+    yield curator, modeler, folder, study.id, draft.id, run
+    for service in (curator, modeler):
+        service.kill()
+
+
+@pytest.fixture
+def restored(parties, tmp_path) -> Callable[..., Any]:
+    """Restores the backup of a party, or what a test made of it, into a folder of its own."""
+
+    def make(name: str, source: Path | None = None, secrets: Path | None = None) -> tuple[Party, int, str]:
+        service = parties[0 if name == "curator" else 1]
+        party = Party(name, tmp_path / f"restored-{name}")
+        source = source or parties[2] / f"{name}-backup"
+        return (party, *party.command("restore", str(source), "--secrets", str(secrets or service.data / "secrets")))
+
+    return make
+
+
+@pytest.mark.parametrize("name", ["curator", "modeler"])
+def test_a_copy_made_beside_writes_verifies_and_is_of_one_moment(name, restored, parties):
+    party, code, told = restored(name)
+    assert code == 0, told
+    assert told.startswith("restored ")
+    assert party.command("audit", "verify")[0] == 0
+    records = party.records()
+    assert records[-1]["kind"] == "log.restored"
+    service = parties[0 if name == "curator" else 1]
+    whole = Party(name, service.data).records()
+    assert 8 < len(records) < len(whole)
+    assert records[:-1] == whole[: len(records) - 1]
+
+
+@pytest.mark.parametrize("name", ["curator", "modeler"])
+def test_no_key_is_in_a_backup_and_only_its_user_reads_it(name, parties):
+    backup = parties[2] / f"{name}-backup"
+    secrets = parties[0 if name == "curator" else 1].data / "secrets"
+    files = [path for path in backup.rglob("*") if path.is_file()]
+    assert files
+    for key in KEYS:
+        secret = (secrets / key).read_bytes().strip()
+        raw = bytes.fromhex(secret.decode()) if key == "log.key" else secret
+        for path in files:
+            assert path.name != key
+            assert secret not in path.read_bytes()
+            assert raw not in path.read_bytes()
+    for path in (backup, *backup.rglob("*")):
+        assert path.stat().st_mode & 0o077 == 0, path
+
+
+def test_a_restored_curator_has_closed_its_studies_and_drafts_and_says_so(restored, parties, make_service, until):
+    _, _, _, study, draft, _ = parties
+    party, code, _ = restored("curator")
+    assert code == 0
+    ((dataset,),) = party.rows("SELECT id FROM datasets")
+    assert party.records()[-1]["details"] == {"closed_studies": [study, draft], "closed_accounts": [dataset]}
+    assert dict(party.rows("SELECT id, state FROM studies")) == {study: "closed", draft: "closed"}
+    service = make_service("curator", party.data.parent)
+    service = replace(service, folder=party.data.parent / "serving")
+    shutil.copytree(party.data, service.data)
+    shutil.copy(parties[0].folder / "first-token", service.folder)
+    service.start()
+    try:
+        with service.http() as owner:
+            assert owner.get(f"/v1/studies/{study}").json()["state"] == "closed"
+            # The draft may have been released after the backup: a second Z would leave for the charge of one.
+            again = owner.post(f"/v1/studies/{draft}:release", headers={"Idempotency-Key": "again"})
+            assert (again.status_code, again.json()["code"]) == (409, "state_conflict")
+    finally:
+        assert service.stop() == 0
+
+
+def test_what_a_restored_modeler_was_doing_goes_on_to_the_same_end(restored, parties, make_service, tmp_path):
+    """The trials after the backup are asked again under their keys, and get the stored answers: nothing is spent."""
+    curator, modeler, _, _, _, run = parties
+    charged = curator.rows("SELECT count(*) FROM ledger")
+    party, code, _ = restored("modeler")
+    assert code == 0
+    before = party.rows("SELECT count(*) FROM trials WHERE y IS NOT NULL")[0][0]
+    assert 8 <= before < 61
+    again = make_service("modeler", tmp_path, countersign_every="5")
+    shutil.copytree(party.data, again.data)
+    shutil.copy(modeler.folder / "first-token", again.folder)
+    again.start()
+    with VendorClient(again.url, again.token) as vendor:
+        ended = vendor.wait(run, timeout_s=240)
+        assert (ended.state, ended.problem) == ("completed", None)
+    columns = "SELECT number, row, y FROM trials ORDER BY number"
+    assert again.rows(columns) == modeler.rows(columns)
+    assert curator.rows("SELECT count(*) FROM ledger") == charged
+    for service in (curator, again):
+        code, told = checks.command(service, "audit", "verify")
+        assert code == 0, told
+    assert again.stop() == 0
+
+
+# --- refusals -----------------------------------------------------------------------------------------
+
+
+def refused(outcome: tuple[Party, int, str], why: str) -> None:
+    """In one line; nothing that a service would serve is left behind, nor in the way of the next try."""
+    party, code, told = outcome
+    assert (code, told.count("\n")) == (1, 1), told
+    assert why in told, told
+    assert not (party.data / f"{party.name}.sqlite").exists()
+    assert not (party.data / "secrets").exists()
+
+
+@pytest.fixture
+def copied(parties, tmp_path) -> Path:
+    """The curator's backup, to be changed."""
+    return Path(shutil.copytree(parties[2] / "curator-backup", tmp_path / "copied"))
+
+
+def test_a_folder_with_anything_in_it_is_refused_and_left_alone(restored, tmp_path):
+    party = Party("curator", tmp_path / "restored-curator")
+    party.data.mkdir()
+    (party.data / "note").write_text("mine")
+    refused(restored("curator"), "is not empty")
+    assert (party.data / "note").read_text() == "mine"
+    (party.data / "note").unlink()
+    assert restored("curator")[1] == 0
+    code, told = party.command("restore", "x", "--secrets", "y")
+    assert (code, "is not empty" in told) == (1, True)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_missing_key_is_refused(key, restored, parties, tmp_path):
+    shutil.copytree(parties[0].data / "secrets", tmp_path / "secrets")
+    (tmp_path / "secrets" / key).unlink()
+    refused(restored("curator", secrets=tmp_path / "secrets"), f"{key} is missing")
+
+
+def test_the_key_of_another_service_is_refused(restored, parties, tmp_path):
+    """With it the service would sign its old history as somebody else."""
+    shutil.copytree(parties[0].data / "secrets", tmp_path / "secrets")
+    (tmp_path / "secrets" / "log.key").write_text("07" * 32)
+    refused(restored("curator", secrets=tmp_path / "secrets"), "no valid signature")
+
+
+def manifest_of(folder: Path, **changes: Any) -> None:
+    told = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(told | changes))
+
+
+def digests(folder: Path) -> None:
+    """Make the manifest fit whatever is there."""
+    told = json.loads((folder / "manifest.json").read_text())["files"]
+    manifest_of(folder, files={name: digest(folder / name) for name in told})
+
+
+def test_a_file_with_a_flipped_bit_is_refused(restored, copied):
+    for name in json.loads((copied / "manifest.json").read_text())["files"]:
+        path = copied / name
+        raw = path.read_bytes()
+        path.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+        refused(restored("curator", copied), "is missing or was changed: nothing was restored")
+        path.unlink()
+        refused(restored("curator", copied), "is missing or was changed: nothing was restored")
+        path.write_bytes(raw)
+    assert restored("curator", copied)[1] == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "nonsense", "[]", "{}", '{"files": 7}', '{"service":1,"created_at":1,"checkpoint":1,"files":{}}', "\xff"],
+)
+def test_a_manifest_that_is_none_is_refused(text, restored, copied):
+    (copied / "manifest.json").write_bytes(text.encode("latin-1"))
+    refused(restored("curator", copied), "manifest")
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/hostname", "files/../../x"])
+def test_a_manifest_that_names_files_elsewhere_is_refused(name, restored, copied):
+    manifest_of(copied, files={name: "0" * 64})
+    refused(restored("curator", copied), "is missing or was changed")
+
+
+def test_a_backup_without_its_database_is_refused(restored, copied):
+    """Else a new and empty one would take its place, and verify."""
+    told = json.loads((copied / "manifest.json").read_text())["files"]
+    manifest_of(copied, files={name: value for name, value in told.items() if not name.endswith(".sqlite")})
+    refused(restored("curator", copied), "backup")
+
+
+def test_a_backup_without_a_file_that_its_database_names_is_refused(restored, copied):
+    told = json.loads((copied / "manifest.json").read_text())["files"]
+    gone = next(name for name in told if name.startswith("files/"))
+    manifest_of(copied, files={name: value for name, value in told.items() if name != gone})
+    refused(restored("curator", copied), gone)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("DELETE FROM log WHERE seq = 5", "record 5 is missing"),
+        ("DELETE FROM log WHERE seq > 3", "checkpoint"),
+        ("DELETE FROM ledger WHERE seq = 3", "ledger line 4"),
+        ("DELETE FROM ledger", "ledger"),
+    ],
+)
+def test_a_database_that_was_changed_with_its_digest_is_refused(change, why, restored, copied):
+    """Who can write the backup can write its manifest."""
+    party = Party("curator", copied)
+    with party.open() as db:
+        assert db.execute(change).rowcount > 0
+    digests(copied)
+    refused(restored("curator", copied), why)
+
+
+@pytest.mark.parametrize("size", [0, 5, 10_000])
+def test_a_backup_that_is_not_of_its_signed_head_is_refused(size, restored, copied, parties):
+    """Its log is whole, and shorter or longer than what was signed when it was made."""
+    signer = Party("curator", parties[0].data).signer
+    manifest_of(copied, checkpoint=signer.sign(Checkpoint(f"{signer.name}/log", Head(size, "0" * 64))))
+    refused(restored("curator", copied), f"its signed checkpoint is of another of {size}")
+
+
+def test_a_backup_goes_to_a_new_folder(parties):
+    curator, _, folder, *_ = parties
+    code, told = checks.command(curator, "backup", str(folder / "curator-backup"))
+    assert (code, "exists: a backup goes to a new folder" in told) == (1, True)
+
+
+def test_a_backup_of_nothing_is_refused(tmp_path):
+    party = Party("curator", tmp_path / "nothing")
+    code, told = party.command("backup", str(tmp_path / "target"))
+    assert (code, "holds no data of a service" in told) == (1, True)
+    assert not (tmp_path / "target").exists()

@@ -1,0 +1,487 @@
+"""kill -9 at named points of both services: the run ends as if nothing had happened, and nothing is told twice.
+
+BLINDOPT_CRASHES=20 kills so often at each point, at random passages and a random while after it.
+"""
+
+import contextlib
+import functools
+import json
+import os
+import random
+import secrets
+import signal
+import time
+from collections import Counter
+
+import pytest
+
+from blindopt import wire
+from blindopt.client import OwnerClient, VendorClient
+from blindopt.errors import Unreachable
+from blindopt.formats import npy_files
+from tests.system.crashes import crash_checks as checks
+from tests.system.crashes.crashing_service import Shot, arm, shots
+
+KILLS = int(os.environ.get("BLINDOPT_CRASHES", "1"))
+DELAY_SECONDS = 0.03
+LENGTH = 10  # trials of a run
+EPSILON = "0.1"
+PATIENCE_SECONDS = 240.0
+
+# Each point with the passage at which it kills, and what is stored then of the query that it is about.
+IN_A_RUN = {
+    ("curator", "candidates.reply.half"): (1, None),
+    ("curator", "charge.before-commit"): (5, "chosen"),
+    ("curator", "charge.after-commit"): (5, "chosen charged"),
+    ("curator", "draw.before"): (3, "chosen charged"),
+    ("curator", "draw.after"): (3, "chosen charged"),
+    ("curator", "answer.before-commit"): (5, "chosen charged"),
+    ("curator", "answer.after-commit"): (5, "chosen charged answered"),
+    ("curator", "answer.reply.before"): (5, "chosen charged answered"),
+    ("curator", "answer.reply.half"): (5, "chosen charged answered"),
+    ("curator", "answer.reply.after"): (5, None),
+    ("curator", "checkpoint.reply.before"): (1, None),
+    ("curator", "countersigned.before-commit"): (1, None),
+    ("curator", "countersigned.after-commit"): (1, None),
+    ("curator", "countersigned.reply.after"): (1, None),
+    ("modeler", "created.before-commit"): (1, None),
+    ("modeler", "created.after-commit"): (1, None),
+    ("modeler", "pinned.before-commit"): (1, None),
+    ("modeler", "download.after"): (1, None),
+    ("modeler", "chosen.before-commit"): (5, ""),
+    ("modeler", "chosen.after-commit"): (5, "chosen"),
+    ("modeler", "ask.before"): (5, "chosen"),
+    ("modeler", "ask.after"): (5, "chosen charged answered"),
+    ("modeler", "answered.before-commit"): (5, "chosen charged answered"),
+    ("modeler", "answered.after-commit"): (5, "chosen charged answered stored"),
+    ("modeler", "checkpoint.after"): (1, None),
+    ("modeler", "countersign.before"): (1, None),
+    ("modeler", "countersign.after"): (1, None),
+    ("modeler", "countersigned.before-commit"): (1, None),
+    ("modeler", "countersigned.after-commit"): (1, None),
+    ("modeler", "ended.before-commit"): (1, None),
+    ("modeler", "ended.after-commit"): (1, None),
+}
+# Without noise nothing is drawn: charge and answer are one transaction.
+EXACT = {"charge.after-commit": "chosen charged answered", "answer.before-commit": "chosen"}
+
+
+class Parties:
+    """A curator and a modeler that die at chosen points and are started again."""
+
+    def __init__(self, curator, modeler):
+        self.curator, self.modeler = curator, modeler
+        self.fired = {}
+        for service in (curator, modeler):
+            arm(service, self.control(service))
+            service.spawn = functools.partial(self._spawned, service)
+            service.process = service.spawn()
+        for service in (curator, modeler):
+            service.await_ready()
+
+    def _spawned(self, service):
+        self.fired[service.name] = len(shots(self.control(service)))
+        return type(service).spawn(service)
+
+    @staticmethod
+    def control(service):
+        return service.folder / "control"
+
+    def named(self, name):
+        return self.curator if name == "curator" else self.modeler
+
+    def has_died(self, service):
+        """Whether it killed itself, as told: any other end is a failure."""
+        status = service.process.poll()
+        assert status in (None, -signal.SIGKILL), f"the {service.name} ended with {status}: {service.log[-2000:]}"
+        return status is not None
+
+    def is_doomed(self, service):
+        """Whether a shot was fired that has not killed yet: some kill a while after they were fired."""
+        return len(shots(self.control(service))) > self.fired[service.name]
+
+    def restore(self):
+        """Both up, and no shot aimed at either or under way."""
+        for service in (self.curator, self.modeler):
+            self.control(service).unlink(missing_ok=True)
+            if self.is_doomed(service) or self.has_died(service):
+                _wait_for(lambda service=service: self.has_died(service))
+                service.start()
+
+    def owner(self):
+        return OwnerClient(self.curator.url, self.curator.token, timeout_s=240)
+
+    def vendor(self):
+        return VendorClient(self.modeler.url, self.modeler.token, timeout_s=240)
+
+
+@pytest.fixture
+def parties(make_service, tmp_path):
+    """New ones for each test: they start in no time, and short logs are verified in no time."""
+    settings = {"retry_attempts": "60", "retry_seconds_max": "0.3", "countersign_every": "4"}
+    made = Parties(make_service("curator", tmp_path), make_service("modeler", tmp_path, **settings))
+    yield made
+    for service in (made.curator, made.modeler):
+        service.process.kill()
+
+
+@pytest.fixture
+def dataset(parties, small):
+    with parties.owner() as owner:
+        return owner.register("small", small.csv, public=True).id
+
+
+def _granted(parties, study, epsilon):
+    with parties.owner() as owner:
+        return checks.Study(study, owner.grant(study, wire.GrantCreate(name="modeler")).token, epsilon)
+
+
+def _opened(parties, small, dataset, *, epsilon=EPSILON, answers=LENGTH, **chosen):
+    with parties.owner() as owner:
+        made = owner.create_study(checks.draft(small, dataset, epsilon=epsilon, answers=answers, **chosen))
+        owner.release(made.id)
+    return _granted(parties, made.id, epsilon)
+
+
+def _run_of(parties, study, **chosen):
+    settings = {"iterations": LENGTH - 2, "initial_rows": 2, "seed": 3, **chosen}
+    return wire.RunCreate(curator_url=parties.curator.url, study_id=study.id, token=study.token, **settings)
+
+
+def _played(parties, studies, shots_left=0, aim=None, expected=None, **chosen):
+    """One run on each study, to its end; how often a service died meanwhile, and the runs.
+
+    ``expected``: what is stored at a death of the query that it is about; None: what IN_A_RUN says.
+    """
+    keys = [os.urandom(8).hex() for _ in studies]
+    runs, died = [], 0
+    if shots_left:
+        aim()
+    for study, key in zip(studies, keys, strict=True):
+        with parties.vendor() as vendor:
+            try:
+                runs.append(vendor.start(_run_of(parties, study, **chosen), key=key).id)
+            except Unreachable:  # killed as it took the order
+                _wait_for(lambda: parties.has_died(parties.modeler))
+                parties.modeler.start()
+                died += 1
+                runs.append(vendor.start(_run_of(parties, study, **chosen), key=key).id)
+                if died < shots_left:
+                    aim()
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        for service in (parties.curator, parties.modeler):
+            if parties.has_died(service):
+                _check_death(parties, service, dict(zip(runs, studies, strict=True)), expected)
+                service.start()
+                died += 1
+                if died < shots_left:
+                    aim()
+        ended = parties.modeler.rows(
+            f"SELECT count(*) FROM runs WHERE id IN ({','.join('?' * len(runs))}) AND ended_at IS NOT NULL", *runs
+        )
+        if ended == [(len(runs),)] and not any(map(parties.is_doomed, (parties.curator, parties.modeler))):
+            break
+        assert time.monotonic() < deadline, f"the runs do not end: {parties.modeler.log[-2000:]}"
+        time.sleep(0.01)
+    parties.restore()
+    return died, runs
+
+
+def _wait_for(what):
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not what():
+        assert time.monotonic() < deadline, "what was waited for did not come"
+        time.sleep(0.01)
+
+
+def _facts(parties, key):
+    """What is stored of a query by both parties."""
+    run, _, number = key.partition(":")
+    trial = parties.modeler.rows("SELECT y FROM trials WHERE run_id = ? AND number = ?", run, int(number))
+    reply = parties.curator.rows("SELECT 1 FROM replies WHERE idempotency_key = ?", key)
+    known = parties.curator.rows("SELECT id FROM queries WHERE idempotency_key = ?", key)
+    charges = parties.curator.rows(
+        "SELECT l.seq FROM ledger l JOIN queries q ON q.id = l.query_id WHERE q.idempotency_key = ?", key
+    )
+    asked = parties.modeler.rows("SELECT 1 FROM trials WHERE run_id = ? AND query = ?", run, int(number))
+    assert len(charges) == len(known) * len(asked) <= len(asked), f"{key} was charged {len(charges)} times"
+    facts = [
+        ("chosen", trial),
+        ("charged", charges),
+        ("answered", reply),
+        ("stored", trial and trial[0][0] is not None),
+    ]
+    return " ".join(name for name, found in facts if found)
+
+
+def _check_death(parties, service, studies, expected=None):
+    """The kill came where its name says, and left what it must."""
+    told = shots(parties.control(service))[-1]
+    if expected is None:
+        _, expected = IN_A_RUN[service.name, told["point"]]
+    if expected is None or told["delay"]:
+        return
+    study = studies.get(told["about"].partition(":")[0])
+    if study is not None and study.epsilon == "0":
+        expected = EXACT.get(told["point"], expected)
+    assert _facts(parties, told["about"]) == expected, told
+
+
+def _check_all(parties, studies, runs, tmp_path):
+    for study, run in zip(studies, runs, strict=True):
+        checks.check_runs(parties.curator, parties.modeler, study, [run], LENGTH)
+        checks.check_countersigned(parties.curator, parties.modeler, study)
+    checks.check_choices(parties.modeler, runs)
+    for service in (parties.curator, parties.modeler):
+        checks.check_service(service)
+    checks.check_reconciled(parties.curator, parties.modeler, [study.id for study in studies], tmp_path)
+
+
+def _choices(parties, run):
+    query = "SELECT number, phase, row, mean, sd, acquisition, ties, y FROM trials WHERE run_id = ? ORDER BY number"
+    return parties.modeler.rows(query, run)
+
+
+@pytest.mark.parametrize(("name", "point"), IN_A_RUN, ids=lambda text: text)
+def test_a_run_that_a_kill_interrupts_ends_as_if_it_had_not(parties, small, dataset, tmp_path, name, point):
+    victim, died = parties.named(name), 0
+    passage, _ = IN_A_RUN[name, point]
+
+    def aim():
+        delay = random.choice([0.0, random.uniform(0, DELAY_SECONDS)]) if KILLS > 1 else 0.0
+        at = random.randint(1, passage) if KILLS > 1 else passage
+        Shot(point, at, delay).aim(parties.control(victim))
+
+    while died < KILLS:
+        studies = [_opened(parties, small, dataset), _opened(parties, small, dataset, epsilon="0")]
+        kills, runs = _played(parties, studies, KILLS - died, aim)
+        assert kills, "the point was not passed"
+        died += kills
+        _check_all(parties, studies, runs, tmp_path)
+        checks.check_exact(parties.modeler, runs[1], small)
+        checks.check_replays(parties.curator, studies[0], [f"{runs[0]}:{n}" for n in (1, LENGTH)])
+
+
+# Of the second query of a run in batches of 4: where it kills, at which passage, and what is stored of the query then.
+IN_A_BATCH = {
+    ("curator", "charge.after-commit"): (2, "chosen charged"),
+    ("curator", "answer.before-commit"): (2, "chosen charged"),
+    ("curator", "answer.reply.half"): (2, "chosen charged answered"),
+    ("modeler", "chosen.before-commit"): (3, ""),
+    ("modeler", "chosen.after-commit"): (3, "chosen"),
+    ("modeler", "ask.after"): (2, "chosen charged answered"),
+    ("modeler", "answered.before-commit"): (3, "chosen charged answered"),
+    ("modeler", "answered.after-commit"): (3, "chosen charged answered stored"),
+}
+IN_BATCHES = {"algorithm": wire.GpBucb(name="gp_bucb"), "batch_size": 4}
+
+
+@pytest.mark.parametrize(("name", "point"), IN_A_BATCH, ids=lambda text: text)
+def test_a_batch_that_a_kill_interrupts_is_asked_again_as_it_was_and_charged_once(
+    parties, small, dataset, tmp_path, name, point
+):
+    victim, study = parties.named(name), _opened(parties, small, dataset)
+    passage, stored = IN_A_BATCH[name, point]
+    aim = functools.partial(Shot(point, passage).aim, parties.control(victim))
+    died, runs = _played(parties, [study], 1, aim, expected=stored, **IN_BATCHES)
+    assert died == 1, "the point was not passed"
+    told = shots(parties.control(victim))[-1]
+    assert told["about"] == f"{runs[0]}:3"
+    queries = parties.modeler.rows("SELECT query, count(*) FROM trials WHERE run_id = ? GROUP BY query", runs[0])
+    assert queries == [(1, 2), (3, 4), (7, 4)]
+    _check_all(parties, [study], runs, tmp_path)
+    checks.check_replays(parties.curator, study, [f"{runs[0]}:{n}" for n in (1, 3, 7)])
+
+
+def test_an_answer_lost_at_the_end_and_a_curator_that_dies_again_leave_one_story(parties, small, dataset, tmp_path):
+    """The reply to the last query is lost, and so is the one that would tell the modeler what it missed."""
+    shots_left = [Shot("answer.reply.before", LENGTH), Shot("checkpoint.reply.before")]
+    study = _opened(parties, small, dataset)
+    died, runs = _played(parties, [study], 2, lambda: shots_left.pop(0).aim(parties.control(parties.curator)))
+    assert died == 2
+    _check_all(parties, [study], runs, tmp_path)
+
+
+def test_a_modeler_verifies_while_it_does_not_know_yet_what_was_lost(parties, small, dataset, tmp_path):
+    """Receipts beyond a lost reply are no cut tail; once it was fetched, a copy without its end is one."""
+    study, modeler = _opened(parties, small, dataset), parties.modeler
+    Shot("answer.reply.before", 2).aim(parties.control(parties.curator))
+    with parties.vendor() as vendor:
+        run = vendor.start(_run_of(parties, study)).id
+        _wait_for(lambda: parties.has_died(parties.curator))
+        Shot("checkpoint.after").aim(parties.control(modeler))  # dies before it takes what it missed
+        parties.curator.start()
+        _wait_for(lambda: parties.has_died(modeler))
+    assert checks.command(modeler, "audit", "verify")[0] == 0
+    assert checks.command(modeler, "audit", "verify", str(checks.export(modeler, tmp_path)))[0] == 0
+    modeler.start()
+    with parties.vendor() as vendor:
+        vendor.wait(run, timeout_s=PATIENCE_SECONDS)
+    _check_all(parties, [study], [run], tmp_path)
+    exported = checks.export(modeler, tmp_path)
+    lines = exported.read_text().splitlines(keepends=True)
+    exported.write_text("".join(lines[:-1]))  # the newest grant's may be another: any tail will do
+    assert checks.command(modeler, "audit", "verify", str(exported))[0] == 1
+
+
+# --- the owner's side -------------------------------------------------------------------------------
+
+IN_A_RELEASE = {
+    ("release.before-commit", 1): "draft",
+    ("release.after-commit", 1): "releasing",
+    ("release.draw.before", 1): "releasing",
+    ("release.draw.after", 1): "releasing",
+    ("file.before", 1): "releasing",
+    ("file.after", 1): "releasing",
+    ("file.after", 2): "releasing",
+    ("published.before-commit", 1): "releasing",
+    ("published.after-commit", 1): "open",
+    ("published.reply.before", 1): "open",
+    ("published.reply.half", 1): "open",
+    ("published.reply.after", 1): "open",
+}
+IN_A_REGISTRATION = ("file.before", "file.after", "registered.before-commit", "registered.after-commit")
+GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="4", delta=1e-5)
+
+
+def _shoot(parties, point, passage=1):
+    delay = random.choice([0.0, random.uniform(0, DELAY_SECONDS)]) if KILLS > 1 else 0.0
+    Shot(point, passage, delay).aim(parties.control(parties.curator))
+    return delay
+
+
+def _dies(parties):
+    _wait_for(lambda: parties.has_died(parties.curator))
+
+
+@pytest.mark.parametrize(("point", "passage"), IN_A_RELEASE, ids=lambda part: str(part))
+def test_a_release_that_a_kill_interrupts_is_drawn_again_and_charged_once(
+    parties, small, dataset, tmp_path, point, passage
+):
+    curator = parties.curator
+    for _ in range(KILLS):
+        draft = checks.draft(small, dataset, epsilon=EPSILON, answers=LENGTH, release=GAUSSIAN)
+        with parties.owner() as owner:
+            made = owner.create_study(draft).id
+            delay = _shoot(parties, point, passage)
+            with contextlib.suppress(Unreachable):
+                owner.release(made, key=f"release {made}")
+            _dies(parties)
+            state = curator.rows("SELECT state FROM studies WHERE id = ?", made)
+            assert delay or state == [(IN_A_RELEASE[point, passage],)]
+            curator.start()
+            files = curator.data / "files"
+            assert not list((files / "tmp").iterdir())
+            released = owner.release(made, key=f"release {made}")
+            again = owner.release(made, key=f"release {made}")
+            charges = [(line.kind, line.epsilon) for line in owner.ledger(made)]
+        assert released == again
+        assert released.state == "open"
+        assert npy_files.digest(files / f"{released.release_id}.npy") == released.release_sha256
+        assert charges == [("release", "4")]
+        records = [json.loads(body) for (body,) in curator.rows("SELECT body FROM log")]
+        kinds = Counter(r["kind"] for r in records if r.get("details", {}).get("study_id") == made)
+        assert (kinds["charge"], kinds["study.released"]) == (1, 1)
+        assert kinds["release.begun"] == kinds["release.abandoned"] + 1
+    study = _granted(parties, made, EPSILON)
+    _, runs = _played(parties, [study])
+    _check_all(parties, [study], runs, tmp_path)
+
+
+def test_a_curator_killed_while_it_takes_back_a_release_takes_it_back_at_the_next_start(parties, small, dataset):
+    curator = parties.curator
+    for moment in ("before-commit", "after-commit"):
+        for _ in range(KILLS):
+            with parties.owner() as owner:
+                made = owner.create_study(checks.draft(small, dataset, release=GAUSSIAN)).id
+                # At once: a while later, the release may be published, and nothing is taken back.
+                Shot("release.draw.after").aim(parties.control(curator))
+                with contextlib.suppress(Unreachable):
+                    owner.release(made)
+                _dies(parties)
+                _shoot(parties, f"abandoned.{moment}")
+                curator.process = curator.spawn()
+                _dies(parties)
+                parties.control(curator).unlink(missing_ok=True)
+                curator.start()
+                assert owner.release(made).state == "open"
+    checks.check_service(curator)
+
+
+@pytest.mark.parametrize("point", IN_A_REGISTRATION)
+def test_a_registration_that_a_kill_interrupts_makes_one_dataset_when_it_is_sent_again(parties, small, dataset, point):
+    curator = parties.curator
+    for _ in range(KILLS):
+        name = secrets.token_hex(8)
+        with parties.owner() as owner:
+            _shoot(parties, point)
+            with contextlib.suppress(Unreachable):
+                owner.register(name, small.csv, public=True, key=name)
+            _dies(parties)
+            curator.start()
+            told = owner.register(name, small.csv, public=True, key=name)
+        assert curator.rows("SELECT id FROM datasets WHERE name = ?", name) == [(told.id,)]
+        checks.check_service(curator)
+
+
+# --- the checks themselves --------------------------------------------------------------------------
+
+WRONG = {
+    "redrawn": ("curator", "answer.reply.before", 5, "has another answer than was stored"),
+    "charged twice": ("curator", "draw.after", 3, "the ledger charged a query twice"),
+    "drawn first": ("curator", "draw.after", 3, "'draw.after'"),
+    "chosen by chance": ("modeler", "ask.after", 5, "was chosen otherwise than its past says"),
+    "not recorded": ("modeler", "answered.after-commit", 5, "is not in the modeler's log"),
+    "not charged": ("curator", "answer.after-commit", 5, "was charged 0 times"),
+}
+
+
+def _play_and_check(parties, study, folder, aim):
+    died, runs = _played(parties, [study], 1, aim)
+    assert died
+    _check_all(parties, [study], runs, folder)
+
+
+@pytest.mark.parametrize("how", WRONG)
+def test_a_service_that_is_wrong_on_purpose_is_found(parties, small, dataset, tmp_path, how):
+    name, point, passage, found = WRONG[how]
+    study, victim = _opened(parties, small, dataset, answers=2 * LENGTH), parties.named(name)
+    parties.control(victim).with_name("broken").write_text(how)
+    with pytest.raises(AssertionError, match=found):
+        _play_and_check(parties, study, tmp_path, lambda: Shot(point, passage).aim(parties.control(victim)))
+
+
+# --- and from outside -------------------------------------------------------------------------------
+
+
+def test_the_rows_of_a_run_that_four_kills_interrupt_are_those_of_one_that_lived_and_the_commands_find_nothing(
+    parties, small, dataset, tmp_path
+):
+    """The second run is another one on the same release; the command line runs beside the services."""
+    study = _opened(parties, small, dataset, epsilon="0", answers=None)
+    _, (undisturbed,) = _played(parties, [study])
+    kills = [
+        ("modeler", Shot("chosen.before-commit", 3)),
+        ("curator", Shot("answer.reply.before", 2)),
+        ("modeler", Shot("answered.before-commit", 2)),
+        ("curator", Shot("answer.before-commit", 2)),
+    ]
+
+    def aim():
+        name, shot = kills.pop(0)
+        shot.aim(parties.control(parties.named(name)))
+
+    died, (run,) = _played(parties, [study], 4, aim)
+    assert died == 4
+    assert _choices(parties, run) == _choices(parties, undisturbed)
+    exports = []
+    for service in (parties.curator, parties.modeler):
+        verified = service.run("audit", "verify")
+        assert (verified.returncode, verified.stderr) == (0, "")
+        exports.append(tmp_path / f"export of the {service.name}")
+        exports[-1].write_text(service.run("audit", "export").stdout)
+    for service in (parties.curator, parties.modeler):
+        compared = service.run("audit", "reconcile", study.id, *map(str, exports))
+        assert (compared.returncode, compared.stderr) == (0, "")
+        assert compared.stdout.endswith(" exchanges compared, 0 differences\n")

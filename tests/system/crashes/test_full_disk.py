@@ -1,0 +1,342 @@
+"""A full disk: nothing is half done, everybody is told, and once there is room the same requests succeed."""
+
+import io
+import os
+import resource
+import secrets
+import subprocess
+from contextlib import contextmanager, suppress
+
+import numpy as np
+import pytest
+
+from blindopt import wire
+from blindopt.client import OwnerClient, VendorClient
+from blindopt.errors import AuditUnavailable
+from curator_service.context import open_desk
+from curator_service.settings import Settings
+from curator_service.store import ledger as lines
+from curator_service.use_cases.curator import Curator
+from curator_service.use_cases.studies.datasets import Upload
+from curator_service.vault import Vault
+from service_kit.context.desk import Asked
+from service_kit.store.database import Database
+
+LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.1", value_bound=1.0)
+EXACT = wire.NoAnswerNoise(mechanism="none")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """Mounts a tmpfs of so many megabytes as the data folder of a service; skips where that is not allowed."""
+    mounted = []
+
+    def mount(service, megabytes):
+        service.data.mkdir(parents=True, mode=0o700)
+        command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=700", "tmpfs", str(service.data)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            pytest.skip(f"mounting a tmpfs is not allowed here: {done.stderr.strip()}")
+        mounted.append(service)
+        return service
+
+    yield mount
+    for service in mounted:
+        if service.process is not None and service.process.poll() is None:
+            service.kill()
+        subprocess.run(["umount", str(service.data)], check=True)
+
+
+@pytest.fixture
+def no_room():
+    """For a service that runs: no file may grow. Needs no mount and no rights."""
+
+    @contextmanager
+    def limited(service):
+        _, hard = resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (0, hard))
+        yield
+        resource.prlimit(service.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
+
+    return limited
+
+
+@contextmanager
+def filled(folder, leave=0):
+    """Nothing is left on the disk of ``folder`` but ``leave`` bytes."""
+    path = folder / "filler"
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        for size in (1 << 16, 1 << 12, 1):
+            with suppress(OSError):
+                while True:
+                    file.write(b"x" * size)
+    os.truncate(path, max(0, path.stat().st_size - leave))
+    yield
+    path.unlink()
+
+
+def ask(http, study, key, row=3):
+    return http.post(f"/v1/studies/{study.id}/queries", json={"rows": [{"row": row}]}, headers={"Idempotency-Key": key})
+
+
+def check_unavailable(reply, *codes):
+    assert reply.status_code == 503, reply.text
+    assert reply.json()["code"] in (codes or ("audit_unavailable", "storage_unavailable"))
+    assert reply.json()["retryable"]
+    assert reply.headers["retry-after"] == "1"
+
+
+def fill_the_log(http, study, most=3_000):
+    """Ask until the room in the write-ahead log is used up: the keys that were answered, and the one that was not."""
+    answered = {}
+    for n in range(most):
+        reply = ask(http, study, f"fill-{n}")
+        if reply.status_code != 201:
+            return answered, f"fill-{n}", reply
+        answered[f"fill-{n}"] = reply.content
+    pytest.fail("the disk was never full")
+
+
+def check_once(curator, owner, study, answered):
+    """Each key was charged once and answered once, with the bytes that its client got."""
+    charged = [line.query_id for line in owner.ledger(study.id) if line.kind == "answers"]
+    assert len(charged) == len(set(charged)) == len(answered)
+    stored = dict(curator.rows("SELECT idempotency_key, body FROM replies WHERE principal = ?", study.grant_id))
+    assert stored == answered
+    verified = curator.run("audit", "verify")
+    assert (verified.returncode, verified.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("answers", [LAPLACE, EXACT], ids=["charge, then answer", "both at once"])
+def test_on_a_full_disk_every_query_is_refused_and_later_answered_once(
+    answers, small_disk, make_service, tmp_path, small, open_study, until
+):
+    curator = small_disk(make_service("curator", tmp_path), 8).start()
+    with OwnerClient(curator.url, curator.token) as owner:
+        study = open_study(owner, owner.register("small", small.csv, public=True), answers=answers)
+        with curator.http(study.token) as http, curator.http() as own:
+            first = ask(http, study, "first")
+            with filled(curator.data):
+                answered, refused, reply = fill_the_log(http, study)
+                check_unavailable(reply, "audit_unavailable")
+                waiting = [refused, *(secrets.token_hex(4) for _ in range(10))]
+                for key in waiting:
+                    check_unavailable(ask(http, study, key), "audit_unavailable")
+                # Nothing leaves without its record: neither the study nor the candidates nor an old answer.
+                for path in ("", "/candidates", f"/queries/{first.json()['id']}"):
+                    reply = http.get(f"/v1/studies/{study.id}{path}")
+                    check_unavailable(reply, "audit_unavailable")
+                    assert b"NUMPY" not in reply.content
+                check_unavailable(ask(http, study, "first"), "audit_unavailable")
+                ready = until(lambda: (told := own.get("/readyz")).status_code == 503 and told)  # as old as a second
+                check_unavailable(ready, "audit_unavailable")
+                assert own.get("/healthz").status_code == 200
+                assert own.get(f"/v1/studies/{study.id}/ledger").status_code == 200  # an owner only reads
+                for path, body in (
+                    (f"/v1/studies/{study.id}/grants", {"name": "x"}),
+                    (f"/v1/studies/{study.id}:close", None),
+                ):
+                    reply = own.post(path, json=body, headers={"Idempotency-Key": "later " + path[-6:]})
+                    check_unavailable(reply, "audit_unavailable")
+            until(lambda: own.get("/readyz").status_code == 200)
+            assert owner.study(study.id).state == "open"
+            again = {key: ask(http, study, key) for key in waiting}
+            assert {reply.status_code for reply in again.values()} == {201}
+            answered |= {"first": first.content} | {key: reply.content for key, reply in again.items()}
+            assert ask(http, study, "first").content == first.content
+            curator.stop()
+            curator.start()
+            check_once(curator, owner, study, answered)
+
+
+def test_a_service_that_is_killed_on_a_full_disk_comes_back_when_there_is_room(
+    small_disk, make_service, tmp_path, small, open_study
+):
+    curator = small_disk(make_service("curator", tmp_path), 8).start()
+    with OwnerClient(curator.url, curator.token) as owner:
+        study = open_study(owner, owner.register("small", small.csv, public=True), answers=LAPLACE)
+        with curator.http(study.token) as http:
+            with filled(curator.data):
+                answered, refused, _ = fill_the_log(http, study)
+                curator.kill()
+            curator.start()
+            answered[refused] = ask(http, study, refused).content
+            check_once(curator, owner, study, answered)
+
+
+@pytest.mark.parametrize("answers", [LAPLACE, EXACT], ids=["charge, then answer", "both at once"])
+def test_where_no_file_may_grow_the_same_holds(answers, no_room, make_service, tmp_path, small, open_study, until):
+    """Without a mount: the limit of the process on the size of its files."""
+    curator = make_service("curator", tmp_path).start()
+    with OwnerClient(curator.url, curator.token) as owner:
+        study = open_study(owner, owner.register("small", small.csv, public=True), answers=answers)
+        with curator.http(study.token) as http, curator.http() as own:
+            with no_room(curator):
+                for _ in range(3):
+                    check_unavailable(ask(http, study, "k"), "audit_unavailable")
+                ready = until(lambda: (told := own.get("/readyz")).status_code == 503 and told)
+                check_unavailable(ready, "audit_unavailable")
+            answered = {"k": ask(http, study, "k").content}
+            until(lambda: own.get("/readyz").status_code == 200)
+            check_once(curator, owner, study, answered)
+
+
+def test_a_file_for_which_there_is_no_room_is_not_registered_and_later_is(small_disk, make_service, tmp_path):
+    curator = small_disk(make_service("curator", tmp_path), 8).start()
+    big = b"a,b\n" + b"".join(b"%.15f,%.15f\n" % (x, y) for x, y in np.random.default_rng(0).random((60_000, 2)))
+    assert 1 << 20 < len(big) < 4 << 20  # more than a form keeps in memory
+
+    def upload(http, content, key):
+        return http.post(
+            "/v1/datasets", files={"file": ("x.csv", content)}, data={"name": "x"}, headers={"Idempotency-Key": key}
+        )
+
+    with curator.http() as http:
+        for leave in (400_000, len(big) + 400_000):  # no room for the upload; none for the dataset
+            with filled(curator.data, leave):
+                check_unavailable(upload(http, big, "big"), "storage_unavailable")
+                assert http.get("/v1/datasets").json()["datasets"] == []
+                assert [path.name for path in (curator.data / "files").rglob("*") if path.is_file()] == []
+        assert upload(http, big, "big").status_code == 201
+        assert len(http.get("/v1/datasets").json()["datasets"]) == 1
+
+
+def test_a_release_for_which_there_is_no_room_stays_a_draft_and_is_charged_once(small_disk, make_service, tmp_path):
+    curator = small_disk(make_service("curator", tmp_path), 12).start()
+    rows = np.random.default_rng(0).random((60_000, 2)).round(6)
+    content = b"a,y\n" + b"".join(b"%f,%f\n" % (x, y) for x, y in rows)
+    with OwnerClient(curator.url, curator.token, timeout_s=240) as owner, curator.http() as http:
+        dataset = owner.register("d", content)
+        draft = owner.create_study(
+            wire.StudyCreate(
+                name="s",
+                dataset_id=dataset.id,
+                features=[wire.Feature(column="a", lower=0, upper=1)],
+                measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
+                release=wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5),
+            )
+        )
+
+        def release():
+            return http.post(f"/v1/studies/{draft.id}:release", headers={"Idempotency-Key": "r"})
+
+        files = sorted(path.name for path in (curator.data / "files").rglob("*") if path.is_file())
+        for leave in (250_000, 600_000):  # none for Z; none for its row order
+            with filled(curator.data, leave):
+                check_unavailable(release(), "storage_unavailable")
+                assert owner.study(draft.id).state == "draft"
+                assert sorted(path.name for path in (curator.data / "files").rglob("*") if path.is_file()) == files
+        assert release().status_code == 200
+        (line,) = owner.ledger(draft.id)
+        assert (line.kind, line.epsilon) == ("release", "1")
+        assert curator.run("audit", "verify").returncode == 0
+
+
+@pytest.mark.parametrize("key", ["r", "another"])
+def test_a_release_that_could_not_be_taken_back_is_begun_anew_without_a_restart(key, tmp_path, small, monkeypatch):
+    """The disk fills between its beginning and the record that it was given up."""
+    settings = Settings(data_dir=tmp_path / "data")
+
+    def asked(key):
+        return Asked(who, secrets.token_hex(16), "POST", "/x", key, "0" * 64)
+
+    with open_desk(settings) as desk:
+        _, who = desk.issue("owner", "o", days=1)
+        curator = Curator(desk, Vault(tmp_path / "data/files"), settings)
+        upload = Upload(name="d", public=True, columns=None, filename="d.csv")
+        made = curator.datasets.register(asked("d"), upload, io.BytesIO(small.csv))
+        spec = wire.StudyCreate(
+            name="s",
+            dataset_id=wire.DatasetView.model_validate_json(made.body).id,
+            features=small.features,
+            measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
+            release=wire.IdentityRelease(mechanism="identity"),
+        )
+        draft = wire.StudyOwnerView.model_validate_json(curator.studies.create(asked("s"), spec).body)
+
+        def full(*args):
+            raise AuditUnavailable("the disk is full")
+
+        files = sorted(path.name for path in (tmp_path / "data/files").rglob("*") if path.is_file())
+        with monkeypatch.context() as broken:
+
+            def full_from_now_on(*args):
+                broken.setattr(Database, "write", full)
+                full()
+
+            broken.setattr(Vault, "keep_release", full_from_now_on)
+            with pytest.raises(AuditUnavailable):
+                curator.releases.release(asked("r"), draft.id)
+        assert curator.studies.one(draft.id).state == "releasing"
+        assert sorted(path.name for path in (tmp_path / "data/files").rglob("*") if path.is_file()) == files
+        curator.releases.release(asked(key), draft.id)
+        assert curator.studies.one(draft.id).state == "open"
+        with desk.database.read() as db:
+            assert [line.kind for line in lines.page(db, draft.id, after=0, limit=-1)] == ["release"]
+
+
+def test_a_run_waits_while_its_modeler_s_disk_is_full_and_goes_on_by_itself(
+    small_disk, make_service, tmp_path, small, open_study, run_of, until
+):
+    curator = make_service("curator", tmp_path).start()
+    quick = {"wait_seconds_first": "0.3", "wait_seconds_max": "0.3", "retry_attempts": "2"}
+    modeler = small_disk(make_service("modeler", tmp_path, **quick), 8).start()
+    with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
+        study = open_study(owner, owner.register("small", small.csv, public=True), noise_variance=1.0)
+        run = vendor.start(run_of(curator.url, study, iterations=150, random=True)).id
+        until(lambda: vendor.run(run).trials >= 5)
+        with filled(modeler.data), modeler.http() as http:
+            until(lambda: http.get("/readyz").status_code == 503 or vendor.run(run).ended_at)
+            assert vendor.run(run).ended_at is None
+            reply = http.post(f"/v1/runs/{run}:stop", headers={"Idempotency-Key": "stop"})
+            check_unavailable(reply, "audit_unavailable")
+        ended = vendor.wait(run, timeout_s=240)
+        assert (ended.state, ended.ended_because, ended.trials) == ("completed", "budget", 151)
+        trials = vendor.export(run).trials
+    kept = "SELECT body FROM replies WHERE principal = ? AND idempotency_key LIKE 'run_%'"
+    stored = curator.rows(kept, study.grant_id)
+    told = [wire.QueryReply.model_validate_json(body) for (body,) in stored]
+    answers = {reply.id: (reply.answers[0].row, reply.answers[0].y) for reply in told}
+    assert {trial.query_id: (trial.row, trial.y) for trial in trials} == answers
+    charges = curator.rows("SELECT count(*), count(DISTINCT query_id) FROM ledger WHERE kind = 'answers'")
+    assert charges == [(151, 151)]
+    exports = []
+    for side in (curator, modeler):
+        exports.append(tmp_path / f"{side.name}.jsonl")
+        exports[-1].write_text(side.run("audit", "export").stdout)
+    compared = curator.run("audit", "reconcile", study.id, *map(str, exports))
+    assert compared.returncode == 0, compared.stdout + compared.stderr
+
+
+def test_a_run_whose_candidates_find_no_room_waits_and_goes_on(small_disk, make_service, tmp_path, run_of, until):
+    curator = make_service("curator", tmp_path).start()
+    quick = {"wait_seconds_first": "0.3", "wait_seconds_max": "0.3", "retry_attempts": "2"}
+    modeler = small_disk(make_service("modeler", tmp_path, **quick), 8).start()
+    rows = np.random.default_rng(0).random((100_000, 2)).round(6)
+    content = b"a,y\n" + b"".join(b"%f,%f\n" % (x, y) for x, y in rows)
+    with (
+        OwnerClient(curator.url, curator.token, timeout_s=240) as owner,
+        VendorClient(modeler.url, modeler.token) as vendor,
+    ):
+        dataset = owner.register("d", content, public=True)
+        draft = owner.create_study(
+            wire.StudyCreate(
+                name="s",
+                dataset_id=dataset.id,
+                features=[wire.Feature(column="a", lower=0, upper=1)],
+                measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
+                release=wire.IdentityRelease(mechanism="identity"),
+            )
+        )
+        owner.release(draft.id)
+        token = owner.grant(draft.id, wire.GrantCreate(name="m")).token
+        spec = wire.RunCreate(
+            curator_url=curator.url, study_id=draft.id, token=token, iterations=3,
+            algorithm=wire.RandomRows(name="random"),
+        )  # fmt: skip
+        with filled(modeler.data, leave=500_000):
+            run = vendor.start(spec).id
+            waiting = until(lambda: (view := vendor.run(run)).state in ("waiting", "failed") and view)
+            assert (waiting.state, waiting.problem.code) == ("waiting", "storage_unavailable")
+            assert not list((modeler.data / "candidates").iterdir())
+        assert vendor.wait(run, timeout_s=240).state == "completed"

@@ -1,0 +1,150 @@
+"""Runs of the algorithms over few arms, over both services: to their end, taken up after a kill, refused, warned."""
+
+import math
+
+import numpy as np
+import pytest
+
+from blindopt import wire
+from blindopt.client import StudyClient, VendorClient
+from modeler_service.algorithms.factory import algorithm_of
+from tests.conftest import IDENTITY
+
+ARMS = 12
+HEAVY = {"value_bound": 1.0, "noise_moment": 0.1}
+KERNEL = wire.Kernel(lengthscale=0.5, signal_variance=0.25, noise_variance=0.01, mean=0.5)
+ALGORITHMS = {
+    "laplace": [
+        wire.LdpAta(name="ldp_ata"),
+        wire.LdpTgp(name="ldp_tgp"),
+        wire.TgpTight(name="tgp_tight"),
+        wire.LdpMoma(name="ldp_moma"),
+        wire.LaplaceAdf(name="laplace_adf"),
+    ],
+    "one_bit": [
+        wire.BoundedIgp(name="bounded_igp"),
+        wire.BoundedIgp(name="bounded_igp", mode="guaranteed"),
+        wire.Thompson(name="thompson"),
+    ],
+    "none": [
+        wire.Ata(name="ata", **HEAVY),
+        wire.Tgp(name="tgp", **HEAVY),
+        wire.Moma(name="moma", **HEAVY),
+        wire.IgpUcb(name="igp_ucb"),
+    ],
+}
+NOISE = {"laplace": wire.LaplaceAnswers, "one_bit": wire.OneBitAnswers}
+
+
+@pytest.fixture(scope="module")
+def arms(owner, small):
+    """Twelve rows on a grid, registered."""
+    x = np.linspace(-3, 3, ARMS)
+    y = np.exp(-((x - 1) ** 2))
+    lines = [",".join(small.names), *(f"{a!r},{0.5 * a!r},{b!r}" for a, b in zip(x.tolist(), y.tolist(), strict=True))]
+    return owner.register("arms", ("\n".join(lines) + "\n").encode(), public=True)
+
+
+@pytest.fixture(scope="module")
+def study_of(owner, arms, open_study):
+    def make(family, unit="answer", **more):
+        said = wire.NoAnswerNoise(mechanism="none")
+        if family != "none":
+            said = NOISE[family](mechanism=family, epsilon="2", value_bound=0.5, noise_bound=0.2, centre=0.5)
+        return open_study(
+            owner, arms, IDENTITY, kernel=KERNEL, noise_variance=0.01, answers=said, privacy_unit=unit, **more
+        )
+
+    return make
+
+
+def spec_of(run_of, curator, opened, algorithm, **chosen):
+    return run_of(curator.url, opened, **chosen).model_copy(update={"algorithm": algorithm})
+
+
+@pytest.mark.parametrize("family", ALGORITHMS)
+def test_every_algorithm_runs_to_its_end_and_may_ask_a_row_again(family, study_of, vendor, curator, owner, run_of):
+    opened = study_of(family)
+    started = [
+        vendor.start(spec_of(run_of, curator, opened, algorithm, iterations=17, initial_rows=1, seed=3))
+        for algorithm in ALGORITHMS[family]
+    ]
+    for run, algorithm in zip(started, ALGORITHMS[family], strict=True):
+        ended = vendor.wait(run.id, timeout_s=240)
+        assert (ended.state, ended.ended_because, ended.trials) == ("completed", "budget", 18), ended.problem
+        trials = vendor.export(run.id).trials
+        assert ended.algorithm == algorithm
+        assert len({trial.row for trial in trials}) < 18  # 18 plays of 12 arms
+        assert all(math.isfinite(t.mean) and t.sd > 0 and math.isfinite(t.acquisition) for t in trials[1:])
+        assert {trial.passport.privacy.family for trial in trials} == {family}
+        few = ["below 100" in warning for warning in ended.warnings]
+        assert any(few) == (family != "none")
+    assert curator.told("audit", "verify").returncode == 0
+    if family != "none":  # each play is a query of its own, charged
+        spent = owner.balance(opened.id).total_epsilon
+        assert float(spent) == 2 * 18 * len(started)
+
+
+def test_runs_that_are_killed_choose_from_their_answers_as_runs_that_were_not(
+    study_of, curator, make_service, run_of, until, tmp_path
+):
+    """The choices, also after the kill, are those that the same answers lead to without one, to the last bit."""
+    cases = {"laplace": [wire.LdpMoma(name="ldp_moma"), wire.LdpAta(name="ldp_ata")]}
+    cases["one_bit"] = [wire.Thompson(name="thompson")]
+    opened = {family: study_of(family) for family in cases}
+    modeler = make_service("modeler", tmp_path).start()
+    chosen = {"iterations": 150, "initial_rows": 1, "seed": 3}
+    with VendorClient(modeler.url, modeler.token) as vendor:
+        runs = [
+            (vendor.start(spec_of(run_of, curator, opened[family], algorithm, **chosen)).id, family, algorithm)
+            for family, algorithms in cases.items()
+            for algorithm in algorithms
+        ]
+        until(lambda: all(vendor.run(identity).trials >= 13 for identity, _, _ in runs))
+        modeler.kill()
+    assert modeler.rows("SELECT count(*) FROM trials WHERE y IS NOT NULL")[0][0] < 3 * 151
+    modeler.start()
+    for identity, family, algorithm in runs:
+        study = opened[family]
+        with VendorClient(modeler.url, modeler.token) as vendor:
+            assert vendor.wait(identity, timeout_s=240).state == "completed"
+            trials = vendor.export(identity).trials
+        with StudyClient(curator.url, study.token, study.id) as client:
+            view, path = client.study(), tmp_path / f"{identity}.npy"
+            client.download(path, view.release_sha256, max_bytes=1 << 20)
+        z = np.load(path, allow_pickle=False)
+        again = algorithm_of(algorithm, z, KERNEL, sign=1, seed=3, capacity=151, answers=view.answers, initial=1)
+        for trial in trials:
+            if trial.number > 1:
+                choice = again.choose(trial.number - 1)
+                assert (choice.row, choice.mean, choice.acquisition) == (trial.row, trial.mean, trial.acquisition)
+            again.observe(trial.row, trial.y, trial.passport)
+    modeler.stop()
+
+
+def test_answers_that_do_not_fit_fail_the_run_before_it_asks(study_of, vendor, curator, run_of):
+    opened = study_of("one_bit")
+    run = vendor.start(spec_of(run_of, curator, opened, wire.LaplaceAdf(name="laplace_adf"), iterations=5))
+    ended = vendor.wait(run.id, timeout_s=240)
+    assert (ended.state, ended.problem.code, ended.trials) == ("failed", "invalid", 0)
+    assert "laplace" in ended.problem.detail
+
+
+def test_a_cap_on_a_row_ends_a_run_that_asks_it_again_as_refused(study_of, vendor, curator, run_of):
+    """Rows are people: the third answer about one is over the cap. The run told so at its start."""
+    opened = study_of("laplace", unit="row", budget=wire.Budget(epsilon_per_row="4"))
+    run = vendor.start(spec_of(run_of, curator, opened, wire.LaplaceAdf(name="laplace_adf"), iterations=100))
+    ended = vendor.wait(run.id, timeout_s=240)
+    assert (ended.state, ended.ended_because, ended.problem.code) == (
+        "completed",
+        "refused",
+        "privacy_budget_exhausted",
+    )
+    assert 2 <= ended.trials <= 2 * ARMS
+    assert any("rows are people" in warning for warning in ended.warnings)
+
+
+def test_a_run_that_has_not_begun_has_no_warnings(vendor, study_of, run_of):
+    opened = study_of("none")
+    run = vendor.wait(vendor.start(run_of("http://127.0.0.1:9", opened)).id, timeout_s=240)
+    assert run.warnings == []

@@ -1,0 +1,111 @@
+"""Runs that fit hyper-parameters, over both services: what is told of the fits, and that they survive a kill."""
+
+import numpy as np
+import pytest
+
+from blindopt import wire
+from blindopt.client import StudyClient, VendorClient
+from modeler_service.algorithms.gp.gp_ucb import GpUcb
+from tests.conftest import GAUSSIAN
+
+FIT = wire.Fit(every=4, starts=3)
+
+
+def again(z, study, run, trials):
+    """Every choice and every fit, derived from the answers and the settings that the run tells."""
+    sign = 1 if study.direction == "maximize" else -1
+    capacity = run.iterations + run.initial_rows
+    algorithm = GpUcb(
+        z,
+        run.kernel or study.kernel,
+        run.algorithm.delta_ucb,
+        sign=sign,
+        seed=run.seed,
+        capacity=capacity,
+        noise=study.noise,
+        fit=run.fit,
+        initial=run.initial_rows,
+    )
+    made, last = [], None
+    for trial in trials:
+        if trial.phase == "algorithm":
+            choice = algorithm.choose(trial.number - run.initial_rows)
+            told, last = (algorithm.fitted if algorithm.fitted != last else None), algorithm.fitted
+            made.append((choice.row, choice.acquisition, told))
+        algorithm.observe(trial.row, sign * trial.y, trial.passport)
+    return made
+
+
+@pytest.fixture
+def candidates(curator, tmp_path):
+    def fetch(opened):
+        with StudyClient(curator.url, opened.token, opened.id) as client:
+            study = client.study()
+            client.download(tmp_path / "z.npy", study.release_sha256, max_bytes=10**8)
+        return study, np.load(tmp_path / "z.npy")
+
+    return fetch
+
+
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_a_run_without_a_kernel_fits_one_and_tells_each_fit(
+    direction, curator, owner, dataset, open_study, vendor, run_of, candidates
+):
+    opened = open_study(owner, dataset, GAUSSIAN, kernel=None, direction=direction, noise_variance=1e-3)
+    spec = run_of(curator.url, opened, iterations=13, initial_rows=5, fit=FIT)
+    run = vendor.wait(vendor.start(spec).id, timeout_s=240)
+    assert (run.state, run.trials, run.fit) == ("completed", 18, FIT)
+    export = vendor.export(run.id)
+    fits = {trial.number: trial.fitted for trial in export.trials if trial.fitted}
+    assert [(number, told.answers) for number, told in fits.items()] == [(6, 5), (10, 9), (14, 13), (18, 17)]
+    assert run.fitted == export.run.fitted == fits[18]
+    assert run.fitted.problem is None
+    assert run.warnings == []
+    study, z = candidates(opened)
+    made = [(trial.row, trial.acquisition, trial.fitted) for trial in export.trials[5:]]
+    assert again(z, study, run, export.trials) == made
+    other = run.model_copy(update={"fit": FIT.model_copy(update={"every": 5})})
+    assert again(z, study, other, export.trials) != made
+
+
+def test_a_fitted_run_that_was_killed_goes_on_as_if_it_had_not(
+    curator, owner, dataset, open_study, run_of, candidates, make_service, tmp_path, until
+):
+    opened = open_study(owner, dataset, GAUSSIAN)
+    service = make_service("modeler", tmp_path / "own").start()
+    with VendorClient(service.url, service.token) as client:
+        run = client.start(run_of(curator.url, opened, iterations=40, initial_rows=4, fit=FIT))
+        until(lambda: client.run(run.id).trials >= 11)
+    service.kill()
+    service.start()
+    with VendorClient(service.url, service.token) as client:
+        run = client.wait(run.id, timeout_s=240)
+        trials = client.export(run.id).trials
+    service.stop()
+    assert (run.state, len(trials)) == ("completed", 44)
+    study, z = candidates(opened)
+    assert again(z, study, run, trials) == [(trial.row, trial.acquisition, trial.fitted) for trial in trials[4:]]
+    assert run.fitted.answers == 40
+
+
+def test_a_fit_that_fails_is_told_by_the_run(curator, owner, small, open_study, vendor, run_of):
+    """All answers are equal: nothing can be fitted, and the kernel's values stay."""
+    lines = small.csv.decode().splitlines()
+    flat = "\n".join([lines[0], *(line.rsplit(",", 1)[0] + ",1.5" for line in lines[1:])]) + "\n"
+    opened = open_study(owner, owner.register("flat", flat.encode(), public=True))
+    run = vendor.wait(
+        vendor.start(run_of(curator.url, opened, iterations=6, initial_rows=3, fit=FIT)).id, timeout_s=240
+    )
+    assert run.state == "completed"
+    assert run.fitted.problem is not None
+    assert "all equal" in run.fitted.problem
+    assert run.fitted.lengthscale == small.kernel.lengthscale
+    assert run.warnings == [run.fitted.problem]
+
+
+def test_a_fit_for_another_algorithm_is_refused(curator, opened, modeler, run_of):
+    body = run_of(curator.url, opened, random=True).model_dump(mode="json", exclude_none=True)
+    with modeler.http(**{"Idempotency-Key": "fit-refused"}) as http:
+        reply = http.post("/v1/runs", json=body | {"token": opened.token, "fit": {}})
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid")
+    assert "leave out fit" in reply.text
