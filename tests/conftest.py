@@ -40,6 +40,7 @@ LONGEST = (
     "test_openapi.py",
     "test_crash_matrix.py",
     "test_people.py",
+    "test_human_measured.py",
     "test_api_tunings.py",
     "test_tampering.py",
     "test_black_box.py",

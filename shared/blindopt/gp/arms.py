@@ -49,7 +49,7 @@ class ArmsPosterior:
         variance = max(float(column[arm]), 0.0)
         pivot = self.lam + variance
         self.mean += column * ((reward - float(self.mean[arm])) / pivot)
-        column /= pivot**0.5  # so that the two factors are equal, and C stays symmetric to the last bit
+        column /= pivot**0.5  # two equal factors: C stays symmetric, to within the rounding of one update
         add_outer(self.covariance, column, column, -1.0)
         self.gain += 0.5 * log1p(variance / self.lam)
         self.counts[arm] += 1

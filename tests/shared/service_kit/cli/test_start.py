@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 HEAVY = {"fastapi", "starlette", "uvicorn", "httpx", "scipy", "opendp", "dp_accounting", "pyarrow"}
 SERVICES = ("curator", "modeler")
 SCRIPT = """

@@ -13,7 +13,7 @@ from typing import Any
 from blindopt import wire
 
 KEY = b"a secret of thirty-two characters"
-DOCUMENT = Path(__file__).parents[3] / "docs" / "operations.md"
+DOCUMENT = Path(__file__).parents[4] / "docs" / "operations.md"
 
 
 def documented() -> Callable[..., bool]:

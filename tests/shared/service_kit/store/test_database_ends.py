@@ -22,7 +22,7 @@ from service_kit.context.keys import Seal, signer
 from service_kit.notices.delivery import Courier
 from service_kit.store.database import Database, StoreFault
 from service_kit.store.prepared_statement import Prepared, raw
-from tests.shared.service_kit.store.test_store import METADATA, NOW, TABLES, curator_base, logs
+from tests.shared.service_kit.store.test_store import METADATA, NOW, TABLES, curator_base, audit_log
 
 WAIT = 20.0
 BUILT = {"curator": (curator_app.build, CuratorSettings), "modeler": (modeler_app.build, ModelerSettings)}
@@ -62,12 +62,12 @@ def no_descriptors():
 
 
 def _record(db):
-    logs.append(db, "test", actor="a", now=NOW)
+    audit_log.append(db, "test", actor="a", now=NOW)
 
 
 def _recorded(database):
     with database.read() as db:
-        return logs.head(db).size
+        return audit_log.head(db).size
 
 
 def test_a_commit_without_a_free_descriptor_is_a_commit(desk):
@@ -183,7 +183,7 @@ def test_the_same_holds_for_a_look(database):
     missing = Prepared(select(Table("nothing", MetaData(), Column("a", Integer))))
     with pytest.raises(StorageUnavailable, match="cannot be read"):
         database.look(missing)
-    assert database.look(logs.LAST) is None
+    assert database.look(audit_log.LAST) is None
 
 
 # --- the end ----------------------------------------------------------------------------------------

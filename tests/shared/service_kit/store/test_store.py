@@ -446,14 +446,14 @@ def test_processes_that_open_a_new_database_at_once_share_one_log(tmp_path):
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from service_kit.store import logs, notes, replies, tokens  # each adds its tables
+from service_kit.store import audit_log, checkpoints, stored_replies, tokens  # each adds its tables
 from service_kit.store.base import APPEND_ONLY, METADATA
 from service_kit.store.database import Database
 print("ready", flush=True)
 sys.stdin.readline()
 database = Database(Path(sys.argv[1]), (METADATA,), append_only=APPEND_ONLY)
 for n in range(25):
-    database.write(lambda db: logs.append(db, "test", actor=sys.argv[2], now=datetime.now(UTC), details={"n": n}))
+    database.write(lambda db: audit_log.append(db, "test", actor=sys.argv[2], now=datetime.now(UTC), details={"n": n}))
 """
     path = tmp_path / "made" / "x.sqlite"
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -500,12 +500,12 @@ def test_writes_that_returned_are_there_after_kill_9(tmp_path):
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from service_kit.store import logs, notes, replies, tokens  # each adds its tables
+from service_kit.store import audit_log, checkpoints, stored_replies, tokens  # each adds its tables
 from service_kit.store.base import APPEND_ONLY, METADATA
 from service_kit.store.database import Database
 database = Database(Path(sys.argv[1]), (METADATA,), append_only=APPEND_ONLY)
 while True:
-    entry = database.write(lambda db: logs.append(db, "test", actor="a", now=datetime.now(UTC)))
+    entry = database.write(lambda db: audit_log.append(db, "test", actor="a", now=datetime.now(UTC)))
     sys.stdout.write(f"{entry.seq} {entry.leaf.hex()}\\n")
     sys.stdout.flush()
 """
