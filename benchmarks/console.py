@@ -80,7 +80,7 @@ class _House:
 
     def ask(self, study: str, grant: wire.GrantReply, count: int, *, later: bool) -> None:
         """Queries of one row each, many in one transaction."""
-        who, exchange = Principal(grant.id, grant.kid, "modeler", "bench", study), self.curator.exchange
+        who, exchange = Principal(grant.id, grant.kid, "modeler", "bench", study), self.curator.queries
         queries = [wire.QueryRequest(rows=[wire.RowPlays(row=row)]) for row in range(1_000)]
         released = exchange._check(_asked(who, "first"), study, queries[0])
 

@@ -39,7 +39,7 @@ def built(folder: Path) -> tuple[float, float]:
     curator = Curator(context := open_context(settings := Settings(data_dir=folder)), Vault(folder / "files"), settings)
     study, asking = study_of(curator)
     query = wire.QueryRequest(rows=[wire.RowPlays(row=7)])
-    released = curator.exchange._check(asking(0), study, query)
+    released = curator.queries._check(asking(0), study, query)
     started = time.perf_counter()
     left, number = RECORDS - context.audit_trail.head().size, 0
     while left > 0:
@@ -47,8 +47,8 @@ def built(folder: Path) -> tuple[float, float]:
 
         def work(db: Connection, asked: list[RequestContext] = batch) -> None:
             for one in asked:
-                answers = curator.exchange._measured(released, query)
-                curator.exchange._answer_at_once(db, one, study, released, query, answers)
+                answers = curator.queries._measured(released, query)
+                curator.queries._answer_at_once(db, one, study, released, query, answers)
 
         context.database.write(work)
         number += len(batch)

@@ -100,7 +100,7 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
 
     def leave() -> None:
         app.state.leaving = True
-        curator.bells.close()
+        curator.wakeups.close()
 
     app.state.leave = leave
     return app

@@ -31,9 +31,9 @@ def _build(settings: ServiceSettings) -> "FastAPI":
 
 
 def _restored(db: Connection, context: ServiceContext) -> None:
-    from curator_service.use_cases.integrity.restore import restored
+    from curator_service.use_cases.integrity.restore import close_after_restore
 
-    restored(db, context)
+    close_after_restore(db, context)
 
 
 _FORGOTTEN = (

@@ -85,4 +85,4 @@ def countersign(
     request: Request, countersigning: wire.Countersigning, caller: RequestContextDep, curator: CuratorDep
 ) -> Response:
     """A modeler's word that the shared log of its grant has only grown up to a checkpoint."""
-    return answer(request, curator.witnesses.countersign(caller, countersigning))
+    return answer(request, curator.countersignatures.countersign(caller, countersigning))

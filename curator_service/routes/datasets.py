@@ -94,7 +94,7 @@ def listed(curator: CuratorDep, page_size: PageSize = 50, page_token: PageToken 
 @router.get("/{dataset_id}", response_model=wire.DatasetView, responses=documented(), operation_id="get_dataset")
 def one(dataset_id: DatasetId, curator: CuratorDep) -> wire.DatasetView:
     """One dataset with its columns."""
-    return curator.datasets.one(dataset_id)
+    return curator.datasets.view(dataset_id)
 
 
 @router.post(

@@ -50,7 +50,7 @@ def listed(
 @router.get("/{forecast_id}", response_model=wire.ForecastView, responses=documented(), operation_id="get_forecast")
 def one(study_id: StudyId, forecast_id: ForecastId, curator: CuratorDep) -> wire.ForecastView:
     """One forecast: how far it is, and what it found once it has ended."""
-    return curator.forecasts.one(study_id, forecast_id)
+    return curator.forecasts.view(study_id, forecast_id)
 
 
 @router.post(

@@ -70,7 +70,7 @@ def listed(
 )
 def one(measurement_id: MeasurementId, curator: CuratorDep) -> wire.InboxItem:
     """One measurement, with what was told of it last."""
-    return curator.inbox.one(measurement_id)
+    return curator.inbox.view(measurement_id)
 
 
 @router.post(
@@ -83,7 +83,7 @@ def try_one_again(
     request: Request, measurement_id: MeasurementId, who: RequestContextDep, curator: CuratorDep
 ) -> Response:
     """Ask the owner's system for it now, whenever its next attempt was to be, and also where it was given up."""
-    return answer(request, curator.measurers.try_again(who, measurement_id))
+    return answer(request, curator.webhook_measurer.try_again(who, measurement_id))
 
 
 @router.get(
@@ -94,7 +94,7 @@ def try_one_again(
 )
 def system(curator: CuratorDep) -> wire.MeasuringSystem:
     """How the owner's system that measures does, and how much is to be asked of it."""
-    return curator.measurers.system()
+    return curator.webhook_measurer.system()
 
 
 @router.post(
@@ -105,7 +105,7 @@ def system(curator: CuratorDep) -> wire.MeasuringSystem:
 )
 def try_all_again(request: Request, who: RequestContextDep, curator: CuratorDep) -> Response:
     """Ask it now for what waits for its next attempt and for what was given up: for 10,000 of them at a time."""
-    return answer(request, curator.measurers.try_again(who, None))
+    return answer(request, curator.webhook_measurer.try_again(who, None))
 
 
 @router.get(

@@ -41,9 +41,9 @@ _RANGE = re.compile(r"bytes=(?:(\d{1,18})-(\d{0,18})|-(\d{1,18}))")
 def study(request: Request, study_id: StudyId, curator: CuratorDep) -> wire.StudyView | wire.StudyOwnerView:
     """The study: to a modeler what it may know, to the owner all of it."""
     if request.state.principal.role == "owner":
-        view = curator.studies.one(study_id)
+        view = curator.studies.view(study_id)
         return view.model_copy(update={"progress": curator.releases.progress(study_id)})
-    return curator.exchange.study(request.state.principal, study_id)
+    return curator.queries.study(request.state.principal, study_id)
 
 
 @router.get(
@@ -67,7 +67,7 @@ def candidates(
     if_none_match: Annotated[str | None, Header(description="ETags that the client has: 304 if it is one.")] = None,
 ) -> Response:
     """Z as a float64 npy file in a secret row order. ETag is its SHA-256; one Range at a time."""
-    path, digest = curator.exchange.candidates(study_id)
+    path, digest = curator.queries.candidates(study_id)
     headers = {"ETag": f'"sha256-{digest}"', "Cache-Control": "private, no-cache", "Accept-Ranges": "bytes"}
     if _matches(if_none_match or "", headers["ETag"]):
         return Response(status_code=304, headers=headers)
@@ -121,7 +121,7 @@ async def _ask(request: Request) -> Response:
     told = await request_context(request, request.headers.get("idempotency-key"))
     curator: Curator = request.app.state.curator
     pace = getattr(request.state, "pace", None)
-    return answer(request, await curator.exchange.ask(told, study_id, query, pace))
+    return answer(request, await curator.queries.ask(told, study_id, query, pace))
 
 
 def period_of(curator: Curator, method: str, path: str, principal: Principal) -> float | None:
@@ -129,7 +129,7 @@ def period_of(curator: Curator, method: str, path: str, principal: Principal) ->
     match = _QUERIES.fullmatch(path)
     if method != "POST" or match is None or principal.study_id not in (None, match[1]):
         return None
-    return curator.exchange.period_s(match[1])
+    return curator.queries.period_s(match[1])
 
 
 HOT = Route("/v1/studies/{study_id}/queries", _ask, methods=["POST"])
@@ -157,7 +157,7 @@ async def query(
 ) -> Response:
     """The latest answer of a query: the same bytes for a version, whenever it is asked."""
     who = request.state.principal
-    found = await curator.exchange.query(who, study_id, query_id, wait_s=wait, version=version)
+    found = await curator.queries.query(who, study_id, query_id, wait_s=wait, version=version)
     return Response(found.body, found.status, media_type="application/json")
 
 
@@ -175,6 +175,6 @@ def revisions(
 
     `page_token` is the seq of the last one that you know.
     """
-    found = curator.exchange.revisions(request.state.principal, int(page_token or 0), page_size + 1)
+    found = curator.queries.revisions(request.state.principal, int(page_token or 0), page_size + 1)
     shown, token = page_of(found, page_size, lambda revision: revision.seq)
     return wire.RevisionPage(revisions=shown, next_page_token=token)

@@ -66,7 +66,7 @@ def listed(curator: CuratorDep, page_size: PageSize = 50, page_token: PageToken 
 )
 def one(tuning_id: TuningId, curator: CuratorDep) -> wire.TuningView:
     """One tuning: how far it is, and what it released once it is completed."""
-    return curator.tunings.one(tuning_id)
+    return curator.tunings.view(tuning_id)
 
 
 @router.post(

@@ -30,8 +30,8 @@ class WatchedStudies(ReleasedStudies):
         super().__init__(vault)
         self._before_measuring = before_measuring
 
-    def known(self, identity: str) -> Any:
-        released = super().known(identity)
+    def cached(self, identity: str) -> Any:
+        released = super().cached(identity)
         return None if released is None else _Watched(released, self._before_measuring)
 
     def of(self, db: Any, identity: str) -> Any:

@@ -7,39 +7,39 @@ from starlette.concurrency import run_in_threadpool
 
 from blindopt import wire
 from curator_service.use_cases.inbox.inbox import Inbox
-from curator_service.use_cases.queries.wakeups import INBOX, Bells
+from curator_service.use_cases.queries.wakeups import INBOX, Wakeups
 from service_kit.web.stream_limit import Place, Places
 
 BEAT_SECONDS = 15.0
 
 
 class Streams:
-    """As many streams at once as the service bears. Between news they hold neither a thread nor a connection."""
+    """Event streams of the inbox, a limited number at once. Idle ones hold neither a thread nor a connection."""
 
-    def __init__(self, inbox: Inbox, bells: Bells) -> None:
+    def __init__(self, inbox: Inbox, wakeups: Wakeups) -> None:
         self._inbox = inbox
-        self._bells = bells
+        self._wakeups = wakeups
         self._places = Places()
 
     def follow(self, who: str, seconds: float) -> AsyncIterator[str]:
-        """Tell news to a principal for so long. Raises RateLimited."""
-        return self._told(self._places.take(who), time.monotonic() + seconds)
+        """Stream news to a principal for ``seconds``. Raises RateLimited."""
+        return self._stream(self._places.take(who), time.monotonic() + seconds)
 
-    async def _told(self, place: Place, end: float) -> AsyncIterator[str]:
+    async def _stream(self, slot: Place, end: float) -> AsyncIterator[str]:
         try:
             yield "retry: 1000\n\n"
             last: wire.InboxNews | None = None
-            with self._bells.listening(INBOX) as event:
+            with self._wakeups.listening(INBOX) as event:
                 while True:
                     event.clear()
                     news = await run_in_threadpool(self._inbox.news)
                     if news != last:
                         last = news
                         yield f"event: inbox\ndata: {news.model_dump_json()}\n\n"
-                    left = end - time.monotonic()
-                    if left <= 0 or self._bells.closing:
+                    remaining = end - time.monotonic()
+                    if remaining <= 0 or self._wakeups.closing:
                         return
-                    if not await self._bells.wait(event, min(left, BEAT_SECONDS)):
+                    if not await self._wakeups.wait(event, min(remaining, BEAT_SECONDS)):
                         yield ": beat\n\n"
         finally:
-            place.give_back()
+            slot.give_back()

@@ -33,8 +33,8 @@ from curator_service.settings import Settings
 from curator_service.store import ledger as lines
 from curator_service.use_cases.curator import Curator
 from curator_service.use_cases.integrity import log_checks
-from curator_service.use_cases.queries.queries import Exchanges
-from curator_service.use_cases.queries.wakeups import Bells
+from curator_service.use_cases.queries.queries import Queries
+from curator_service.use_cases.queries.wakeups import Wakeups
 from curator_service.use_cases.studies.datasets import Upload
 from curator_service.vault import Vault
 from service_kit.context.request import RequestContext
@@ -363,7 +363,7 @@ class Told:
 class Studied(RuleBasedStateMachine):
     """One study of a real curator without HTTP. Its model: one charge for each key that was let through."""
 
-    exchanges = Exchanges
+    exchanges = Queries
 
     def __init__(self):
         super().__init__()
@@ -386,7 +386,7 @@ class Studied(RuleBasedStateMachine):
         self.curator = Curator(self.context, Vault(self.folder / "files"), Settings(data_dir=self.folder))
         vault = Vault(self.folder / "files")
         studies = WatchedStudies(vault, lambda: self.before_measuring and self.before_measuring())
-        self.exchange = self.exchanges(self.context, vault, self.curator.limits, studies, Bells())
+        self.exchange = self.exchanges(self.context, vault, self.curator.limits, studies, Wakeups())
 
     def _asked(self, who, body="", key=None, path="/x"):
         request_id = secrets.token_hex(16)
@@ -577,7 +577,7 @@ def test_a_study_that_closes_during_the_draw_gives_no_answer(studied):
 # --- controls: ledgers with one fault each, which the same machine must find -----------------------------------
 
 
-class ChecksOutside(Exchanges):
+class ChecksOutside(Queries):
     """Looks at the balance in one transaction and charges in another."""
 
     async def ask(self, asked, identity, request):
@@ -607,7 +607,7 @@ class ChecksOutside(Exchanges):
             return super()._begin(*args)
 
 
-class DrawsFirst(Exchanges):
+class DrawsFirst(Queries):
     """Measures before it charges: who is interrupted in between has seen y for nothing."""
 
     async def ask(self, asked, identity, request):
@@ -618,7 +618,7 @@ class DrawsFirst(Exchanges):
         )
 
 
-class ChargesAgain(Exchanges):
+class ChargesAgain(Queries):
     """Takes a retry after a crash for a new query."""
 
     def _begin(self, db, asked, identity, released, request):
@@ -631,19 +631,19 @@ class ChargesAgain(Exchanges):
         return super()._begin(db, asked, identity, released, request)
 
 
-class DrawsAnew(Exchanges):
+class DrawsAnew(Queries):
     """Answers a retry with fresh noise."""
 
     async def ask(self, asked, identity, request):
         reply = await super().ask(asked, identity, request)
         if reply.replayed:
-            answers = self._measured(self._studies.known(identity), request)
+            answers = self._measured(self._studies.cached(identity), request)
             fresh = wire.QueryReply.model_validate_json(reply.body).model_copy(update={"answers": answers})
             return type(reply)(reply.status, fresh.model_dump_json().encode(), replayed=True)
         return reply
 
 
-class ForgetsBody(Exchanges):
+class ForgetsBody(Queries):
     """Answers whatever query comes under a key that was charged and not answered."""
 
     def _begin(self, db, asked, *rest):
@@ -653,14 +653,14 @@ class ForgetsBody(Exchanges):
         return super()._begin(db, asked, *rest)
 
 
-class ForgetsRefusals(Exchanges):
+class ForgetsRefusals(Queries):
     """Refuses, and tells nobody."""
 
     def _refuse(self, *args):
         pass
 
 
-class StaysOpen(Exchanges):
+class StaysOpen(Queries):
     """Does not look at the token again when it charges."""
 
     def _begin(self, db, asked, *rest):

@@ -318,7 +318,7 @@ def test_a_release_that_is_being_drawn_when_its_mechanism_is_withdrawn_does_not_
     draft = here.draft()
     with pytest.raises(MechanismWithdrawn):
         here.curator.releases.release(here.asked("release"), draft)
-    after = here.curator.studies.one(draft)
+    after = here.curator.studies.view(draft)
     assert (after.state, after.release_id) == ("draft", None)
     assert list((tmp_path / "files").glob("rel_*")) == []
     # It was charged before the draw, and stays so: a crash or a withdrawal may waste budget, never overspend.

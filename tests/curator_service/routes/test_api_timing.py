@@ -17,7 +17,7 @@ from blindopt import wire
 from curator_service import app as curator_app
 from curator_service.measurement.column import measure
 from curator_service.settings import Settings
-from curator_service.use_cases.queries.queries import Exchanges
+from curator_service.use_cases.queries.queries import Queries
 from service_kit.web.reply_pacing import Pace
 from tests.scale import scaled
 
@@ -185,7 +185,7 @@ class Local:
 @pytest.fixture
 def leaking(monkeypatch):
     """Makes the time of a draw tell of its noise, hundreds of times as loudly as OpenDP's: 3 ms a unit, up to 25."""
-    good = Exchanges._measured
+    good = Queries._measured
 
     def leak(share=1.0):
         def slow(self, *args):
@@ -193,7 +193,7 @@ def leaking(monkeypatch):
             time.sleep(min(25.0, 3 * abs(answers[0].y)) / 1000 * share)
             return answers
 
-        monkeypatch.setattr(Exchanges, "_measured", slow)
+        monkeypatch.setattr(Queries, "_measured", slow)
 
     return leak
 
@@ -253,7 +253,7 @@ def test_without_a_deadline_the_same_queries_tell_it(tmp_path, small, leaking):
 
 def test_who_repeats_a_request_meanwhile_learns_nothing_of_the_draw(tmp_path, small, monkeypatch):
     """A draw of 1 ms and one of 12: a retry that comes after either is told that the first is still running."""
-    good, seen = Exchanges._measured, []
+    good, seen = Queries._measured, []
     for pause in (0.001, 0.012):
         drawn = threading.Event()
 
@@ -263,7 +263,7 @@ def test_who_repeats_a_request_meanwhile_learns_nothing_of_the_draw(tmp_path, sm
             drawn.set()
             return answers
 
-        monkeypatch.setattr(Exchanges, "_measured", slow)
+        monkeypatch.setattr(Queries, "_measured", slow)
 
         async def talk(ask, drawn=drawn):
             first = asyncio.create_task(ask("k", {"rows": [{"row": 0}]}))

@@ -12,7 +12,7 @@ from scipy import stats
 from blindopt import wire
 from blindopt.errors import LogBroken
 from curator_service.use_cases.integrity import log_checks
-from curator_service.use_cases.integrity.restore import restored
+from curator_service.use_cases.integrity.restore import close_after_restore
 from curator_service.use_cases.queries import answer_versions
 from service_kit.store import audit_log
 from service_kit.store.database import Database
@@ -90,7 +90,7 @@ def test_a_correction_keeps_what_did_not_change_bit_for_bit(house, small, study_
 
 def test_a_curator_that_draws_all_anew_or_charges_nothing_is_found(house, small, study_of, monkeypatch):
     study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
-    changed = answer_versions.Versions._changed
+    changed = answer_versions.AnswerVersions._changed
 
     def all_anew(self, db, query_id, spec, earlier, basis):
         fresh, again = changed(self, db, query_id, spec, earlier, basis)
@@ -98,7 +98,7 @@ def test_a_curator_that_draws_all_anew_or_charges_nothing_is_found(house, small,
         return (whole, again) if earlier else (fresh, again)
 
     with monkeypatch.context() as broken:
-        broken.setattr(answer_versions.Versions, "_changed", all_anew)
+        broken.setattr(answer_versions.AnswerVersions, "_changed", all_anew)
         _, *found = _corrected(house, study)
     with pytest.raises(AssertionError):
         _check_correction(*found)
@@ -108,7 +108,7 @@ def test_a_curator_that_draws_all_anew_or_charges_nothing_is_found(house, small,
 
 def test_a_correction_that_is_not_charged_is_found(house, small, study_of, monkeypatch):
     study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
-    monkeypatch.setattr(answer_versions.Versions, "_charge", lambda *rest, **named: None)
+    monkeypatch.setattr(answer_versions.AnswerVersions, "_charge", lambda *rest, **named: None)
     _corrected(house, study)
     with pytest.raises(LogBroken, match="1 answers anew"):
         house.check()
@@ -185,14 +185,14 @@ def test_an_answer_in_the_place_of_a_void_one_is_drawn_anew_and_charged_whatever
 def test_a_curator_that_takes_a_void_answer_for_never_released_is_found(house, small, study_of, monkeypatch):
     """Else whoever takes back and answers again sees fresh noise for nothing, as often as they like."""
     study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
-    changed = answer_versions.Versions._changed
+    changed = answer_versions.AnswerVersions._changed
 
     def forgetful(self, db, query_id, spec, earlier, basis):
         fresh, again = changed(self, db, query_id, spec, earlier, basis)
         last = {answer_versions._unit(unit) for unit in json.loads(earlier[-1].fresh)} if earlier else set()
         return fresh, [unit for unit in again if unit in last]
 
-    monkeypatch.setattr(answer_versions.Versions, "_changed", forgetful)
+    monkeypatch.setattr(answer_versions.AnswerVersions, "_changed", forgetful)
     query = house.ask(study, [3])
     items = house.items(query)
     house.tell("answer", query, items, 1.0)
@@ -295,13 +295,13 @@ def test_after_a_restore_nothing_is_drawn_that_may_have_been_drawn_before(house,
     pending, answered = house.ask(study, [3], key="a"), house.ask(study, [4], key="b")
     items = {query: house.items(query) for query in (pending, answered)}
     house.tell("answer", answered, items[answered], 1.0)
-    house.context.database.write(lambda db: restored(db, house.context))
+    house.context.database.write(lambda db: close_after_restore(db, house.context))
     assert house.tell("answer", pending, items[pending], 1.0).status_code == 409
     assert house.tell("correct", answered, items[answered], 2.0).status_code == 409
     reply = house.send("modeler", "GET", f"/v1/studies/{study}/queries/{pending}")
     assert (reply.status_code, reply.json()["code"]) == (403, "study_not_open")
     assert house.reply(study, answered).version == 1
-    house.curator.overdue.look()
+    house.curator.deadlines.look()
     house.check()
 
 

@@ -42,13 +42,13 @@ def test_a_query_with_a_fault_keeps_no_other_one_s_date_from_passing(house, smal
         broken.setattr(inbox, "overdue", bad_for(bad, inbox.overdue))
         broken.setattr(made, "_next", bad_for(owed[0], made._next))
         for _ in range(2):
-            assert house.curator.overdue.look() == deadlines.AGAIN_SECONDS
+            assert house.curator.deadlines.look() == deadlines.AGAIN_SECONDS
     assert [house.items(query)[0]["state"] for query in (bad, good)] == ["open", "overdue"]
     assert house.send("modeler", "GET", f"/v1/studies/{study}/queries/{owed[0]}").status_code == 202
     assert house.reply(study, owed[1]).version == 1
     told = [record.fields for record in caplog.records if record.name == "blindopt.overdue"]
     assert told == [{"query": query, "kind": "ZeroDivisionError"} for query in (owed[0], bad)] * 2
-    house.curator.overdue.look()
+    house.curator.deadlines.look()
     assert house.items(bad)[0]["state"] == "overdue"
     assert house.reply(study, owed[0]).version == 1
     house.check()
@@ -61,5 +61,5 @@ def test_what_no_query_can_help_is_tried_again_for_all_of_them(house, small, stu
     house.later = timedelta(hours=2)
     monkeypatch.setattr(house.curator.inbox, "overdue", bad_for(query, None, StorageUnavailable))
     with pytest.raises(StorageUnavailable):
-        house.curator.overdue.look()
+        house.curator.deadlines.look()
     assert not [record for record in caplog.records if record.name == "blindopt.overdue"]

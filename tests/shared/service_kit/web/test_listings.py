@@ -87,6 +87,6 @@ def test_a_page_of_studies_tells_what_each_study_tells_in_a_fixed_number_of_stat
         page(0, 2)
     with statements(house.context.database) as many:
         found = [view for _, view in page(0, 50)]
-    assert found == [house.curator.studies.one(identity) for identity in made]
+    assert found == [house.curator.studies.view(identity) for identity in made]
     house.close()
     assert len(many) == len(few)
