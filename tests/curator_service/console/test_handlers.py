@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from blindopt import wire
 from curator_service.console import home, log, studies
 from service_kit.console import ApiProblem, Form
-from tests.curator_service.use_cases.inbox.in_process_curator import House
+from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 from tests.curator_service.use_cases.inbox.measured_study import draft
 
 STUDY = "std_0123456789abcdef"
@@ -96,17 +96,17 @@ def test_two_tabs_that_release_are_each_told_of_their_own(monkeypatch):
 
 
 def test_jobs_under_way_are_those_of_all_studies(tmp_path, small, monkeypatch):
-    house = House(tmp_path)
-    monkeypatch.setattr(house.curator.forecasts, "_submit", lambda identity: None)
-    identity = house.open(small.csv, partial(draft, small))
-    begun = house.done("owner", "POST", f"/v1/studies/{identity}/forecasts", json={})
-    house.curator.releases._drawing[identity] = 0.25
-    jobs = house.done("owner", "GET", "/v1/jobs")["jobs"]
+    in_process = InProcessCurator(tmp_path)
+    monkeypatch.setattr(in_process.curator.forecasts, "_submit", lambda identity: None)
+    identity = in_process.open(small.csv, partial(draft, small))
+    begun = in_process.call("owner", "POST", f"/v1/studies/{identity}/forecasts", json={})
+    in_process.curator.releases._drawing[identity] = 0.25
+    jobs = in_process.call("owner", "GET", "/v1/jobs")["jobs"]
     assert [(job["kind"], job["id"], job["study_id"], job["name"], job["progress"]) for job in jobs] == [
         ("release", identity, identity, "by hand", 0.25),
         ("forecast", begun["id"], identity, "by hand", 0.0),
     ]
-    house.done("owner", "POST", f"/v1/studies/{identity}/forecasts/{begun['id']}:cancel")
-    house.curator.releases._drawing.clear()
-    assert house.done("owner", "GET", "/v1/jobs") == {"jobs": []}
-    house.close()
+    in_process.call("owner", "POST", f"/v1/studies/{identity}/forecasts/{begun['id']}:cancel")
+    in_process.curator.releases._drawing.clear()
+    assert in_process.call("owner", "GET", "/v1/jobs") == {"jobs": []}
+    in_process.close()
