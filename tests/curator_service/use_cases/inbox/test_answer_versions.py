@@ -12,8 +12,8 @@ from scipy import stats
 from blindopt import wire
 from blindopt.errors import LogBroken
 from curator_service.use_cases.integrity import log_checks
-from curator_service.use_cases.queries import answer_versions
 from curator_service.use_cases.integrity.restore import restored
+from curator_service.use_cases.queries import answer_versions
 from service_kit.store import audit_log
 from service_kit.store.database import Database
 from tests.curator_service.use_cases.inbox.in_process_curator import House

@@ -22,7 +22,7 @@ from service_kit.context.keys import Seal, signer
 from service_kit.notices.delivery import Courier
 from service_kit.store.database import Database, StoreFault
 from service_kit.store.prepared_statement import Prepared, raw
-from tests.shared.service_kit.store.test_store import METADATA, NOW, TABLES, curator_base, audit_log
+from tests.shared.service_kit.store.test_store import METADATA, NOW, TABLES, audit_log, curator_base
 
 WAIT = 20.0
 BUILT = {"curator": (curator_app.build, CuratorSettings), "modeler": (modeler_app.build, ModelerSettings)}
