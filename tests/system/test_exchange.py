@@ -204,7 +204,7 @@ def test_a_log_that_was_forged_whole_is_found_by_the_other_side(field, run, expo
     assert done.stdout.splitlines() == [
         f"{grant}: the key that the modeler holds receipts of is not the curator's",
         f"{grant} place 7: differs in {field}",
-        f"{grant} size 22: a fork: the modeler signed another history than its export has",
+        f"{grant} size 22: a fork: the modeler signed another history than it exported",
         "22 exchanges compared, 3 differences",
     ]
 

@@ -360,7 +360,7 @@ def _forks(grant: str, who: str, party: Export, holder: Export) -> Iterator[Diff
         if size not in roots:
             yield Difference(f"{grant} size {size}", f"the {who} signed it and no longer has it: its tail was cut")
         elif roots[size] != signed:
-            yield Difference(f"{grant} size {size}", f"a fork: the {who} signed another history than its export has")
+            yield Difference(f"{grant} size {size}", f"a fork: the {who} signed another history than it exported")
 
 
 def _all_roots(entries: list[Entry], sizes: set[int]) -> dict[int, str]:

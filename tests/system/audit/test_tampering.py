@@ -393,7 +393,7 @@ def test_a_curator_that_tells_another_answer_is_convicted_by_the_receipts_it_gav
     code, told = pair.reconcile(tmp_path)
     assert code == 1
     assert f"{pair.grant} place {place}: differs in reply_sha256" in told
-    forks = re.findall(rf"{pair.grant} size (\d+): a fork: the curator signed another history than its export has", told)
+    forks = re.findall(rf"{pair.grant} size (\d+): a fork: the curator signed another history than it exported", told)
     assert [int(size) for size in forks] == list(range(place + 1, 15))
 
 
@@ -419,7 +419,7 @@ def test_a_modeler_that_tells_another_answer_is_convicted_by_its_countersignatur
     assert code == 1
     assert f"{pair.grant} place {place}: differs in reply_sha256" in told
     assert f"{pair.grant}: the key that the modeler holds receipts of is not the curator's" in told
-    forks = re.findall(rf"{pair.grant} size (\d+): a fork: the modeler signed another history than its export has", told)
+    forks = re.findall(rf"{pair.grant} size (\d+): a fork: the modeler signed another history than it exported", told)
     assert forks == ["12", "14"]
 
 

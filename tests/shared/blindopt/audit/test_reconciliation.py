@@ -290,7 +290,7 @@ def test_an_exchange_that_was_slipped_in_moves_all_that_follow(position):
     assert reported[0].where == f"{GRANT} place {position}"
     assert Difference(f"{GRANT} place 9", "only the curator has it: the modeler's tail is missing") in reported
     assert (
-        Difference(f"{GRANT} size {position + 1}", "a fork: the curator signed another history than its export has")
+        Difference(f"{GRANT} size {position + 1}", "a fork: the curator signed another history than it exported")
         in reported
     )
 
