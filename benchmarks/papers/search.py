@@ -11,7 +11,7 @@ from blindopt.arrays import Matrix, Vector
 from curator_service.release.mechanism import Mechanism
 from curator_service.scaling import ScaledRows
 from modeler_service.algorithms.gp.gp_ucb import GpUcb
-from modeler_service.algorithms.gp.surrogate import NO_NOISE
+from modeler_service.algorithms.gp.surrogate import NO_NOISE, GpSettings
 
 NORM = 25.0
 """Largest norm of a row, as in the papers' experiments."""
@@ -64,7 +64,7 @@ class Hunt:
     def regrets(self, ground: Ground, z: Matrix, law: wire.NoiseLaw = NO_NOISE) -> list[float]:
         """Simple regret after each of the T steps of GP-UCB on ``z`` (n, r), whose noise it takes for ``law``'s."""
         capacity = len(self.noise)
-        modeler = GpUcb(z, ground.kernel, DELTA_UCB, sign=1, seed=self.seed, capacity=capacity, noise=law)
+        modeler = GpUcb(z, GpSettings(ground.kernel, 1, self.seed, capacity, noise=law), DELTA_UCB)
         for row, error in zip(self.first, self.noise, strict=False):
             modeler.observe(int(row), float(self.f[row] + error))
         asked = []

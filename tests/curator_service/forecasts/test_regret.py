@@ -9,6 +9,7 @@ from blindopt import wire
 from blindopt.gp.kernels import SquaredExponential
 from curator_service.forecasts.regret import chance_regret, gp_ucb_regret, mean_regret
 from modeler_service.algorithms.gp.gp_ucb import GpUcb
+from modeler_service.algorithms.gp.surrogate import GpSettings
 
 
 @pytest.mark.parametrize("q", [1, 2, 3, 6])
@@ -50,7 +51,7 @@ def test_the_search_does_what_the_modelers_algorithm_does(smooth):
     declared = wire.Kernel(lengthscale=1.0, signal_variance=4.0, noise_variance=0.01)
     noise = 0.1 * np.random.default_rng(5).standard_normal((10, 12))
     for f, errors in zip(functions, noise, strict=True):
-        theirs = GpUcb(x, declared, wire.GpUcb(name="gp_ucb").delta_ucb, sign=1, seed=8, capacity=12)
+        theirs = GpUcb(x, GpSettings(declared, 1, seed=8, capacity=12), wire.GpUcb(name="gp_ucb").delta_ucb)
         queried = []
         for step, error in enumerate(errors, start=1):
             queried.append(theirs.choose(step).row)

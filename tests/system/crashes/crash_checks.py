@@ -17,7 +17,7 @@ import modeler_service.cli
 from blindopt import wire
 from blindopt.client import OwnerClient, StudyClient
 from blindopt.formats import npy_files
-from modeler_service.choosing.chooser import Choosing
+from modeler_service.choosing.chooser import RowChooser
 
 COMMAND_LINES = {"curator": curator_service.cli.app, "modeler": modeler_service.cli.app}
 
@@ -172,7 +172,7 @@ def check_choices(modeler: Any, runs: Iterable[str]) -> None:
         spec_text, study_text = modeler.rows("SELECT spec, study FROM runs WHERE id = ?", run)[0]
         spec, study = wire.RunSpec.model_validate_json(spec_text), wire.StudyView.model_validate_json(study_text)
         z = npy_files.load(modeler.data / "candidates" / f"{study.release_sha256}.npy")
-        choosing = Choosing(spec, study, z)
+        choosing = RowChooser(spec, study, z)
         told = modeler.rows(
             "SELECT query, phase, row, mean, sd, ties, y, passport FROM trials WHERE run_id = ? ORDER BY number", run
         )

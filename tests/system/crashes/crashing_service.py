@@ -408,7 +408,7 @@ def _break_modeler(gun: Gun, run: Any) -> None:
         return follows
 
     _around(Witness, "keep", forgetting)
-    _around(run.Choosing, "next", wavering)
+    _around(run.RowChooser, "next", wavering)
 
 
 SERVICES = {"curator": curator, "modeler": modeler}

@@ -6,6 +6,7 @@ import pytest
 from blindopt import wire
 from blindopt.client import StudyClient, VendorClient
 from modeler_service.algorithms.gp.gp_ucb import GpUcb
+from modeler_service.algorithms.gp.surrogate import GpSettings
 from tests.conftest import GAUSSIAN
 
 FIT = wire.Fit(every=4, starts=3)
@@ -15,17 +16,10 @@ def again(z, study, run, trials):
     """Every choice and every fit, derived from the answers and the settings that the run tells."""
     sign = 1 if study.direction == "maximize" else -1
     capacity = run.iterations + run.initial_rows
-    algorithm = GpUcb(
-        z,
-        run.kernel or study.kernel,
-        run.algorithm.delta_ucb,
-        sign=sign,
-        seed=run.seed,
-        capacity=capacity,
-        noise=study.noise,
-        fit=run.fit,
-        initial=run.initial_rows,
+    settings = GpSettings(
+        run.kernel or study.kernel, sign, run.seed, capacity, run.initial_rows, noise=study.noise, fit=run.fit
     )
+    algorithm = GpUcb(z, settings, run.algorithm.delta_ucb)
     made, last = [], None
     for trial in trials:
         if trial.phase == "algorithm":

@@ -6,6 +6,7 @@ import pytest
 from blindopt import wire
 from blindopt.client import StudyClient
 from modeler_service.algorithms.gp.gp_ucb import GpUcb
+from modeler_service.algorithms.gp.surrogate import GpSettings
 from tests.conftest import GAUSSIAN
 
 KINDS = ("squared_exponential", "matern_12", "matern_32", "matern_52")
@@ -28,7 +29,7 @@ def test_a_run_chooses_what_the_engine_chooses_with_the_noise_of_z_and_y(
     z, trials = np.load(tmp_path / "z.npy"), vendor.export(run.id).trials
 
     def again(noise=study.noise, told=study.kernel, passports=True):
-        algorithm = GpUcb(z, told, 0.05, sign=1, seed=run.seed, capacity=16, noise=noise)
+        algorithm = GpUcb(z, GpSettings(told, 1, run.seed, capacity=16, noise=noise), 0.05)
         bounds = []
         for number, trial in enumerate(trials):
             if trial.phase == "algorithm":

@@ -7,6 +7,7 @@ import numpy as np
 from blindopt import wire
 from curator_service.release.po_gp_ucb import Spectrum, omega, transform
 from modeler_service.algorithms.gp.gp_ucb import GpUcb
+from modeler_service.algorithms.gp.surrogate import GpSettings
 
 SIDE, POINTS, R, STEPS, INITIAL = 25 * math.sqrt(2), 100, 10, 50, 3
 LENGTHSCALE = SIDE / 6.4
@@ -38,9 +39,8 @@ def problem(seed):
 
 def regret(z, y, kernel, fit, seed, rng):
     """Simple regret after 50 steps, and the length-scale of the last fit."""
-    algorithm = GpUcb(
-        z, kernel, 0.05, sign=1, seed=seed, capacity=INITIAL + STEPS, noise=RELEASE, fit=fit, initial=INITIAL
-    )
+    settings = GpSettings(kernel, 1, seed, capacity=INITIAL + STEPS, initial=INITIAL, noise=RELEASE, fit=fit)
+    algorithm = GpUcb(z, settings, 0.05)
     best = -math.inf
     noise = math.sqrt(NOISE) * rng.normal(size=INITIAL + STEPS)
     rows = np.random.default_rng([seed, 0]).permutation(len(z))[:INITIAL]

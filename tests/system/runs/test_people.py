@@ -4,7 +4,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.formats import npy_files
-from modeler_service.choosing.chooser import Choosing
+from modeler_service.choosing.chooser import RowChooser
 from tests.curator_service.use_cases.inbox.measured_study import LAPLACE, told
 from tests.system.three_parties import QUICK, Village
 
@@ -45,7 +45,7 @@ def test_batches_with_declines_and_private_answers_go_on_to_the_end(village, tmp
 
 
 def test_a_correction_and_a_late_answer_change_a_later_choice(village, tmp_path, until):
-    """The oracle: a fresh Choosing with what was known, and with what would have been known without them."""
+    """The oracle: a fresh RowChooser with what was known, and with what would have been known without them."""
     opened = study, _ = village.opened()
     run, items = village.start(opened), []
     for number in range(1, 7):
@@ -69,7 +69,7 @@ def test_a_correction_and_a_late_answer_change_a_later_choice(village, tmp_path,
     first = {version.number: version for version in reversed(export.versions)}
 
     def row(number, *, corrected):
-        known = Choosing(spec, ended.study, z)
+        known = RowChooser(spec, ended.study, z)
         for trial in trials[: number - 1]:
             y = trial.y if corrected else first[trial.number].y
             known.decline(trial.row) if y is None else known.observe(trial.row, y, trial.passport)
@@ -82,7 +82,7 @@ def test_a_correction_and_a_late_answer_change_a_later_choice(village, tmp_path,
 
 
 def test_an_answer_that_is_taken_back_is_forgotten_by_the_run(village, tmp_path, until):
-    """The oracle: a fresh Choosing that was told of a decline in its place, and one that was told of the answer."""
+    """The oracle: a fresh RowChooser that is shown a decline in its position, and another that is shown the answer."""
     opened = study, _ = village.opened(answers=LAPLACE)
     run, items = village.start(opened), []
     for number in range(1, 7):
@@ -108,7 +108,7 @@ def test_an_answer_that_is_taken_back_is_forgotten_by_the_run(village, tmp_path,
     spec = wire.RunSpec(**{name: getattr(ended, name) for name in names})
 
     def row(number, *, forgotten):
-        choosing = Choosing(spec, ended.study, z)
+        choosing = RowChooser(spec, ended.study, z)
         for trial in trials[: number - 1]:
             y = trial.y if forgotten else known[trial.number].y
             passport = trial.passport or trials[0].passport

@@ -12,7 +12,7 @@ from blindopt import wire
 from blindopt.errors import Remote
 from blindopt.formats import npy_files
 from blindopt.gp.kernels import SquaredExponential
-from modeler_service.choosing.chooser import Choosing
+from modeler_service.choosing.chooser import RowChooser
 from modeler_service.use_cases.exports import RUN_KEY
 
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0)
@@ -83,7 +83,7 @@ def test_the_choices_of_a_batched_run_follow_from_its_record(run, vendor, z):
     done = run("gp_bucb", batch_size=4, iterations=21, repeats="never", initial_design="maximin", initial_rows=6)
     export = vendor.export(done.id)
     settings = {name: getattr(done, name) for name in wire.RunSpec.model_fields if hasattr(done, name)}
-    choosing = Choosing(wire.RunSpec(**settings), done.study, z(done))
+    choosing = RowChooser(wire.RunSpec(**settings), done.study, z(done))
     trials = list(export.trials)
     while proposals := choosing.next():
         asked, trials = trials[: len(proposals)], trials[len(proposals) :]
