@@ -86,12 +86,12 @@ def _wait_for(what):
 
 def _workers(service):
     """Processes that score for this service: they must not outlive it."""
-    faults = []
+    own = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if b"scoring/__main__.py" in (process / "cmdline").read_bytes():
-                faults.append(f"={service.data}\0".encode() in (process / "environ").read_bytes())
-    return sum(faults)
+            if b"curator_service.scoring.worker" in (process / "cmdline").read_bytes():
+                own.append(f"={service.data}\0".encode() in (process / "environ").read_bytes())
+    return sum(own)
 
 
 class Killed:
