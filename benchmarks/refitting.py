@@ -17,6 +17,7 @@ from blindopt import wire
 from blindopt.gp.acquisition import beta, choose_maximum
 from blindopt.gp.marginal_likelihood import fit
 from modeler_service.algorithms.gp.gp_ucb import GpUcb
+from modeler_service.algorithms.gp.surrogate import GpSettings
 
 STEPS, FIRST = 30, 5
 REPEATS = 3
@@ -26,9 +27,8 @@ def ours(problem: Problem) -> list[float]:
     """GP-UCB with a fit of one start before every choice: seconds of fitting, and of the rest, which predicts."""
     kernel = wire.Kernel(lengthscale=problem.lengthscale, signal_variance=1.0, noise_variance=NOISE_VARIANCE)
     often = wire.Fit(every=1, starts=1)
-    loop = GpUcb(
-        problem.candidates, kernel, 2 * DELTA_PRIME, sign=1, seed=0, capacity=STEPS + FIRST, fit=often, initial=FIRST
-    )
+    settings = GpSettings(kernel, 1, seed=0, capacity=STEPS + FIRST, initial=FIRST, fit=often)
+    loop = GpUcb(problem.candidates, settings, 2 * DELTA_PRIME)
     for row in _first(problem):
         loop.observe(row, float(problem.outcomes[row]))
     fitting = 0.0

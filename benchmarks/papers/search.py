@@ -11,7 +11,7 @@ from blindopt.arrays import Matrix, Vector
 from curator_service.release.mechanism import Mechanism
 from curator_service.scaling import ScaledRows
 from modeler_service.algorithms.gp.gp_ucb import GpUcb
-from modeler_service.algorithms.gp.surrogate import NO_NOISE
+from modeler_service.algorithms.gp.surrogate import NO_NOISE, GpSettings
 
 NORM = 25.0
 """Largest norm of a row, as in the papers' experiments."""
@@ -32,7 +32,7 @@ class Ground:
         """The same as the curator's mechanisms take them: bounds of +-25, a unit of 1."""
         n, d = self.x.shape
         features = [wire.Feature(column=f"x{j}", lower=-NORM, upper=NORM, scale=1.0) for j in range(d)]
-        return ScaledRows(values=self.x, places=list(range(d)), features=features, order=np.arange(n))
+        return ScaledRows(values=self.x, columns=list(range(d)), features=features, order=np.arange(n))
 
     def release(self, mechanism: Mechanism) -> Matrix:
         """A fresh Z (n, r)."""
@@ -64,7 +64,7 @@ class Hunt:
     def regrets(self, ground: Ground, z: Matrix, law: wire.NoiseLaw = NO_NOISE) -> list[float]:
         """Simple regret after each of the T steps of GP-UCB on ``z`` (n, r), whose noise it takes for ``law``'s."""
         capacity = len(self.noise)
-        modeler = GpUcb(z, ground.kernel, DELTA_UCB, sign=1, seed=self.seed, capacity=capacity, noise=law)
+        modeler = GpUcb(z, GpSettings(ground.kernel, 1, self.seed, capacity, noise=law), DELTA_UCB)
         for row, error in zip(self.first, self.noise, strict=False):
             modeler.observe(int(row), float(self.f[row] + error))
         asked = []

@@ -22,9 +22,9 @@ class Countersignatures:
 
         def effect(db: Connection) -> Effect:
             try:
-                ours = self._context.signer.verifier.signed(countersigning.note)
+                ours = self._context.signer.verifier.verify(countersigning.note)
                 verifier = Verifier.parse(countersigning.key)
-                theirs, time = verifier.countersigned(countersigning.note)
+                theirs, time = verifier.verify_countersignature(countersigning.note)
             except LogBroken as error:
                 raise Invalid(str(error), [{"field": "note", "message": "this cannot be kept"}]) from None
             size = theirs.head.size

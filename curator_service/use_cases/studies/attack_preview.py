@@ -11,7 +11,7 @@ from blindopt import wire
 from blindopt.errors import Busy
 from blindopt.formats import npy_files
 from curator_service import attacks, store
-from curator_service.attacks.worker import Job, Tried, attempt
+from curator_service.attacks.worker import Job, PreviewResult, attempt
 from curator_service.privacy.choice import Concrete
 from curator_service.release.mechanism import Assessment
 from curator_service.release.registry import mechanism_of
@@ -43,12 +43,12 @@ class Preview:
 
 def job_of(db: Connection, vault: Vault, spec: wire.StudyCreate, release: Concrete) -> Job:
     """The preview of a draft as a job for its worker process."""
-    features, outcome = dataset_rows.column_indices(db, spec)
+    columns, outcome = dataset_rows.column_indices(db, spec)
     return Job(
         study=spec,
         release=release,
         records=vault.records(spec.dataset_id),
-        places=features,
+        columns=columns,
         outcome=outcome,
         seconds=PREVIEW_SECONDS,
     )
@@ -78,7 +78,7 @@ def _turn() -> Iterator[None]:
         _ONE_AT_A_TIME.release()
 
 
-def _not_tried(tried: Tried) -> str | None:
+def _not_tried(tried: PreviewResult) -> str | None:
     """The attacks that were not tried, which an owner might take for harmless; not those on answers that no cap allows.
 
     None if all were tried.

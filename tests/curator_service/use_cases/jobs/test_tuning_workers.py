@@ -1,12 +1,15 @@
 """The process that a tuning leaves for the next one: never one whose messages were not all read."""
 
 import json
+import threading
+from contextlib import contextmanager
 
 import pytest
 
 from blindopt import wire
 from blindopt.errors import TuningFailed
-from curator_service.scoring.worker import Ended, News, Worker
+from curator_service import child
+from curator_service.scoring.worker import Ended, Job, Reply, Worker
 from curator_service.use_cases.jobs import tunings
 from tests.curator_service.tuning_case import Case, csv_of, rows_of
 from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
@@ -30,10 +33,14 @@ class FakeWorker:
 
     def work(self, job):
         self.jobs.append(job.tuning_id)
-        yield News(progress=0.5)
+        yield Reply(progress=0.5)
         if self.broken:
             raise ValueError("not JSON")
-        yield News(ended=ENDED, tuning_id=job.tuning_id)
+        yield Reply(ended=ENDED, tuning_id=job.tuning_id, is_last=True)
+
+    @contextmanager
+    def deadline(self, seconds):
+        yield threading.Event()
 
     def end(self):
         self.ends += 1
@@ -43,7 +50,7 @@ class FakeWorker:
         self.killed = True
 
 
-def test_a_process_whose_news_could_not_be_read_does_not_serve_the_next_tuning(in_process, monkeypatch, until):
+def test_a_process_whose_messages_could_not_be_read_does_not_serve_the_next_tuning(in_process, monkeypatch, until):
     """Its later messages would be taken for the outcome of the next one: of other records, at another charge."""
     workers, datasets = [], []
 
@@ -67,25 +74,17 @@ def test_a_process_whose_news_could_not_be_read_does_not_serve_the_next_tuning(i
     assert [(len(worker.jobs), worker.ends) for worker in workers] == [(1, 1), (2, 0)]
 
 
-class OneLineWorker(Worker):
-    """Without a process: the only message is ``line``."""
-
-    def __init__(self, line):
-        self.line = line
-
-    def send(self, *parts):
-        pass
-
-    def told(self):
-        yield self.line
-
-
-def test_the_outcome_of_another_tuning_is_not_taken():
-    job = type("Job", (), {"tuning_id": "tun_1", "model_dump_json": lambda self: "{}"})()
-    for tuning_id, taken in (("tun_1", True), ("tun_2", False), (None, False)):
-        worker = OneLineWorker(News(ended=ENDED, tuning_id=tuning_id).model_dump_json().encode())
-        if taken:
-            assert [news.ended for news in worker.work(job)] == [ENDED]
-        else:
-            with pytest.raises(TuningFailed, match="another tuning"):
-                list(worker.work(job))
+def test_the_outcome_of_another_tuning_is_not_taken(monkeypatch):
+    worker = Worker()
+    try:
+        for tuning_id, taken in (("tun_1", True), ("tun_2", False), (None, False)):
+            replies = [Reply(ended=ENDED, tuning_id=tuning_id, is_last=True)]
+            monkeypatch.setattr(child.Worker, "work", lambda worker, *job, replies=replies: iter(replies))
+            job = Job.model_construct(tuning_id="tun_1")
+            if taken:
+                assert [reply.ended for reply in worker.work(job)] == [ENDED]
+            else:
+                with pytest.raises(TuningFailed, match="another tuning"):
+                    list(worker.work(job))
+    finally:
+        worker.end()
