@@ -28,7 +28,7 @@ from curator_service.store.base import METADATA
 from service_kit.store.database import Connection
 from service_kit.store.prepared_statement import Prepared
 
-_LEFT = "state = 'open' AND next_at IS NULL AND (attempts > 0 OR problem IS NOT NULL)"
+_GIVEN_UP_OR_LATER = "state = 'open' AND next_at IS NULL AND (attempts > 0 OR problem IS NOT NULL)"
 """Measurements that the owner's system is not called for any more: it answers later, or it was given up."""
 inquiries = Table(
     "inquiries",
@@ -71,7 +71,7 @@ measurements = Table(
     Index("measurements_by_state", "state", "seq"),
     Index("measurements_by_study", "study_id", "state", "seq"),
     Index("measurements_to_post", "next_at", sqlite_where=text("next_at IS NOT NULL")),
-    Index("measurements_left", "state", "problem", "seq", sqlite_where=text(_LEFT)),
+    Index("measurements_left", "state", "problem", "seq", sqlite_where=text(_GIVEN_UP_OR_LATER)),
 )
 """One for each play of each item of a query; ``place`` is the item's index. ``entry``: the last entry about it.
 
@@ -134,8 +134,8 @@ Asking = Literal["waiting", "expected", "given_up"]
 """The state of an open measurement at the owner's system."""
 _ASKING: dict[Asking, Any] = {
     "waiting": measurements.c.next_at.is_not(None),
-    "expected": text(_LEFT) & measurements.c.problem.is_(None),
-    "given_up": text(_LEFT) & measurements.c.problem.is_not(None),
+    "expected": text(_GIVEN_UP_OR_LATER) & measurements.c.problem.is_(None),
+    "given_up": text(_GIVEN_UP_OR_LATER) & measurements.c.problem.is_not(None),
 }
 
 

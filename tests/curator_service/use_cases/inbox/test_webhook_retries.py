@@ -191,9 +191,9 @@ def test_what_is_too_old_is_left_to_people_and_is_tried_when_somebody_says_so(sy
     with open_study(curator) as study:
         query = study.ask(3)
         item = until(lambda: (shown := study.items(query.id)[0]).problem and shown)
-        system = item.system
-        assert (item.state, system.state, system.attempts, system.next_at) == ("open", "given_up", 3, None)
-        assert item.problem == system.problem == '"value" must be a number'
+        call = item.system
+        assert (item.state, call.state, call.attempts, call.next_at) == ("open", "given_up", 3, None)
+        assert item.problem == call.problem == '"value" must be a number'
         assert [given_up.id for given_up in study.measurer.inbox_page(system="given_up").items] == [item.id]
         assert study.measurer.inbox_page(system="waiting").items == []
         assert study.measurer.system().given_up == 1
