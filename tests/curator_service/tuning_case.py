@@ -26,12 +26,12 @@ def csv_of(rows: np.ndarray, names: tuple[str, ...] = NAMES) -> bytes:
 
 @dataclass(frozen=True)
 class Case:
-    """Registered datasets; ``asked`` makes a request of them."""
+    """Registered datasets; ``spec`` makes a request of them."""
 
     training: wire.DatasetView
     validation: wire.DatasetView
 
-    def asked(self, epsilon="1", cap="100000", method=None, name="a tuning", **changed) -> wire.TuningCreate:
+    def spec(self, epsilon="1", cap="100000", method=None, name="a tuning", **changed) -> wire.TuningCreate:
         score = {"loss": "zero_one"} | changed.pop("score", {})
         said = {
             "name": name,
@@ -54,7 +54,7 @@ class Case:
         """The same, of an http score over two hyper-parameters."""
         axes = [wire.TuningAxis(name="depth", values=[1.0, 2.0, 3.0]), wire.TuningAxis(name="rate", values=[0.1, 0.2])]
         score = wire.HttpScore(kind="http", model="trees", lower=lower, upper=upper, reply=reply)
-        asked = self.asked(epsilon, cap)
+        asked = self.spec(epsilon, cap)
         return asked.model_copy(update={"grid": axes, "score": score} | changed)
 
 

@@ -21,7 +21,7 @@ class Scorer:
 
     reply: Callable[[dict[str, Any], int], tuple[int, bytes]]
     url: str = ""
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    requests: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     forged: int = 0
 
@@ -31,9 +31,9 @@ class Scorer:
         if not (fresh and hmac.compare_digest(told["v1"], webhook_signature(KEY.encode(), body, int(told["t"])))):
             self.forged += 1
             return 401, b""
-        self.asked.append(json.loads(body))
+        self.requests.append(json.loads(body))
         self.keys.append(headers["Idempotency-Key"])
-        return self.reply(self.asked[-1], len(self.asked))
+        return self.reply(self.requests[-1], len(self.requests))
 
 
 @contextmanager

@@ -24,7 +24,7 @@ def _score(url, *, records=40, each=False, attempts=3, timeout_s=5.0, key=KEY, w
 def test_it_is_asked_for_a_point_with_a_signature_and_a_key():
     with serving(lambda asked, count: (200, b'{"score": 0.25}')) as scorer:
         assert _score(scorer.url) == 0.25
-    assert scorer.asked == [
+    assert scorer.requests == [
         {
             "tuning_id": "tun_1",
             "evaluation": 7,
@@ -44,7 +44,7 @@ def test_another_key_does_not_verify():
         pytest.raises(TuningFailed, match="answered 401"),
     ):
         _score(scorer.url, key=KEY + "!")
-    assert (scorer.forged, scorer.asked) == (1, [])
+    assert (scorer.forged, scorer.requests) == (1, [])
 
 
 def test_a_fault_that_passes_is_retried_under_the_same_key():
@@ -126,7 +126,7 @@ def test_a_redirect_is_not_followed_and_a_reply_without_end_is_cut():
         moved = f"HTTP/1.1 307 Moved\r\nLocation: {other.url}\r\nContent-Length: 0\r\n\r\n".encode()
         with _dripping([moved], 0) as (url, _), pytest.raises(TuningFailed, match="answered 307"):
             _score(url)
-        assert other.asked == []
+        assert other.requests == []
     endless = [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", *[b"100\r\n" + b" " * 256 + b"\r\n"] * 100]
     with _dripping(endless, 0) as (url, _):
         client = WebhookClient(url, KEY.encode(), timeout_s=5, reply_max_bytes=10_000)
@@ -141,7 +141,7 @@ def test_a_refusal_is_not_retried(status):
         pytest.raises(TuningFailed, match=f"answered {status}"),
     ):
         _score(scorer.url)
-    assert len(scorer.asked) == 1
+    assert len(scorer.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_numbers_that_are_not_finite_arrive_as_what_they_are(body, value):
     """So that the tuning fails for this reason, and is not asked for again."""
     with serving(lambda asked, count: (200, b'{"score": %s}' % body)) as scorer:
         np.testing.assert_equal(_score(scorer.url), value)
-    assert len(scorer.asked) == 1
+    assert len(scorer.requests) == 1
 
 
 def test_scores_of_records_come_as_a_list_of_just_so_many():
