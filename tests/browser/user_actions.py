@@ -83,8 +83,8 @@ def grant(person: Visitor, study: str, name: str) -> Access:
 
 def start(person: Visitor, access: Access, fields: Fields, look: Callable[[], None] = lambda: None) -> str:
     """Start a run; its id."""
-    told = {"Address of the curator": access.address, "Study": access.study, "Token": access.token}
-    fill(person, told | dict(fields))
+    access_fields = {"Address of the curator": access.address, "Study": access.study, "Token": access.token}
+    fill(person, access_fields | dict(fields))
     look()
     person.press("Start the run")
     return last(person, "run")

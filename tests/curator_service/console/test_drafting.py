@@ -7,7 +7,7 @@ from service_kit.console import Form
 
 
 @pytest.mark.parametrize(
-    ("told", "cap"),
+    ("fields", "cap"),
     [
         ({"release": "auto", "release_epsilon": "2", "answers": "auto", "answers_epsilon": "0.3"}, "3.5"),
         ({"release": "identity", "answers": "laplace", "answers_epsilon": "1"}, "5"),

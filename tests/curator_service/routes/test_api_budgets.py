@@ -75,8 +75,8 @@ def test_ten_answers_of_a_tenth_fit_under_one_and_the_eleventh_is_refused(answer
 def test_a_mean_of_plays_is_one_answer_for_one_charge(answers, unit, made, ask, owner, curator):
     study = made(answers("0.4", "mean"), unit, GAUSSIAN, epsilon_per_row="1.1", epsilon_total="1.6", queries=300)
     reply = ask(study, (5, 100), (6, 90))
-    told = [(a["row"], a["play"], a["plays"]) for a in reply.json()["answers"]]
-    assert (reply.status_code, told) == (201, [(5, 1, 100), (6, 1, 90)])
+    plays_answered = [(a["row"], a["play"], a["plays"]) for a in reply.json()["answers"]]
+    assert (reply.status_code, plays_answered) == (201, [(5, 1, 100), (6, 1, 90)])
     assert (
         budget_of(ask(study, (6, 3), (7, 2)))
         == (

@@ -178,8 +178,8 @@ def test_records_that_a_mechanism_cannot_take_make_it_fail_with_the_reason(owner
     measurement = wire.ColumnMeasurement(column="y", direction="maximize")
     spec = _study(twins, small).model_copy(update={"features": features, "measurement": measurement})
     study = owner.create_study(spec).id
-    asked = SHORT.model_copy(update={"mechanisms": ["po_gp_ucb"]})
-    ended = owner.wait_forecast(study, owner.start_forecast(study, asked).id, timeout_s=WAIT)
+    forecast_spec = SHORT.model_copy(update={"mechanisms": ["po_gp_ucb"]})
+    ended = owner.wait_forecast(study, owner.start_forecast(study, forecast_spec).id, timeout_s=WAIT)
     assert ended.state == "failed"
     assert "linearly dependent" in ended.problem
 
@@ -381,8 +381,8 @@ def test_logs_tell_ids_and_counts_and_nothing_that_was_found(curator, owner, dat
     study = owner.create_study(_study(dataset, small)).id
     done = owner.wait_forecast(study, owner.start_forecast(study, SHORT).id, timeout_s=WAIT)
     cancelled = owner.cancel_forecast(study, owner.start_forecast(study, LONG).id)
-    told = [record for record in curator.records() if record["kind"].startswith("forecast.")]
-    records = [record for record in told if record["details"]["study_id"] == study]
+    log_records = [record for record in curator.records() if record["kind"].startswith("forecast.")]
+    records = [record for record in log_records if record["details"]["study_id"] == study]
     assert [record["kind"] for record in records] == [
         "forecast.started",
         "forecast.ended",
@@ -396,7 +396,7 @@ def test_logs_tell_ids_and_counts_and_nothing_that_was_found(curator, owner, dat
     for point in done.points:
         for value in (point.regret, point.low, point.high, point.distance_error, point.noise_sd):
             if len(text := repr(value)) > 8:  # shorter ones are in times and counts too
-                assert not tells(curator.log + repr(told), text[:8])
+                assert not tells(curator.log + repr(log_records), text[:8])
 
 
 # --- what is refused ------------------------------------------------------------------------------

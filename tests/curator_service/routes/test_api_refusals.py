@@ -575,8 +575,8 @@ def test_an_archived_dataset_takes_no_new_study_but_its_old_ones_go_on(owner, sm
         reply = client.post(f"/v1/datasets/{dataset.id}:archive", headers={"Idempotency-Key": f"a {dataset.id}"})
         assert (reply.status_code, reply.json()["state"]) == (200, "archived")
     with curator.http(study.token) as client:
-        asked = client.post(f"/v1/studies/{study.id}/queries", json=QUERY, headers={"Idempotency-Key": "k"})
-    assert asked.status_code == 201
+        query_reply = client.post(f"/v1/studies/{study.id}/queries", json=QUERY, headers={"Idempotency-Key": "k"})
+    assert query_reply.status_code == 201
 
 
 def test_after_all_of_this_the_log_verifies(curator):

@@ -43,7 +43,7 @@ def test_what_nobody_touched_passes(finished):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ("UPDATE tuning_ledger SET epsilon = '0.5' WHERE seq = 1", "line 1 of the ledger of tunings"),
         ("UPDATE tuning_ledger SET total_epsilon = '1' WHERE seq = 2", "line 2 of the ledger of tunings"),
