@@ -11,7 +11,7 @@ from blindopt.errors import Remote
 from curator_service.cli import tune
 from tests.curator_service.tuning_case import registered
 from tests.system.audit.tampering import Party
-from tests.system.audit.test_tampering import found
+from tests.system.audit.test_tampering import check_found
 
 WAIT = 240.0
 
@@ -64,7 +64,7 @@ def test_what_is_stored_of_tunings_must_fit_the_log(change, message, finished, t
     party = finished[1].copy(tmp_path / "copy")
     with party.open() as db:
         assert db.execute(change).rowcount > 0
-    found(party, message)
+    check_found(party, message)
 
 
 def test_a_restored_curator_tunes_no_more_on_files_whose_charges_may_be_lost(finished, make_service, tmp_path):
