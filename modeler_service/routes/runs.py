@@ -215,8 +215,8 @@ async def follow_run(
     connection that breaks, or is ended after ten minutes, goes on by Last-Event-ID.
     """
     look = partial(modeler.news, run_id)
-    told = await modeler.streams.follow(request.state.principal.id, look, int(last_event_id or 0))
-    return StreamingResponse(told, media_type="text/event-stream")
+    stream = await modeler.streams.follow(request.state.principal.id, look, int(last_event_id or 0))
+    return StreamingResponse(stream, media_type="text/event-stream")
 
 
 @router.post(
