@@ -8,6 +8,8 @@ from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import LogBroken
 from curator_service.store import forecasts, studies
+from curator_service.use_cases.studies.releases import Releases
+from curator_service.vault import Vault
 from service_kit.store import audit_log
 from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 
@@ -139,13 +141,17 @@ def test_what_was_released_is_never_changed(drafts, verb):
     assert "only a draft" in reply.json()["detail"]
 
 
-def test_a_draft_whose_release_was_charged_and_interrupted_is_never_changed(drafts, monkeypatch):
-    """Else the records would be protected by less than what was charged for."""
+class FailingReleases(Releases):
+    """Fails after the charge, before the draw."""
 
-    def fails(*arguments):
+    def _in_secret_order(self, spec):
         raise OSError("no disk")
 
-    monkeypatch.setattr(type(drafts.in_process.curator.releases), "_in_secret_order", fails)
+
+def test_a_draft_whose_release_was_charged_and_interrupted_is_never_changed(drafts, tmp_path):
+    """Else the records would be protected by less than what was charged for."""
+    curator = drafts.in_process
+    curator.curator.releases = FailingReleases(curator.context, Vault(tmp_path / "data" / "files"))
     assert drafts.in_process.send("owner", "POST", f"{drafts.path}:release").status_code == 500
     assert drafts.in_process.call("owner", "GET", drafts.path)["state"] == "draft"
     reply = drafts.put()
