@@ -61,14 +61,14 @@ def recommendation(
     ] = "asked",
 ) -> None:
     """Print the row to take by the answers of a run, with its mean and a 95 % interval, as JSON."""
-    from modeler_service.runs.posterior_views import Beliefs
+    from modeler_service.runs.posterior_views import PosteriorViews
 
     with cli.plain_errors():
         settings = cast(Settings, cli.existing(Settings))
         with open_context(settings) as context:
-            beliefs = Beliefs(context.database, settings.data_dir / "candidates", settings.look_memory_max_bytes)
-            told = beliefs.recommendation(run, over)
-    typer.echo(told.model_dump_json(indent=2))
+            views = PosteriorViews(context.database, settings.data_dir / "candidates", settings.look_memory_max_bytes)
+            recommended = views.recommendation(run, over)
+    typer.echo(recommended.model_dump_json(indent=2))
 
 
 @app.command()
@@ -94,23 +94,24 @@ def replay(
         if (export is None) != (log is None):
             raise StateConflict("--export and --log belong together: the one is held against the other")
         if export is not None and log is not None:
-            record, told = replays.exported(export), reconciliation.read(log)
+            record, log_export = replays.exported(export), reconciliation.read(log)
         else:
             with open_context(cast(Settings, cli.existing(Settings))) as context, context.database.read() as db:
-                told = context.audit_trail.export(db)
+                log_export = context.audit_trail.export(db)
                 record = replays.stored(db, run)
         if record.identity != run:
             raise StateConflict(f"the export is of {record.identity}, not of {run}")
-        reconciliation.verify_export(told)
-        if told.service != "blindopt-modeler":
-            raise LogBroken(f"the log is of {told.service}, not of the modeler")
+        reconciliation.verify_export(log_export)
+        if log_export.service != "blindopt-modeler":
+            raise LogBroken(f"the log is of {log_export.service}, not of the modeler")
         if candidates is None:
             folder = cast(Settings, cli.existing(Settings)).data_dir / "candidates"
             candidates = path_of(folder, record.study.release_sha256)
         matrix = replays.candidates_of(record, candidates)
-        found = replays.replay(record, replays.told_of((entry.record for entry in told.own), record), matrix)
-    if found is not None:
-        typer.echo(f"{run}: {found}")
+        summary = replays.summarize_log((entry.record for entry in log_export.own), record)
+        difference = replays.replay(record, summary, matrix)
+    if difference is not None:
+        typer.echo(f"{run}: {difference}")
         raise typer.Exit(1)
     answered = sum(trial.y is not None for trial in record.trials)
     typer.echo(

@@ -17,9 +17,9 @@ router = APIRouter(tags=["runs"])
     dependencies=[allowed("vendor")],
     operation_id="test_connection",
 )
-def test(request: Request, told: wire.StudyAccess, modeler: ModelerDep) -> wire.ConnectionReport:
+def test(request: Request, access: wire.StudyAccess, modeler: ModelerDep) -> wire.ConnectionReport:
     """Whether a run could be started with these; if not, why. Creates and spends nothing: no key is needed.
 
     One at a time for each user or token's holder: 503 `busy` for another.
     """
-    return modeler.try_connection(told, request.state.principal)
+    return modeler.try_connection(access, request.state.principal)

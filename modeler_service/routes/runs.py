@@ -40,7 +40,7 @@ BINARY: dict[str, Any] = {"type": "string", "format": "binary"}
 
 
 async def modeler_of(request: Request) -> Modeler:
-    """The service behind a request."""
+    """The use cases of the service that a request belongs to."""
     modeler: Modeler = request.app.state.modeler
     return modeler
 
@@ -63,7 +63,7 @@ def start(request: Request, run: wire.RunCreate, caller: RequestContextDep, mode
 
 
 @router.get("", response_model=wire.RunPage, responses=documented(), dependencies=_READ, operation_id="list_runs")
-def listed(
+def list_runs(
     modeler: ModelerDep,
     page_size: PageSize = 50,
     page_token: PageToken = None,
@@ -71,15 +71,15 @@ def listed(
 ) -> wire.RunPage:
     """Runs in the order of their creation, or the newest first."""
     after = None if page_token is None else int(page_token)
-    listed = modeler.runs(after, page_size + 1, newest=order == "newest")
-    found, token = page_of(listed, page_size, lambda item: item[0])
-    return wire.RunPage(runs=[view for _, view in found], counts=modeler.counts(), next_page_token=token)
+    numbered = modeler.runs(after, page_size + 1, newest=order == "newest")
+    shown, token = page_of(numbered, page_size, lambda item: item[0])
+    return wire.RunPage(runs=[view for _, view in shown], counts=modeler.counts(), next_page_token=token)
 
 
 @router.get(
     "/{run_id}", response_model=wire.RunView, responses=documented(), dependencies=_READ, operation_id="get_run"
 )
-def one(run_id: RunId, modeler: ModelerDep) -> wire.RunView:
+def get_run(run_id: RunId, modeler: ModelerDep) -> wire.RunView:
     """A run and how far it is."""
     return modeler.run(run_id)
 
@@ -154,8 +154,8 @@ def trials(
 ) -> wire.TrialPage:
     """Chosen rows with their answers, in the order of their choice, or the newest first."""
     after = None if page_token is None else int(page_token)
-    found = modeler.trials(run_id, after, page_size + 1, newest=order == "newest")
-    shown, token = page_of(found, page_size, lambda trial: trial.number)
+    trials = modeler.trials(run_id, after, page_size + 1, newest=order == "newest")
+    shown, token = page_of(trials, page_size, lambda trial: trial.number)
     return wire.TrialPage(trials=shown, next_page_token=token)
 
 
@@ -200,13 +200,13 @@ def export(
     ] = "json",
 ) -> Response:
     """Everything needed to redo the run (json, parquet), or its trials alone (csv)."""
-    found = modeler.export(run_id)
+    exported = modeler.export(run_id)
     headers = {"Content-Disposition": f'attachment; filename="{run_id}.{form}"'}
     if form == "csv":
-        return Response(exports.as_csv(found), headers=headers, media_type="text/csv")
+        return Response(exports.as_csv(exported), headers=headers, media_type="text/csv")
     if form == "parquet":
-        return Response(exports.as_parquet(found), headers=headers, media_type=PARQUET)
-    return Response(found.model_dump_json(), media_type="application/json")
+        return Response(exports.as_parquet(exported), headers=headers, media_type=PARQUET)
+    return Response(exported.model_dump_json(), media_type="application/json")
 
 
 @router.get(
@@ -245,10 +245,10 @@ def posterior(
 ) -> wire.PosteriorPage:
     """What is believed of f after the answers so far: by row, or the best rows."""
     if top is not None:
-        outcomes, points = modeler.beliefs.top(run_id, top)
+        outcomes, points = modeler.posteriors.top(run_id, top)
         return wire.PosteriorPage(outcomes=outcomes, points=points)
     after = min(int(page_token or -1), 2**31) + 1
-    outcomes, points = modeler.beliefs.posterior(run_id, after, page_size + 1)
+    outcomes, points = modeler.posteriors.posterior(run_id, after, page_size + 1)
     shown, token = page_of(points, page_size, lambda point: point.row)
     return wire.PosteriorPage(outcomes=outcomes, points=shown, next_page_token=token)
 
@@ -266,7 +266,7 @@ def posterior_map(
     points: Annotated[int, Query(ge=1, le=5_000, description="About how many rows besides those asked.")] = 1_000,
 ) -> wire.PosteriorMap:
     """What is believed of f over the first two principal axes of Z: to draw."""
-    return modeler.beliefs.map(run_id, points)
+    return modeler.posteriors.map(run_id, points)
 
 
 @router.get(
@@ -289,9 +289,9 @@ async def events(
     `correction` (without an id) tells a trial again whose answer was corrected, or came late. Ends with the run. A
     connection that breaks, or is ended after ten minutes, goes on by Last-Event-ID.
     """
-    look = partial(modeler.news, run_id)
-    told = await modeler.streams.follow(request.state.principal.id, look, int(last_event_id or 0))
-    return StreamingResponse(told, media_type="text/event-stream")
+    load = partial(modeler.update, run_id)
+    stream = await modeler.streams.follow(request.state.principal.id, load, int(last_event_id or 0))
+    return StreamingResponse(stream, media_type="text/event-stream")
 
 
 @router.post(
@@ -324,11 +324,11 @@ async def observe(
     """Give a run that was created with `hold` what was measured before, as JSON or CSV. The curator never sees it."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media == "text/csv":
-        found = await run_in_threadpool(imports.of_csv, await request.body())
+        past = await run_in_threadpool(imports.of_csv, await request.body())
     else:
-        found = imports.of_json(await body_of(request, wire.ObservationImport))
-    one = await request_context(request, idempotency_key)  # its digest needs the whole body, which is read by now
+        past = imports.of_json(await body_of(request, wire.ObservationImport))
+    context = await request_context(request, idempotency_key)  # its digest needs the whole body, which is read by now
     if dry_run:
-        report = await run_in_threadpool(modeler.check_import, one, run_id, found)
+        report = await run_in_threadpool(modeler.check_import, context, run_id, past)
         return Response(report.model_dump_json(), media_type="application/json")
-    return answer(request, await run_in_threadpool(modeler.observe, one, run_id, found))
+    return answer(request, await run_in_threadpool(modeler.observe, context, run_id, past))

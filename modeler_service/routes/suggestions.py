@@ -20,7 +20,7 @@ router = APIRouter(tags=["suggestions"])
     dependencies=[allowed("vendor")],
     operation_id="suggest",
 )
-async def suggest(asked: wire.SuggestionRequest) -> Response:
+async def suggest(request: wire.SuggestionRequest) -> Response:
     """Rows to ask next, from observations so far. Creates and spends nothing: no Idempotency-Key is needed."""
     raise AssertionError("documented here, answered by `_suggest`")
 

@@ -39,7 +39,7 @@ def _cookie(person):
     return "; ".join(f"{k}={v}" for k, v in person.cookies.items())
 
 
-def test_without_pyarrow_there_is_a_word_in_place_of_the_link(people, service, ended, monkeypatch):
+def test_without_pyarrow_there_is_an_explanation_instead_of_the_link(people, service, ended, monkeypatch):
     """In this process, on what the service keeps: there pyarrow can be taken away."""
     service.stop()
     monkeypatch.setattr(exports, "has_parquet", lambda: False)

@@ -30,5 +30,5 @@ ANSWERS = {
     ],
 )
 def test_what_is_recommended_follows_from_the_study(answers, unit, n, kernel, batch, name):
-    told = study(answers=ANSWERS[answers], privacy_unit=unit, n=n, kernel=kernel)
-    assert recommended(told, batch) == name
+    view = study(answers=ANSWERS[answers], privacy_unit=unit, n=n, kernel=kernel)
+    assert recommended(view, batch) == name
