@@ -32,7 +32,7 @@ class Ground:
         """The same as the curator's mechanisms take them: bounds of +-25, a unit of 1."""
         n, d = self.x.shape
         features = [wire.Feature(column=f"x{j}", lower=-NORM, upper=NORM, scale=1.0) for j in range(d)]
-        return ScaledRows(values=self.x, places=list(range(d)), features=features, order=np.arange(n))
+        return ScaledRows(values=self.x, columns=list(range(d)), features=features, order=np.arange(n))
 
     def release(self, mechanism: Mechanism) -> Matrix:
         """A fresh Z (n, r)."""

@@ -110,7 +110,7 @@ class Witness:
     def _checkpoint(note: str, vkey: str, grant: str) -> Checkpoint:
         verifier = Verifier.parse(vkey)
         try:
-            checkpoint = verifier.signed(note)
+            checkpoint = verifier.verify(note)
         except LogBroken as error:
             raise ProtocolViolated(f"the curator's checkpoint does not verify: {error}") from None
         if checkpoint.origin != f"{verifier.name}/{grant}":

@@ -100,7 +100,7 @@ class FakeCurator:
 
     def countersigned_heads(self) -> list[Head]:
         """The heads that the modeler countersigned; each signature is checked."""
-        return [Verifier.parse(key).countersigned(note)[0].head for note, key in self.countersignatures]
+        return [Verifier.parse(key).verify_countersignature(note)[0].head for note, key in self.countersignatures]
 
     # --- replies --------------------------------------------------------------------------
 

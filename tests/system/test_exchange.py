@@ -73,12 +73,12 @@ def test_both_exports_verify_and_hold_one_log_of_a_run_byte_for_byte(run, export
 def test_each_party_holds_the_signature_of_the_other_under_the_whole_log_of_a_run(run, exports):
     grant = run.study.grant_id
     curator, modeler = (reconciliation.read(path) for path in exports)
-    head = merkle_log.verify(curator.shared[grant], place="position")
+    head = merkle_log.verify(curator.shared[grant], index="position")
     assert curator.keys[grant] == modeler.key
     assert modeler.keys[run.study_id] == curator.key == run.study.log_key
     (countersigned,) = curator.of_kind("countersignature", grant)
-    assert Verifier.parse(modeler.key).countersigned(countersigned)[0].head == head
-    receipts = [Verifier.parse(curator.key).signed(note).head for note in modeler.of_kind("receipt", grant)]
+    assert Verifier.parse(modeler.key).verify_countersignature(countersigned)[0].head == head
+    receipts = [Verifier.parse(curator.key).verify(note).head for note in modeler.of_kind("receipt", grant)]
     assert [receipt.size for receipt in receipts] == list(range(1, 23))
     assert receipts[-1] == head
 
@@ -121,7 +121,7 @@ def test_the_checkpoint_is_the_signed_head_of_the_log(exports, curator, modeler)
         peaks = bytes.fromhex(listed["entries"][-1]["peaks"])
         head = merkle_log.Head(size, merkle_log.root([peaks[i : i + 32] for i in range(0, len(peaks), 32)]).hex())
         assert (told["size"], told["root"]) == (head.size, head.root)
-        assert key.signed(told["note"]) == Checkpoint(f"{key.name}/log", head)
+        assert key.verify(told["note"]) == Checkpoint(f"{key.name}/log", head)
         assert size >= len(reconciliation.read(path).own)
 
 
@@ -193,7 +193,7 @@ def test_a_log_that_was_forged_whole_is_found_by_the_other_side(field, run, expo
     forged.keys[run.study_id] = forger.verifier.vkey
     for place in range(len(shared)):
         told = Checkpoint(
-            f"{forger.name}/{grant}", merkle_log.verify(forged.shared[grant][: place + 1], place="position")
+            f"{forger.name}/{grant}", merkle_log.verify(forged.shared[grant][: place + 1], index="position")
         )
         forged.notes.append(("receipt", grant, forger.sign(told)))
     forged.notes.append(("checkpoint", None, key.sign(Checkpoint(f"{key.name}/log", head))))
@@ -204,7 +204,7 @@ def test_a_log_that_was_forged_whole_is_found_by_the_other_side(field, run, expo
     assert done.stdout.splitlines() == [
         f"{grant}: the key that the modeler holds receipts of is not the curator's",
         f"{grant} place 7: differs in {field}",
-        f"{grant} size 22: a fork: the modeler signed another history than it tells",
+        f"{grant} size 22: a fork: the modeler signed another history than it exported",
         "22 exchanges compared, 3 differences",
     ]
 

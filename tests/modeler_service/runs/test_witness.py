@@ -379,7 +379,7 @@ def test_the_last_note_of_the_curator_is_kept_with_the_dispute(liar, play, own):
     )
     note = json.loads(body)["details"]["note"]
     assert note == lie
-    assert liar.signer.verifier.signed(note).head == merkle_log.Head(5, ZERO)
+    assert liar.signer.verifier.verify(note).head == merkle_log.Head(5, ZERO)
 
 
 # --- honest curators on a bad day -------------------------------------------------------------------------

@@ -56,14 +56,14 @@ def listed(http: httpx.Client, **params: Any) -> list[merkle_log.Entry]:
 
 def test_a_modeler_sees_the_shared_log_of_its_grant_and_nothing_else(modeler_of, study, curator):
     entries = listed(modeler_of)
-    assert merkle_log.verify(entries, place="position").size == 4
+    assert merkle_log.verify(entries, index="position").size == 4
     assert {entry.record["grant_id"] for entry in entries} == {study.grant_id}
     assert listed(modeler_of, grant_id=study.grant_id) == entries
     told = modeler_of.get("/v1/audit/checkpoint").json()
     key = Verifier.parse(curator.run("audit", "key").stdout.strip())
     head = Head(told["size"], told["root"])
-    assert key.signed(told["note"]) == Checkpoint(f"{key.name}/{study.grant_id}", head)
-    assert head == merkle_log.verify(entries, place="position")
+    assert key.verify(told["note"]) == Checkpoint(f"{key.name}/{study.grant_id}", head)
+    assert head == merkle_log.verify(entries, index="position")
 
 
 def test_asking_for_the_log_is_not_told_in_it(modeler_of):
@@ -101,7 +101,7 @@ def test_owner_and_auditor_see_every_log(modeler_of, curator, auditor, study):
             assert merkle_log.verify(own).size == len(own)
             assert listed(http, grant_id=study.grant_id) == shared
             told = http.get("/v1/audit/checkpoint", params={"grant_id": study.grant_id}).json()
-            assert (told["size"], told["root"]) == (4, merkle_log.verify(shared, place="position").root)
+            assert (told["size"], told["root"]) == (4, merkle_log.verify(shared, index="position").root)
 
 
 def test_an_auditor_can_do_nothing_but_look(curator, auditor, study):
@@ -119,7 +119,7 @@ def test_every_log_is_proved_to_have_only_grown(modeler_of, curator, study):
             (listed(http)[:9], {}, "seq"),
             (listed(modeler_of), {"grant_id": study.grant_id}, "position"),
         ):
-            heads = [merkle_log.verify(entries[:size], place=place) for size in range(len(entries) + 1)]
+            heads = [merkle_log.verify(entries[:size], index=place) for size in range(len(entries) + 1)]
             for first, second in itertools.combinations_with_replacement(range(1, len(heads)), 2):
                 asked = {"first": first, "second": second, **params}
                 told = http.get("/v1/audit/consistency", params=asked).json()
@@ -179,7 +179,7 @@ def test_every_size_that_the_log_had_can_be_countersigned_once(modeler_of, curat
     entries = listed(modeler_of)
     notes = {}
     for size in (3, 1, 4, 2, 3):
-        head = merkle_log.verify(entries[:size], place="position")
+        head = merkle_log.verify(entries[:size], index="position")
         note = MODELER.countersign(key.sign(Checkpoint(f"{key.name}/{study.grant_id}", head)), size + len(notes))
         assert send(modeler_of, note).status_code == 201
         notes.setdefault(size, note)
@@ -222,7 +222,7 @@ def test_what_is_not_this_log_countersigned_is_refused(modeler_of, curator, stud
     def forged(size: int, root: str, where: str = origin, who: Signer = key) -> str:
         return MODELER.countersign(who.sign(Checkpoint(where, Head(size, root))), 1)
 
-    true = merkle_log.verify(listed(modeler_of), place="position").root
+    true = merkle_log.verify(listed(modeler_of), index="position").root
     for told, status in (
         (MODELER.countersign(anothers, 1), 422),
         (MODELER.countersign(own, 1), 422),
@@ -285,9 +285,9 @@ def test_a_modeler_shows_its_logs_to_vendor_and_viewer(modeler, vendor, curator,
             assert len(ours) == 2 + 4
             for params, size in (({}, len(listed(http))), ({"grant_id": opened.grant_id}, 6)):
                 told = http.get("/v1/audit/checkpoint", params=params).json()
-                assert key.signed(told["note"]).head == Head(told["size"], told["root"])
+                assert key.verify(told["note"]).head == Head(told["size"], told["root"])
                 assert told["size"] == size
             proof = http.get("/v1/audit/consistency", params={"first": 2, "second": 6, "grant_id": opened.grant_id})
             nodes = [bytes.fromhex(node) for node in proof.json()["proof"]]
-            heads = [merkle_log.verify(ours[:size], place="position") for size in (2, 6)]
+            heads = [merkle_log.verify(ours[:size], index="position") for size in (2, 6)]
             assert merkle_log.is_consistent(*heads, nodes)

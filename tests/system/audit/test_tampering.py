@@ -250,7 +250,7 @@ def test_an_own_log_written_anew_does_not_fit_the_shared_one(name, pair):
 
     party.rewrite(lie)
     party.keep_checkpoint()
-    found(party, f"shared log {pair.grant}: place 7 is not what the party's own log tells")
+    found(party, f"shared log {pair.grant}: place 7 is not what the party's own log has")
 
 
 @pytest.mark.parametrize("name", ["curator", "modeler"])
@@ -258,7 +258,7 @@ def test_a_log_put_back_to_an_older_state_does_not_fit_the_checkpoint_that_was_k
     party = pair.party(name)
     size = len(party.records())
     party.rewrite(lambda records: [*records[:-4], *({**r, "kind": "nothing"} for r in records[-4:])])
-    found(party, f"a fork: two signed checkpoints of size {size} tell two histories")
+    found(party, f"a fork: two signed checkpoints of size {size} are of two histories")
 
 
 @pytest.mark.parametrize("content", ["", "nonsense", "\x00\xff", "curator.1/log\n1\nAAAA\n\n\u2014 curator.1 AAAA\n"])
@@ -393,7 +393,7 @@ def test_a_curator_that_tells_another_answer_is_convicted_by_the_receipts_it_gav
     code, told = pair.reconcile(tmp_path)
     assert code == 1
     assert f"{pair.grant} place {place}: differs in reply_sha256" in told
-    forks = re.findall(rf"{pair.grant} size (\d+): a fork: the curator signed another history than it tells", told)
+    forks = re.findall(rf"{pair.grant} size (\d+): a fork: the curator signed another history than it exported", told)
     assert [int(size) for size in forks] == list(range(place + 1, 15))
 
 
@@ -419,7 +419,7 @@ def test_a_modeler_that_tells_another_answer_is_convicted_by_its_countersignatur
     assert code == 1
     assert f"{pair.grant} place {place}: differs in reply_sha256" in told
     assert f"{pair.grant}: the key that the modeler holds receipts of is not the curator's" in told
-    forks = re.findall(rf"{pair.grant} size (\d+): a fork: the modeler signed another history than it tells", told)
+    forks = re.findall(rf"{pair.grant} size (\d+): a fork: the modeler signed another history than it exported", told)
     assert forks == ["12", "14"]
 
 

@@ -89,7 +89,7 @@ def _workers(service):
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if b"scoring/__main__.py" in (process / "cmdline").read_bytes():
+            if b"curator_service.scoring.worker" in (process / "cmdline").read_bytes():
                 found.append(f"={service.data}\0".encode() in (process / "environ").read_bytes())
     return sum(found)
 
