@@ -80,10 +80,10 @@ def replay(
         Path | None, typer.Option(help="The npy file of the candidates; default: that in DATA_DIR.")
     ] = None,
 ) -> None:
-    """Derive every choice of a run again; exit 1 and name the first that differs from what was recorded.
+    """Derive every choice of a run again; exit 1 and name the first that differs from its record.
 
-    Changes nothing and asks nobody; also beside the service. Where --export, --log and --candidates are all given, no
-    data of a service are needed.
+    It changes nothing and sends no request, and may run beside the service. With --export, --log and --candidates it
+    needs no data of a service.
     """
     from blindopt.audit import reconciliation
     from blindopt.errors import LogBroken, StateConflict

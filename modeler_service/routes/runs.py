@@ -68,19 +68,19 @@ def list_runs(
 
 @router.get("/{run_id}", dependencies=_READ)
 def get_run(run_id: RunId, modeler: ModelerDep) -> wire.RunView:
-    """A run and how far it is."""
+    """A run and its progress."""
     return modeler.run(run_id)
 
 
 @router.post("/{run_id}:stop", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
 def stop_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
-    """End it after the query under way; what was answered is kept."""
+    """End a run after the query under way; its answers are kept."""
     return RecordedReply(modeler.stop(caller, run_id))
 
 
 @router.post("/{run_id}:pause", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
 def pause_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
-    """Halt it after the query under way, until it is resumed."""
+    """Pause a run after the query under way, until it is resumed."""
     return RecordedReply(modeler.pause(caller, run_id))
 
 
@@ -94,7 +94,7 @@ def resume_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) ->
 def replace_token(
     run_id: RunId, token: wire.TokenReplacement, caller: RequestContextDep, modeler: ModelerDep
 ) -> Response:
-    """Go on under another token of the same grant."""
+    """Replace the token of a run by another one of the same grant."""
     return RecordedReply(modeler.replace_token(caller, run_id, token))
 
 
@@ -117,7 +117,7 @@ def get_run_curve(
     modeler: ModelerDep,
     points: Annotated[int, Query(ge=2, le=5_000, description="At most so many.")] = 500,
 ) -> wire.RunCurve:
-    """How a run went, thinned for a chart: y, the best y so far, and what was expected of the row."""
+    """The course of a run, thinned for a chart: y, the best y so far, and the estimate of the row before."""
     return modeler.curve(run_id, points)
 
 
@@ -162,7 +162,7 @@ def get_recommendation(
         Literal["asked", "all"], Query(description="asked: the best of the rows asked; all: the best of all rows.")
     ] = "asked",
 ) -> wire.Recommendation:
-    """The row to take by the answers so far, and how sure that is."""
+    """The recommended row after the answers so far, with an interval."""
     return modeler.recommendation(run_id, over)
 
 
@@ -175,7 +175,7 @@ def get_posterior(
         int | None, Query(ge=1, le=1_000, description="So many rows of the best means instead of a page.")
     ] = None,
 ) -> wire.PosteriorPage:
-    """What is believed of f after the answers so far: by row, or the best rows."""
+    """The posterior of f after the answers so far: by row, or the best rows."""
     if top is not None:
         outcomes, points = modeler.posteriors.top(run_id, top)
         return wire.PosteriorPage(outcomes=outcomes, points=points)
@@ -191,7 +191,7 @@ def get_map(
     modeler: ModelerDep,
     points: Annotated[int, Query(ge=1, le=5_000, description="About how many rows besides those asked.")] = 1_000,
 ) -> wire.PosteriorMap:
-    """What is believed of f over the first two principal axes of Z: to draw."""
+    """The posterior of f over the first two principal axes of Z, for a chart."""
     return modeler.posteriors.map(run_id, points)
 
 
@@ -206,12 +206,12 @@ async def follow_run(
     run_id: RunId,
     modeler: ModelerDep,
     last_event_id: Annotated[
-        str | None, Header(pattern=r"^[0-9]{1,9}$", description="Number of the last trial that was told.")
+        str | None, Header(pattern=r"^[0-9]{1,9}$", description="Number of the last trial that was sent.")
     ] = None,
 ) -> Response:
-    """News as server-sent events: `trial` (id: its number) for each answer or decline, `run` when its state changes.
+    """Events of a run (server-sent): `trial` (id: its number) for each answer or decline, `run` when its state changes.
 
-    `correction` (without an id) tells a trial again whose answer was corrected, or came late. Ends with the run. A
+    `correction` (without an id) repeats a trial whose answer was corrected or came late. The stream ends with the run. A
     connection that breaks, or is ended after ten minutes, goes on by Last-Event-ID.
     """
     load = partial(modeler.update, run_id)
@@ -245,7 +245,7 @@ async def import_observations(
     idempotency_key: IdempotencyKey = None,
     dry_run: Annotated[bool, Query(description="Check every line and store nothing.")] = False,
 ) -> Response:
-    """Give a run that was created with `hold` what was measured before, as JSON or CSV. The curator never sees it."""
+    """Add past measurements to a run that was created with `hold`, as JSON or CSV. The curator never sees them."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media == "text/csv":
         past = await run_in_threadpool(imports.of_csv, await request.body())

@@ -1,4 +1,4 @@
-"""Rows to ask next for vendors who keep their own loop: the same choices as a run's, and nothing is kept."""
+"""Rows for the next query of vendors with a loop of their own: the choices of a run, and nothing is stored."""
 
 import asyncio
 import time
