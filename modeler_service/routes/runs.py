@@ -211,8 +211,8 @@ async def follow_run(
 ) -> Response:
     """Events of a run (server-sent): `trial` (id: its number) for each answer or decline, `run` when its state changes.
 
-    `correction` (without an id) repeats a trial whose answer was corrected or came late. The stream ends with the run. A
-    connection that breaks, or is ended after ten minutes, goes on by Last-Event-ID.
+    `correction` (without an id) repeats a trial whose answer was corrected or came late. The stream ends with the run.
+    A connection that breaks, or is ended after ten minutes, goes on by Last-Event-ID.
     """
     load = partial(modeler.update, run_id)
     stream = await modeler.streams.follow(request.state.principal.id, load, int(last_event_id or 0))
