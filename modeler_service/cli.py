@@ -116,7 +116,7 @@ def replay(
     answered = sum(trial.y is not None for trial in record.trials)
     typer.echo(
         f"{run}: {len(record.trials)} choices derived again, each as it is recorded; "
-        f"{answered} answers, each as the log tells"
+        f"{answered} answers, each as the log records"
     )
 
 

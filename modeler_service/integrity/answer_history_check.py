@@ -72,18 +72,18 @@ def faults(
     answered = [version for version in versions if version.version]
     for version, exchange in zip_longest(answered, fetched):
         if version is None:
-            yield "the log tells an answer that the record has not"
+            yield "the log records an answer that the record has not"
             return
         name = f"version {version.version} of its answer"
         if exchange is None:
-            yield f"the log does not tell {name}"
+            yield f"the log does not record {name}"
             return
         if version.reply is not None and sha256(version.reply) != exchange.reply_sha256:
-            yield f"{name}: the stored reply is not the one that the log tells"
+            yield f"{name}: the stored reply is not the one that the log records"
         elif version.answers is None:
             yield f"{name}: the stored reply is not about it"
         if (after := ends.get(exchange.sent)) != version.after:
-            yield f"{name} came after trial {after}, as the log tells, and not after trial {version.after}"
+            yield f"{name} came after trial {after}, as the log records, and not after trial {version.after}"
     if list(stored) != (_values(answered[-1]) if answered else [(None, None, None, False, None)] * len(stored)):
         yield "the recorded answer is not what the last reply says"
 
@@ -92,7 +92,7 @@ def _pending_faults(pending: Sequence[Version], query_id: str | None, sent: Sent
     if not pending or pending[0].reply is None:  # an export has no replies
         return
     if sha256(pending[0].reply) != sent.reply_sha256:
-        yield "the stored reply, that it is pending, is not the one that the log tells"
+        yield "the stored reply, that it is pending, is not the one that the log records"
     elif wire.QueryPending.model_validate_json(pending[0].reply).id != query_id:
         yield "the recorded query is not the one that the curator named"
 

@@ -40,18 +40,18 @@ def check(db: Connection, records: Iterable[Json]) -> None:
         name = f"trial {first} of {run_id}"
         for expected, trial in enumerate(trials, start=first):
             if trial.number != expected:
-                raise LogBroken(f"trial {trial.number} of {run_id} has an answer that the log does not tell")
+                raise LogBroken(f"trial {trial.number} of {run_id} has an answer that the log does not record")
         request_sha256, reply_sha256 = answered.pop(f"{run_id}:{first}", ("", ""))
         if not request_sha256 and not reply_sha256:
-            raise LogBroken(f"{name} has an answer that the log does not tell")
+            raise LogBroken(f"{name} has an answer that the log does not record")
         if request_sha256 != sha256(query_body(query_of([trial.row for trial in trials]))):
-            raise LogBroken(f"{name} was changed: the log tells that another row was asked")
+            raise LogBroken(f"{name} was changed: the log records that another row was asked")
         if reply_sha256 != sha256(trials[0].reply or b"") or not _has_answers(trials):
             raise LogBroken(f"{name} was changed: its answer is not what the curator said")
     for key in answered:
         run_id, _, number = key.rpartition(":")
         if run_id not in disputed:  # an answer that broke the protocol was not stored
-            raise LogBroken(f"trial {number} of {run_id} lacks the answer that the log tells")
+            raise LogBroken(f"trial {number} of {run_id} lacks the answer that the log records")
 
 
 def _check_versions(db: Connection, exchanges_of: dict[str, Exchanges], disputed: set[str]) -> set[tuple[str, int]]:
@@ -66,9 +66,9 @@ def _check_versions(db: Connection, exchanges_of: dict[str, Exchanges], disputed
         for first in sorted({version.first for version in versions}):
             trials, name = queries.get(first, []), f"trial {first} of {run_id}"
             if first not in exchanges.sent:
-                raise LogBroken(f"{name} has an answer that the log does not tell")
+                raise LogBroken(f"{name} has an answer that the log does not record")
             if exchanges.sent[first].request_sha256 != sha256(query_body(query_of([trial.row for trial in trials]))):
-                raise LogBroken(f"{name} was changed: the log tells that another row was asked")
+                raise LogBroken(f"{name} was changed: the log records that another row was asked")
             of_query = [version for version in versions if version.first == first]
             stored = [(t.y, t.plays, t.passport, bool(t.declined), t.version) for t in trials]
             for what in faults(first, trials[0].query_id, stored, of_query, exchanges, ends):
@@ -79,7 +79,7 @@ def _check_versions(db: Connection, exchanges_of: dict[str, Exchanges], disputed
         pending = [first for first, sent in exchanges.sent.items() if sent.status == 202]
         lacking = [first for first in pending if (run_id, first) not in checked]
         if lacking and run_id not in disputed:
-            raise LogBroken(f"trial {lacking[0]} of {run_id} lacks what the log tells: that its query is pending")
+            raise LogBroken(f"trial {lacking[0]} of {run_id} lacks what the log records: that its query is pending")
     return checked
 
 

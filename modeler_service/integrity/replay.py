@@ -25,7 +25,7 @@ from service_kit.store.database import Connection
 _NEAR = 1e-7
 """Relative tolerance of a mean, an sd or a bound: another machine adds in another order. Rows must be equal."""
 
-_OTHER = "but the log tells that another query was asked"
+_OTHER = "but the log records that another query was asked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +149,9 @@ def replay(run: Recorded, summary: RunLogSummary, candidates: Matrix) -> Differe
 
 def _differences(run: Recorded, summary: RunLogSummary, candidates: Matrix) -> Iterator[Difference]:
     if None not in (summary.spec_sha256, run.spec_sha256) and summary.spec_sha256 != run.spec_sha256:
-        yield Difference(None, "the run's settings are not those that the log tells it was created with")
+        yield Difference(None, "the run's settings are not those that the log records it was created with")
     if summary.releases and run.study.release_sha256 not in summary.releases:
-        yield Difference(None, "the log tells that other candidates were fetched than those of the record")
+        yield Difference(None, "the log records that other candidates were fetched than those of the record")
     history = _History(run, candidates)
     for first, group in groupby(run.trials, lambda trial: trial.query):
         trials = list(group)
@@ -245,7 +245,7 @@ def _against_choices(
             what = f"recorded row {trial.row} ({trial.phase}), derived row {proposal.row} ({proposal.phase})"
             if exchange is not None:
                 by_log = {_digest(recorded_rows): f"row {trial.row}", _digest(derived_rows): f"row {proposal.row}"}
-                what += f"; the log tells that {by_log.get(exchange.request_sha256, 'neither')} was asked"
+                what += f"; the log records that {by_log.get(exchange.request_sha256, 'neither')} was asked"
             yield Difference(trial.number, what)
         for name in ("phase", "ties", "mean", "sd", "acquisition"):
             recorded, derived = getattr(trial, name), getattr(proposal, name)
@@ -291,18 +291,18 @@ def _against_log(
         return
     if not all(answered):
         if exchange is not None or any(answered):
-            what = "the log tells an answer" if exchange is not None else "others of its query have an answer"
+            what = "the log records an answer" if exchange is not None else "others of its query have an answer"
             yield Difference(trials[answered.index(False)].number, f"{what}, the record has none")
         return
     if exchange is None:
-        yield Difference(first, "the record has an answer that the log does not tell")
+        yield Difference(first, "the record has an answer that the log does not record")
         return
     if exchange.request_sha256 != _digest([trial.row for trial in trials]):
         yield Difference(first, f"recorded and derived row {trials[0].row}, {_OTHER}")
     if run.replies is not None:
         body = run.replies.get(first, b"")
         if exchange.reply_sha256 != sha256(body):
-            yield Difference(first, "the stored reply is not the one that the log tells")
+            yield Difference(first, "the stored reply is not the one that the log records")
             return
         answers = wire.QueryReply.model_validate_json(body).answers
         for trial, answer in zip_longest(trials, answers):
@@ -324,7 +324,7 @@ def _is_answer_of(answer: wire.Answer, trial: wire.TrialView) -> bool:
 def _against_end(run: Recorded, summary: RunLogSummary, chooser: RowChooser) -> Iterator[Difference]:
     later = [number for number in summary.exchanges.sent if number > len(run.trials)]
     if later:
-        yield Difference(min(later), "the log tells an answer, the record has no such trial")
+        yield Difference(min(later), "the log records an answer, the record has no such trial")
     if run.ended_because in ("budget", "exhausted", "target", "improvement"):
         if further := chooser.next():
             what = f"recorded the run's end ({run.ended_because}), derived row {further[0].row}"
