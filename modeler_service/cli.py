@@ -34,9 +34,9 @@ def _check(db: Connection, records: Iterable[Json]) -> None:
 
 
 def _restored(db: Connection, context: ServiceContext) -> None:
-    from modeler_service.runs.witness import restored
+    from modeler_service.runs.witness import record_restore
 
-    restored(db, context)
+    record_restore(db, context)
 
 
 app = cli.build(
@@ -67,8 +67,8 @@ def recommendation(
         settings = cast(Settings, cli.existing(Settings))
         with open_context(settings) as context:
             views = PosteriorViews(context.database, settings.data_dir / "candidates", settings.look_memory_max_bytes)
-            recommended = views.recommendation(run, over)
-    typer.echo(recommended.model_dump_json(indent=2))
+            best = views.recommendation(run, over)
+    typer.echo(best.model_dump_json(indent=2))
 
 
 @app.command()
@@ -94,11 +94,11 @@ def replay(
         if (export is None) != (log is None):
             raise StateConflict("--export and --log belong together: the one is held against the other")
         if export is not None and log is not None:
-            record, log_export = replays.exported(export), reconciliation.read(log)
+            record, log_export = replays.read_export(export), reconciliation.read(log)
         else:
             with open_context(cast(Settings, cli.existing(Settings))) as context, context.database.read() as db:
                 log_export = context.audit_trail.export(db)
-                record = replays.stored(db, run)
+                record = replays.read_stored(db, run)
         if record.identity != run:
             raise StateConflict(f"the export is of {record.identity}, not of {run}")
         reconciliation.verify_export(log_export)

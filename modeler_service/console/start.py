@@ -98,7 +98,7 @@ async def test(page: Page, form: Form) -> Response:
 # --- the run ------------------------------------------------------------------------------------------
 
 
-def recommended(study: wire.StudyView, batch: int) -> str:
+def recommended_algorithm(study: wire.StudyView, batch: int) -> str:
     """Return the recommended algorithm for a study (docs/algorithms.md)."""
     # Algorithms for few arms repeat rows, which adds up in the budget where the privacy unit is the row.
     few = study.n <= _FEW_ARMS_MAX and study.kernel is not None and study.privacy_unit == "answer"
@@ -142,7 +142,11 @@ async def start(page: Page, form: Form) -> Response:
         form, report = await _try_connection(page, form)
         if report is None or report.study is None or not report.ok:
             return _show(page, form.again() if form.ok else form, report=report, status=422)
-        name = "gp_ucb" if "fit" in body and body["batch_size"] == 1 else recommended(report.study, body["batch_size"])
+        name = (
+            "gp_ucb"
+            if "fit" in body and body["batch_size"] == 1
+            else recommended_algorithm(report.study, body["batch_size"])
+        )
         if report.study.kernel is None and "kernel" not in body and "fit" not in body:
             body["fit"] = {}  # neither the study nor the form has a kernel
     try:

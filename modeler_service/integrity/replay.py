@@ -66,7 +66,7 @@ class Difference:
         return self.what if self.trial is None else f"trial {self.trial}: {self.what}"
 
 
-def stored(db: Connection, identity: str) -> Recorded:
+def read_stored(db: Connection, identity: str) -> Recorded:
     """Read the record of a run from the database. Raises NotFound, and StateConflict if the run chose no row."""
     row, trials = store.run(db, identity), store.trial_page(db, identity)
     if row.study is None or not trials:
@@ -84,7 +84,7 @@ def stored(db: Connection, identity: str) -> Recorded:
     )
 
 
-def exported(path: Path) -> Recorded:
+def read_export(path: Path) -> Recorded:
     """Read the record of a run from its export in JSON. Raises StateConflict for any other file."""
     try:
         export = wire.RunExport.model_validate_json(path.read_bytes())

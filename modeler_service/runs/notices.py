@@ -22,14 +22,14 @@ _CODES = {*_codes(errors.BlindoptError), "out_of_memory"}
 """The codes that are passed on: a curator may answer with any code."""
 
 
-def ended(db: Connection, outbox: Outbox, row: Any, ending: dict[str, Any]) -> None:
+def notify_ended(db: Connection, outbox: Outbox, row: Any, ending: dict[str, Any]) -> None:
     """Send the notice that a run has ended; ``row`` is its row before that."""
     event: wire.NoticeEvent = "run_failed" if ending["state"] == "failed" else "run_ended"
     if outbox.tells(event):
         outbox.tell(db, event, _subject(row, ending), wire.NoticeCounts(answers=store.answered(db, row.id)))
 
 
-def waits(
+def notify_waiting(
     db: Connection, outbox: Outbox, row: Any, ending: dict[str, Any], now: datetime, longer_than: timedelta
 ) -> None:
     """Send a notice once for each time that a run waits for its curator (not for people) ``longer_than`` this."""
@@ -44,7 +44,7 @@ def waits(
         outbox.tell(db, "run_waiting", _subject(row, ending), counts, once=once)
 
 
-def disputed(db: Connection, outbox: Outbox, study_id: str) -> None:
+def notify_disputed(db: Connection, outbox: Outbox, study_id: str) -> None:
     """Send the notice that a curator broke the protocol; the curator's own text stays in the log."""
     outbox.tell(db, "log_disputed", wire.NoticeSubject(study_id=study_id))
 

@@ -48,7 +48,7 @@ class PosteriorViews:
 
         record = self._record(identity, rows_needed)
         with _Exclusive(self._lock):
-            recommendation = recommended(self._state(identity, record, rows_needed(record.outline)), over)
+            recommendation = recommendation_of(self._state(identity, record, rows_needed(record.outline)), over)
         if recommendation is None:
             raise Invalid(f"{record.spec.algorithm.name} estimates nothing: only the rows asked can be compared")
         return recommendation
@@ -172,7 +172,7 @@ def work_of(run: Outline, rows: int) -> float:
             return 3 * t**3 + rows * t * t
 
 
-def recommended(chooser: RowChooser, over: Over) -> wire.Recommendation | None:
+def recommendation_of(chooser: RowChooser, over: Over) -> wire.Recommendation | None:
     """Return the row of the best mean; None before the first outcome, and if the algorithm has no estimate."""
     if (best := chooser.best(over)) is None:
         return None

@@ -284,7 +284,7 @@ class RunScheduler:
                 store.change_run(db, identity, state="queued")
             elif waits:
                 store.change_run(db, identity, **ending)
-                notices.waits(db, self._context.outbox, row, ending, now, self._notify_after)
+                notices.notify_waiting(db, self._context.outbox, row, ending, now, self._notify_after)
             else:
                 end(db, self._context.outbox, identity, ending, now)
 
@@ -336,7 +336,7 @@ def end(db: Connection, outbox: Outbox, identity: str, ending: Ending, now: date
     values: dict[str, Any] = {**none, "waits": 0, **ending}
     if ending["state"] != "paused":
         values["ended_at"] = stamp(now)
-        notices.ended(db, outbox, store.run(db, identity), ending)
+        notices.notify_ended(db, outbox, store.run(db, identity), ending)
     store.change_run(db, identity, **values)
     kind = "run.paused" if ending["state"] == "paused" else "run.ended"
     details = {"run_id": identity, "state": ending["state"], "because": ending.get("ended_because")}

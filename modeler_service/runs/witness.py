@@ -13,7 +13,7 @@ from blindopt.audit.checkpoints import Checkpoint, Verifier
 from blindopt.audit.merkle_log import Exchange, Head
 from blindopt.client import StudyClient
 from blindopt.errors import LogBroken, ProtocolViolated
-from modeler_service.runs.notices import disputed
+from modeler_service.runs.notices import notify_disputed
 from service_kit.context.context import ServiceContext
 from service_kit.store import audit_log, checkpoints
 from service_kit.store.database import Connection
@@ -218,12 +218,12 @@ class Witness:
 
         def work(db: Connection) -> None:
             audit_log.append(db, "log.disputed", actor=self._actor, now=now, details=details)
-            disputed(db, self._context.outbox, self._study_id)
+            notify_disputed(db, self._context.outbox, self._study_id)
 
         self._context.database.write(work)
 
 
-def restored(db: Connection, context: ServiceContext) -> None:
+def record_restore(db: Connection, context: ServiceContext) -> None:
     """Record the restore of a backup, with the known size of each shared log: later entries are forgotten."""
     context.audit_trail.record_restored(
         db, {"known": {grant: _known_size(db, grant) for grant in checkpoints.grants(db)}}

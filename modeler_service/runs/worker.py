@@ -17,7 +17,7 @@ from modeler_service.runs.curator_queries import CuratorQueries, is_run_query
 from modeler_service.runs.curator_session import connect
 from modeler_service.runs.interrupts import Interrupt
 from modeler_service.runs.lease import RunLease, can_retry
-from modeler_service.runs.posterior_views import recommended
+from modeler_service.runs.posterior_views import recommendation_of
 from modeler_service.runs.record import observations_of
 from modeler_service.runs.witness import Witness
 from modeler_service.settings import Settings
@@ -127,7 +127,7 @@ class RunWorker:
                 self._tick()
                 _observe(chooser, row, answer)
             self._interrupt.progress()
-        recommendation = recommended(chooser, "asked")
+        recommendation = recommendation_of(chooser, "asked")
         self._conclude(curator, study)
         return {
             "state": "completed",

@@ -18,7 +18,7 @@ from modeler_service.algorithms.factory import memory_of
 from modeler_service.choosing.chooser import RowChooser
 from modeler_service.runs.candidates import fetch_candidates
 from modeler_service.runs.curator_session import open_session
-from modeler_service.runs.posterior_views import recommended
+from modeler_service.runs.posterior_views import recommendation_of
 from modeler_service.settings import Settings
 from modeler_service.use_cases.addresses import check_address
 from service_kit.context.context import ServiceContext
@@ -170,7 +170,7 @@ class Suggestions:
             suggestions=[wire.Suggestion(**asdict(proposal)) for proposal in proposals],
             # A request has no stop rules, which could end a run otherwise.
             ended_because="exhausted" if chooser.ended_because == "exhausted" else None if proposals else "budget",
-            recommendation=recommended(chooser, "asked"),
+            recommendation=recommendation_of(chooser, "asked"),
             fitted=chooser.fitted,
             warnings=chooser.warnings,
         )

@@ -60,7 +60,7 @@ def _problem(code):
 )
 def test_the_notice_of_an_end_has_a_code_of_ours(context, sent, state, code, event, problem):
     ending = {"state": state, "problem": code and _problem(code)}
-    _with_run(context, lambda db, box, row: notices.ended(db, box, row, ending))
+    _with_run(context, lambda db, box, row: notices.notify_ended(db, box, row, ending))
     (notice,) = sent()
     assert (notice.event, notice.subject.problem, notice.counts.answers) == (event, problem, 0)
     assert (notice.subject.run_id, notice.subject.study_id) == (RUN, STUDY)
@@ -71,7 +71,7 @@ def test_the_notice_of_an_end_has_a_code_of_ours(context, sent, state, code, eve
 def test_a_wait_that_is_long_enough_brings_a_notice_once_and_a_later_wait_another(context, sent):
     def wait(since, now, **more):
         ending = {"state": "waiting", "waiting_since": stamp(since), "problem": _problem("unreachable"), **more}
-        _with_run(context, lambda db, box, row: notices.waits(db, box, row, ending, now, timedelta(hours=1)))
+        _with_run(context, lambda db, box, row: notices.notify_waiting(db, box, row, ending, now, timedelta(hours=1)))
         return [(n.event, n.counts.minutes) for n in sent()]
 
     hour, later = timedelta(hours=1), NOW + timedelta(days=1)
