@@ -20,7 +20,7 @@ from modeler_service.settings import Settings
 from modeler_service.use_cases import connections
 from modeler_service.use_cases.addresses import check_address
 from modeler_service.use_cases.imports import Import, misfits, report
-from modeler_service.use_cases.run_events import TRIALS_MAX, EventStreams, RunUpdate
+from modeler_service.use_cases.run_events import TRIALS_MAX, RunStreams, RunUpdate
 from modeler_service.use_cases.suggestions import Suggestions
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
@@ -39,7 +39,7 @@ class Modeler:
         self.scheduler = RunScheduler(context, settings)
         folder = settings.data_dir / "candidates"
         self.posteriors = PosteriorViews(context.database, folder, settings.look_memory_max_bytes)
-        self.streams = EventStreams()
+        self.streams = RunStreams()
         self.suggestions = Suggestions(context, settings)
         self._connection_locks: dict[str, Lock] = {}
 

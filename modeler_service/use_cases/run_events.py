@@ -1,4 +1,4 @@
-"""Events of a run as server-sent events (WHATWG HTML, section 9.2), read from the stored run: none is lost."""
+"""Events of a run as server-sent events, read from the stored run: none is lost."""
 
 import asyncio
 import time
@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from starlette.concurrency import run_in_threadpool
 
 from blindopt import wire
-from service_kit.web.stream_limit import Place, Places
+from service_kit.web.server_sent_events import Batches, EventStreams, event
 
 POLL_SECONDS = 0.3
-BEAT_SECONDS = 15.0
 STREAM_SECONDS = 600.0
 """The longest stream: a client that connects again authenticates again."""
 TRIALS_MAX = 500
@@ -33,11 +32,11 @@ LoadUpdate = Callable[[int, tuple[object, ...] | None], RunUpdate]
 """Returns the update after the last trial that was sent, by its number, and the last mark."""
 
 
-class EventStreams:
-    """The event streams of the service, which are limited in number."""
+class RunStreams:
+    """The event streams of runs, limited in number."""
 
     def __init__(self) -> None:
-        self._slots = Places()
+        self._streams = EventStreams()
         self._closing = False
 
     def close(self) -> None:
@@ -46,47 +45,25 @@ class EventStreams:
 
     async def follow(self, principal_id: str, load: LoadUpdate, after: int) -> AsyncIterator[str]:
         """Begin a stream of events after trial ``after``. Raises what ``load`` raises, and RateLimited."""
-        slot = self._slots.take(principal_id)  # before the first await, so that others see it taken
-        try:
-            first = await run_in_threadpool(load, after, None)
-        except BaseException:
-            slot.give_back()
-            raise
-        return self._events(slot, load, after, first)
+        return await self._streams.open(principal_id, self._batches(load, after))
 
-    async def _events(self, slot: Place, load: LoadUpdate, after: int, update: RunUpdate) -> AsyncIterator[str]:
-        began = last_sent = time.monotonic()
+    async def _batches(self, load: LoadUpdate, after: int) -> Batches:
+        end = time.monotonic() + STREAM_SECONDS
+        mark: tuple[object, ...] | None = None
         ended = False
-        try:
-            yield "retry: 1000\n\n"
-            while True:
-                for trial in update.trials:
-                    after = trial.number
-                    yield event("trial", trial, after)
-                for trial in update.corrected:
-                    yield event("correction", trial)
-                if update.run is not None:
-                    yield event("run", update.run)
-                    ended = update.run.ended_at is not None
-                more = len(update.trials) == TRIALS_MAX
-                if ended and not more:
-                    return
-                now = time.monotonic()
-                if update.trials or update.run or update.corrected:
-                    last_sent = now
-                elif now - last_sent > BEAT_SECONDS:
-                    last_sent = now
-                    yield ": beat\n\n"
-                if self._closing or now - began > STREAM_SECONDS:
-                    return
-                if not more:
-                    await asyncio.sleep(POLL_SECONDS)
-                update = await run_in_threadpool(load, after, update.mark)
-        finally:
-            slot.give_back()
-
-
-def event(kind: str, data: wire.TrialView | wire.RunView, identity: int | None = None) -> str:
-    """Return an event with JSON in one line. An event without an id keeps the last id."""
-    name = "" if identity is None else f"id: {identity}\n"
-    return f"{name}event: {kind}\ndata: {data.model_dump_json()}\n\n"
+        while True:
+            update = await run_in_threadpool(load, after, mark)
+            mark = update.mark
+            if update.trials:
+                after = update.trials[-1].number
+            batch = [event("trial", trial.model_dump_json(), trial.number) for trial in update.trials]
+            batch += [event("correction", trial.model_dump_json()) for trial in update.corrected]
+            if update.run is not None:
+                batch.append(event("run", update.run.model_dump_json()))
+                ended = update.run.ended_at is not None
+            yield batch
+            more = len(update.trials) == TRIALS_MAX
+            if (ended and not more) or self._closing or time.monotonic() > end:
+                return
+            if not more:
+                await asyncio.sleep(POLL_SECONDS)

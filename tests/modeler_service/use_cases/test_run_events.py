@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from blindopt.errors import NotFound, RateLimited
-from modeler_service.use_cases.run_events import EventStreams, RunUpdate
-from service_kit.web.stream_limit import ALL, EACH
+from modeler_service.use_cases.run_events import RunStreams, RunUpdate
+from service_kit.web.stream_limit import PRINCIPAL_MAX, TOTAL_MAX
 
 
 def no_update(after, mark):
@@ -14,22 +14,22 @@ def no_update(after, mark):
 
 
 def test_no_more_streams_than_the_limit_open_also_when_all_come_together():
-    streams = EventStreams()
+    streams = RunStreams()
 
     async def all_at_once():
-        requests = [streams.follow(f"usr_{i % 30}", no_update, 0) for i in range(3 * ALL)]
+        requests = [streams.follow(f"usr_{i % 30}", no_update, 0) for i in range(3 * TOTAL_MAX)]
         return await asyncio.gather(*requests, return_exceptions=True)
 
     results = asyncio.run(all_at_once())
-    assert sum(not isinstance(result, Exception) for result in results) == ALL
+    assert sum(not isinstance(result, Exception) for result in results) == TOTAL_MAX
     assert all(isinstance(result, RateLimited) for result in results if isinstance(result, Exception))
 
 
 def test_a_principal_with_many_streams_takes_none_from_others():
-    streams = EventStreams()
+    streams = RunStreams()
 
     async def go():
-        kept = [await streams.follow("usr_a", no_update, 0) for _ in range(EACH)]
+        kept = [await streams.follow("usr_a", no_update, 0) for _ in range(PRINCIPAL_MAX)]
         with pytest.raises(RateLimited):
             await streams.follow("usr_a", no_update, 0)
         other = await streams.follow("usr_b", no_update, 0)
@@ -45,13 +45,13 @@ def test_a_principal_with_many_streams_takes_none_from_others():
 
 
 def test_a_stream_that_cannot_begin_does_not_count():
-    streams = EventStreams()
+    streams = RunStreams()
 
     def fails(after, mark):
         raise NotFound("no such run")
 
     async def many():
-        for _ in range(2 * ALL):
+        for _ in range(2 * TOTAL_MAX):
             with pytest.raises(NotFound):
                 await streams.follow("usr_a", fails, 0)
 

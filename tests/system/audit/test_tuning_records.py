@@ -38,8 +38,8 @@ def finished(make_service, tmp_path_factory):
 
 
 def test_what_nobody_touched_passes(finished):
-    code, told = finished[1].command("audit", "verify")
-    assert code == 0, told
+    code, output = finished[1].command("audit", "verify")
+    assert code == 0, output
 
 
 @pytest.mark.parametrize(
@@ -60,22 +60,22 @@ def test_what_nobody_touched_passes(finished):
         ("DELETE FROM tunings WHERE seq = 2", r"tuning tun_\w+ is missing"),
     ],
 )
-def test_what_is_stored_of_tunings_must_fit_the_log(change, told, finished, tmp_path):
+def test_what_is_stored_of_tunings_must_fit_the_log(change, message, finished, tmp_path):
     party = finished[1].copy(tmp_path / "copy")
     with party.open() as db:
         assert db.execute(change).rowcount > 0
-    found(party, told)
+    found(party, message)
 
 
 def test_a_restored_curator_tunes_no_more_on_files_whose_charges_may_be_lost(finished, make_service, tmp_path):
     """The second tuning came after the backup: its charge is not in it. Other bytes are an account of their own."""
     service, party, case = finished
     target = Party("curator", tmp_path / "restored")
-    code, told = target.command(
+    code, output = target.command(
         "restore", str(service.folder.parent / "backup"), "--secrets", str(party.data / "secrets")
     )
-    assert code == 0, told
-    assert "registered after the backup are forgotten" in told
+    assert code == 0, output
+    assert "registered after the backup are forgotten" in output
     assert target.command("audit", "verify")[0] == 0
     again = replace(make_service("curator", tmp_path), folder=tmp_path / "serving")
     shutil.copytree(target.data, again.data)
@@ -110,9 +110,9 @@ def test_the_command_tells_what_it_costs_then_waits_and_prints_the_choice(make_s
         case = registered(owner, m=200)
         request.write_text(case.asked("1000").model_dump_json())
         where = (str(request), "--token-file", str(token), "--url", service.url)
-        told = service.run("tune", *where, "--preview")
-        assert told.returncode == 0, told.stderr
-        assert "grid_exponential: 5 hyper-parameters, 200 records, epsilon 1000" in told.stdout
+        preview = service.run("tune", *where, "--preview")
+        assert preview.returncode == 0, preview.stderr
+        assert "grid_exponential: 5 hyper-parameters, 200 records, epsilon 1000" in preview.stdout
         assert owner.tunings() == []
         done = service.run("tune", *where, "--key", "mine")
         assert done.returncode == 0, done.stderr
@@ -127,7 +127,7 @@ def test_the_command_tells_what_it_costs_then_waits_and_prints_the_choice(make_s
         assert len(owner.tunings()) == 1
         # The count of clipped scores is private: with the result that may leave it must not come.
         clipped = view.model_copy(update={"clipped": 31_415})
-        monkeypatch.setattr(OwnerClient, "wait_tuning", lambda *asked, **how: clipped)
+        monkeypatch.setattr(OwnerClient, "wait_tuning", lambda *arguments, **how: clipped)
         for as_json, whole in ((False, False), (True, False), (False, True)):
             tune(request, token, service.url, preview=False, key="mine", as_json=as_json, whole=whole)
             printed = capsys.readouterr()
