@@ -51,7 +51,7 @@ def listed(
     query_id: OfQuery = None,
     state: Annotated[Filter, Query(description="In this state alone.")] = "open",
     system: Annotated[
-        wire.Asking | None, Query(description="Of these, those to which the owner's system stands so.")
+        wire.MeasurerState | None, Query(description="Of these, those to which the owner's system stands so.")
     ] = None,
     page_size: PageSize = 50,
     page_token: PageToken = None,
