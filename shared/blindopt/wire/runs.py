@@ -181,8 +181,8 @@ class RunSpec(Request):
     fit: Fit | None = Field(
         None,
         description=(
-            "Fit hyper-parameters to the answers, starting at the kernel's; without a kernel, a squared-exponential one "
-            "of the candidates' scale is used. Null: they stay fixed. For gp_ucb and gp_bucb."
+            "Fit hyper-parameters to the answers, starting at the kernel's; without a kernel, a squared-exponential "
+            "one of the candidates' scale is used. Null: they stay fixed. For gp_ucb and gp_bucb."
         ),
     )
     log_key: str | None = Field(

@@ -21,19 +21,21 @@ class Scorer:
 
     reply: Callable[[dict[str, Any], int], tuple[int, bytes]]
     url: str = ""
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    requests: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     forged: int = 0
 
     def take(self, headers: Any, body: bytes) -> tuple[int, bytes]:
-        told = dict(part.split("=", 1) for part in headers["Blindopt-Signature"].split(","))
-        fresh = abs(time.time() - int(told["t"])) < 300
-        if not (fresh and hmac.compare_digest(told["v1"], webhook_signature(KEY.encode(), body, int(told["t"])))):
+        signature = dict(part.split("=", 1) for part in headers["Blindopt-Signature"].split(","))
+        fresh = abs(time.time() - int(signature["t"])) < 300
+        if not (
+            fresh and hmac.compare_digest(signature["v1"], webhook_signature(KEY.encode(), body, int(signature["t"])))
+        ):
             self.forged += 1
             return 401, b""
-        self.asked.append(json.loads(body))
+        self.requests.append(json.loads(body))
         self.keys.append(headers["Idempotency-Key"])
-        return self.reply(self.asked[-1], len(self.asked))
+        return self.reply(self.requests[-1], len(self.requests))
 
 
 @contextmanager
@@ -50,7 +52,7 @@ def serving(reply: Callable[[dict[str, Any], int], tuple[int, bytes]]) -> Iterat
                 self.end_headers()
                 self.wfile.write(body)
 
-        def log_message(self, *told: Any) -> None:
+        def log_message(self, *args: Any) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
