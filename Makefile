@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo browser test soak audit-privacy screenshots check bench reproduce data docker-check lock clean
+.PHONY: demo browser test soak audit-privacy screenshots check bench reproduce data wheel-check docker-check lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -16,6 +16,7 @@ help:
 	@echo "make check    ruff, mypy --strict, import contracts"
 	@echo "make bench    speed side by side with what one would use instead"
 	@echo "make reproduce    the papers' experiments, into docs/results.md: an hour and a half at most (ARGS=--quick: five minutes, into out/)"
+	@echo "make wheel-check   build both wheels and install them into empty environments from the package index"
 	@echo "make docker-check   build and run docker-compose.yml (needs a Docker engine)"
 	@echo "make lock     write requirements/*.txt again (needs uv)"
 
@@ -81,6 +82,9 @@ data: $(DATA)
 reproduce: $(READY)
 	@$(MAKE) --no-print-directory data || echo "going on without the data of other packages"
 	@$(BIN)/python -m benchmarks.papers $(ARGS)
+
+wheel-check: $(READY)
+	BLINDOPT_WHEELS=install $(BIN)/python -m pytest -s tests/test_wheels.py $(ARGS)
 
 docker-check:
 	tests/docker/compose-check

@@ -23,14 +23,14 @@ from benchmarks.table import Cell, Table
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.client import VendorClient
-from curator_service.context import open_desk
+from curator_service.context import open_context
 from curator_service.settings import Settings
 from curator_service.use_cases.curator import Curator
 from curator_service.use_cases.studies.datasets import Upload
 from curator_service.vault import Vault
 from demo.property_data import KERNEL
 from service_kit.console import Console
-from service_kit.context.desk import Asked
+from service_kit.context.request import RequestContext
 from service_kit.identity.tokens import Principal
 from service_kit.store.database import Connection
 
@@ -50,8 +50,8 @@ class _House:
 
     def __init__(self, folder: Path) -> None:
         settings = Settings(data_dir=folder)
-        self.curator = Curator(open_desk(settings), Vault(folder / "files"), settings)
-        _, self.owner = self.curator.desk.issue("owner", "bench", days=1)
+        self.curator = Curator(open_context(settings), Vault(folder / "files"), settings)
+        _, self.owner = self.curator.context.authentication.issue("owner", "bench", days=1)
         rows = np.random.default_rng(0).normal(size=(1_000, 3))
         text = "a,b,y\n" + "\n".join(",".join(map(repr, row)) for row in rows.tolist())
         upload = Upload(name="bench", public=True, columns=None, filename="bench.csv")
@@ -95,11 +95,11 @@ class _House:
 
         for start in range(0, count, _BATCH):
             numbers = range(start, min(start + _BATCH, count))
-            self.curator.desk.database.write(lambda db, numbers=numbers: work(db, numbers))  # type: ignore[misc]
+            self.curator.context.database.write(lambda db, numbers=numbers: work(db, numbers))  # type: ignore[misc]
 
 
-def _asked(who: Principal, name: str) -> Asked:
-    return Asked(who, secrets.token_hex(16), "POST", "/v1/bench", name, sha256(name.encode()))
+def _asked(who: Principal, name: str) -> RequestContext:
+    return RequestContext(who, secrets.token_hex(16), "POST", "/v1/bench", name, sha256(name.encode()))
 
 
 def _filled(folder: Path) -> tuple[dict[str, str], wire.GrantReply, wire.GrantReply]:
@@ -110,7 +110,7 @@ def _filled(folder: Path) -> tuple[dict[str, str], wire.GrantReply, wire.GrantRe
     by_hand, other = house.study("by hand", wire.InboxMeasurement(direction="maximize", question="How much?"))
     house.ask(by_hand, other, QUERIES, later=True)
     fresh = house.grant(study, "fresh")
-    house.curator.desk.close()
+    house.curator.context.close()
     with closing(sqlite3.connect(folder / "curator.sqlite")) as db:
         (measurement,) = db.execute("SELECT id FROM measurements ORDER BY seq LIMIT 1").fetchone()
     return {"study_id": study, "dataset_id": house.dataset, "measurement_id": measurement}, grant, fresh

@@ -17,12 +17,12 @@ from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.audit.reconciliation import verify_export
 from blindopt.wire.answers import NONE
-from curator_service.context import open_desk
+from curator_service.context import open_context
 from curator_service.settings import Settings
 from curator_service.use_cases.curator import Curator
 from curator_service.use_cases.studies.datasets import Upload
 from curator_service.vault import Vault
-from service_kit.context.desk import Asked
+from service_kit.context.request import RequestContext
 from service_kit.identity.tokens import Principal
 from service_kit.store.database import Connection
 
@@ -36,43 +36,43 @@ def built(folder: Path) -> tuple[float, float]:
 
     A query with private answers is two records, and one exchange of the shared log.
     """
-    curator = Curator(desk := open_desk(settings := Settings(data_dir=folder)), Vault(folder / "files"), settings)
+    curator = Curator(context := open_context(settings := Settings(data_dir=folder)), Vault(folder / "files"), settings)
     study, asking = study_of(curator)
     query = wire.QueryRequest(rows=[wire.RowPlays(row=7)])
     released = curator.exchange._check(asking(0), study, query)
     started = time.perf_counter()
-    left, number = RECORDS - desk.head().size, 0
+    left, number = RECORDS - context.audit_trail.head().size, 0
     while left > 0:
         batch = [asking(number + i) for i in range(min(RECORDS_PER_TRANSACTION, left) // 2 or 1)]
 
-        def work(db: Connection, asked: list[Asked] = batch) -> None:
+        def work(db: Connection, asked: list[RequestContext] = batch) -> None:
             for one in asked:
                 answers = curator.exchange._measured(released, query)
                 curator.exchange._answer_at_once(db, one, study, released, query, answers)
 
-        desk.database.write(work)
+        context.database.write(work)
         number += len(batch)
-        left = RECORDS - desk.head().size
+        left = RECORDS - context.audit_trail.head().size
     making = time.perf_counter() - started
-    with desk.database.read() as db:
-        told = desk.export(db)
+    with context.database.read() as db:
+        told = context.audit_trail.export(db)
     times = []
     for _ in range(ROUNDS):
         started = time.perf_counter()
         head = verify_export(told)
         times.append(time.perf_counter() - started)
-    desk.close()
+    context.close()
     if head.size < RECORDS:
         raise Failed(f"the log holds {head.size} records, not {RECORDS}")
     return making, float(np.median(times))
 
 
-def study_of(curator: Curator, answers: wire.Answers = NONE) -> tuple[str, Callable[[int], Asked]]:
+def study_of(curator: Curator, answers: wire.Answers = NONE) -> tuple[str, Callable[[int], RequestContext]]:
     """An open study of 1,000 rows, and the requests of its one grant by number."""
-    _, owner = curator.desk.issue("owner", "bench", days=1)
+    _, owner = curator.context.authentication.issue("owner", "bench", days=1)
 
-    def asked(who: Principal, name: str) -> Asked:
-        return Asked(who, secrets.token_hex(16), "POST", "/v1/bench", name, sha256(name.encode()))
+    def asked(who: Principal, name: str) -> RequestContext:
+        return RequestContext(who, secrets.token_hex(16), "POST", "/v1/bench", name, sha256(name.encode()))
 
     rows = np.random.default_rng(0).normal(size=(1_000, 3))
     text = "a,b,y\n" + "\n".join(",".join(map(repr, row)) for row in rows.tolist())

@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
 from curator_service import console
-from curator_service.context import open_desk
+from curator_service.context import open_context
 from curator_service.routes import (
     accounts,
     advisories,
@@ -28,6 +28,7 @@ from service_kit import app as serving
 from service_kit.identity.tokens import Principal
 from service_kit.notices.delivery import Courier
 from service_kit.notices.receiver import Receiver
+from service_kit.store.base import Clock, utc_now
 
 DESCRIPTION = """\
 Holds a data owner's records and lets a modeler optimize over them without seeing them.
@@ -37,21 +38,21 @@ spends: the same key with the same body gets the stored reply. Errors are RFC 94
 """
 
 
-def build(settings: Settings) -> FastAPI:
+def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
     """The curator as an ASGI application. Only one process may serve a data folder."""
-    desk = open_desk(settings)
-    desk.guard()
-    courier = Courier(desk, "blindopt-curator", Receiver.of(settings))
+    context = open_context(settings, clock)
+    context.audit_trail.guard()
+    courier = Courier(context, "blindopt-curator", Receiver.of(settings))
     vault = Vault(settings.data_dir / "files")
     tempfile.tempdir = str(vault.scratch)  # an upload that does not fit in memory stays in the private folder
-    curator = Curator(desk, vault, settings)
+    curator = Curator(context, vault, settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as ends:  # each comes to its end, whatever another raises
-            ends.callback(desk.close)
-            desk.database.attach()
-            ends.push_async_callback(desk.database.finish)
+            ends.callback(context.close)
+            context.database.attach()
+            ends.push_async_callback(context.database.finish)
             courier.start()
             ends.push_async_callback(run_in_threadpool, courier.close)
             curator.start()
@@ -70,7 +71,7 @@ def build(settings: Settings) -> FastAPI:
     app = serving.build(
         title="blindopt curator",
         description=DESCRIPTION,
-        desk=desk,
+        context=context,
         courier=courier,
         settings=settings,
         routers=[  # the busiest first

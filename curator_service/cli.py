@@ -12,11 +12,11 @@ import typer
 
 from blindopt import wire
 from curator_service import store
-from curator_service.context import open_desk
+from curator_service.context import open_context
 from curator_service.settings import Settings
 from curator_service.use_cases.integrity import log_checks
 from service_kit.cli import main as cli
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 from service_kit.settings import ServiceSettings
 from service_kit.store.database import Connection
 
@@ -30,10 +30,10 @@ def _build(settings: ServiceSettings) -> "FastAPI":
     return build(cast(Settings, settings))
 
 
-def _restored(db: Connection, desk: Desk) -> None:
+def _restored(db: Connection, context: ServiceContext) -> None:
     from curator_service.use_cases.integrity.restore import restored
 
-    restored(db, desk)
+    restored(db, context)
 
 
 _FORGOTTEN = (
@@ -49,7 +49,7 @@ app = cli.build(
     main_role="owner",
     roles=("owner", "measurer", "auditor", "monitor"),
     settings=Settings,
-    desk=lambda settings: open_desk(cast(Settings, settings)),
+    open_context=lambda settings: open_context(cast(Settings, settings)),
     app=_build,
     check=log_checks.check,
     files=lambda db: [f"files/{name}" for name in store.file_names(db)],
@@ -73,8 +73,8 @@ def attack(
 
     with cli.plain_errors():
         chosen = cli.existing(Settings)
-        with open_desk(cast(Settings, chosen)) as desk:
-            view, found = attack_preview.on_study(desk.database, Vault(chosen.data_dir / "files"), study)
+        with open_context(cast(Settings, chosen)) as context:
+            view, found = attack_preview.on_study(context.database, Vault(chosen.data_dir / "files"), study)
     if as_json:
         told = {"study_id": view.id, "state": view.state, "findings": [finding.model_dump() for finding in found]}
         typer.echo(json.dumps(told, indent=2))

@@ -1,18 +1,16 @@
 """Opens what the curator keeps: for the service and, without the rest of it, for the command line."""
 
-from datetime import UTC, datetime
-
 from curator_service.settings import Settings
 from curator_service.store import advisories, forecasts, inbox, ledger, tunings  # noqa: F401  every table is there
 from curator_service.store import base as schema
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 from service_kit.context.keys import Seal, signer
 from service_kit.context.outbox import Outbox
-from service_kit.store.base import APPEND_ONLY, METADATA, MIGRATIONS, Clock
+from service_kit.store.base import APPEND_ONLY, METADATA, MIGRATIONS, Clock, utc_now
 from service_kit.store.database import Database
 
 
-def open_desk(settings: Settings, clock: Clock = lambda: datetime.now(UTC)) -> Desk:
+def open_context(settings: Settings, clock: Clock = utc_now) -> ServiceContext:
     """The curator's database, tokens and log."""
     folder = settings.data_dir
     tables, append_only = (METADATA, schema.METADATA), (*APPEND_ONLY, *schema.APPEND_ONLY)
@@ -21,4 +19,6 @@ def open_desk(settings: Settings, clock: Clock = lambda: datetime.now(UTC)) -> D
     keys = folder / "secrets"
     log_key = signer(keys / "log.key", "curator")
     outbox = Outbox("blindopt-curator", settings.told_events, clock)
-    return Desk(database, Seal(keys / "seal.key"), log_key, clock, kept=folder / "checkpoint", outbox=outbox)
+    return ServiceContext.open(
+        database, Seal(keys / "seal.key"), log_key, clock, checkpoint_file=folder / "checkpoint", outbox=outbox
+    )

@@ -8,7 +8,7 @@ from starlette.concurrency import run_in_threadpool
 
 from blindopt import wire
 from modeler_service import console
-from modeler_service.context import open_desk
+from modeler_service.context import open_context
 from modeler_service.routes import connections, meta, runs, suggestions
 from modeler_service.settings import Settings
 from modeler_service.use_cases.modeler import Modeler
@@ -26,17 +26,17 @@ that for suggestions: the same key with the same body gets the stored reply. Err
 
 def build(settings: Settings) -> FastAPI:
     """The modeler as an ASGI application. Only one process may serve a data folder."""
-    desk = open_desk(settings)
-    desk.guard()
-    courier = Courier(desk, "blindopt-modeler", Receiver.of(settings))
-    modeler = Modeler(desk, settings)
+    context = open_context(settings)
+    context.audit_trail.guard()
+    courier = Courier(context, "blindopt-modeler", Receiver.of(settings))
+    modeler = Modeler(context, settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with AsyncExitStack() as ends:  # each comes to its end, whatever another raises
-            ends.callback(desk.close)
-            desk.database.attach()
-            ends.push_async_callback(desk.database.finish)
+            ends.callback(context.close)
+            context.database.attach()
+            ends.push_async_callback(context.database.finish)
             courier.start()
             ends.push_async_callback(run_in_threadpool, courier.close)
             modeler.work()
@@ -46,7 +46,7 @@ def build(settings: Settings) -> FastAPI:
     app = serving.build(
         title="blindopt modeler",
         description=DESCRIPTION,
-        desk=desk,
+        context=context,
         courier=courier,
         settings=settings,
         routers=[meta.router, runs.router, suggestions.router, connections.router],

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 import typer
 
 from blindopt.audit.merkle_log import Json
-from modeler_service.context import open_desk
+from modeler_service.context import open_context
 from modeler_service.settings import Settings
 from service_kit.cli import main as cli
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 from service_kit.settings import ServiceSettings
 from service_kit.store.database import Connection
 
@@ -33,10 +33,10 @@ def _check(db: Connection, records: Iterable[Json]) -> None:
     log_checks.check(db, records)
 
 
-def _restored(db: Connection, desk: Desk) -> None:
+def _restored(db: Connection, context: ServiceContext) -> None:
     from modeler_service.runs.witness import restored
 
-    restored(db, desk)
+    restored(db, context)
 
 
 app = cli.build(
@@ -45,7 +45,7 @@ app = cli.build(
     main_role="vendor",
     roles=("vendor", "viewer", "monitor"),
     settings=Settings,
-    desk=lambda settings: open_desk(cast(Settings, settings)),
+    open_context=lambda settings: open_context(cast(Settings, settings)),
     app=_build,
     check=_check,
     files=lambda db: [],  # candidates are fetched again, and checked against their digest
@@ -65,8 +65,8 @@ def recommendation(
 
     with cli.plain_errors():
         settings = cast(Settings, cli.existing(Settings))
-        with open_desk(settings) as desk:
-            beliefs = Beliefs(desk.database, settings.data_dir / "candidates", settings.look_memory_max_bytes)
+        with open_context(settings) as context:
+            beliefs = Beliefs(context.database, settings.data_dir / "candidates", settings.look_memory_max_bytes)
             told = beliefs.recommendation(run, over)
     typer.echo(told.model_dump_json(indent=2))
 
@@ -96,8 +96,8 @@ def replay(
         if export is not None and log is not None:
             record, told = replays.exported(export), reconciliation.read(log)
         else:
-            with open_desk(cast(Settings, cli.existing(Settings))) as desk, desk.database.read() as db:
-                told = desk.export(db)
+            with open_context(cast(Settings, cli.existing(Settings))) as context, context.database.read() as db:
+                told = context.audit_trail.export(db)
                 record = replays.stored(db, run)
         if record.identity != run:
             raise StateConflict(f"the export is of {record.identity}, not of {run}")

@@ -1,17 +1,15 @@
 """Opens what the modeler keeps: for the service and, without the rest of it, for the command line."""
 
-from datetime import UTC, datetime
-
 from modeler_service import store
 from modeler_service.settings import Settings
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 from service_kit.context.keys import Seal, signer
 from service_kit.context.outbox import Outbox
-from service_kit.store.base import APPEND_ONLY, METADATA, MIGRATIONS, Clock
+from service_kit.store.base import APPEND_ONLY, METADATA, MIGRATIONS, Clock, utc_now
 from service_kit.store.database import Database
 
 
-def open_desk(settings: Settings, clock: Clock = lambda: datetime.now(UTC)) -> Desk:
+def open_context(settings: Settings, clock: Clock = utc_now) -> ServiceContext:
     """The modeler's database, tokens and log."""
     folder = settings.data_dir
     tables, append_only = (METADATA, store.METADATA), (*APPEND_ONLY, *store.APPEND_ONLY)
@@ -20,4 +18,6 @@ def open_desk(settings: Settings, clock: Clock = lambda: datetime.now(UTC)) -> D
     keys = folder / "secrets"
     log_key = signer(keys / "log.key", "modeler")
     outbox = Outbox("blindopt-modeler", settings.told_events, clock)
-    return Desk(database, Seal(keys / "seal.key"), log_key, clock, kept=folder / "checkpoint", outbox=outbox)
+    return ServiceContext.open(
+        database, Seal(keys / "seal.key"), log_key, clock, checkpoint_file=folder / "checkpoint", outbox=outbox
+    )

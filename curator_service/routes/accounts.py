@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from curator_service.routes.common import CuratorDep, StudyId
-from service_kit.web.dependencies import AskedDep, PageSize, PageToken, allowed, answer, page_of
+from service_kit.web.dependencies import PageSize, PageToken, RequestContextDep, allowed, answer, page_of
 from service_kit.web.problems import documented
 
 router = APIRouter(tags=["accounts"])
@@ -82,7 +82,7 @@ def accounting(
     operation_id="countersign",
 )
 def countersign(
-    request: Request, countersigning: wire.Countersigning, asked: AskedDep, curator: CuratorDep
+    request: Request, countersigning: wire.Countersigning, caller: RequestContextDep, curator: CuratorDep
 ) -> Response:
     """A modeler's word that the shared log of its grant has only grown up to a checkpoint."""
-    return answer(request, curator.witnesses.countersign(asked, countersigning))
+    return answer(request, curator.witnesses.countersign(caller, countersigning))

@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from curator_service.routes.common import CuratorDep
-from service_kit.web.dependencies import AskedDep, PageSize, PageToken, allowed, answer, page_of
+from service_kit.web.dependencies import PageSize, PageToken, RequestContextDep, allowed, answer, page_of
 from service_kit.web.problems import documented
 
 router = APIRouter(prefix="/v1/advisories", tags=["advisories"])
@@ -19,9 +19,11 @@ router = APIRouter(prefix="/v1/advisories", tags=["advisories"])
     dependencies=[allowed("owner")],
     operation_id="withdraw_mechanism",
 )
-def withdraw(request: Request, advisory: wire.AdvisoryCreate, asked: AskedDep, curator: CuratorDep) -> Response:
+def withdraw(
+    request: Request, advisory: wire.AdvisoryCreate, caller: RequestContextDep, curator: CuratorDep
+) -> Response:
     """Withdraw a version of a release mechanism, for good: no new release uses it. Open studies stay open."""
-    return answer(request, curator.advisories.withdraw(asked, advisory))
+    return answer(request, curator.advisories.withdraw(caller, advisory))
 
 
 @router.get(

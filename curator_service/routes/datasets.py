@@ -10,7 +10,7 @@ from blindopt import wire
 from blindopt.errors import Invalid
 from curator_service.routes.common import CuratorDep, DatasetId
 from curator_service.use_cases.studies.datasets import Upload
-from service_kit.web.dependencies import AskedDep, PageSize, PageToken, allowed, answer, page_of
+from service_kit.web.dependencies import PageSize, PageToken, RequestContextDep, allowed, answer, page_of
 from service_kit.web.problems import documented
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"], dependencies=[allowed("owner")])
@@ -43,7 +43,7 @@ async def only_known_fields(request: Request) -> None:
 )
 def register(
     request: Request,
-    asked: AskedDep,
+    caller: RequestContextDep,
     curator: CuratorDep,
     name: Annotated[wire.Name, Form(description="For people.")],
     public: Annotated[bool, Form(description="Nobody in it needs protection.")] = False,
@@ -65,12 +65,12 @@ def register(
         raise Invalid("send either file or import_name", [{"field": "file", "message": "one of the two is needed"}])
     if file is not None:
         upload = Upload(name=name, public=public, columns=chosen, filename=file.filename or "")
-        return answer(request, curator.datasets.register(asked, upload, file.file))
+        return answer(request, curator.datasets.register(caller, upload, file.file))
     assert import_name is not None
     path = curator.datasets.import_path(import_name)
     with path.open("rb") as opened:
         upload = Upload(name=name, public=public, columns=chosen, filename=path.name)
-        return answer(request, curator.datasets.register(asked, upload, opened))
+        return answer(request, curator.datasets.register(caller, upload, opened))
 
 
 def _columns(text: str | None) -> list[str] | None:
@@ -100,6 +100,6 @@ def one(dataset_id: DatasetId, curator: CuratorDep) -> wire.DatasetView:
 @router.post(
     "/{dataset_id}:archive", response_model=wire.DatasetView, responses=documented(409), operation_id="archive_dataset"
 )
-def archive(request: Request, dataset_id: DatasetId, asked: AskedDep, curator: CuratorDep) -> Response:
+def archive(request: Request, dataset_id: DatasetId, caller: RequestContextDep, curator: CuratorDep) -> Response:
     """Allow no new study on it."""
-    return answer(request, curator.datasets.archive(asked, dataset_id))
+    return answer(request, curator.datasets.archive(caller, dataset_id))

@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from curator_service.routes.common import CuratorDep, StudyId
-from service_kit.web.dependencies import AskedDep, PageSize, PageToken, allowed, answer, page_of
+from service_kit.web.dependencies import PageSize, PageToken, RequestContextDep, allowed, answer, page_of
 from service_kit.web.problems import documented
 
 router = APIRouter(prefix="/v1/studies/{study_id}/forecasts", tags=["forecasts"], dependencies=[allowed("owner")])
@@ -23,10 +23,14 @@ _LOCATION = {"Location": {"description": "Path of the forecast.", "schema": {"ty
     operation_id="start_forecast",
 )
 def start(
-    request: Request, study_id: StudyId, forecast: wire.ForecastCreate, asked: AskedDep, curator: CuratorDep
+    request: Request,
+    study_id: StudyId,
+    forecast: wire.ForecastCreate,
+    caller: RequestContextDep,
+    curator: CuratorDep,
 ) -> Response:
     """Simulate, on the study's records, what its optimization would find at each privacy level. Releases nothing."""
-    reply = curator.forecasts.start(asked, study_id, forecast)
+    reply = curator.forecasts.start(caller, study_id, forecast)
     response = answer(request, reply)
     identity = wire.ForecastView.model_validate_json(reply.body).id
     response.headers["Location"] = f"/v1/studies/{study_id}/forecasts/{identity}"
@@ -56,7 +60,11 @@ def one(study_id: StudyId, forecast_id: ForecastId, curator: CuratorDep) -> wire
     operation_id="cancel_forecast",
 )
 def cancel(
-    request: Request, study_id: StudyId, forecast_id: ForecastId, asked: AskedDep, curator: CuratorDep
+    request: Request,
+    study_id: StudyId,
+    forecast_id: ForecastId,
+    caller: RequestContextDep,
+    curator: CuratorDep,
 ) -> Response:
     """End a forecast that runs or waits."""
-    return answer(request, curator.forecasts.cancel(asked, study_id, forecast_id))
+    return answer(request, curator.forecasts.cancel(caller, study_id, forecast_id))

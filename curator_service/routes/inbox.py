@@ -10,7 +10,16 @@ from blindopt import wire
 from blindopt.errors import Invalid
 from curator_service.routes.common import CuratorDep, QueryId
 from curator_service.use_cases.inbox.inbox import Filter
-from service_kit.web.dependencies import AskedDep, IdempotencyKey, PageSize, PageToken, allowed, answer, asked, page_of
+from service_kit.web.dependencies import (
+    IdempotencyKey,
+    PageSize,
+    PageToken,
+    RequestContextDep,
+    allowed,
+    answer,
+    page_of,
+    request_context,
+)
 from service_kit.web.problems import documented
 
 router = APIRouter(tags=["inbox"], dependencies=[allowed("owner", "measurer")])
@@ -70,7 +79,9 @@ def one(measurement_id: MeasurementId, curator: CuratorDep) -> wire.InboxItem:
     responses=documented(409),
     operation_id="try_measurement_again",
 )
-def try_one_again(request: Request, measurement_id: MeasurementId, who: AskedDep, curator: CuratorDep) -> Response:
+def try_one_again(
+    request: Request, measurement_id: MeasurementId, who: RequestContextDep, curator: CuratorDep
+) -> Response:
     """Ask the owner's system for it now, whenever its next attempt was to be, and also where it was given up."""
     return answer(request, curator.measurers.try_again(who, measurement_id))
 
@@ -92,7 +103,7 @@ def system(curator: CuratorDep) -> wire.MeasuringSystem:
     responses=documented(409),
     operation_id="try_measurements_again",
 )
-def try_all_again(request: Request, who: AskedDep, curator: CuratorDep) -> Response:
+def try_all_again(request: Request, who: RequestContextDep, curator: CuratorDep) -> Response:
     """Ask it now for what waits for its next attempt and for what was given up: for 10,000 of them at a time."""
     return answer(request, curator.measurers.try_again(who, None))
 
@@ -135,7 +146,7 @@ async def import_(
     if media != CSV:
         raise Invalid("send CSV", [{"field": "body", "message": f"Content-Type must be {CSV}"}])
     body = await request.body()
-    told = await asked(request, idempotency_key)
+    told = await request_context(request, idempotency_key)
     found = await run_in_threadpool(curator.inbox.import_, told, body, dry_run=dry_run)
     if isinstance(found, wire.InboxImport):
         return Response(found.model_dump_json(), 200, media_type="application/json")
@@ -164,7 +175,9 @@ async def events(
     responses=documented(409),
     operation_id="answer_query",
 )
-def tell(request: Request, query_id: QueryId, told: wire.AnswerCreate, who: AskedDep, curator: CuratorDep) -> Response:
+def tell(
+    request: Request, query_id: QueryId, told: wire.AnswerCreate, who: RequestContextDep, curator: CuratorDep
+) -> Response:
     """Tell what was measured: some or all of a query. What was declined or is overdue can still be answered."""
     return answer(request, curator.inbox.answer(who, query_id, told))
 
@@ -176,7 +189,7 @@ def tell(request: Request, query_id: QueryId, told: wire.AnswerCreate, who: Aske
     operation_id="decline_query",
 )
 def decline(
-    request: Request, query_id: QueryId, told: wire.DeclineCreate, who: AskedDep, curator: CuratorDep
+    request: Request, query_id: QueryId, told: wire.DeclineCreate, who: RequestContextDep, curator: CuratorDep
 ) -> Response:
     """Tell what will not be measured. The modeler learns that the row has no answer, and not why."""
     return answer(request, curator.inbox.decline(who, query_id, told))
@@ -189,7 +202,7 @@ def decline(
     operation_id="correct_query",
 )
 def correct(
-    request: Request, query_id: QueryId, told: wire.CorrectCreate, who: AskedDep, curator: CuratorDep
+    request: Request, query_id: QueryId, told: wire.CorrectCreate, who: RequestContextDep, curator: CuratorDep
 ) -> Response:
     """Replace answers by what is right. Where y is private, what was told is released anew, and charged.
 

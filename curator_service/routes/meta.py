@@ -17,7 +17,7 @@ def meta(curator: CuratorDep) -> wire.CuratorMeta:
     return wire.CuratorMeta(
         service="blindopt-curator",
         version=VERSION,
-        log_key=curator.desk.signer.verifier.vkey,
+        log_key=curator.context.signer.verifier.vkey,
         mechanisms=[
             wire.MechanismView(
                 name=m.name,

@@ -19,10 +19,10 @@ from service_kit.web.dependencies import (
     PageToken,
     allowed,
     answer,
-    asked,
     body_of,
     page_of,
     permitted,
+    request_context,
 )
 from service_kit.web.problems import documented
 
@@ -118,7 +118,7 @@ async def _ask(request: Request) -> Response:
     await of_own_study(request, study_id)
     permitted(request.state.principal, "modeler")
     query = await body_of(request, wire.QueryRequest)
-    told = await asked(request, request.headers.get("idempotency-key"))
+    told = await request_context(request, request.headers.get("idempotency-key"))
     curator: Curator = request.app.state.curator
     pace = getattr(request.state, "pace", None)
     return answer(request, await curator.exchange.ask(told, study_id, query, pace))

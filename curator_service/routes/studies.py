@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from curator_service.routes.common import CuratorDep, GrantId, StudyId, TokenId
-from service_kit.web.dependencies import AskedDep, PageSize, PageToken, allowed, answer, page_of
+from service_kit.web.dependencies import PageSize, PageToken, RequestContextDep, allowed, answer, page_of
 from service_kit.web.problems import documented
 
 router = APIRouter(prefix="/v1/studies", tags=["studies"], dependencies=[allowed("owner")])
@@ -14,17 +14,21 @@ router = APIRouter(prefix="/v1/studies", tags=["studies"], dependencies=[allowed
 @router.post(
     "", status_code=201, response_model=wire.StudyOwnerView, responses=documented(409), operation_id="create_study"
 )
-def create(request: Request, study: wire.StudyCreate, asked: AskedDep, curator: CuratorDep) -> Response:
+def create(request: Request, study: wire.StudyCreate, caller: RequestContextDep, curator: CuratorDep) -> Response:
     """Make a draft: nothing is drawn and nothing leaves."""
-    return answer(request, curator.studies.create(asked, study))
+    return answer(request, curator.studies.create(caller, study))
 
 
 @router.put("/{study_id}", response_model=wire.StudyOwnerView, responses=documented(409), operation_id="change_study")
 def change(
-    request: Request, study_id: StudyId, study: wire.StudyChange, asked: AskedDep, curator: CuratorDep
+    request: Request,
+    study_id: StudyId,
+    study: wire.StudyChange,
+    caller: RequestContextDep,
+    curator: CuratorDep,
 ) -> Response:
     """Put another draft in the place of one that was never charged. Its forecasts go where they are another's now."""
-    return answer(request, curator.studies.change(asked, study_id, study))
+    return answer(request, curator.studies.change(caller, study_id, study))
 
 
 @router.get("", response_model=wire.StudyPage, responses=documented(), operation_id="list_studies")
@@ -52,7 +56,7 @@ def preview(study_id: StudyId, curator: CuratorDep) -> wire.ReleaseReport:
 def release(
     request: Request,
     study_id: StudyId,
-    asked: AskedDep,
+    caller: RequestContextDep,
     curator: CuratorDep,
     wanted: wire.ReleaseAsked | None = None,
 ) -> Response:
@@ -60,15 +64,15 @@ def release(
 
     A body is not needed: with one, a draft that somebody has changed since is not released.
     """
-    return answer(request, curator.releases.release(asked, study_id, wanted))
+    return answer(request, curator.releases.release(caller, study_id, wanted))
 
 
 @router.post(
     "/{study_id}:close", response_model=wire.StudyOwnerView, responses=documented(409), operation_id="close_study"
 )
-def close(request: Request, study_id: StudyId, asked: AskedDep, curator: CuratorDep) -> Response:
+def close(request: Request, study_id: StudyId, caller: RequestContextDep, curator: CuratorDep) -> Response:
     """Refuse further queries."""
-    return answer(request, curator.studies.close(asked, study_id))
+    return answer(request, curator.studies.close(caller, study_id))
 
 
 @router.post(
@@ -79,10 +83,14 @@ def close(request: Request, study_id: StudyId, asked: AskedDep, curator: Curator
     operation_id="create_grant",
 )
 def grant(
-    request: Request, study_id: StudyId, grant: wire.GrantCreate, asked: AskedDep, curator: CuratorDep
+    request: Request,
+    study_id: StudyId,
+    grant: wire.GrantCreate,
+    caller: RequestContextDep,
+    curator: CuratorDep,
 ) -> Response:
     """A token for one modeler, shown once."""
-    return answer(request, curator.grants.grant(asked, study_id, grant))
+    return answer(request, curator.grants.grant(caller, study_id, grant))
 
 
 @router.get("/{study_id}/grants", response_model=wire.GrantPage, responses=documented(), operation_id="list_grants")
@@ -101,9 +109,11 @@ def grants(
     responses=documented(409),
     operation_id="revoke_grant",
 )
-def revoke(request: Request, study_id: StudyId, grant_id: GrantId, asked: AskedDep, curator: CuratorDep) -> Response:
+def revoke(
+    request: Request, study_id: StudyId, grant_id: GrantId, caller: RequestContextDep, curator: CuratorDep
+) -> Response:
     """Refuse all of its tokens from now on."""
-    return answer(request, curator.grants.revoke(asked, study_id, grant_id))
+    return answer(request, curator.grants.revoke(caller, study_id, grant_id))
 
 
 @router.post(
@@ -118,11 +128,11 @@ def rotate(
     study_id: StudyId,
     grant_id: GrantId,
     rotation: wire.Rotation,
-    asked: AskedDep,
+    caller: RequestContextDep,
     curator: CuratorDep,
 ) -> Response:
     """A further token, shown once; the older one stays good until it is revoked. At most two are live."""
-    return answer(request, curator.grants.rotate(asked, study_id, grant_id, rotation))
+    return answer(request, curator.grants.rotate(caller, study_id, grant_id, rotation))
 
 
 @router.post(
@@ -132,7 +142,12 @@ def rotate(
     operation_id="revoke_grant_token",
 )
 def revoke_token(
-    request: Request, study_id: StudyId, grant_id: GrantId, kid: TokenId, asked: AskedDep, curator: CuratorDep
+    request: Request,
+    study_id: StudyId,
+    grant_id: GrantId,
+    kid: TokenId,
+    caller: RequestContextDep,
+    curator: CuratorDep,
 ) -> Response:
     """Refuse one token of a grant from now on."""
-    return answer(request, curator.grants.revoke(asked, study_id, grant_id, kid))
+    return answer(request, curator.grants.revoke(caller, study_id, grant_id, kid))

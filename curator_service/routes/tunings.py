@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from curator_service.routes.common import CuratorDep, DatasetId, TuningId
-from service_kit.web.dependencies import AskedDep, PageSize, PageToken, allowed, answer, page_of
+from service_kit.web.dependencies import PageSize, PageToken, RequestContextDep, allowed, answer, page_of
 from service_kit.web.problems import documented
 
 router = APIRouter(tags=["tunings"])
@@ -24,9 +24,9 @@ _LOCATION = {"Location": {"description": "Path of the tuning.", "schema": {"type
     },
     operation_id="start_tuning",
 )
-def start(request: Request, tuning: wire.TuningCreate, asked: AskedDep, curator: CuratorDep) -> Response:
+def start(request: Request, tuning: wire.TuningCreate, caller: RequestContextDep, curator: CuratorDep) -> Response:
     """Charge a tuning, then score hyper-parameters on the private records and release the choice and its score."""
-    reply = curator.tunings.start(asked, tuning)
+    reply = curator.tunings.start(caller, tuning)
     response = answer(request, reply)
     response.headers["Location"] = f"/v1/tunings/{wire.TuningView.model_validate_json(reply.body).id}"
     return response
@@ -76,9 +76,9 @@ def one(tuning_id: TuningId, curator: CuratorDep) -> wire.TuningView:
     responses=documented(409),
     operation_id="cancel_tuning",
 )
-def cancel(request: Request, tuning_id: TuningId, asked: AskedDep, curator: CuratorDep) -> Response:
+def cancel(request: Request, tuning_id: TuningId, caller: RequestContextDep, curator: CuratorDep) -> Response:
     """End a tuning that runs or waits; what it was charged stays spent."""
-    return answer(request, curator.tunings.cancel(asked, tuning_id))
+    return answer(request, curator.tunings.cancel(caller, tuning_id))
 
 
 @router.get(

@@ -24,7 +24,7 @@ from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from curator_service.use_cases.studies.releases import Releases
 from curator_service.use_cases.studies.studies import Studies
 from curator_service.vault import Vault
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 from service_kit.store.base import states
 from service_kit.store.database import Connection
 
@@ -32,39 +32,39 @@ from service_kit.store.database import Connection
 class Curator:
     """Everything that may see a raw row. Safe to call from several threads."""
 
-    def __init__(self, desk: Desk, vault: Vault, settings: Settings) -> None:
-        self.desk = desk
-        with desk.database.read() as db:
+    def __init__(self, context: ServiceContext, vault: Vault, settings: Settings) -> None:
+        self.context = context
+        with context.database.read() as db:
             vault.keep_only(store.with_files(db))
         self.limits = wire.Limits(rows_per_query=settings.query_rows_max, plays_per_row=settings.query_plays_max)
-        self.datasets = Datasets(desk, vault, settings)
-        self.studies = Studies(desk, settings)
-        self.advisories = Advisories(desk)
-        self.releases = Releases(desk, vault)
-        self.grants = Grants(desk)
+        self.datasets = Datasets(context, vault, settings)
+        self.studies = Studies(context, settings)
+        self.advisories = Advisories(context)
+        self.releases = Releases(context, vault)
+        self.grants = Grants(context)
         self.bells = Bells()
         released = ReleasedStudies(vault)
-        versions = Versions(desk, released, self.bells)
-        self.exchange = Exchanges(desk, vault, self.limits, released, self.bells)
-        self.inbox = Inbox(desk, released, versions, self.bells)
+        versions = Versions(context, released, self.bells)
+        self.exchange = Exchanges(context, vault, self.limits, released, self.bells)
+        self.inbox = Inbox(context, released, versions, self.bells)
         self.streams = Streams(self.inbox, self.bells)
-        self.overdue = Overdue(desk, self.inbox, versions, self.bells)
-        self.measurers = Measurers(desk, self.inbox, self.bells, settings)
-        self.accounts = Accounts(desk, vault)
-        self.overviews = Overviews(desk)
-        self.witnesses = Witnesses(desk)
-        self.forecasts = Forecasts(desk, vault, settings)
-        self.tunings = Tunings(desk, vault, settings)
+        self.overdue = Overdue(context, self.inbox, versions, self.bells)
+        self.measurers = Measurers(context, self.inbox, self.bells, settings)
+        self.accounts = Accounts(context, vault)
+        self.overviews = Overviews(context)
+        self.witnesses = Witnesses(context)
+        self.forecasts = Forecasts(context, vault, settings)
+        self.tunings = Tunings(context, vault, settings)
         self._loading = Loading()
 
     def jobs(self) -> dict[str, dict[str, int]]:
         """How many jobs of each kind are in each state."""
-        with self.desk.database.read() as db:
+        with self.context.database.read() as db:
             return {"tuning": states(db, tunings.tunings), "forecast": states(db, forecasts.forecasts)}
 
     def under_way(self) -> wire.JobList:
         """Releases, forecasts and tunings that have not ended."""
-        with self.desk.database.read() as db:
+        with self.context.database.read() as db:
             jobs = [
                 wire.JobView(kind="release", id=study, study_id=study, name=_name(db, study), progress=share)
                 for study, share in self.releases.under_way().items()

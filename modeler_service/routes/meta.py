@@ -14,7 +14,7 @@ router = APIRouter(tags=["health"])
 @router.get("/v1/meta", response_model=wire.ModelerMeta, operation_id="meta")
 def meta(modeler: ModelerDep) -> wire.ModelerMeta:
     """Version, algorithms, and what a run can be exported as."""
-    key = modeler.desk.signer.verifier.vkey
+    key = modeler.context.signer.verifier.vkey
     return wire.ModelerMeta(
         service="blindopt-modeler",
         version=VERSION,

@@ -11,15 +11,15 @@ from blindopt import wire
 from modeler_service.use_cases import exports, imports
 from modeler_service.use_cases.modeler import Modeler
 from service_kit.web.dependencies import (
-    AskedDep,
     IdempotencyKey,
     PageSize,
     PageToken,
+    RequestContextDep,
     allowed,
     answer,
-    asked,
     body_of,
     page_of,
+    request_context,
 )
 from service_kit.web.problems import documented
 
@@ -57,9 +57,9 @@ RunId = Annotated[str, Path(description="run_...")]
     dependencies=_WRITE,
     operation_id="start_run",
 )
-def start(request: Request, run: wire.RunCreate, asked: AskedDep, modeler: ModelerDep) -> Response:
+def start(request: Request, run: wire.RunCreate, caller: RequestContextDep, modeler: ModelerDep) -> Response:
     """Queue an optimization against a study of a curator."""
-    return answer(request, modeler.start(asked, run))
+    return answer(request, modeler.start(caller, run))
 
 
 @router.get("", response_model=wire.RunPage, responses=documented(), dependencies=_READ, operation_id="list_runs")
@@ -91,9 +91,9 @@ def one(run_id: RunId, modeler: ModelerDep) -> wire.RunView:
     dependencies=_WRITE,
     operation_id="stop_run",
 )
-def stop(request: Request, run_id: RunId, asked: AskedDep, modeler: ModelerDep) -> Response:
+def stop(request: Request, run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
     """End it after the query under way; what was answered is kept."""
-    return answer(request, modeler.stop(asked, run_id))
+    return answer(request, modeler.stop(caller, run_id))
 
 
 @router.post(
@@ -103,9 +103,9 @@ def stop(request: Request, run_id: RunId, asked: AskedDep, modeler: ModelerDep) 
     dependencies=_WRITE,
     operation_id="pause_run",
 )
-def pause(request: Request, run_id: RunId, asked: AskedDep, modeler: ModelerDep) -> Response:
+def pause(request: Request, run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
     """Halt it after the query under way, until it is resumed."""
-    return answer(request, modeler.pause(asked, run_id))
+    return answer(request, modeler.pause(caller, run_id))
 
 
 @router.post(
@@ -115,9 +115,9 @@ def pause(request: Request, run_id: RunId, asked: AskedDep, modeler: ModelerDep)
     dependencies=_WRITE,
     operation_id="resume_run",
 )
-def resume(request: Request, run_id: RunId, asked: AskedDep, modeler: ModelerDep) -> Response:
+def resume(request: Request, run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
     """Let a paused run go on; one that waits for its curator tries at once."""
-    return answer(request, modeler.resume(asked, run_id))
+    return answer(request, modeler.resume(caller, run_id))
 
 
 @router.post(
@@ -128,10 +128,14 @@ def resume(request: Request, run_id: RunId, asked: AskedDep, modeler: ModelerDep
     operation_id="replace_token",
 )
 def replace_token(
-    request: Request, run_id: RunId, token: wire.TokenReplacement, asked: AskedDep, modeler: ModelerDep
+    request: Request,
+    run_id: RunId,
+    token: wire.TokenReplacement,
+    caller: RequestContextDep,
+    modeler: ModelerDep,
 ) -> Response:
     """Go on under another token of the same grant."""
-    return answer(request, modeler.replace_token(asked, run_id, token))
+    return answer(request, modeler.replace_token(caller, run_id, token))
 
 
 @router.get(
@@ -323,7 +327,7 @@ async def observe(
         found = await run_in_threadpool(imports.of_csv, await request.body())
     else:
         found = imports.of_json(await body_of(request, wire.ObservationImport))
-    one = await asked(request, idempotency_key)  # its digest needs the whole body, which is read by now
+    one = await request_context(request, idempotency_key)  # its digest needs the whole body, which is read by now
     if dry_run:
         report = await run_in_threadpool(modeler.check_import, one, run_id, found)
         return Response(report.model_dump_json(), media_type="application/json")

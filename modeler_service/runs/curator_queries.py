@@ -157,7 +157,7 @@ class Asking:
             self._begin_wait(db, looked_at=now)
             self._witness.keep(db, told.exchange, told.receipt)
 
-        self._hold.desk.database.write(work)
+        self._hold.context.database.write(work)
         self._waited = False
         return reply.id
 
@@ -198,7 +198,7 @@ class Asking:
                 self._begin_wait(db, looked_at=None)
             self._witness.keep(db, told.exchange, told.receipt)
 
-        self._hold.desk.database.write(work)
+        self._hold.context.database.write(work)
         self._waited = False
         return answers
 

@@ -9,17 +9,17 @@ from blindopt.errors import ProtocolViolated
 from modeler_service.runs.witness import Asked, Witness
 from modeler_service.runs.worker import connected
 from modeler_service.settings import Settings
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 
 
 @contextmanager
 def met(
-    desk: Desk,
+    context: ServiceContext,
     settings: Settings,
     told: wire.StudyAccess | wire.RunSpec,
     token: str,
     actor: str,
-    asked: Asked = lambda db, key, digest: False,
+    request: Asked = lambda db, key, digest: False,
     *,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[StudyClient, wire.StudyView]]:
@@ -28,8 +28,8 @@ def met(
     Nothing is asked that this side's own log could not tell. Raises AuditUnavailable, Unreachable, Remote, and
     ProtocolViolated, which is recorded: also what the caller finds in the block.
     """
-    desk.check_sound()
-    witness = Witness(desk, told.study_id, actor, asked)
+    context.audit_trail.check_sound()
+    witness = Witness(context, told.study_id, actor, request)
     try:
         with connected(settings, told, token, witness, cancelled=cancelled) as curator:
             study = curator.study()

@@ -9,7 +9,7 @@ from blindopt.errors import BlindoptError, Remote, Unreachable
 from modeler_service import store
 from modeler_service.runs.interrupts import Interrupted, Signal
 from modeler_service.settings import Settings
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection
 
@@ -24,14 +24,14 @@ def can_retry(error: BlindoptError) -> bool:
 class Hold:
     """One run in the hands of one worker, while its ``lease`` is the run's."""
 
-    def __init__(self, desk: Desk, settings: Settings, identity: str, lease: int, signal: Signal) -> None:
-        self.desk, self.settings, self.identity, self.signal = desk, settings, identity, signal
+    def __init__(self, context: ServiceContext, settings: Settings, identity: str, lease: int, signal: Signal) -> None:
+        self.context, self.settings, self.identity, self.signal = context, settings, identity, signal
         self._lease = lease
 
     @property
     def now(self) -> datetime:
         """The time."""
-        return self.desk.clock()
+        return self.context.clock()
 
     def retry(self, call: Callable[[], T]) -> T:
         """Call again, ever slower, while a retry may help. Interrupted when told so meanwhile."""
@@ -58,7 +58,7 @@ class Hold:
 
     def read(self, work: Callable[[Connection], T]) -> T:
         """What is stored."""
-        with self.desk.database.read() as db:
+        with self.context.database.read() as db:
             return work(db)
 
     def write(self, work: Callable[[Connection], None]) -> None:
@@ -68,4 +68,4 @@ class Hold:
             self.check(db)
             work(db)
 
-        self.desk.database.write(held)
+        self.context.database.write(held)

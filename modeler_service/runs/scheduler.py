@@ -17,7 +17,7 @@ from modeler_service.runs.interrupts import Interrupted, Pending, Signal
 from modeler_service.runs.lease import can_retry
 from modeler_service.runs.worker import Ending, Run
 from modeler_service.settings import Settings
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 from service_kit.context.outbox import Outbox
 from service_kit.store import audit_log
 from service_kit.store.base import moment, stamp
@@ -53,8 +53,8 @@ class Runs:
     (its lease ends: it writes no more).
     """
 
-    def __init__(self, desk: Desk, settings: Settings) -> None:
-        self._desk = desk
+    def __init__(self, context: ServiceContext, settings: Settings) -> None:
+        self._context = context
         self._settings = settings
         self._told_after = timedelta(minutes=settings.notify_wait_minutes)
         self._folder = settings.data_dir / "candidates"
@@ -70,7 +70,7 @@ class Runs:
 
     def start(self) -> None:
         """Take up what is unfinished, and work from now on."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             unfinished = store.unfinished(db)
         for row in unfinished:
             if row.state == "waiting" and row.stop_asked_at is None and row.pause_asked_at is None:
@@ -126,7 +126,7 @@ class Runs:
                 return  # another took this worker's place while it was stuck
 
     def _work(self, identity: str) -> None:
-        self._desk.check_sound()  # nothing is asked that the log could not tell
+        self._context.audit_trail.check_sound()  # nothing is asked that the log could not tell
         # Held before what is stored is read: what it is told from now on reaches its signal.
         held = _Held(Signal(), threading.current_thread())
         with self._holding:
@@ -135,7 +135,7 @@ class Runs:
                 return
         stored = False
         try:
-            held.lease = self._desk.database.write(lambda db: self._take(db, identity))
+            held.lease = self._context.database.write(lambda db: self._take(db, identity))
             if held.lease is not None:
                 self._end(identity, held.lease, self._outcome(identity, held.lease, held.signal))
             stored = True
@@ -144,11 +144,11 @@ class Runs:
 
     def _take(self, db: Connection, identity: str) -> int | None:
         """Begin to work on a run, or do what it was told meanwhile."""
-        row, now = store.run(db, identity), stamp(self._desk.clock())
+        row, now = store.run(db, identity), stamp(self._context.clock())
         if row.ended_at is not None or row.state == "paused":
             return None
         if (halted := halted_state(row)) is not None:
-            end(db, self._desk.outbox, identity, halted, self._desk.clock())
+            end(db, self._context.outbox, identity, halted, self._context.clock())
             return None
         started = row.started_at or now
         store.change_run(db, identity, state="running", started_at=started, waits_until=None, problem=None)
@@ -167,9 +167,9 @@ class Runs:
         then()
         if self._closing.is_set():
             return
-        soon = self._desk.clock() + timedelta(seconds=self._settings.wait_seconds_first)
+        soon = self._context.clock() + timedelta(seconds=self._settings.wait_seconds_first)
         try:
-            with self._desk.database.read() as db:
+            with self._context.database.read() as db:
                 row = store.run(db, identity)
         except Exception:
             self._waiting[identity] = soon  # whatever is stored of it, it is looked at again
@@ -185,7 +185,7 @@ class Runs:
         """Work on a run; how it ended, or None if it only halted."""
         try:
             crowded = lambda: not self._queue.empty()  # noqa: E731
-            return Run(self._desk, self._settings, self._folder, identity, lease, signal, crowded).work()
+            return Run(self._context, self._settings, self._folder, identity, lease, signal, crowded).work()
         except Interrupted:
             return None
         except Pending:
@@ -221,9 +221,9 @@ class Runs:
 
         The place of a run whose query people have is held for days, from the last time that its curator told so.
         """
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             row = store.run(db, identity)
-        now, settings = self._desk.clock(), self._settings
+        now, settings = self._context.clock(), self._settings
         waiting = self._waiting_state(row, "curator", settings.wait_seconds_first, settings.wait_seconds_max)
         since, longest = moment(waiting["waiting_since"]), timedelta(hours=settings.wait_hours)
         if row.looked_at is not None:
@@ -237,14 +237,14 @@ class Runs:
 
     def _waits_for_people(self, identity: str) -> Ending:
         """Wait for those who measure; each look at the curator lets it hold its place from anew."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             row = store.run(db, identity)
         waiting = self._waiting_state(row, "people", self._settings.people_seconds, self._settings.people_seconds_max)
-        return waiting | {"problem": None, "looked_at": stamp(self._desk.clock())}
+        return waiting | {"problem": None, "looked_at": stamp(self._context.clock())}
 
     def _waiting_state(self, row: Any, what: str, first: float, longest: float) -> Ending:
         """Without a worker, twice as long each time. Another wait begins anew."""
-        now, goes_on = self._desk.clock(), row.waiting_for == what
+        now, goes_on = self._context.clock(), row.waiting_for == what
         waits = row.waits if goes_on else 0
         since = row.waiting_since if goes_on and row.waiting_since else stamp(now)
         seconds = min(first * 2 ** min(waits, 30), longest)
@@ -260,7 +260,7 @@ class Runs:
         """Store how a worker left a run. One that was told to halt while it ended by itself has ended."""
         if ending is None and self._closing.is_set():
             return
-        now = self._desk.clock()
+        now = self._context.clock()
 
         def work(db: Connection) -> None:
             row = store.run(db, identity)
@@ -269,16 +269,16 @@ class Runs:
             waits = ending is not None and ending["state"] == "waiting"
             told = halted_state(row) if ending is None or waits else None
             if told is not None:
-                end(db, self._desk.outbox, identity, told, now)
+                end(db, self._context.outbox, identity, told, now)
             elif ending is None:  # its token was replaced, or a pause was taken back
                 store.change_run(db, identity, state="queued")
             elif waits:
                 store.change_run(db, identity, **ending)
-                notices.waits(db, self._desk.outbox, row, ending, now, self._told_after)
+                notices.waits(db, self._context.outbox, row, ending, now, self._told_after)
             else:
-                end(db, self._desk.outbox, identity, ending, now)
+                end(db, self._context.outbox, identity, ending, now)
 
-        self._desk.database.write(work)
+        self._context.database.write(work)
 
     # --- watching ---------------------------------------------------------------------------------
 
@@ -292,7 +292,7 @@ class Runs:
 
     def _wake(self) -> None:
         """Queue waiting runs whose time has come."""
-        now = self._desk.clock()
+        now = self._context.clock()
         for identity, until in list(self._waiting.items()):
             if until <= now:
                 self.submit(identity)
@@ -305,7 +305,7 @@ class Runs:
                 held.signal.halt()
                 ending = self._waits(identity, _problem("unreachable", STUCK))
                 self._end(identity, held.lease, ending)
-                self._desk.database.write(lambda db, i=identity: store.take(db, i, stamp(self._desk.clock())))  # type: ignore[misc]
+                self._context.database.write(lambda db, i=identity: store.take(db, i, stamp(self._context.clock())))  # type: ignore[misc]
                 self._let_go(identity, held, stored=True, then=lambda h=held: self._replace(h.thread))  # type: ignore[misc]
 
     def _replace(self, stuck: threading.Thread) -> None:

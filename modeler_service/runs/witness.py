@@ -15,7 +15,7 @@ from blindopt.audit.merkle_log import Exchange, Head
 from blindopt.client import StudyClient
 from blindopt.errors import LogBroken, ProtocolViolated
 from modeler_service.runs.notices import disputed
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 from service_kit.store import audit_log, checkpoints
 from service_kit.store.database import Connection
 
@@ -26,8 +26,8 @@ Asked = Callable[[Connection, str, str | None], bool]
 class Witness:
     """Keeps the shared log of one study's grant. Who catches a ProtocolViolated of it records it (``dispute``)."""
 
-    def __init__(self, desk: Desk, study_id: str, actor: str, asked: Asked) -> None:
-        self._desk = desk
+    def __init__(self, context: ServiceContext, study_id: str, actor: str, asked: Asked) -> None:
+        self._context = context
         self._study_id = study_id
         self._actor = actor
         self._asked = asked
@@ -52,20 +52,20 @@ class Witness:
         def work(db: Connection) -> None:
             pinned = checkpoints.key_of(db, self._study_id)
             if pinned is None:
-                checkpoints.pin(db, self._study_id, key, self._desk.clock())
+                checkpoints.pin(db, self._study_id, key, self._context.clock())
             elif pinned != key:
                 raise ProtocolViolated("the curator's log key is not the one that it had before")
             self._advance(db, study.grant_id)
 
-        self._desk.database.write(work)
+        self._context.database.write(work)
 
     def tell(self, exchange: Exchange, note: str | None) -> None:
         """Record an exchange by itself."""
-        self._desk.database.write(lambda db: self.keep(db, exchange, note))
+        self._context.database.write(lambda db: self.keep(db, exchange, note))
 
     def keep(self, db: Connection, exchange: Exchange, note: str | None) -> None:
         """Record an exchange with its receipt, in the caller's transaction. Raises ProtocolViolated."""
-        audit_log.append(db, "exchange", actor=self._actor, now=self._desk.clock(), exchange=exchange)
+        audit_log.append(db, "exchange", actor=self._actor, now=self._context.clock(), exchange=exchange)
         if note is None or exchange.position is None or exchange.grant_id is None:
             return
         self._note = note
@@ -123,10 +123,10 @@ class Witness:
 
         Raises ProtocolViolated for a history that is not ours, Unreachable and Remote as any request.
         """
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             known = checkpoints.last_receipt(db, grant)
         note = self._note = curator.checkpoint().note
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             vkey = checkpoints.key_of(db, self._study_id)
             if vkey is None:
                 return
@@ -140,7 +140,7 @@ class Witness:
             before, have = have, self._taken(grant, entries)
             if have <= before:
                 raise ProtocolViolated("the curator's shared log is shorter than its checkpoint")
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             ours = audit_log.root_at(db, grant, size)
             signed = checkpoints.countersigned(db, grant, size)
         if ours != checkpoint.head.root:
@@ -151,13 +151,13 @@ class Witness:
             signed = self._countersign(grant, checkpoint.head, note)
         # Told again where it was signed before: the curator may not have got it.
         curator.countersign(
-            wire.Countersigning(note=signed, key=self._desk.signer.verifier.vkey), key=f"{grant}:{size}"
+            wire.Countersigning(note=signed, key=self._context.signer.verifier.vkey), key=f"{grant}:{size}"
         )
 
     def _countersign(self, grant: str, head: Head, note: str) -> str:
         """Sign a checkpoint, and record it before the curator has it."""
-        now = self._desk.clock()
-        signed = self._desk.signer.countersign(note, int(now.timestamp()))
+        now = self._context.clock()
+        signed = self._context.signer.countersign(note, int(now.timestamp()))
 
         def work(db: Connection) -> str:
             if (earlier := checkpoints.countersigned(db, grant, head.size)) is not None:  # by another run
@@ -167,10 +167,10 @@ class Witness:
             audit_log.append(db, "checkpoint.countersigned", actor=self._actor, now=now, details=details)
             return signed
 
-        return self._desk.database.write(work)
+        return self._context.database.write(work)
 
     def _taken(self, grant: str, entries: list[wire.AuditEntry]) -> int:
-        return self._desk.database.write(lambda db: self._take(db, grant, entries))
+        return self._context.database.write(lambda db: self._take(db, grant, entries))
 
     def _take(self, db: Connection, grant: str, entries: list[wire.AuditEntry]) -> int:
         """Add entries that the curator tells; the size after."""
@@ -213,18 +213,18 @@ class Witness:
     def dispute(self, what: str) -> None:
         """Record what the curator did, with what it signed last."""
         details = {"study_id": self._study_id, "grant_id": self._grant, "what": what, "note": self._note}
-        now = self._desk.clock()
+        now = self._context.clock()
 
         def work(db: Connection) -> None:
             audit_log.append(db, "log.disputed", actor=self._actor, now=now, details=details)
-            disputed(db, self._desk.outbox, self._study_id)
+            disputed(db, self._context.outbox, self._study_id)
 
-        self._desk.database.write(work)
+        self._context.database.write(work)
 
 
-def restored(db: Connection, desk: Desk) -> None:
+def restored(db: Connection, context: ServiceContext) -> None:
     """Record the restore of a backup, with how far each shared log was known: what came after it is forgotten."""
-    desk.note_restored(db, {"known": {grant: _known(db, grant) for grant in checkpoints.grants(db)}})
+    context.audit_trail.record_restored(db, {"known": {grant: _known(db, grant) for grant in checkpoints.grants(db)}})
 
 
 def _known(db: Connection, grant: str) -> int:

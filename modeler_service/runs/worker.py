@@ -21,7 +21,7 @@ from modeler_service.runs.posterior_views import recommended
 from modeler_service.runs.record import observations_of
 from modeler_service.runs.witness import Witness
 from modeler_service.settings import Settings
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection
 
@@ -70,7 +70,7 @@ class Run:
 
     def __init__(
         self,
-        desk: Desk,
+        context: ServiceContext,
         settings: Settings,
         folder: Path,
         identity: str,
@@ -79,15 +79,15 @@ class Run:
         crowded: Callable[[], bool] = lambda: False,
     ) -> None:
         self._settings, self._folder, self._identity, self._signal = settings, folder, identity, signal
-        self._hold = hold = Hold(desk, settings, identity, lease, signal)
+        self._hold = hold = Hold(context, settings, identity, lease, signal)
         row = hold.read(lambda db: store.run(db, identity))
         last = hold.read(lambda db: store.last_fit(db, identity))
         self._observations = hold.read(lambda db: observations_of(db, identity))
         self._fit_told = _values(wire.Fitted.model_validate_json(last)) if last else None
         self._spec = wire.RunSpec.model_validate_json(row.spec)
         self._begun = wire.StudyView.model_validate_json(row.study) if row.study else None
-        self._token = desk.unseal(row.sealed_token).decode()
-        self._witness = Witness(desk, self._spec.study_id, identity, was_asked)
+        self._token = context.seal.open(row.sealed_token).decode()
+        self._witness = Witness(context, self._spec.study_id, identity, was_asked)
         self._asking = Asking(hold, self._witness, crowded)
 
     def work(self) -> Ending:

@@ -11,7 +11,7 @@ from modeler_service.runs.witness import Witness
 from modeler_service.runs.worker import connected
 from modeler_service.settings import Settings
 from modeler_service.use_cases.addresses import check_address
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 
 _ORDER: tuple[Literal["address", "reach", "token", "key"], ...] = ("address", "reach", "token", "key")
 _WORDS = {
@@ -26,14 +26,14 @@ _WORDS = {
 }
 
 
-def tried(desk: Desk, settings: Settings, told: wire.StudyAccess, actor: str) -> wire.ConnectionReport:
+def tried(context: ServiceContext, settings: Settings, told: wire.StudyAccess, actor: str) -> wire.ConnectionReport:
     """Each step until one fails. Asks for the study, which both logs tell; spends nothing."""
     found: dict[str, wire.ConnectionStep] = {}
     study = None
     try:
         check_address(told.curator_url, "curator_url", plain_http=settings.allow_plain_http)
         found["address"] = _step("address", "ok", f"a token may be sent to {told.curator_url}")
-        study = _study(desk, settings, told, actor, found)
+        study = _study(context, settings, told, actor, found)
     except Invalid as error:
         found["address"] = _step("address", "failed", f"{error}: use https://")
     for name in _ORDER:
@@ -44,10 +44,14 @@ def tried(desk: Desk, settings: Settings, told: wire.StudyAccess, actor: str) ->
 
 
 def _study(
-    desk: Desk, settings: Settings, told: wire.StudyAccess, actor: str, found: dict[str, wire.ConnectionStep]
+    context: ServiceContext,
+    settings: Settings,
+    told: wire.StudyAccess,
+    actor: str,
+    found: dict[str, wire.ConnectionStep],
 ) -> wire.StudyView | None:
-    desk.check_sound()
-    witness = Witness(desk, told.study_id, actor, lambda db, key, digest: False)
+    context.audit_trail.check_sound()
+    witness = Witness(context, told.study_id, actor, lambda db, key, digest: False)
     try:
         with connected(settings, told, told.token, witness) as curator:
             study = curator.study()

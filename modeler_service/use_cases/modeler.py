@@ -22,7 +22,8 @@ from modeler_service.use_cases.addresses import check_address
 from modeler_service.use_cases.imports import Import, misfits, report
 from modeler_service.use_cases.run_events import TRIALS_MAX, News, Streams
 from modeler_service.use_cases.suggestions import Suggestions
-from service_kit.context.desk import Asked, Desk, Effect
+from service_kit.context.context import ServiceContext
+from service_kit.context.request import Effect, RequestContext
 from service_kit.identity.tokens import Principal
 from service_kit.store.base import moment, stamp, states
 from service_kit.store.database import Connection
@@ -32,18 +33,18 @@ from service_kit.store.stored_replies import StoredReply
 class Modeler:
     """Runs and their trials. Safe to call from several threads."""
 
-    def __init__(self, desk: Desk, settings: Settings) -> None:
-        self.desk = desk
+    def __init__(self, context: ServiceContext, settings: Settings) -> None:
+        self.context = context
         self._settings = settings
-        self._runs = Runs(desk, settings)
-        self.beliefs = Beliefs(desk.database, settings.data_dir / "candidates", settings.look_memory_max_bytes)
+        self._runs = Runs(context, settings)
+        self.beliefs = Beliefs(context.database, settings.data_dir / "candidates", settings.look_memory_max_bytes)
         self.streams = Streams()
-        self.suggestions = Suggestions(desk, settings)
+        self.suggestions = Suggestions(context, settings)
         self._trying: dict[str, Lock] = {}
 
     def jobs(self) -> dict[str, dict[str, int]]:
         """How many jobs of each kind are in each state."""
-        with self.desk.database.read() as db:
+        with self.context.database.read() as db:
             return {"run": states(db, store.runs)}
 
     def work(self) -> None:
@@ -56,7 +57,7 @@ class Modeler:
         self.suggestions.close()
         self._runs.close()
 
-    def start(self, asked: Asked, spec: wire.RunCreate) -> StoredReply:
+    def start(self, request: RequestContext, spec: wire.RunCreate) -> StoredReply:
         """Store a run and queue it. Its token is sealed and never shown again."""
         check_address(spec.curator_url, "curator_url", plain_http=self._settings.allow_plain_http)
         past = Import(list(enumerate(spec.observations, start=1)), [])
@@ -70,9 +71,9 @@ class Modeler:
                 id=identity,
                 state="paused" if spec.hold else "queued",
                 spec=settings,
-                sealed_token=self.desk.seal(spec.token.encode()),
-                created_at=stamp(self.desk.clock()),
-                pause_asked_at=stamp(self.desk.clock()) if spec.hold else None,
+                sealed_token=self.context.seal.close(spec.token.encode()),
+                created_at=stamp(self.context.clock()),
+                pause_asked_at=stamp(self.context.clock()) if spec.hold else None,
             )
             store.add_observations(db, identity, [past.model_dump() for past in spec.observations])
             details = {
@@ -83,14 +84,14 @@ class Modeler:
             }
             return Effect(self._view(db, identity), "run.created", details)
 
-        reply = self.desk.once(asked, effect)
+        reply = self.context.idempotency.once(request, effect)
         if not reply.replayed and not spec.hold:
             self._runs.submit(identity)
         return reply
 
-    def check_import(self, asked: Asked, identity: str, found: Import) -> wire.ImportReport:
+    def check_import(self, request: RequestContext, identity: str, found: Import) -> wire.ImportReport:
         """What an import would do; nothing is stored. Asks the curator for the study where it is not known yet."""
-        self.desk.key_of(asked)  # a dry run is refused for what would refuse the import
+        self.context.idempotency.key_of(request)  # a dry run is refused for what would refuse the import
         spec, known, n = self._importing(identity)
         faults = misfits(found, spec, n)
         if known + len(found.observations) > wire.OBSERVATIONS_MAX:
@@ -98,9 +99,9 @@ class Modeler:
             faults.append(wire.ImportFault(line=line, field="line", message=_too_many(known)))
         return report(found, faults, known=known, dry_run=True)
 
-    def observe(self, asked: Asked, identity: str, found: Import) -> StoredReply:
+    def observe(self, request: RequestContext, identity: str, found: Import) -> StoredReply:
         """Give a run that was not started past measurements. Invalid tells what is wrong with which line."""
-        if (earlier := self.desk.earlier(asked)) is not None:
+        if (earlier := self.context.idempotency.earlier(request)) is not None:
             return earlier
         spec, _, n = self._importing(identity)
         _check_fits(misfits(found, spec, n))
@@ -114,24 +115,24 @@ class Modeler:
             details = {"run_id": identity, "observations": len(found.observations)}
             return Effect(report(found, [], known=known, dry_run=False), "run.observations_imported", details)
 
-        return self.desk.once(asked, effect)
+        return self.context.idempotency.once(request, effect)
 
     def _importing(self, identity: str) -> tuple[wire.RunSpec, int, int]:
         """Settings of a run that was not started, how many past measurements it has, and the rows of its release."""
-        with self.desk.database.read() as db:
+        with self.context.database.read() as db:
             row, known = store.run(db, identity), store.observation_count(db, identity)
         _check_not_started(row)
         spec = wire.RunSpec.model_validate_json(row.spec)
-        token = self.desk.unseal(row.sealed_token).decode()
+        token = self.context.seal.open(row.sealed_token).decode()
         try:
-            with met(self.desk, self._settings, spec, token, identity, was_asked) as (_, study):
+            with met(self.context, self._settings, spec, token, identity, was_asked) as (_, study):
                 return spec, known, study.n
         except Remote as error:
             raise StateConflict(f"the curator refused to tell of the study: {error}") from None
 
     def news(self, identity: str, after: int, mark: tuple[object, ...] | None) -> News:
         """Answered trials that follow trial ``after``, and the run where it is not as ``mark`` says."""
-        with self.desk.database.read() as db:
+        with self.context.database.read() as db:
             now = store.progress(db, identity)
             found = store.trial_page(db, identity, after=after, limit=TRIALS_MAX) if now[-1] > after else []
             trials = [trial_view(row) for row in found if row.answered_at is not None]
@@ -150,41 +151,41 @@ class Modeler:
         if not turn.acquire(blocking=False):
             raise Busy("another connection of yours is being tried: wait for what comes of it", seconds=5)
         try:
-            return connections.tried(self.desk, self._settings, told, principal.actor)
+            return connections.tried(self.context, self._settings, told, principal.actor)
         finally:
             turn.release()
 
-    def stop(self, asked: Asked, identity: str) -> StoredReply:
+    def stop(self, request: RequestContext, identity: str) -> StoredReply:
         """Tell a run to end after the query under way; at once where none is. Durable.
 
         Raises StateConflict if it ended by itself.
         """
-        return self._halt(asked, identity, "stop", ended=("stopped",))
+        return self._halt(request, identity, "stop", ended=("stopped",))
 
-    def pause(self, asked: Asked, identity: str) -> StoredReply:
+    def pause(self, request: RequestContext, identity: str) -> StoredReply:
         """Tell a run to halt after the query under way; at once where none is. Durable.
 
         Raises StateConflict if it has ended.
         """
-        return self._halt(asked, identity, "pause", ended=())
+        return self._halt(request, identity, "pause", ended=())
 
-    def _halt(self, asked: Asked, identity: str, what: str, *, ended: tuple[str, ...]) -> StoredReply:
+    def _halt(self, request: RequestContext, identity: str, what: str, *, ended: tuple[str, ...]) -> StoredReply:
         def effect(db: Connection) -> Effect:
-            row, now = store.run(db, identity), self.desk.clock()
+            row, now = store.run(db, identity), self.context.clock()
             if row.ended_at is not None and row.state not in ended:
                 raise StateConflict("the run has ended already")
             if row.ended_at is None:
                 store.change_run(db, identity, **{f"{what}_asked_at": stamp(now)})
                 told = halted_state(store.run(db, identity))
                 if row.state != "running" and told is not None and row.state != told["state"]:
-                    end(db, self.desk.outbox, identity, told, now)
+                    end(db, self.context.outbox, identity, told, now)
             return Effect(self._view(db, identity), f"run.{what}_asked", {"run_id": identity}, 200)
 
-        reply = self.desk.once(asked, effect)
+        reply = self.context.idempotency.once(request, effect)
         self._runs.halt(identity)
         return reply
 
-    def resume(self, asked: Asked, identity: str) -> StoredReply:
+    def resume(self, request: RequestContext, identity: str) -> StoredReply:
         """Let a paused run go on, and one that waits try now. Raises StateConflict if it has ended."""
 
         def effect(db: Connection) -> Effect:
@@ -192,38 +193,38 @@ class Modeler:
             if row.ended_at is not None or row.stop_asked_at is not None:
                 raise StateConflict("the run has ended, or was told to: it cannot be resumed")
             state = row.state if row.state == "running" else "queued"
-            looked_at = row.looked_at and stamp(self.desk.clock())  # its place was held while it was paused
+            looked_at = row.looked_at and stamp(self.context.clock())  # its place was held while it was paused
             told = {"pause_asked_at": None, "waits_until": None, "looked_at": looked_at}
             store.change_run(db, identity, state=state, **told)
             return Effect(self._view(db, identity), "run.resumed", {"run_id": identity}, 200)
 
-        reply = self.desk.once(asked, effect)
+        reply = self.context.idempotency.once(request, effect)
         if not reply.replayed:
             self._runs.submit(identity)
         return reply
 
-    def replace_token(self, asked: Asked, identity: str, told: wire.TokenReplacement) -> StoredReply:
+    def replace_token(self, request: RequestContext, identity: str, told: wire.TokenReplacement) -> StoredReply:
         """Seal another token of the grant for a run. Raises StateConflict if it has ended."""
 
         def effect(db: Connection) -> Effect:
             if store.run(db, identity).ended_at is not None:
                 raise StateConflict("the run has ended: start another")
-            store.change_run(db, identity, sealed_token=self.desk.seal(told.token.encode()))
+            store.change_run(db, identity, sealed_token=self.context.seal.close(told.token.encode()))
             return Effect(self._view(db, identity), "run.token_replaced", {"run_id": identity}, 200)
 
-        reply = self.desk.once(asked, effect)
+        reply = self.context.idempotency.once(request, effect)
         self._runs.halt(identity)  # its worker takes it up again, with the new token
         self._runs.wake(identity)
         return reply
 
     def run(self, identity: str) -> wire.RunView:
         """One run."""
-        with self.desk.database.read() as db:
+        with self.context.database.read() as db:
             return self._view(db, identity)
 
     def runs(self, after: int | None, limit: int, *, newest: bool = False) -> list[tuple[int, wire.RunView]]:
         """Runs with their sequence numbers: those after one, or before it with the ``newest`` first."""
-        with self.desk.database.read() as db:
+        with self.context.database.read() as db:
             if newest:
                 found = store.newest_runs(db, before=after, limit=limit)
             else:
@@ -234,7 +235,7 @@ class Modeler:
     def counts(self) -> wire.RunCounts:
         """How many runs are in each state."""
         found: Counter[str] = Counter()
-        with self.desk.database.read() as db:
+        with self.context.database.read() as db:
             for state, waits, count in store.states(db):
                 waiting = "waiting_for_people" if waits == "people" else "waiting_for_curator"
                 found[waiting if state == "waiting" else state] += count
@@ -242,7 +243,7 @@ class Modeler:
 
     def trials(self, identity: str, after: int | None, limit: int, *, newest: bool = False) -> list[wire.TrialView]:
         """Trials of a run: those after one in order, or before it with the ``newest`` first."""
-        with self.desk.database.read() as db:
+        with self.context.database.read() as db:
             store.run(db, identity)
             if newest:
                 found = store.newest_trials(db, identity, before=after, limit=limit)
@@ -252,7 +253,7 @@ class Modeler:
 
     def curve(self, identity: str, points: int) -> wire.RunCurve:
         """How a run went, for a chart."""
-        with self.desk.database.read() as db:
+        with self.context.database.read() as db:
             row = store.run(db, identity)
             study = wire.StudyView.model_validate_json(row.study) if row.study else None
             largest = study is None or study.direction == "maximize"
@@ -262,7 +263,7 @@ class Modeler:
 
     def recommendation(self, identity: str, over: Over) -> wire.Recommendation:
         """The row to take: as it was stored at the run's end, or computed now."""
-        with self.desk.database.read() as db:
+        with self.context.database.read() as db:
             told = store.run(db, identity).recommendation
         if told is not None and over == "asked":
             return wire.Recommendation.model_validate_json(told)
@@ -270,7 +271,7 @@ class Modeler:
 
     def export(self, identity: str) -> wire.RunExport:
         """Everything needed to redo a run, given the release."""
-        with self.desk.database.read() as db:
+        with self.context.database.read() as db:
             trials = [trial_view(row) for row in store.trial_page(db, identity)]
             run, past = self._view(db, identity), observations_of(db, identity)
             versions = [told for version in versions_of(db, identity) for told in version.view]

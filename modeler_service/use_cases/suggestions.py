@@ -21,7 +21,7 @@ from modeler_service.runs.curator_session import met
 from modeler_service.runs.posterior_views import recommended
 from modeler_service.settings import Settings
 from modeler_service.use_cases.addresses import check_address
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 
 WAITING_MAX = 8
 """Requests that may wait for a thread: each holds its body in memory."""
@@ -68,8 +68,8 @@ class Suggestions:
     Nothing is kept but what the log tells of exchanges with a curator, and the candidates, which runs use too.
     """
 
-    def __init__(self, desk: Desk, settings: Settings) -> None:
-        self._desk, self._settings = desk, settings
+    def __init__(self, context: ServiceContext, settings: Settings) -> None:
+        self._context, self._settings = context, settings
         self._pool = ThreadPoolExecutor(settings.concurrent_suggestions, thread_name_prefix="suggestion")
         self._under_way = 0
         self._closing = False
@@ -140,9 +140,9 @@ class Suggestions:
     def _from_study(self, told: wire.StudyAccess, actor: str, asked: wire.SuggestionRequest) -> Known:
         """What a curator tells of its study. Each exchange with it is recorded, as a run's is."""
         check_address(told.curator_url, "study.curator_url", plain_http=self._settings.allow_plain_http)
-        desk, settings = self._desk, self._settings
+        context, settings = self._context, self._settings
         try:
-            with met(desk, settings, told, told.token, actor, cancelled=lambda: self._closing) as (curator, study):
+            with met(context, settings, told, told.token, actor, cancelled=lambda: self._closing) as (curator, study):
                 self._check_memory(asked, study.n, study.r)
                 folder = settings.data_dir / "candidates"
                 candidates = fetched(curator, study, folder, settings.candidates_max_bytes)

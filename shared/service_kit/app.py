@@ -10,7 +10,7 @@ from starlette.routing import Route
 from blindopt import wire
 from blindopt.errors import AuditUnavailable
 from service_kit.console import Console
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 from service_kit.context.log_verification import Verifier
 from service_kit.identity.tokens import Principal, Role
 from service_kit.notices.delivery import Courier
@@ -28,7 +28,7 @@ def build(
     *,
     title: str,
     description: str,
-    desk: Desk,
+    context: ServiceContext,
     settings: ServiceSettings,
     routers: list[APIRouter],
     limit_of: Callable[[str, Principal | None], int],
@@ -62,16 +62,16 @@ def build(
         separate_input_output_schemas=False,
         redirect_slashes=False,  # a redirect would repeat the Host header
     )
-    app.state.desk = desk
-    app.state.verifier = Verifier(desk)
+    app.state.context = context
+    app.state.verifier = Verifier(context)
     metrics = Metrics(jobs) if settings.metrics else None
     failed = metrics.login_failed if metrics is not None else lambda: None
-    app.state.front = console.open(app, desk, settings, failed) if console is not None else None
+    app.state.front = console.open(app, context, settings, failed) if console is not None else None
     app.state.courier = courier
     problems.install(app)
     app.add_middleware(
         Gate,
-        desk=desk,
+        context=context,
         asking=Buckets(settings.rate_per_second, settings.rate_burst),
         failing=Buckets(settings.bad_tokens_per_minute / 60, settings.bad_tokens_per_minute),
         limit_of=limit_of,
@@ -142,9 +142,9 @@ def _health() -> APIRouter:
     @router.get("/readyz", response_model=wire.Health, operation_id="readyz", responses=unready)
     def readyz(request: Request) -> wire.Health:
         """The database can be written and the log's head verifies."""
-        desk: Desk = request.app.state.desk
+        context: ServiceContext = request.app.state.context
         try:
-            desk.ready()
+            context.audit_trail.check_ready()
         except Exception:
             raise AuditUnavailable("the database cannot be written, or its log does not verify") from None
         return wire.Health(status="ok")

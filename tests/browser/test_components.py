@@ -19,7 +19,7 @@ def app(tmp_path_factory):
 def url(app):
     with served(app) as url:
         yield url
-    app.state.desk.database.close()
+    app.state.context.database.close()
 
 
 @pytest.fixture

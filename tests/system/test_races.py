@@ -182,7 +182,7 @@ class ChecksOutside(Exchanges):
     """Looks at the balance first, and charges in a transaction of its own."""
 
     async def ask(self, asked, identity, request, pace=None):
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             rows = [(item.row, item.plays) for item in request.rows]
             known = lines.row_balances(db, identity, [row for row, _ in rows])
             ledger.charge_answers(self._studies.of(db, identity).spec, lines.balance(db, identity), rows, known)
@@ -200,14 +200,14 @@ def test_a_ledger_that_checks_outside_of_its_transaction_would_be_found(
 ):
     monkeypatch.setattr("tempfile.tempdir", None)
     app = build(Settings(data_dir=tmp_path / "data", rate_burst=10_000))
-    desk, curator = app.state.desk, app.state.curator
+    context, curator = app.state.context, app.state.curator
     curator.exchange = kind(
-        desk, *(getattr(curator.exchange, f"_{name}") for name in ("vault", "limits", "studies", "bells"))
+        context, *(getattr(curator.exchange, f"_{name}") for name in ("vault", "limits", "studies", "bells"))
     )
-    owner = desk.issue("owner", "o", days=1)[0].text
+    owner = context.authentication.issue("owner", "o", days=1)[0].text
 
     async def talk():
-        desk.database.attach()
+        context.database.attach()
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://x", timeout=240) as http:
 
@@ -231,11 +231,11 @@ def test_a_ledger_that_checks_outside_of_its_transaction_would_be_found(
             token = (await post(f"/v1/studies/{study}/grants", json={"name": "m"})).json()["token"]
             path, body = f"/v1/studies/{study}/queries", {"rows": [{"row": 7}]}
             replies = await asyncio.gather(*(post(path, token, json=body) for _ in range(CLIENTS)))
-        await desk.database.finish()
+        await context.database.finish()
         return Counter(reply.status_code for reply in replies)
 
     codes = asyncio.run(talk())
-    desk.close()
+    context.close()
     assert codes.keys() <= {201, 403}
     assert (codes[201] == 10) is right
     assert codes[201] >= 10

@@ -11,7 +11,7 @@ from curator_service.store import ledger as lines
 from curator_service.use_cases.queries.answer_versions import most_by_row
 from curator_service.use_cases.studies.advisories import standing
 from curator_service.vault import Vault
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 from service_kit.store.base import moment
 from service_kit.store.database import Connection
 
@@ -19,13 +19,13 @@ from service_kit.store.database import Connection
 class Accounts:
     """Ledger and exposure of a study."""
 
-    def __init__(self, desk: Desk, vault: Vault) -> None:
-        self._desk = desk
+    def __init__(self, context: ServiceContext, vault: Vault) -> None:
+        self._context = context
         self._vault = vault
 
     def ledger(self, study_id: str, after: int, limit: int) -> tuple[list[wire.LedgerEntry], wire.LedgerPage]:
         """Lines of the ledger, and a page without lines that has the balances."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             prices = _prices(db, study_id)
             entries = [_entry(row, prices) for row in lines.page(db, study_id, after=after, limit=limit)]
             now = lines.balance(db, study_id)
@@ -42,7 +42,7 @@ class Accounts:
 
         ``with_records`` tells which record each row is: that undoes the secret order, so it is the owner's.
         """
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             prices = _prices(db, study_id)
             spec = wire.StudyCreate.model_validate_json(store.find(db, store.studies, study_id).spec)
             found = lines.exposure(db, study_id, after=after, limit=limit)
@@ -77,7 +77,7 @@ class Accounts:
 
         Depends on what was asked, never on a value. Takes seconds for thousands of answers.
         """
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             row = store.find(db, store.studies, study_id)
             spec = wire.StudyCreate.model_validate_json(row.spec)
             n = int(store.find(db, store.datasets, row.dataset_id).rows)

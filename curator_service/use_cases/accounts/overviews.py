@@ -15,7 +15,7 @@ from curator_service.use_cases.studies.advisories import standing
 from curator_service.use_cases.studies.datasets import dataset_view
 from curator_service.use_cases.studies.releases import meanings
 from curator_service.use_cases.studies.studies import check_fit
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 from service_kit.store.base import moment
 from service_kit.store.database import Connection
 
@@ -23,12 +23,12 @@ from service_kit.store.database import Connection
 class Overviews:
     """Reads alone: nothing is stored, charged or drawn."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
 
     def check(self, spec: wire.StudyCreate) -> wire.StudyCheck:
         """What a draft would promise and cost. Raises Invalid where it cannot be made."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             check_fit(spec, dataset_view(store.find(db, store.datasets, spec.dataset_id)))
             now = standing(db, spec, None)
         mechanism, withdrawn = mechanism_of(spec, now.release), now.withdrawn is not None
@@ -46,17 +46,17 @@ class Overviews:
 
     def account(self, study_id: str) -> wire.StudyAccount:
         """What a study has spent. Raises NotFound."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             return _account(db, store.find(db, store.studies, study_id))
 
     def accounts(self, after: int, limit: int) -> list[tuple[int, wire.StudyAccount]]:
         """The same of all studies, with their sequence numbers."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             return [(row.seq, _account(db, row)) for row in store.page(db, store.studies, after=after, limit=limit)]
 
     def curve(self, study_id: str, points: int) -> wire.LedgerCurve:
         """What a study had spent with at most so many lines of its ledger, evenly chosen."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             prices = _prices(db, store.find(db, store.studies, study_id))
             count, chosen = lines.thinned(db, study_id, points)
         bounded = prices.release_bounded and prices.answers_bounded
@@ -75,7 +75,7 @@ class Overviews:
 
     def histogram(self, study_id: str) -> wire.ExposureHistogram:
         """How often the rows of a study were measured. Raises NotFound."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             row = store.find(db, store.studies, study_id)
             n = int(store.find(db, store.datasets, row.dataset_id).rows)
             counts: Counter[int] = Counter()

@@ -13,7 +13,8 @@ from curator_service.privacy.ledger import exact
 from curator_service.store import tunings as table
 from curator_service.store.tunings import Account
 from curator_service.use_cases import notices
-from service_kit.context.desk import Asked, Desk
+from service_kit.context.context import ServiceContext
+from service_kit.context.request import RequestContext
 from service_kit.store import audit_log
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection
@@ -47,10 +48,16 @@ def spend(account: Account, epsilon: Decimal, delta: Decimal) -> Account:
 
 
 def charge(
-    db: Connection, desk: Desk, asked: Asked, dataset: Any, identity: str, caps: wire.TuningCaps, cost: tuple[str, str]
+    db: Connection,
+    context: ServiceContext,
+    request: RequestContext,
+    dataset: Any,
+    identity: str,
+    caps: wire.TuningCaps,
+    cost: tuple[str, str],
 ) -> BudgetExhausted | None:
     """Charge a tuning, or record why not, in the caller's transaction. Raises StateConflict for a closed account."""
-    before, at = lowered(open_account(db, dataset), caps), stamp(desk.clock())
+    before, at = lowered(open_account(db, dataset), caps), stamp(context.clock())
     account = table.account_name(db, dataset)
     epsilon, delta = map(Decimal, cost)
     try:
@@ -60,10 +67,10 @@ def charge(
         cap, known = str(refusal.budget["cap"]).removeprefix("caps."), table.account_of(db, account)
         table.add(db, account, "refused", after=known, at=at, epsilon=epsilon, delta=delta, cap=cap)
         told = {"account": account, "dataset_id": dataset.id, "epsilon": cost[0], "delta": cost[1], "cap": cap}
-        audit_log.append(db, "tuning.refused", actor=asked.principal.actor, now=desk.clock(), details=told)
+        audit_log.append(db, "tuning.refused", actor=request.principal.actor, now=context.clock(), details=told)
         return refusal
     table.add(db, account, "tuning", after=after, at=at, tuning_id=identity, epsilon=epsilon, delta=delta)
-    notices.tuning_spent(db, desk.outbox, account, after)
+    notices.tuning_spent(db, context.outbox, account, after)
     return None
 
 
@@ -75,11 +82,11 @@ def open_account(db: Connection, dataset: Any) -> Account:
     return account
 
 
-def close_all(db: Connection, desk: Desk) -> list[str]:
+def close_all(db: Connection, context: ServiceContext) -> list[str]:
     """Close every account: after a restore. Which."""
     closed = table.accounts(db)
     for account in closed:
-        table.add(db, account, "closed", after=table.account_of(db, account), at=stamp(desk.clock()))
+        table.add(db, account, "closed", after=table.account_of(db, account), at=stamp(context.clock()))
     return closed
 
 

@@ -1,4 +1,4 @@
-"""What nobody waits for at a desk: dates that pass, and versions that a crash left begun."""
+"""What nobody waits for at a context: dates that pass, and versions that a crash left begun."""
 
 import logging
 import threading
@@ -11,7 +11,7 @@ from curator_service.store import inbox as table
 from curator_service.use_cases.inbox.inbox import Inbox
 from curator_service.use_cases.queries.answer_versions import Versions
 from curator_service.use_cases.queries.wakeups import INBOX, Bells
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import StoreFault
 
@@ -24,8 +24,8 @@ CLOSE_SECONDS = 5.0
 class Overdue:
     """A thread that looks at the start, at each date, and when something was asked."""
 
-    def __init__(self, desk: Desk, inbox: Inbox, versions: Versions, bells: Bells) -> None:
-        self._desk = desk
+    def __init__(self, context: ServiceContext, inbox: Inbox, versions: Versions, bells: Bells) -> None:
+        self._context = context
         self._inbox = inbox
         self._versions = versions
         self._closing = False
@@ -58,16 +58,16 @@ class Overdue:
 
     def look(self) -> float:
         """Tell what is owed, let dates pass that have passed; the seconds until it is worth while to look again."""
-        with self._desk.database.read() as db:
-            owed, late = table.owed(db), table.overdue(db, stamp(self._desk.clock()))
+        with self._context.database.read() as db:
+            owed, late = table.owed(db), table.overdue(db, stamp(self._context.clock()))
         well = [self._settle(owed), *(self._alone(query_id, self._pass) for query_id in late)]
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             due = table.next_due(db)
         if not all(well):
             return AGAIN_SECONDS
         if due is None:
             return LONGEST_SECONDS
-        left: timedelta = moment(due) - self._desk.clock()
+        left: timedelta = moment(due) - self._context.clock()
         return min(max(left.total_seconds(), 0.0), LONGEST_SECONDS)
 
     def _settle(self, owed: list[str]) -> bool:
@@ -82,7 +82,7 @@ class Overdue:
         return True
 
     def _pass(self, query_id: str) -> None:
-        self._desk.database.write(partial(self._inbox.overdue, query_id=query_id))
+        self._context.database.write(partial(self._inbox.overdue, query_id=query_id))
         self._inbox.changed([query_id])
 
     def _alone(self, query_id: str, act: Callable[[str], None]) -> bool:

@@ -13,7 +13,8 @@ from curator_service.use_cases.queries.answer_versions import Begun, Versions, c
 from curator_service.use_cases.queries.measurement_entries import Act, Teller, Told
 from curator_service.use_cases.queries.wakeups import INBOX, Bells
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
-from service_kit.context.desk import Asked, Desk, Effect
+from service_kit.context.context import ServiceContext
+from service_kit.context.request import Effect, RequestContext
 from service_kit.store import audit_log
 from service_kit.store.base import moment
 from service_kit.store.database import Connection
@@ -27,8 +28,8 @@ _DONE: dict[Act, str] = {"answer": "answered", "decline": "declined", "correct":
 class Inbox:
     """The measurements that were asked for. Safe to call from several threads."""
 
-    def __init__(self, desk: Desk, studies: ReleasedStudies, versions: Versions, bells: Bells) -> None:
-        self._desk = desk
+    def __init__(self, context: ServiceContext, studies: ReleasedStudies, versions: Versions, bells: Bells) -> None:
+        self._context = context
         self._studies = studies
         self._versions = versions
         self._bells = bells
@@ -47,7 +48,7 @@ class Inbox:
     ) -> tuple[list[wire.InboxItem], int]:
         """Measurements, oldest first, and how many are open in all studies."""
         states = STATES if state == "all" else (state,)
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             found = table.page(
                 db, states=states, study_id=study_id, query_id=query_id, asking=system, after=after, limit=limit
             )
@@ -55,12 +56,12 @@ class Inbox:
 
     def one(self, identity: str) -> wire.InboxItem:
         """A measurement. Raises NotFound."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             return self._view(db, table.one_view(db, identity))
 
     def news(self) -> wire.InboxNews:
         """How many are open, and how much has happened so far."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             return wire.InboxNews(open=table.count_open(db), seq=table.count_changes(db))
 
     def _view(self, db: Connection, row: Any) -> wire.InboxItem:
@@ -96,15 +97,15 @@ class Inbox:
 
     # --- telling ----------------------------------------------------------------------------------
 
-    def answer(self, asked: Asked, query_id: str, told: wire.AnswerCreate) -> StoredReply:
+    def answer(self, request: RequestContext, query_id: str, told: wire.AnswerCreate) -> StoredReply:
         """Take what was measured; late answers too."""
-        return self._tell(asked, query_id, "answer", lambda db: measurement_entries.values_of(told))
+        return self._tell(request, query_id, "answer", lambda db: measurement_entries.values_of(told))
 
-    def correct(self, asked: Asked, query_id: str, told: wire.CorrectCreate) -> StoredReply:
+    def correct(self, request: RequestContext, query_id: str, told: wire.CorrectCreate) -> StoredReply:
         """Take what is right in the place of what was told. Raises BudgetExhausted, and changes nothing."""
-        return self._tell(asked, query_id, "correct", lambda db: measurement_entries.corrections_of(told))
+        return self._tell(request, query_id, "correct", lambda db: measurement_entries.corrections_of(told))
 
-    def decline(self, asked: Asked, query_id: str, told: wire.DeclineCreate) -> StoredReply:
+    def decline(self, request: RequestContext, query_id: str, told: wire.DeclineCreate) -> StoredReply:
         """Take it that these, or all that are open, will not be measured."""
 
         def declines(db: Connection) -> list[Told]:
@@ -114,13 +115,15 @@ class Inbox:
                 raise StateConflict("nothing of this query is open")
             return [Told(identity, reason=told.reason, note=told.note) for identity in chosen]
 
-        return self._tell(asked, query_id, "decline", declines)
+        return self._tell(request, query_id, "decline", declines)
 
-    def _tell(self, asked: Asked, query_id: str, act: Act, told: Callable[[Connection], list[Told]]) -> StoredReply:
+    def _tell(
+        self, request: RequestContext, query_id: str, act: Act, told: Callable[[Connection], list[Told]]
+    ) -> StoredReply:
         def effect(db: Connection) -> Effect:
             if table.inquiry(db, query_id) is None:
                 raise NotFound("there is no such query")
-            teller = Teller(asked.principal.actor, asked.principal.name)
+            teller = Teller(request.principal.actor, request.principal.name)
             begun, details = self.enter(db, query_id, act, told(db), teller)
             view = wire.QueryMeasurements(
                 query_id=query_id,
@@ -131,14 +134,14 @@ class Inbox:
             )
             return Effect(view, f"measurement.{_DONE[act]}", details, 200)
 
-        return self._once(asked, effect, [query_id])
+        return self._once(request, effect, [query_id])
 
-    def _once(self, asked: Asked, effect: Callable[[Connection], Effect], queries: list[str]) -> StoredReply:
+    def _once(self, request: RequestContext, effect: Callable[[Connection], Effect], queries: list[str]) -> StoredReply:
         """``effect`` once, and what it began of ``queries`` told; the last of them is the one of a refusal."""
         try:
-            reply = self._desk.once(asked, effect)
+            reply = self._context.idempotency.once(request, effect)
         except BudgetExhausted as refusal:
-            self._note_refusal(asked, queries[-1], refusal)
+            self._note_refusal(request, queries[-1], refusal)
             raise
         self.changed(queries)
         return reply
@@ -161,17 +164,17 @@ class Inbox:
         latest = measurement_entries.latest_values(db, query_id, rows) if act == "correct" else {}
         measurement_entries.check(act, told, rows, spec, latest)
         return measurement_entries.append(
-            db, known, [(one, rows[one.measurement_id]) for one in told], teller, self._desk.clock()
+            db, known, [(one, rows[one.measurement_id]) for one in told], teller, self._context.clock()
         )
 
     def fault_of(self, study_id: str, value: float) -> str | None:
         """Why a value cannot be a measurement of a study, or None."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             return measurement_entries.fault_of(value, self._studies.of(db, study_id).spec)
 
     def overdue(self, db: Connection, query_id: str) -> None:
         """Take what is open of a query, past its date, for declined."""
-        known, now = table.inquiry(db, query_id), self._desk.clock()
+        known, now = table.inquiry(db, query_id), self._context.clock()
         still_open = [(Told(row.id), row) for row in table.of_query(db, query_id) if row.state == "open"]
         if not still_open or known.lost:
             return
@@ -187,33 +190,33 @@ class Inbox:
         queries = set(list(dict.fromkeys(item.query_id for item in items))[: wire.IMPORT_QUERIES_MAX])
         return spreadsheet.export([item for item in items if item.query_id in queries])
 
-    def import_(self, asked: Asked, body: bytes, *, dry_run: bool) -> StoredReply | wire.InboxImport:
+    def import_(self, request: RequestContext, body: bytes, *, dry_run: bool) -> StoredReply | wire.InboxImport:
         """Take a filled-in file: all of it, or nothing where a line is wrong (Invalid says where).
 
         One at a time: Busy for another. A dry run reads alone, and looks at no budget.
         """
         if not dry_run:
-            self._desk.key_of(asked)
+            self._context.idempotency.key_of(request)
         if not self._importing.acquire(blocking=False):
             raise Busy("another file is being read, and one is read at a time: try again", seconds=5)
         try:
             sheet = spreadsheet.read(body)
-            return self._tried(sheet) if dry_run else self._taken(asked, sheet)
+            return self._tried(sheet) if dry_run else self._taken(request, sheet)
         finally:
             self._importing.release()
 
     def _tried(self, sheet: spreadsheet.Sheet) -> wire.InboxImport:
         """What taking a file would do."""
         answered = 0
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             for query_id, acts in self._by_query(db, sheet).items():
                 check_told(table.inquiry(db, query_id))
                 told = {one.measurement_id for some in acts.values() for one in some}
                 answered += {row.id for row in table.of_query(db, query_id) if row.state == "open"} <= told
         return _import_view(sheet, answered, dry_run=True)
 
-    def _taken(self, asked: Asked, sheet: spreadsheet.Sheet) -> StoredReply:
-        teller, queries = Teller(asked.principal.actor, asked.principal.name), list[str]()
+    def _taken(self, request: RequestContext, sheet: spreadsheet.Sheet) -> StoredReply:
+        teller, queries = Teller(request.principal.actor, request.principal.name), list[str]()
 
         def effect(db: Connection) -> Effect:
             answered = 0
@@ -222,12 +225,12 @@ class Inbox:
                 for act, told in acts.items():
                     details = self._store(db, query_id, act, told, teller)
                     kind = f"measurement.{_DONE[act]}"
-                    audit_log.append(db, kind, actor=teller.actor, now=self._desk.clock(), details=details)
+                    audit_log.append(db, kind, actor=teller.actor, now=self._context.clock(), details=details)
                 answered += self._versions.begin(db, query_id, actor=teller.actor).open == 0
             found = _import_view(sheet, answered, dry_run=False)
             return Effect(found, "inbox.imported", {"answered": found.answered, "declined": found.declined})
 
-        return self._once(asked, effect, queries)
+        return self._once(request, effect, queries)
 
     def _by_query(self, db: Connection, sheet: spreadsheet.Sheet) -> dict[str, dict[Act, list[Told]]]:
         """What a file tells of each query. Raises Invalid that names each line that is wrong."""
@@ -252,16 +255,16 @@ class Inbox:
             raise Invalid(f"a file may tell of {wire.IMPORT_QUERIES_MAX} queries at most: split it")
         return found
 
-    def _note_refusal(self, asked: Asked, query_id: str, refusal: BudgetExhausted) -> None:
+    def _note_refusal(self, request: RequestContext, query_id: str, refusal: BudgetExhausted) -> None:
         """Refusals are records, too."""
-        actor, now = asked.principal.actor, self._desk.clock()
+        actor, now = request.principal.actor, self._context.clock()
 
         def note(db: Connection) -> None:
             study_id = table.inquiry(db, query_id).study_id
             details = {"study_id": study_id, "query_id": query_id, **refusal.budget}
             audit_log.append(db, "correction.refused", actor=actor, now=now, details=details)
 
-        self._desk.database.write(note)
+        self._context.database.write(note)
 
     def changed(self, query_ids: Sequence[str]) -> None:
         """After the commit: tell what was begun, and say that there is news."""

@@ -25,7 +25,8 @@ from curator_service.use_cases.queries import measurement_entries
 from curator_service.use_cases.queries.measurement_entries import Told
 from curator_service.use_cases.queries.wakeups import INBOX, Bells
 from curator_service.use_cases.studies.studies import NO_MEASURER
-from service_kit.context.desk import Asked, Desk, Effect
+from service_kit.context.context import ServiceContext
+from service_kit.context.request import Effect, RequestContext
 from service_kit.store import audit_log
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection, StoreFault
@@ -63,8 +64,8 @@ def client_of(settings: Settings) -> WebhookClient | None:
 class Measurers:
     """A few threads that ask the owner's system for what is open. Logs tell ids, never a value."""
 
-    def __init__(self, desk: Desk, inbox: Inbox, bells: Bells, settings: Settings) -> None:
-        self._desk = desk
+    def __init__(self, context: ServiceContext, inbox: Inbox, bells: Bells, settings: Settings) -> None:
+        self._context = context
         self._inbox = inbox
         self._settings = settings
         self._clients = threading.local()  # each thread has its own
@@ -104,7 +105,7 @@ class Measurers:
 
     def system(self) -> wire.MeasuringSystem:
         """How the owner's system does, and how much is to be asked of it."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             counts = table.count_asking(db)
         with self._changed:
             failures, problem, at = self._circuit.failures, self._circuit.problem, self._circuit.opens_at
@@ -113,17 +114,17 @@ class Measurers:
             state = "none"
         return wire.MeasuringSystem(state=state, failures=failures, problem=problem, next_at=at, **counts)
 
-    def try_again(self, asked: Asked, measurement_id: str | None) -> StoredReply:
+    def try_again(self, request: RequestContext, measurement_id: str | None) -> StoredReply:
         """Ask the system now for one measurement, or for all that wait for it or were given up.
 
         Raises StateConflict where there is no system, or it does not measure this one.
         """
-        self._desk.key_of(asked)
+        self._context.idempotency.key_of(request)
         if self._settings.measurer_url is None:
             raise StateConflict(NO_MEASURER)
 
         def effect(db: Connection) -> Effect:
-            now = stamp(self._desk.clock())
+            now = stamp(self._context.clock())
             if measurement_id is None:
                 count = table.try_again(db, now, limit=wire.MEASUREMENTS_MAX)
                 details: dict[str, Any] = {"measurements": count}
@@ -134,8 +135,8 @@ class Measurers:
             return Effect(wire.TriedAgain(measurements=count), "measurement.tried_again", details, 200)
 
         with self._changed:  # first: nothing that is tried again is given up before it was
-            self._circuit.hurry(self._desk.clock())
-        reply = self._desk.once(asked, effect)
+            self._circuit.hurry(self._context.clock())
+        reply = self._context.idempotency.once(request, effect)
         self._look_again()
         return reply
 
@@ -185,9 +186,9 @@ class Measurers:
 
     def _due(self) -> tuple[str | None, float]:
         """A measurement that may be asked for now, or the seconds until it is worth while to look again."""
-        now, opens_at = self._desk.clock(), self._circuit.opens_at
+        now, opens_at = self._context.clock(), self._circuit.opens_at
         if self._circuit.may_call(now):
-            with self._desk.database.read() as db:
+            with self._context.database.read() as db:
                 due = table.to_post(db, stamp(now), limit=AT_ONCE + 1)
                 first = table.next_post(db, stamp(now))
             for identity in due:
@@ -205,7 +206,7 @@ class Measurers:
 
     def _give_up_old(self) -> None:
         """While the system is down, nobody asks it for what is too old: leave that to people."""
-        now = self._desk.clock()
+        now = self._context.clock()
         with self._changed:
             problem = self._circuit.problem
             if problem is None or not self._circuit.is_open(now) or now < self._old_at:
@@ -213,11 +214,11 @@ class Measurers:
             self._old_at = now + timedelta(seconds=self._look_seconds)
         before, old = stamp(now - self._tried_for), [0] * GIVEN_UP_AT_ONCE
         while len(old) == GIVEN_UP_AT_ONCE and not self._closing:  # in parts: others write, too
-            with self._desk.database.read() as db:
+            with self._context.database.read() as db:
                 old = table.old_posts(db, before, limit=GIVEN_UP_AT_ONCE)
             if old:
                 log.warning("given up", extra={"fields": {"measurements": len(old)}})
-                self._desk.database.write(partial(table.give_up, places=old, problem=problem))
+                self._context.database.write(partial(table.give_up, places=old, problem=problem))
                 self._inbox.changed([])
 
     def _client(self) -> WebhookClient:
@@ -227,7 +228,7 @@ class Measurers:
         return client
 
     def _ask(self, identity: str) -> None:
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             row = table.one_view(db, identity)
         if row.state != "open":
             return
@@ -251,7 +252,7 @@ class Measurers:
             self._note(identity, row.attempts + 1, None, None)
             return
         try:
-            self._desk.database.write(partial(self._take, query_id=row.query_id, told=told))
+            self._context.database.write(partial(self._take, query_id=row.query_id, told=told))
         except StateConflict:  # somebody told it meanwhile, or it is told no more
             self._note(identity, row.attempts + 1, None, None)
             return
@@ -269,7 +270,7 @@ class Measurers:
         act: measurement_entries.Act = "decline" if told.value is None else "answer"
         _, details = self._inbox.enter(db, query_id, act, [told], measurement_entries.SYSTEM)
         kind = "measurement.answered" if told.value is not None else "measurement.declined"
-        audit_log.append(db, kind, actor=measurement_entries.SYSTEM.actor, now=self._desk.clock(), details=details)
+        audit_log.append(db, kind, actor=measurement_entries.SYSTEM.actor, now=self._context.clock(), details=details)
 
     def _read(self, identity: str, study_id: str, reply: bytes) -> Told:
         """What a reply tells. Raises ProtocolViolated, in words that do not quote it."""
@@ -280,7 +281,7 @@ class Measurers:
 
     def _failed(self, row: Any, problem: str, *, of_system: bool, retry_after_s: float | None = None) -> None:
         """Note what was wrong, and when to ask again; ``of_system``: whether it would have been for any measurement."""
-        now, attempts = self._desk.clock(), row.attempts + 1
+        now, attempts = self._context.clock(), row.attempts + 1
         if not of_system:
             self._succeeded()
         with self._changed:
@@ -302,7 +303,7 @@ class Measurers:
         change: Callable[[Connection], None] = partial(
             table.attempted, identity=identity, attempts=attempts, next_at=next_at, problem=problem
         )
-        self._desk.database.write(change)
+        self._context.database.write(change)
 
 
 def _check_asked(row: Any) -> None:

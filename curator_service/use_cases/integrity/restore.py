@@ -3,11 +3,11 @@
 from curator_service import store
 from curator_service.store import inbox
 from curator_service.use_cases.accounts import tuning_accounts
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 from service_kit.store.database import Connection
 
 
-def restored(db: Connection, desk: Desk) -> None:
+def restored(db: Connection, context: ServiceContext) -> None:
     """After a restore: charges and answers that came after the backup are lost, and could be spent again.
 
     So nothing more is told of queries that somebody was to measure, and every study is closed, drafts too: one may
@@ -17,4 +17,6 @@ def restored(db: Connection, desk: Desk) -> None:
     for identity in closed:
         store.change(db, store.studies, identity, state="closed")
     inbox.lose(db)
-    desk.note_restored(db, {"closed_studies": closed, "closed_accounts": tuning_accounts.close_all(db, desk)})
+    context.audit_trail.record_restored(
+        db, {"closed_studies": closed, "closed_accounts": tuning_accounts.close_all(db, context)}
+    )

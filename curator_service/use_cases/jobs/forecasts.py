@@ -19,7 +19,8 @@ from curator_service.use_cases import notices
 from curator_service.use_cases.jobs.jobs import Jobs
 from curator_service.use_cases.studies.advisories import names
 from curator_service.vault import Vault, new_id
-from service_kit.context.desk import Asked, Desk, Effect
+from service_kit.context.context import ServiceContext
+from service_kit.context.request import Effect, RequestContext
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
@@ -38,16 +39,16 @@ class Forecasts(Jobs):
     stopped = "the curator was stopped before this forecast was done: ask for it again"
     _table = table
 
-    def __init__(self, desk: Desk, vault: Vault, settings: Settings) -> None:
+    def __init__(self, context: ServiceContext, vault: Vault, settings: Settings) -> None:
         self._vault = vault
         self._waiting_max = settings.forecasts_waiting_max
-        super().__init__(desk, settings.forecast_seconds_max)
+        super().__init__(context, settings.forecast_seconds_max)
 
     # --- what the owner asks ----------------------------------------------------------------------
 
-    def start(self, asked: Asked, study_id: str, forecast: wire.ForecastCreate) -> StoredReply:
+    def start(self, request: RequestContext, study_id: str, forecast: wire.ForecastCreate) -> StoredReply:
         """Queue a forecast. Raises Invalid where it cannot be made, StateConflict where too many wait."""
-        self._desk.key_of(asked)
+        self._context.idempotency.key_of(request)
         checked = self._check(study_id, forecast)
         begun: str | None = None
 
@@ -69,7 +70,7 @@ class Forecasts(Jobs):
                 spec=forecast.model_dump_json(),
                 progress=0.0,
                 points="[]",
-                created_at=stamp(self._desk.clock()),
+                created_at=stamp(self._context.clock()),
             )
             begun = identity
             details = {
@@ -83,23 +84,23 @@ class Forecasts(Jobs):
             }
             return Effect(self._view(table.find(db, identity)), "forecast.started", details, 202)
 
-        reply = self._desk.once(asked, effect)
+        reply = self._context.idempotency.once(request, effect)
         if begun is not None and not reply.replayed:
             self._submit(begun)
         return reply
 
     def one(self, study_id: str, identity: str) -> wire.ForecastView:
         """A forecast of a study. Raises NotFound."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             return self._view(table.find(db, identity, study_id))
 
     def page(self, study_id: str, after: int, limit: int) -> list[tuple[int, wire.ForecastView]]:
         """Forecasts of a study with their sequence numbers."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             store.find(db, store.studies, study_id)
             return [(row.seq, self._view(row)) for row in table.page(db, study_id, after=after, limit=limit)]
 
-    def cancel(self, asked: Asked, study_id: str, identity: str) -> StoredReply:
+    def cancel(self, request: RequestContext, study_id: str, identity: str) -> StoredReply:
         """End a forecast now. Raises StateConflict if it ended by itself."""
 
         def effect(db: Connection) -> Effect:
@@ -111,14 +112,14 @@ class Forecasts(Jobs):
             view = self._view(table.find(db, identity))
             return Effect(view, "forecast.cancelled", {"study_id": study_id, "forecast_id": identity}, 200)
 
-        reply = self._desk.once(asked, effect)
+        reply = self._context.idempotency.once(request, effect)
         self._kill(identity)
         return reply
 
     def _check(self, study_id: str, forecast: wire.ForecastCreate) -> wire.StudyCreate:
         """The study that the forecast can be made of."""
         # Before the transaction: calibrating many mechanisms takes long.
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             (study, rows), withdrawn = _study(db, study_id), names(db)
         cells_of(study, forecast, withdrawn)
         if rows < ROWS_MIN:
@@ -143,7 +144,7 @@ class Forecasts(Jobs):
 
     def _work(self, identity: str) -> dict[str, Any] | None:
         """Run one forecast; how it ended, or None where it had ended before."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             row = table.find(db, identity)
             (study, _), withdrawn = _study(db, row.study_id), sorted(names(db))
         if row.state != "running":
@@ -184,7 +185,7 @@ class Forecasts(Jobs):
 
     def _sample(self, study: wire.StudyCreate, most: int) -> Matrix:
         """The features' raw columns of up to ``most`` records, chosen at random."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             names = [c["name"] for c in json.loads(store.find(db, store.datasets, study.dataset_id).columns)]
         values = self._vault.dataset(study.dataset_id)
         chosen = entropy.sample(len(values), min(most, len(values)))
@@ -193,7 +194,7 @@ class Forecasts(Jobs):
         return sampled
 
     def _notify(self, db: Connection, row: Any) -> None:
-        notices.forecast_ended(db, self._desk.outbox, row)
+        notices.forecast_ended(db, self._context.outbox, row)
 
     def _told(self, row: Any) -> dict[str, Any]:
         return {"study_id": row.study_id}

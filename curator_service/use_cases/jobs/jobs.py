@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from blindopt.errors import BlindoptError
 from curator_service.child import Child
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 from service_kit.store import audit_log
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection, StoreFault
@@ -41,8 +41,8 @@ class Jobs(ABC):
     """Why a job failed that was interrupted, and what to do."""
     _table: JobTable
 
-    def __init__(self, desk: Desk, seconds_max: int) -> None:
-        self._desk = desk
+    def __init__(self, context: ServiceContext, seconds_max: int) -> None:
+        self._context = context
         self._seconds_max = seconds_max
         self._progress: dict[str, float] = {}
         self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
@@ -52,7 +52,7 @@ class Jobs(ABC):
         # A daemon: a process that is not closed in order must not wait for a job.
         self._thread = threading.Thread(target=self._serve, daemon=True, name=f"{self.noun}s")
         self._begun = False
-        desk.database.write(self._recover)
+        context.database.write(self._recover)
 
     def _recover(self, db: Connection) -> None:
         for identity in self._table.running(db):
@@ -158,14 +158,14 @@ class Jobs(ABC):
                 self._current[1].kill()
 
     def _is_running(self, identity: str) -> bool:
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             return bool(self._table.find(db, identity).state == "running")
 
     def _keep(self, identity: str, ending: dict[str, Any]) -> None:
         """Store an end, once the database can be written: a job never runs for ever."""
         while not self._closing.is_set():
             try:
-                self._desk.database.write(lambda db: self._settle(db, identity, **ending))
+                self._context.database.write(lambda db: self._settle(db, identity, **ending))
                 return
             except (BlindoptError, StoreFault):
                 self._closing.wait(AGAIN_SECONDS)
@@ -175,9 +175,9 @@ class Jobs(ABC):
         if self._end(db, identity, **told):
             row = self._table.find(db, identity)
             details = {**self._told(row), f"{self.noun}_id": identity, "state": told["state"]}
-            audit_log.append(db, f"{self.noun}.ended", actor="curator", now=self._desk.clock(), details=details)
+            audit_log.append(db, f"{self.noun}.ended", actor="curator", now=self._context.clock(), details=details)
             self._notify(db, row)
 
     def _end(self, db: Connection, identity: str, **told: Any) -> bool:
         progress = {"progress": self._progress[identity]} if identity in self._progress else {}
-        return self._table.end(db, identity, ended_at=stamp(self._desk.clock()), **(progress | told))
+        return self._table.end(db, identity, ended_at=stamp(self._context.clock()), **(progress | told))

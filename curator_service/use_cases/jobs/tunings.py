@@ -21,7 +21,8 @@ from curator_service.use_cases import notices
 from curator_service.use_cases.accounts import tuning_accounts
 from curator_service.use_cases.jobs.jobs import Jobs
 from curator_service.vault import Vault, new_id
-from service_kit.context.desk import Asked, Desk, Effect
+from service_kit.context.context import ServiceContext
+from service_kit.context.request import Effect, RequestContext
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
@@ -42,14 +43,14 @@ class Tunings(Jobs):
     stopped = "the curator was stopped before this tuning was done: ask for it again; what it was charged stays spent"
     _table = table
 
-    def __init__(self, desk: Desk, vault: Vault, settings: Settings) -> None:
+    def __init__(self, context: ServiceContext, vault: Vault, settings: Settings) -> None:
         self._vault = vault
         self._waiting_max = settings.tunings_waiting_max
         self._plan_seconds_max = settings.tuning_plan_seconds_max
         self._scorer = scorer_of(settings)
         self._planning = threading.Lock()
         self._worker: Worker | None = None
-        super().__init__(desk, settings.tuning_seconds_max)
+        super().__init__(context, settings.tuning_seconds_max)
 
     # --- what the owner asks ----------------------------------------------------------------------
 
@@ -60,21 +61,21 @@ class Tunings(Jobs):
         """
         job = self._job("tun_", asked)
         report = self._planned(job)
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             dataset = store.find(db, store.datasets, asked.validation_dataset_id)
             return _with_account(report, tuning_accounts.open_account(db, dataset), asked.caps)
 
-    def start(self, asked: Asked, tuning: wire.TuningCreate) -> StoredReply:
+    def start(self, request: RequestContext, tuning: wire.TuningCreate) -> StoredReply:
         """Charge a tuning and queue it. Raises what ``preview`` raises, BudgetExhausted, and StateConflict."""
-        if (found := self._desk.earlier(asked)) is not None:
+        if (found := self._context.idempotency.earlier(request)) is not None:
             return found
         identity = new_id("tun")
         report = self._planned(self._job(identity, tuning))
         refusals: list[BudgetExhausted] = []
 
         def work(db: Connection) -> StoredReply | None:
-            self._desk.check_live(db, asked.principal)
-            if (found := self._desk.stored(db, asked)) is not None:
+            self._context.authentication.check_live(db, request.principal)
+            if (found := self._context.idempotency.stored(db, request)) is not None:
                 return found
             if table.count_running(db) > self._waiting_max:
                 raise StateConflict(
@@ -83,14 +84,14 @@ class Tunings(Jobs):
             dataset = store.find(db, store.datasets, tuning.validation_dataset_id)
             account = tuning_accounts.open_account(db, dataset)
             cost = report.epsilon, report.delta
-            refusal = tuning_accounts.charge(db, self._desk, asked, dataset, identity, tuning.caps, cost)
+            refusal = tuning_accounts.charge(db, self._context, request, dataset, identity, tuning.caps, cost)
             if refusal is not None:
                 refusals.append(refusal)
                 return None
             told = _with_account(report, account, tuning.caps)
-            return self._desk.settle(db, asked, self._add(db, identity, tuning, told, dataset))
+            return self._context.idempotency.settle(db, request, self._add(db, identity, tuning, told, dataset))
 
-        reply = self._desk.database.write(work)
+        reply = self._context.database.write(work)
         if reply is None:
             raise refusals[0]
         if not reply.replayed:
@@ -111,7 +112,7 @@ class Tunings(Jobs):
             report=report.model_dump_json(),
             progress=0.0,
             salt=salt,
-            created_at=stamp(self._desk.clock()),
+            created_at=stamp(self._context.clock()),
         )
         details = {
             "tuning_id": identity,
@@ -128,22 +129,22 @@ class Tunings(Jobs):
 
     def one(self, identity: str) -> wire.TuningView:
         """A tuning. Raises NotFound."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             return self._view(table.find(db, identity))
 
     def page(self, after: int, limit: int) -> list[tuple[int, wire.TuningView]]:
         """Tunings with their sequence numbers."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             return [(row.seq, self._view(row)) for row in table.page(db, after=after, limit=limit)]
 
     def ledger(self, dataset_id: str, after: int, limit: int) -> tuple[list[wire.TuningCharge], wire.TuningLedger]:
         """Lines of the account of a dataset's file, and a page without lines that has the totals."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             charges, now = tuning_accounts.ledger(db, dataset_id, after, limit)
         totals = {"total_epsilon": exact(now.epsilon), "total_delta": exact(now.delta)}
         return charges, wire.TuningLedger(charges=[], next_page_token=None, **totals)
 
-    def cancel(self, asked: Asked, identity: str) -> StoredReply:
+    def cancel(self, request: RequestContext, identity: str) -> StoredReply:
         """End a tuning now; what it was charged stays spent. Raises StateConflict if it ended by itself."""
 
         def effect(db: Connection) -> Effect:
@@ -155,7 +156,7 @@ class Tunings(Jobs):
                 self._end(db, identity, state="cancelled")
             return Effect(self._view(table.find(db, identity)), kind, details, 200)
 
-        reply = self._desk.once(asked, effect)
+        reply = self._context.idempotency.once(request, effect)
         self._kill(identity)
         return reply
 
@@ -188,7 +189,7 @@ class Tunings(Jobs):
         """A tuning as its process takes it. Raises Invalid where its datasets do not fit; nothing private is read."""
         problems.check(asked)
         score = asked.score
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             validation = _dataset(db, "validation_dataset_id", asked.validation_dataset_id)
             job = Job(tuning_id=identity, asked=asked, m=validation.rows, charged=charged)
             if isinstance(score, wire.HttpScore):
@@ -269,7 +270,7 @@ class Tunings(Jobs):
 
     def _work(self, identity: str) -> dict[str, Any] | None:
         """Run one tuning; how it ended, or None where it had ended before."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             row = table.find(db, identity)
         if row.state != "running":
             return None
@@ -313,7 +314,7 @@ class Tunings(Jobs):
             self._worker = None
 
     def _notify(self, db: Connection, row: Any) -> None:
-        notices.tuning_ended(db, self._desk.outbox, row)
+        notices.tuning_ended(db, self._context.outbox, row)
 
     def _told(self, row: Any) -> dict[str, Any]:
         return {"outcome_sha256": tuning_accounts.digest(row.outcome, row.salt)}

@@ -24,7 +24,7 @@ from curator_service.store import ledger as lines
 from curator_service.use_cases import notices
 from curator_service.use_cases.queries.wakeups import Bells
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 from service_kit.store import audit_log
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection
@@ -58,8 +58,8 @@ class _Drawn:
 class Versions:
     """Begins, draws and tells versions. Safe to call from several threads."""
 
-    def __init__(self, desk: Desk, studies: ReleasedStudies, bells: Bells) -> None:
-        self._desk = desk
+    def __init__(self, context: ServiceContext, studies: ReleasedStudies, bells: Bells) -> None:
+        self._context = context
         self._studies = studies
         self._bells = bells
 
@@ -88,7 +88,7 @@ class Versions:
             version=version,
             basis=basis,
             fresh=json.dumps(fresh),
-            created_at=stamp(self._desk.clock()),
+            created_at=stamp(self._context.clock()),
         )
         table.change_inquiry(db, query_id, begun=version)
         if draws_nothing(spec):
@@ -135,9 +135,9 @@ class Versions:
             lines.row_balances(db, known.study_id, [row for row, _ in rows]),
             max(told[unit] for unit in again),
         )
-        now = self._desk.clock()
+        now = self._context.clock()
         lines.add(db, known.study_id, "correction", charges, query_id=known.query_id, at=stamp(now))
-        notices.spent(db, self._desk.outbox, known.study_id, spec, charges)
+        notices.spent(db, self._context.outbox, known.study_id, spec, charges)
         cost = ledger.text(sum(charge.cost for charge in charges))
         details = {
             "study_id": known.study_id,
@@ -157,12 +157,12 @@ class Versions:
         while left:
             group, left = left[:_TOGETHER], left[_TOGETHER:]
             while drawn := self._next_of(group):  # one version of each: the next one rests on it as it was told
-                self._desk.database.write(partial(self._tell_all, drawn))
+                self._context.database.write(partial(self._tell_all, drawn))
             for query_id in group:
                 self._bells.ring(query_id)
 
     def _next_of(self, query_ids: list[str]) -> list[_Drawn]:
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             return [drawn for query_id in query_ids if (drawn := self._next(db, query_id)) is not None]
 
     def _next(self, db: Connection, query_id: str) -> _Drawn | None:
@@ -198,7 +198,7 @@ class Versions:
         known = table.inquiry(db, drawn.query_id)
         if known.lost or known.version != drawn.version - 1:
             return
-        now = self._desk.clock()
+        now = self._context.clock()
         reply = wire.QueryReply(
             id=drawn.query_id,
             study_id=known.study_id,

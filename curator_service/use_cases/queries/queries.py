@@ -24,7 +24,8 @@ from curator_service.use_cases.queries.wakeups import INBOX, Bells
 from curator_service.use_cases.studies.advisories import standing
 from curator_service.use_cases.studies.release_cache import Released, ReleasedStudies
 from curator_service.vault import Vault, new_id
-from service_kit.context.desk import Asked, Desk, Effect
+from service_kit.context.context import ServiceContext
+from service_kit.context.request import Effect, RequestContext
 from service_kit.identity.tokens import Principal
 from service_kit.store import audit_log, stored_replies
 from service_kit.store.base import moment, stamp
@@ -39,8 +40,10 @@ WAITS_MAX = 256
 class Exchanges:
     """The modeler's requests. Nothing it is told depends on the data but n, Z and the answers."""
 
-    def __init__(self, desk: Desk, vault: Vault, limits: wire.Limits, studies: ReleasedStudies, bells: Bells) -> None:
-        self._desk = desk
+    def __init__(
+        self, context: ServiceContext, vault: Vault, limits: wire.Limits, studies: ReleasedStudies, bells: Bells
+    ) -> None:
+        self._context = context
         self._vault = vault
         self._limits = limits
         self._studies = studies
@@ -51,7 +54,7 @@ class Exchanges:
 
     def study(self, principal: Principal, identity: str) -> wire.StudyView:
         """All that a modeler may know of a study. StudyNotOpen before the release."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             released, state = self._studies.of(db, identity), store.state_of(db, identity)
             now = standing(db, released.spec, released.report)
         spec, mechanism = released.spec, mechanism_of(released.spec, now.release)
@@ -74,7 +77,7 @@ class Exchanges:
             privacy_unit=spec.privacy_unit,
             budget=spec.budget,
             grant_id=principal.id,
-            log_key=self._desk.signer.verifier.vkey,
+            log_key=self._context.signer.verifier.vkey,
             direction=spec.measurement.direction,
             measurement_source=spec.measurement.source,
             measurement_noise_variance=spec.measurement.noise_variance,
@@ -87,7 +90,7 @@ class Exchanges:
 
     def candidates(self, identity: str) -> tuple[Path, str]:
         """The file of Z and its digest."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             released = self._studies.of(db, identity)
         return self._vault.candidates(released.id), released.sha256
 
@@ -95,7 +98,7 @@ class Exchanges:
         """The study's ``reply_after_ms`` in seconds; None where it has none, or is not there."""
         if identity not in self._periods:
             try:
-                with self._desk.database.read() as db:
+                with self._context.database.read() as db:
                     spec = wire.StudyCreate.model_validate_json(store.find(db, store.studies, identity).spec)
             except NotFound:
                 return None
@@ -103,7 +106,7 @@ class Exchanges:
         return self._periods[identity]
 
     async def ask(
-        self, asked: Asked, identity: str, request: wire.QueryRequest, pace: Pace | None = None
+        self, caller: RequestContext, identity: str, request: wire.QueryRequest, pace: Pace | None = None
     ) -> StoredReply:
         """Measure rows: charge and commit, then draw, then store answer and record, then reply.
 
@@ -113,65 +116,70 @@ class Exchanges:
         log tells how long the draw took. Where people or a system must measure, the charge and a pending reply are
         one transaction. Raises BudgetExhausted, which is recorded and costs nothing.
         """
-        released = self._check(asked, identity, request)
-        name = asked.principal.id, self._desk.key_of(asked)[0]
+        released = self._check(caller, identity, request)
+        name = caller.principal.id, self._context.idempotency.key_of(caller)[0]
         if name in self._under_way:
-            if (found := self._desk.earlier(asked)) is not None:  # what is under way is a retry, too
+            if (found := self._context.idempotency.earlier(caller)) is not None:  # what is under way is a retry, too
                 return found
             raise StillRunning("the same request is being answered")
         self._under_way.add(name)
         try:
-            write = self._desk.database.write_soon
+            write = self._context.database.write_soon
             if not isinstance(released.spec.measurement, wire.ColumnMeasurement):
-                reply = _or_raise(await write(lambda db: self._answer_later(db, asked, identity, released, request)))
+                reply = _or_raise(await write(lambda db: self._answer_later(db, caller, identity, released, request)))
                 self._bells.ring(INBOX)
                 return reply
             if is_exact(released.spec):
                 exact = self._measured(released, request)
                 return _or_raise(
-                    await write(lambda db: self._answer_at_once(db, asked, identity, released, request, exact))
+                    await write(lambda db: self._answer_at_once(db, caller, identity, released, request, exact))
                 )
-            begun = await write(lambda db: self._begin(db, asked, identity, released, request))
+            begun = await write(lambda db: self._begin(db, caller, identity, released, request))
             if not isinstance(begun, str):
                 return _or_raise(begun)
             # A draw takes its time: others are not kept waiting.
             answers = await asyncio.to_thread(self._measured, released, request)
             if pace is not None:
                 await pace.half_way()
-            return await write(lambda db: self._settle(db, asked, identity, begun, answers))
+            return await write(lambda db: self._settle(db, caller, identity, begun, answers))
         finally:
             self._under_way.discard(name)
 
     def _begin(
-        self, db: Connection, asked: Asked, identity: str, released: Released, request: wire.QueryRequest
+        self,
+        db: Connection,
+        caller: RequestContext,
+        identity: str,
+        released: Released,
+        request: wire.QueryRequest,
     ) -> StoredReply | BudgetExhausted | str:
         """Charge a query and record it as begun; its id. Or what was answered or refused."""
-        if (found := self._desk.stored(db, asked)) is not None:
+        if (found := self._context.idempotency.stored(db, caller)) is not None:
             return found
-        self._desk.check_sound()
-        self._desk.check_live(db, asked.principal)
+        self._context.audit_trail.check_sound()
+        self._context.authentication.check_live(db, caller.principal)
         _check_open(db, identity)
-        key, digest = self._desk.key_of(asked)
-        if (begun := store.begun(db, asked.principal.id, key)) is not None:  # a crash came between
+        key, digest = self._context.idempotency.key_of(caller)
+        if (begun := store.begun(db, caller.principal.id, key)) is not None:  # a crash came between
             stored_replies.same_request(begun.request_sha256, digest)
             return str(begun.id)
         rows = [(item.row, item.plays) for item in request.rows]
-        now = self._desk.clock()
+        now = self._context.clock()
         try:
             charges = ledger.charge_answers(
                 released.spec, lines.balance(db, identity), rows, lines.row_balances(db, identity, [r for r, _ in rows])
             )
         except BudgetExhausted as refusal:
-            self._refuse(db, asked, identity, released.spec, rows, refusal)
+            self._refuse(db, caller, identity, released.spec, rows, refusal)
             return refusal
         query_id = new_id("qry")
         lines.add(db, identity, "answers", charges, query_id=query_id, at=stamp(now))
-        notices.spent(db, self._desk.outbox, identity, released.spec, charges)
+        notices.spent(db, self._context.outbox, identity, released.spec, charges)
         store.begin_query(
             db,
             id=query_id,
             study_id=identity,
-            grant_id=asked.principal.id,
+            grant_id=caller.principal.id,
             idempotency_key=key,
             request_sha256=digest,
             request=request.model_dump_json(),
@@ -179,70 +187,75 @@ class Exchanges:
         )
         cost = ledger.text(sum(charge.cost for charge in charges))
         details = {"study_id": identity, "query_id": query_id, "epsilon": cost, "rows": [list(row) for row in rows]}
-        audit_log.append(db, "charge", actor=asked.principal.actor, now=now, details=details)
+        audit_log.append(db, "charge", actor=caller.principal.actor, now=now, details=details)
         return query_id
 
     def _refuse(
         self,
         db: Connection,
-        asked: Asked,
+        request: RequestContext,
         identity: str,
         spec: wire.StudyCreate,
         rows: list[tuple[int, int]],
         refusal: BudgetExhausted,
     ) -> None:
-        now = self._desk.clock()
+        now = self._context.clock()
         row, prices = refusal.row, ledger.Prices.of(spec)
         of_cap = [n for r, n in rows if row in (None, r)]
         cost = sum(map(prices.cost, of_cap))
         cap = str(refusal.budget["cap"])
         lines.refuse(db, identity, cap=cap, row=row, plays=sum(of_cap), cost=cost, at=stamp(now))
         details = {"study_id": identity, **refusal.budget, "rows": [list(row) for row in rows]}
-        audit_log.append(db, "charge.refused", actor=asked.principal.actor, now=now, details=details)
+        audit_log.append(db, "charge.refused", actor=request.principal.actor, now=now, details=details)
 
     def _answer_at_once(
         self,
         db: Connection,
-        asked: Asked,
+        caller: RequestContext,
         identity: str,
         released: Released,
         request: wire.QueryRequest,
         answers: list[wire.Answer],
     ) -> StoredReply | BudgetExhausted:
-        begun = self._begin(db, asked, identity, released, request)
-        return self._settle(db, asked, identity, begun, answers) if isinstance(begun, str) else begun
+        begun = self._begin(db, caller, identity, released, request)
+        return self._settle(db, caller, identity, begun, answers) if isinstance(begun, str) else begun
 
     def _answer_later(
-        self, db: Connection, asked: Asked, identity: str, released: Released, request: wire.QueryRequest
+        self,
+        db: Connection,
+        caller: RequestContext,
+        identity: str,
+        released: Released,
+        request: wire.QueryRequest,
     ) -> StoredReply | BudgetExhausted:
         """Charge a query and ask those who measure, in one transaction."""
-        query_id = self._begin(db, asked, identity, released, request)
+        query_id = self._begin(db, caller, identity, released, request)
         if not isinstance(query_id, str):
             return query_id
-        now = self._desk.clock()
+        now = self._context.clock()
         due_at = measurement_entries.due(released.spec, now)
-        measurement_entries.ask(db, released.spec, query_id, identity, asked.principal.id, request.rows, now)
+        measurement_entries.ask(db, released.spec, query_id, identity, caller.principal.id, request.rows, now)
         measurements = sum(item.plays for item in request.rows)
-        notices.pending(db, self._desk.outbox, identity, query_id, measurements)
+        notices.pending(db, self._context.outbox, identity, query_id, measurements)
         reply = wire.QueryPending(id=query_id, study_id=identity, state="pending", created_at=now, due_at=due_at)
-        return self._desk.settle(db, asked, Effect(reply, "exchange", {"query_id": query_id}, 202))
+        return self._context.idempotency.settle(db, caller, Effect(reply, "exchange", {"query_id": query_id}, 202))
 
     def _measured(self, released: Released, request: wire.QueryRequest) -> list[wire.Answer]:
         return measure(released.outcomes([item.row for item in request.rows]), request.rows, released.spec)
 
     def _settle(
-        self, db: Connection, asked: Asked, identity: str, query_id: str, answers: list[wire.Answer]
+        self, db: Connection, request: RequestContext, identity: str, query_id: str, answers: list[wire.Answer]
     ) -> StoredReply:
         _check_open(db, identity)
         reply = wire.QueryReply(
             id=query_id,
             study_id=identity,
             state="answered",
-            created_at=self._desk.clock(),
+            created_at=self._context.clock(),
             answers=answers,
             salt=secrets.token_hex(16),
         )
-        return self._desk.settle(db, asked, Effect(reply, "exchange", {"query_id": reply.id}))
+        return self._context.idempotency.settle(db, request, Effect(reply, "exchange", {"query_id": reply.id}))
 
     async def query(
         self, principal: Principal, study_id: str, identity: str, *, wait_s: float = 0.0, version: int = 1
@@ -262,8 +275,8 @@ class Exchanges:
                     return reply
 
     def _look(self, principal: Principal, study_id: str, identity: str, version: int) -> StoredReply:
-        with self._desk.database.read() as db:
-            self._desk.check_live(db, principal)  # it may have been revoked while it waited
+        with self._context.database.read() as db:
+            self._context.authentication.check_live(db, principal)  # it may have been revoked while it waited
             row = store.find(db, store.queries, identity)
             if (row.study_id, row.grant_id) != (study_id, principal.id):
                 raise NotFound("there is no such query")
@@ -299,15 +312,15 @@ class Exchanges:
 
     def revisions(self, principal: Principal, after: int, limit: int) -> list[wire.Revision]:
         """Versions that a grant was told, in order."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             found = inbox_table.revisions_of(db, principal.id, after=after, limit=limit)
         return [wire.Revision(seq=row.seq, query_id=row.query_id, version=row.version) for row in found]
 
-    def _check(self, asked: Asked, identity: str, request: wire.QueryRequest) -> Released:
+    def _check(self, caller: RequestContext, identity: str, request: wire.QueryRequest) -> Released:
         """The study that is asked, if the request fits it: public limits alone, before anything is written."""
-        self._desk.key_of(asked)
+        self._context.idempotency.key_of(caller)
         if (released := self._studies.known(identity)) is None:
-            with self._desk.database.read() as db:
+            with self._context.database.read() as db:
                 released = self._studies.of(db, identity)
         most_rows, most_plays = self._limits.rows_per_query, self._limits.plays_per_row
         if len(request.rows) > most_rows:

@@ -12,7 +12,8 @@ from curator_service.privacy.choice import Concrete, as_run, concrete
 from curator_service.release.registry import MECHANISMS
 from curator_service.store import advisories as table
 from curator_service.vault import new_id
-from service_kit.context.desk import Asked, Desk, Effect
+from service_kit.context.context import ServiceContext
+from service_kit.context.request import Effect, RequestContext
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
@@ -45,10 +46,10 @@ class Standing:
 class Advisories:
     """Withdrawals: each is for good, and of one version."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
 
-    def withdraw(self, asked: Asked, advisory: wire.AdvisoryCreate) -> StoredReply:
+    def withdraw(self, request: RequestContext, advisory: wire.AdvisoryCreate) -> StoredReply:
         """Refuse new releases with a mechanism from now on. Raises Invalid, StateConflict."""
         faults: list[dict[str, object]] = []
         if advisory.mechanism not in (known := _versions()):
@@ -61,7 +62,7 @@ class Advisories:
         def effect(db: Connection) -> Effect:
             if (advisory.mechanism, advisory.version) in reasons(db):
                 raise StateConflict("this version of the mechanism is withdrawn already")
-            now = self._desk.clock()
+            now = self._context.clock()
             one = Advisory(new_id("adv"), advisory.mechanism, advisory.version, advisory.reason, now)
             told = {"id": one.id, "mechanism": one.mechanism, "version": one.version, "reason": one.reason}
             store.insert(db, table.advisories, **told, created_at=stamp(now))
@@ -74,17 +75,17 @@ class Advisories:
             }
             return Effect(_view(db, one), "mechanism.withdrawn", details)
 
-        return self._desk.once(asked, effect)
+        return self._context.idempotency.once(request, effect)
 
     def page(self, after: int, limit: int) -> list[tuple[int, wire.AdvisoryView]]:
         """Advisories with their places, those of the program first."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             found = list(enumerate(_every(db), start=1))
             return [(place, _view(db, one)) for place, one in found if place > after][:limit]
 
     def withdrawn(self) -> set[str]:
         """Mechanisms whose present version is withdrawn."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             return names(db)
 
 

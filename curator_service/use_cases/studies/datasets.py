@@ -17,7 +17,8 @@ from curator_service import store
 from curator_service.datasets import Limits, Table, read_csv, read_parquet
 from curator_service.settings import Settings
 from curator_service.vault import Vault, new_id
-from service_kit.context.desk import Asked, Desk, Effect
+from service_kit.context.context import ServiceContext
+from service_kit.context.request import Effect, RequestContext
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
@@ -59,19 +60,19 @@ class _Seen:
 class Datasets:
     """Registered tables; their values never leave."""
 
-    def __init__(self, desk: Desk, vault: Vault, settings: Settings) -> None:
-        self._desk = desk
+    def __init__(self, context: ServiceContext, vault: Vault, settings: Settings) -> None:
+        self._context = context
         self._vault = vault
         self._limits = Limits(settings.dataset_rows_max, settings.dataset_columns_max)
         self._import_dir = settings.import_dir
 
-    def register(self, asked: Asked, upload: Upload, file: BinaryIO) -> StoredReply:
+    def register(self, request: RequestContext, upload: Upload, file: BinaryIO) -> StoredReply:
         """Check a whole file and store its numbers. Raises DatasetInvalid, and stores nothing."""
         digest = _digest(file)
         # A multipart body has a random boundary: what was asked is the file and what is said of it.
         said = json.dumps([*asdict(upload).values(), digest])
-        asked = replace(asked, body_sha256=sha256(said.encode()))
-        if (found := self._desk.earlier(asked)) is not None:
+        request = replace(request, body_sha256=sha256(said.encode()))
+        if (found := self._context.idempotency.earlier(request)) is not None:
             return found
         read = read_parquet if upload.filename.lower().endswith(".parquet") else read_csv
         identity = new_id("ds")
@@ -79,7 +80,9 @@ class Datasets:
             with read(file, self._limits, upload.columns) as table:
                 seen = _Seen()
                 self._vault.keep_dataset(identity, seen.on_the_way(table.blocks))
-            reply = self._desk.once(asked, lambda db: self._add(db, identity, upload, table, seen, digest))
+            reply = self._context.idempotency.once(
+                request, lambda db: self._add(db, identity, upload, table, seen, digest)
+            )
         except BaseException:
             self._vault.drop(identity)
             raise
@@ -98,7 +101,7 @@ class Datasets:
             columns=json.dumps([column.model_dump() for column in seen.columns(table.names)]),
             dropped=json.dumps(table.dropped),
             sha256=digest,
-            created_at=stamp(self._desk.clock()),
+            created_at=stamp(self._context.clock()),
         )
         view = dataset_view(store.find(db, store.datasets, identity))
         return Effect(view, "dataset.registered", {"dataset_id": identity, "public": upload.public})
@@ -116,24 +119,24 @@ class Datasets:
 
     def one(self, identity: str) -> wire.DatasetView:
         """One dataset."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             return dataset_view(store.find(db, store.datasets, identity))
 
     def page(self, after: int, limit: int) -> list[tuple[int, wire.DatasetView]]:
         """Datasets with their sequence numbers."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             return [(row.seq, dataset_view(row)) for row in store.page(db, store.datasets, after=after, limit=limit)]
 
-    def archive(self, asked: Asked, identity: str) -> StoredReply:
+    def archive(self, request: RequestContext, identity: str) -> StoredReply:
         """Allow no new study on a dataset; studies that exist go on."""
 
         def effect(db: Connection) -> Effect:
             if store.find(db, store.datasets, identity).archived_at is None:
-                store.change(db, store.datasets, identity, archived_at=stamp(self._desk.clock()))
+                store.change(db, store.datasets, identity, archived_at=stamp(self._context.clock()))
             view = dataset_view(store.find(db, store.datasets, identity))
             return Effect(view, "dataset.archived", {"dataset_id": identity}, 200)
 
-        return self._desk.once(asked, effect)
+        return self._context.idempotency.once(request, effect)
 
 
 def dataset_view(row: Any) -> wire.DatasetView:

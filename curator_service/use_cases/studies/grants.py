@@ -5,7 +5,8 @@ from typing import Any
 from blindopt import wire
 from blindopt.errors import NotFound
 from curator_service import store
-from service_kit.context.desk import Asked, Desk, Effect
+from service_kit.context.context import ServiceContext
+from service_kit.context.request import Effect, RequestContext
 from service_kit.identity.tokens import Principal, Token
 from service_kit.store import checkpoints, tokens
 from service_kit.store.base import moment
@@ -16,34 +17,36 @@ from service_kit.store.stored_replies import StoredReply
 class Grants:
     """Each opens one study to one modeler."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
 
-    def grant(self, asked: Asked, study_id: str, grant: wire.GrantCreate) -> StoredReply:
+    def grant(self, request: RequestContext, study_id: str, grant: wire.GrantCreate) -> StoredReply:
         """A token for one modeler. Its stored reply is sealed, so that a retry can be answered."""
 
         def effect(db: Connection) -> Effect:
             store.find(db, store.studies, study_id)
-            actor = asked.principal.actor
-            token, who = self._desk.grant(db, grant.name, study_id, days=grant.expires_in_days, actor=actor)
+            actor = request.principal.actor
+            token, who = self._context.authentication.grant(
+                db, grant.name, study_id, days=grant.expires_in_days, actor=actor
+            )
             return Effect(_grant_reply(db, token, who), "grant.created", {"study_id": study_id, "grant_id": who.id})
 
-        return self._desk.once(asked, effect, secret=True)
+        return self._context.idempotency.once(request, effect, secret=True)
 
-    def rotate(self, asked: Asked, study_id: str, grant_id: str, rotation: wire.Rotation) -> StoredReply:
+    def rotate(self, request: RequestContext, study_id: str, grant_id: str, rotation: wire.Rotation) -> StoredReply:
         """A further token for a grant; the older one stays until it is revoked or expires."""
 
         def effect(db: Connection) -> Effect:
-            actor = asked.principal.actor
+            actor = request.principal.actor
             days = rotation.expires_in_days
-            token, who = self._desk.rotate(db, grant_id, days=days, actor=actor, study_id=study_id)
+            token, who = self._context.authentication.rotate(db, grant_id, days=days, actor=actor, study_id=study_id)
             return Effect(_grant_reply(db, token, who), "grant.rotated", {"study_id": study_id, "grant_id": who.id})
 
-        return self._desk.once(asked, effect, secret=True)
+        return self._context.idempotency.once(request, effect, secret=True)
 
     def grants(self, study_id: str, after: int, limit: int) -> list[tuple[int, wire.GrantView]]:
         """The grants of a study with their sequence numbers."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             store.find(db, store.studies, study_id)
             by_grant: dict[str, list[Any]] = {}
             for row in tokens.of_study(db, study_id):
@@ -51,7 +54,7 @@ class Grants:
             found = [rows for rows in by_grant.values() if rows[0].seq > after][:limit]
             return [(rows[0].seq, self._grant_view(db, rows)) for rows in found]
 
-    def revoke(self, asked: Asked, study_id: str, grant_id: str, kid: str | None = None) -> StoredReply:
+    def revoke(self, request: RequestContext, study_id: str, grant_id: str, kid: str | None = None) -> StoredReply:
         """Refuse the tokens of a grant from now on, or one of them."""
 
         def effect(db: Connection) -> Effect:
@@ -60,11 +63,11 @@ class Grants:
             if not chosen:
                 raise NotFound("the grant has no such token")
             for one in chosen:
-                self._desk.withdraw(db, one, actor=asked.principal.actor)
+                self._context.authentication.revoke(db, one, actor=request.principal.actor)
             view = self._grant_view(db, tokens.of_principal(db, grant_id))
             return Effect(view, "grant.revoked", {"study_id": study_id, "grant_id": grant_id, "kids": chosen}, 200)
 
-        return self._desk.once(asked, effect)
+        return self._context.idempotency.once(request, effect)
 
     def _grant_view(self, db: Connection, rows: list[Any]) -> wire.GrantView:
         shown = [self._token_view(row) for row in rows]
@@ -79,7 +82,7 @@ class Grants:
         )
 
     def _token_view(self, row: Any) -> wire.TokenView:
-        live = tokens.is_live(row, self._desk.clock())
+        live = tokens.is_live(row, self._context.clock())
         return wire.TokenView(
             kid=row.kid,
             state="revoked" if row.revoked_at else "live" if live else "expired",

@@ -19,7 +19,8 @@ from curator_service.use_cases.studies import attack_preview, dataset_rows
 from curator_service.use_cases.studies.advisories import Standing, standing
 from curator_service.use_cases.studies.studies import owner_view
 from curator_service.vault import Vault, new_id
-from service_kit.context.desk import Asked, Desk, Effect
+from service_kit.context.context import ServiceContext
+from service_kit.context.request import Effect, RequestContext
 from service_kit.store import audit_log
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection
@@ -35,26 +36,26 @@ class Releases:
     the house.
     """
 
-    def __init__(self, desk: Desk, vault: Vault) -> None:
-        self._desk = desk
+    def __init__(self, context: ServiceContext, vault: Vault) -> None:
+        self._context = context
         self._vault = vault
         self._drawing: dict[str, float] = {}
         self._stopping = False
-        desk.database.write(self._recover)
+        context.database.write(self._recover)
 
     def _recover(self, db: Connection) -> None:
         for row in store.releasing(db):
             self._abandon(db, row.id, "curator")
 
     def _log(self, db: Connection, kind: str, actor: str, **details: Any) -> None:
-        audit_log.append(db, kind, actor=actor, now=self._desk.clock(), details=details)
+        audit_log.append(db, kind, actor=actor, now=self._context.clock(), details=details)
 
     def preview(self, identity: str) -> wire.ReleaseReport:
         """What a release would be, and what attackers get from a trial that is thrown away. For the owner alone.
 
         Changes nothing. Raises ReleaseImpossible, and Busy while another preview is made.
         """
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             spec = owner_view(db, identity).spec
             rows, now = dataset_rows.scaled_rows(db, self._vault, spec), standing(db, spec, None)
             job = attack_preview.job_of(db, self._vault, spec, now.release)
@@ -62,17 +63,17 @@ class Releases:
         report = _report(spec, rows, mechanism_of(spec, now.release), now, tried.assessment)
         return report.model_copy(update={"attacks": tried.findings, "not_tried": tried.left_out})
 
-    def release(self, asked: Asked, identity: str, wanted: wire.ReleaseAsked | None = None) -> StoredReply:
+    def release(self, request: RequestContext, identity: str, wanted: wire.ReleaseAsked | None = None) -> StoredReply:
         """Draw Z and publish it, once in the life of a study; the study is then open.
 
         StateConflict where the draft is not the one that was ``wanted``.
         """
-        if (found := self._desk.earlier(asked)) is not None:
+        if (found := self._context.idempotency.earlier(request)) is not None:
             return found
         try:
-            spec, now = self._begin_release(asked, identity, wanted)
+            spec, now = self._begin_release(request, identity, wanted)
         except StateConflict:
-            if (found := self._desk.earlier(asked)) is not None:  # published since we looked
+            if (found := self._context.idempotency.earlier(request)) is not None:  # published since we looked
                 return found
             raise
         release_id = new_id("rel")
@@ -89,10 +90,12 @@ class Releases:
             report = _report(spec, rows, mechanism, now, mechanism.draw(rows, drawn, told))
             del drawn  # closes the memory map before it is read back
             digest = self._vault.keep_release(release_id, rows.order)
-            return self._desk.once(asked, lambda db: self._publish(db, identity, release_id, digest, report))
+            return self._context.idempotency.once(
+                request, lambda db: self._publish(db, identity, release_id, digest, report)
+            )
         except BaseException:
             self._vault.drop(release_id)  # first: it may be what fills the disk
-            self._desk.database.write(lambda db: self._abandon(db, identity, asked.principal.actor))
+            self._context.database.write(lambda db: self._abandon(db, identity, request.principal.actor))
             raise
         finally:
             self._drawing.pop(identity, None)
@@ -114,15 +117,15 @@ class Releases:
         return dict(self._drawing)
 
     def _begin_release(
-        self, asked: Asked, identity: str, wanted: wire.ReleaseAsked | None
+        self, request: RequestContext, identity: str, wanted: wire.ReleaseAsked | None
     ) -> tuple[wire.StudyCreate, Standing]:
-        key = f"{asked.principal.id} {self._desk.key_of(asked)[0]}"
+        key = f"{request.principal.id} {self._context.idempotency.key_of(request)[0]}"
 
         begun = False
 
         def work(db: Connection) -> tuple[wire.StudyCreate, Standing]:
             nonlocal begun
-            self._desk.check_live(db, asked.principal)
+            self._context.authentication.check_live(db, request.principal)
             row = store.find(db, store.studies, identity)
             drawing = identity in self._drawing
             if drawing and row.releasing_key == key:
@@ -135,35 +138,35 @@ class Releases:
             spec = wire.StudyCreate.model_validate_json(row.spec)
             now = standing(db, spec, None)
             _refuse_withdrawn(now)
-            self._charge(db, asked, identity, spec)
+            self._charge(db, request, identity, spec)
             store.change(db, store.studies, identity, state="releasing", releasing_key=key)
-            self._log(db, "release.begun", asked.principal.actor, study_id=identity)
+            self._log(db, "release.begun", request.principal.actor, study_id=identity)
             self._drawing[identity] = 0.0
             begun = True
             return spec, now
 
         try:
-            return self._desk.database.write(work)
+            return self._context.database.write(work)
         except BaseException:
             if begun:  # and undone: its commit failed
                 self._drawing.pop(identity, None)
             raise
 
-    def _charge(self, db: Connection, asked: Asked, identity: str, spec: wire.StudyCreate) -> None:
+    def _charge(self, db: Connection, request: RequestContext, identity: str, spec: wire.StudyCreate) -> None:
         """Charge the release to every row, once: what a crash left half drawn was never seen."""
         if lines.is_released(db, identity):
             return
         charge = ledger.charge_release(spec, lines.balance(db, identity))
-        lines.add(db, identity, "release", [charge], query_id=None, at=stamp(self._desk.clock()))
-        notices.spent(db, self._desk.outbox, identity, spec, [charge])
+        lines.add(db, identity, "release", [charge], query_id=None, at=stamp(self._context.clock()))
+        notices.spent(db, self._context.outbox, identity, spec, [charge])
         cost = ledger.text(charge.cost)
-        self._log(db, "charge", asked.principal.actor, study_id=identity, epsilon=cost, rows="all")
+        self._log(db, "charge", request.principal.actor, study_id=identity, epsilon=cost, rows="all")
 
     def _publish(
         self, db: Connection, identity: str, release_id: str, digest: str, report: wire.ReleaseReport
     ) -> Effect:
         _refuse_withdrawn(standing(db, owner_view(db, identity).spec, report))  # it may be since the draw began
-        now = stamp(self._desk.clock())
+        now = stamp(self._context.clock())
         store.insert(
             db,
             store.releases,
@@ -176,7 +179,7 @@ class Releases:
             created_at=now,
         )
         store.change(db, store.studies, identity, state="open", opened_at=now, releasing_key=None)
-        notices.release_ended(db, self._desk.outbox, identity, "open")
+        notices.release_ended(db, self._context.outbox, identity, "open")
         view = owner_view(db, identity)
         details = {
             "study_id": identity,
@@ -191,10 +194,10 @@ class Releases:
         if store.find(db, store.studies, identity).state == "releasing":
             store.change(db, store.studies, identity, state="draft", releasing_key=None)
             self._log(db, "release.abandoned", actor, study_id=identity)
-            notices.release_ended(db, self._desk.outbox, identity, "draft")
+            notices.release_ended(db, self._context.outbox, identity, "draft")
 
     def _in_secret_order(self, spec: wire.StudyCreate) -> ScaledRows:
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             rows = dataset_rows.scaled_rows(db, self._vault, spec)
         return replace(rows, order=entropy.permutation(rows.n))
 

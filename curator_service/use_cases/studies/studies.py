@@ -15,7 +15,8 @@ from curator_service.store import ledger as lines
 from curator_service.use_cases.studies.advisories import Reasons, names, reasons, standing
 from curator_service.use_cases.studies.datasets import dataset_view
 from curator_service.vault import new_id
-from service_kit.context.desk import Asked, Desk, Effect
+from service_kit.context.context import ServiceContext
+from service_kit.context.request import Effect, RequestContext
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
@@ -26,11 +27,11 @@ NO_MEASURER = "this curator has no measurer: set MEASURER_URL and MEASURER_SECRE
 class Studies:
     """Drafts, listings, and the end."""
 
-    def __init__(self, desk: Desk, settings: Settings) -> None:
-        self._desk = desk
+    def __init__(self, context: ServiceContext, settings: Settings) -> None:
+        self._context = context
         self._has_measurer = settings.measurer_url is not None
 
-    def create(self, asked: Asked, spec: wire.StudyCreate) -> StoredReply:
+    def create(self, request: RequestContext, spec: wire.StudyCreate) -> StoredReply:
         """Make a draft. Raises Invalid where the study does not fit its dataset."""
 
         def effect(db: Connection) -> Effect:
@@ -43,7 +44,7 @@ class Studies:
                 dataset_id=spec.dataset_id,
                 state="draft",
                 spec=(text := spec.model_dump_json()),
-                created_at=stamp(self._desk.clock()),
+                created_at=stamp(self._context.clock()),
             )
             details = {
                 "study_id": identity,
@@ -53,9 +54,9 @@ class Studies:
             }
             return Effect(owner_view(db, identity), "study.created", details)
 
-        return self._desk.once(asked, effect)
+        return self._context.idempotency.once(request, effect)
 
-    def change(self, asked: Asked, identity: str, change: wire.StudyChange) -> StoredReply:
+    def change(self, request: RequestContext, identity: str, change: wire.StudyChange) -> StoredReply:
         """Put another draft in the place of one that was never charged. Raises Invalid, NotFound, StateConflict.
 
         Forecasts of the draft as it was go, where they could be another's now: they are about nothing any more.
@@ -85,7 +86,7 @@ class Studies:
             }
             return Effect(owner_view(db, identity), "study.changed", details, 200)
 
-        return self._desk.once(asked, effect)
+        return self._context.idempotency.once(request, effect)
 
     def _check(self, db: Connection, spec: wire.StudyCreate) -> None:
         """Raises Invalid where a study cannot be made as it is, StateConflict and MechanismWithdrawn."""
@@ -96,18 +97,18 @@ class Studies:
 
     def one(self, identity: str) -> wire.StudyOwnerView:
         """A study as its owner sees it."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             return owner_view(db, identity)
 
     def page(self, after: int, limit: int) -> list[tuple[int, wire.StudyOwnerView]]:
         """Studies with their sequence numbers."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             found = store.page(db, store.studies, after=after, limit=limit)
             released = store.releases_of(db, [row.id for row in found])
             withdrawn = reasons(db)
             return [(row.seq, view_of(db, row, released.get(row.id), withdrawn)) for row in found]
 
-    def close(self, asked: Asked, identity: str) -> StoredReply:
+    def close(self, request: RequestContext, identity: str) -> StoredReply:
         """Refuse queries from now on; candidates that left cannot come back."""
 
         def effect(db: Connection) -> Effect:
@@ -117,7 +118,7 @@ class Studies:
             store.change(db, store.studies, identity, state="closed")
             return Effect(owner_view(db, identity), "study.closed", {"study_id": identity}, 200)
 
-        return self._desk.once(asked, effect)
+        return self._context.idempotency.once(request, effect)
 
 
 def owner_view(db: Connection, identity: str) -> wire.StudyOwnerView:

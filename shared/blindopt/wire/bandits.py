@@ -6,7 +6,7 @@ from pydantic import Field
 
 from blindopt.wire.base import PositiveFloat, Request
 
-Delta = Annotated[float, Field(gt=0, lt=1, description="The theorem fails with at most this probability.")]
+TheoremDelta = Annotated[float, Field(gt=0, lt=1, description="The theorem fails with at most this probability.")]
 Accuracy = Annotated[float, Field(gt=0, lt=1, description="Accuracy of the finite features; the paper's epsilon.")]
 TheoryConstants = Annotated[
     bool,
@@ -46,7 +46,7 @@ class PaperSpec(FewArmsSpec):
     theory: TheoryConstants = False
     scale: Scale = None
     lam: Regulariser = None
-    delta: Delta = 0.1
+    delta: TheoremDelta = 0.1
     rkhs_bound: RkhsBound = None
 
 
@@ -71,7 +71,7 @@ class TgpTight(FewArmsSpec):
     lam: Annotated[
         PositiveFloat | None, Field(description="In squared units of y; null: the variance of a reward's noise.")
     ] = None
-    delta: Delta = 0.1
+    delta: TheoremDelta = 0.1
     rkhs_bound: RkhsBound = None
 
 
@@ -141,7 +141,7 @@ class BoundedIgp(FewArmsSpec):
         description="guaranteed: the sup norm of the answers as noise, scale 1, a theorem; practical: their variance.",
     )
     scale: Scale = None
-    delta: Delta = 0.1
+    delta: TheoremDelta = 0.1
     rkhs_bound: RkhsBound = None
 
 

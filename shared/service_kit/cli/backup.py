@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from blindopt.errors import LogBroken, StateConflict
 from blindopt.formats.npy_files import digest
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 from service_kit.store import audit_log
 from service_kit.store.base import stamp
 from service_kit.store.database import LOCK, Connection
@@ -33,7 +33,7 @@ class Manifest(BaseModel):
     files: dict[str, str]
 
 
-def backup(desk: Desk, data: Path, target: Path, named: Callable[[Connection], Iterable[str]]) -> int:
+def backup(context: ServiceContext, data: Path, target: Path, named: Callable[[Connection], Iterable[str]]) -> int:
     """Copy the database, then the files that this copy names (paths under ``data``), to a new folder.
 
     Returns how many files; all of it is on the disk by then. Raises StateConflict where ``target`` exists, or the
@@ -45,7 +45,7 @@ def backup(desk: Desk, data: Path, target: Path, named: Callable[[Connection], I
             raise StateConflict(f"{there} exists: a backup goes to a new folder, and is made in its .part beside it")
     partial.mkdir(parents=True, mode=0o700)
     try:
-        count = _copy(desk, data, partial, named)
+        count = _copy(context, data, partial, named)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)  # ours: it was not there
         raise
@@ -54,17 +54,17 @@ def backup(desk: Desk, data: Path, target: Path, named: Callable[[Connection], I
     return count
 
 
-def _copy(desk: Desk, data: Path, partial: Path, named: Callable[[Connection], Iterable[str]]) -> int:
-    database = desk.database.path
-    desk.database.copy(partial / database.name)
-    with desk.database.read_from(partial / database.name) as db:
+def _copy(context: ServiceContext, data: Path, partial: Path, named: Callable[[Connection], Iterable[str]]) -> int:
+    database = context.database.path
+    context.database.copy(partial / database.name)
+    with context.database.read_from(partial / database.name) as db:
         head, files = audit_log.head(db), sorted(named(db))
     for name in files:  # they never change once the database names them
         (partial / name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         shutil.copyfile(data / name, partial / name)
     digests = {name: digest(partial / name) for name in (database.name, *files)}
-    name, now = desk.signer.name, stamp(desk.clock())
-    manifest = Manifest(service=name, created_at=now, checkpoint=desk.sign(head), files=digests)
+    name, now = context.signer.name, stamp(context.clock())
+    manifest = Manifest(service=name, created_at=now, checkpoint=context.audit_trail.sign(head), files=digests)
     (partial / MANIFEST).write_text(manifest.model_dump_json(indent=1))
     _make_durable(partial)
     return len(digests)
@@ -112,18 +112,18 @@ def unpack(source: Path, data: Path, secrets: Path) -> Path:
     return partial
 
 
-def check(source: Path, desk: Desk, named: Callable[[Connection], Iterable[str]]) -> None:
+def check(source: Path, context: ServiceContext, named: Callable[[Connection], Iterable[str]]) -> None:
     """Hold what was unpacked against the signed head in its manifest, and the files against its database.
 
     Raises LogBroken for another key, another log, or a database that is not there; StateConflict for a file.
     """
     manifest = _manifest(source)
-    told, head = desk.signer.verifier.signed(manifest.checkpoint).head, desk.head()
+    told, head = context.signer.verifier.signed(manifest.checkpoint).head, context.audit_trail.head()
     if told != head:
         raise LogBroken(
             f"the backup has a log of {head.size} records, its signed checkpoint is of another of {told.size}"
         )
-    with desk.database.read() as db:
+    with context.database.read() as db:
         for name in sorted(set(named(db)) - manifest.files.keys()):
             raise StateConflict(f"{name} is not in the backup, and its database needs it")
 

@@ -23,7 +23,7 @@ from blindopt.audit import reconciliation
 from blindopt.audit.merkle_log import Head
 from blindopt.errors import BlindoptError, LogBroken, StateConflict
 from service_kit.cli import log_format, users
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role
 from service_kit.settings import ServiceSettings
 from service_kit.store import sessions
@@ -60,11 +60,11 @@ def build(
     main_role: Role,
     roles: tuple[Role, ...],
     settings: Callable[[], ServiceSettings],
-    desk: Callable[[ServiceSettings], Desk],
+    open_context: Callable[[ServiceSettings], ServiceContext],
     app: Callable[[ServiceSettings], "FastAPI"],
     check: Check,
     files: Callable[[Connection], Iterable[str]],
-    restored: Callable[[Connection, Desk], None],
+    restored: Callable[[Connection, ServiceContext], None],
     after_restore: str = "",
 ) -> typer.Typer:
     """The command line of one service.
@@ -74,14 +74,14 @@ def build(
     to do for whoever restored it, in words.
     """
     cli = typer.Typer(help=about, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-    cli.add_typer(_tokens(service, main_role, roles, settings, desk), name="token")
-    cli.add_typer(_audit(settings, desk, check), name="audit")
+    cli.add_typer(_tokens(service, main_role, roles, settings, open_context), name="token")
+    cli.add_typer(_audit(settings, open_context, check), name="audit")
     people = users.build(
         service,
         main_role,
         roles,
-        lambda: desk(_checked(settings)),
-        lambda: desk(existing(settings)),
+        lambda: open_context(_checked(settings)),
+        lambda: open_context(existing(settings)),
         plain_errors,
     )
     cli.add_typer(people, name="user")
@@ -100,7 +100,7 @@ def build(
 
         with plain_errors():
             chosen = existing(settings)
-            with desk(chosen) as opened:
+            with open_context(chosen) as opened:
                 count = backup.backup(opened, chosen.data_dir, target, files)
         typer.echo(f"{count} files in {target}; copy {chosen.data_dir.absolute() / 'secrets'} by another way")
 
@@ -116,7 +116,7 @@ def build(
             chosen = _checked(settings)
             with only_process(chosen.data_dir):
                 partial = backup.unpack(source, chosen.data_dir, secrets)
-                with desk(chosen.model_copy(update={"data_dir": partial})) as opened:
+                with open_context(chosen.model_copy(update={"data_dir": partial})) as opened:
                     backup.check(source, opened, files)
                     head = _verified(opened, check)
                     opened.database.write(lambda db: restored(db, opened))
@@ -140,7 +140,7 @@ def build(
             listening = _listen(chosen.host, chosen.port)
             application = app(chosen)
             if chosen.first_token_file is not None:
-                first_token(application.state.desk, main_role, chosen.first_token_file)
+                first_token(application.state.context, main_role, chosen.first_token_file)
             config = uvicorn.Config(
                 application,
                 log_config=None,
@@ -172,11 +172,11 @@ def _server(config: "uvicorn.Config") -> "uvicorn.Server":
     return Server(config)
 
 
-def _verified(opened: Desk, check: Check, key: str | None = None) -> Head:
+def _verified(opened: ServiceContext, check: Check, key: str | None = None) -> Head:
     """Verify a service's own data: logs, signatures, and its tables against its log."""
     gc.disable()  # millions of parsed values and no cycles: looking for some takes longer than the work
     with opened.database.read() as db:
-        told = opened.export(db)
+        told = opened.audit_trail.export(db)
         head = reconciliation.verify_export(told, key=key)
         check(db, (entry.record for entry in told.own))
     return head
@@ -205,17 +205,17 @@ def _listen(host: str, port: int) -> socket.socket:
         raise StateConflict(f"cannot listen on {host} port {port}: {why}") from None
 
 
-def first_token(desk: Desk, role: Role, path: Path) -> None:
+def first_token(context: ServiceContext, role: Role, path: Path) -> None:
     """A token for the first start, in a file that only this user can read.
 
     Nothing where any token of the role exists: a person who takes the file away does not get another.
     """
-    if any(row.role == role for row in desk.tokens()):
+    if any(row.role == role for row in context.authentication.tokens()):
         return
     partial = path.with_suffix(".part")
     partial.unlink(missing_ok=True)
     os.close(os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-    token, _ = desk.issue(role, "first start", days=365)
+    token, _ = context.authentication.issue(role, "first start", days=365)
     partial.write_text(token.text)
     partial.replace(path)
 
@@ -225,7 +225,7 @@ def _tokens(
     main_role: Role,
     roles: tuple[Role, ...],
     settings: Callable[[], ServiceSettings],
-    desk: Callable[[ServiceSettings], Desk],
+    open_context: Callable[[ServiceSettings], ServiceContext],
 ) -> typer.Typer:
     cli = typer.Typer(no_args_is_help=True, help="Credentials of people and programs.")
 
@@ -238,8 +238,8 @@ def _tokens(
         """Print a new token, once."""
         if role not in roles or role not in get_args(Role):
             raise typer.BadParameter(f"{service} knows {', '.join(roles)}", param_hint="--role")
-        with plain_errors(), desk(_checked(settings)) as opened:
-            token, _ = opened.issue(role, name, days=days)
+        with plain_errors(), open_context(_checked(settings)) as opened:
+            token, _ = opened.authentication.issue(role, name, days=days)
         typer.echo(token.text)
 
     @cli.command()
@@ -248,22 +248,24 @@ def _tokens(
         days: Annotated[int, typer.Option(min=1, max=3_660, help="Days until the new token expires.")] = 90,
     ) -> None:
         """Print a further token of a person or program; the older one stays until it is revoked."""
-        with plain_errors(), desk(existing(settings)) as opened:
-            token, _ = opened.database.write(lambda db: opened.rotate(db, principal, days=days, actor="cli"))
+        with plain_errors(), open_context(existing(settings)) as opened:
+            token, _ = opened.database.write(
+                lambda db: opened.authentication.rotate(db, principal, days=days, actor="cli")
+            )
         typer.echo(token.text)
 
     @cli.command()
     def revoke(kid: Annotated[str, typer.Argument(help="Key id: the 16 hex digits after blindopt_.")]) -> None:
         """Refuse a token from now on."""
-        with plain_errors(), desk(existing(settings)) as opened:
-            opened.database.write(lambda db: opened.withdraw(db, kid, actor="cli"))
+        with plain_errors(), open_context(existing(settings)) as opened:
+            opened.database.write(lambda db: opened.authentication.revoke(db, kid, actor="cli"))
         typer.echo(f"revoked {kid}")
 
     @cli.command("list")
     def listed() -> None:
         """Key ids, principals, roles, expiry, last use, names; never a secret."""
-        with plain_errors(), desk(existing(settings)) as opened:
-            for row in opened.tokens():
+        with plain_errors(), open_context(existing(settings)) as opened:
+            for row in opened.authentication.tokens():
                 state = "revoked" if row.revoked_at else "live" if is_live(row, datetime.now(UTC)) else "expired"
                 used = f"used {row.last_used_at[:16]}" if row.last_used_at else "never used"
                 until = row.expires_at[:10]
@@ -274,7 +276,7 @@ def _tokens(
 
 def _audit(
     settings: Callable[[], ServiceSettings],
-    desk: Callable[[ServiceSettings], Desk],
+    open_context: Callable[[ServiceSettings], ServiceContext],
     check: Check,
 ) -> typer.Typer:
     cli = typer.Typer(no_args_is_help=True, help="The audit log. Everything here works offline.")
@@ -289,19 +291,19 @@ def _audit(
             if export is not None:
                 head = reconciliation.verify_export(reconciliation.read(export), key=key)
             else:
-                with desk(existing(settings)) as opened:
+                with open_context(existing(settings)) as opened:
                     try:
                         head = _verified(opened, check, key)
                     except LogBroken as error:
-                        opened.tell_broken(str(error))
+                        opened.audit_trail.notify_broken(str(error))
                         raise
         typer.echo(f"{head.size} records, root {head.root}")
 
     @cli.command()
     def export() -> None:
         """Write logs and signatures to standard output, one JSON object a line."""
-        with plain_errors(), desk(existing(settings)) as opened, opened.database.read() as db:
-            sys.stdout.writelines(reconciliation.write(opened.export(db)))
+        with plain_errors(), open_context(existing(settings)) as opened, opened.database.read() as db:
+            sys.stdout.writelines(reconciliation.write(opened.audit_trail.export(db)))
 
     @cli.command("reconcile")
     def reconcile_logs(
@@ -330,7 +332,7 @@ def _audit(
     @cli.command()
     def key() -> None:
         """Print the service's verifier key: tell it to the other party over another channel."""
-        with plain_errors(), desk(existing(settings)) as opened:
+        with plain_errors(), open_context(existing(settings)) as opened:
             typer.echo(opened.signer.verifier.vkey)
 
     return cli

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from blindopt.errors import Invalid, NotFound, StateConflict
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role, new_principal
 from service_kit.store import audit_log, sessions, users
 from service_kit.store.base import stamp
@@ -25,8 +25,8 @@ def build(
     service: str,
     main_role: Role,
     roles: tuple[Role, ...],
-    opened: Callable[[], Desk],
-    opened_existing: Callable[[], Desk],
+    opened: Callable[[], ServiceContext],
+    opened_existing: Callable[[], ServiceContext],
     plain_errors: Callable[[], AbstractContextManager[None]],
 ) -> typer.Typer:
     """The commands. ``opened`` makes the data folder where there is none yet."""
@@ -43,30 +43,30 @@ def build(
             raise typer.BadParameter(f"{service} knows {', '.join(roles)}", param_hint="--role")
         with plain_errors():
             stored = _hashed(password_file)
-            with opened() as desk:
-                user = desk.database.write(lambda db: add_user(db, desk, name, role, stored))
+            with opened() as context:
+                user = context.database.write(lambda db: add_user(db, context, name, role, stored))
         typer.echo(f"{user.id} {user.name} ({user.role})")
 
     @cli.command()
     def password(name: Annotated[str, typer.Argument()], password_file: PasswordFile = None) -> None:
         """Set another password. Every session of the person ends."""
-        with plain_errors(), opened_existing() as desk:
-            desk.database.write(lambda db: _named(db, name))
+        with plain_errors(), opened_existing() as context:
+            context.database.write(lambda db: _named(db, name))
             stored = _hashed(password_file)
-            desk.database.write(lambda db: _set(db, desk, name, stored))
+            context.database.write(lambda db: _set(db, context, name, stored))
         typer.echo(f"a new password for {name}; open sessions have ended")
 
     @cli.command()
     def disable(name: Annotated[str, typer.Argument()]) -> None:
         """Let a person in no more. Every session of theirs ends at once."""
-        with plain_errors(), opened_existing() as desk:
-            desk.database.write(lambda db: _disable(db, desk, name))
+        with plain_errors(), opened_existing() as context:
+            context.database.write(lambda db: _disable(db, context, name))
         typer.echo(f"disabled {name}")
 
     @cli.command("list")
     def listed() -> None:
         """Ids, roles, states, names; never a password or its hash."""
-        with plain_errors(), opened_existing() as desk, desk.database.read() as db:
+        with plain_errors(), opened_existing() as context, context.database.read() as db:
             for user in users.listed(db):
                 state = f"disabled {user.disabled_at[:10]}" if user.disabled_at else "live"
                 typer.echo(f"{user.id}  {user.role:8}  {state:19}  since {user.created_at[:10]}  {user.name}")
@@ -89,11 +89,11 @@ def _password(file: Path | None) -> str:
     return str(typer.prompt("Password", hide_input=True, confirmation_prompt="The same again"))
 
 
-def add_user(db: Connection, desk: Desk, name: str, role: Role, password_hash: str) -> User:
+def add_user(db: Connection, context: ServiceContext, name: str, role: Role, password_hash: str) -> User:
     """A person who may log in, recorded in the log; inside the caller's transaction."""
     if not 1 <= len(name) <= NAME_MAX or not name.isprintable() or name != name.strip():
         raise Invalid(f"a name has 1 to {NAME_MAX} printable characters, without spaces at its ends")
-    now = desk.clock()
+    now = context.clock()
     user = User(new_principal("usr"), name, role, password_hash, stamp(now), None)
     users.add(db, user)
     audit_log.append(db, "user.added", actor="cli", now=now, details={"user": user.id, "role": role})
@@ -106,8 +106,8 @@ def _named(db: Connection, name: str) -> User:
     return user
 
 
-def _set(db: Connection, desk: Desk, name: str, password_hash: str) -> None:
-    user, now = _named(db, name), desk.clock()
+def _set(db: Connection, context: ServiceContext, name: str, password_hash: str) -> None:
+    user, now = _named(db, name), context.clock()
     if user.disabled_at is not None:
         raise StateConflict("the user is disabled: add one of another name")
     users.set_hash(db, user.id, password_hash)
@@ -115,8 +115,8 @@ def _set(db: Connection, desk: Desk, name: str, password_hash: str) -> None:
     audit_log.append(db, "user.password_set", actor="cli", now=now, details={"user": user.id})
 
 
-def _disable(db: Connection, desk: Desk, name: str) -> None:
-    user, now = _named(db, name), desk.clock()
+def _disable(db: Connection, context: ServiceContext, name: str) -> None:
+    user, now = _named(db, name), context.clock()
     users.disable(db, user.id, now)
     sessions.end_of_user(db, user.id, now)
     audit_log.append(db, "user.disabled", actor="cli", now=now, details={"user": user.id})

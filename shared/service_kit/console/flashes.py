@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from blindopt.errors import StateConflict
 from service_kit.console.sessions import Session, cookie
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 
 COOKIE = "__Host-blindopt-{}-flash"
 _LABEL = b"flash:"
@@ -17,15 +17,15 @@ _SECONDS = 60
 class Flashes:
     """Puts, takes and clears them."""
 
-    def __init__(self, desk: Desk) -> None:
-        self.cookie = COOKIE.format(desk.service)
+    def __init__(self, context: ServiceContext) -> None:
+        self.cookie = COOKIE.format(context.service)
         """Its name."""
-        self._desk = desk
+        self._context = context
 
     def put(self, response: Response, session: Session, message: str, mood: str) -> None:
         """Let the next page tell ``message``."""
         told = [session.id_sha256.hex(), mood, message[:500]]
-        value = self._desk.seal(_LABEL + json.dumps(told).encode()).decode()
+        value = self._context.seal.close(_LABEL + json.dumps(told).encode()).decode()
         response.set_cookie(
             self.cookie, value, max_age=_SECONDS, path="/", secure=True, httponly=True, samesite="strict"
         )
@@ -36,7 +36,7 @@ class Flashes:
         if not value:
             return []
         try:
-            clear = self._desk.unseal(value.encode())
+            clear = self._context.seal.open(value.encode())
         except StateConflict:
             return []
         if not clear.startswith(_LABEL):

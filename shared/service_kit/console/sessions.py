@@ -18,7 +18,7 @@ from typing import Any
 from anyio import CapacityLimiter, to_thread
 
 from blindopt.errors import AuditUnavailable, RateLimited, StateConflict, Unauthenticated
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 from service_kit.identity import passwords
 from service_kit.identity.tokens import Principal
 from service_kit.store import audit_log, sessions, users
@@ -67,16 +67,16 @@ class Sessions:
 
     def __init__(
         self,
-        desk: Desk,
+        context: ServiceContext,
         *,
         idle: timedelta,
         life: timedelta,
         logins_per_minute: int,
         failed: Callable[[], None] = lambda: None,
     ) -> None:
-        self.cookie = COOKIE.format(desk.service)
+        self.cookie = COOKIE.format(context.service)
         """Its name."""
-        self._desk = desk
+        self._context = context
         self._idle = idle
         self._life = life
         self._seen: dict[bytes, float] = {}
@@ -95,13 +95,13 @@ class Sessions:
         if not value:
             return None
         try:
-            clear = self._desk.unseal(value.encode())
+            clear = self._context.seal.open(value.encode())
         except StateConflict:
             return None
         if not clear.startswith(_LABEL):
             return None
         secret = clear.removeprefix(_LABEL)
-        row = self._desk.database.look(sessions.FIND, id_sha256=hashlib.sha256(secret).digest())
+        row = self._context.database.look(sessions.FIND, id_sha256=hashlib.sha256(secret).digest())
         if not self._is_good(row):
             return None
         found = Session(Principal(id=row.user_id, kid=row.user_id, role=row.role, name=row.name), secret)
@@ -111,10 +111,10 @@ class Sessions:
 
     def is_live(self, session: Session) -> bool:
         """Whether it still is, for what goes on for long."""
-        return self._is_good(self._desk.database.look(sessions.FIND, id_sha256=session.id_sha256))
+        return self._is_good(self._context.database.look(sessions.FIND, id_sha256=session.id_sha256))
 
     def _is_good(self, row: Any) -> bool:
-        now = self._desk.clock()
+        now = self._context.clock()
         return row is not None and sessions.is_live(row, now, now - self._idle)
 
     def _note_use(self, session: Session) -> None:
@@ -123,9 +123,9 @@ class Sessions:
         if now - self._seen.get(key, -_SEEN_SECONDS) < _SEEN_SECONDS:
             return
         self._seen = {k: then for k, then in self._seen.items() if now - then < _SEEN_SECONDS} | {key: now}
-        at = self._desk.clock()
+        at = self._context.clock()
         with suppress(AuditUnavailable):
-            self._desk.database.submit(lambda db: sessions.seen(db, key, at))
+            self._context.database.submit(lambda db: sessions.seen(db, key, at))
 
     async def open(self, name: str, password: str, address: str) -> str:
         """Check a password; the value of a cookie for a new session.
@@ -153,8 +153,8 @@ class Sessions:
         again = None
         if passwords.is_dated(user.password_hash):
             again = await to_thread.run_sync(passwords.hash_of, password, limiter=self._checks)
-        await self._desk.database.write_soon(lambda db: self._begin(db, user, secret, again))
-        return self._desk.seal(_LABEL + secret).decode()
+        await self._context.database.write_soon(lambda db: self._begin(db, user, secret, again))
+        return self._context.seal.close(_LABEL + secret).decode()
 
     def _take(self, buckets: Buckets, name: str, kind: str) -> None:
         """Count a try; where there were too many, say so in the log, once a minute and without a name."""
@@ -168,14 +168,14 @@ class Sessions:
             raise
 
     def _known(self, name: str) -> User | None:
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             return users.named(db, name)
 
     def _begin(self, db: Connection, user: User, secret: bytes, again: str | None) -> None:
         known = users.named(db, user.name)  # the check took a while: what was checked may hold no more
         if known is None or known.disabled_at is not None or known.password_hash != user.password_hash:
             raise Unauthenticated(_WRONG)
-        now = self._desk.clock()
+        now = self._context.clock()
         sessions.add(db, Opened(hashlib.sha256(secret).digest(), user.id, now, now + self._life))
         if again is not None:
             users.set_hash(db, user.id, again)
@@ -185,11 +185,11 @@ class Sessions:
         """Log out."""
 
         def work(db: Connection) -> None:
-            now = self._desk.clock()
+            now = self._context.clock()
             sessions.end(db, session.id_sha256, now)
             audit_log.append(db, "session.ended", actor=session.principal.actor, now=now, details={})
 
-        await self._desk.database.write_soon(work)
+        await self._context.database.write_soon(work)
 
 
 def cookie(header: str, name: str) -> str | None:

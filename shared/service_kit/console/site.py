@@ -20,7 +20,7 @@ from service_kit.console.forms import CSRF, Form, encodable, same
 from service_kit.console.pages import ROOT, Entry, Page, Pages, Trail
 from service_kit.console.render import Renderer
 from service_kit.console.sessions import Session, Sessions
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Principal
 from service_kit.settings import ServiceSettings
 from service_kit.web.problems import as_ours
@@ -63,13 +63,17 @@ class Console:
         self._tls = False
 
     def open(
-        self, app: FastAPI, desk: Desk, settings: ServiceSettings, failed: Callable[[], None] = lambda: None
+        self,
+        app: FastAPI,
+        context: ServiceContext,
+        settings: ServiceSettings,
+        failed: Callable[[], None] = lambda: None,
     ) -> "Console":
         """Give it what it needs of the service, and what to call when a login has failed; itself."""
         self.app = app
-        self.flashes = Flashes(desk)
+        self.flashes = Flashes(context)
         self._sessions = Sessions(
-            desk,
+            context,
             idle=timedelta(minutes=settings.session_idle_minutes),
             life=timedelta(hours=settings.session_hours),
             logins_per_minute=settings.logins_per_minute,

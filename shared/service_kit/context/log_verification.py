@@ -5,21 +5,23 @@ import time
 
 from blindopt import wire
 from blindopt.errors import Busy, LogBroken
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 
 
 class Verifier:
     """One walk at a time."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._started_at = desk.clock()
+    def __init__(self, context: ServiceContext) -> None:
+        self._context = context
+        self._started_at = context.clock()
         self._turn = threading.Lock()
         self._last: wire.Verification | None = None
 
     def state(self) -> wire.VerificationState:
         """What is known without a walk."""
-        return wire.VerificationState(sound_at_start=self._desk.is_sound, started_at=self._started_at, last=self._last)
+        return wire.VerificationState(
+            sound_at_start=self._context.audit_trail.is_sound, started_at=self._started_at, last=self._last
+        )
 
     def walk(self) -> wire.Verification:
         """Verify now. Raises Busy while another walk is under way."""
@@ -32,12 +34,12 @@ class Verifier:
             self._turn.release()
 
     def _walked(self) -> wire.Verification:
-        at, began = self._desk.clock(), time.monotonic()
+        at, began = self._context.clock(), time.monotonic()
         problem: str | None = None
         root: str | None = None
-        grants, size = 0, self._desk.head().size
+        grants, size = 0, self._context.audit_trail.head().size
         try:
-            head, grants = self._desk.verify()
+            head, grants = self._context.audit_trail.verify()
         except LogBroken as error:
             problem = str(error)
         else:

@@ -8,7 +8,7 @@ from typing import Any
 
 from blindopt import wire
 from blindopt.errors import BlindoptError, Busy
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 from service_kit.context.outbox import Service, body_of, made, view
 from service_kit.notices.receiver import Receiver
 from service_kit.store import notices as store
@@ -36,13 +36,13 @@ class Courier:
     came between its arrival and our note of it, under the same id.
     """
 
-    def __init__(self, desk: Desk, service: Service, receiver: Receiver | None) -> None:
-        self._desk = desk
+    def __init__(self, context: ServiceContext, service: Service, receiver: Receiver | None) -> None:
+        self._context = context
         self._service = service
         self._receiver = receiver
         self._closing = threading.Event()
         self._testing = threading.Lock()
-        self._prune_at = datetime.min.replace(tzinfo=desk.clock().tzinfo)
+        self._prune_at = datetime.min.replace(tzinfo=context.clock().tzinfo)
         # A daemon: a receiver that does not answer must not keep the process from ending.
         self._thread = threading.Thread(target=self._serve, daemon=True, name="notices")
 
@@ -61,12 +61,12 @@ class Courier:
 
     def page(self, after: int, limit: int) -> list[tuple[int, wire.NoticeView]]:
         """Notices with their sequence numbers."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             return [(row.seq, view(row)) for row in store.page(db, after=after, limit=limit)]
 
     def test(self) -> wire.NoticeTest:
         """Send a notice that is not kept. Where it arrives, what waits goes at once. Raises Busy."""
-        notice = made(self._service, "test", self._desk.clock())
+        notice = made(self._service, "test", self._context.clock())
         if self._receiver is None:
             return wire.NoticeTest(id=notice.id, delivered=False, problem=NOWHERE)
         if not self._testing.acquire(blocking=False):  # each may hold a thread for as long as its timeout
@@ -76,7 +76,7 @@ class Courier:
         finally:
             self._testing.release()
         if problem is None:
-            self._desk.database.write(store.hurry)
+            self._context.database.write(store.hurry)
         return wire.NoticeTest(id=notice.id, delivered=problem is None, problem=problem)
 
     # --- delivery -----------------------------------------------------------------------------------
@@ -93,14 +93,14 @@ class Courier:
 
     def _due(self) -> Any:
         """The oldest notice that waits, if it may be sent now."""
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             row = store.first(db)
-        return row if row is not None and (row.next_at is None or row.next_at <= stamp(self._desk.clock())) else None
+        return row if row is not None and (row.next_at is None or row.next_at <= stamp(self._context.clock())) else None
 
     def _deliver(self, row: Any) -> None:
         assert self._receiver is not None
         problem = self._receiver.take(row.id, row.body)
-        told = _outcome(row, problem, self._desk.clock())
+        told = _outcome(row, problem, self._context.clock())
         if problem is not None:
             fields = {"id": row.id, "state": told["state"], "attempts": told["attempts"]}
             log.warning("a notice did not arrive", extra={"fields": fields})
@@ -110,16 +110,16 @@ class Courier:
         """Store what came of an attempt before the next one: a full disk must not make us send without end."""
         while True:
             try:
-                return self._desk.database.write(work)
+                return self._context.database.write(work)
             except (BlindoptError, StoreFault):
                 if self._closing.wait(LOOK_SECONDS):
                     return None
 
     def _prune(self) -> None:
-        now = self._desk.clock()
+        now = self._context.clock()
         if now >= self._prune_at:
             self._prune_at = now + timedelta(seconds=PRUNE_SECONDS)
-            self._desk.database.write(lambda db: store.prune(db, now - KEPT, now, STALE))
+            self._context.database.write(lambda db: store.prune(db, now - KEPT, now, STALE))
 
 
 def _outcome(row: Any, problem: str | None, now: datetime) -> dict[str, Any]:

@@ -14,6 +14,11 @@ MIGRATIONS: Migrations = {}
 APPEND_ONLY = ("log", "shared", "receipts", "keys", "countersignatures", "replies")
 
 
+def utc_now() -> datetime:
+    """The machine's clock, in UTC."""
+    return datetime.now(UTC)
+
+
 def stamp(moment: datetime) -> str:
     """RFC 3339 UTC with microseconds: sorts as text."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request
 from blindopt import wire
 from blindopt.audit import merkle_log
 from blindopt.errors import Invalid, NotFound
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 from service_kit.context.log_verification import Verifier
 from service_kit.identity.tokens import Principal, Role
 from service_kit.store import audit_log
@@ -55,7 +55,7 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
         """A log, from its first record or from its last."""
         place = None if page_token is None else int(page_token)
         chosen = None if which is not None else kind  # an exchange of a shared log has no kind
-        with _desk(request).database.read() as db:
+        with _context(request).database.read() as db:
             entries = audit_log.look(db, which, place=place, kind=chosen, newest=order == "newest", limit=page_size + 1)
         found = [entry_view(e, which) for e in entries]
         listed, token = page_of(found, page_size, lambda entry: entry.seq)
@@ -66,10 +66,10 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
     )
     def checkpoint(request: Request, which: Which) -> wire.Checkpoint:
         """Size and root of a log, signed; 503 for a log that is not what it was, under which nothing is signed."""
-        desk = _desk(request)
-        desk.check_sound()
-        head = desk.head(which)
-        return wire.Checkpoint(size=head.size, root=head.root, note=desk.sign(head, which))
+        context = _context(request)
+        context.audit_trail.check_sound()
+        head = context.audit_trail.head(which)
+        return wire.Checkpoint(size=head.size, root=head.root, note=context.audit_trail.sign(head, which))
 
     @routes.get(
         "/consistency", response_model=wire.Consistency, responses=documented(), operation_id="get_audit_consistency"
@@ -81,7 +81,7 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
         second: Annotated[int, Query(ge=1, lt=2**53, description="Records of the newer one.")],
     ) -> wire.Consistency:
         """Proof that the log of the older checkpoint is where that of the newer one began."""
-        with _desk(request).database.read() as db:
+        with _context(request).database.read() as db:
             if not first <= second <= audit_log.head(db, which).size:
                 fault: dict[str, object] = {"field": "second", "message": "must be between first and the log's size"}
                 raise Invalid("the log does not have that many records, or first is larger than second", [fault])
@@ -133,6 +133,6 @@ def entry_view(entry: merkle_log.Entry, grant_id: str | None = None) -> wire.Aud
     )
 
 
-def _desk(request: Request) -> Desk:
-    desk: Desk = request.app.state.desk
-    return desk
+def _context(request: Request) -> ServiceContext:
+    context: ServiceContext = request.app.state.context
+    return context

@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from blindopt.audit.merkle_log import RECEIPT_HEADER
 from blindopt.errors import Forbidden, Invalid
-from service_kit.context.desk import Asked
+from service_kit.context.request import RequestContext
 from service_kit.identity.tokens import Principal, Role
 from service_kit.store.stored_replies import StoredReply
 from service_kit.web.problems import invalid
@@ -41,9 +41,9 @@ IdempotencyKey = Annotated[
 ]
 
 
-async def asked(request: Request, idempotency_key: IdempotencyKey = None) -> Asked:
+async def request_context(request: Request, idempotency_key: IdempotencyKey = None) -> RequestContext:
     """The request as far as idempotency and the log care; reads the body to its end."""
-    return Asked(
+    return RequestContext(
         principal=request.state.principal,
         request_id=request.state.request_id,
         method=request.method,
@@ -74,13 +74,13 @@ def parsed(body: bytes, model: type[B]) -> B:
         raise invalid(error.errors(include_url=False, include_input=False)) from None
 
 
-AskedDep = Annotated[Asked, Depends(asked)]
+RequestContextDep = Annotated[RequestContext, Depends(request_context)]
 PageSize = Annotated[int, Query(ge=1, le=1_000, description="Most items of one page.")]
 PageToken = Annotated[str | None, Query(pattern=r"^[0-9]{1,15}$", description="next_page_token of the page before.")]
 
 
 def answer(request: Request, reply: StoredReply) -> Response:
-    """The exact bytes of a reply that ``Desk.once`` made or found."""
+    """The exact bytes of a reply that ``ServiceContext.once`` made or found."""
     headers = {}
     if reply.replayed:
         headers["Idempotency-Replayed"] = "true"

@@ -18,7 +18,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from blindopt.audit.merkle_log import RECEIPT_HEADER
 from blindopt.errors import BlindoptError, BodyTooLarge, Invalid, StorageUnavailable, Unauthenticated
-from service_kit.context.desk import KEY, Asked, Desk, Expired
+from service_kit.context.authentication import Expired
+from service_kit.context.context import ServiceContext
+from service_kit.context.idempotency import KEY
+from service_kit.context.request import RequestContext
 from service_kit.identity.tokens import Principal
 from service_kit.web import in_process, problems
 from service_kit.web.rate_limit import Buckets
@@ -58,7 +61,7 @@ class Gate:
     def __init__(
         self,
         app: ASGIApp,
-        desk: Desk,
+        context: ServiceContext,
         asking: Buckets,
         failing: Buckets,
         limit_of: Callable[[str, Principal | None], int],
@@ -67,7 +70,7 @@ class Gate:
         front: Front | None = None,
     ) -> None:
         self.app = app
-        self.desk = desk
+        self.context = context
         self.asking = asking
         self.failing = failing
         self.limit_of = limit_of
@@ -164,7 +167,7 @@ class _Passage:
             self._principal = self._front.admit(self._scope, self._header(b"cookie"))
         elif path not in _OPEN:
             try:
-                principal = in_process.principal_of(self._scope) or gate.desk.authenticate(
+                principal = in_process.principal_of(self._scope) or gate.context.authentication.authenticate(
                     self._header(b"authorization")
                 )
             except Expired as error:
@@ -264,7 +267,7 @@ class _Passage:
         assert self._principal is not None
         self._tells = False  # should it fail, the refusal goes out untold
         key = self._header(b"idempotency-key")
-        asked = Asked(
+        asked = RequestContext(
             principal=self._principal,
             request_id=self._request_id,
             method=self._scope["method"],
@@ -273,10 +276,10 @@ class _Passage:
             body_sha256=await self.digest(),
         )
         replayed = (b"idempotency-replayed", b"true") in start["headers"]
-        desk, status = self._gate.desk, start["status"]
+        context, status = self._gate.context, start["status"]
         try:
-            receipt = await desk.database.write_soon(
-                lambda db: desk.record(db, asked, status, reply_sha256, replayed=replayed)
+            receipt = await context.database.write_soon(
+                lambda db: context.audit_trail.record(db, asked, status, reply_sha256, replayed=replayed)
             )
         except Exception as error:
             self._unrecorded = error

@@ -83,3 +83,31 @@ def test_a_mechanism_that_spends_a_fifth_more_than_it_says_is_caught():
 )
 def test_epsilon_of_a_record_by_hand(record, delta, told):
     assert epsilon_bound(*record, delta=delta, alpha=1e-6) == pytest.approx(told, abs=1e-12)
+
+
+def smallest_allowed_epsilon(record, delta, alpha):
+    """By bisection over both conditions of differential privacy, at the ends of scipy's exact intervals."""
+    hits, true_trials, alarms, false_trials = record
+    p = stats.binomtest(hits, true_trials).proportion_ci(1 - alpha, "exact").low
+    q = stats.binomtest(alarms, false_trials).proportion_ci(1 - alpha, "exact").high
+    low, high = 0.0, 50.0
+    while high - low > 1e-9:
+        epsilon = (low + high) / 2
+        allowed = p <= math.exp(epsilon) * q + delta and 1 - q <= math.exp(epsilon) * (1 - p) + delta
+        low, high = (low, epsilon) if allowed else (epsilon, high)
+    return high
+
+
+@pytest.mark.parametrize(
+    ("record", "delta", "rounded"),
+    [
+        ((1000, 1000, 500, 1000), 0.0, 4.85),  # misses imply it: by the hits alone it would be 0.63
+        ((500, 1000, 0, 1000), 0.0, 4.85),  # hits imply it
+        ((800, 1000, 300, 1000), 0.1, 0.93),  # without the delta it would be 1.09
+        ((700, 1000, 200, 1000), 0.1, 0.93),
+    ],
+)
+def test_the_epsilon_of_a_record_is_the_smallest_that_both_conditions_allow(record, delta, rounded):
+    bound = epsilon_bound(*record, delta=delta)
+    assert bound == pytest.approx(smallest_allowed_epsilon(record, delta, alpha=0.05), abs=1e-7)
+    assert round(bound, 2) == rounded

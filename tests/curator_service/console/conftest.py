@@ -4,7 +4,7 @@ import httpx
 import pytest
 from argon2 import PasswordHasher
 
-from curator_service.context import open_desk
+from curator_service.context import open_context
 from curator_service.settings import Settings
 from service_kit.cli import users
 from tests.plain_browser import Browser
@@ -23,9 +23,9 @@ def settings():
 def service(make_service, tmp_path_factory, settings):
     made = make_service("curator", tmp_path_factory.mktemp("console"), logins_per_minute="1000", **settings)
     cheap = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1).hash(PASSWORD)
-    with open_desk(Settings(data_dir=made.data)) as desk:
+    with open_context(Settings(data_dir=made.data)) as context:
         for role in ROLES:
-            desk.database.write(lambda db, role=role: users.add_user(db, desk, role, role, cheap))
+            context.database.write(lambda db, role=role: users.add_user(db, context, role, role, cheap))
     return made.start()
 
 

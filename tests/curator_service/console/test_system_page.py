@@ -4,7 +4,7 @@ import pytest
 from argon2 import PasswordHasher
 
 from blindopt.client import OwnerClient
-from curator_service.context import open_desk
+from curator_service.context import open_context
 from curator_service.settings import Settings
 from service_kit.cli import users
 from tests.curator_service.console.conftest import PASSWORD, ROLES
@@ -29,9 +29,9 @@ def service(make_service, tmp_path_factory, lab):
     chosen = {"measurer_url": lab.url, "measurer_secret_file": str(folder / "secret"), "measurer_hours": "0.00001"}
     made = make_service("curator", folder, logins_per_minute="1000", **chosen)
     cheap = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1).hash(PASSWORD)
-    with open_desk(Settings(data_dir=made.data)) as desk:
+    with open_context(Settings(data_dir=made.data)) as context:
         for role in ROLES:
-            desk.database.write(lambda db, role=role: users.add_user(db, desk, role, role, cheap))
+            context.database.write(lambda db, role=role: users.add_user(db, context, role, role, cheap))
     (made.folder / "first-token").write_text("")
     return made.start()
 

@@ -105,6 +105,13 @@ def test_an_outcome_beyond_the_bound_answers_like_the_bound(y, centre):
     assert fits(sample - 1.0, 2.0) < MISTAKEN  # the control: a centre elsewhere is caught
 
 
+@pytest.mark.parametrize(("value", "centre"), [(1e6, 1.0), (-1e6, -1.0)])
+def test_the_noise_clips_what_its_caller_did_not(value, centre):
+    """The second line of defence: called by itself it still protects a value beyond the bound."""
+    sample = add_laplace(np.full(scaled(2_000), value), C, EPSILON) - centre
+    assert fits(sample, 2.0) > MISTAKEN
+
+
 def test_what_measurement_noise_adds_is_clipped_too():
     sample = ask(0.0, scaled(2_000), study(variance=1e12))  # far outside the bound, on either side alike
     law = stats.laplace(scale=2.0)

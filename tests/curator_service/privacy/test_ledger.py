@@ -26,7 +26,7 @@ from blindopt.errors import (
     Unauthenticated,
 )
 from curator_service import store
-from curator_service.context import open_desk
+from curator_service.context import open_context
 from curator_service.privacy import ledger
 from curator_service.privacy.ledger import Balance, charge_answers, charge_release, faults, text, units
 from curator_service.settings import Settings
@@ -38,7 +38,7 @@ from curator_service.use_cases.queries.wakeups import Bells
 from curator_service.use_cases.studies.datasets import Upload
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from curator_service.vault import Vault
-from service_kit.context.desk import Asked
+from service_kit.context.request import RequestContext
 from service_kit.identity.tokens import Principal
 from service_kit.store import audit_log
 from service_kit.store.prepared_statement import raw
@@ -370,7 +370,7 @@ class Studied(RuleBasedStateMachine):
         memory = Path("/dev/shm")
         self.folder = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
         self.told, self.refused, self.closed, self.revoked = {}, 0, False, False
-        self.desk = None
+        self.context = None
         self._start()
 
     @property
@@ -378,22 +378,24 @@ class Studied(RuleBasedStateMachine):
         return self.closed or self.revoked
 
     def teardown(self):
-        self.desk.database.close()
+        self.context.database.close()
         shutil.rmtree(self.folder)
 
     def _start(self):
-        self.desk = open_desk(Settings(data_dir=self.folder))
-        self.curator = Curator(self.desk, Vault(self.folder / "files"), Settings(data_dir=self.folder))
+        self.context = open_context(Settings(data_dir=self.folder))
+        self.curator = Curator(self.context, Vault(self.folder / "files"), Settings(data_dir=self.folder))
         vault = Vault(self.folder / "files")
-        self.exchange = self.exchanges(self.desk, vault, self.curator.limits, ReleasedStudies(vault), Bells())
+        self.exchange = self.exchanges(self.context, vault, self.curator.limits, ReleasedStudies(vault), Bells())
 
     def _asked(self, who, body="", key=None, path="/x"):
         request_id = secrets.token_hex(16)
-        return Asked(who, request_id, "POST", path, key or secrets.token_hex(8), merkle_log.sha256(body.encode()))
+        return RequestContext(
+            who, request_id, "POST", path, key or secrets.token_hex(8), merkle_log.sha256(body.encode())
+        )
 
     @initialize(chosen=st.sampled_from(SPECS))
     def open(self, chosen):
-        _, owner = self.desk.issue("owner", "o", days=1)
+        _, owner = self.context.authentication.issue("owner", "o", days=1)
         upload = Upload(name="d", public=True, columns=None, filename="d.csv")
         dataset = self.curator.datasets.register(self._asked(owner), upload, io.BytesIO(DATA))
         self.spec = study(dataset_id=wire.DatasetView.model_validate_json(dataset.body).id, **chosen)
@@ -494,7 +496,7 @@ class Studied(RuleBasedStateMachine):
 
     @rule()
     def restart(self):
-        self.desk.database.close()
+        self.context.database.close()
         self._start()
 
     @rule(how=st.sampled_from(["close", "revoke", ""]))
@@ -508,7 +510,7 @@ class Studied(RuleBasedStateMachine):
 
     @invariant()
     def the_ledger_says_what_the_model_says(self):
-        with self.desk.database.read() as db:
+        with self.context.database.read() as db:
             page = lines.page(db, self.study_id, after=0, limit=-1)
             records = [entry.record for entry in audit_log.walk(db)]
             merkle_log.verify(audit_log.walk(db))
@@ -547,7 +549,7 @@ class ChecksOutside(Exchanges):
 
     async def ask(self, asked, identity, request):
         rows = [(item.row, item.plays) for item in request.rows]
-        with self._desk.database.read() as db:
+        with self._context.database.read() as db:
             known = store.begun(db, asked.principal.id, asked.key)
             balances = lines.row_balances(db, identity, [row for row, _ in rows])
             released, balance, is_open = (
@@ -559,7 +561,7 @@ class ChecksOutside(Exchanges):
             if known is None and is_open == "open":
                 charge_answers(released.spec, balance, rows, balances)
         except BudgetExhausted as refusal:
-            await self._desk.database.write_soon(
+            await self._context.database.write_soon(
                 lambda db, refusal=refusal: self._refuse(db, asked, identity, released.spec, rows, refusal)
             )
             raise
@@ -578,7 +580,7 @@ class DrawsFirst(Exchanges):
     async def ask(self, asked, identity, request):
         released = self._check(asked, identity, request)
         answers = self._measured(released, request)
-        return await self._desk.database.write_soon(
+        return await self._context.database.write_soon(
             lambda db: self._answer_at_once(db, asked, identity, released, request, answers)
         )
 
@@ -587,8 +589,10 @@ class ChargesAgain(Exchanges):
     """Takes a retry after a crash for a new query."""
 
     def _begin(self, db, asked, identity, released, request):
-        other = Asked(asked.principal, asked.request_id, asked.method, asked.path, f"{asked.key}'", asked.body_sha256)
-        if self._desk.stored(db, asked) is None and self._desk.stored(db, other) is None:
+        other = RequestContext(
+            asked.principal, asked.request_id, asked.method, asked.path, f"{asked.key}'", asked.body_sha256
+        )
+        if self._context.idempotency.stored(db, asked) is None and self._context.idempotency.stored(db, other) is None:
             with suppress(BudgetExhausted):
                 super()._begin(db, other, identity, released, request)
         return super()._begin(db, asked, identity, released, request)
@@ -618,7 +622,7 @@ class StaysOpen(Exchanges):
 
     def _begin(self, db, asked, *rest):
         with pytest.MonkeyPatch.context() as unchecked:
-            unchecked.setattr(self._desk, "check_live", lambda *args: None)
+            unchecked.setattr(self._context.authentication, "check_live", lambda *args: None)
             return super()._begin(db, asked, *rest)
 
 
@@ -655,9 +659,11 @@ def test_a_number_of_the_ledger_that_was_changed_or_a_line_that_is_gone_is_found
         assert machine.refused == 1
         last = f"WHERE seq = (SELECT max(seq) FROM ledger WHERE kind = '{kind}')"
         changes = [f"UPDATE ledger SET {column} = {column} + 1 {last}" for column in LEDGER]
-        unseen = [change for change in [*changes, f"DELETE FROM ledger {last}"] if not is_found(machine.desk, change)]
+        unseen = [
+            change for change in [*changes, f"DELETE FROM ledger {last}"] if not is_found(machine.context, change)
+        ]
         assert unseen == []
-        assert not is_found(machine.desk, f"UPDATE ledger SET cost = cost {last}")
+        assert not is_found(machine.context, f"UPDATE ledger SET cost = cost {last}")
     finally:
         machine.teardown()
 
@@ -666,7 +672,7 @@ class Undone(Exception):
     """Takes a transaction back."""
 
 
-def is_found(desk, change):
+def is_found(context, change):
     """Whether the check finds this change, which is undone."""
     found = []
 
@@ -681,7 +687,7 @@ def is_found(desk, change):
         raise Undone
 
     with pytest.raises(Undone):
-        desk.database.write(work)
+        context.database.write(work)
     return bool(found)
 
 

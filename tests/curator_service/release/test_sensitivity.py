@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import integrate, optimize, stats
 
 from blindopt.errors import NumericalFailure
 from blindopt.wire import Feature
@@ -123,6 +123,49 @@ def test_odd_numbers_are_refused_or_clipped(kind, bad):
     else:
         mechanism.draw(rows_of(x, features), out)
         assert np.abs(out).max() < 10
+
+
+# --- the rounding of scaling is paid for ---------------------------------------------------------------------
+
+
+def gaussian_delta_of(shift, epsilon: float):
+    """Balle & Wang (2018), Theorem 8, for a mean that moves by ``shift`` standard deviations."""
+    a, b = shift / 2 - epsilon / shift, -shift / 2 - epsilon / shift
+    return stats.norm.cdf(a) - math.exp(epsilon) * stats.norm.cdf(b)
+
+
+def needed_sd(kind: type, moved: float, d: int, r: int, slack: float) -> float:
+    """Noise per coordinate for a row that moves by ``moved``, at epsilon 1 and delta 1e-5: another way for each law.
+
+    After a projection the row moves by ``slack`` more.
+    """
+    if kind is PlanarLaplaceMechanism:  # |u| ~ Gamma(d, moved / epsilon), so E |u|^2 = d (d + 1) (moved / epsilon)^2
+        return math.sqrt(d + 1) * moved
+    if kind is GaussianMechanism:
+        return optimize.brentq(lambda sd: gaussian_delta_of(moved / sd, 1.0) - 1e-5, moved, 10 * moved, rtol=1e-13)
+    share = stats.beta(r / 2, (d - r) / 2)
+
+    def delta(sd: float) -> float:
+        def weighted(t: float) -> float:
+            return gaussian_delta_of((moved * math.sqrt(d / r * t) + slack) / sd, 1.0) * share.pdf(t)
+
+        return integrate.quad(weighted, 0, 1, epsabs=1e-15, epsrel=1e-10, limit=500)[0]
+
+    return optimize.brentq(lambda sd: delta(sd) - 1e-5, moved, 20 * moved, rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", [GaussianMechanism, PlanarLaplaceMechanism, GaussianProjection])
+def test_the_noise_is_for_a_row_that_moves_by_the_sensitivity_and_the_rounding(kind):
+    """The registry lets rounding be a thousandth of the sensitivity: without it, so much noise would be missing."""
+    d, r, sensitivity, rounding = 16, 5, 0.3, 3e-4
+    parameters = {
+        GaussianMechanism: (1e-5, sensitivity, rounding),
+        PlanarLaplaceMechanism: (sensitivity, rounding),
+        GaussianProjection: (1e-5, sensitivity, r, rounding),
+    }[kind]
+    slack = 2 * (d + 2) * 2.0**-53 * math.sqrt(d) * 2.0**51 * rounding  # rounding errors of X P, |x| <= 2^51 rounding
+    sd = kind(Decimal(1), *parameters).noise(d).sd
+    assert sd == pytest.approx(needed_sd(kind, sensitivity + rounding, d, r, slack), rel=1e-5)
 
 
 # --- the secret rotation, and the law of the projection's noise ------------------------------------------

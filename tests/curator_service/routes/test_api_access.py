@@ -12,7 +12,7 @@ import pytest
 from blindopt import wire
 from blindopt.client import OwnerClient, StudyClient, VendorClient
 from blindopt.errors import Remote
-from curator_service.context import open_desk
+from curator_service.context import open_context
 from curator_service.settings import Settings
 
 QUERY = {"rows": [{"row": 3}]}
@@ -123,8 +123,10 @@ def test_a_token_without_its_right_secret_opens_nothing(curator, study, grant):
 def test_a_token_that_has_expired_opens_nothing_though_the_service_was_not_restarted(curator, study):
     """A token of one day, made by a clock that is 23 hours, 59 minutes and 58 seconds slow."""
     slow = timedelta(days=1) - timedelta(seconds=2)
-    with open_desk(Settings(data_dir=curator.data), lambda: datetime.now(UTC) - slow) as desk:
-        token, _ = desk.database.write(lambda db: desk.grant(db, "short", study.id, days=1, actor="cli"))
+    with open_context(Settings(data_dir=curator.data), lambda: datetime.now(UTC) - slow) as context:
+        token, _ = context.database.write(
+            lambda db: context.authentication.grant(db, "short", study.id, days=1, actor="cli")
+        )
     with curator.http(token.text) as http:
         deadline = time.monotonic() + 10
         statuses = []

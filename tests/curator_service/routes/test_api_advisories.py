@@ -18,7 +18,7 @@ from curator_service.release.gaussian import GaussianMechanism
 from curator_service.settings import Settings
 from curator_service.use_cases.studies import advisories
 from curator_service.use_cases.studies.datasets import Upload
-from service_kit.context.desk import Asked
+from service_kit.context.request import RequestContext
 
 GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=0.1)
 AUTO = wire.AutoRelease(mechanism="auto", epsilon="1", delta=0.1)  # at d = 2 and this delta, the Gaussian
@@ -260,7 +260,7 @@ class InProcess:
 
     def __init__(self, folder, small):
         self.curator = build(Settings(data_dir=folder)).state.curator
-        _, self.who = self.curator.desk.issue("owner", "o", days=1)
+        _, self.who = self.curator.context.authentication.issue("owner", "o", days=1)
         upload = Upload(name="d", public=True, columns=None, filename="a.csv")
         dataset = self.curator.datasets.register(self.asked("dataset"), upload, io.BytesIO(small.csv))
         self.spec = wire.StudyCreate(
@@ -272,7 +272,7 @@ class InProcess:
         )
 
     def asked(self, key):
-        return Asked(self.who, "req", "POST", f"/{key}", key, "0" * 64)
+        return RequestContext(self.who, "req", "POST", f"/{key}", key, "0" * 64)
 
     def draft(self, key="draft"):
         return json.loads(self.curator.studies.create(self.asked(key), self.spec).body)["id"]
@@ -282,7 +282,7 @@ class InProcess:
 def here(tmp_path, small):
     found = InProcess(tmp_path, small)
     yield found
-    found.curator.desk.close()
+    found.curator.context.close()
 
 
 def test_an_advisory_that_the_program_brings_counts_like_an_owner_s(here, monkeypatch):

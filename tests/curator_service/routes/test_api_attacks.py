@@ -174,11 +174,11 @@ def test_two_previews_at_once_are_one_and_a_word_when_to_come_again(tmp_path, sm
 
     monkeypatch.setattr(attack_preview, "attempt", held)
     app = build(Settings(data_dir=tmp_path / "data"))
-    desk = app.state.desk
-    token = desk.issue("owner", "o", days=1)[0].text
+    context = app.state.context
+    token = context.authentication.issue("owner", "o", days=1)[0].text
 
     async def talk():
-        desk.database.attach()
+        context.database.attach()
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://x", timeout=60) as http:
 
             async def post(path, **sent):
@@ -199,11 +199,11 @@ def test_two_previews_at_once_are_one_and_a_word_when_to_come_again(tmp_path, sm
             second = await post(f"/v1/studies/{study}:preview")
             go.set()
             replies = await first, second, await post(f"/v1/studies/{study}:preview")
-        await desk.database.finish()
+        await context.database.finish()
         return replies
 
     first, second, third = asyncio.run(talk())
-    desk.close()
+    context.close()
     assert (first.status_code, second.status_code, third.status_code) == (200, 503, 200)
     problem = second.json()
     assert (problem["code"], problem["retryable"], second.headers["Retry-After"]) == ("busy", True, "3")

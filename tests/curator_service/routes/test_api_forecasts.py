@@ -13,7 +13,7 @@ from blindopt import wire
 from blindopt.client import OwnerClient, StudyClient
 from blindopt.errors import AuditUnavailable, Remote
 from curator_service import store
-from curator_service.context import open_desk
+from curator_service.context import open_context
 from curator_service.privacy.guarantees import GAPS
 from curator_service.settings import Settings
 from curator_service.store import forecasts as table
@@ -201,9 +201,9 @@ def test_an_end_that_cannot_be_stored_is_stored_once_it_can(tmp_path, small, unt
     """A disk that is full for a while: the forecast does not run for ever."""
     monkeypatch.setattr("curator_service.use_cases.jobs.jobs.AGAIN_SECONDS", 0.05)
     settings = Settings(data_dir=tmp_path)
-    desk, vault = open_desk(settings), Vault(tmp_path / "files")
-    (identity,) = _stored(desk, vault, small, 1)
-    write, refused = desk.database.write, []
+    context, vault = open_context(settings), Vault(tmp_path / "files")
+    (identity,) = _stored(context, vault, small, 1)
+    write, refused = context.database.write, []
 
     def full(work):
         if len(refused) < 3:
@@ -212,8 +212,8 @@ def test_an_end_that_cannot_be_stored_is_stored_once_it_can(tmp_path, small, unt
         return write(work)
 
     monkeypatch.setattr(Forecasts, "_recover", lambda self, db: None)
-    jobs = Forecasts(desk, vault, settings)
-    monkeypatch.setattr(desk.database, "write", full)
+    jobs = Forecasts(context, vault, settings)
+    monkeypatch.setattr(context.database, "write", full)
     jobs._submit(identity)
     try:
         study = f"std_{0:016x}"
@@ -222,15 +222,15 @@ def test_an_end_that_cannot_be_stored_is_stored_once_it_can(tmp_path, small, unt
         assert len(jobs.one(study, identity).points) == 4
     finally:
         jobs.close()
-        desk.close()
+        context.close()
 
 
 def test_a_fault_in_the_curator_itself_is_told_without_its_text(tmp_path, small, until, monkeypatch, caplog):
     settings = Settings(data_dir=tmp_path)
-    desk, vault = open_desk(settings), Vault(tmp_path / "files")
-    first, second = _stored(desk, vault, small, 2)
+    context, vault = open_context(settings), Vault(tmp_path / "files")
+    first, second = _stored(context, vault, small, 2)
     monkeypatch.setattr(Forecasts, "_recover", lambda self, db: None)
-    jobs, sample = Forecasts(desk, vault, settings), Forecasts._sample
+    jobs, sample = Forecasts(context, vault, settings), Forecasts._sample
     failing = [first]
 
     def fails(self, *asked):
@@ -249,10 +249,10 @@ def test_a_fault_in_the_curator_itself_is_told_without_its_text(tmp_path, small,
         assert "77123456789" not in failed.problem + caplog.text
     finally:
         jobs.close()
-        desk.close()
+        context.close()
 
 
-def _stored(desk, vault, small, count):
+def _stored(context, vault, small, count):
     """A dataset, a study, and forecasts that nobody works on yet; their ids."""
     vault.keep_dataset("ds_0", [np.column_stack([small.x, small.y])])
     columns = json.dumps([{"name": name} for name in small.names])
@@ -276,7 +276,7 @@ def _stored(desk, vault, small, count):
             told = {"state": "running", "spec": SHORT.model_dump_json(), "progress": 0.0, "points": "[]"}
             store.insert(db, table.forecasts, id=identity, study_id=study, **told, **said)
 
-    desk.database.write(add)
+    context.database.write(add)
     return ids
 
 

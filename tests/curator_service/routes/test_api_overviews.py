@@ -10,7 +10,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.client import OwnerClient, StudyClient
-from curator_service.context import open_desk
+from curator_service.context import open_context
 from curator_service.settings import Settings
 from service_kit.context.log_verification import Verifier
 from service_kit.store import audit_log
@@ -127,14 +127,14 @@ def test_the_log_is_read_backwards_and_by_kind(curator):
 
 def test_verifying_finds_a_record_that_was_changed_long_ago(tmp_path):
     """At the start only the last 100 are looked at: this one is older."""
-    with open_desk(Settings(data_dir=tmp_path)) as desk:
+    with open_context(Settings(data_dir=tmp_path)) as context:
         now = datetime(2026, 1, 1, tzinfo=UTC)
         for i in range(150):
-            desk.database.write(lambda db, i=i: audit_log.append(db, "test", actor="cli", now=now, details={"n": i}))
-        verifier = Verifier(desk)
+            context.database.write(lambda db, i=i: audit_log.append(db, "test", actor="cli", now=now, details={"n": i}))
+        verifier = Verifier(context)
         assert verifier.state().last is None
         told = verifier.walk()
-        assert (told.sound, told.root) == (True, desk.head().root)
+        assert (told.sound, told.root) == (True, context.audit_trail.head().root)
         with closing(sqlite3.connect(tmp_path / "curator.sqlite")) as db:
             db.execute("DROP TRIGGER log_UPDATE")
             db.execute("UPDATE log SET body = CAST(replace(CAST(body AS TEXT), ':20}', ':21}') AS BLOB)")

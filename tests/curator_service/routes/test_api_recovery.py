@@ -21,12 +21,12 @@ def start(tmp_path):
 
     def again():
         if built:
-            built[-1].state.desk.database.close()
+            built[-1].state.context.database.close()
         built.append(curator_app.build(Settings(data_dir=tmp_path / "data")))
         return built[-1]
 
     yield again
-    built[-1].state.desk.database.close()
+    built[-1].state.context.database.close()
     tempfile.tempdir = tempdir
 
 
@@ -66,7 +66,7 @@ def _files(tmp_path):
 
 def test_a_file_whose_dataset_was_not_recorded_is_forgotten(start, dead, monkeypatch, tmp_path, small):
     app = start()
-    token = app.state.desk.issue("owner", "o", days=1)[0].text
+    token = app.state.context.authentication.issue("owner", "o", days=1)[0].text
     sent = {"files": {"file": ("a.csv", small.csv)}, "data": {"name": "n"}}
     dead(Datasets, "_add")
     assert _post(app, token, "/v1/datasets", "k", **sent).status_code == 500
@@ -84,7 +84,7 @@ def test_candidates_whose_release_was_not_recorded_are_forgotten_with_their_orde
     start, dead, monkeypatch, tmp_path, small
 ):
     app = start()
-    token = app.state.desk.issue("owner", "o", days=1)[0].text
+    token = app.state.context.authentication.issue("owner", "o", days=1)[0].text
     sent = {"files": {"file": ("a.csv", small.csv)}, "data": {"name": "n"}}
     dataset = _post(app, token, "/v1/datasets", "1", **sent).json()["id"]
     spec = wire.StudyCreate(

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from blindopt import wire
-from curator_service.context import open_desk
+from curator_service.context import open_context
 from curator_service.settings import Settings
 
 NOBODY = "blindopt_0123456789abcdef." + "A" * 43
@@ -28,11 +28,11 @@ def stage(curator, owner, small, dataset, open_study, opened):
     owner.revoke(revoked.id, revoked.grant_id)
     lines = ["p,q,r", *(f"{i},{2 * i},{i * i}" for i in range(50))]
     dependent = owner.register("dependent", "\n".join(lines).encode(), public=True)
-    # The clock of this desk stands in the past, so that what it issues has expired by now.
-    desk = open_desk(Settings(data_dir=curator.data), clock=lambda: datetime.now(UTC) - timedelta(days=3))
-    expired, _ = desk.issue("owner", "expired", days=2)
-    auditor, _ = desk.issue("auditor", "auditor", days=30)
-    desk.database.close()
+    # The clock of this context stands in the past, so that what it issues has expired by now.
+    context = open_context(Settings(data_dir=curator.data), clock=lambda: datetime.now(UTC) - timedelta(days=3))
+    expired, _ = context.authentication.issue("owner", "expired", days=2)
+    auditor, _ = context.authentication.issue("auditor", "auditor", days=30)
+    context.database.close()
     own = curator.rows("SELECT principal FROM tokens WHERE role = 'owner'")[0][0]
     return SimpleNamespace(
         curator=curator,

@@ -132,8 +132,8 @@ class Local:
         tempdir = tempfile.tempdir
         self.app = curator_app.build(Settings(data_dir=folder, rate_per_second=1e6, rate_burst=10**6))
         tempfile.tempdir = tempdir
-        desk = self.app.state.desk
-        self.owner, self.small, self.chosen = desk.issue("owner", "o", days=1)[0].text, small, chosen
+        context = self.app.state.context
+        self.owner, self.small, self.chosen = context.authentication.issue("owner", "o", days=1)[0].text, small, chosen
 
     async def open(self, http):
         async def post(path, key, **sent):

@@ -48,18 +48,18 @@ class Drafts:
         return self.house.send(role, "PUT", self.path, key=key, json=body or self.body())
 
     def records(self, kind):
-        with self.house.desk.database.read() as db:
+        with self.house.context.database.read() as db:
             told = [entry.record for entry in audit_log.walk(db)]
         return [record["details"] for record in told if record["kind"] == kind]
 
     def forecast(self):
         """Writes down a forecast that has ended; its path."""
-        with self.house.desk.database.read() as db:
+        with self.house.context.database.read() as db:
             seq = db.execute(studies.select().where(studies.c.id == self.view["id"])).one().seq
         row = {"id": f"fct_{seq:016x}", "study_id": self.view["id"], "state": "completed", "progress": 1.0}
         asked = wire.ForecastCreate(epsilons=["1"], mechanisms=["auto"]).model_dump_json()
         row |= {"spec": asked, "points": "[]", "created_at": self.view["created_at"]}
-        self.house.desk.database.write(lambda db: db.execute(forecasts.forecasts.insert().values(**row)))
+        self.house.context.database.write(lambda db: db.execute(forecasts.forecasts.insert().values(**row)))
         return f"{self.path}/forecasts/{row['id']}"
 
 
@@ -166,7 +166,7 @@ def test_forecasts_stay_where_they_would_be_the_same_and_go_where_not(drafts):
 def test_a_draft_with_a_forecast_under_way_waits_for_it(drafts):
     path = drafts.forecast()
     running = forecasts.forecasts.update().values(state="running")
-    drafts.house.desk.database.write(lambda db: db.execute(running))
+    drafts.house.context.database.write(lambda db: db.execute(running))
     assert drafts.put(drafts.body(_spec(drafts.dataset, kernel=None))).status_code == 409
     assert drafts.put().status_code == 200  # another name and cap: the forecast is of this one as well
     drafts.house.done("owner", "GET", path)
@@ -174,11 +174,11 @@ def test_a_draft_with_a_forecast_under_way_waits_for_it(drafts):
 
 def test_a_draft_that_was_changed_behind_the_log_is_found(drafts):
     drafts.put()
-    with drafts.house.desk.database.read() as db:
+    with drafts.house.context.database.read() as db:
         kept = db.execute(studies.select().where(studies.c.id == drafts.view["id"])).one().spec
     for text in (_spec(drafts.dataset).model_dump_json(), kept):  # the one before, and the right one
         change = studies.update().where(studies.c.id == drafts.view["id"]).values(spec=text)
-        drafts.house.desk.database.write(lambda db, change=change: db.execute(change))
+        drafts.house.context.database.write(lambda db, change=change: db.execute(change))
         if text != kept:
             with pytest.raises(LogBroken, match="was changed"):
                 drafts.house.check()

@@ -1,6 +1,7 @@
 """Every method from its plan to its outcome: what it costs, says, asks for, draws and refuses."""
 
 import math
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Any
 
@@ -297,6 +298,33 @@ def test_the_worst_gap_is_the_worst_of_many_scores(n, scale):
         assert mean <= bound * (1 + 1e-9)
         most = max(most, mean)
     assert most == pytest.approx(bound, rel=1e-4)
+
+
+@dataclass
+class RecordedDraw:
+    """In place of the draw of lambda~: remembers the scores that it is given."""
+
+    scores: list[np.ndarray] = field(default_factory=list)
+
+    def draw(self, scores: np.ndarray) -> int:
+        self.scores.append(scores)
+        return 0
+
+
+@pytest.mark.parametrize(("index_bound", "is_clipped"), [("clip", True), ("paper", False)])
+def test_algorithm_1_draws_lambda_from_means_within_the_bound_that_its_noise_is_for(index_bound, is_clipped):
+    """Scores 500 prior deviations away. The noise of ``clip`` is for means within +-sqrt(2 ln(2 n / delta))."""
+    method = {"name": "kusner_1", "prior": PRIOR | {"scale": 0.001}, "index_bound": index_bound}
+    made, recorded = plan(method, delta=0.05, share="0.5"), RecordedDraw()
+    made = replace(made, draws=replace(made.draws, index=recorded))
+    made.run(lambda index: 1.0 if GRID[index, 0] > 0.5 else 0.0)
+    bound = math.sqrt(2 * math.log(2 * len(GRID) / 0.025))
+    (means,) = recorded.scores
+    if is_clipped:
+        assert made.noise.index_sensitivity == pytest.approx(2 * bound * 0.001)
+        assert (means.min(), means.max()) == pytest.approx((-bound, bound))
+    else:
+        assert np.abs(means).max() > 100 * bound
 
 
 # --- budgets --------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from curator_service.context import open_desk
+from curator_service.context import open_context
 from curator_service.privacy import ledger
 from curator_service.privacy.ledger import Balance, RowBalance
 from curator_service.settings import Settings
@@ -20,19 +20,19 @@ STUDY = "std_0123456789abcdef"
 
 
 @pytest.fixture
-def desk(tmp_path):
+def context(tmp_path):
     (tmp_path / "key").write_text("k" * 32)
     settings = Settings(data_dir=tmp_path, notify_url="http://127.0.0.1:1/", notify_secret_file=tmp_path / "key")
-    with open_desk(settings) as opened:
+    with open_context(settings) as opened:
         yield opened
 
 
 @pytest.fixture
-def told(desk):
+def told(context):
     """What is in the outbox."""
 
     def read():
-        with desk.database.read() as db:
+        with context.database.read() as db:
             return [view(row).notice for row in store.page(db, after=0, limit=1_000)]
 
     return read
@@ -52,7 +52,7 @@ def _study(small_features, **chosen):
 
 @pytest.mark.parametrize("unit", ["row", "answer"])
 @pytest.mark.parametrize("seed", range(3))
-def test_each_cap_is_told_at_the_charge_that_brings_it_to_80_per_cent_and_never_again(desk, told, small, unit, seed):
+def test_each_cap_is_told_at_the_charge_that_brings_it_to_80_per_cent_and_never_again(context, told, small, unit, seed):
     """Held against sums of fractions, line by line, over the same random queries."""
     rng = np.random.default_rng(seed)
     caps = {"epsilon_per_row": "1.7", "epsilon_total": "5.3", "queries": 47}
@@ -61,7 +61,7 @@ def test_each_cap_is_told_at_the_charge_that_brings_it_to_80_per_cent_and_never_
     balance, rows, spent, expected = Balance(), {}, {}, []
 
     def charge(charges):
-        desk.database.write(lambda db: notices.spent(db, desk.outbox, STUDY, spec, charges))
+        context.database.write(lambda db: notices.spent(db, context.outbox, STUDY, spec, charges))
 
     def expect(now):
         for cap in caps:
@@ -92,20 +92,20 @@ def test_each_cap_is_told_at_the_charge_that_brings_it_to_80_per_cent_and_never_
     assert len(expected) >= 1
 
 
-def test_a_row_is_never_named(desk, told, small):
+def test_a_row_is_never_named(context, told, small):
     spec = _study(small.features, budget=wire.Budget(epsilon_per_row="1.2"))
     charges = ledger.charge_answers(spec, Balance(release=10**12, total=10**12), [(317, 2)], {317: RowBalance()})
-    desk.database.write(lambda db: notices.spent(db, desk.outbox, STUDY, spec, charges))
+    context.database.write(lambda db: notices.spent(db, context.outbox, STUDY, spec, charges))
     (notice,) = told()
     assert notice.sentence == f"100 % of the cap epsilon_per_row of study {STUDY} is spent."
     assert "317" not in notice.model_dump_json()
 
 
-def test_the_account_of_a_file_is_told_for_each_cap(desk, told):
+def test_the_account_of_a_file_is_told_for_each_cap(context, told):
     def charged(epsilon, delta, cap_epsilon="10", cap_delta="1e-5"):
         caps = None if cap_epsilon is None else Decimal(cap_epsilon), None if cap_delta is None else Decimal(cap_delta)
         account = Account(Decimal(epsilon), Decimal(delta), *caps)
-        desk.database.write(lambda db: notices.tuning_spent(db, desk.outbox, "ds_0123456789abcdef", account))
+        context.database.write(lambda db: notices.tuning_spent(db, context.outbox, "ds_0123456789abcdef", account))
         return [(n.subject.cap, n.counts.percent) for n in told()]
 
     assert charged("7.999999", "0", cap_delta="0") == []
@@ -116,10 +116,10 @@ def test_the_account_of_a_file_is_told_for_each_cap(desk, told):
     assert told()[0].sentence == "80 % of the cap epsilon of tunings on ds_0123456789abcdef is spent."
 
 
-def test_a_query_that_waits_is_told_with_how_much_it_asks(desk, told):
+def test_a_query_that_waits_is_told_with_how_much_it_asks(context, told):
     for number in (1, 12):
         query = f"qry_{number:016x}"
-        desk.database.write(lambda db, q=query, n=number: notices.pending(db, desk.outbox, STUDY, q, n))
+        context.database.write(lambda db, q=query, n=number: notices.pending(db, context.outbox, STUDY, q, n))
     assert [(n.event, n.subject.query_id, n.counts.measurements) for n in told()] == [
         ("query_pending", "qry_0000000000000001", 1),
         ("query_pending", "qry_000000000000000c", 12),

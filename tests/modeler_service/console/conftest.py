@@ -8,7 +8,7 @@ from argon2 import PasswordHasher
 
 from blindopt import wire
 from blindopt.client import VendorClient
-from modeler_service.context import open_desk
+from modeler_service.context import open_context
 from modeler_service.settings import Settings
 from service_kit.cli import users
 from tests.plain_browser import Browser
@@ -21,9 +21,9 @@ ROLES = ("vendor", "viewer")
 def service(make_service, tmp_path_factory):
     made = make_service("modeler", tmp_path_factory.mktemp("console"), logins_per_minute="1000")
     cheap = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1).hash(PASSWORD)
-    with open_desk(Settings(data_dir=made.data)) as desk:
+    with open_context(Settings(data_dir=made.data)) as context:
         for role in ROLES:
-            desk.database.write(lambda db, role=role: users.add_user(db, desk, role, role, cheap))
+            context.database.write(lambda db, role=role: users.add_user(db, context, role, role, cheap))
     return made.start()
 
 

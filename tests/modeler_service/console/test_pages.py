@@ -53,7 +53,7 @@ def test_without_pyarrow_there_is_a_word_in_place_of_the_link(people, service, e
         assert json.loads(asyncio.run(look("/v1/meta")))["exports"] == ["json", "csv"]
         text = asyncio.run(look(f"/console/runs/{ended}"))
     finally:
-        app.state.desk.database.close()
+        app.state.context.database.close()
         service.start()
     assert "format=csv" in text
     assert "format=parquet" not in text

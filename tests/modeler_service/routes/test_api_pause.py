@@ -15,7 +15,7 @@ from modeler_service import store
 from modeler_service.app import build
 from modeler_service.runs import scheduler
 from modeler_service.settings import Settings
-from service_kit.context.desk import Asked
+from service_kit.context.request import RequestContext
 from service_kit.store.database import Database
 
 LENGTH = 70
@@ -371,7 +371,7 @@ def modeler(tmp_path):
     app.state.modeler.work()
     yield app.state.modeler
     app.state.modeler.close()
-    app.state.desk.database.close()
+    app.state.context.database.close()
 
 
 class Work:
@@ -401,10 +401,10 @@ def work(monkeypatch):
 @pytest.fixture
 def ask(modeler):
     """Does something to a run, as a route would."""
-    vendor = modeler.desk.issue("vendor", "v", days=1)[1]
+    vendor = modeler.context.authentication.issue("vendor", "v", days=1)[1]
 
     def one(what, *rest):
-        asked = Asked(vendor, secrets.token_hex(16), "POST", "/x", secrets.token_hex(16), "0" * 64)
+        asked = RequestContext(vendor, secrets.token_hex(16), "POST", "/x", secrets.token_hex(16), "0" * 64)
         return wire.RunView.model_validate_json(getattr(modeler, what)(asked, *rest).body)
 
     return one
@@ -471,7 +471,7 @@ def test_a_run_that_is_told_to_halt_at_the_moment_it_is_taken_halts(
         """The first write of the run's own thread says that it is running."""
         result = write(database, act)
         if threading.get_ident() != here and not told:
-            with modeler.desk.database.read() as db:
+            with modeler.context.database.read() as db:
                 told.append(store.run_page(db, after=0, limit=1)[0].id)
             ask(what, told[0])
         return result
@@ -505,7 +505,7 @@ def test_a_run_whose_end_could_not_be_stored_is_taken_up_when_it_can(tmp_path, w
     modeler = build(settings).state.modeler
     modeler.work()
     try:
-        vendor = modeler.desk.issue("vendor", "v", days=1)[1]
+        vendor = modeler.context.authentication.issue("vendor", "v", days=1)[1]
         end, left = scheduler.Runs._end, [1, 2]
 
         def full(self, *args):
@@ -516,9 +516,9 @@ def test_a_run_whose_end_could_not_be_stored_is_taken_up_when_it_can(tmp_path, w
 
         monkeypatch.setattr(scheduler.Runs, "_end", full)
         work.done.set()
-        asked = Asked(vendor, secrets.token_hex(16), "POST", "/x", secrets.token_hex(16), "0" * 64)
+        asked = RequestContext(vendor, secrets.token_hex(16), "POST", "/x", secrets.token_hex(16), "0" * 64)
         run = wire.RunView.model_validate_json(modeler.start(asked, SPEC).body).id
         assert until(lambda: modeler.run(run).ended_at and modeler.run(run)).state == "completed"
     finally:
         modeler.close()
-        modeler.desk.database.close()
+        modeler.context.database.close()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from blindopt import wire
-from modeler_service.context import open_desk
+from modeler_service.context import open_context
 from modeler_service.settings import Settings
 
 CANARY = "canary7f3a9c"
@@ -29,9 +29,9 @@ def opened(owner, dataset, open_study):
 
 @pytest.fixture(scope="module")
 def viewer(modeler):
-    desk = open_desk(Settings(data_dir=modeler.data))
-    token, _ = desk.issue("viewer", "v", days=1)
-    desk.database.close()
+    context = open_context(Settings(data_dir=modeler.data))
+    token, _ = context.authentication.issue("viewer", "v", days=1)
+    context.database.close()
     return token.text
 
 

@@ -9,7 +9,7 @@ from blindopt import wire
 from modeler_service import store
 from modeler_service.app import build
 from modeler_service.settings import Settings
-from service_kit.context.desk import Asked
+from service_kit.context.request import RequestContext
 from service_kit.store.database import Database
 
 SPEC = wire.RunCreate(curator_url="http://127.0.0.1:9", study_id="std_0123456789abcdef", token="t")
@@ -21,23 +21,23 @@ def modeler(tmp_path):
     app.state.modeler.work()
     yield app.state.modeler
     app.state.modeler.close()
-    app.state.desk.database.close()
+    app.state.context.database.close()
 
 
 def test_a_run_that_is_stopped_between_its_queue_and_its_start_is_never_shown_as_running_again(
     modeler, monkeypatch, until
 ):
-    vendor = modeler.desk.issue("vendor", "v", days=1)[1]
+    vendor = modeler.context.authentication.issue("vendor", "v", days=1)[1]
 
     def asked():
-        return Asked(vendor, secrets.token_hex(16), "POST", "/x", secrets.token_hex(16), "0" * 64)
+        return RequestContext(vendor, secrets.token_hex(16), "POST", "/x", secrets.token_hex(16), "0" * 64)
 
     write, here, stopped = Database.write, threading.get_ident(), []
 
     def stopped_just_before(database, work):
         """The first write of the run's own thread says that it is running."""
         if threading.get_ident() != here and not stopped:
-            with modeler.desk.database.read() as db:
+            with modeler.context.database.read() as db:
                 stopped.append(store.run_page(db, after=0, limit=1)[0].id)
             modeler.stop(asked(), stopped[0])
         return write(database, work)

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from modeler_service import store
-from modeler_service.context import open_desk
+from modeler_service.context import open_context
 from modeler_service.settings import Settings
 
 AT = "2026-11-21T00:00:00Z"
@@ -15,7 +15,7 @@ OUTCOMES = [None, 3.0, 1.0, None, 7.0, 2.0, 7.0, -1.0, 9.0, 0.0, 4.0, None, 8.0]
 
 @pytest.fixture
 def database(tmp_path):
-    with open_desk(Settings(data_dir=tmp_path / "data")) as desk:
+    with open_context(Settings(data_dir=tmp_path / "data")) as context:
 
         def work(db):
             nothing = dict.fromkeys(("mean", "sd", "acquisition", "fitted"))
@@ -30,8 +30,8 @@ def database(tmp_path):
                             text(f"UPDATE trials SET y = {sign * y} WHERE run_id = '{run}' AND number = {number}")
                         )
 
-        desk.database.write(work)
-        yield desk.database
+        context.database.write(work)
+        yield context.database
 
 
 @pytest.mark.parametrize("points", [2, 3, 5, 12, 13, 100])

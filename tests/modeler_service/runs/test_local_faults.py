@@ -11,12 +11,12 @@ from sqlalchemy.exc import OperationalError
 
 from blindopt import wire
 from modeler_service import store
-from modeler_service.context import open_desk
+from modeler_service.context import open_context
 from modeler_service.runs import scheduler
 from modeler_service.runs.interrupts import Signal
 from modeler_service.settings import Settings
 from modeler_service.use_cases.modeler import Modeler
-from service_kit.context.desk import Asked
+from service_kit.context.request import RequestContext
 
 SPEC = wire.RunCreate(
     curator_url="http://127.0.0.1:9",
@@ -32,8 +32,8 @@ QUICK = {"wait_seconds_first": 0.1, "wait_seconds_max": 0.1, "retry_attempts": 1
 def at_work(folder, clock=lambda: datetime.now(UTC), *, work=True, **settings):
     """A modeler in this process, without its API; where told so, without its workers."""
     settings = Settings(data_dir=folder, **QUICK | settings)
-    with open_desk(settings, clock) as desk:
-        modeler = Modeler(desk, settings)
+    with open_context(settings, clock) as context:
+        modeler = Modeler(context, settings)
         if work:
             modeler.work()
         try:
@@ -43,8 +43,8 @@ def at_work(folder, clock=lambda: datetime.now(UTC), *, work=True, **settings):
 
 
 def start(modeler):
-    vendor = modeler.desk.issue("vendor", "v", days=1)[1]
-    asked = Asked(vendor, secrets.token_hex(16), "POST", "/v1/runs", secrets.token_hex(8), "0" * 64)
+    vendor = modeler.context.authentication.issue("vendor", "v", days=1)[1]
+    asked = RequestContext(vendor, secrets.token_hex(16), "POST", "/v1/runs", secrets.token_hex(8), "0" * 64)
     return wire.RunView.model_validate_json(modeler.start(asked, SPEC).body).id
 
 

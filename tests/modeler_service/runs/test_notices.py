@@ -7,7 +7,7 @@ import pytest
 
 from blindopt import wire
 from modeler_service import store
-from modeler_service.context import open_desk
+from modeler_service.context import open_context
 from modeler_service.runs import notices
 from modeler_service.runs.witness import Witness
 from modeler_service.settings import Settings
@@ -20,27 +20,27 @@ RUN, STUDY = "run_0123456789abcdef", "std_0123456789abcdef"
 
 
 @pytest.fixture
-def desk(tmp_path):
+def context(tmp_path):
     (tmp_path / "key").write_text("k" * 32)
     settings = Settings(data_dir=tmp_path, notify_url="http://127.0.0.1:1/", notify_secret_file=tmp_path / "key")
     spec = wire.RunSpec(name="a name", curator_url="http://127.0.0.1:2", study_id=STUDY)
-    with open_desk(settings, lambda: NOW) as opened:
+    with open_context(settings, lambda: NOW) as opened:
         values = {"id": RUN, "state": "running", "spec": spec.model_dump_json(), "sealed_token": b""}
         opened.database.write(lambda db: store.add_run(db, **values, created_at=stamp(NOW)))
         yield opened
 
 
 @pytest.fixture
-def told(desk):
+def told(context):
     def read():
-        with desk.database.read() as db:
+        with context.database.read() as db:
             return [view(row).notice for row in outbox.page(db, after=0, limit=1_000)]
 
     return read
 
 
-def _with_run(desk, act):
-    desk.database.write(lambda db: act(db, desk.outbox, store.run(db, RUN)))
+def _with_run(context, act):
+    context.database.write(lambda db: act(db, context.outbox, store.run(db, RUN)))
 
 
 def _problem(code):
@@ -58,9 +58,9 @@ def _problem(code):
         ("failed", "blindopt_0123456789abcdef.x", "run_failed", "another_code"),
     ],
 )
-def test_an_end_is_told_with_a_code_of_ours(desk, told, state, code, event, problem):
+def test_an_end_is_told_with_a_code_of_ours(context, told, state, code, event, problem):
     ending = {"state": state, "problem": code and _problem(code)}
-    _with_run(desk, lambda db, box, row: notices.ended(db, box, row, ending))
+    _with_run(context, lambda db, box, row: notices.ended(db, box, row, ending))
     (notice,) = told()
     assert (notice.event, notice.subject.problem, notice.counts.answers) == (event, problem, 0)
     assert (notice.subject.run_id, notice.subject.study_id) == (RUN, STUDY)
@@ -68,10 +68,10 @@ def test_an_end_is_told_with_a_code_of_ours(desk, told, state, code, event, prob
         assert word not in notice.model_dump_json()
 
 
-def test_a_wait_is_told_once_when_it_is_long_enough_and_a_later_one_again(desk, told):
+def test_a_wait_is_told_once_when_it_is_long_enough_and_a_later_one_again(context, told):
     def wait(since, now, **more):
         ending = {"state": "waiting", "waiting_since": stamp(since), "problem": _problem("unreachable"), **more}
-        _with_run(desk, lambda db, box, row: notices.waits(db, box, row, ending, now, timedelta(hours=1)))
+        _with_run(context, lambda db, box, row: notices.waits(db, box, row, ending, now, timedelta(hours=1)))
         return [(n.event, n.counts.minutes) for n in told()]
 
     hour, later = timedelta(hours=1), NOW + timedelta(days=1)
@@ -83,8 +83,8 @@ def test_a_wait_is_told_once_when_it_is_long_enough_and_a_later_one_again(desk, 
     assert wait(later, later + 2 * hour, waiting_for="curator") == [("run_waiting", 60), ("run_waiting", 120)]
 
 
-def test_a_curator_that_broke_the_protocol_is_told_without_what_it_said(desk, told):
-    Witness(desk, STUDY, RUN, lambda db, key, digest: True).dispute("its words: zq_yield is 17.25")
+def test_a_curator_that_broke_the_protocol_is_told_without_what_it_said(context, told):
+    Witness(context, STUDY, RUN, lambda db, key, digest: True).dispute("its words: zq_yield is 17.25")
     (notice,) = told()
     assert (notice.event, notice.subject.study_id) == ("log_disputed", STUDY)
     assert "zq_yield" not in notice.model_dump_json()

@@ -8,7 +8,7 @@ from sqlalchemy import text
 from blindopt import wire
 from blindopt.errors import ProtocolViolated
 from modeler_service import store
-from modeler_service.context import open_desk
+from modeler_service.context import open_context
 from modeler_service.runs.answers import answers_of
 from modeler_service.settings import Settings
 from service_kit.store.database import StoreFault
@@ -65,7 +65,7 @@ def test_a_reply_about_anything_else_is_refused(told):
 
 @pytest.fixture
 def database(tmp_path):
-    with open_desk(Settings(data_dir=tmp_path / "data")) as desk:
+    with open_context(Settings(data_dir=tmp_path / "data")) as context:
 
         def work(db):
             store.add_run(db, id="run_1", state="running", spec="{}", sealed_token=b"", created_at=AT)
@@ -85,8 +85,8 @@ def database(tmp_path):
             store.add_version(db, "run_1", 1, 0, at=AT, reply=b"pending")
             store.add_version(db, "run_1", 1, 1, at=AT, reply=b"first")
 
-        desk.database.write(work)
-        yield desk.database
+        context.database.write(work)
+        yield context.database
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from blindopt.audit.checkpoints import Signer
 from blindopt.audit.merkle_log import Exchange
 from blindopt.client import StudyClient, VendorClient
 from blindopt.errors import ProtocolViolated
-from modeler_service.context import open_desk
+from modeler_service.context import open_context
 from modeler_service.runs.witness import Witness
 from modeler_service.settings import Settings
 from service_kit.store import audit_log, checkpoints
@@ -494,11 +494,11 @@ def test_after_all_of_these_lies_the_modelers_own_log_verifies(own):
 
 @pytest.fixture
 def alone(liar, tmp_path):
-    """A witness of its own, with its desk."""
-    desk = open_desk(Settings(data_dir=tmp_path / "data"))
-    witness = Witness(desk, liar.study_id, "run_1", lambda db, key, digest: True)
-    with desk:
-        yield desk, witness
+    """A witness of its own, with its context."""
+    context = open_context(Settings(data_dir=tmp_path / "data"))
+    witness = Witness(context, liar.study_id, "run_1", lambda db, key, digest: True)
+    with context:
+        yield context, witness
 
 
 def trusted(liar: Curator) -> wire.StudyView:
@@ -512,7 +512,7 @@ def exchange_of(body: bytes) -> Exchange:
 @pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [1, 3, 0, 2], [0, 3, 1, 2]])
 @pytest.mark.parametrize("trust_after", [0, 1, 2, 4])
 def test_replies_in_any_order_make_the_same_copy(order, trust_after, liar, alone):
-    desk, witness = alone
+    context, witness = alone
     for _ in range(4):
         liar.tell()
     for number, place in enumerate(order):
@@ -521,14 +521,14 @@ def test_replies_in_any_order_make_the_same_copy(order, trust_after, liar, alone
         witness.tell(exchange_of(liar.bodies[place]), liar.note(place + 1))
     if trust_after == 4:
         witness.trust(trusted(liar), None)
-    with desk.database.read() as db:
+    with context.database.read() as db:
         assert [entry.body for entry in audit_log.walk(db, liar.grant)] == liar.bodies
         assert audit_log.head(db, liar.grant).root == liar.root(liar.bodies)
 
 
 def test_a_receipt_that_comes_after_its_place_was_fetched_is_still_held_against_it(liar, alone):
     """Another run of the grant fetched the place meanwhile."""
-    desk, witness = alone
+    context, witness = alone
     for _ in range(3):
         liar.tell()
     witness.trust(trusted(liar), None)
@@ -539,7 +539,7 @@ def test_a_receipt_that_comes_after_its_place_was_fetched_is_still_held_against_
     for note, what in ((lie, "tells another history"), (lie.replace("A", "B"), "does not verify")):
         with pytest.raises(ProtocolViolated, match=what):
             witness.tell(exchange_of(liar.bodies[1]), note)
-    with desk.database.read() as db:
+    with context.database.read() as db:
         assert checkpoints.last_receipt(db, liar.grant) == 0
 
 

@@ -9,7 +9,7 @@ import pytest
 from blindopt import wire
 from blindopt.client import OwnerClient, VendorClient
 from blindopt.errors import AuditUnavailable, Remote
-from modeler_service.context import open_desk
+from modeler_service.context import open_context
 from modeler_service.runs.curator_session import met
 from modeler_service.settings import Settings
 
@@ -171,8 +171,8 @@ def test_an_import_trusts_no_other_key_than_the_run_was_given_and_disputes_it(
 
 def test_a_modeler_whose_log_does_not_verify_asks_no_curator_for_an_import(tmp_path):
     settings = Settings(data_dir=tmp_path)
-    with open_desk(settings) as desk:
-        desk._fault = "a record is missing"
+    with open_context(settings) as context:
+        context.audit_trail._fault = "a record is missing"
         told = wire.StudyAccess(curator_url="http://127.0.0.1:9", study_id="std_0123456789abcdef", token="t")
-        with pytest.raises(AuditUnavailable, match="does not verify"), met(desk, settings, told, "t", "vendor:x"):
+        with pytest.raises(AuditUnavailable, match="does not verify"), met(context, settings, told, "t", "vendor:x"):
             pass

@@ -332,7 +332,7 @@ def test_what_was_asked_of_the_curator_is_in_both_logs_and_nothing_else_is_kept(
 @contextmanager
 def served(folder, **settings):
     app = modeler_app.build(Settings(data_dir=folder, **settings))
-    token = app.state.desk.issue("vendor", "v", days=1)[0].text
+    token = app.state.context.authentication.issue("vendor", "v", days=1)[0].text
     with socket.create_server(("127.0.0.1", 0)) as listening:
         server = uvicorn.Server(uvicorn.Config(app, log_config=None))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
@@ -396,7 +396,7 @@ def test_a_service_that_ends_leaves_what_is_under_way(tmp_path):
         assert (found.value.code, found.value.status, found.value.retryable) == ("draining", 503, True)
     finally:
         app.state.modeler.close()
-        app.state.desk.database.close()
+        app.state.context.database.close()
 
 
 def test_what_waits_for_its_turn_at_the_end_and_what_comes_after_it_is_told_to_come_again(tmp_path):
@@ -416,7 +416,7 @@ def test_what_waits_for_its_turn_at_the_end_and_what_comes_after_it_is_told_to_c
         assert [getattr(error, "code", error) for error in (waited, late)] == ["draining"] * 2
     finally:
         app.state.modeler.close()
-        app.state.desk.database.close()
+        app.state.context.database.close()
 
 
 def test_no_role_but_the_vendor_is_let_in(modeler):

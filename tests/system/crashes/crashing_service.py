@@ -339,7 +339,7 @@ def _break_curator(gun: Gun) -> None:
                 rows = [(item.row, item.plays) for item in request.rows]
                 known = lines.row_balances(db, identity, [row for row, _ in rows])
                 charges = ledger.charge_answers(released.spec, lines.balance(db, identity), rows, known)
-                lines.add(db, identity, "answers", charges, query_id=found, at=stamp(self._desk.clock()))
+                lines.add(db, identity, "answers", charges, query_id=found, at=stamp(self._context.clock()))
             return found
 
         return begins

@@ -3,29 +3,29 @@
 import pytest
 
 from blindopt.audit import reconciliation
-from curator_service.context import open_desk
+from curator_service.context import open_context
 from curator_service.settings import Settings
 from service_kit.store import audit_log
 
 
 @pytest.fixture
-def desks(tmp_path):
+def contexts(tmp_path):
     """Two processes' views of one curator's data: the service, and a command beside it."""
     settings = Settings(data_dir=tmp_path / "data")
-    with open_desk(settings) as service, open_desk(settings) as beside:
-        service.guard()
+    with open_context(settings) as service, open_context(settings) as beside:
+        service.audit_trail.guard()
         yield service, beside
 
 
 def _work(service):
     """One record, and the checkpoint that the service keeps of it."""
     service.database.write(lambda db: audit_log.append(db, "worked", actor="test", now=service.clock()))
-    service._keep_now()
+    service.audit_trail._save_now()
 
 
-def test_an_export_that_the_service_overtakes_verifies(desks, monkeypatch):
+def test_an_export_that_the_service_overtakes_verifies(contexts, monkeypatch):
     """The service goes on while its log is read: what it keeps meanwhile is newer than what is exported."""
-    service, beside = desks
+    service, beside = contexts
     _work(service)
     walk = audit_log.walk
 
@@ -36,13 +36,13 @@ def test_an_export_that_the_service_overtakes_verifies(desks, monkeypatch):
 
     monkeypatch.setattr(audit_log, "walk", slowly)
     with beside.database.read() as db:
-        told = beside.export(db)
+        told = beside.audit_trail.export(db)
     assert reconciliation.verify_export(told).size == len(told.own)
 
 
-def test_a_read_sees_one_moment_though_the_service_goes_on(desks):
+def test_a_read_sees_one_moment_though_the_service_goes_on(contexts):
     """Whatever is read first: statements of the hot path are no exception."""
-    service, beside = desks
+    service, beside = contexts
     _work(service)
     with beside.database.read() as db:
         before = audit_log.head(db)

@@ -13,13 +13,13 @@ import pytest
 from blindopt import wire
 from blindopt.client import OwnerClient, VendorClient
 from blindopt.errors import AuditUnavailable
-from curator_service.context import open_desk
+from curator_service.context import open_context
 from curator_service.settings import Settings
 from curator_service.store import ledger as lines
 from curator_service.use_cases.curator import Curator
 from curator_service.use_cases.studies.datasets import Upload
 from curator_service.vault import Vault
-from service_kit.context.desk import Asked
+from service_kit.context.request import RequestContext
 from service_kit.store.database import Database
 
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.1", value_bound=1.0)
@@ -238,11 +238,11 @@ def test_a_release_that_could_not_be_taken_back_is_begun_anew_without_a_restart(
     settings = Settings(data_dir=tmp_path / "data")
 
     def asked(key):
-        return Asked(who, secrets.token_hex(16), "POST", "/x", key, "0" * 64)
+        return RequestContext(who, secrets.token_hex(16), "POST", "/x", key, "0" * 64)
 
-    with open_desk(settings) as desk:
-        _, who = desk.issue("owner", "o", days=1)
-        curator = Curator(desk, Vault(tmp_path / "data/files"), settings)
+    with open_context(settings) as context:
+        _, who = context.authentication.issue("owner", "o", days=1)
+        curator = Curator(context, Vault(tmp_path / "data/files"), settings)
         upload = Upload(name="d", public=True, columns=None, filename="d.csv")
         made = curator.datasets.register(asked("d"), upload, io.BytesIO(small.csv))
         spec = wire.StudyCreate(
@@ -271,7 +271,7 @@ def test_a_release_that_could_not_be_taken_back_is_begun_anew_without_a_restart(
         assert sorted(path.name for path in (tmp_path / "data/files").rglob("*") if path.is_file()) == files
         curator.releases.release(asked(key), draft.id)
         assert curator.studies.one(draft.id).state == "open"
-        with desk.database.read() as db:
+        with context.database.read() as db:
             assert [line.kind for line in lines.page(db, draft.id, after=0, limit=-1)] == ["release"]
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,19 +13,24 @@ from curator_service import app as curator_app
 from curator_service.settings import Settings
 from curator_service.use_cases.integrity import log_checks
 from service_kit.store import audit_log
+from service_kit.store.base import utc_now
 
 
 class House:
     """Everybody at one curator, over ASGI."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
-        self.app = curator_app.build(Settings(data_dir=folder / "data", **settings))
-        self.desk, self.curator = self.app.state.desk, self.app.state.curator
-        self.tokens = {role: self.desk.issue(role, role, days=1)[0].text for role in ("owner", "measurer")}
+        self.later = timedelta()
+        """How far the curator's clock is ahead of the machine's."""
+        self.app = curator_app.build(Settings(data_dir=folder / "data", **settings), lambda: utc_now() + self.later)
+        self.context, self.curator = self.app.state.context, self.app.state.curator
+        self.tokens = {
+            role: self.context.authentication.issue(role, role, days=1)[0].text for role in ("owner", "measurer")
+        }
         self._keys = itertools.count()
 
     def close(self) -> None:
-        self.desk.database.close()
+        self.context.database.close()
 
     def send(self, role: str, method: str, path: str, key: str | None = None, **sent: Any) -> httpx.Response:
         async def talk() -> httpx.Response:
@@ -77,5 +83,5 @@ class House:
 
     def check(self) -> None:
         """What `audit verify` checks of the tables. Raises LogBroken."""
-        with self.desk.database.read() as db:
+        with self.context.database.read() as db:
             log_checks.check(db, (entry.record for entry in audit_log.walk(db)))

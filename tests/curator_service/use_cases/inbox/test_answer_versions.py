@@ -12,8 +12,8 @@ from scipy import stats
 from blindopt import wire
 from blindopt.errors import LogBroken
 from curator_service.use_cases.integrity import log_checks
-from curator_service.use_cases.queries import answer_versions
 from curator_service.use_cases.integrity.restore import restored
+from curator_service.use_cases.queries import answer_versions
 from service_kit.store import audit_log
 from service_kit.store.database import Database
 from tests.curator_service.use_cases.inbox.in_process_curator import House
@@ -248,9 +248,9 @@ def test_of_two_draws_of_one_version_one_is_told(house, small, study_of):
     assert house.send("modeler", "GET", f"/v1/studies/{study}/queries/{query}").status_code == 202
     early, late = (made._next_of([query]) for _ in range(2))
     assert early[0].answers != late[0].answers
-    house.desk.database.write(lambda db: made._tell_all(early, db))
+    house.context.database.write(lambda db: made._tell_all(early, db))
     told = house.reply(study, query)
-    house.desk.database.write(lambda db: made._tell_all(late, db))
+    house.context.database.write(lambda db: made._tell_all(late, db))
     assert house.reply(study, query) == told
     assert told.answers == early[0].answers
     settle([query])
@@ -278,7 +278,7 @@ def test_after_a_restore_nothing_is_drawn_that_may_have_been_drawn_before(house,
     pending, answered = house.ask(study, [3], key="a"), house.ask(study, [4], key="b")
     items = {query: house.items(query) for query in (pending, answered)}
     house.tell("answer", answered, items[answered], 1.0)
-    house.desk.database.write(lambda db: restored(db, house.desk))
+    house.context.database.write(lambda db: restored(db, house.context))
     assert house.tell("answer", pending, items[pending], 1.0).status_code == 409
     assert house.tell("correct", answered, items[answered], 2.0).status_code == 409
     reply = house.send("modeler", "GET", f"/v1/studies/{study}/queries/{pending}")
@@ -334,7 +334,7 @@ def test_an_inbox_may_be_asked_for_much_at_once(house, small, study_of):
     query = house.ask(study, list(range(100)), 100)
     items = house.items(query)
     assert len(items) == wire.MEASUREMENTS_MAX
-    house.app.state.desk.check_sound()
+    house.app.state.context.audit_trail.check_sound()
     half = len(items) // 2
     for part in (items[:half], items[half:]):
         assert house.tell("answer", query, part, *range(len(part))).status_code == 200
@@ -375,7 +375,7 @@ def finished(tmp_path_factory, small, study_of):
     _corrected(house, study)
     house.ask(study, [9])
     house.check()
-    path = house.desk.database.path
+    path = house.context.database.path
     house.close()
     return path
 

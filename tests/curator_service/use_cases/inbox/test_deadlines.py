@@ -37,8 +37,7 @@ def test_a_query_with_a_fault_keeps_no_other_one_s_date_from_passing(house, smal
         crashed.setattr(made, "settle", lambda query_ids: None)
         for query in owed:
             house.tell("answer", query, house.items(query), 1.0)
-    clock = house.desk.clock
-    monkeypatch.setattr(house.desk, "clock", lambda: clock() + timedelta(hours=2))
+    house.later = timedelta(hours=2)
     with monkeypatch.context() as broken:
         broken.setattr(inbox, "overdue", bad_for(bad, inbox.overdue))
         broken.setattr(made, "_next", bad_for(owed[0], made._next))
@@ -58,8 +57,8 @@ def test_a_query_with_a_fault_keeps_no_other_one_s_date_from_passing(house, smal
 def test_what_no_query_can_help_is_tried_again_for_all_of_them(house, small, study_of, monkeypatch, caplog):
     """A full disk: nobody wants a line in the log for each query, each second."""
     study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE, measurement={"due_hours": 1}))
-    query, clock = house.ask(study, [3]), house.desk.clock
-    monkeypatch.setattr(house.desk, "clock", lambda: clock() + timedelta(hours=2))
+    query = house.ask(study, [3])
+    house.later = timedelta(hours=2)
     monkeypatch.setattr(house.curator.inbox, "overdue", bad_for(query, None, StorageUnavailable))
     with pytest.raises(StorageUnavailable):
         house.curator.overdue.look()

@@ -26,14 +26,14 @@ def test_a_late_answer_that_the_budget_refuses_is_told_by_the_log(how, house, sm
     assert house.tell("answer", query, [first], 1.0).status_code == 200
     body = {"measurement_ids": [second["id"]], "reason": "consent"}
     house.done("measurer", "POST", f"/v1/queries/{query}:decline", json=body)
-    before = house.desk.head().size
+    before = house.context.audit_trail.head().size
     if how == "one by one":
         refused = house.tell("answer", query, [second], 2.0)
     else:
         csv = f"measurement_id,value\n{second['id']},2.0".encode()
         refused = house.send("measurer", "POST", "/v1/inbox:import", content=csv, headers={"Content-Type": "text/csv"})
     assert (refused.status_code, refused.json()["code"]) == (403, "privacy_budget_exhausted")
-    with house.desk.database.read() as db:
+    with house.context.database.read() as db:
         told = [entry.record for entry in audit_log.walk(db, after=before - 1)]
     assert [record["kind"] for record in told] == ["correction.refused"]
     details = told[0]["details"]

@@ -190,8 +190,8 @@ def _import(house, file, *, dry=False):
 def test_a_dry_run_of_an_import_takes_no_write_turn(house, small, study_of, monkeypatch):
     """The control: the import itself takes one."""
     _, file = _asked(house, small, study_of, 3)
-    turns, real = [], house.desk.database.submit
-    monkeypatch.setattr(house.desk.database, "submit", lambda work: turns.append(work) or real(work))
+    turns, real = [], house.context.database.submit
+    monkeypatch.setattr(house.context.database, "submit", lambda work: turns.append(work) or real(work))
     dry = _import(house, file, dry=True)
     assert dry.json() == {"dry_run": True, "answered": 3, "declined": 0, "blank": 0, "queries": 3}
     assert turns == []

@@ -1,7 +1,9 @@
 """What crosses between the parties is strict: one form, finite, nothing unknown, no secret in a repr."""
 
+import ast
 import json
 from decimal import Decimal
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -168,6 +170,21 @@ def test_every_kind_of_request_is_in_this_list():
     mine = {kind for kind in leaves(wire.Request) if kind.__module__.startswith("blindopt.wire")}
     mine -= shared_alone
     assert mine - {kind for kind, _ in REQUESTS} == {wire.GpUcb, wire.GpBucb, wire.RandomRows}
+
+
+def test_no_name_is_defined_in_two_modules():
+    """The face of the package takes every public name of its modules: of two alike, one would hide the other."""
+    homes: dict[str, list[str]] = {}
+    for path in sorted(Path(wire.__file__).parent.glob("*.py")):
+        for statement in ast.parse(path.read_text()).body:
+            match statement:
+                case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
+                    homes.setdefault(name, []).append(path.stem)
+                case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+                    homes.setdefault(name, []).append(path.stem)
+    public = {name: modules for name, modules in homes.items() if not name.startswith("_")}
+    assert {"Request", "GpUcb", "AlgorithmSpec", "PLAYS_MAX", "amount"} <= public.keys()
+    assert {name: modules for name, modules in public.items() if len(modules) > 1} == {}
 
 
 # --- numbers ---------------------------------------------------------------------------------------

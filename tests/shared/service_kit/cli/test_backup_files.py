@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from blindopt.errors import StateConflict
-from modeler_service.context import open_desk
+from modeler_service.context import open_context
 from modeler_service.settings import Settings
 from service_kit.cli import backup
 
 
 @pytest.fixture
-def desk(tmp_path):
-    with open_desk(Settings(data_dir=tmp_path / "data"), lambda: datetime.now(UTC)) as opened:
+def context(tmp_path):
+    with open_context(Settings(data_dir=tmp_path / "data"), lambda: datetime.now(UTC)) as opened:
         yield opened
 
 
@@ -22,23 +22,23 @@ def named(db):
     return []
 
 
-def test_a_folder_that_happens_to_have_the_name_of_the_copy_in_the_making_is_not_removed(desk, tmp_path):
+def test_a_folder_that_happens_to_have_the_name_of_the_copy_in_the_making_is_not_removed(context, tmp_path):
     kept = tmp_path / "copy.part" / "letters"
     kept.parent.mkdir()
     kept.write_text("dear")
     with pytest.raises(StateConflict, match=r"copy\.part exists"):
-        backup.backup(desk, tmp_path / "data", tmp_path / "copy", named)
+        backup.backup(context, tmp_path / "data", tmp_path / "copy", named)
     assert kept.read_text() == "dear"
 
 
-def test_a_backup_that_fails_leaves_nothing_in_the_way_of_the_next(desk, tmp_path):
+def test_a_backup_that_fails_leaves_nothing_in_the_way_of_the_next(context, tmp_path):
     with pytest.raises(FileNotFoundError):
-        backup.backup(desk, tmp_path / "data", tmp_path / "copy", lambda db: ["files/missing.npy"])
-    assert backup.backup(desk, tmp_path / "data", tmp_path / "copy", named) == 1
+        backup.backup(context, tmp_path / "data", tmp_path / "copy", lambda db: ["files/missing.npy"])
+    assert backup.backup(context, tmp_path / "data", tmp_path / "copy", named) == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "data"]
 
 
-def test_every_file_is_written_to_the_disk_before_the_backup_has_its_name(desk, tmp_path, monkeypatch):
+def test_every_file_is_written_to_the_disk_before_the_backup_has_its_name(context, tmp_path, monkeypatch):
     synced, fsync = [], os.fsync
 
     def told(descriptor):
@@ -48,7 +48,7 @@ def test_every_file_is_written_to_the_disk_before_the_backup_has_its_name(desk, 
     monkeypatch.setattr(os, "fsync", told)
     (tmp_path / "data" / "files").mkdir()
     (tmp_path / "data" / "files" / "a").write_text("a")
-    backup.backup(desk, tmp_path / "data", tmp_path / "copy", lambda db: ["files/a"])
+    backup.backup(context, tmp_path / "data", tmp_path / "copy", lambda db: ["files/a"])
     made = {str(path.relative_to(tmp_path / "copy")) for path in (tmp_path / "copy").rglob("*")}
     before = {str(Path(path).relative_to(tmp_path / "copy.part")) for path, named in synced if not named}
     assert before >= made >= {"modeler.sqlite", "manifest.json", "files", "files/a"}

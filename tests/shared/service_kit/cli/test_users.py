@@ -103,4 +103,4 @@ def test_a_new_password_and_disabling_end_sessions_of_a_running_console(tmp_path
     run("disable", "ann")
     assert browser.get("/console/").status_code == 303
     assert browser.login("ann", OTHER).status_code == 401
-    app.state.desk.database.close()
+    app.state.context.database.close()

@@ -78,7 +78,7 @@ def clock():
 def app(tmp_path, clock):
     app = sample_service.build(tmp_path, clock)
     yield app
-    app.state.desk.database.close()
+    app.state.context.database.close()
 
 
 @pytest.fixture

@@ -17,14 +17,15 @@ from service_kit import app as serving
 from service_kit.console import ApiProblem, Console, Page, Pages
 from service_kit.console import Form as Sent
 from service_kit.console.charts import Bar, Level, Points, Series, bars, line, scatter
-from service_kit.context.desk import Desk, Effect
+from service_kit.context.context import ServiceContext
 from service_kit.context.keys import Seal, signer
+from service_kit.context.request import Effect
 from service_kit.identity import passwords
 from service_kit.store import users
 from service_kit.store.base import APPEND_ONLY, METADATA, stamp
 from service_kit.store.database import Database
 from service_kit.store.users import User
-from service_kit.web.dependencies import AskedDep, PageSize, PageToken, allowed, answer, page_of
+from service_kit.web.dependencies import PageSize, PageToken, RequestContextDep, allowed, answer, page_of
 from service_kit.web.problems import documented
 
 PASSWORD = "correct horse battery staple"
@@ -66,30 +67,33 @@ def router(made: list[Thing]) -> APIRouter:
         return ThingPage(things=[thing for _, thing in shown], next_page_token=token)
 
     @routes.post("", dependencies=[allowed("owner")], status_code=201, responses=documented())
-    def create(request: Request, thing: Thing, asked: AskedDep) -> Response:
+    def create(request: Request, thing: Thing, caller: RequestContextDep) -> Response:
         if thing.size < 0:
             raise Invalid("a size is not negative", [{"field": "size", "message": "must not be negative"}])
         if thing.size > 1e6:
             raise BudgetExhausted("size", requested="many", spent="0", limit="1000000")
-        desk: Desk = request.app.state.desk
+        context: ServiceContext = request.app.state.context
 
         def effect(db: object) -> Effect:
             made.append(thing)
             return Effect(thing, "thing.made", {"size": thing.size})
 
-        return answer(request, desk.once(asked, effect))
+        return answer(request, context.idempotency.once(caller, effect))
 
     @routes.post("/file", dependencies=[allowed("owner")], status_code=201, responses=documented())
     def upload(
-        request: Request, asked: AskedDep, name: Annotated[str, Form()], file: Annotated[UploadFile, File()]
+        request: Request,
+        caller: RequestContextDep,
+        name: Annotated[str, Form()],
+        file: Annotated[UploadFile, File()],
     ) -> Response:
-        desk: Desk = request.app.state.desk
+        context: ServiceContext = request.app.state.context
 
         def effect(db: object) -> Effect:
             made.append(Thing(name=f"{name}/{file.filename}", size=len(file.file.read())))
             return Effect(made[-1], "thing.uploaded", {})
 
-        return answer(request, desk.once(asked, effect))
+        return answer(request, context.idempotency.once(caller, effect))
 
     @routes.get("/events", dependencies=[allowed("owner")], responses=documented())
     async def events(last: int = 0) -> Response:
@@ -237,7 +241,7 @@ class Site(Console):
     """With the test's clock."""
 
     def now(self) -> datetime:
-        return self.app.state.desk.clock()
+        return self.app.state.context.clock()
 
 
 @cache
@@ -251,7 +255,9 @@ def build(folder: Path, clock: Clock | None = None, kind: str = "curator", **cho
     settings = Settings(data_dir=folder, **chosen)
     database = Database(folder / "things.sqlite", (METADATA,), append_only=APPEND_ONLY)
     keys = folder / "secrets"
-    desk = Desk(database, Seal(keys / "seal.key"), signer(keys / "log.key", kind), clock, kept=folder / "checkpoint")
+    context = ServiceContext.open(
+        database, Seal(keys / "seal.key"), signer(keys / "log.key", kind), clock, checkpoint_file=folder / "checkpoint"
+    )
     for name, role in WHO.items():
         user = User(f"usr_{name}", name, role, _stored(), stamp(clock()), None)
         database.write(lambda db, user=user: users.add(db, user))
@@ -259,7 +265,7 @@ def build(folder: Path, clock: Clock | None = None, kind: str = "curator", **cho
     app = serving.build(
         title="things",
         description="things",
-        desk=desk,
+        context=context,
         settings=settings,
         routers=[router(made)],
         limit_of=lambda path, principal: 1 << 26 if path.endswith("/file") and principal is not None else 1 << 20,

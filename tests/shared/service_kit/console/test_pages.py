@@ -70,17 +70,17 @@ def test_the_menu_and_the_refusal_tell_a_role_nothing_of_what_is_not_its_own(bro
 
 def test_a_request_in_process_is_held_to_the_role_the_rate_and_the_log_like_any_other(owner, app):
     owner.post("/console/things", {"name": "one", "size": "2"})
-    with app.state.desk.database.read() as db:
+    with app.state.context.database.read() as db:
         records = [entry.record for entry in audit_log.walk(db)]
     assert (records[-1]["kind"], records[-1]["actor"]) == ("thing.made", "owner:usr_ann")
     other = Browser(
-        sample_service.build(app.state.desk.database.path.parent / "slow", rate_per_second=0.001, rate_burst=3)
+        sample_service.build(app.state.context.database.path.parent / "slow", rate_per_second=0.001, rate_burst=3)
     )
     other.login("ann")
     assert [other.get("/console/").status_code for _ in range(5)] == [200] * 3 + [429] * 2
     assert other.get("/console/").headers["retry-after"]
     assert other.get("/console/login").status_code == 303  # what asks the API nothing is not held
-    other.app.state.desk.database.close()
+    other.app.state.context.database.close()
 
 
 def test_a_double_submit_makes_one_thing(owner, app):

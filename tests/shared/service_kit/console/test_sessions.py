@@ -38,7 +38,7 @@ def test_a_right_password_opens_a_session_and_a_logout_ends_it_in_the_table(brow
     assert browser.cookies == {}
     browser.cookies = kept  # who kept the cookie has nothing
     assert not _is_in(browser)
-    with app.state.desk.database.read() as db:
+    with app.state.context.database.read() as db:
         kinds = [entry.record["kind"] for entry in audit_log.walk(db)]
         told = b"".join(entry.body for entry in audit_log.walk(db))
     assert kinds == ["session.opened", "session.ended"]
@@ -66,19 +66,19 @@ def test_half_an_hour_without_a_click_ends_a_session(owner, clock):
 
 
 def test_a_disabled_user_is_out_at_once_and_the_principal_is_live_no_more(owner, app, clock):
-    desk = app.state.desk
+    context = app.state.context
     principal = Principal(id="usr_ann", kid="usr_ann", role="owner", name="ann")
-    with desk.database.read() as db:
-        desk.check_live(db, principal)
-    desk.database.write(lambda db: users.disable(db, "usr_ann", clock()))
+    with context.database.read() as db:
+        context.authentication.check_live(db, principal)
+    context.database.write(lambda db: users.disable(db, "usr_ann", clock()))
     assert not _is_in(owner)
-    with desk.database.read() as db, pytest.raises(Unauthenticated):
-        desk.check_live(db, principal)
+    with context.database.read() as db, pytest.raises(Unauthenticated):
+        context.authentication.check_live(db, principal)
     assert owner.login("ann").status_code == 401
 
 
 def _kinds(app):
-    with app.state.desk.database.read() as db:
+    with app.state.context.database.read() as db:
         return [entry.record["kind"] for entry in audit_log.walk(db)]
 
 
@@ -94,13 +94,13 @@ def _withheld(body, then):
 
 
 def test_a_body_that_comes_after_the_token_was_revoked_does_nothing(browser, app):
-    desk = app.state.desk
-    token, _ = desk.issue("owner", "robot", days=1)
+    context = app.state.context
+    token, _ = context.authentication.issue("owner", "robot", days=1)
     headers = {"authorization": f"Bearer {token.text}", "idempotency-key": "k", "content-type": "application/json"}
     body = b'{"name": "late", "size": 1}'
 
     def revoke():
-        desk.database.write(lambda db: desk.withdraw(db, token.kid, actor="cli"))
+        context.database.write(lambda db: context.authentication.revoke(db, token.kid, actor="cli"))
 
     assert browser.send("POST", "/v1/things", content=_withheld(body, lambda: None), headers=headers).is_success
     late = headers | {"idempotency-key": "late"}
@@ -114,7 +114,7 @@ def test_a_form_whose_end_comes_after_the_user_was_disabled_does_nothing(owner, 
     headers = FROM_HERE | {"content-type": "application/x-www-form-urlencoded"}
 
     def disable():
-        app.state.desk.database.write(lambda db: users.disable(db, "usr_ann", clock()))
+        app.state.context.database.write(lambda db: users.disable(db, "usr_ann", clock()))
 
     body = urlencode(form).encode()
     reply = owner.send("POST", "/console/things", content=_withheld(body, disable), headers=headers)
@@ -124,7 +124,7 @@ def test_a_form_whose_end_comes_after_the_user_was_disabled_does_nothing(owner, 
 
 def test_a_tampered_or_foreign_cookie_opens_nothing(owner, app):
     good = owner.cookies[COOKIE]
-    desk = app.state.desk
+    context = app.state.context
     secret = app.state.front._sessions.of_cookie(f"{COOKIE}={good}").secret
     forged = [
         good[:-6] + ("A" if good[-6] != "A" else "B") + good[-5:],
@@ -132,9 +132,9 @@ def test_a_tampered_or_foreign_cookie_opens_nothing(owner, app):
         "",
         "x",
         secret.hex(),
-        desk.seal(secret).decode(),  # sealed, but not as a session
-        desk.seal(b"flash:" + secret).decode(),
-        desk.seal(b"session:" + b"0" * 32).decode(),  # sealed as one, of nobody
+        context.seal.close(secret).decode(),  # sealed, but not as a session
+        context.seal.close(b"flash:" + secret).decode(),
+        context.seal.close(b"session:" + b"0" * 32).decode(),  # sealed as one, of nobody
     ]
     for value in forged:
         owner.cookies = {COOKIE: value}
@@ -145,8 +145,8 @@ def test_a_tampered_or_foreign_cookie_opens_nothing(owner, app):
 
 def test_the_database_holds_no_session_id_and_no_password(owner, app):
     secret = app.state.front._sessions.of_cookie(f"{COOKIE}={owner.cookies[COOKIE]}").secret
-    kept = app.state.desk.database.path.read_bytes()
-    kept += app.state.desk.database.path.with_suffix(".sqlite-wal").read_bytes()
+    kept = app.state.context.database.path.read_bytes()
+    kept += app.state.context.database.path.with_suffix(".sqlite-wal").read_bytes()
     assert secret not in kept
     assert owner.cookies[COOKIE].encode() not in kept
     assert sample_service.PASSWORD.encode() not in kept
@@ -202,28 +202,28 @@ def test_throttled_logins_are_told_to_the_log_once_and_failed_ones_are_counted(a
 def test_a_login_that_began_before_the_password_was_changed_opens_nothing_and_changes_no_hash(
     browser, app, clock, monkeypatch
 ):
-    desk, real = app.state.desk, passwords.matches
+    context, real = app.state.context, passwords.matches
     new = passwords.hash_of("another long enough password")
 
     def slow(password, stored):
         right = real(password, stored)
-        desk.database.write(lambda db: users.set_hash(db, "usr_ann", new))
+        context.database.write(lambda db: users.set_hash(db, "usr_ann", new))
         return right
 
     monkeypatch.setattr(passwords, "matches", slow)
     monkeypatch.setattr(passwords, "is_dated", lambda stored: True)
     assert browser.login("ann").status_code == 401
-    with desk.database.read() as db:
+    with context.database.read() as db:
         assert users.named(db, "ann").password_hash == new
     assert browser.cookies == {}
     assert "session.opened" not in _kinds(app)
 
 
 def test_a_login_that_began_before_the_user_was_disabled_opens_nothing(browser, app, clock, monkeypatch):
-    desk, real = app.state.desk, passwords.matches
+    context, real = app.state.context, passwords.matches
 
     def slow(password, stored):
-        desk.database.write(lambda db: users.disable(db, "usr_ann", clock()))
+        context.database.write(lambda db: users.disable(db, "usr_ann", clock()))
         return real(password, stored)
 
     monkeypatch.setattr(passwords, "matches", slow)
@@ -251,7 +251,7 @@ def test_two_consoles_on_one_host_do_not_end_each_others_sessions(owner, tmp_pat
     assert other.post("/console/logout", page="/console/").status_code == 303
     assert not _is_in(other)
     assert _is_in(owner)
-    app.state.desk.database.close()
+    app.state.context.database.close()
 
 
 def test_a_logout_sent_by_another_site_sets_no_cookie(owner, app):
@@ -329,7 +329,7 @@ def test_nothing_sent_over_the_network_makes_a_request_one_of_our_own(browser, a
 
 def test_a_cookie_is_nothing_to_the_api_and_a_token_is_nothing_to_a_page(owner, app):
     assert owner.get("/v1/things").status_code == 401
-    token, _ = app.state.desk.issue("owner", "program", days=1)
+    token, _ = app.state.context.authentication.issue("owner", "program", days=1)
     bearer = {"authorization": f"Bearer {token.text}"}
     owner.cookies.clear()
     assert owner.get("/v1/things", headers=bearer).status_code == 200
@@ -338,7 +338,7 @@ def test_a_cookie_is_nothing_to_the_api_and_a_token_is_nothing_to_a_page(owner, 
 
 def test_sessions_that_are_over_leave_the_table(owner, app, clock):
     def count():
-        with app.state.desk.database.read() as db:
+        with app.state.context.database.read() as db:
             return len(list(db.execute(sessions._sessions.select())))
 
     assert count() == 1

@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from blindopt import wire
 from blindopt.errors import AuditUnavailable, Busy, StateConflict
 from curator_service.settings import Settings as CuratorSettings
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 from service_kit.context.keys import Seal, signer
 from service_kit.context.outbox import Outbox
 from service_kit.notices import delivery as couriers
@@ -50,11 +50,13 @@ class Post:
         self.database = Database(folder / "x.sqlite", (METADATA,), append_only=APPEND_ONLY)
         outbox = Outbox("blindopt-curator", self.settings.told_events, lambda: self.now)
         key, kept = signer(folder / "log.key", "curator"), folder / "checkpoint"
-        self.desk = Desk(self.database, Seal(folder / "seal"), key, lambda: self.now, kept=kept, outbox=outbox)
-        self.courier = Courier(self.desk, "blindopt-curator", Receiver.of(self.settings))
+        self.context = ServiceContext.open(
+            self.database, Seal(folder / "seal"), key, lambda: self.now, checkpoint_file=kept, outbox=outbox
+        )
+        self.courier = Courier(self.context, "blindopt-curator", Receiver.of(self.settings))
 
     def tell(self, event="budget_80", once=None):
-        self.database.write(lambda db: self.desk.outbox.tell(db, event, SUBJECT, COUNTS, once=once))
+        self.database.write(lambda db: self.context.outbox.tell(db, event, SUBJECT, COUNTS, once=once))
 
     def views(self):
         return [view for _, view in self.courier.page(0, 1_000)]
@@ -178,7 +180,7 @@ def test_what_did_not_happen_is_not_told(posting):
     post = posting("http://127.0.0.1:1/", start=False)
 
     def cause(db):
-        post.desk.outbox.tell(db, "budget_80", SUBJECT, COUNTS)
+        post.context.outbox.tell(db, "budget_80", SUBJECT, COUNTS)
         raise StateConflict("it did not happen after all")
 
     with pytest.raises(StateConflict):
@@ -216,18 +218,18 @@ def test_a_notice_that_waited_for_a_receiver_for_a_month_is_given_up(posting):
 def test_a_log_that_does_not_verify_is_told_once_a_day_for_each_fault(posting):
     post = posting("http://127.0.0.1:1/", start=False)
     post.database.write(lambda db: audit_log.append(db, "test", actor="cli", now=NOW))
-    post.desk.guard()
+    post.context.audit_trail.guard()
     assert post.views() == []
     with closing(sqlite3.connect(post.database.path)) as db:
         db.executescript("DROP TRIGGER log_UPDATE; UPDATE log SET body = x'7b7d';")
     for _ in range(2):
-        post.desk.guard()
+        post.context.audit_trail.guard()
     assert [view.notice.event for view in post.views()] == ["log_failed"]
-    post.desk.tell_broken("another fault")
+    post.context.audit_trail.notify_broken("another fault")
     assert len(post.views()) == 2
     post.now += timedelta(days=1)
     for _ in range(2):
-        post.desk.guard()
+        post.context.audit_trail.guard()
     assert len(post.views()) == 3
 
 

@@ -17,12 +17,12 @@ from curator_service.settings import Settings as CuratorSettings
 from curator_service.vault import Vault
 from modeler_service import app as modeler_app
 from modeler_service.settings import Settings as ModelerSettings
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 from service_kit.context.keys import Seal, signer
 from service_kit.notices.delivery import Courier
 from service_kit.store.database import Database, StoreFault
 from service_kit.store.prepared_statement import Prepared, raw
-from tests.shared.service_kit.store.test_store import METADATA, NOW, TABLES, curator_base, audit_log
+from tests.shared.service_kit.store.test_store import METADATA, NOW, TABLES, audit_log, curator_base
 
 WAIT = 20.0
 BUILT = {"curator": (curator_app.build, CuratorSettings), "modeler": (modeler_app.build, ModelerSettings)}
@@ -36,11 +36,13 @@ def database(tmp_path):
 
 
 @pytest.fixture
-def desk(database, tmp_path, monkeypatch):
+def context(database, tmp_path, monkeypatch):
     monkeypatch.setattr("service_kit.context.saved_checkpoint._SECONDS", 0.0)  # a checkpoint with each commit
     key = signer(tmp_path / "log.key", "curator")
-    made = Desk(database, Seal(tmp_path / "seal.key"), key, lambda: NOW, kept=tmp_path / "checkpoint")
-    made.guard()
+    made = ServiceContext.open(
+        database, Seal(tmp_path / "seal.key"), key, lambda: NOW, checkpoint_file=tmp_path / "checkpoint"
+    )
+    made.audit_trail.guard()
     return made
 
 
@@ -70,9 +72,9 @@ def _recorded(database):
         return audit_log.head(db).size
 
 
-def test_a_commit_without_a_free_descriptor_is_a_commit(desk):
+def test_a_commit_without_a_free_descriptor_is_a_commit(context):
     """The checkpoint that follows it cannot be written then; the next one is."""
-    database = desk.database
+    database = context.database
 
     async def serve():
         database.attach()
@@ -85,12 +87,12 @@ def test_a_commit_without_a_free_descriptor_is_a_commit(desk):
 
     asyncio.run(serve())
     assert _recorded(database) == 3
-    assert desk._kept.head().size == 3
+    assert context.audit_trail._saved.head().size == 3
 
 
-def test_slow_readers_keep_no_write_waiting(desk):
+def test_slow_readers_keep_no_write_waiting(context):
     """As many as the pool has connections, and as many as it may make beside them."""
-    database = desk.database
+    database = context.database
 
     async def serve():
         database.attach()
@@ -105,7 +107,7 @@ def test_slow_readers_keep_no_write_waiting(desk):
         await database.finish()
 
     asyncio.run(serve())
-    assert desk._kept.head().size == 1
+    assert context.audit_trail._saved.head().size == 1
 
 
 @pytest.mark.parametrize("served", [True, False], ids=["served", "by itself"])
@@ -209,21 +211,21 @@ def test_a_service_closes_its_database_also_where_something_before_fails(side, t
     """Else the last checkpoint is not kept, and who waits for a write waits for ever."""
     build, settings = BUILT[side]
     app = build(settings(data_dir=tmp_path / side))
-    desk = app.state.desk
+    context = app.state.context
 
     def fails(*_):
         raise ZeroDivisionError
 
     async def live():
         async with app.router.lifespan_context(app):
-            await desk.database.write_soon(_record)
+            await context.database.write_soon(_record)
 
     monkeypatch.setattr(Courier, "close", fails)
     with pytest.raises(ZeroDivisionError):
         asyncio.run(live())
-    assert desk._kept.head().size == 1
+    assert context.audit_trail._saved.head().size == 1
     with pytest.raises(AuditUnavailable, match="going down"):
-        desk.database.write(_record)
+        context.database.write(_record)
 
 
 # --- the start --------------------------------------------------------------------------------------
@@ -236,7 +238,7 @@ def test_nothing_works_beside_the_event_loop_before_the_database_has_it(side, tm
     build, settings = BUILT[side]
     app = build(settings(data_dir=tmp_path / side))
     begun = {thread.name for thread in set(threading.enumerate()) - before}
-    app.state.desk.database.close()
+    app.state.context.database.close()
     assert not {name for name in begun if not name.startswith("commit")}, begun
 
 

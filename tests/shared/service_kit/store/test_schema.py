@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import Column, Index, Integer, MetaData, Table, Text
 
 from blindopt.errors import AuditUnavailable, StateConflict
-from curator_service.context import open_desk as _curator  # noqa: F401  every table is there
+from curator_service.context import open_context as _curator  # noqa: F401  every table is there
 from curator_service.store import base as curator
 from modeler_service import store as modeler
 from service_kit.store import base, schema

@@ -24,8 +24,9 @@ from curator_service import store as curator_store
 from curator_service.privacy.ledger import Balance, Charge
 from curator_service.store import advisories, inbox, ledger, tunings
 from curator_service.store import base as curator_base
-from service_kit.context.desk import Asked, Desk, Effect
+from service_kit.context.context import ServiceContext
 from service_kit.context.keys import Seal, signer
+from service_kit.context.request import Effect, RequestContext
 from service_kit.identity.tokens import mint
 from service_kit.store import audit_log, checkpoints, stored_replies
 from service_kit.store.base import APPEND_ONLY, METADATA, stamp
@@ -47,14 +48,14 @@ def database(tmp_path):
     opened.close()
 
 
-def _desk(database, folder, clock=lambda: NOW):
+def _context(database, folder, clock=lambda: NOW):
     key = signer(folder / "log.key", "curator")
-    return Desk(database, Seal(folder / "seal.key"), key, clock, kept=folder / "checkpoint")
+    return ServiceContext.open(database, Seal(folder / "seal.key"), key, clock, checkpoint_file=folder / "checkpoint")
 
 
 @pytest.fixture
-def desk(database, tmp_path):
-    return _desk(database, tmp_path)
+def context(database, tmp_path):
+    return _context(database, tmp_path)
 
 
 def _log(database):
@@ -66,9 +67,9 @@ def _log(database):
 
 
 @pytest.fixture
-def filled(database, desk):
+def filled(database, context):
     """One row in every append-only table."""
-    _, principal = desk.issue("owner", "o", days=1)
+    _, principal = context.authentication.issue("owner", "o", days=1)
 
     def work(db):
         known = {"created_at": stamp(NOW)}
@@ -183,17 +184,17 @@ def test_a_reader_cannot_write(database):
     assert _all(database, "log") == []
 
 
-def test_a_reader_sees_one_moment(database, desk):
-    desk.issue("owner", "first", days=1)
+def test_a_reader_sees_one_moment(database, context):
+    context.authentication.issue("owner", "first", days=1)
     with database.read() as db:
         count = text("SELECT count(*) FROM tokens")
         assert db.execute(count).scalar_one() == 1
-        desk.issue("owner", "second", days=1)
+        context.authentication.issue("owner", "second", days=1)
         assert db.execute(count).scalar_one() == 1
-    assert len(desk.tokens()) == 2
+    assert len(context.authentication.tokens()) == 2
 
 
-def test_sixteen_threads_that_write_at_once_lose_nothing(database, desk):
+def test_sixteen_threads_that_write_at_once_lose_nothing(database, context):
     """Read-then-write transactions: the log's sequence numbers would collide, or a lock be refused."""
 
     def work(thread):
@@ -212,19 +213,19 @@ def test_sixteen_threads_that_write_at_once_lose_nothing(database, desk):
         assert [n for actor, n in told if actor == str(thread)] == list(range(25))
 
 
-def test_a_transaction_that_raises_leaves_nothing(database, desk):
-    desk.issue("owner", "kept", days=1)
-    before = desk.head()
+def test_a_transaction_that_raises_leaves_nothing(database, context):
+    context.authentication.issue("owner", "kept", days=1)
+    before = context.audit_trail.head()
 
     def work(db):
-        desk.grant(db, "undone", "std_1", days=1, actor="test")
+        context.authentication.grant(db, "undone", "std_1", days=1, actor="test")
         raise KeyError("stop")
 
     with pytest.raises(KeyError):
         database.write(work)
-    assert [row.name for row in desk.tokens()] == ["kept"]
-    assert desk.head() == before
-    desk.issue("owner", "next", days=1)
+    assert [row.name for row in context.authentication.tokens()] == ["kept"]
+    assert context.audit_trail.head() == before
+    context.authentication.issue("owner", "next", days=1)
     assert len(_log(database)) == before.size + 1
 
 
@@ -249,52 +250,52 @@ def test_of_writes_that_share_a_commit_one_that_fails_takes_no_other_with_it(dat
     assert [entry.record["details"]["n"] for entry in _log(database)] == [n for n in range(30) if n % 3]
 
 
-def test_an_effect_that_raises_keeps_neither_reply_nor_record(desk, filled):
-    asked = Asked(filled, "0" * 32, "POST", "/x", "new-key", "0" * 64)
-    before = desk.head()
+def test_an_effect_that_raises_keeps_neither_reply_nor_record(context, filled):
+    asked = RequestContext(filled, "0" * 32, "POST", "/x", "new-key", "0" * 64)
+    before = context.audit_trail.head()
 
     def effect(db):
-        desk.grant(db, "undone", "std_1", days=1, actor="test")
+        context.authentication.grant(db, "undone", "std_1", days=1, actor="test")
         raise NotFound("no")
 
     with pytest.raises(NotFound):
-        desk.once(asked, effect)
-    assert desk.head() == before
-    assert desk.earlier(asked) is None
-    done = desk.once(asked, lambda db: Effect(Health(status="ok"), "test", {}))
+        context.idempotency.once(asked, effect)
+    assert context.audit_trail.head() == before
+    assert context.idempotency.earlier(asked) is None
+    done = context.idempotency.once(asked, lambda db: Effect(Health(status="ok"), "test", {}))
     assert (done.status, done.replayed) == (201, False)
-    assert desk.once(asked, effect).body == done.body  # from now on the stored reply
+    assert context.idempotency.once(asked, effect).body == done.body  # from now on the stored reply
 
 
-def test_an_export_beside_a_service_that_goes_on_verifies(desk, monkeypatch):
+def test_an_export_beside_a_service_that_goes_on_verifies(context, monkeypatch):
     """The checkpoint that is kept outside the database must not be younger than the log that is exported."""
     monkeypatch.setattr("service_kit.context.saved_checkpoint._SECONDS", 0.0)  # with each commit
-    desk.guard()
-    desk.issue("owner", "kept", days=1)
+    context.audit_trail.guard()
+    context.authentication.issue("owner", "kept", days=1)
     listed = audit_log.grants
 
     def listed_and_then_more(db):
         found = listed(db)
-        desk.issue("owner", "meanwhile", days=1)
+        context.authentication.issue("owner", "meanwhile", days=1)
         return found
 
     monkeypatch.setattr(audit_log, "grants", listed_and_then_more)
-    with desk.database.read() as db:
-        export = desk.export(db)
+    with context.database.read() as db:
+        export = context.audit_trail.export(db)
     assert verify_export(export).size == 1
     assert len(list(export.of_kind("checkpoint", None))) == 2
 
 
-def test_a_key_belongs_to_method_path_and_body(desk, filled):
+def test_a_key_belongs_to_method_path_and_body(context, filled):
     def asked(method="POST", path="/x", body="0"):
-        return Asked(filled, "0" * 32, method, path, "one-key", body * 64)
+        return RequestContext(filled, "0" * 32, method, path, "one-key", body * 64)
 
-    desk.once(asked(), lambda db: Effect(Health(status="ok"), "test", {}))
+    context.idempotency.once(asked(), lambda db: Effect(Health(status="ok"), "test", {}))
     for other in (asked(method="PUT"), asked(path="/y"), asked(body="1")):
         with pytest.raises(IdempotencyKeyReused):
-            desk.once(other, lambda db: Effect(Health(status="ok"), "test", {}))
+            context.idempotency.once(other, lambda db: Effect(Health(status="ok"), "test", {}))
         with pytest.raises(IdempotencyKeyReused):
-            desk.earlier(other)
+            context.idempotency.earlier(other)
 
 
 def test_a_driver_s_text_does_not_leave_the_database(database, filled):
@@ -386,10 +387,10 @@ print(Seal(Path(sys.argv[1])).close(b"x").decode())
     assert [path.name for path in (tmp_path / "s").iterdir()] == ["seal.key"]
 
 
-def test_tokens_are_found_by_their_exact_form_only(desk):
-    token, principal = desk.issue("owner", "o", days=1)
-    assert desk.authenticate(f"Bearer {token.text}") == principal
-    assert desk.authenticate(f"bearer {token.text}") == principal
+def test_tokens_are_found_by_their_exact_form_only(context):
+    token, principal = context.authentication.issue("owner", "o", days=1)
+    assert context.authentication.authenticate(f"Bearer {token.text}") == principal
+    assert context.authentication.authenticate(f"bearer {token.text}") == principal
     for wrong in (
         token.text,
         f"Bearer {token.text} ",
@@ -398,18 +399,18 @@ def test_tokens_are_found_by_their_exact_form_only(desk):
         "Bearer",
     ):
         with pytest.raises(Unauthenticated):
-            desk.authenticate(wrong)
+            context.authentication.authenticate(wrong)
 
 
 def test_a_token_ends_at_its_moment(database, tmp_path):
     now = [NOW]
-    desk = _desk(database, tmp_path, lambda: now[0])
-    token, _ = desk.issue("owner", "o", days=2)
+    context = _context(database, tmp_path, lambda: now[0])
+    token, _ = context.authentication.issue("owner", "o", days=2)
     now[0] = NOW + timedelta(days=2, microseconds=-1)
-    desk.authenticate(f"Bearer {token.text}")
+    context.authentication.authenticate(f"Bearer {token.text}")
     now[0] = NOW + timedelta(days=2)
     with pytest.raises(Unauthenticated):
-        desk.authenticate(f"Bearer {token.text}")
+        context.authentication.authenticate(f"Bearer {token.text}")
 
 
 # --- real processes ------------------------------------------------------------------------------

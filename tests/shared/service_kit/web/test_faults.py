@@ -24,7 +24,7 @@ from modeler_service import app as modeler_app
 from modeler_service.settings import Settings as ModelerSettings
 from modeler_service.use_cases.modeler import Modeler
 from service_kit.cli.log_format import JsonLines
-from service_kit.context.desk import Desk
+from service_kit.context.context import ServiceContext
 from service_kit.store import audit_log, stored_replies
 from service_kit.store.database import Database
 
@@ -51,7 +51,7 @@ def curator_app_(tmp_path):
     app = curator_app.build(CuratorSettings(data_dir=tmp_path / "curator"))
     tempfile.tempdir = tempdir
     yield app
-    app.state.desk.database.close()
+    app.state.context.database.close()
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def modeler_app_(tmp_path):
     app = modeler_app.build(ModelerSettings(data_dir=tmp_path / "modeler"))
     yield app
     app.state.modeler.close()
-    app.state.desk.database.close()
+    app.state.context.database.close()
 
 
 def ask(app, token, method, path, **sent):
@@ -76,12 +76,12 @@ def ask(app, token, method, path, **sent):
 
 @pytest.fixture
 def owner(curator_app_):
-    return curator_app_.state.desk.issue("owner", "o", days=1)[0].text
+    return curator_app_.state.context.authentication.issue("owner", "o", days=1)[0].text
 
 
 @pytest.fixture
 def vendor(modeler_app_):
-    return modeler_app_.state.desk.issue("vendor", "v", days=1)[0].text
+    return modeler_app_.state.context.authentication.issue("vendor", "v", days=1)[0].text
 
 
 @pytest.fixture
@@ -117,8 +117,8 @@ def _granted(app, owner, small, *, noise_variance):
     return study, post(f"/v1/studies/{study}/grants", "4", json={"name": "m"})["token"]
 
 
-def _entries(desk, after=-1):
-    with desk.database.read() as db:
+def _entries(context, after=-1):
+    with context.database.read() as db:
         return list(audit_log.walk(db, after=after))
 
 
@@ -151,7 +151,7 @@ FAULTS = [
     (Studies, "create", "POST", "/v1/studies", "study"),
     (Datasets, "register", "POST", "/v1/datasets", {"files": {"file": ("a.csv", b"a\n1\n")}, "data": {"name": "n"}}),
     (audit_log, "look", "GET", "/v1/audit/entries", {}),
-    (Desk, "authenticate", "GET", "/v1/studies", {}),
+    (ServiceContext, "authenticate", "GET", "/v1/studies", {}),
 ]
 
 
@@ -181,18 +181,18 @@ def test_a_fault_inside_a_transaction_leaves_nothing_and_the_next_request_works(
     curator_app_, granted, owner, log, monkeypatch
 ):
     study, token = granted
-    desk = curator_app_.state.desk
-    before = desk.head()
+    context = curator_app_.state.context
+    before = context.audit_trail.head()
     path = f"/v1/studies/{study}/queries"
     with monkeypatch.context() as broken:
         broken.setattr(stored_replies, "add", _raises)  # after the query was charged and inserted
         _check_silent_500(ask(curator_app_, token, "POST", path, json=QUERY), log)
-    assert [entry.record["kind"] for entry in _entries(desk, before.size - 1)] == ["exchange"]  # the 500 itself
+    assert [entry.record["kind"] for entry in _entries(context, before.size - 1)] == ["exchange"]  # the 500 itself
     answered = ask(curator_app_, token, "POST", path, json=QUERY)
     assert answered.status_code == 201
     assert "idempotency-replayed" not in answered.headers
-    assert [entry.record["kind"] for entry in _entries(desk, before.size)] == ["charge", "exchange"]
-    assert merkle_log.verify(_entries(desk)) == desk.head()
+    assert [entry.record["kind"] for entry in _entries(context, before.size)] == ["charge", "exchange"]
+    assert merkle_log.verify(_entries(context)) == context.audit_trail.head()
 
 
 def test_a_fault_after_a_charge_leaves_it_and_the_same_key_gets_an_answer_without_another(
@@ -200,26 +200,26 @@ def test_a_fault_after_a_charge_leaves_it_and_the_same_key_gets_an_answer_withou
 ):
     """An answer with noise is charged before it is drawn: nothing that goes wrong then may be drawn twice for free."""
     study, token = granted_noisy
-    desk = curator_app_.state.desk
-    before = desk.head()
+    context = curator_app_.state.context
+    before = context.audit_trail.head()
     path = f"/v1/studies/{study}/queries"
     with monkeypatch.context() as broken:
         broken.setattr(stored_replies, "add", _raises)
         _check_silent_500(ask(curator_app_, token, "POST", path, json=QUERY), log)
     assert ask(curator_app_, token, "POST", path, json=QUERY).status_code == 201
-    kinds = [entry.record["kind"] for entry in _entries(desk, before.size - 1)]
+    kinds = [entry.record["kind"] for entry in _entries(context, before.size - 1)]
     assert kinds == ["charge", "exchange", "exchange"]  # charged, a 500, answered
 
 
 def test_a_fault_towards_a_modeler_is_a_record_like_any_other_reply(curator_app_, granted, monkeypatch):
     """The modeler tells of a 500 in its log: the curator's log must have it too, or the two differ."""
     study, token = granted
-    desk = curator_app_.state.desk
-    before = desk.head().size
+    context = curator_app_.state.context
+    before = context.audit_trail.head().size
     monkeypatch.setattr(Exchanges, "ask", _raises)
     reply = ask(curator_app_, token, "POST", f"/v1/studies/{study}/queries", json=QUERY)
     assert reply.status_code == 500
-    told = [entry.record.get("exchange") for entry in _entries(desk, before - 1)]
+    told = [entry.record.get("exchange") for entry in _entries(context, before - 1)]
     assert [(e["status"], e["reply_sha256"]) for e in told] == [(500, merkle_log.sha256(reply.content))]
 
 
@@ -261,7 +261,7 @@ def test_a_full_disk_is_told_as_one_and_stores_nothing(kind, curator_app_, owner
 
 def test_a_database_that_cannot_be_read_for_now_is_told_as_such(curator_app_, owner):
     """As many slow readers as there are connections."""
-    database = curator_app_.state.desk.database
+    database = curator_app_.state.context.database
     database._reader.pool._timeout = 0.05
     with ExitStack() as readers:
         for _ in range(18):
@@ -272,7 +272,7 @@ def test_a_database_that_cannot_be_read_for_now_is_told_as_such(curator_app_, ow
 
 
 def test_a_service_whose_database_cannot_be_written_is_not_ready(curator_app_, monkeypatch):
-    monkeypatch.setattr("service_kit.context.desk._READY_SECONDS", 0.0)
+    monkeypatch.setattr("service_kit.context.audit_trail._READY_SECONDS", 0.0)
     assert ask(curator_app_, "", "GET", "/readyz").status_code == 200
     monkeypatch.setattr(audit_log, "head", _raises)
     reply = ask(curator_app_, "", "GET", "/readyz")
@@ -285,10 +285,10 @@ def test_who_asks_often_whether_it_is_ready_costs_no_write_each_time(curator_app
     """Anybody may ask, at any rate: a verdict serves all who ask within a second, whichever it is."""
     looks, look = [], Database.check_writable
     monkeypatch.setattr(Database, "check_writable", lambda database: looks.append(1) or look(database))
-    monkeypatch.setattr("service_kit.context.desk._READY_SECONDS", 3600.0)
+    monkeypatch.setattr("service_kit.context.audit_trail._READY_SECONDS", 3600.0)
     assert [ask(curator_app_, "", "GET", "/readyz").status_code for _ in range(5)] == [200] * 5
     assert len(looks) == 1
-    curator_app_.state.desk._looked_at -= 3600
+    curator_app_.state.context.audit_trail._readiness_checked_at -= 3600
     monkeypatch.setattr(audit_log, "head", _raises)
     assert [ask(curator_app_, "", "GET", "/readyz").status_code for _ in range(5)] == [503] * 5
     assert len(looks) == 2
@@ -313,10 +313,10 @@ def test_a_formatted_traceback_is_its_type_alone(log):
 def test_a_host_header_does_not_change_what_was_asked(curator_app_, granted):
     """The log and the idempotency of a request read its path; the bearer chooses the Host header."""
     study, token = granted
-    desk = curator_app_.state.desk
+    context = curator_app_.state.context
     path = f"/v1/studies/{study}/queries"
     for host in ("evil/v2", "evil?x=", "evil#", "[::1", "a b", ""):
         reply = ask(curator_app_, token, "POST", path, json=QUERY, headers={"Host": host})
         assert reply.status_code in (201, 400), host
-        told = _entries(desk)[-1].record["exchange"]
+        told = _entries(context)[-1].record["exchange"]
         assert told["path"] == path, host

@@ -29,9 +29,9 @@ def test_a_page_of_runs_tells_what_each_run_tells_and_counts_all_of_them_togethe
     with at_work(tmp_path, work=False) as modeler:
         runs = [_run(modeler, number) for number in range(6)]
         each = [modeler.run(run) for run in runs]
-        with statements(modeler.desk.database) as few:
+        with statements(modeler.context.database) as few:
             assert [view for _, view in modeler.runs(None, 2)] == each[:2]
-        with statements(modeler.desk.database) as many:
+        with statements(modeler.context.database) as many:
             assert [view for _, view in modeler.runs(None, 50)] == each
         assert [view for _, view in modeler.runs(None, 50, newest=True)] == each[::-1]
     assert len(many) == len(few)
@@ -59,7 +59,7 @@ def _run(modeler, number):
                 store.ask_trials(db, run, place, asked_at=at, query_id="qry_1")
         store.add_observations(db, run, [{"row": 0, "y": 0.0, "noise_variance": None}] * (3 * number))
 
-    modeler.desk.database.write(work)
+    modeler.context.database.write(work)
     return run
 
 
@@ -83,9 +83,9 @@ def test_a_page_of_studies_tells_what_each_study_tells_in_a_fixed_number_of_stat
         body = study(dataset, auto).model_dump(mode="json")
         made.append(house.done("owner", "POST", "/v1/studies", json=body)["id"])
     page = house.curator.studies.page
-    with statements(house.desk.database) as few:
+    with statements(house.context.database) as few:
         page(0, 2)
-    with statements(house.desk.database) as many:
+    with statements(house.context.database) as many:
         found = [view for _, view in page(0, 50)]
     assert found == [house.curator.studies.one(identity) for identity in made]
     house.close()

@@ -7,9 +7,9 @@ import pytest
 from blindopt import wire
 from blindopt.client import OwnerClient, StudyClient, VendorClient
 from blindopt.errors import StateConflict
-from curator_service.context import open_desk as curator_desk
+from curator_service.context import open_context as curator_desk
 from curator_service.settings import Settings as CuratorSettings
-from modeler_service.context import open_desk as modeler_desk
+from modeler_service.context import open_context as modeler_desk
 from modeler_service.settings import Settings as ModelerSettings
 from service_kit.web.metrics import METHODS, PATH, Metrics
 from tests.curator_service.scoring.scorer import KEY, serving
@@ -46,9 +46,9 @@ def _samples(text):
 
 def _issued(service, role):
     """A token, issued beside the service."""
-    open_desk, settings = DESKS[service.name]
-    with open_desk(settings(data_dir=service.data)) as desk:
-        return desk.issue(role, role, days=1)[0].text
+    open_context, settings = DESKS[service.name]
+    with open_context(settings(data_dir=service.data)) as context:
+        return context.authentication.issue(role, role, days=1)[0].text
 
 
 def _read(service, token):

@@ -36,7 +36,7 @@ def apps(tmp_path_factory):
     yield built
     built["modeler"].state.modeler.close()
     for app in built.values():
-        app.state.desk.database.close()
+        app.state.context.database.close()
 
 
 @pytest.fixture(params=["curator", "modeler"])
@@ -175,14 +175,14 @@ def tokens(name, request, tmp_path_factory):
         "curator": (curator_app, CuratorSettings),
         "modeler": (modeler_app, ModelerSettings),
     }[name]
-    desk = module.open_desk(settings(data_dir=service.data))
+    context = module.open_context(settings(data_dir=service.data))
     made = {}
     for role in ROLES[name]:
         if role == "modeler":
             made[role] = request.getfixturevalue("opened").token
         else:
-            made[role] = desk.issue(role, "roles", days=1)[0].text
-    desk.database.close()
+            made[role] = context.authentication.issue(role, "roles", days=1)[0].text
+    context.database.close()
     return made
 
 

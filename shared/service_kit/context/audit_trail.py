@@ -1,0 +1,196 @@
+"""The audit trail of a service: what its log records, who verifies it, and what happens when it does not verify."""
+
+import base64
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from blindopt.audit import merkle_log
+from blindopt.audit.checkpoints import Checkpoint, Signer
+from blindopt.audit.merkle_log import Head, sha256
+from blindopt.audit.reconciliation import Export
+from blindopt.errors import AuditUnavailable, LogBroken
+from service_kit.context.outbox import Outbox
+from service_kit.context.request import RequestContext
+from service_kit.context.saved_checkpoint import Kept
+from service_kit.store import audit_log, checkpoints
+from service_kit.store.base import Clock
+from service_kit.store.database import Connection, Database, StoreFault
+
+_READY_SECONDS = 1.0
+
+
+class AuditTrail:
+    """The own log of a service and the logs it shares with each grant, over one database."""
+
+    def __init__(self, database: Database, signer: Signer, clock: Clock, outbox: Outbox, checkpoint_file: Path) -> None:
+        self._database = database
+        self._signer = signer
+        self._clock = clock
+        self._outbox = outbox
+        self._saved = Kept(checkpoint_file, signer)
+        self._fault: str | None = None
+        self._readying = threading.Lock()
+        self._readiness_checked_at = float("-inf")
+        self._unready: Exception | None = None
+
+    def record(
+        self,
+        db: Connection,
+        request: RequestContext,
+        status: int,
+        reply_sha256: str,
+        *,
+        replayed: bool = False,
+        kind: str = "exchange",
+        details: dict[str, Any] | None = None,
+    ) -> str | None:
+        """Log a request and its reply; return the receipt of an exchange between the parties, else None.
+
+        A receipt is the position in the shared log and a signed checkpoint of that log, up to this position.
+        Raises AuditUnavailable where the log does not verify.
+        """
+        self.check_sound()
+        exchange = receipt = None
+        if request.is_shared:
+            grant = request.principal.id
+            position = audit_log.shared_size(db, grant)
+            exchange = request.exchange(position, status, reply_sha256, replayed=replayed)
+            note = self.sign(audit_log.share(db, grant, exchange.body), grant)
+            receipt = f"{position} {base64.b64encode(note.encode()).decode()}"
+        elif request.principal.study_id is not None:
+            exchange = request.exchange(None, status, reply_sha256, replayed=replayed)
+        actor, now = request.principal.actor, self._clock()
+        audit_log.append(db, kind, actor=actor, now=now, details=details, exchange=exchange)
+        return receipt
+
+    def record_restored(self, db: Connection, details: dict[str, Any]) -> None:
+        """Log that this state comes from a backup: what was recorded after the backup is lost."""
+        audit_log.append(db, "log.restored", actor="cli", now=self._clock(), details=details)
+
+    def sign(self, head: Head, grant_id: str | None = None) -> str:
+        """A signed checkpoint of the service's own log, or of the log shared with a grant."""
+        return self._signer.sign(Checkpoint(f"{self._signer.name}/{grant_id or 'log'}", head))
+
+    def head(self, grant_id: str | None = None) -> Head:
+        """Size and root of a log."""
+        with self._database.read() as db:
+            return audit_log.head(db, grant_id)
+
+    def export(self, db: Connection) -> Export:
+        """All logs and signatures that this party holds, with a checkpoint of each log as it is now.
+
+        ``db`` has read nothing yet: the saved checkpoint must not be newer than what it reads.
+        """
+        saved = self._saved.note()
+        grants = audit_log.grants(db)
+        service = self._signer.name.partition(".")[0]
+        own = Export(
+            service=f"blindopt-{service}",
+            key=self._signer.verifier.vkey,
+            own=list(audit_log.walk(db)),
+            shared={grant: list(audit_log.walk(db, grant)) for grant in grants},
+            keys=dict(checkpoints.keys(db)),
+            notes=[("checkpoint", None, self.sign(audit_log.head(db)))],
+        )
+        if saved is not None:
+            own.notes.append(("checkpoint", None, saved))
+        for grant in grants:
+            if service == "curator":  # the curator keeps the shared log and signs it
+                own.notes.append(("checkpoint", grant, self.sign(audit_log.head(db, grant), grant)))
+            own.notes += [("receipt", grant, row.note) for row in checkpoints.receipts(db, grant)]
+            own.notes += [("countersignature", grant, note) for note in checkpoints.countersignatures(db, grant)]
+        return own
+
+    def guard(self) -> None:
+        """Verify the end of the log now, and save checkpoints of it outside the database from now on.
+
+        A log that does not verify makes the service refuse requests (``check_sound``), not fail to start: its log
+        can be read.
+        """
+        try:
+            with self._database.read() as db:
+                audit_log.check_gaps(db)
+                self._saved.check(db, audit_log.check_end(db))
+        except LogBroken as error:
+            self._fault = str(error)
+            self.notify_broken(str(error))
+        else:
+            self._database.after_commit(self._save)
+
+    def close(self) -> None:
+        """Save a last checkpoint, unless the log is broken."""
+        if self._fault is None:
+            self._save_now()
+
+    def _save(self) -> None:
+        if self._saved.is_due():
+            self._save_now()
+
+    def _save_now(self) -> None:
+        # On a connection that is open: after a commit there may be none left, nor a file to open one with.
+        self._saved.keep(self.sign(audit_log.head_of(self._database.look(audit_log.LAST))))
+
+    def verify(self) -> tuple[Head, int]:
+        """Verify every record of every log against the saved checkpoint; takes seconds for a long log.
+
+        Return size and root of the own log, and the number of shared logs. Raises LogBroken.
+        """
+        saved = self._saved.head()
+        with self._database.read() as db:
+            head = merkle_log.verify(audit_log.walk(db), signed={} if saved is None else {saved.size: saved.root})
+            grants = audit_log.grants(db)
+            for grant in grants:
+                merkle_log.verify(audit_log.walk(db, grant), place="position")
+        return head, len(grants)
+
+    def check_saved(self) -> None:
+        """Raise LogBroken if the saved checkpoint is not one that this service signed."""
+        self._saved.head()
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the log verified when the service started."""
+        return self._fault is None
+
+    def check_sound(self) -> None:
+        """Raise AuditUnavailable if the log did not verify when the service started."""
+        if self._fault is not None:
+            raise AuditUnavailable(f"the audit log does not verify: {self._fault}")
+
+    def check_ready(self) -> None:
+        """Raise if the database cannot be written or the log's head does not verify.
+
+        The verdict is at most ``_READY_SECONDS`` old: anybody may send the request, and each check writes to the disk.
+        """
+        self.check_sound()
+        with self._readying:
+            if time.monotonic() - self._readiness_checked_at >= _READY_SECONDS:
+                self._unready = None
+                try:
+                    self._check_ready_now()
+                except Exception as error:
+                    self._unready = error
+                self._readiness_checked_at = time.monotonic()
+            if self._unready is not None:
+                raise self._unready.with_traceback(None)
+
+    def _check_ready_now(self) -> None:
+        try:
+            self._database.check_writable()
+            with self._database.read() as db:
+                audit_log.check_end(db, records=1)
+        except (LogBroken, StoreFault) as error:
+            self.notify_broken(str(error))
+            raise
+
+    def notify_broken(self, fault: str) -> None:
+        """Send a notice that the log does not verify: each fault once a day while it lasts."""
+        if not self._outbox.tells("log_failed"):
+            return
+        now = self._clock()
+        once = f"log_failed {now:%Y-%m-%d} {sha256(fault.encode())}"
+        with suppress(AuditUnavailable, StoreFault):  # then only the replies say so
+            self._database.write(lambda db: self._outbox.tell(db, "log_failed", once=once))

@@ -1,0 +1,116 @@
+"""Authentication by bearer tokens, and the life of tokens: issue, rotate, revoke."""
+
+import time
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from blindopt.errors import AuditUnavailable, StateConflict, Unauthenticated
+from service_kit.identity.tokens import Principal, Role, Token, mint, new_principal, parse
+from service_kit.store import audit_log, tokens, users
+from service_kit.store.base import Clock
+from service_kit.store.database import Connection, Database
+
+LIVE_TOKENS_MAX = 2
+_USE_RECORDED_EVERY_S = 60.0
+_HOW_TO_AUTHENTICATE = "send a valid token: Authorization: Bearer blindopt_..."
+
+
+class Expired(Unauthenticated):
+    """The secret is right, but the token has expired or was revoked. The reply is that of any other 401."""
+
+    def __init__(self, principal: Principal) -> None:
+        super().__init__(_HOW_TO_AUTHENTICATE)
+        self.principal = principal
+
+
+class Authentication:
+    """Checks tokens and keeps them, over one database."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+        self._used: dict[str, float] = {}
+
+    def authenticate(self, authorization: str) -> Principal:
+        """The bearer of an Authorization header. Raises Unauthenticated; Expired if the secret is right."""
+        scheme, _, text = authorization.partition(" ")
+        token = parse(text) if scheme.lower() == "bearer" else None
+        if token is not None:
+            row = self._database.look(tokens.FIND, kid=token.kid)
+            # An unknown key id and a wrong secret take the same path: only the secret is secret.
+            if row is not None and token.matches(row.secret_sha256):
+                principal = _principal(row)
+                if not tokens.is_live(row, self._clock()):
+                    raise Expired(principal)
+                self._record_use(row.kid)
+                return principal
+        raise Unauthenticated(_HOW_TO_AUTHENTICATE)
+
+    def _record_use(self, kid: str) -> None:
+        """Store when a token was used, to the minute, without waiting for the write."""
+        now = time.monotonic()
+        if now - self._used.get(kid, -_USE_RECORDED_EVERY_S) >= _USE_RECORDED_EVERY_S:
+            self._used[kid] = now
+            at = self._clock()
+            with suppress(AuditUnavailable):
+                self._database.submit(lambda db: tokens.used(db, kid, at))
+
+    def check_live(self, db: Connection, principal: Principal) -> None:
+        """Raise Unauthenticated if the token was revoked or has expired meanwhile, or the user was disabled."""
+        if principal.is_user:
+            live = users.is_live(db, principal.kid)
+        else:
+            row = tokens.find(db, principal.kid)
+            live = row is not None and tokens.is_live(row, self._clock())
+        if not live:
+            raise Unauthenticated(_HOW_TO_AUTHENTICATE)
+
+    def issue(self, role: Role, name: str, *, days: int) -> tuple[Token, Principal]:
+        """A token for a new person or program, recorded in the log."""
+        who = (new_principal("usr"), role, name, None)
+        return self._database.write(lambda db: self._issue(db, *who, days=days, actor="cli"))
+
+    def grant(self, db: Connection, name: str, study_id: str, *, days: int, actor: str) -> tuple[Token, Principal]:
+        """A modeler's first token for a study, inside the caller's transaction."""
+        return self._issue(db, new_principal("grt"), "modeler", name, study_id, days=days, actor=actor)
+
+    def rotate(
+        self, db: Connection, principal: str, *, days: int, actor: str, study_id: str | None = None
+    ) -> tuple[Token, Principal]:
+        """A further token of a principal; the older one stays until it is revoked. At most two are live.
+
+        Raises NotFound, and StateConflict if there are two already or all tokens of the principal were revoked.
+        """
+        rows = tokens.of_principal(db, principal, study_id=study_id)
+        live = [row for row in rows if tokens.is_live(row, self._clock())]
+        if len(live) >= LIVE_TOKENS_MAX:
+            raise StateConflict(f"two tokens are live: revoke one first ({', '.join(row.kid for row in live)})")
+        if all(row.revoked_at for row in rows):
+            raise StateConflict("all its tokens were revoked: make a new one instead")
+        row = rows[0]
+        return self._issue(db, row.principal, row.role, row.name, row.study_id, days=days, actor=actor)
+
+    def _issue(
+        self, db: Connection, identity: str, role: Role, name: str, study_id: str | None, *, days: int, actor: str
+    ) -> tuple[Token, Principal]:
+        token, now = mint(), self._clock()
+        principal = Principal(id=identity, kid=token.kid, role=role, name=name, study_id=study_id)
+        tokens.add(db, token, principal, created=now, expires=now + timedelta(days=days))
+        details = {"principal": identity, "kid": token.kid, "role": role, "study_id": study_id}
+        audit_log.append(db, "token.issued", actor=actor, now=now, details=details)
+        return token, principal
+
+    def revoke(self, db: Connection, kid: str, *, actor: str) -> None:
+        """Refuse a token from now on, recorded in the log. NotFound if there is none."""
+        tokens.revoke(db, kid, self._clock())
+        audit_log.append(db, "token.revoked", actor=actor, now=self._clock(), details={"kid": kid})
+
+    def tokens(self) -> list[Any]:
+        """Tokens without their secrets, in order of creation."""
+        with self._database.read() as db:
+            return tokens.listed(db)
+
+
+def _principal(row: Any) -> Principal:
+    return Principal(id=row.principal, kid=row.kid, role=row.role, name=row.name, study_id=row.study_id)

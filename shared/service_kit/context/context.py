@@ -1,0 +1,66 @@
+"""The parts that every use case of a service stands on, opened together and closed together."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from blindopt.audit.checkpoints import Signer
+from service_kit.context.audit_trail import AuditTrail
+from service_kit.context.authentication import Authentication
+from service_kit.context.idempotency import Idempotency
+from service_kit.context.keys import Seal
+from service_kit.context.outbox import Outbox
+from service_kit.store import sessions  # noqa: F401  so that every table is registered
+from service_kit.store.base import Clock
+from service_kit.store.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceContext:
+    """Database, clock, keys, outbox, authentication, idempotency and audit trail of one service."""
+
+    database: Database
+    clock: Clock
+    signer: Signer
+    seal: Seal
+    outbox: Outbox
+    authentication: Authentication
+    idempotency: Idempotency
+    audit_trail: AuditTrail
+
+    @classmethod
+    def open(
+        cls,
+        database: Database,
+        seal: Seal,
+        signer: Signer,
+        clock: Clock,
+        *,
+        checkpoint_file: Path,
+        outbox: Outbox | None = None,
+    ) -> Self:
+        """Wire the parts; ``checkpoint_file`` keeps a checkpoint of the log outside the database."""
+        outbox = outbox or Outbox()
+        authentication = Authentication(database, clock)
+        audit_trail = AuditTrail(database, signer, clock, outbox, checkpoint_file)
+        idempotency = Idempotency(database, seal, clock, authentication, audit_trail)
+        return cls(database, clock, signer, seal, outbox, authentication, idempotency, audit_trail)
+
+    @property
+    def service(self) -> str:
+        """``curator`` or ``modeler``."""
+        return self.signer.name.partition(".")[0]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.database.close()
+
+    def close(self) -> None:
+        """Finish writes under way, save a last checkpoint, release the files."""
+        try:
+            self.audit_trail.close()
+        finally:
+            self.database.close()

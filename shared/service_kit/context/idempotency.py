@@ -1,0 +1,83 @@
+"""Effects that happen once: a repeated request gets the stored bytes of the first reply."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+
+from blindopt.audit.merkle_log import sha256
+from blindopt.errors import IdempotencyKeyMissing
+from service_kit.context.audit_trail import AuditTrail
+from service_kit.context.authentication import Authentication
+from service_kit.context.keys import Seal
+from service_kit.context.request import Effect, RequestContext
+from service_kit.store import stored_replies
+from service_kit.store.base import Clock
+from service_kit.store.database import Connection, Database
+from service_kit.store.stored_replies import StoredReply
+
+KEY = re.compile(r"[ -~]{1,200}")
+
+
+class Idempotency:
+    """Stored replies by principal and key; each is stored and logged in the transaction of its effect."""
+
+    def __init__(
+        self, database: Database, seal: Seal, clock: Clock, authentication: Authentication, audit_trail: AuditTrail
+    ) -> None:
+        self._database = database
+        self._seal = seal
+        self._clock = clock
+        self._authentication = authentication
+        self._audit_trail = audit_trail
+
+    def once(
+        self, request: RequestContext, effect: Callable[[Connection], Effect], *, secret: bool = False
+    ) -> StoredReply:
+        """Run ``effect`` once for this principal and key; later requests get the stored bytes.
+
+        Effect, stored reply and log record are one transaction. ``secret`` seals the stored reply.
+        Raises IdempotencyKeyMissing, IdempotencyKeyReused, Unauthenticated, and whatever ``effect`` raises.
+        """
+        self.key_of(request)
+
+        def work(db: Connection) -> StoredReply:
+            self._authentication.check_live(db, request.principal)  # the body may have come long after the token
+            return self.stored(db, request) or self.settle(db, request, effect(db), secret=secret)
+
+        return self._database.write(work)
+
+    def key_of(self, request: RequestContext) -> tuple[str, str]:
+        """The idempotency key and the digest of the request under it. Raises IdempotencyKeyMissing."""
+        if not request.key or not KEY.fullmatch(request.key):
+            raise IdempotencyKeyMissing("send an Idempotency-Key header of 1 to 200 printable ASCII characters")
+        return request.key, _digest(request.method, request.path, request.body_sha256)
+
+    def stored(self, db: Connection, request: RequestContext) -> StoredReply | None:
+        """The stored reply to this request, or None. Raises IdempotencyKeyReused for another request's key."""
+        row = stored_replies.find(db, request.principal.id, *self.key_of(request))
+        if row is None:
+            return None
+        reply, sealed = row
+        return replace(reply, body=self._seal.open(reply.body)) if sealed else reply
+
+    def earlier(self, request: RequestContext) -> StoredReply | None:
+        """``stored`` in a transaction of its own, before work that is too long for one."""
+        with self._database.read() as db:
+            return self.stored(db, request)
+
+    def settle(self, db: Connection, request: RequestContext, effect: Effect, *, secret: bool = False) -> StoredReply:
+        """Store the reply of an effect and log the exchange, in the effect's transaction."""
+        key, digest = self.key_of(request)
+        body = effect.reply.model_dump_json().encode()
+        stored = StoredReply(effect.status, self._seal.close(body) if secret else body)
+        stored_replies.add(db, request.principal.id, key, digest, stored, sealed=secret, now=self._clock())
+        receipt = self._audit_trail.record(
+            db, request, effect.status, sha256(body), kind=effect.kind, details=effect.details
+        )
+        return StoredReply(effect.status, body, receipt=receipt)
+
+
+@lru_cache(maxsize=1024)  # computed several times for each request
+def _digest(method: str, path: str, body_sha256: str) -> str:
+    return sha256(f"{method} {path} {body_sha256}".encode())

@@ -1,0 +1,166 @@
+"""Both distributions as wheels: what they hold and promise, and that what is in them runs from an empty folder.
+
+In the gate each wheel is unpacked beside the installed dependencies. `make wheel-check` installs both into empty
+environments from the package index.
+"""
+
+import email
+import os
+import re
+import subprocess
+import sys
+import time
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.conftest import Service
+
+ROOT = Path(__file__).parent.parent
+REAL = os.environ.get("BLINDOPT_WHEELS") == "install"
+SERVERS = {"fastapi", "starlette", "uvicorn", "sqlalchemy", "opendp", "dp-accounting", "jinja2", "typer", "argon2-cffi"}
+PACKAGES = {"blindopt": {"blindopt"}, "blindopt_services": {"curator_service", "modeler_service", "service_kit"}}
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory):
+    """Both wheels by the name of their distribution."""
+    folder = tmp_path_factory.mktemp("wheels")
+    for project in (ROOT / "shared", ROOT):
+        command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+        subprocess.run(command, cwd=project, check=True, capture_output=True, text=True)
+    return {path.name.split("-")[0]: path for path in folder.glob("*.whl")}
+
+
+def _read(wheel, suffix):
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(f".dist-info/{suffix}")]
+        return archive.read(name).decode()
+
+
+def test_each_wheel_holds_its_packages_typed_and_licensed(wheels):
+    assert wheels.keys() == PACKAGES.keys()
+    for name, wheel in wheels.items():
+        with zipfile.ZipFile(wheel) as archive:
+            files = archive.namelist()
+        packages = {file.split("/")[0] for file in files if ".dist-info/" not in file}
+        assert packages == PACKAGES[name]
+        assert {f"{package}/py.typed" for package in packages} <= set(files)
+        assert [file for file in files if file.endswith("/licenses/LICENSE")]
+        assert "Apache License" in _read(wheel, "licenses/LICENSE")
+        for package in packages:
+            (folder,) = (path / package for path in (ROOT, ROOT / "shared") if (path / package).is_dir())
+            own = {path.relative_to(folder.parent) for path in folder.rglob("*") if path.is_file()}
+            assert {path.as_posix() for path in own if "__pycache__" not in path.parts} - set(files) == set()
+
+
+def test_what_a_package_index_shows_of_each_wheel(wheels):
+    for name, wheel in wheels.items():
+        shown = email.message_from_string(_read(wheel, "METADATA"))
+        assert shown["Name"].replace("-", "_") == name
+        assert (shown["Version"], shown["License-Expression"]) == ("0.2.0", "Apache-2.0")
+        assert shown["Author"] == "The blindopt authors"
+        assert len(shown.get_all("Project-URL")) >= 3
+        assert "Typing :: Typed" in shown.get_all("Classifier")
+        links = re.findall(r"\]\(([^)]+)\)", shown.get_payload())
+        assert links
+        assert [link for link in links if not link.startswith("https://")] == []
+
+
+def _required(distribution):
+    """The distributions that one needs, and those that these need."""
+    names, waiting = set(), list(metadata.requires(distribution) or [])
+    while waiting:
+        line = waiting.pop()
+        name = re.match(r"[\w.-]+", line)[0].lower().replace("_", "-")
+        if "extra ==" in line or name in names:
+            continue
+        try:
+            waiting += metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            continue  # for another platform or Python
+        names.add(name)
+    return names
+
+
+def test_the_library_needs_no_server_no_database_and_no_noise_library():
+    assert _required("blindopt") >= {"numpy", "scipy", "httpx", "pydantic", "cryptography", "rfc8785"}
+    assert _required("blindopt") & SERVERS == set()
+    assert _required("blindopt-services") >= SERVERS | {"blindopt"}
+
+
+def _installed(folder, *wheels):
+    """Python, and a folder of commands, of an environment with wheels in it."""
+    if REAL:
+        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+        python = folder / "bin" / "python"
+        options = ["--find-links", str(wheels[0].parent)]
+    else:
+        python, options = Path(sys.executable), ["--no-deps", "--no-index", "--target", str(folder)]
+    quiet = ["-qq", "--disable-pip-version-check"]
+    subprocess.run([python, "-m", "pip", "install", *quiet, *options, *map(str, wheels)], check=True)
+    return python, folder / "bin"
+
+
+def _environment(folder):
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("BLINDOPT_", "PYTHON"))}
+    return own if REAL else own | {"PYTHONPATH": str(folder)}
+
+
+def test_the_library_alone_is_imported_without_loading_what_it_stands_on(wheels, tmp_path):
+    python, _ = _installed(tmp_path / "library", wheels["blindopt"])
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    code = (
+        "import sys, time, blindopt; cpu = time.process_time(); heavy = {'numpy', 'scipy', 'httpx', 'pydantic'};"
+        "print(blindopt.__file__); print(sorted(heavy & sys.modules.keys())); print(cpu)"
+    )
+    run = subprocess.run(
+        [python, "-c", code], env=_environment(tmp_path / "library"), cwd=empty, capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    file, heavy, cpu = run.stdout.splitlines()
+    assert Path(file).is_relative_to(tmp_path / "library")
+    assert heavy == "[]"
+    if REAL:
+        print(f"import blindopt: {cpu} s of processor time")
+        listed = subprocess.run([python, "-m", "pip", "list", "--format=freeze"], capture_output=True, text=True)
+        assert {line.split("==")[0].lower() for line in listed.stdout.splitlines()} & SERVERS == set()
+        assert float(cpu) < 0.5
+
+
+def _page(url, process):
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            return httpx.get(url, timeout=10)
+        except httpx.TransportError:
+            time.sleep(0.1)
+    raise AssertionError(f"nothing answers at {url}: {process.poll()}")
+
+
+def test_both_commands_serve_their_consoles_from_an_empty_folder(wheels, tmp_path):
+    folder, empty = tmp_path / "services", tmp_path / "empty"
+    _, commands = _installed(folder, wheels["blindopt"], wheels["blindopt_services"])
+    empty.mkdir()
+    for name in ("curator", "modeler"):
+        service = Service(name, tmp_path / name)
+        process = subprocess.Popen(
+            [commands / f"blindopt-{name}", "serve"],
+            env=_environment(folder) | {k: v for k, v in service.environment.items() if k.startswith("BLINDOPT_")},
+            cwd=empty,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            page = _page(f"{service.url}/console/login", process)
+            assert page.status_code == 200
+            assert name.capitalize() in page.text
+            (style,) = re.findall(r'href="([^"]+console[^"]*\.css[^"]*)"', page.text)
+            assert httpx.get(service.url + style).status_code == 200
+        finally:
+            process.terminate()
+            process.communicate(timeout=240)
+        assert list(empty.iterdir()) == []
