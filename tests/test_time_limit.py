@@ -33,7 +33,18 @@ def test_the_limit_lets_a_test_wait_for_a_slow_machine():
 def test_a_test_that_hangs_ends_and_says_where(tmp_path):
     file = tmp_path / "test_hanging.py"
     file.write_text(HANGING)
-    command = [sys.executable, "-m", "pytest", "-v", "-c", ROOT / "pyproject.toml", "--rootdir", tmp_path, *LIMITS, file]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-v",
+        "-c",
+        ROOT / "pyproject.toml",
+        "--rootdir",
+        tmp_path,
+        *LIMITS,
+        file,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode != 0
     assert "test_python_code_that_hangs FAILED" in done.stdout
