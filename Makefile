@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
+# Tests start hundreds of interpreters: none of them compiles what another one has compiled.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo browser test soak audit-privacy screenshots check bench reproduce data wheel-check docker-check lock clean
 .DEFAULT_GOAL := help

@@ -3,7 +3,6 @@
 import hashlib
 import hmac
 import re
-import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -14,7 +13,7 @@ import httpx
 
 from blindopt.client.connection import REPLY_MAX_BYTES
 from blindopt.client.deadlines import Sockets
-from blindopt.client.transport import at_most, transport_errors
+from blindopt.client.transport import at_most, tls_context, transport_errors
 from blindopt.errors import ProtocolViolated, Unreachable
 
 
@@ -43,15 +42,12 @@ class WebhookClient:
         verify: str | bool = True,
         reply_max_bytes: int = REPLY_MAX_BYTES,
     ) -> None:
-        context: ssl.SSLContext | bool = (
-            ssl.create_default_context(cafile=verify) if isinstance(verify, str) else verify
-        )
         self._url = url
         self._secret = secret
         self._timeout_s = timeout_s
         self._reply_max_bytes = reply_max_bytes
         self._http = httpx.Client(
-            headers={"Accept-Encoding": "identity"}, timeout=timeout_s, verify=context, trust_env=False
+            headers={"Accept-Encoding": "identity"}, timeout=timeout_s, verify=tls_context(verify), trust_env=False
         )
         self._sockets = Sockets()
 
