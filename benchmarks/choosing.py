@@ -106,10 +106,10 @@ def plain(problem: Problem) -> Iterator[int]:
         yield row
 
 
-def scikit_learn(problem: Problem, asked: list[int] | None = None) -> Iterator[int]:
+def scikit_learn(problem: Problem, replayed: list[int] | None = None) -> Iterator[int]:
     """GaussianProcessRegressor, fitted anew at each step with fixed hyper-parameters; after ``asked`` just once."""
-    kernel, ties, rows = RBF(problem.lengthscale), np.random.default_rng(0), list(asked or [])
-    for step in range(len(rows) + 1, STEPS + 1 if asked is None else len(rows) + 2):
+    kernel, ties, rows = RBF(problem.lengthscale), np.random.default_rng(0), list(replayed or [])
+    for step in range(len(rows) + 1, STEPS + 1 if replayed is None else len(rows) + 2):
         model = GaussianProcessRegressor(kernel, alpha=NOISE_VARIANCE, optimizer=None)
         if rows:
             model.fit(problem.candidates[rows], problem.outcomes[rows])
@@ -119,14 +119,14 @@ def scikit_learn(problem: Problem, asked: list[int] | None = None) -> Iterator[i
         yield rows[-1]
 
 
-def botorch(problem: Problem, asked: list[int] | None = None) -> Iterator[int]:
+def botorch(problem: Problem, replayed: list[int] | None = None) -> Iterator[int]:
     """SingleTaskGP and optimize_acqf_discrete, made anew at each step; after ``asked`` just once."""
-    rows = list(asked or [])
+    rows = list(replayed or [])
     choose = botorch_loop.chooser(problem.candidates, problem.outcomes, problem.lengthscale, NOISE_VARIANCE)
     if not rows:  # it has no model without an outcome: the first of all ties is drawn
         rows.append(int(np.random.default_rng(0).integers(len(problem.candidates))))
         yield rows[0]
-    for step in range(len(rows) + 1, STEPS + 1 if asked is None else len(rows) + 2):
+    for step in range(len(rows) + 1, STEPS + 1 if replayed is None else len(rows) + 2):
         rows.append(choose(rows, problem.weight(step)))
         yield rows[-1]
 
@@ -166,9 +166,9 @@ def peak(loop: Loop, problem: Problem) -> float:
     tracemalloc.start()
     for _ in loop(problem):
         pass
-    found = tracemalloc.get_traced_memory()[1] / 2**20
+    peak_mib = tracemalloc.get_traced_memory()[1] / 2**20
     tracemalloc.stop()
-    return found
+    return peak_mib
 
 
 LOOPS: dict[str, Loop] = {
@@ -196,7 +196,7 @@ def whole(problem: Problem, repeats: int) -> Table:
             if name not in SLOW or repeat < 2:
                 rows[name], steps = timed(loop, problem)
                 times[name].append(sum(steps))
-    seconds = {name: float(np.median(found)) for name, found in times.items()}
+    seconds = {name: float(np.median(samples)) for name, samples in times.items()}
     lines: list[list[Cell]] = [
         [
             name,
@@ -227,17 +227,17 @@ def step_by_step(problem: Problem) -> Table:
     n, r = problem.candidates.shape
     limit = 8 * n * (STEPS + r + 6) / bandwidth()
     lines: list[list[Cell]] = []
-    asked: list[int] = []
+    rows: list[int] = []
     for name in ("plain numpy", "blindopt", "blindopt, float32"):
-        asked, times = timed(LOOPS[name], problem)
+        rows, times = timed(LOOPS[name], problem)
         late = np.array(times[-25:]) * 1e3
         memory = peak(LOOPS[name], problem)
         lines.append(
             [name, sum(times), float(late.mean()), float(late.max()), float(late.mean()) / limit / 1e3, memory]
         )
-    peers: dict[str, Loop] = {"scikit-learn": partial(scikit_learn, asked=asked[:-1])}
+    peers: dict[str, Loop] = {"scikit-learn": partial(scikit_learn, replayed=rows[:-1])}
     if botorch_loop.INSTALLED:
-        peers["BoTorch"] = partial(botorch, asked=asked[:-1])
+        peers["BoTorch"] = partial(botorch, replayed=rows[:-1])
     for name, step in peers.items():
         _, (once,) = timed(step, problem)
         lines.append([f"{name}, step 50", None, once * 1e3, once * 1e3, once / limit, None])
@@ -266,5 +266,5 @@ def bandwidth() -> float:
 def tables(large: bool = False) -> list[Table]:
     """A and B; M too where it is asked for: it takes a minute and 2 GiB."""
     with threadpool_limits(1):
-        found = [whole(problem, 7) for problem in problems()]
-        return [*found, step_by_step(cloud("M", LARGE))] if large else found
+        tables = [whole(problem, 7) for problem in problems()]
+        return [*tables, step_by_step(cloud("M", LARGE))] if large else tables

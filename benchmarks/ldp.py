@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks.table import Cell, Table
 from blindopt import wire
-from modeler_service.algorithms.bandits.factory import few_arms_of
+from modeler_service.algorithms.bandits.factory import build_few_arms
 from modeler_service.algorithms.bandits.few_arms import FewArms
 
 HISTORIES = (1_000, 10_000, 50_000)
@@ -31,9 +31,9 @@ def rounds(spec: wire.FewArms, answers: wire.Answers) -> list[float]:
     """Microseconds a round, choice and update, at each history: the median of blocks of 64 rounds."""
     z = np.linspace(0, 1, ARMS)[:, None]
     total = HISTORIES[-1] + ROUNDS
-    algorithm = few_arms_of(spec, z, KERNEL, answers, sign=1, seed=0, horizon=total, initial=0, people=False)
+    algorithm = build_few_arms(spec, z, KERNEL, answers, sign=1, seed=0, horizon=total, initial=0, unit_is_row=False)
     rewards = _rewards(answers, total)
-    found, done = [], 0
+    rows, done = [], 0
     for history in HISTORIES:
         _play(algorithm, rewards, done, history)
         times = []
@@ -41,9 +41,9 @@ def rounds(spec: wire.FewArms, answers: wire.Answers) -> list[float]:
             started = time.thread_time()
             _play(algorithm, rewards, first, first + BLOCK)
             times.append((time.thread_time() - started) / BLOCK * 1e6)
-        found.append(float(np.median(times)))
+        rows.append(float(np.median(times)))
         done = history + ROUNDS
-    return found
+    return rows
 
 
 def _rewards(answers: wire.Answers, total: int) -> list[float]:

@@ -17,6 +17,7 @@ from blindopt import wire
 from blindopt.gp.acquisition import beta, choose_maximum
 from blindopt.gp.marginal_likelihood import fit
 from modeler_service.algorithms.gp.gp_ucb import GpUcb
+from modeler_service.algorithms.gp.surrogate import GpSettings
 
 STEPS, FIRST = 30, 5
 REPEATS = 3
@@ -26,18 +27,17 @@ def ours(problem: Problem) -> list[float]:
     """GP-UCB with a fit of one start before every choice: seconds of fitting, and of the rest, which predicts."""
     kernel = wire.Kernel(lengthscale=problem.lengthscale, signal_variance=1.0, noise_variance=NOISE_VARIANCE)
     often = wire.Fit(every=1, starts=1)
-    loop = GpUcb(
-        problem.candidates, kernel, 2 * DELTA_PRIME, sign=1, seed=0, capacity=STEPS + FIRST, fit=often, initial=FIRST
-    )
+    settings = GpSettings(kernel, 1, seed=0, capacity=STEPS + FIRST, initial=FIRST, fit=often)
+    loop = GpUcb(problem.candidates, settings, 2 * DELTA_PRIME)
     for row in _first(problem):
         loop.observe(row, float(problem.outcomes[row]))
     fitting = 0.0
 
-    def timed(*told: Any, **more: Any) -> Any:
+    def timed(*args: Any, **more: Any) -> Any:
         nonlocal fitting
         before = time.process_time()
         try:
-            return fitted(*told, **more)
+            return fitted(*args, **more)
         finally:
             fitting += time.process_time() - before
 
@@ -79,11 +79,11 @@ def refitted(problem: Problem) -> Table:
         for _ in range(REPEATS):
             for name, loop in loops.items():
                 times[name].append(loop(problem))
-    median = {name: np.median(found, axis=0) for name, found in times.items()}
+    median = {name: np.median(samples, axis=0) for name, samples in times.items()}
     peer = median["scikit-learn"]
     rows: list[list[Cell]] = [
-        [name, *map(float, found), float(peer[1] / found[1]), float(peer.sum() / found.sum())]
-        for name, found in median.items()
+        [name, *map(float, medians), float(peer[1] / medians[1]), float(peer.sum() / medians.sum())]
+        for name, medians in median.items()
     ]
     title = (
         f"{STEPS} choices with a fit by marginal likelihood before each, {problem.name} (goal: prediction 2.5 times)"

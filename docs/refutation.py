@@ -24,9 +24,9 @@ MECHANISMS: dict[str, Mechanism] = {
 }
 
 
-def rebuild(z: Matrix, x: Matrix, known: int) -> Matrix:
+def rebuild(z: Matrix, x: Matrix, known_count: int) -> Matrix:
     """All rows from the first ``known`` ones, by the affine map that fits them (proposition 2)."""
-    return affine(z[:known], x[:known])(z)
+    return affine(z[:known_count], x[:known_count])(z)
 
 
 def main() -> None:
@@ -37,15 +37,15 @@ def main() -> None:
     for name, mechanism in MECHANISMS.items():
         error = np.linalg.norm(rebuild(draw(mechanism, x), x, D + 1) - x, axis=1)[D + 1 :] / size
         branch = mechanism.assess(as_rows(x)).branch or "none"
-        told = f"relative error of {N - D - 1} rows rebuilt from {D + 1} known"
-        print(f"{name:22}  branch {branch:7}  {told}: at most {error.max():.1e}")
+        text = f"relative error of {N - D - 1} rows rebuilt from {D + 1} known"
+        print(f"{name:22}  branch {branch:7}  {text}: at most {error.max():.1e}")
     few = x[:60]  # in which one row moves by 1 = Delta (proposition 1)
     for name, mechanism in MECHANISMS.items():
         first, second = neighbours(few, mechanism, 1.0, rng, runs=RUNS)
         right = int(np.sum(first <= 0) + np.sum(second > 0))
         bound = implied(first, second, 0.0, DELTA, ALPHA)
-        told = f"{right} of {2 * RUNS} neighbours named right"
-        print(f"{name:22}  {told}: but for one chance in a million, epsilon is at least {bound:.2f}")
+        text = f"{right} of {2 * RUNS} neighbours named right"
+        print(f"{name:22}  {text}: but for one chance in a million, epsilon is at least {bound:.2f}")
 
 
 if __name__ == "__main__":

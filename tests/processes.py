@@ -164,7 +164,7 @@ class _Server:
 
     def __init__(self, requests: socket.socket) -> None:
         self._requests = requests
-        self._told: dict[int, int] = {}  # by process: where its status is told
+        self._status_pipes: dict[int, int] = {}  # by process: where its status is told
         self._wakes, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wakes)
@@ -182,24 +182,24 @@ class _Server:
                     self._end()
                 if (pid := os.fork()) == 0:
                     return self._leave(json.loads(request), *descriptors[:2])
-                *outputs, self._told[pid] = descriptors
+                *outputs, self._status_pipes[pid] = descriptors
                 for descriptor in outputs:
                     os.close(descriptor)
                 self._tell(pid, pid)
 
     def _tell(self, pid: int, number: int) -> None:
         with suppress(BrokenPipeError):  # nobody waits for it any more
-            os.write(self._told[pid], number.to_bytes(_STATUS_BYTES, "little", signed=True))
+            os.write(self._status_pipes[pid], number.to_bytes(_STATUS_BYTES, "little", signed=True))
 
     def _reap(self) -> None:
-        for pid in list(self._told):
+        for pid in list(self._status_pipes):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 self._tell(pid, os.waitstatus_to_exitcode(status))
-                os.close(self._told.pop(pid))
+                os.close(self._status_pipes.pop(pid))
 
     def _end(self) -> NoReturn:
-        for pid in self._told:
+        for pid in self._status_pipes:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         raise SystemExit
@@ -272,6 +272,6 @@ if __name__ == "__main__":
     gc.collect()
     gc.freeze()  # a collection in a fork writes to none of these pages
     assert threading.active_count() == 1
-    asked = _Server(socket.socket(fileno=int(sys.argv[1]))).serve()
+    job = _Server(socket.socket(fileno=int(sys.argv[1]))).serve()
     signal.signal(signal.SIGINT, interrupts)
-    _end_with(_become, asked)
+    _end_with(_become, job)

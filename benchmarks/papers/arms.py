@@ -10,8 +10,8 @@ from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.wire.answers import NONE
 from curator_service.privacy.answers import mechanism_of
-from modeler_service.algorithms.bandits.factory import few_arms_on
-from modeler_service.algorithms.bandits.few_arms import FewArms
+from modeler_service.algorithms.bandits.factory import build_on
+from modeler_service.algorithms.bandits.few_arms import BanditProblem, FewArms
 from modeler_service.algorithms.bandits.reward_law import RewardLaw
 
 MARKS = 40
@@ -97,7 +97,7 @@ def regrets(bandit: Bandit, algorithm: FewArms, answer: Released, marks: Sequenc
 
 def player(spec: wire.FewArms, bandit: Bandit, law: RewardLaw, rounds: int, seed: int) -> FewArms:
     """The modeler's algorithm for this bandit. What it warns of is known here, and not told."""
-    return few_arms_on(spec, bandit.gram, law, sign=1, seed=seed, horizon=rounds)
+    return build_on(spec, BanditProblem(bandit.gram, law, sign=1, seed=seed, horizon=rounds, initial=0))
 
 
 def law_of(bandit: Bandit, answers: wire.Answers) -> RewardLaw:

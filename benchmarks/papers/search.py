@@ -11,7 +11,7 @@ from blindopt.arrays import Matrix, Vector
 from curator_service.release.mechanism import Mechanism
 from curator_service.scaling import ScaledRows
 from modeler_service.algorithms.gp.gp_ucb import GpUcb
-from modeler_service.algorithms.gp.surrogate import NO_NOISE
+from modeler_service.algorithms.gp.surrogate import NO_NOISE, GpSettings
 
 NORM = 25.0
 """Largest norm of a row, as in the papers' experiments."""
@@ -32,7 +32,7 @@ class Ground:
         """The same as the curator's mechanisms take them: bounds of +-25, a unit of 1."""
         n, d = self.x.shape
         features = [wire.Feature(column=f"x{j}", lower=-NORM, upper=NORM, scale=1.0) for j in range(d)]
-        return ScaledRows(values=self.x, places=list(range(d)), features=features, order=np.arange(n))
+        return ScaledRows(values=self.x, columns=list(range(d)), features=features, order=np.arange(n))
 
     def release(self, mechanism: Mechanism) -> Matrix:
         """A fresh Z (n, r)."""
@@ -64,21 +64,21 @@ class Hunt:
     def regrets(self, ground: Ground, z: Matrix, law: wire.NoiseLaw = NO_NOISE) -> list[float]:
         """Simple regret after each of the T steps of GP-UCB on ``z`` (n, r), whose noise it takes for ``law``'s."""
         capacity = len(self.noise)
-        modeler = GpUcb(z, ground.kernel, DELTA_UCB, sign=1, seed=self.seed, capacity=capacity, noise=law)
+        modeler = GpUcb(z, GpSettings(ground.kernel, 1, self.seed, capacity, noise=law), DELTA_UCB)
         for row, error in zip(self.first, self.noise, strict=False):
             modeler.observe(int(row), float(self.f[row] + error))
-        asked = []
+        rows = []
         for step, error in enumerate(self.noise[len(self.first) :], start=1):
             row = modeler.choose(step).row
             modeler.observe(row, float(self.f[row] + error))
-            asked.append(row)
-        return self.simple(asked)
+            rows.append(row)
+        return self.simple(rows)
 
     def chance(self) -> list[float]:
         """Simple regret of T random rows in the place of chosen ones."""
         return self.simple(np.random.default_rng([self.seed, 1]).choice(len(self.f), self.steps, replace=False))
 
-    def simple(self, asked: "list[int] | NDArray[np.intp]") -> list[float]:
+    def simple(self, rows: "list[int] | NDArray[np.intp]") -> list[float]:
         """The best f less the best that was asked, the first rows too, after each of ``asked``."""
-        best = np.maximum.accumulate(np.concatenate([[self.f[self.first].max()], self.f[asked]]))[1:]
-        return [float(left) for left in self.f.max() - best]
+        best = np.maximum.accumulate(np.concatenate([[self.f[self.first].max()], self.f[rows]]))[1:]
+        return [float(gap) for gap in self.f.max() - best]

@@ -13,7 +13,7 @@ from blindopt.client import query_body
 from blindopt.errors import BlindoptError, NotFound, StateConflict
 from blindopt.formats import npy_files
 from modeler_service import store
-from modeler_service.choosing.chooser import Choosing
+from modeler_service.choosing.chooser import RowChooser
 from modeler_service.integrity import answer_history_check
 from modeler_service.integrity.answer_history_check import Exchanges, Sent
 from modeler_service.runs.candidates import opened
@@ -183,8 +183,8 @@ class _Past:
         self._later = [version for version in run.versions if version.version and id(version) not in first]
         self._known: list[tuple[int, wire.Answer | None]] = []
 
-    def _fresh(self) -> Choosing:
-        return Choosing(self._run.spec, self._run.study, self._candidates, self._run.observations)
+    def _fresh(self) -> RowChooser:
+        return RowChooser(self._run.spec, self._run.study, self._candidates, self._run.observations)
 
     def at(self, number: int) -> Iterator[Difference]:
         """Know what was known when trial ``number`` was chosen."""
@@ -228,7 +228,7 @@ def _answer(trial: wire.TrialView) -> wire.Answer | None:
 
 
 def _against_choices(
-    first: int, trials: list[wire.TrialView], choosing: Choosing, exchange: Sent | None
+    first: int, trials: list[wire.TrialView], choosing: RowChooser, exchange: Sent | None
 ) -> Iterator[Difference]:
     """The trials of one query against the rows that are derived for it."""
     place, proposals = choosing.seen + 1, choosing.next()
@@ -321,7 +321,7 @@ def _says(answer: wire.Answer, trial: wire.TrialView) -> bool:
     return told == (trial.row, trial.y, trial.plays, trial.passport)
 
 
-def _against_end(run: Recorded, told: Told, choosing: Choosing) -> Iterator[Difference]:
+def _against_end(run: Recorded, told: Told, choosing: RowChooser) -> Iterator[Difference]:
     later = [number for number in told.exchanges.sent if number > len(run.trials)]
     if later:
         yield Difference(min(later), "the log tells an answer, the record has no such trial")

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from fastapi import Depends, Header, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
@@ -12,18 +12,17 @@ from modeler_service.use_cases import exports, imports
 from modeler_service.use_cases.modeler import Modeler
 from service_kit.web.dependencies import (
     IdempotencyKey,
-    PageSize,
-    PageToken,
+    RecordedReply,
     RequestContextDep,
     allowed,
-    answer,
+    api_router,
     body_of,
-    page_of,
     request_context,
 )
+from service_kit.web.listings import PagingDep
 from service_kit.web.problems import documented
 
-router = APIRouter(prefix="/v1/runs", tags=["runs"])
+router = api_router("runs", prefix="/v1/runs")
 _READ = [allowed("vendor", "viewer")]
 _WRITE = [allowed("vendor")]
 PARQUET = "application/vnd.apache.parquet"
@@ -49,124 +48,71 @@ ModelerDep = Annotated[Modeler, Depends(modeler_of)]
 RunId = Annotated[str, Path(description="run_...")]
 
 
-@router.post(
-    "",
-    status_code=201,
-    response_model=wire.RunView,
-    responses=documented(409),
-    dependencies=_WRITE,
-    operation_id="start_run",
-)
-def start(request: Request, run: wire.RunCreate, caller: RequestContextDep, modeler: ModelerDep) -> Response:
+@router.post("", status_code=201, response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
+def start_run(run: wire.RunCreate, caller: RequestContextDep, modeler: ModelerDep) -> Response:
     """Queue an optimization against a study of a curator."""
-    return answer(request, modeler.start(caller, run))
+    return RecordedReply(modeler.start(caller, run))
 
 
-@router.get("", response_model=wire.RunPage, responses=documented(), dependencies=_READ, operation_id="list_runs")
-def listed(
+@router.get("", dependencies=_READ)
+def list_runs(
     modeler: ModelerDep,
-    page_size: PageSize = 50,
-    page_token: PageToken = None,
+    paging: PagingDep,
     order: Annotated[Literal["oldest", "newest"], Query(description="Which come first.")] = "oldest",
 ) -> wire.RunPage:
     """Runs in the order of their creation, or the newest first."""
-    after = None if page_token is None else int(page_token)
-    listed = modeler.runs(after, page_size + 1, newest=order == "newest")
-    found, token = page_of(listed, page_size, lambda item: item[0])
-    return wire.RunPage(runs=[view for _, view in found], counts=modeler.counts(), next_page_token=token)
+    numbered = modeler.runs(paging.token, paging.limit, newest=order == "newest")
+    numbered, token = paging.cut(numbered, lambda pair: pair[0])
+    return wire.RunPage(runs=[run for _, run in numbered], counts=modeler.counts(), next_page_token=token)
 
 
-@router.get(
-    "/{run_id}", response_model=wire.RunView, responses=documented(), dependencies=_READ, operation_id="get_run"
-)
-def one(run_id: RunId, modeler: ModelerDep) -> wire.RunView:
+@router.get("/{run_id}", dependencies=_READ)
+def get_run(run_id: RunId, modeler: ModelerDep) -> wire.RunView:
     """A run and how far it is."""
     return modeler.run(run_id)
 
 
-@router.post(
-    "/{run_id}:stop",
-    response_model=wire.RunView,
-    responses=documented(409),
-    dependencies=_WRITE,
-    operation_id="stop_run",
-)
-def stop(request: Request, run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
+@router.post("/{run_id}:stop", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
+def stop_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
     """End it after the query under way; what was answered is kept."""
-    return answer(request, modeler.stop(caller, run_id))
+    return RecordedReply(modeler.stop(caller, run_id))
 
 
-@router.post(
-    "/{run_id}:pause",
-    response_model=wire.RunView,
-    responses=documented(409),
-    dependencies=_WRITE,
-    operation_id="pause_run",
-)
-def pause(request: Request, run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
+@router.post("/{run_id}:pause", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
+def pause_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
     """Halt it after the query under way, until it is resumed."""
-    return answer(request, modeler.pause(caller, run_id))
+    return RecordedReply(modeler.pause(caller, run_id))
 
 
-@router.post(
-    "/{run_id}:resume",
-    response_model=wire.RunView,
-    responses=documented(409),
-    dependencies=_WRITE,
-    operation_id="resume_run",
-)
-def resume(request: Request, run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
+@router.post("/{run_id}:resume", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
+def resume_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
     """Let a paused run go on; one that waits for its curator tries at once."""
-    return answer(request, modeler.resume(caller, run_id))
+    return RecordedReply(modeler.resume(caller, run_id))
 
 
-@router.post(
-    "/{run_id}:replace_token",
-    response_model=wire.RunView,
-    responses=documented(409),
-    dependencies=_WRITE,
-    operation_id="replace_token",
-)
+@router.post("/{run_id}:replace_token", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
 def replace_token(
-    request: Request,
-    run_id: RunId,
-    token: wire.TokenReplacement,
-    caller: RequestContextDep,
-    modeler: ModelerDep,
+    run_id: RunId, token: wire.TokenReplacement, caller: RequestContextDep, modeler: ModelerDep
 ) -> Response:
     """Go on under another token of the same grant."""
-    return answer(request, modeler.replace_token(caller, run_id, token))
+    return RecordedReply(modeler.replace_token(caller, run_id, token))
 
 
-@router.get(
-    "/{run_id}/trials",
-    response_model=wire.TrialPage,
-    responses=documented(),
-    dependencies=_READ,
-    operation_id="list_trials",
-)
-def trials(
+@router.get("/{run_id}/trials", dependencies=_READ)
+def list_trials(
     run_id: RunId,
     modeler: ModelerDep,
-    page_size: PageSize = 50,
-    page_token: PageToken = None,
+    paging: PagingDep,
     order: Annotated[Literal["oldest", "newest"], Query(description="Which come first.")] = "oldest",
 ) -> wire.TrialPage:
     """Chosen rows with their answers, in the order of their choice, or the newest first."""
-    after = None if page_token is None else int(page_token)
-    found = modeler.trials(run_id, after, page_size + 1, newest=order == "newest")
-    shown, token = page_of(found, page_size, lambda trial: trial.number)
-    return wire.TrialPage(trials=shown, next_page_token=token)
+    trials = modeler.trials(run_id, paging.token, paging.limit, newest=order == "newest")
+    trials, token = paging.cut(trials, lambda trial: trial.number)
+    return wire.TrialPage(trials=trials, next_page_token=token)
 
 
-@router.get(
-    "/{run_id}/curve",
-    response_model=wire.RunCurve,
-    responses=documented(),
-    dependencies=_READ,
-    operation_id="get_run_curve",
-)
-def curve(
+@router.get("/{run_id}/curve", dependencies=_READ)
+def get_run_curve(
     run_id: RunId,
     modeler: ModelerDep,
     points: Annotated[int, Query(ge=2, le=5_000, description="At most so many.")] = 500,
@@ -183,9 +129,8 @@ def curve(
         **documented(),
     },
     dependencies=_READ,
-    operation_id="export_run",
 )
-def export(
+def export_run(
     run_id: RunId,
     modeler: ModelerDep,
     form: Annotated[
@@ -209,14 +154,8 @@ def export(
     return Response(found.model_dump_json(), media_type="application/json")
 
 
-@router.get(
-    "/{run_id}/recommendation",
-    response_model=wire.Recommendation,
-    responses=documented(409),
-    dependencies=_READ,
-    operation_id="get_recommendation",
-)
-def recommendation(
+@router.get("/{run_id}/recommendation", responses=documented(409), dependencies=_READ)
+def get_recommendation(
     run_id: RunId,
     modeler: ModelerDep,
     over: Annotated[
@@ -227,18 +166,11 @@ def recommendation(
     return modeler.recommendation(run_id, over)
 
 
-@router.get(
-    "/{run_id}/posterior",
-    response_model=wire.PosteriorPage,
-    responses=documented(409),
-    dependencies=_READ,
-    operation_id="get_posterior",
-)
-def posterior(
+@router.get("/{run_id}/posterior", responses=documented(409), dependencies=_READ)
+def get_posterior(
     run_id: RunId,
     modeler: ModelerDep,
-    page_size: PageSize = 50,
-    page_token: PageToken = None,
+    paging: PagingDep,
     top: Annotated[
         int | None, Query(ge=1, le=1_000, description="So many rows of the best means instead of a page.")
     ] = None,
@@ -247,20 +179,14 @@ def posterior(
     if top is not None:
         outcomes, points = modeler.beliefs.top(run_id, top)
         return wire.PosteriorPage(outcomes=outcomes, points=points)
-    after = min(int(page_token or -1), 2**31) + 1
-    outcomes, points = modeler.beliefs.posterior(run_id, after, page_size + 1)
-    shown, token = page_of(points, page_size, lambda point: point.row)
-    return wire.PosteriorPage(outcomes=outcomes, points=shown, next_page_token=token)
+    after = -1 if paging.token is None else min(paging.token, 2**31)
+    outcomes, points = modeler.beliefs.posterior(run_id, after + 1, paging.limit)
+    points, token = paging.cut(points, lambda point: point.row)
+    return wire.PosteriorPage(outcomes=outcomes, points=points, next_page_token=token)
 
 
-@router.get(
-    "/{run_id}/map",
-    response_model=wire.PosteriorMap,
-    responses=documented(409),
-    dependencies=_READ,
-    operation_id="get_map",
-)
-def posterior_map(
+@router.get("/{run_id}/map", responses=documented(409), dependencies=_READ)
+def get_map(
     run_id: RunId,
     modeler: ModelerDep,
     points: Annotated[int, Query(ge=1, le=5_000, description="About how many rows besides those asked.")] = 1_000,
@@ -274,9 +200,8 @@ def posterior_map(
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {"schema": EVENT}}}, **documented()},
     dependencies=_READ,
-    operation_id="follow_run",
 )
-async def events(
+async def follow_run(
     request: Request,
     run_id: RunId,
     modeler: ModelerDep,
@@ -290,8 +215,8 @@ async def events(
     connection that breaks, or is ended after ten minutes, goes on by Last-Event-ID.
     """
     look = partial(modeler.news, run_id)
-    told = await modeler.streams.follow(request.state.principal.id, look, int(last_event_id or 0))
-    return StreamingResponse(told, media_type="text/event-stream")
+    stream = await modeler.streams.follow(request.state.principal.id, look, int(last_event_id or 0))
+    return StreamingResponse(stream, media_type="text/event-stream")
 
 
 @router.post(
@@ -303,7 +228,6 @@ async def events(
         **documented(409, 502),
     },
     dependencies=_WRITE,
-    operation_id="import_observations",
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -314,7 +238,7 @@ async def events(
         }
     },
 )
-async def observe(
+async def import_observations(
     request: Request,
     run_id: RunId,
     modeler: ModelerDep,
@@ -331,4 +255,4 @@ async def observe(
     if dry_run:
         report = await run_in_threadpool(modeler.check_import, one, run_id, found)
         return Response(report.model_dump_json(), media_type="application/json")
-    return answer(request, await run_in_threadpool(modeler.observe, one, run_id, found))
+    return RecordedReply(await run_in_threadpool(modeler.observe, one, run_id, found))

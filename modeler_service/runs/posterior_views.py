@@ -12,7 +12,7 @@ from blindopt import wire
 from blindopt.arrays import Matrix, Rows
 from blindopt.errors import Invalid, StateConflict, StillRunning
 from modeler_service.algorithms.factory import Learner
-from modeler_service.choosing.chooser import Choosing
+from modeler_service.choosing.chooser import RowChooser
 from modeler_service.runs.record import Outline, Record
 from service_kit.store.database import Database
 
@@ -36,7 +36,7 @@ class Beliefs:
     def __init__(self, database: Database, folder: Path, memory_max: int) -> None:
         self._database, self._folder, self._memory_max = database, folder, memory_max
         self._lock = threading.Lock()
-        self._kept: tuple[str, int, int, Choosing] | None = None
+        self._kept: tuple[str, int, int, RowChooser] | None = None
 
     def recommendation(self, identity: str, over: Over) -> wire.Recommendation:
         """The row to take. Raises StateConflict before an outcome is known."""
@@ -112,7 +112,7 @@ class Beliefs:
                 "take fewer rows, or the export of the run"
             )
 
-    def _state(self, identity: str, record: Record, rows: int) -> Choosing:
+    def _state(self, identity: str, record: Record, rows: int) -> RowChooser:
         """The state after the answers so far, for a look at so many rows."""
         self._check(record.outline, rows)
         mark = identity, len(record.trials), record.told
@@ -172,7 +172,7 @@ def work_of(run: Outline, rows: int) -> float:
             return 3 * t**3 + rows * t * t
 
 
-def recommended(choosing: Choosing, over: Over) -> wire.Recommendation | None:
+def recommended(choosing: RowChooser, over: Over) -> wire.Recommendation | None:
     """The row of the best mean; None where nothing is known, or estimated."""
     if (found := choosing.best(over)) is None:
         return None
@@ -193,13 +193,13 @@ def recommended(choosing: Choosing, over: Over) -> wire.Recommendation | None:
     )
 
 
-def _learner(choosing: Choosing) -> Learner:
+def _learner(choosing: RowChooser) -> Learner:
     if choosing.learner is None:
         raise Invalid("the algorithm of this run estimates nothing")
     return choosing.learner
 
 
-def _points(choosing: Choosing, rows: Rows) -> list[wire.PosteriorPoint]:
+def _points(choosing: RowChooser, rows: Rows) -> list[wire.PosteriorPoint]:
     mean, variance = _learner(choosing).moments(rows)
     return [
         wire.PosteriorPoint(row=int(row), mean=float(choosing.sign * m), sd=float(v) ** 0.5)

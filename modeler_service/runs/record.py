@@ -10,7 +10,7 @@ from blindopt.arrays import Matrix
 from blindopt.errors import ProtocolViolated, StateConflict
 from blindopt.formats import npy_files
 from modeler_service import store
-from modeler_service.choosing.chooser import Choosing, memory_needed
+from modeler_service.choosing.chooser import RowChooser, memory_needed
 from modeler_service.runs.answers import answers_of
 from modeler_service.runs.candidates import is_here, path_of
 from service_kit.store.base import moment
@@ -94,9 +94,9 @@ class Record:
             raise StateConflict("the candidates are not here: they are fetched when a run on the study works")
         return npy_files.load(path)
 
-    def replayed(self, candidates: Matrix) -> Choosing:
+    def replayed(self, candidates: Matrix) -> RowChooser:
         """The state after all answers as they were last told, to be looked at and not to choose from."""
-        choosing = Choosing(self.spec, self.begun, candidates, self.observations, outcomes=self.outcomes)
+        choosing = RowChooser(self.spec, self.begun, candidates, self.observations, outcomes=self.outcomes)
         for trial in self.trials:
             if trial.y is None:
                 choosing.decline(trial.row)

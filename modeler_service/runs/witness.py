@@ -111,7 +111,7 @@ class Witness:
     def _signed(note: str, vkey: str, grant: str) -> Any:
         verifier = Verifier.parse(vkey)
         try:
-            checkpoint = verifier.signed(note)
+            checkpoint = verifier.verify(note)
         except LogBroken as error:
             raise ProtocolViolated(f"the curator's checkpoint does not verify: {error}") from None
         if checkpoint.origin != f"{verifier.name}/{grant}":

@@ -12,7 +12,7 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.client import StudyClient, query_body
 from blindopt.errors import ProtocolViolated, Remote, Unreachable
 from modeler_service import store
-from modeler_service.choosing.chooser import Choosing, Proposal, memory_needed
+from modeler_service.choosing.chooser import Proposal, RowChooser, memory_needed
 from modeler_service.runs.candidates import fetched
 from modeler_service.runs.curator_queries import Asking, query_of
 from modeler_service.runs.interrupts import Signal
@@ -162,9 +162,9 @@ class Run:
             "recommendation": None if told is None else told.model_dump_json(),
         }
 
-    def _built(self, study: wire.StudyView, candidates: Matrix) -> Choosing:
+    def _built(self, study: wire.StudyView, candidates: Matrix) -> RowChooser:
         """The state after all that is known by now: each choice is a function of that, also after a correction."""
-        choosing = Choosing(self._spec, study, candidates, self._observations, tick=self._goes_on)
+        choosing = RowChooser(self._spec, study, candidates, self._observations, tick=self._goes_on)
         warnings = json.dumps(choosing.warnings)
         self._hold.write(lambda db: store.change_run(db, self._identity, warnings=warnings))
         for trial in self._asking.trials[: self._asking.settled]:
@@ -222,7 +222,7 @@ def answer_in(trial: Any) -> wire.Answer | None:
     return wire.Answer(row=trial.row, play=1, plays=trial.plays, y=trial.y, passport=passport)
 
 
-def _take(choosing: Choosing, row: int, answer: wire.Answer | None) -> None:
+def _take(choosing: RowChooser, row: int, answer: wire.Answer | None) -> None:
     if answer is None:
         choosing.decline(row)
     else:

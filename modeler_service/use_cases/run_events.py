@@ -1,4 +1,4 @@
-"""News of a run as server-sent events (WHATWG HTML, section 9.2), from what is stored: nothing is lost in between."""
+"""News of a run as server-sent events, from what is stored: nothing is lost in between."""
 
 import asyncio
 import time
@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from starlette.concurrency import run_in_threadpool
 
 from blindopt import wire
-from service_kit.web.stream_limit import Place, Places
+from service_kit.web.server_sent_events import Batches, EventStreams, event
 
 POLL_SECONDS = 0.3
-BEAT_SECONDS = 15.0
 STREAM_SECONDS = 600.0
 """Then it ends: who comes again shows a token that is still good."""
 TRIALS_MAX = 500
@@ -37,7 +36,7 @@ class Streams:
     """As many streams at once as the service bears."""
 
     def __init__(self) -> None:
-        self._places = Places()
+        self._streams = EventStreams()
         self._closing = False
 
     def close(self) -> None:
@@ -46,47 +45,25 @@ class Streams:
 
     async def follow(self, who: str, look: Look, after: int) -> AsyncIterator[str]:
         """Begin to tell a principal news after trial ``after``. Raises what a look raises, and RateLimited."""
-        place = self._places.take(who)  # before the first await: who comes meanwhile finds it taken
-        try:
-            first = await run_in_threadpool(look, after, None)
-        except BaseException:
-            place.give_back()
-            raise
-        return self._told(place, look, after, first)
+        return await self._streams.open(who, self._news(look, after))
 
-    async def _told(self, place: Place, look: Look, after: int, news: News) -> AsyncIterator[str]:
-        began = spoke = time.monotonic()
+    async def _news(self, look: Look, after: int) -> Batches:
+        end = time.monotonic() + STREAM_SECONDS
+        mark: tuple[object, ...] | None = None
         ended = False
-        try:
-            yield "retry: 1000\n\n"
-            while True:
-                for trial in news.trials:
-                    after = trial.number
-                    yield event("trial", trial, after)
-                for trial in news.corrected:
-                    yield event("correction", trial)
-                if news.run is not None:
-                    yield event("run", news.run)
-                    ended = news.run.ended_at is not None
-                more = len(news.trials) == TRIALS_MAX
-                if ended and not more:
-                    return
-                now = time.monotonic()
-                if news.trials or news.run or news.corrected:
-                    spoke = now
-                elif now - spoke > BEAT_SECONDS:
-                    spoke = now
-                    yield ": beat\n\n"
-                if self._closing or now - began > STREAM_SECONDS:
-                    return
-                if not more:
-                    await asyncio.sleep(POLL_SECONDS)
-                news = await run_in_threadpool(look, after, news.mark)
-        finally:
-            place.give_back()
-
-
-def event(kind: str, told: wire.TrialView | wire.RunView, identity: int | None = None) -> str:
-    """One event: JSON in one line. One without an id leaves the last id as it was."""
-    name = "" if identity is None else f"id: {identity}\n"
-    return f"{name}event: {kind}\ndata: {told.model_dump_json()}\n\n"
+        while True:
+            news = await run_in_threadpool(look, after, mark)
+            mark = news.mark
+            if news.trials:
+                after = news.trials[-1].number
+            batch = [event("trial", trial.model_dump_json(), trial.number) for trial in news.trials]
+            batch += [event("correction", trial.model_dump_json()) for trial in news.corrected]
+            if news.run is not None:
+                batch.append(event("run", news.run.model_dump_json()))
+                ended = news.run.ended_at is not None
+            yield batch
+            more = len(news.trials) == TRIALS_MAX
+            if (ended and not more) or self._closing or time.monotonic() > end:
+                return
+            if not more:
+                await asyncio.sleep(POLL_SECONDS)

@@ -15,7 +15,7 @@ from blindopt.errors import CuratorRefused, Draining, Invalid, NumericalFailure,
 from blindopt.gp.progress import Tick
 from blindopt.wire.runs import FITTED
 from modeler_service.algorithms.factory import memory_of
-from modeler_service.choosing.chooser import Choosing
+from modeler_service.choosing.chooser import RowChooser
 from modeler_service.runs.candidates import fetched
 from modeler_service.runs.curator_session import met
 from modeler_service.runs.posterior_views import recommended
@@ -205,7 +205,7 @@ def _check(asked: wire.SuggestionRequest, known: Known) -> None:
             raise _invalid(f"observations.{place}.noise_variance", message)
 
 
-def _choosing(asked: wire.SuggestionRequest, known: Known, tick: Tick) -> Choosing:
+def _choosing(asked: wire.SuggestionRequest, known: Known, tick: Tick) -> RowChooser:
     """What chooses, before it has seen anything. Raises Invalid for an algorithm that does not fit the candidates."""
     initial, outcomes = min(asked.initial_rows, known.n), len(asked.observations) + asked.count
     iterations = asked.iterations if asked.iterations is not None else max(outcomes - initial, 0)
@@ -229,7 +229,7 @@ def _choosing(asked: wire.SuggestionRequest, known: Known, tick: Tick) -> Choosi
     usual = max(len(asked.observations) - initial, 0) + 1
     skipped = asked.step - usual if asked.step is not None else 0
     try:
-        return Choosing(plan, known, known.candidates, outcomes=outcomes, skipped=skipped, tick=tick)
+        return RowChooser(plan, known, known.candidates, outcomes=outcomes, skipped=skipped, tick=tick)
     except ProtocolViolated as error:
         raise _invalid("algorithm", str(error)) from None
     except Invalid as error:
@@ -238,7 +238,7 @@ def _choosing(asked: wire.SuggestionRequest, known: Known, tick: Tick) -> Choosi
         raise _invalid("algorithm", str(error)) from None
 
 
-def _observe(choosing: Choosing, place: int, seen: wire.SuggestionObservation) -> None:
+def _observe(choosing: RowChooser, place: int, seen: wire.SuggestionObservation) -> None:
     passport = seen.passport
     if seen.noise_variance is not None:
         passport = wire.NoisePassport(measurement_variance=seen.noise_variance)

@@ -100,7 +100,7 @@ class Curator:
 
     def witnessed(self) -> list[Head]:
         """What the modeler countersigned; each signature is checked."""
-        return [Verifier.parse(key).countersigned(note)[0].head for note, key in self.countersignatures]
+        return [Verifier.parse(key).verify_countersignature(note)[0].head for note, key in self.countersignatures]
 
     # --- what it answers --------------------------------------------------------------------------
 

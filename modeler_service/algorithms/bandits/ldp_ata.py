@@ -8,7 +8,7 @@ import numpy as np
 from blindopt.arrays import Vector
 from blindopt.gp.features import RENEWED_EVERY, Root, features
 from blindopt.gp.single_thread_blas import left_product, right_product
-from modeler_service.algorithms.bandits.few_arms import FewArms, Stage, amplitude
+from modeler_service.algorithms.bandits.few_arms import BanditProblem, FewArms, amplitude
 
 PRUNED_EVERY = 32
 _SAFE = 1 - 1e-9  # |u| <= N^(-1/2) holds up to rounding
@@ -52,25 +52,25 @@ class LdpAta(FewArms):
     line 9: the analysis needs b_t.
     """
 
-    def __init__(self, stage: Stage, settings: AtaSettings, renewed_every: int = RENEWED_EVERY) -> None:
-        super().__init__(stage)
-        self._settings = settings
-        self.root = Root(features(stage.gram), settings.lam, renewed_every)
-        self._missed = np.diag(stage.gram) - np.einsum("ij,ij->j", self.root.phi, self.root.phi)
-        self._sums = np.zeros(len(stage.gram))
+    def __init__(self, problem: BanditProblem, settings: AtaSettings, renewed_every: int = RENEWED_EVERY) -> None:
+        super().__init__(problem)
+        self.settings = settings
+        self.root = Root(features(problem.gram), settings.lam, renewed_every)
+        self._missed = np.diag(problem.gram) - np.einsum("ij,ij->j", self.root.phi, self.root.phi)
+        self._sums = np.zeros(len(problem.gram))
         self._arms = np.zeros(0, dtype=np.intp)
         self._rewards = np.zeros(0)
         self._new: list[tuple[int, float]] = []
-        self._sd = amplitude(stage.law, settings.lam)
+        self._sd = amplitude(problem.law, settings.lam)
 
     @property
     def dangerous(self) -> int:
-        """How many rewards are kept one by one."""
+        """The number of rewards that are kept one by one."""
         return len(self._arms) + len(self._new)
 
     @property
     def _cut(self) -> float:
-        return self._settings.cut(self.root.plays, self.root.rank, self.stage.horizon)
+        return self.settings.cut(self.root.plays, self.root.rank, self.problem.horizon)
 
     def mean(self) -> Vector:
         """mu~ of each arm (n,)."""
@@ -82,9 +82,9 @@ class LdpAta(FewArms):
             total -= products.sum(axis=1)
         return left_product(total, self.root.turned)
 
-    def _view(self) -> tuple[Vector, Vector, float, float]:
+    def estimates(self) -> tuple[Vector, Vector, float, float]:
         root = self.root
-        width = self._settings.width(root.plays, root.rank, self.stage.horizon)
+        width = self.settings.width(root.plays, root.rank, self.problem.horizon)
         return self.mean(), self._missed + root.lam * root.norms, width, self._sd
 
     def _learn(self, arm: int, reward: float) -> None:

@@ -143,7 +143,7 @@ class AuditTrail:
             head = merkle_log.verify(audit_log.walk(db), signed={} if saved is None else {saved.size: saved.root})
             grants = audit_log.grants(db)
             for grant in grants:
-                merkle_log.verify(audit_log.walk(db, grant), place="position")
+                merkle_log.verify(audit_log.walk(db, grant), index="position")
         return head, len(grants)
 
     def check_saved(self) -> None:

@@ -11,8 +11,8 @@ from service_kit.context.context import ServiceContext
 from service_kit.context.log_verification import Verifier
 from service_kit.identity.tokens import Principal, Role
 from service_kit.store import audit_log
-from service_kit.web.dependencies import PageSize, PageToken, allowed, page_of
-from service_kit.web.problems import documented
+from service_kit.web.dependencies import allowed, api_router
+from service_kit.web.listings import PagingDep
 
 GrantId = Annotated[
     str | None, Query(pattern=r"^grt_[0-9a-f]{16}$", description="The shared log of this grant; default: the own log.")
@@ -34,12 +34,13 @@ Which = Annotated[str | None, Depends(_which)]
 
 def router(auditors: tuple[Role, ...]) -> APIRouter:
     """Entries, checkpoint and consistency proofs for these roles."""
-    routes = APIRouter(prefix="/v1/audit", tags=["audit"], dependencies=[allowed(*auditors)])
+    routes = api_router("audit", *auditors, prefix="/v1/audit")
 
-    @routes.get("/entries", response_model=wire.AuditPage, responses=documented(), operation_id="list_audit_entries")
-    def entries(
+    @routes.get("/entries")
+    def list_audit_entries(
         request: Request,
         which: Which,
+        paging: PagingDep,
         kind: Annotated[
             str | None,
             Query(
@@ -49,32 +50,26 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
         order: Annotated[
             Literal["oldest", "newest"], Query(description="Which records come first; ask each page in the same order.")
         ] = "oldest",
-        page_size: PageSize = 50,
-        page_token: PageToken = None,
     ) -> wire.AuditPage:
         """A log, from its first record or from its last."""
-        place = None if page_token is None else int(page_token)
         chosen = None if which is not None else kind  # an exchange of a shared log has no kind
         with _context(request).database.read() as db:
-            entries = audit_log.look(db, which, place=place, kind=chosen, newest=order == "newest", limit=page_size + 1)
-        found = [entry_view(e, which) for e in entries]
-        listed, token = page_of(found, page_size, lambda entry: entry.seq)
-        return wire.AuditPage(entries=listed, next_page_token=token)
+            entries = audit_log.look(
+                db, which, place=paging.token, kind=chosen, newest=order == "newest", limit=paging.limit
+            )
+        entries, token = paging.cut(entries, lambda entry: entry.seq)
+        return wire.AuditPage(entries=[entry_view(entry, which) for entry in entries], next_page_token=token)
 
-    @routes.get(
-        "/checkpoint", response_model=wire.Checkpoint, responses=documented(), operation_id="get_audit_checkpoint"
-    )
-    def checkpoint(request: Request, which: Which) -> wire.Checkpoint:
+    @routes.get("/checkpoint")
+    def get_audit_checkpoint(request: Request, which: Which) -> wire.Checkpoint:
         """Size and root of a log, signed; 503 for a log that is not what it was, under which nothing is signed."""
         context = _context(request)
         context.audit_trail.check_sound()
         head = context.audit_trail.head(which)
         return wire.Checkpoint(size=head.size, root=head.root, note=context.audit_trail.sign(head, which))
 
-    @routes.get(
-        "/consistency", response_model=wire.Consistency, responses=documented(), operation_id="get_audit_consistency"
-    )
-    def consistency(
+    @routes.get("/consistency")
+    def get_audit_consistency(
         request: Request,
         which: Which,
         first: Annotated[int, Query(ge=1, lt=2**53, description="Records of the older checkpoint.")],
@@ -88,25 +83,13 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
             proof = audit_log.consistency(db, which, first, second)
         return wire.Consistency(first=first, second=second, proof=[node.hex() for node in proof])
 
-    @routes.post(
-        ":verify",
-        response_model=wire.Verification,
-        responses=documented(),
-        dependencies=[_readers_of_all(auditors)],
-        operation_id="verify_audit_log",
-    )
-    def verify(request: Request) -> wire.Verification:
+    @routes.post(":verify", dependencies=[_readers_of_all(auditors)])
+    def verify_audit_log(request: Request) -> wire.Verification:
         """Walk all of the log now, and the logs of all grants. Changes nothing; some seconds for a long log."""
         return _verifier(request).walk()
 
-    @routes.get(
-        "/verification",
-        response_model=wire.VerificationState,
-        responses=documented(),
-        dependencies=[_readers_of_all(auditors)],
-        operation_id="get_audit_verification",
-    )
-    def verification(request: Request) -> wire.VerificationState:
+    @routes.get("/verification", dependencies=[_readers_of_all(auditors)])
+    def get_audit_verification(request: Request) -> wire.VerificationState:
         """When the log was last verified, and what came of it."""
         return _verifier(request).state()
 

@@ -1,21 +1,34 @@
-"""What the routes of both services share: who may, what was asked, how to answer, how to page."""
+"""What the routes of both services share: routers, roles, idempotency, replies."""
 
-from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Depends, Header, Query, Request
+from fastapi import APIRouter, Depends, Header, Request
 from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from blindopt.audit.merkle_log import RECEIPT_HEADER
 from blindopt.errors import Forbidden, Invalid
 from service_kit.context.request import RequestContext
 from service_kit.identity.tokens import Principal, Role
 from service_kit.store.stored_replies import StoredReply
-from service_kit.web.problems import invalid
+from service_kit.web.problems import documented, invalid
 
-T = TypeVar("T")
 B = TypeVar("B", bound=BaseModel)
+
+
+def api_router(tag: str, *roles: Role, prefix: str = "", dependencies: tuple[Any, ...] = ()) -> APIRouter:
+    """A router whose routes are for ``roles``, document every common error, and are named as their functions are.
+
+    Without ``roles``, each route says by ``allowed`` whom it is for.
+    """
+    return APIRouter(
+        prefix=prefix,
+        tags=[tag],
+        dependencies=[*dependencies, *([allowed(*roles)] if roles else [])],
+        responses=documented(),
+        generate_unique_id_function=lambda route: route.name,
+    )
 
 
 def allowed(*roles: Role) -> Any:
@@ -75,23 +88,20 @@ def parsed(body: bytes, model: type[B]) -> B:
 
 
 RequestContextDep = Annotated[RequestContext, Depends(request_context)]
-PageSize = Annotated[int, Query(ge=1, le=1_000, description="Most items of one page.")]
-PageToken = Annotated[str | None, Query(pattern=r"^[0-9]{1,15}$", description="next_page_token of the page before.")]
 
 
-def answer(request: Request, reply: StoredReply) -> Response:
-    """The exact bytes of a reply that ``ServiceContext.once`` made or found."""
-    headers = {}
-    if reply.replayed:
-        headers["Idempotency-Replayed"] = "true"
-    else:
-        request.state.recorded = True  # in the transaction of its effect
-        if reply.receipt is not None:
+class RecordedReply(Response):
+    """The exact bytes of a reply that ``Idempotency.once`` stored now or earlier."""
+
+    def __init__(self, reply: StoredReply) -> None:
+        headers = {}
+        if reply.replayed:
+            headers["Idempotency-Replayed"] = "true"
+        elif reply.receipt is not None:
             headers[RECEIPT_HEADER] = reply.receipt
-    return Response(reply.body, reply.status, headers, media_type="application/json")
+        super().__init__(reply.body, reply.status, headers, media_type="application/json")
+        self._is_recorded = not reply.replayed  # in the transaction of its effect
 
-
-def page_of(items: list[T], size: int, seq_of: Callable[[T], int]) -> tuple[list[T], str | None]:
-    """The first ``size`` of ``items`` (asked one more), and the token of the next page."""
-    more = len(items) > size
-    return items[:size], str(seq_of(items[size - 1])) if more else None
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"]["recorded"] = self._is_recorded
+        await super().__call__(scope, receive, send)

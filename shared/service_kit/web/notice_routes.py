@@ -5,35 +5,22 @@ from fastapi import APIRouter, Request
 from blindopt import wire
 from service_kit.identity.tokens import Role
 from service_kit.notices.delivery import Courier
-from service_kit.web.dependencies import PageSize, PageToken, allowed, page_of
-from service_kit.web.problems import documented
+from service_kit.web.dependencies import allowed, api_router
+from service_kit.web.listings import PagingDep
 
 
 def router(readers: tuple[Role, ...], testers: tuple[Role, ...]) -> APIRouter:
     """The notices for ``readers``; ``testers`` may send one."""
-    routes = APIRouter(tags=["notices"])
+    routes = api_router("notices")
 
-    @routes.get(
-        "/v1/notices",
-        response_model=wire.NoticePage,
-        responses=documented(),
-        dependencies=[allowed(*readers)],
-        operation_id="list_notices",
-    )
-    def listed(request: Request, page_size: PageSize = 50, page_token: PageToken = None) -> wire.NoticePage:
+    @routes.get("/v1/notices", dependencies=[allowed(*readers)])
+    def list_notices(request: Request, paging: PagingDep) -> wire.NoticePage:
         """What was told, when, and how its delivery stands. What arrived is kept for 30 days."""
-        found = _courier(request).page(int(page_token or 0), page_size + 1)
-        shown, token = page_of(found, page_size, lambda item: item[0])
-        return wire.NoticePage(notices=[view for _, view in shown], next_page_token=token)
+        notices, token = paging.read(_courier(request).page)
+        return wire.NoticePage(notices=notices, next_page_token=token)
 
-    @routes.post(
-        "/v1/notices:test",
-        response_model=wire.NoticeTest,
-        responses=documented(),
-        dependencies=[allowed(*testers)],
-        operation_id="test_notices",
-    )
-    def test(request: Request) -> wire.NoticeTest:
+    @routes.post("/v1/notices:test", dependencies=[allowed(*testers)])
+    def test_notices(request: Request) -> wire.NoticeTest:
         """Send a test notice now, and say in plain words what is wrong with the receiver.
 
         One is sent at a time; while another's is on its way, the answer is 503 `busy`.

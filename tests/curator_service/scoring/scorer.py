@@ -19,7 +19,7 @@ class Scorer:
 
     reply: Callable[[dict[str, Any], int], tuple[int, bytes]]
     url: str = ""
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    requests: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     forged: int = 0
 
@@ -27,9 +27,9 @@ class Scorer:
         if not documented_check()(headers["Blindopt-Signature"], body, KEY.encode()):
             self.forged += 1
             return 401, b""
-        self.asked.append(json.loads(body))
+        self.requests.append(json.loads(body))
         self.keys.append(headers["Idempotency-Key"])
-        return self.reply(self.asked[-1], len(self.asked))
+        return self.reply(self.requests[-1], len(self.requests))
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def serving(reply: Callable[[dict[str, Any], int], tuple[int, bytes]]) -> Iterat
                 self.end_headers()
                 self.wfile.write(body)
 
-        def log_message(self, *told: Any) -> None:
+        def log_message(self, *args: Any) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -8,7 +8,7 @@ import pytest
 from blindopt import wire
 from blindopt.client import StudyClient, VendorClient
 from blindopt.formats import npy_files
-from modeler_service.choosing.chooser import Choosing
+from modeler_service.choosing.chooser import RowChooser
 from tests.modeler_service.runs.human_measured_curator import Patient
 from tests.system.audit.tampering import Party
 from tests.system.crashes.crash_checks import command
@@ -225,7 +225,7 @@ def test_lost_replies_are_fetched_again_and_nothing_is_asked_twice(lost, patient
 
 
 def test_declined_rows_count_as_trials_teach_nothing_and_are_not_asked_again(patient, vendor, own):
-    """Of batches some rows are declined. The oracle: a fresh Choosing that is told the same."""
+    """Of batches some rows are declined. The oracle: a fresh RowChooser that is told the same."""
     patient.measure = lambda row: None if row % 3 == 0 else smooth(row)
     spec = spec_of(patient, algorithm="gp_bucb", batch_size=4, iterations=16, initial_rows=4)
     run = vendor.wait(vendor.start(spec).id, timeout_s=30)
@@ -237,7 +237,7 @@ def test_declined_rows_count_as_trials_teach_nothing_and_are_not_asked_again(pat
     for place, trial in enumerate(export.trials):
         before = [t for t in export.trials[:place] if t.declined and t.query < trial.query]
         assert trial.row not in {t.row for t in before}
-    again = Choosing(settings_of(spec), run.study, z_of(own, run))
+    again = RowChooser(settings_of(spec), run.study, z_of(own, run))
     for trial in export.trials:
         if trial.query == trial.number:
             found = again.next()
@@ -302,14 +302,14 @@ def test_a_correction_takes_effect_from_the_next_choice_on(page, patient, vendor
     assert {t.version for t in trials[3:]} == {1}
     assert (trials[2].row, ended.best.y, ended.best.trial) == (late, 40.0, 2)
     assert vendor.recommendation(run).row == trials[1].row == ended.recommendation.row
-    # Before: what was known before; from trial 7 on: what is known now. The oracle is a fresh Choosing for each.
+    # Before: what was known before; from trial 7 on: what is known now. The oracle is a fresh RowChooser for each.
     spec = settings_of(spec_of(patient, iterations=7))
     first = {v.number: v for v in reversed(export.versions)}
     assert [(v.number, v.version, v.after) for v in export.versions if v.version > 1] == [(2, 2, 6), (3, 2, 6)]
     rows = {}
     for correct in (True, False):
         for number in range(1, 10):
-            known = Choosing(spec, ended.study, z_of(own, ended))
+            known = RowChooser(spec, ended.study, z_of(own, ended))
             for trial in trials[: number - 1]:
                 y = trial.y if correct and number > 6 else first[trial.number].y
                 known.decline(trial.row) if y is None else known.observe(trial.row, y, trial.passport)

@@ -379,7 +379,7 @@ def test_what_the_curator_signed_last_is_kept_with_the_dispute(liar, play, own):
     )
     told = json.loads(body)["details"]["note"]
     assert told == lie
-    assert liar.signer.verifier.signed(told).head == merkle_log.Head(5, ZERO)
+    assert liar.signer.verifier.verify(told).head == merkle_log.Head(5, ZERO)
 
 
 # --- honest curators on a bad day -------------------------------------------------------------------------

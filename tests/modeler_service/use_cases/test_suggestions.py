@@ -319,7 +319,7 @@ def test_what_was_asked_of_the_curator_is_in_both_logs_and_nothing_else_is_kept(
     paths = [f"/v1/studies/{opened.id}{what}" for what in ("", "/candidates", "", "")]
     assert [exchange["path"] for exchange in exchanges] == paths
     assert opened.token not in modeler.log
-    assert modeler.told("audit", "verify").returncode == 0
+    assert modeler.run_in_process("audit", "verify").returncode == 0
     for table in ("runs", "trials", "replies"):
         assert modeler.rows(f"SELECT count(*) FROM {table}") == [(0,)]
     for file in modeler.data.rglob("*"):
@@ -420,7 +420,7 @@ def test_what_waits_for_its_turn_at_the_end_and_what_comes_after_it_is_told_to_c
 
 
 def test_no_role_but_the_vendor_is_let_in(modeler):
-    token = modeler.told("token", "create", "--role", "viewer", "--name", "v").stdout.strip()
+    token = modeler.run_in_process("token", "create", "--role", "viewer", "--name", "v").stdout.strip()
     with VendorClient(modeler.url, token) as viewer, pytest.raises(Remote) as found:
         viewer.suggest(wire.SuggestionRequest(inline=inline()))
     assert (found.value.remote_status, found.value.remote_code) == (403, "forbidden")
