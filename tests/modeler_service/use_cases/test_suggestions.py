@@ -323,7 +323,7 @@ def test_requests_to_the_curator_are_in_both_logs_and_nothing_else_is_kept(
     paths = [f"/v1/studies/{opened.id}{what}" for what in ("", "/candidates", "", "")]
     assert [exchange["path"] for exchange in exchanges] == paths
     assert opened.token not in modeler.log
-    assert modeler.told("audit", "verify").returncode == 0
+    assert modeler.run_in_process("audit", "verify").returncode == 0
     for table in ("runs", "trials", "replies"):
         assert modeler.rows(f"SELECT count(*) FROM {table}") == [(0,)]
     for file in modeler.data.rglob("*"):
@@ -424,7 +424,7 @@ def test_requests_that_wait_or_come_while_the_service_closes_are_told_to_retry(t
 
 
 def test_no_role_but_the_vendor_is_let_in(modeler):
-    token = modeler.told("token", "create", "--role", "viewer", "--name", "v").stdout.strip()
+    token = modeler.run_in_process("token", "create", "--role", "viewer", "--name", "v").stdout.strip()
     with VendorClient(modeler.url, token) as viewer, pytest.raises(Remote) as refused:
         viewer.suggest(wire.SuggestionRequest(inline=inline()))
     assert (refused.value.remote_status, refused.value.remote_code) == (403, "forbidden")
