@@ -1,4 +1,4 @@
-"""Opens what the modeler keeps: for the service and, without the rest of it, for the command line."""
+"""The modeler's database, keys and log, for the service and for the command line."""
 
 from modeler_service import store
 from modeler_service.settings import Settings

@@ -37,7 +37,7 @@ def exports(run, curator, modeler, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exports")
     paths = []
     for service in (curator, modeler):
-        done = service.told("audit", "export")
+        done = service.run_in_process("audit", "export")
         assert (done.returncode, done.stderr) == (0, "")
         paths.append(folder / f"{service.name}.jsonl")
         paths[-1].write_text(done.stdout)
@@ -127,7 +127,7 @@ def test_the_checkpoint_is_the_signed_head_of_the_log(exports, curator, modeler)
 
 def test_reconcile_finds_nothing_between_honest_parties(run, curator, modeler, exports):
     for service in (curator, modeler):
-        done = service.told("audit", "reconcile", run.study_id, *map(str, exports))
+        done = service.run_in_process("audit", "reconcile", run.study_id, *map(str, exports))
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.strip() == "22 exchanges compared, 0 differences"
 
@@ -517,7 +517,7 @@ def test_what_a_modeler_is_told_does_not_depend_on_the_values(name, curator, ope
 
 def _bytes_sent(proxy):
     """All that went back, connection by connection; neither compressed nor sealed, so that words can be looked for."""
-    return "".join(bytes(sent).decode("latin-1") for sent in proxy.told.values())
+    return "".join(bytes(sent).decode("latin-1") for sent in proxy.sent.values())
 
 
 @pytest.mark.parametrize("name", MECHANISMS)

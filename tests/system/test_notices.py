@@ -90,7 +90,7 @@ def test_a_private_study_is_told_by_ids_and_counts_alone(parties, own, small, un
                 client.ask(wire.QueryRequest(rows=[wire.RowPlays(row=0)]), key="d")
         forecast = owner.wait_forecast(study, owner.start_forecast(study, QUICK).id, timeout_s=240)
         case = registered(owner, m=20)
-        tuning = owner.wait_tuning(owner.start_tuning(case.asked("1", cap="1.2")).id, timeout_s=240)
+        tuning = owner.wait_tuning(owner.start_tuning(case.spec("1", cap="1.2")).id, timeout_s=240)
         until(lambda: "tuning_ended" in listener.events and _pending(curator) == 0)
     events = [(n.event, n.subject.cap or n.subject.state, n.counts.percent) for n in listener.notices]
     assert events == [

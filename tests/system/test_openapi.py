@@ -256,8 +256,8 @@ def at_curator(curator, opened, small) -> World:
             answered = wire.Measured(measurement_id=inbox[2][1], value=1.0)
             measurer.answer(inbox[2][0], wire.AnswerCreate(values=[answered]))
         case = registered(owner, m=20)
-        tuning = case.asked("0.01").model_dump(mode="json")
-        tuned = owner.wait_tuning(owner.start_tuning(case.asked()).id, timeout_s=240)
+        tuning = case.spec("0.01").model_dump(mode="json")
+        tuned = owner.wait_tuning(owner.start_tuning(case.spec()).id, timeout_s=240)
         ended_early = _cancelled(owner, case)
     spec = opened.view.spec.model_dump(mode="json")
     real = {name: spec[name] for name in ("dataset_id", "features", "measurement")}
@@ -322,7 +322,7 @@ def _value(measurement_id: str) -> dict[str, Any]:
 
 def _cancelled(owner, case) -> str:
     """A tuning that was cancelled while the one before it ran."""
-    first, second = (owner.start_tuning(case.asked()).id for _ in range(2))
+    first, second = (owner.start_tuning(case.spec()).id for _ in range(2))
     try:
         return owner.cancel_tuning(second).id
     except Remote:  # both had ended
@@ -375,7 +375,7 @@ def issue() -> Callable[..., str]:
     """A new token of a role; its Authorization header."""
 
     def make(service, role: str) -> str:
-        return f"Bearer {service.told('token', 'create', '--role', role, '--name', role).stdout.strip()}"
+        return f"Bearer {service.run_in_process('token', 'create', '--role', role, '--name', role).stdout.strip()}"
 
     return make
 
@@ -451,7 +451,7 @@ def test_without_a_good_token_there_is_401_and_nothing_else(name, bearer, reques
     authorization = {"none": None, "malformed": "Bearer blindopt_0123456789abcdef.short"}.get(bearer)
     if bearer == "revoked":
         authorization = issue(service, {"curator": "owner", "modeler": "vendor"}[name])
-        assert service.told("token", "revoke", authorization.partition("_")[2][:16]).returncode == 0
+        assert service.run_in_process("token", "revoke", authorization.partition("_")[2][:16]).returncode == 0
     tried = _try(service.url, authorization, world.mend, boundaries=FULL and bearer == "none", examples=2)
     _check_kept(tried)
     if bearer == "none" and not FULL:

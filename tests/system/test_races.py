@@ -173,7 +173,7 @@ def test_two_live_tokens_are_two_however_many_ask_at_once(curator, owner, opened
 
 
 def test_after_all_of_this_the_log_and_the_ledger_verify(curator):
-    verified = curator.told("audit", "verify")
+    verified = curator.run_in_process("audit", "verify")
     assert (verified.returncode, verified.stderr) == (0, "")
 
 

@@ -152,7 +152,7 @@ class Console:
                     return await entry.handler(page)
                 return await entry.handler(page, await self._form(request, session))
             except ApiProblem as problem:
-                return self.told(page, problem)
+                return self.show_problem(page, problem)
 
         return handler
 
@@ -251,7 +251,7 @@ class Console:
         """A part of a page."""
         return self._renderer.part(page, template, **context)
 
-    def told(self, page: Page, problem: ApiProblem) -> Response:
+    def show_problem(self, page: Page, problem: ApiProblem) -> Response:
         """What the API refused, as a page."""
         found = problem.problem
         kept = {k: v for k, v in problem.headers.items() if k == "retry-after"}

@@ -113,16 +113,16 @@ def test_the_time_of_a_draw_tells_of_its_noise():
         release=wire.IdentityRelease(mechanism="identity"),
         answers=LAPLACE,
     )
-    asked, outcome = [wire.RowPlays(row=0)], np.zeros(1)
+    rows, outcome = [wire.RowPlays(row=0)], np.zeros(1)
     seconds, noise = [], []
     for _ in range(scaled(4_000)):
         start = time.thread_time()  # what others do on the machine is not in it
-        (answer,) = measure(outcome, asked, spec)
+        (answer,) = measure(outcome, rows, spec)
         seconds.append(time.thread_time() - start)
         noise.append(answer.y)
-    found = correlated(seconds, noise)
-    assert found.statistic > 0.05
-    assert found.pvalue < SEEN
+    correlation = correlated(seconds, noise)
+    assert correlation.statistic > 0.05
+    assert correlation.pvalue < SEEN
 
 
 class Local:
@@ -211,7 +211,7 @@ def told_by_time(local, count, *, rounds=1, together=1):
     async def talk(ask):
         noise, seconds, moments = [], [], []
 
-        async def one(key):
+        async def send_query(key):
             began = time.time()
             reply, took = await ask(key, {"rows": [{"row": 0}]})
             assert reply.status_code == 201
@@ -222,11 +222,11 @@ def told_by_time(local, count, *, rounds=1, together=1):
 
         for n in range(rounds):
             for first in range(0, count, together):
-                await asyncio.gather(*(one(f"{n} {k}") for k in range(first, min(count, first + together))))
-            found = correlated(seconds, noise), correlated(moments, noise)
-            if max(one.pvalue for one in found) < SEEN:
+                await asyncio.gather(*(send_query(f"{n} {k}") for k in range(first, min(count, first + together))))
+            correlations = correlated(seconds, noise), correlated(moments, noise)
+            if max(correlation.pvalue for correlation in correlations) < SEEN:
                 break
-        return *found, seconds
+        return *correlations, seconds
 
     return local.run(talk)
 

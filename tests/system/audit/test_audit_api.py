@@ -20,7 +20,7 @@ MODELER, OTHER = Signer.of("modeler", b"m" * 32), Signer.of("modeler", b"o" * 32
 
 @pytest.fixture(scope="module")
 def auditor(curator) -> str:
-    return curator.told("token", "create", "--name", "auditor", "--role", "auditor").stdout.strip()
+    return curator.run_in_process("token", "create", "--name", "auditor", "--role", "auditor").stdout.strip()
 
 
 @pytest.fixture
@@ -276,7 +276,7 @@ def test_a_modeler_shows_its_logs_to_vendor_and_viewer(modeler, vendor, curator,
     opened = open_study(owner, dataset)
     run = vendor.wait(vendor.start(run_of(curator.url, opened, random=True, iterations=3)).id, timeout_s=240)
     assert run.state == "completed"
-    viewer = modeler.told("token", "create", "--name", "viewer", "--role", "viewer").stdout.strip()
+    viewer = modeler.run_in_process("token", "create", "--name", "viewer", "--role", "viewer").stdout.strip()
     key = Verifier.parse(modeler.run("audit", "key").stdout.strip())
     for token in (None, viewer):
         with modeler.http(token) as http, curator.http() as there:

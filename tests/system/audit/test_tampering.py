@@ -144,7 +144,7 @@ both_logs = pytest.mark.parametrize(
 
 
 @both_logs
-@pytest.mark.parametrize("place", [0, 6])
+@pytest.mark.parametrize("position", [0, 6])
 def test_a_record_that_is_gone_leaves_a_gap(name, log, position, pair):
     party, where, _ = log_of(pair, name, log)
     with party.open() as db:
@@ -271,7 +271,7 @@ def test_a_checkpoint_file_that_is_none_is_found(content, pair):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ("UPDATE ledger SET cost = '0.25' WHERE seq = 3", r"ledger line 3 .* was changed"),
         ("UPDATE ledger SET row = row + 1 WHERE seq = 3", r"ledger line 3 .* was changed"),
@@ -315,7 +315,7 @@ def test_what_the_curator_stores_beside_its_log_must_fit_it(change, message, pai
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ("DELETE FROM receipts WHERE seq = 5", "the receipt of place 5 is missing"),
         ("DELETE FROM receipts", "the receipt of place 0 is missing"),
@@ -335,7 +335,7 @@ def test_what_the_curator_stores_beside_its_log_must_fit_it(change, message, pai
         ("UPDATE trials SET passport = '' WHERE number = 4", "trial 4 of {run} .* not what the curator said"),
         ("UPDATE trials SET reply = '' WHERE number = 4", "trial 4 of {run} .* not what the curator said"),
         ("UPDATE trials SET y = NULL WHERE number = 4", "trial 4 of {run} .* not what the curator said"),
-        ("DELETE FROM trials WHERE number = 12", "trial 12 of {run} lacks the answer that the log tells"),
+        ("DELETE FROM trials WHERE number = 12", "trial 12 of {run} lacks the answer that the log records"),
     ],
 )
 def test_what_the_modeler_stores_beside_its_log_must_fit_it(change, message, pair):

@@ -300,7 +300,7 @@ def test_a_release_that_a_kill_interrupts_leaves_a_draft_and_none_of_its_files(p
 
 def test_the_logs_of_both_verify_after_all_of_this(parties, own):
     for service in parties:
-        done = service.told("audit", "verify")
+        done = service.run_in_process("audit", "verify")
         assert (done.returncode, done.stderr) == (0, "")
         size = len(service.records())
         assert done.stdout.startswith(f"{size} records, root ")

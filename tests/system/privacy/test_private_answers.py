@@ -50,7 +50,7 @@ def test_a_run_of_20_trials_goes_on_as_ever(
     assert {float(line["privacy_variance"]) for line in lines} == {export.trials[0].passport.privacy.variance}
     assert owner.balance(opened.id).total_epsilon == "40"
     for service in (curator, modeler):
-        verified = service.told("audit", "verify")
+        verified = service.run_in_process("audit", "verify")
         assert (verified.returncode, verified.stderr) == (0, "")
 
 
@@ -85,4 +85,4 @@ def test_a_curator_that_is_killed_while_a_reply_waits_answers_its_retry_under_on
     assert (reply.status_code, reply.headers.get("idempotency-replayed")) == (201, "true" if before else None)
     assert before in ([], [(reply.content,)])
     assert service.rows("SELECT plays, cost FROM ledger WHERE kind = 'answers'") == [(2, "4")]
-    assert service.told("audit", "verify").returncode == 0
+    assert service.run_in_process("audit", "verify").returncode == 0

@@ -76,7 +76,7 @@ def test_a_batch_is_one_query_and_each_of_its_answers_a_trial(run, vendor, curat
     assert all(trial.y == small.y[order[trial.row]] for trial in export.trials)
     keys = [key for (key,) in curator.rows("SELECT idempotency_key FROM queries ORDER BY seq") if done.id in key]
     assert keys == [f"{done.id}:{first}" for first in (1, 6, 8, 13, 18)]
-    assert modeler.told("audit", "verify").returncode == 0
+    assert modeler.run_in_process("audit", "verify").returncode == 0
 
 
 def test_the_choices_of_a_batched_run_follow_from_its_record(run, vendor, z):

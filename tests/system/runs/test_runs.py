@@ -131,7 +131,7 @@ def test_logs_that_are_exported_in_the_middle_of_a_run_verify(
     until(lambda: vendor.run(run.id).trials >= 5)
     for service in (curator, modeler):
         path = tmp_path / f"{service.name}.jsonl"
-        path.write_text(service.told("audit", "export").stdout)
+        path.write_text(service.run_in_process("audit", "export").stdout)
         export = reconciliation.read(path)
         assert reconciliation.verify_export(export).size == len(export.own)
         assert f"{run.id}:5" in {exchange["idempotency_key"] for exchange in export.exchanges(opened.grant_id)}

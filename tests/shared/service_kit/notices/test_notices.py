@@ -32,7 +32,7 @@ from service_kit.store import audit_log
 from service_kit.store import notices as store
 from service_kit.store.base import APPEND_ONLY, METADATA, moment, stamp
 from service_kit.store.database import Database
-from tests.shared.service_kit.notices.notice_receiver import KEY, documented, listening
+from tests.shared.service_kit.notices.notice_receiver import KEY, documented_check, listening
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 SUBJECT = wire.NoticeSubject(study_id="std_0123456789abcdef", cap="queries")
@@ -122,7 +122,7 @@ def test_the_check_in_the_documents_takes_what_is_genuine_and_nothing_else(posti
     with listening() as listener:
         posting(listener.url).tell()
         until(lambda: listener.got)
-    (got,), check = listener.got, documented()
+    (got,), check = listener.got, documented_check()
     signature = got.headers["Blindopt-Signature"]
     sent_at = int(signature[2:].split(",")[0])
     assert check(signature, got.body, KEY)
