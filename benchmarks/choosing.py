@@ -5,13 +5,13 @@ All have equal settings. BoTorch is measured where it is installed (the extra ``
 Times are of the processor, with one thread: on a busy machine the clock measures the others too.
 """
 
+import sys
 import time
 import tracemalloc
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from unittest.mock import patch
 
 import numpy as np
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -25,6 +25,7 @@ from blindopt.gp import compiled
 from blindopt.gp.acquisition import beta, choose_maximum, upper_confidence_bound
 from blindopt.gp.candidates import Precision
 from blindopt.gp.kernels import SquaredExponential
+from blindopt.gp.lazy_maximum import THRESHOLDS, Thresholds
 from blindopt.gp.posterior import Posterior
 
 STEPS = 50
@@ -66,10 +67,17 @@ def cloud(name: str, n: int) -> Problem:
     return Problem(f"{name}: n = {n:,}, r = 15", z, 4.0, np.sin(z).sum(axis=1) / 4)
 
 
-def ours(problem: Problem, dtype: Precision = np.float64) -> Iterator[int]:
+def ours(problem: Problem, dtype: Precision = np.float64, thresholds: Thresholds = THRESHOLDS) -> Iterator[int]:
     """The rows that the modeler's engine chooses."""
     kernel, ties = SquaredExponential(problem.lengthscale), np.random.default_rng(0)
-    posterior = Posterior(problem.candidates, kernel, noise_variance=NOISE_VARIANCE, capacity=STEPS, dtype=dtype)
+    posterior = Posterior(
+        problem.candidates,
+        kernel,
+        noise_variance=NOISE_VARIANCE,
+        capacity=STEPS,
+        dtype=dtype,
+        thresholds=thresholds,
+    )
     for step in range(1, STEPS + 1):
         row = posterior.choose(problem.weight(step), lambda: ties).row
         posterior.observe(row, float(problem.outcomes[row]))
@@ -78,8 +86,7 @@ def ours(problem: Problem, dtype: Precision = np.float64) -> Iterator[int]:
 
 def interpreted(problem: Problem, dtype: Precision = np.float64) -> Iterator[int]:
     """The same without compiled loops, as if numba were absent."""
-    with patch.object(compiled, "compiled", lambda: None):
-        yield from ours(problem, dtype)
+    yield from ours(problem, dtype, Thresholds(compiled_min=sys.maxsize))
 
 
 def plain(problem: Problem) -> Iterator[int]:

@@ -26,7 +26,7 @@ from sqlalchemy import (
 from blindopt.errors import NotFound
 from curator_service.store.base import METADATA
 from service_kit.store.database import Connection
-from service_kit.store.prepared_statement import Prepared
+from service_kit.store.prepared_statement import PreparedStatement
 
 _GIVEN_UP_OR_LATER = "state = 'open' AND next_at IS NULL AND (attempts > 0 OR problem IS NOT NULL)"
 """Measurements that the owner's system is not called for any more: it answers later, or it was given up."""
@@ -121,13 +121,13 @@ revisions = Table(
 )
 """Append-only: published versions as they were sent, in the order in which each grant got them."""
 
-LATEST = Prepared(
+LATEST = PreparedStatement(
     select(revisions.c.version, revisions.c.body)
     .where(revisions.c.query_id == bindparam("query"))
     .order_by(revisions.c.version.desc())
     .limit(1)
 )
-_INQUIRY = Prepared(select(inquiries).where(inquiries.c.query_id == bindparam("query")))
+_INQUIRY = PreparedStatement(select(inquiries).where(inquiries.c.query_id == bindparam("query")))
 
 
 Asking = Literal["waiting", "expected", "given_up"]
@@ -151,7 +151,7 @@ def add_inquiry(db: Connection, values: dict[str, Any], requested: Sequence[dict
 
 def inquiry(db: Connection, query_id: str) -> Any:
     """The state of a query, or None if it is not measured by people or a system."""
-    return _INQUIRY.one(db, query=query_id)
+    return _INQUIRY.row(db, query=query_id)
 
 
 def change_inquiry(db: Connection, query_id: str, **values: Any) -> None:
@@ -314,7 +314,7 @@ def revision(db: Connection, query_id: str, version: int) -> Any:
 
 def latest(db: Connection, query_id: str) -> Any:
     """The latest published version, or None."""
-    return LATEST.one(db, query=query_id)
+    return LATEST.row(db, query=query_id)
 
 
 def add_revision(db: Connection, grant_id: str, query_id: str, version: int, body: bytes, at: str) -> None:

@@ -31,7 +31,7 @@ from service_kit.store import audit_log, stored_replies
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
-from service_kit.web.reply_pacing import Pace
+from service_kit.web.reply_pacing import ReplyPacing
 
 WAITS_MAX = 256
 """The number of waiting requests that one grant may have at once."""
@@ -108,13 +108,13 @@ class Queries:
         return self._periods[identity]
 
     async def ask(
-        self, caller: RequestContext, identity: str, request: wire.QueryRequest, pace: Pace | None = None
+        self, caller: RequestContext, identity: str, request: wire.QueryRequest, pacing: ReplyPacing | None = None
     ) -> StoredReply:
         """Measure rows: charge and commit, then draw, then store the answer and its log record, then reply.
 
         After a crash between charge and answer, a retry under the same key gets its answer: one charge, one answer,
         the same bytes from then on. Where answers have no noise, charge and answer are one transaction. With a
-        ``pace``, the answer is stored half way to the next deadline, so that neither the time of the reply nor the
+        ``pacing``, the answer is stored half way to the next deadline, so that neither the time of the reply nor the
         log reveals how long the draw took. Where people or a system measure, the charge and a pending reply are one
         transaction. Raises BudgetExhausted; a refusal is recorded and costs nothing.
         """
@@ -142,8 +142,8 @@ class Queries:
                 return _or_raise(begun)
             # A draw may take long: in a thread, so that other requests are served meanwhile.
             answers = await asyncio.to_thread(self._measured, released, request)
-            if pace is not None:
-                await pace.half_way()
+            if pacing is not None:
+                await pacing.half_period()
             return await write(lambda db: self._settle(db, caller, identity, begun, answers))
         finally:
             self._under_way.discard(name)

@@ -63,7 +63,7 @@ def test_a_measurer_gets_the_record_signed_and_answers(webhook_curator, study, s
     reply = study.reply(query.id) if study.modeler.query(query.id, wait_s=30)[0].state == "answered" else None
     items = {item.id: item for item in study.items(query.id)}
     assert [answer.y for answer in reply.answers] == [item.record / 1000 for item in items.values()]
-    for body, key in zip(measurer.asked[-4:], measurer.keys[-4:], strict=True):
+    for body, key in zip(measurer.requests[-4:], measurer.keys[-4:], strict=True):
         item = items[key]
         assert body == {
             "measurement_id": item.id,
