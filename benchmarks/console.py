@@ -80,18 +80,18 @@ class _House:
 
     def ask(self, study: str, grant: wire.GrantReply, count: int, *, later: bool) -> None:
         """Queries of one row each, many in one transaction."""
-        who, exchange = Principal(grant.id, grant.kid, "modeler", "bench", study), self.curator.queries
+        who, use_case = Principal(grant.id, grant.kid, "modeler", "bench", study), self.curator.queries
         queries = [wire.QueryRequest(rows=[wire.RowPlays(row=row)]) for row in range(1_000)]
-        released = exchange._check(_request(who, "first"), study, queries[0])
+        released = use_case._check(_request(who, "first"), study, queries[0])
 
         def work(db: Connection, numbers: Iterable[int]) -> None:
             for number in numbers:
                 query, request = queries[number % 1_000], _request(who, f"{study} {number}")
                 if later:
-                    exchange._answer_later(db, request, study, released, query)
+                    use_case._answer_later(db, request, study, released, query)
                 else:
-                    answers = exchange._measured(released, query)
-                    exchange._answer_at_once(db, request, study, released, query, answers)
+                    answers = use_case._measured(released, query)
+                    use_case._answer_at_once(db, request, study, released, query, answers)
 
         for start in range(0, count, _BATCH):
             numbers = range(start, min(start + _BATCH, count))
