@@ -66,7 +66,7 @@ def test_a_process_whose_messages_could_not_be_read_does_not_serve_the_next_tuni
         datasets.append(wire.DatasetView.model_validate_json(json.dumps(view)))
     states = []
     for _ in range(3):
-        body = Case(*datasets).asked().model_dump(mode="json")
+        body = Case(*datasets).spec().model_dump(mode="json")
         path = f"/v1/tunings/{in_process.call('owner', 'POST', '/v1/tunings', json=body)['id']}"
         until(lambda path=path: in_process.call("owner", "GET", path)["state"] != "running")
         states.append(in_process.call("owner", "GET", path)["state"])
