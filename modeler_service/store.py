@@ -28,7 +28,7 @@ from sqlalchemy import (
 
 from blindopt.errors import NotFound
 from service_kit.store.database import Connection
-from service_kit.store.prepared_statement import Prepared
+from service_kit.store.prepared_statement import PreparedStatement
 from service_kit.store.schema import Migrations
 
 METADATA = MetaData()
@@ -118,8 +118,8 @@ observations = Table(
 )
 
 
-_RUN = Prepared(select(runs).where(runs.c.id == bindparam("identity")))
-_ADD_TRIAL = Prepared(
+_RUN = PreparedStatement(select(runs).where(runs.c.id == bindparam("identity")))
+_ADD_TRIAL = PreparedStatement(
     trials.insert(),
     ["run_id", "number", "query", "phase", "row", "mean", "sd", "acquisition", "ties", "chosen_at", "fitted",
      "declined"],
@@ -138,7 +138,7 @@ def change_run(db: Connection, identity: str, **values: Any) -> None:
 
 def run(db: Connection, identity: str) -> Any:
     """The run with this id. Raises NotFound."""
-    row = _RUN.one(db, identity=identity)
+    row = _RUN.row(db, identity=identity)
     if row is None:
         raise NotFound("there is no such run")
     return row

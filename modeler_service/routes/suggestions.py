@@ -6,7 +6,7 @@ from starlette.routing import Route
 
 from blindopt import wire
 from modeler_service.use_cases.modeler import Modeler
-from service_kit.web.dependencies import api_router, json_of, parsed, permitted
+from service_kit.web.dependencies import api_router, json_of, parse, permitted
 from service_kit.web.problems import documented
 
 PATH = "/v1/suggestions"
@@ -25,7 +25,7 @@ async def _suggest(request: Request) -> Response:
     principal = permitted(request.state.principal, "vendor")
     modeler: Modeler = request.app.state.modeler
     body = await json_of(request)
-    reply = await modeler.suggestions.of(lambda: parsed(body, wire.SuggestionRequest), principal.actor)
+    reply = await modeler.suggestions.of(lambda: parse(body, wire.SuggestionRequest), principal.actor)
     return Response(reply, media_type="application/json")
 
 

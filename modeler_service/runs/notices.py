@@ -25,8 +25,8 @@ _CODES = {*_codes(errors.BlindoptError), "out_of_memory"}
 def notify_ended(db: Connection, outbox: Outbox, row: Any, ending: dict[str, Any]) -> None:
     """Send the notice that a run has ended; ``row`` is its row before that."""
     event: wire.NoticeEvent = "run_failed" if ending["state"] == "failed" else "run_ended"
-    if outbox.tells(event):
-        outbox.tell(db, event, _subject(row, ending), wire.NoticeCounts(answers=store.answered(db, row.id)))
+    if outbox.wants(event):
+        outbox.add(db, event, _subject(row, ending), wire.NoticeCounts(answers=store.answered(db, row.id)))
 
 
 def notify_waiting(
@@ -36,17 +36,17 @@ def notify_waiting(
     if ending.get("waiting_for", "curator") != "curator":
         return
     since = moment(ending["waiting_since"])
-    if outbox.tells("run_waiting") and now - since >= longer_than:
+    if outbox.wants("run_waiting") and now - since >= longer_than:
         counts = wire.NoticeCounts(
             answers=store.answered(db, row.id), minutes=int((now - since) / timedelta(minutes=1))
         )
         once = f"run_waiting {row.id} {ending['waiting_since']}"
-        outbox.tell(db, "run_waiting", _subject(row, ending), counts, once=once)
+        outbox.add(db, "run_waiting", _subject(row, ending), counts, once=once)
 
 
 def notify_disputed(db: Connection, outbox: Outbox, study_id: str) -> None:
     """Send the notice that a curator broke the protocol; the curator's own text stays in the log."""
-    outbox.tell(db, "log_disputed", wire.NoticeSubject(study_id=study_id))
+    outbox.add(db, "log_disputed", wire.NoticeSubject(study_id=study_id))
 
 
 def _subject(row: Any, ending: dict[str, Any]) -> wire.NoticeSubject:

@@ -23,7 +23,7 @@ from service_kit.console.sessions import Session, Sessions
 from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Principal
 from service_kit.settings import ServiceSettings
-from service_kit.web.problems import as_ours
+from service_kit.web.problems import as_blindopt_error
 
 HERE = Path(__file__).parent
 CSP = (
@@ -134,7 +134,7 @@ class Console:
             try:
                 return await handler(request)
             except (BlindoptError, HTTPException) as error:
-                return self.refusal(request.scope, as_ours(error))
+                return self.refusal(request.scope, as_blindopt_error(error))
 
         endpoint.__dict__["roles"] = roles  # a test walks every route and reads this
         return Route(path, endpoint, methods=[method], include_in_schema=False)
