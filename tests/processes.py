@@ -9,6 +9,7 @@ however the tests ended, the server kills what it forked and ends.
 Not for tests whose subject is a start: what a command imports, and how long that takes.
 """
 
+import asyncio
 import atexit
 import gc
 import json
@@ -214,6 +215,20 @@ class _Server:
         return request
 
 
+def _build_services() -> None:
+    """Build both services once and throw them away: routes and SQL that are made at the first use come with a fork."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("curator", "modeler"):
+            settings = import_module(f"{name}_service.settings").Settings(data_dir=Path(folder) / name)
+            app = import_module(f"{name}_service.app").build(settings)
+            asyncio.run(_live(app))
+
+
+async def _live(app: Any) -> None:
+    async with app.router.lifespan_context(app):
+        pass
+
+
 def _become(request: dict[str, Any]) -> None:
     """Run the module that a fork is for, as `python -m` does."""
     os.chdir(request["cwd"])
@@ -252,6 +267,8 @@ if __name__ == "__main__":
     interrupts = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests: they close the socket
     for name in sys.argv[2:]:
         import_module(name)
+    if "curator_service.app" in sys.argv:
+        _build_services()
     gc.collect()
     gc.freeze()  # a collection in a fork writes to none of these pages
     assert threading.active_count() == 1

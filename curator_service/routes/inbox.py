@@ -50,7 +50,7 @@ def list_inbox(
     query_id: OfQuery = None,
     state: Annotated[Filter, Query(description="In this state alone.")] = "open",
     system: Annotated[
-        wire.Asking | None, Query(description="Of these, those to which the owner's system stands so.")
+        wire.MeasurerState | None, Query(description="Of these, those to which the owner's system stands so.")
     ] = None,
 ) -> wire.InboxPage:
     """Measurements that were asked for, oldest first; those that are open unless told."""

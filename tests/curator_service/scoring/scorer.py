@@ -1,16 +1,14 @@
 """A scorer as an owner would write one, over real HTTP, and several that misbehave."""
 
-import hmac
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from blindopt.client import webhook_signature
+from tests.shared.service_kit.notices.notice_receiver import documented_check
 
 KEY = "a secret of thirty-two characters"
 
@@ -26,11 +24,7 @@ class Scorer:
     forged: int = 0
 
     def take(self, headers: Any, body: bytes) -> tuple[int, bytes]:
-        signature = dict(part.split("=", 1) for part in headers["Blindopt-Signature"].split(","))
-        fresh = abs(time.time() - int(signature["t"])) < 300
-        if not (
-            fresh and hmac.compare_digest(signature["v1"], webhook_signature(KEY.encode(), body, int(signature["t"])))
-        ):
+        if not documented_check()(headers["Blindopt-Signature"], body, KEY.encode()):
             self.forged += 1
             return 401, b""
         self.requests.append(json.loads(body))

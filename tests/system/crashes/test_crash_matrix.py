@@ -101,12 +101,13 @@ class Parties:
         return len(shots(self.control(service))) > self.fired[service.name]
 
     def restore(self):
-        """Both up, and no shot aimed at either or under way."""
+        """Both ready, and no shot aimed at either or under way."""
         for service in (self.curator, self.modeler):
             self.control(service).unlink(missing_ok=True)
             if self.is_doomed(service) or self.has_died(service):
                 _wait_for(lambda service=service: self.has_died(service))
-                service.start()
+                service.process = service.spawn()
+            service.await_ready()
 
     def owner(self):
         return OwnerClient(self.curator.url, self.curator.token, timeout_s=240)
@@ -173,10 +174,10 @@ def _played(parties, studies, shots_left=0, aim=None, expected=None, **chosen):
         for service in (parties.curator, parties.modeler):
             if parties.has_died(service):
                 _check_death(parties, service, dict(zip(runs, studies, strict=True)), expected)
-                service.start()
                 died += 1
                 if died < shots_left:
-                    aim()
+                    aim()  # before the service is back: it may pass the point as soon as it is
+                service.process = service.spawn()  # and it may die there before it was seen to be ready
         ended = parties.modeler.rows(
             f"SELECT count(*) FROM runs WHERE id IN ({','.join('?' * len(runs))}) AND ended_at IS NOT NULL", *runs
         )
