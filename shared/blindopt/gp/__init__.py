@@ -1,4 +1,6 @@
-"""Gaussian processes over finite candidates. The notation that all modules of this folder share:
+"""Gaussian processes over finite candidates.
+
+The notation that all modules of this folder share:
 
 ==========  =================================  ============  ===========  ============================================
 symbol      name                               shape         unit         meaning

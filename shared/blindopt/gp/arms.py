@@ -43,7 +43,7 @@ class ArmsPosterior:
         return self._diagonal
 
     def play(self, arm: int, reward: float) -> None:
-        """Condition on ``reward`` at ``arm``. Raises NumericalFailure, and changes nothing, if ``check_reward`` does."""
+        """Condition on ``reward`` at ``arm``. Changes nothing if ``check_reward`` raises NumericalFailure."""
         check_reward(reward)
         column = self.covariance[:, arm].copy()
         variance = max(float(column[arm]), 0.0)

@@ -41,7 +41,7 @@ class Kernel:
 
     @abstractmethod
     def correlate(self, squared: Matrix) -> None:
-        """Turn squared distances, in units of the lengthscale squared, into correlations c in place; keeps the dtype."""
+        """Turn squared distances, in units of the lengthscale, into correlations c: in place, in any precision."""
 
     def slope(self, squared: Matrix) -> Matrix:
         """Derivative of the correlation by the logarithm of the lengthscale, at squared distances in its units."""
@@ -64,7 +64,7 @@ class SquaredExponential(Kernel):
         np.exp(squared, out=squared)
 
     def slope(self, squared: Matrix) -> Matrix:
-        """s exp(-s / 2) for s = (d / l)^2."""
+        """S exp(-s / 2) for s = (d / l)^2."""
         slope: Matrix = squared * np.exp(-0.5 * squared)
         return slope
 
@@ -86,7 +86,7 @@ class Matern12(Kernel):
         np.exp(squared, out=squared)
 
     def slope(self, squared: Matrix) -> Matrix:
-        """u exp(-u) for u = d / l."""
+        """U exp(-u) for u = d / l."""
         u: Matrix = np.sqrt(squared)
         return u * np.exp(-u)
 

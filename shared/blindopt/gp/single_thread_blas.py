@@ -1,8 +1,8 @@
 """Products of vectors and matrices by one thread, at the speed of BLAS.
 
-BLAS gives the products of even a 100 x 100 matrix to several threads. A product takes microseconds, and on a busy machine
-waiting for a second thread takes milliseconds. So the work is cut into blocks that are too small for BLAS to share.
-Results do not depend on the number of threads.
+BLAS gives the products of even a 100 x 100 matrix to several threads. A product takes microseconds, but on a busy
+machine waiting for a second thread takes milliseconds. So the work is cut into blocks that are too small for BLAS to
+share. Results do not depend on the number of threads.
 """
 
 from functools import lru_cache

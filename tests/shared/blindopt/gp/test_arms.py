@@ -18,7 +18,7 @@ def gram_of(n=12, lengthscale=0.2):
 
 def plays_of(n, t, seed=0):
     rng = np.random.default_rng(seed)
-    weights = rng.dirichlet(np.ones(n) / 2)  # some arms often, some never
+    weights = rng.dirichlet(np.ones(n) / 2)  # a few arms often, others never
     return rng.choice(n, size=t, p=weights), rng.standard_t(3, size=t) * 5
 
 

@@ -84,7 +84,7 @@ def test_every_parameter_in_the_table_is_one_of_the_code(name, parameter):
 def test_every_quantity_has_the_shape_and_the_unit_that_the_table_says(name, parameter, shape, unit):
     """Units by dimensional analysis: outcomes times 2 and candidates times 4 multiply it by powers of these."""
     plain = quantity(example(), name, parameter)
-    assert plain.shape == eval(shape, {}, SIZES)  # noqa: S307 - of our own docstring
+    assert plain.shape == eval(shape, {}, SIZES)
     base, _, power = unit.partition("^")
     factor = {"outcome": 2.0, "candidate": 4.0, "1": 1.0}[base] ** int(power or 1)
     scaled = quantity(example(outcome=2.0, candidate=4.0), name, parameter)
