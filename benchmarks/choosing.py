@@ -1,17 +1,17 @@
 """Choosing rows: GP-UCB's loop over finite candidates beside scikit-learn's, BoTorch's and plain numpy's.
 
-All have equal settings. BoTorch is measured where it is installed (the extra ``peers``).
+All have equal settings. BoTorch is measured if it is installed (the extra ``peers``).
 
-Times are of the processor, with one thread: on a busy machine the clock measures the others too.
+Times are processor times of one thread: wall time on a busy machine includes other work.
 """
 
+import sys
 import time
 import tracemalloc
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from unittest.mock import patch
 
 import numpy as np
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -25,6 +25,7 @@ from blindopt.gp import compiled
 from blindopt.gp.acquisition import beta, choose_maximum, upper_confidence_bound
 from blindopt.gp.candidates import Precision
 from blindopt.gp.kernels import SquaredExponential
+from blindopt.gp.lazy_maximum import THRESHOLDS, Thresholds
 from blindopt.gp.posterior import Posterior
 
 STEPS = 50
@@ -43,7 +44,7 @@ class Problem:
     outcomes: Vector
 
     def weight(self, step: int) -> float:
-        """beta_t."""
+        """Exploration weight beta_t of a step."""
         return beta(len(self.candidates), step, DELTA_PRIME)
 
 
@@ -61,15 +62,22 @@ def problems() -> list[Problem]:
 
 
 def cloud(name: str, n: int) -> Problem:
-    """Normal candidates of 15 columns."""
+    """Make a problem of normal candidates with 15 columns."""
     z = np.random.default_rng(0).normal(size=(n, 15))
     return Problem(f"{name}: n = {n:,}, r = 15", z, 4.0, np.sin(z).sum(axis=1) / 4)
 
 
-def ours(problem: Problem, dtype: Precision = np.float64) -> Iterator[int]:
-    """The rows that the modeler's engine chooses."""
+def ours(problem: Problem, dtype: Precision = np.float64, thresholds: Thresholds = THRESHOLDS) -> Iterator[int]:
+    """Yield the rows that the modeler's engine chooses."""
     kernel, ties = SquaredExponential(problem.lengthscale), np.random.default_rng(0)
-    posterior = Posterior(problem.candidates, kernel, noise_variance=NOISE_VARIANCE, capacity=STEPS, dtype=dtype)
+    posterior = Posterior(
+        problem.candidates,
+        kernel,
+        noise_variance=NOISE_VARIANCE,
+        capacity=STEPS,
+        dtype=dtype,
+        thresholds=thresholds,
+    )
     for step in range(1, STEPS + 1):
         row = posterior.choose(problem.weight(step), lambda: ties).row
         posterior.observe(row, float(problem.outcomes[row]))
@@ -77,13 +85,12 @@ def ours(problem: Problem, dtype: Precision = np.float64) -> Iterator[int]:
 
 
 def interpreted(problem: Problem, dtype: Precision = np.float64) -> Iterator[int]:
-    """The same without compiled loops, as if numba were absent."""
-    with patch.object(compiled, "compiled", lambda: None):
-        yield from ours(problem, dtype)
+    """Yield the rows of the same engine without compiled loops, as if numba were absent."""
+    yield from ours(problem, dtype, Thresholds(compiled_min=sys.maxsize))
 
 
 def plain(problem: Problem) -> Iterator[int]:
-    """The floor: incremental columns in plain numpy, everybody updated at each step."""
+    """The baseline: incremental columns in plain numpy, with every candidate updated at each step."""
     z, n, ties = problem.candidates, len(problem.candidates), np.random.default_rng(0)
     whitened, mean, variance = np.empty((STEPS, n)), np.zeros(n), np.ones(n)
     squares = np.einsum("ij,ij->i", z, z)
@@ -106,10 +113,10 @@ def plain(problem: Problem) -> Iterator[int]:
         yield row
 
 
-def scikit_learn(problem: Problem, asked: list[int] | None = None) -> Iterator[int]:
-    """GaussianProcessRegressor, fitted anew at each step with fixed hyper-parameters; after ``asked`` just once."""
-    kernel, ties, rows = RBF(problem.lengthscale), np.random.default_rng(0), list(asked or [])
-    for step in range(len(rows) + 1, STEPS + 1 if asked is None else len(rows) + 2):
+def scikit_learn(problem: Problem, replayed: list[int] | None = None) -> Iterator[int]:
+    """GaussianProcessRegressor, refitted at each step with fixed hyper-parameters; only one step after ``replayed``."""
+    kernel, ties, rows = RBF(problem.lengthscale), np.random.default_rng(0), list(replayed or [])
+    for step in range(len(rows) + 1, STEPS + 1 if replayed is None else len(rows) + 2):
         model = GaussianProcessRegressor(kernel, alpha=NOISE_VARIANCE, optimizer=None)
         if rows:
             model.fit(problem.candidates[rows], problem.outcomes[rows])
@@ -119,14 +126,14 @@ def scikit_learn(problem: Problem, asked: list[int] | None = None) -> Iterator[i
         yield rows[-1]
 
 
-def botorch(problem: Problem, asked: list[int] | None = None) -> Iterator[int]:
-    """SingleTaskGP and optimize_acqf_discrete, made anew at each step; after ``asked`` just once."""
-    rows = list(asked or [])
+def botorch(problem: Problem, replayed: list[int] | None = None) -> Iterator[int]:
+    """SingleTaskGP and optimize_acqf_discrete, rebuilt at each step; only one step after ``replayed``."""
+    rows = list(replayed or [])
     choose = botorch_loop.chooser(problem.candidates, problem.outcomes, problem.lengthscale, NOISE_VARIANCE)
-    if not rows:  # it has no model without an outcome: the first of all ties is drawn
+    if not rows:  # BoTorch has no model without an outcome: the first row is drawn from all
         rows.append(int(np.random.default_rng(0).integers(len(problem.candidates))))
         yield rows[0]
-    for step in range(len(rows) + 1, STEPS + 1 if asked is None else len(rows) + 2):
+    for step in range(len(rows) + 1, STEPS + 1 if replayed is None else len(rows) + 2):
         rows.append(choose(rows, problem.weight(step)))
         yield rows[-1]
 
@@ -151,7 +158,7 @@ def worst_gap(problem: Problem, rows: list[int]) -> float:
 
 
 def timed(loop: Loop, problem: Problem) -> tuple[list[int], list[float]]:
-    """The rows, and the seconds of processor time of each step; what comes before the first counts with it."""
+    """Run a loop; return its rows and the processor time of each step, set-up counted with the first."""
     rows, times, last = [], [], time.process_time()
     for row in loop(problem):
         now = time.process_time()
@@ -162,13 +169,13 @@ def timed(loop: Loop, problem: Problem) -> tuple[list[int], list[float]]:
 
 
 def peak(loop: Loop, problem: Problem) -> float:
-    """Most MiB held at once besides the candidates."""
+    """Peak memory of a loop in MiB, without the candidates."""
     tracemalloc.start()
     for _ in loop(problem):
         pass
-    found = tracemalloc.get_traced_memory()[1] / 2**20
+    peak_mib = tracemalloc.get_traced_memory()[1] / 2**20
     tracemalloc.stop()
-    return found
+    return peak_mib
 
 
 LOOPS: dict[str, Loop] = {
@@ -185,18 +192,18 @@ SLOW = ("scikit-learn", "BoTorch")
 
 
 def whole(problem: Problem, repeats: int) -> Table:
-    """The loop of 50 choices: repeats take turns, the median counts."""
+    """Time the loop of 50 choices: the median of interleaved repeats."""
     times: dict[str, list[float]] = {name: [] for name in LOOPS}
     rows: dict[str, list[int]] = {}
-    compiled.compiled()  # in a modeler, a run that is large enough loads them
-    for dtype in (np.float64, np.float32):  # compiled once a machine, and loaded once a process: not counted
+    compiled.compiled()  # a modeler loads them at the first run that is large enough
+    for dtype in (np.float64, np.float32):  # compiled once a machine and loaded once a process: not timed
         deque(ours(problem, dtype), maxlen=0)
     for repeat in range(repeats):
         for name, loop in LOOPS.items():
             if name not in SLOW or repeat < 2:
                 rows[name], steps = timed(loop, problem)
                 times[name].append(sum(steps))
-    seconds = {name: float(np.median(found)) for name, found in times.items()}
+    seconds = {name: float(np.median(samples)) for name, samples in times.items()}
     lines: list[list[Cell]] = [
         [
             name,
@@ -223,21 +230,21 @@ def whole(problem: Problem, repeats: int) -> Table:
 
 
 def step_by_step(problem: Problem) -> Table:
-    """M: what a late step costs. Lazy steps differ, so the mean of the last 25 and the longest count."""
+    """Time the late steps of problem M. Lazy steps differ, so the table has the mean of the last 25 and the longest."""
     n, r = problem.candidates.shape
     limit = 8 * n * (STEPS + r + 6) / bandwidth()
     lines: list[list[Cell]] = []
-    asked: list[int] = []
+    rows: list[int] = []
     for name in ("plain numpy", "blindopt", "blindopt, float32"):
-        asked, times = timed(LOOPS[name], problem)
+        rows, times = timed(LOOPS[name], problem)
         late = np.array(times[-25:]) * 1e3
         memory = peak(LOOPS[name], problem)
         lines.append(
             [name, sum(times), float(late.mean()), float(late.max()), float(late.mean()) / limit / 1e3, memory]
         )
-    peers: dict[str, Loop] = {"scikit-learn": partial(scikit_learn, asked=asked[:-1])}
+    peers: dict[str, Loop] = {"scikit-learn": partial(scikit_learn, replayed=rows[:-1])}
     if botorch_loop.INSTALLED:
-        peers["BoTorch"] = partial(botorch, asked=asked[:-1])
+        peers["BoTorch"] = partial(botorch, replayed=rows[:-1])
     for name, step in peers.items():
         _, (once,) = timed(step, problem)
         lines.append([f"{name}, step 50", None, once * 1e3, once * 1e3, once / limit, None])
@@ -254,7 +261,7 @@ def step_by_step(problem: Problem) -> Table:
 
 
 def bandwidth() -> float:
-    """Bytes a second that one thread reads from memory: the best of five sums of 256 MiB."""
+    """Bytes per second that one thread reads from memory: the best of five sums of 256 MiB."""
     numbers, best = np.ones(1 << 25), np.inf
     for _ in range(5):
         started = time.process_time()
@@ -264,7 +271,7 @@ def bandwidth() -> float:
 
 
 def tables(large: bool = False) -> list[Table]:
-    """A and B; M too where it is asked for: it takes a minute and 2 GiB."""
+    """Tables of A and B; with ``large``, of M too, which takes a minute and 2 GiB."""
     with threadpool_limits(1):
-        found = [whole(problem, 7) for problem in problems()]
-        return [*found, step_by_step(cloud("M", LARGE))] if large else found
+        tables = [whole(problem, 7) for problem in problems()]
+        return [*tables, step_by_step(cloud("M", LARGE))] if large else tables

@@ -1,4 +1,4 @@
-"""Choosing rows with hyper-parameters fitted anew after every answer, beside scikit-learn's."""
+"""Choosing rows with hyper-parameters refitted after every answer, beside scikit-learn."""
 
 import time
 import warnings
@@ -17,27 +17,27 @@ from blindopt import wire
 from blindopt.gp.acquisition import beta, choose_maximum
 from blindopt.gp.marginal_likelihood import fit
 from modeler_service.algorithms.gp.gp_ucb import GpUcb
+from modeler_service.algorithms.gp.surrogate import GpSettings
 
 STEPS, FIRST = 30, 5
 REPEATS = 3
 
 
 def ours(problem: Problem) -> list[float]:
-    """GP-UCB with a fit of one start before every choice: seconds of fitting, and of the rest, which predicts."""
+    """GP-UCB with a fit of one start before every choice: seconds of fitting, and of predicting."""
     kernel = wire.Kernel(lengthscale=problem.lengthscale, signal_variance=1.0, noise_variance=NOISE_VARIANCE)
     often = wire.Fit(every=1, starts=1)
-    loop = GpUcb(
-        problem.candidates, kernel, 2 * DELTA_PRIME, sign=1, seed=0, capacity=STEPS + FIRST, fit=often, initial=FIRST
-    )
+    settings = GpSettings(kernel, 1, seed=0, capacity=STEPS + FIRST, initial=FIRST, fit=often)
+    loop = GpUcb(problem.candidates, settings, 2 * DELTA_PRIME)
     for row in _first(problem):
         loop.observe(row, float(problem.outcomes[row]))
     fitting = 0.0
 
-    def timed(*told: Any, **more: Any) -> Any:
+    def timed(*args: Any, **options: Any) -> Any:
         nonlocal fitting
         before = time.process_time()
         try:
-            return fitted(*told, **more)
+            return fitted(*args, **options)
         finally:
             fitting += time.process_time() - before
 
@@ -50,14 +50,14 @@ def ours(problem: Problem) -> list[float]:
 
 
 def scikit_learn(problem: Problem) -> list[float]:
-    """The same with GaussianProcessRegressor, whose optimizer starts where ours does."""
+    """The same loop with GaussianProcessRegressor, whose optimizer starts at the same point."""
     rows, ties = _first(problem), np.random.default_rng(0)
     begun, fitting = time.process_time(), 0.0
     for step in range(1, STEPS + 1):
         kernel = ConstantKernel(1.0) * RBF(problem.lengthscale) + WhiteKernel(NOISE_VARIANCE, (1e-6, 1e1))
         model = GaussianProcessRegressor(kernel, alpha=1e-10, normalize_y=False)
         before = time.process_time()
-        with warnings.catch_warnings():  # it complains of bounds that are reached
+        with warnings.catch_warnings():  # it warns of parameters at their bounds
             warnings.simplefilter("ignore")
             model.fit(problem.candidates[rows], problem.outcomes[rows])
         fitting += time.process_time() - before
@@ -72,18 +72,18 @@ def _first(problem: Problem) -> list[int]:
 
 
 def refitted(problem: Problem) -> Table:
-    """Medians of some runs, which take turns."""
+    """Medians of interleaved runs."""
     loops: dict[str, Callable[[Problem], list[float]]] = {"blindopt": ours, "scikit-learn": scikit_learn}
     times: dict[str, list[list[float]]] = {name: [] for name in loops}
     with threadpool_limits(1):
         for _ in range(REPEATS):
             for name, loop in loops.items():
                 times[name].append(loop(problem))
-    median = {name: np.median(found, axis=0) for name, found in times.items()}
+    median = {name: np.median(samples, axis=0) for name, samples in times.items()}
     peer = median["scikit-learn"]
     rows: list[list[Cell]] = [
-        [name, *map(float, found), float(peer[1] / found[1]), float(peer.sum() / found.sum())]
-        for name, found in median.items()
+        [name, *map(float, medians), float(peer[1] / medians[1]), float(peer.sum() / medians.sum())]
+        for name, medians in median.items()
     ]
     title = (
         f"{STEPS} choices with a fit by marginal likelihood before each, {problem.name} (goal: prediction 2.5 times)"
@@ -93,5 +93,5 @@ def refitted(problem: Problem) -> Table:
 
 
 def tables() -> list[Table]:
-    """A and B."""
+    """Tables of problems A and B."""
     return [refitted(problem) for problem in problems()]

@@ -1,4 +1,4 @@
-"""What bounds and releases of tunings are worth: Kusner et al. (2015) simulated under Assumption 1, and real records.
+"""Quality of tunings: bounds and releases of Kusner et al. (2015), simulated under Assumption 1 and on real records.
 
 100 hyper-parameters on [0, 1], squared exponential kernel of lengthscale 0.2, sigma = 0.1, delta = 0.05, functions
 drawn from the prior; 2,000 pairs of neighbours, of which a share 1 - k1 differs.
@@ -38,7 +38,7 @@ ENDS = ((0.001, 1.0), (0.1, 1.0), (1.0, 10.0))
 
 
 def tables() -> list[Table]:
-    """Where the printed q fails, how loose the bounds are, what releases lose, and Algorithm 3 on real records."""
+    """Failures of the printed q, looseness of the bounds, regrets of releases, and Algorithm 3 on real records."""
     return [_failures(), _looseness(), _regrets(), _algorithm_3()]
 
 
@@ -58,14 +58,14 @@ def _design(evaluations: int) -> tuple[Rows, Matrix]:
 
 
 def _largest_noise(evaluations: int) -> Vector:
-    """For each pair the larger of the noises of the two largest noisy scores: alpha^ of the proof of Theorem 3."""
+    """For each pair, the larger noise of its two largest noisy scores: alpha^ in the proof of Theorem 3."""
     rng = np.random.default_rng(17)
     functions = WORLD.functions(PAIRS, rng)
     both = np.vstack([functions, WORLD.neighbours(functions, 0.01, rng)])
     drawn = rng.normal(scale=SIGMA, size=(evaluations, 2 * PAIRS))
     step, every = iter(range(evaluations)), np.arange(2 * PAIRS)
-    told = ucb(WORLD.covariance, SIGMA, _betas(evaluations), 2 * PAIRS, lambda a: both[every, a] + drawn[next(step)])
-    largest: Vector = drawn[told[2].argmax(axis=0), every].reshape(2, PAIRS).max(axis=0)
+    runs = ucb(WORLD.covariance, SIGMA, _betas(evaluations), 2 * PAIRS, lambda a: both[every, a] + drawn[next(step)])
+    largest: Vector = drawn[runs[2].argmax(axis=0), every].reshape(2, PAIRS).max(axis=0)
     return largest
 
 
@@ -88,7 +88,7 @@ def _fixed_bound(evaluations: int, apart: float) -> float:
 
 
 def _exceeded(evaluations: int, apart: float) -> float:
-    """The share of pairs whose posterior means of a fixed design are further apart than its sensitivity."""
+    """Fraction of pairs whose posterior means of a fixed design differ by more than its sensitivity."""
     rng = np.random.default_rng(23)
     arms, weights = _design(evaluations)
     functions = WORLD.functions(DESIGN_PAIRS, rng)
@@ -104,12 +104,15 @@ def _looseness() -> Table:
         gamma = largest_gain(WORLD.covariance, SIGMA, evaluations).upper
         rate = constants.regret_rate(SIGMA, evaluations, constants.beta(N, evaluations, DELTA), gamma)
         for apart in APART:
-            found = _simulated(evaluations, apart)
+            differences = _simulated(evaluations, apart)
             index = constants.index_sensitivity(N, evaluations, apart, DELTA)
             value = constants.value_sensitivity(
                 rate, constants.c(N, apart, DELTA), constants.q(SIGMA, evaluations, DELTA)
             )
-            looser = [index / upper_quantile(found.mean, DELTA), value / upper_quantile(found.maximum, DELTA)]
+            looser = [
+                index / upper_quantile(differences.mean, DELTA),
+                value / upper_quantile(differences.maximum, DELTA),
+            ]
             rows.append([evaluations, apart, *looser, 100 * _exceeded(evaluations, apart)])
     title = "How many times larger the bounds are than pairs need; how often that of a fixed design is exceeded (5 %)"
     return Table(title, ["T", "1 - k1", "Theorem 1", "Theorem 3", "fixed design, exceeded, %"], rows)
@@ -128,10 +131,10 @@ def _regrets() -> Table:
         for epsilon in (1, 10):
             lost: list[Cell] = []
             for sample, bound in bounds:
-                found, _ = expected_errors(
+                errors, _ = expected_errors(
                     sample, index_scale=2 * bound / epsilon, exponential=True, value_scale=None, value_at="chosen"
                 )
-                lost.append(found)
+                lost.append(errors)
             rows.append([apart, epsilon, *lost])
     title = "Mean regret of lambda~ alone, by the exponential mechanism (T = 200)"
     return Table(title, ["1 - k1", "epsilon", "printed constants", "simulated sensitivity", "fixed design"], rows)
@@ -174,5 +177,5 @@ def _algorithm_3() -> Table:
 
 def _trained(penalty: float, x: Matrix, y: Vector) -> Vector:
     model = LogisticRegression(C=1 / (penalty * len(x)), fit_intercept=False, tol=1e-10, max_iter=10_000)
-    found: Vector = model.fit(x, y).coef_[0]
-    return found
+    weights: Vector = model.fit(x, y).coef_[0]
+    return weights

@@ -1,4 +1,4 @@
-"""From raw records to scaled units: by public bounds alone, never by what the data look like."""
+"""The map from raw records to scaled units, by public bounds alone and never by the data."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ BLOCK_ROWS = 16_384
 
 
 def rounding_of(features: list[Feature]) -> float:
-    """How much further apart than in real numbers two scaled rows may lie, in scaled units.
+    """Bound on how much rounding adds to the distance of two scaled rows, in scaled units.
 
     Subtraction and division each err by at most 2^-53 of a result that is at most half a range over its
     scale, for each of the two rows.
@@ -34,7 +34,8 @@ class ScaledRows:
     """
 
     values: Matrix
-    places: list[int]
+    columns: list[int]
+    """The features' columns in ``values``."""
     features: list[Feature]
     order: NDArray[np.int64]
 
@@ -49,14 +50,14 @@ class ScaledRows:
     @property
     def d(self) -> int:
         """Number of features."""
-        return len(self.places)
+        return len(self.columns)
 
     def blocks(self) -> Iterator[tuple[slice, Matrix]]:
-        """Consecutive blocks with their place, each (rows, d), freshly made."""
+        """Yield consecutive blocks as new arrays (rows, d), each with its slice of the row order."""
         lower = np.array([f.lower for f in self.features])
         upper = np.array([f.upper for f in self.features])
         unit = np.array([f.unit for f in self.features])
         for start in range(0, self.n, BLOCK_ROWS):
-            place = slice(start, min(start + BLOCK_ROWS, self.n))
-            raw = take(self.values, self.order[place])[:, self.places]
-            yield place, (np.clip(raw, lower, upper) - (lower + upper) / 2) / unit
+            index = slice(start, min(start + BLOCK_ROWS, self.n))
+            raw = take(self.values, self.order[index])[:, self.columns]
+            yield index, (np.clip(raw, lower, upper) - (lower + upper) / 2) / unit

@@ -1,4 +1,4 @@
-"""What a person sees: the table, the plot, the JSON file."""
+"""The demo's output: the table, the plot, the JSON file."""
 
 import json
 from dataclasses import asdict
@@ -15,53 +15,53 @@ from demo.story import MOVES, Method, Outcome
 
 Outcomes = dict[Method, list[Outcome]]
 WIDE = 110
-"""Columns of a terminal below which the table leaves out what the other columns imply."""
+"""Width of a terminal below which the table omits columns that the others imply."""
 
 
 def table(outcomes: Outcomes, width: int) -> Table:
-    """Method, epsilon, guarantee, what an attacker rebuilds, best value, regret, queries: means over the runs.
+    """Make the table: method, epsilon, guarantee, rebuilt records, best value, regret, queries; means over the runs.
 
-    In a terminal that is not WIDE: method, guarantee, what is rebuilt, regret.
+    Below WIDE columns: only method, guarantee, rebuilt records and regret.
     """
     columns = {
         "method": [method.name for method in outcomes],
         "epsilon": [method.epsilon or "-" for method in outcomes],
         "guaranteed": [method.guarantee for method in outcomes],
         "other rows rebuilt": [_rebuilt(method.rebuilt) for method in outcomes],
-        "best": [f"{fmean(o.best for o in found):.3f}" for found in outcomes.values()],
-        "regret": [_mean_and_error([o.regrets[-1] for o in found]) for found in outcomes.values()],
-        "queries": [f"{fmean(o.queries for o in found):.0f}" for found in outcomes.values()],
+        "best": [f"{fmean(o.best for o in runs):.3f}" for runs in outcomes.values()],
+        "regret": [_mean_and_error([o.regrets[-1] for o in runs]) for runs in outcomes.values()],
+        "queries": [f"{fmean(o.queries for o in runs):.0f}" for runs in outcomes.values()],
     }
     if width < WIDE:
         columns = {name: columns[name] for name in ("method", "guaranteed", "other rows rebuilt", "regret")}
-    shown = Table(title="The cheapest of 21,613 houses (log10 of US dollars)", caption=_caption(outcomes))
+    result = Table(title="The cheapest of 21,613 houses (log10 of US dollars)", caption=_caption(outcomes))
     for name in columns:
         justify: Literal["left", "right"] = "right" if name in ("best", "regret", "queries") else "left"
-        shown.add_column(name, justify=justify, no_wrap=name != "guaranteed")
+        result.add_column(name, justify=justify, no_wrap=name != "guaranteed")
     for cells in zip(*columns.values(), strict=True):
-        shown.add_row(*cells)
-    return shown
+        result.add_row(*cells)
+    return result
 
 
 def _caption(outcomes: Outcomes) -> str:
-    runs = max(len(found) for found in outcomes.values())
+    runs = max(len(results) for results in outcomes.values())
     lines = [
         "DP: differential privacy of a record that moves by at most Delta.",
         f"Delta: {MOVES}.",
         f"Rebuilt: by an attacker who knows {len(FEATURES) + 1} of the records, on a trial release.",
         "The kernel was fitted to these sales, which are public; with private records it must come from elsewhere.",
-        "Regret: the best that was found, less the best there is"
+        "Regret: the best value of the run minus the best of all houses"
         + (f": mean of {runs} runs, +- its standard error." if runs > 1 else "."),
     ]
     return "\n".join(lines)
 
 
-def _rebuilt(found: Finding | None) -> str:
-    """What an attacker who knows d+1 rows makes of the others: how many, and how closely."""
-    if found is None:
+def _rebuilt(finding: Finding | None) -> str:
+    """Describe how many of the other rows an attacker with d+1 known rows rebuilds, and how closely."""
+    if finding is None:
         return "-"
-    off = found.distance or 0.0
-    return f"{100 * found.figure:.0f} %, " + ("exactly" if off < 1e-6 else f"off by {off:.2g} Delta")
+    off = finding.distance or 0.0
+    return f"{100 * finding.figure:.0f} %, " + ("exactly" if off < 1e-6 else f"off by {off:.2g} Delta")
 
 
 def _mean_and_error(values: list[float]) -> str:
@@ -74,7 +74,7 @@ def _standard_error(values: list[float]) -> float | None:
 
 
 def as_json(outcomes: Outcomes) -> dict[str, Any]:
-    """The table with every run's regret after every query."""
+    """Return the table as JSON, with the regret of each run after each query."""
     return {
         "methods": [
             {
@@ -83,20 +83,20 @@ def as_json(outcomes: Outcomes) -> dict[str, Any]:
                 "epsilon": method.epsilon,
                 "guarantee": method.guarantee,
                 "known_rows": method.rebuilt.model_dump() if method.rebuilt else None,
-                "best": fmean(o.best for o in found),
-                "regret": fmean(o.regrets[-1] for o in found),
-                "standard_error": _standard_error([o.regrets[-1] for o in found]),
-                "queries": fmean(o.queries for o in found),
-                "seconds": fmean(o.seconds for o in found),
-                "runs": [asdict(o) for o in found],
+                "best": fmean(o.best for o in results),
+                "regret": fmean(o.regrets[-1] for o in results),
+                "standard_error": _standard_error([o.regrets[-1] for o in results]),
+                "queries": fmean(o.queries for o in results),
+                "seconds": fmean(o.seconds for o in results),
+                "runs": [asdict(o) for o in results],
             }
-            for method, found in outcomes.items()
+            for method, results in outcomes.items()
         ],
     }
 
 
 def plot(outcomes: Outcomes, path: Path) -> None:
-    """Mean simple regret against queries, as an SVG file."""
+    """Plot mean simple regret against queries as an SVG file."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -104,10 +104,10 @@ def plot(outcomes: Outcomes, path: Path) -> None:
 
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     styles: list[Any] = ["-", "--", "-.", (0, (3, 1, 1, 1, 1, 1)), ":"]
-    for (method, found), style in zip(outcomes.items(), styles, strict=True):
-        mean = [fmean(at) for at in zip(*(o.regrets for o in found), strict=True)]
+    for (method, results), style in zip(outcomes.items(), styles, strict=True):
+        mean = [fmean(at) for at in zip(*(o.regrets for o in results), strict=True)]
         axes.step(range(1, len(mean) + 1), mean, ls=style, where="post", label=method.name, linewidth=1.8)
-    runs = max(len(found) for found in outcomes.values())
+    runs = max(len(results) for results in outcomes.values())
     axes.set(xlabel="queries", ylabel="simple regret (log10 US dollars)", ylim=(0, None))
     axes.set_title(f"21,613 house sales: {f'mean of {runs} runs per method' if runs > 1 else 'one run per method'}")
     axes.grid(alpha=0.25)
@@ -117,11 +117,11 @@ def plot(outcomes: Outcomes, path: Path) -> None:
 
 
 def write_json(outcomes: Outcomes, path: Path) -> None:
-    """The JSON file of ``--json``."""
+    """Write the JSON file of ``--json``."""
     path.write_text(json.dumps(as_json(outcomes), indent=2) + "\n")
 
 
 def console() -> Console:
-    """Standard output; a wide table where there is no terminal."""
+    """Return standard output as a console; without a terminal, one that is wide enough for the table."""
     plain = Console()
     return plain if plain.is_terminal else Console(width=120)

@@ -1,4 +1,4 @@
-"""docs/results.md and its figures, written from the summaries alone."""
+"""Writes docs/results.md and its figures from the summaries."""
 
 from pathlib import Path
 
@@ -7,18 +7,18 @@ from benchmarks.papers.chapters import CHAPTERS
 from benchmarks.papers.summary import Summary
 
 FOLDER = "results"
-"""Of summaries and figures, beside results.md."""
+"""Folder of summaries and figures, beside results.md."""
 
 
 def write(folder: Path, summaries: list[Summary]) -> Path:
-    """results.md, into ``folder``."""
-    told = {summary["part"]: summary for summary in summaries}
+    """Write results.md into ``folder``."""
+    by_part = {summary["part"]: summary for summary in summaries}
     lines = [HEAD]
     for name, chapter in CHAPTERS.items():
-        if name not in told:
+        if name not in by_part:
             lines += [f"## {chapter.title}", "", "Not run.", ""]
             continue
-        summary = told[name]
+        summary = by_part[name]
         size = f"{summary['size'].capitalize()} form, {_runs(summary)}"
         cost = f"{summary['cpu_s'] / 60:.1f} minutes of processor time"
         lines += [f"## {chapter.title}", "", f"*{size}; {cost}.*", "", chapter.text, ""]
@@ -29,7 +29,7 @@ def write(folder: Path, summaries: list[Summary]) -> Path:
 
 
 def draw(folder: Path, summary: Summary) -> Path:
-    """The figure of a part, beside its summary."""
+    """Draw the figure of a part beside its summary."""
     chapter, path = CHAPTERS[summary["part"]], folder / FOLDER / f"{summary['part']}.svg"
     panels = chapter.panels(summary)
     figures.draw(path, summary, panels, xlabel=chapter.xlabel, ylabel=chapter.ylabel, log=chapter.log)

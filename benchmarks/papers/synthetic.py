@@ -1,4 +1,4 @@
-"""Functions of a Gaussian process on the 100 x 100 grid: Tables 1 to 3 of PO-GP-UCB, and sound releases beside it."""
+"""Functions of a Gaussian process on the 100 x 100 grid: Tables 1 to 3 of PO-GP-UCB, and sound releases."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from curator_service.release.planar_laplace import PlanarLaplaceMechanism
 from curator_service.release.po_gp_ucb import PoGpUcb, largest_r, spectrum
 
 SIDE_PER_LENGTHSCALE = 6.4
-"""The printed length-scale of 1.25 with inputs of norm 25 would be 28.3: docs/results.md says why it cannot be."""
+"""The printed length-scale of 1.25 with inputs of norm 25 would be 28.3, which docs/results.md rules out."""
 NOISE_VARIANCE = 1e-5
 DELTA = 1e-5
 STEPS = 50
@@ -43,7 +43,7 @@ LAWS = {
 
 
 def cell(power: float, r: int) -> str:
-    """The name of a column: epsilon = e^power."""
+    """Name of the column for epsilon = e^power."""
     return f"e^{power:.1f}, r = {r}"
 
 
@@ -54,7 +54,7 @@ def published(power: float, r: int, delta: float = DELTA) -> PoGpUcb:
 
 @lru_cache(maxsize=1)
 def ground(side: int) -> Ground:
-    """The grid, centred, its corners at norm 25."""
+    """Make the grid, centred, with its corners at norm 25."""
     axis = np.linspace(-1.0, 1.0, side) * NORM / sqrt(2)
     x = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
     lengthscale = NORM * sqrt(2) / SIDE_PER_LENGTHSCALE
@@ -63,7 +63,7 @@ def ground(side: int) -> Ground:
 
 @lru_cache(maxsize=1)
 def _root(side: int) -> Matrix:
-    """A (side, side) with A A^T the kernel matrix of one axis."""
+    """Return A (side, side) such that A A^T is the kernel matrix of one axis."""
     axis = np.linspace(-1.0, 1.0, side)[:, None] * NORM / sqrt(2)
     values, vectors = np.linalg.eigh(SquaredExponential(ground(side).kernel.lengthscale)(axis, axis))
     root: Matrix = vectors * np.sqrt(np.maximum(values, 0.0))
@@ -71,7 +71,7 @@ def _root(side: int) -> Matrix:
 
 
 def draw(side: int, rng: np.random.Generator) -> Vector:
-    """Draw f ~ GP(0, kernel) on the grid, exact: its covariance is the Kronecker product of those of the two axes.
+    """Draw f ~ GP(0, kernel) on the grid exactly: its covariance is the Kronecker product of those of the axes.
 
     vec(A G A^T) has covariance (A A^T) x (A A^T) for a matrix G of independent N(0, 1).
     """
@@ -87,7 +87,7 @@ def _hunt(stream: int, run: int, side: int) -> Hunt:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Tables 1 to 3 and the epsilons quoted beside them, all on the same functions."""
+    """Tables 1 to 3 and the epsilons that the paper quotes beside them, all on the same functions."""
 
     name: str = "synthetic"
 
@@ -98,10 +98,10 @@ class Tables:
         return range(1, STEPS + 1)
 
     def play(self, task: Task, size: Size) -> Curves:
-        here, hunt = ground(size.side), _hunt(1, task[1], size.side)
+        truth, hunt = ground(size.side), _hunt(1, task[1], size.side)
         cells = [(power, r) for power, rs in TABLES.items() for r in rs] + list(QUOTED.items())
-        found = {NON_PRIVATE: hunt.regrets(here, here.x), RANDOM: hunt.chance()}
-        return found | {cell(power, r): hunt.regrets(here, here.release(published(power, r))) for power, r in cells}
+        curves = {NON_PRIVATE: hunt.regrets(truth, truth.x), RANDOM: hunt.chance()}
+        return curves | {cell(power, r): hunt.regrets(truth, truth.release(published(power, r))) for power, r in cells}
 
     def facts(self, size: Size) -> dict[str, Any]:
         sigma_min = spectrum(ground(size.side).rows).sigma_min
@@ -122,16 +122,16 @@ class Frontier:
         return range(1, STEPS + 1)
 
     def play(self, task: Task, size: Size) -> Curves:
-        here, hunt = ground(size.side), _hunt(2, task[1], size.side)
-        found = {NON_PRIVATE: hunt.regrets(here, here.x), RANDOM: hunt.chance()}
+        truth, hunt = ground(size.side), _hunt(2, task[1], size.side)
+        curves = {NON_PRIVATE: hunt.regrets(truth, truth.x), RANDOM: hunt.chance()}
         for level, epsilon in FRONTIER.items():
             mechanisms = (PoGpUcb(epsilon, DELTA, 1.0, 10), *_sound(epsilon))
-            released = {mechanism.name: (mechanism, here.release(mechanism)) for mechanism in mechanisms}
+            released = {mechanism.name: (mechanism, truth.release(mechanism)) for mechanism in mechanisms}
             for column, name in LAWS.items():
                 mechanism, z = released[name]
-                aware = [mechanism.noise(here.rows.d)] if "aware" in column else []
-                found[f"{column}, {level}"] = hunt.regrets(here, z, *aware)
-        return found
+                aware = [mechanism.noise(truth.rows.d)] if "aware" in column else []
+                curves[f"{column}, {level}"] = hunt.regrets(truth, z, *aware)
+        return curves
 
     def facts(self, size: Size) -> dict[str, Any]:
         sds = {level: {m.name: m.noise(2).sd for m in _sound(epsilon)} for level, epsilon in FRONTIER.items()}

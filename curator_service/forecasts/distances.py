@@ -1,4 +1,4 @@
-"""How well distances between rows can be read from Z by who knows its noise law."""
+"""Estimates of distances between rows of X, from Z and its noise law."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,10 +16,10 @@ def draw_pairs(n: int, count: int, rng: np.random.Generator) -> Pairs:
 
 
 def read_distances(z: Matrix, law: NoiseLaw, pairs: Pairs) -> Vector:
-    """Distances between rows of X, read from ``z`` (n, r): sqrt(|z_i - z_j|^2 - 2 r sd^2), or 0 where there is no root.
+    """Estimate distances between rows of X from ``z`` (n, r): sqrt(max(|z_i - z_j|^2 - 2 r sd^2, 0)).
 
-    The noise of each row has r sd^2 of expected squared norm. A law without sd (random_projection: a map
-    with E |z_i - z_j|^2 = |x_i - x_j|^2 where it does not lift) is read as it is.
+    The expected squared norm of the noise of a row is r sd^2. Where the law has no sd (random_projection: a map
+    with E |z_i - z_j|^2 = |x_i - x_j|^2 where it does not lift) the estimate is |z_i - z_j|.
     """
     squared = _squared(z, pairs)
     if law.sd is not None:
@@ -28,10 +28,10 @@ def read_distances(z: Matrix, law: NoiseLaw, pairs: Pairs) -> Vector:
 
 
 def relative_errors(x: Matrix, z: Matrix, law: NoiseLaw, pairs: Pairs) -> Vector:
-    """|distance read from ``z`` - true distance| / true distance, for those ``pairs`` of ``x`` that differ."""
-    true, told = np.sqrt(_squared(x, pairs)), read_distances(z, law, pairs)
+    """|estimated - true| / true distance, for those ``pairs`` of rows of ``x`` that differ."""
+    true, estimated = np.sqrt(_squared(x, pairs)), read_distances(z, law, pairs)
     apart = true > 0
-    return np.abs(told[apart] - true[apart]) / true[apart]
+    return np.abs(estimated[apart] - true[apart]) / true[apart]
 
 
 def _squared(rows: Matrix, pairs: Pairs) -> Vector:

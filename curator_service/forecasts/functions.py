@@ -10,7 +10,7 @@ _JITTERS = tuple(10.0**-power for power in range(10, 3, -1))
 
 
 def draw_functions(points: Matrix, kernel: Kernel, count: int, rng: np.random.Generator) -> Matrix:
-    """``count`` independent draws of f ~ GP(0, kernel) at ``points`` (n, d), as a (count, n) matrix.
+    """Draw ``count`` independent functions f ~ GP(0, kernel) at ``points`` (n, d), as a (count, n) matrix.
 
     Exact up to a jitter on the diagonal, of at most 1e-4 and mostly 1e-10 of the variance: points that
     coincide make the covariance singular. O(n^3) time, n^2 numbers twice over. NumericalFailure where

@@ -1,4 +1,4 @@
-"""How far from the best row a search ends: that of GP-UCB, and that of chance."""
+"""Simple regret of a search by GP-UCB, and of one at random."""
 
 import math
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ def gp_ucb_regret(
     rng: np.random.Generator,
     nugget: float = 0.0,
 ) -> float:
-    """Simple regret max f - max over asked rows of f, after one query for each number in ``noise`` (queries,).
+    """Simple regret max f - max of f over queried rows, after one query for each number in ``noise`` (queries,).
 
-    What a modeler's gp_ucb does with ``candidates`` (n, r) and its default settings, maximizing: it sees
-    f + noise, models f by ``kernel`` and ``nugget`` on the candidates and ``noise_variance``, and may ask a row again.
-    ``rng`` decides ties alone: the first row is one. In units of f.
+    Simulates a modeler's gp_ucb on ``candidates`` (n, r) with its default settings, maximizing: it observes
+    f + noise, models f by ``kernel`` and ``nugget`` on the candidates and ``noise_variance``, and may query a row
+    again. ``rng`` breaks ties, such as that of the first row, and nothing else. In units of f.
     """
     n, best = len(f), -np.inf
     posterior = Posterior(candidates, kernel, noise_variance=noise_variance, nugget=nugget, capacity=len(noise))

@@ -1,13 +1,13 @@
-"""The simulation: functions of the declared kernel on the real rows, found again through each mechanism's Z.
+"""The simulation: functions of the declared kernel on the real rows, optimized through each mechanism's Z.
 
-What is modelled. f is drawn from GP(0, kernel) at the scaled rows X. y = f + Gaussian noise whose variance is
+The model: f is drawn from GP(0, kernel) at the scaled rows X. y = f + Gaussian noise whose variance is
 the kernel's noise_variance (or the study's measurement.noise_variance, where that is larger), plus the
-variance of the study's private answers, if it has them: their own law and their clip are not modelled. Z is
-drawn by the mechanism itself, anew for each function. The modeler is gp_ucb as it is: it averages the declared
+variance of the study's private answers, if it has them: their law and their clip are not modelled. Z is
+drawn by the mechanism itself, anew for each function. The modeler is gp_ucb, unchanged: it averages the declared
 kernel over the noise of Z where its law is known, and knows the variance of y.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from curator_service.forecasts.distances import draw_pairs, relative_errors
 from curator_service.forecasts.functions import draw_functions
 from curator_service.forecasts.regret import chance_regret, gp_ucb_regret, mean_regret
 from curator_service.measurement.privatize import passport_of
+from curator_service.privacy.noise import OnProgress
 from curator_service.release.mechanism import Mechanism
 from curator_service.scaling import ScaledRows
 
@@ -30,76 +31,75 @@ _FUNCTIONS, _NOISE, _TIES, _PAIRS = range(4)  # streams of the seed
 
 def simulate(
     study: StudyCreate,
-    asked: ForecastCreate,
+    forecast: ForecastCreate,
     rows: ScaledRows,
     *,
     seed: int,
-    told: Callable[[float], None],
+    on_progress: OnProgress,
     withdrawn: Collection[str] = (),
 ) -> list[ForecastPoint]:
-    """The points of a forecast on ``rows`` (n, d), n >= 2: the yardsticks, then each mechanism at each level.
+    """The points of a forecast on ``rows`` (n, d), n >= 2: the two baselines, then each mechanism at each level.
 
-    Every mechanism meets the same functions and the same noise of y, so their regrets are paired. ``seed``
-    decides these; what the mechanisms draw has no seed. ``told`` hears the share that is done. Raises
-    Invalid, ReleaseImpossible and NumericalFailure.
+    All mechanisms get the same functions and the same noise of y, so their regrets are paired. ``seed`` determines
+    these; the draws of the mechanisms have no seed. Raises Invalid, ReleaseImpossible and NumericalFailure.
     """
-    cells = cells_of(study, asked, withdrawn)
+    cells = cells_of(study, forecast, withdrawn)
     if rows.n < ROWS_MIN:
         raise Invalid("a forecast needs a dataset of two rows or more")
-    trial = _Trial(study, asked, rows, seed)
-    mechanisms = [cell.on(rows) for cell in cells]  # before the long work: what cannot be made is told at once
+    simulation = _Simulation(study, forecast, rows, seed)
+    mechanisms = [cell.on(rows) for cell in cells]  # before the long work, so that an impossible one is refused at once
     points: list[ForecastPoint] = []
 
-    def tell(share: float) -> None:
-        told((len(points) + share) / len(cells))
+    def progress_of_cell(share: float) -> None:
+        on_progress((len(points) + share) / len(cells))
 
     for cell, mechanism in zip(cells, mechanisms, strict=True):
-        points.append(trial.point(cell, mechanism, tell))
-    return [points[0], trial.chance(), *points[1:]]
+        points.append(simulation.point(cell, mechanism, progress_of_cell))
+    return [points[0], simulation.chance(), *points[1:]]
 
 
-class _Trial:
-    """What all mechanisms share: rows, functions, noise."""
+class _Simulation:
+    """The rows, functions and noise that all mechanisms share."""
 
-    def __init__(self, study: StudyCreate, asked: ForecastCreate, rows: ScaledRows, seed: int) -> None:
+    def __init__(self, study: StudyCreate, forecast: ForecastCreate, rows: ScaledRows, seed: int) -> None:
         assert study.kernel is not None
         self._rows = rows
         self._x: Matrix = np.vstack([block for _, block in rows.blocks()])
         self._kernel = kernel_of(study.kernel.kind, study.kernel.lengthscale, study.kernel.signal_variance)
         self._noise_variance = outcome_variance(study)
-        self._queries = asked.queries
+        self._queries = forecast.queries
         self._seed = seed
-        self._f = draw_functions(self._x, self._kernel, asked.functions, self._rng(_FUNCTIONS))
+        self._f = draw_functions(self._x, self._kernel, forecast.functions, self._rng(_FUNCTIONS))
         self._noise = np.sqrt(self._noise_variance) * self._rng(_NOISE).standard_normal(
-            (asked.functions, asked.queries)
+            (forecast.functions, forecast.queries)
         )
 
     def _rng(self, stream: int, function: int = 0) -> np.random.Generator:
         return np.random.default_rng([self._seed, stream, function])
 
-    def point(self, cell: Cell, mechanism: Mechanism, told: Callable[[float], None]) -> ForecastPoint:
-        """One mechanism at one level: a fresh Z and a run of GP-UCB for each function."""
+    def point(self, cell: Cell, mechanism: Mechanism, on_progress: OnProgress) -> ForecastPoint:
+        """The point of a mechanism at a level, from a fresh Z and a run of GP-UCB for each function."""
         count, n, d = len(self._f), self._rows.n, self._rows.d
         law, z = mechanism.noise(d), np.empty((n, mechanism.columns(d)))
         kernel, nugget = noise_aware(self._kernel, law, z.shape[1])
         regrets, errors = np.empty(count), []
-        for place, (f, noise) in enumerate(zip(self._f, self._noise, strict=True)):
+        for number, (f, noise) in enumerate(zip(self._f, self._noise, strict=True)):
             mechanism.draw(self._rows, z)
-            ties = self._rng(_TIES, place)
-            regrets[place] = gp_ucb_regret(z, f, noise, kernel, self._noise_variance, ties, nugget)
-            pairs = draw_pairs(n, -(-PAIRS // count), self._rng(_PAIRS, place))
+            ties = self._rng(_TIES, number)
+            regrets[number] = gp_ucb_regret(z, f, noise, kernel, self._noise_variance, ties, nugget)
+            pairs = draw_pairs(n, -(-PAIRS // count), self._rng(_PAIRS, number))
             errors.append(relative_errors(self._x, z, law, pairs))
-            told((place + 1) / count)
-        found = np.concatenate(errors)
-        error = float(np.median(found)) if len(found) else None
-        return self._told(cell.name, mechanism.name, cell.epsilon, law.sd, error, regrets)
+            on_progress((number + 1) / count)
+        all_errors = np.concatenate(errors)
+        error = float(np.median(all_errors)) if len(all_errors) else None
+        return self._point(cell.name, mechanism.name, cell.epsilon, law.sd, error, regrets)
 
     def chance(self) -> ForecastPoint:
-        """The other yardstick: rows at random, which look at nothing."""
+        """The baseline of a search that asks for random rows."""
         regrets = np.array([chance_regret(f, self._queries) for f in self._f])
-        return self._told("random_rows", "random_rows", None, None, None, regrets)
+        return self._point("random_rows", "random_rows", None, None, None, regrets)
 
-    def _told(
+    def _point(
         self, name: str, runs_as: str, epsilon: str | None, sd: float | None, error: float | None, regrets: Vector
     ) -> ForecastPoint:
         mean = mean_regret(regrets / np.sqrt(self._kernel.variance))

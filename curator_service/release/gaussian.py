@@ -8,22 +8,23 @@ from blindopt.arrays import Matrix
 from blindopt.wire import NoiseLaw, Status
 from curator_service.privacy import noise
 from curator_service.privacy.calibration import gaussian_sd
-from curator_service.release.mechanism import Assessment, Told, ignore
-from curator_service.release.rotation import turn
+from curator_service.privacy.noise import OnProgress, ignore_progress
+from curator_service.release.mechanism import Assessment
+from curator_service.release.rotation import random_rotation
 from curator_service.scaling import ScaledRows
 
 
 @dataclass(frozen=True, slots=True)
 class GaussianMechanism:
-    """Adds N(0, sd^2) to each of the d coordinates of each row; where ``rotate``, turns the result at random.
+    """Adds N(0, sd^2) to each of the d coordinates of each row; where ``rotate``, rotates the result at random.
 
     Claims (epsilon, delta)-DP for datasets that differ in one row, moved by Euclidean norm at most
     ``sensitivity`` in scaled units. Argument: only that row's d coordinates change, by at most
     ``sensitivity`` together; the analytic Gaussian mechanism (Balle & Wang 2018, Theorem 8) gives the
     noise; rounding to the lattice is inside the sensitivity, and the discrete Gaussian is so close to
     the continuous one that delta holds all the same (docs/privacy.md). No centring and no scaling by the
-    data. The rotation comes after the noise and knows nothing of the data: post-processing, of which
-    nothing is claimed. Claims nothing about y, nor about how many rows there are.
+    data. The rotation comes after the noise and does not depend on the data: it is post-processing, and nothing
+    is claimed for it. Claims nothing about y, nor about how many rows there are.
     """
 
     epsilon: Decimal
@@ -42,7 +43,7 @@ class GaussianMechanism:
     )
 
     def columns(self, d: int) -> int:
-        """R = d."""
+        """The number of columns of Z: d."""
         return d
 
     def sd(self, d: int) -> float:
@@ -50,15 +51,15 @@ class GaussianMechanism:
         return gaussian_sd(self.epsilon, self.delta, self.sensitivity + self.rounding, d)
 
     def noise(self, d: int) -> NoiseLaw:
-        """The noise is public: the modeler needs it to read distances."""
+        """The public law of the noise, which the modeler needs to estimate distances."""
         return NoiseLaw(family="gaussian", sd=self.sd(d))
 
     def assess(self, rows: ScaledRows) -> Assessment:
-        """Nothing of it depends on the data."""
+        """Return an empty assessment, because no property of this release depends on the data."""
         return Assessment()
 
-    def draw(self, rows: ScaledRows, out: Matrix, told: Told = ignore) -> Assessment:
-        """Noise the rows, a piece at a time."""
+    def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:
+        """Fill ``out`` (n, d) with noisy rows, a piece at a time."""
         law = noise.GaussianLaw(rows.d, self.sd(rows.d))
-        noise.apply(law, rows.blocks(), out, told, rows.n, finish=turn(rows.d, self.rotate))
+        noise.apply(law, rows.blocks(), out, on_progress, rows.n, finish=random_rotation(rows.d, self.rotate))
         return Assessment()

@@ -10,11 +10,12 @@ from blindopt.arrays import Matrix
 from blindopt.wire import NoiseLaw, Status
 from curator_service.privacy import entropy, noise
 from curator_service.privacy.calibration import projected_gaussian_sd
-from curator_service.release.mechanism import Assessment, Told, ignore
+from curator_service.privacy.noise import OnProgress, ignore_progress
+from curator_service.release.mechanism import Assessment
 from curator_service.scaling import ScaledRows
 
 PROJECTED_FEATURES_MIN = 13
-"""With fewer, plain noise gave better distances in every case that was compared, whatever r and epsilon."""
+"""With fewer features plain noise gave better distances in every case compared, whatever r and epsilon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,8 @@ class GaussianProjection:
     v of Euclidean norm at most ``sensitivity`` in scaled units. Argument (Theorem A of docs/privacy.md): Z is
     post-processing of (P, Z). P does not depend on the data, so the delta of that pair is the mean over P of the delta
     of the Gaussian mechanism whose mean moves by sqrt(d/r) |v P|; |v P|^2 / |v|^2 is Beta(r/2, (d-r)/2), whatever the
-    direction of v. The noise is calibrated to that mean, with room for rounding errors. Nothing is claimed for P being
-    secret. Neither zCDP nor any composition finer than (epsilon, delta) is claimed. Nor anything about y, nor about
+    direction of v. The noise is calibrated to that mean, with room for rounding errors. The claim does not rest on
+    the secrecy of P. Claims neither zCDP nor any composition finer than (epsilon, delta), and nothing about y or about
     how many rows there are.
     """
 
@@ -47,11 +48,11 @@ class GaussianProjection:
     )
 
     def columns(self, d: int) -> int:
-        """R is chosen, smaller than d."""
+        """The number of columns of Z: r, which the owner chose smaller than d."""
         return self.r
 
     def slack(self, d: int) -> float:
-        """How much further rounding errors of X P may move a row of Z.
+        """Bound on how much further rounding errors of X P may move a row of Z.
 
         A sum of d products errs by at most (d + 2) 2^-53 |x| |p| in any order, with p a column of sqrt(d/r) P, of norm
         sqrt(d/r): over r columns and two rows 2 (d + 2) 2^-53 |x| sqrt(d), and |x| <= 2^51 ``rounding``.
@@ -64,21 +65,21 @@ class GaussianProjection:
         return projected_gaussian_sd(self.epsilon, self.delta, moved, d, self.r, self.slack(d))
 
     def noise(self, d: int) -> NoiseLaw:
-        """The noise is public; the projection is not."""
+        """The public law of the noise. The projection stays secret."""
         return NoiseLaw(family="gaussian_projection", sd=self.sd(d))
 
     def assess(self, rows: ScaledRows) -> Assessment:
-        """Nothing of it depends on the data."""
+        """Return an empty assessment, because no property of this release depends on the data."""
         return Assessment()
 
-    def draw(self, rows: ScaledRows, out: Matrix, told: Told = ignore) -> Assessment:
-        """Project and noise the rows, a piece at a time. The projection is dropped on return."""
+    def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:
+        """Fill ``out`` (n, r) with projected noisy rows, a piece at a time. The projection is dropped on return."""
         law = noise.GaussianLaw(self.r, self.sd(rows.d))
         secret = sqrt(rows.d / self.r) * entropy.orthonormal(rows.d, self.r)
 
         def projected() -> Iterator[tuple[slice, Matrix]]:
-            for place, block in rows.blocks():
-                yield place, block @ secret
+            for index, block in rows.blocks():
+                yield index, block @ secret
 
-        noise.apply(law, projected(), out, told, rows.n)
+        noise.apply(law, projected(), out, on_progress, rows.n)
         return Assessment()

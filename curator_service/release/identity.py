@@ -1,11 +1,12 @@
-"""Z = X: the yardstick without protection."""
+"""Z = X: the baseline without protection."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 from blindopt.arrays import Matrix
 from blindopt.wire import NoiseLaw, Status
-from curator_service.release.mechanism import Assessment, Told, ignore
+from curator_service.privacy.noise import OnProgress, ignore_progress
+from curator_service.release.mechanism import Assessment
 from curator_service.scaling import ScaledRows
 
 
@@ -19,20 +20,20 @@ class Identity:
     claim: ClassVar[str] = "No protection; for datasets declared public."
 
     def columns(self, d: int) -> int:
-        """R = d."""
+        """The number of columns of Z: d."""
         return d
 
     def noise(self, d: int) -> NoiseLaw:
-        """No noise."""
+        """The law of a release without noise."""
         return NoiseLaw(family="none")
 
     def assess(self, rows: ScaledRows) -> Assessment:
-        """Nothing to assess."""
+        """Return an empty assessment."""
         return Assessment()
 
-    def draw(self, rows: ScaledRows, out: Matrix, told: Told = ignore) -> Assessment:
-        """Copy the rows."""
-        for place, block in rows.blocks():
-            out[place] = block
-            told(place.stop / rows.n)
+    def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:
+        """Fill ``out`` (n, d) with the scaled rows."""
+        for index, block in rows.blocks():
+            out[index] = block
+            on_progress(index.stop / rows.n)
         return Assessment()

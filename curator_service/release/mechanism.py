@@ -1,24 +1,17 @@
-"""What every release mechanism offers."""
+"""The interface of every release mechanism."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
 from blindopt.arrays import Matrix
 from blindopt.wire import NoiseLaw, Status
+from curator_service.privacy.noise import OnProgress, ignore_progress
 from curator_service.scaling import ScaledRows
-
-Told = Callable[[float], None]
-"""Hears the share of the rows that are done."""
-
-
-def ignore(share: float) -> None:
-    """Tells nobody."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """What a release would be, computed from the data: for the owner's eyes only."""
+    """Properties of a release, computed from the data. They are for the owner alone."""
 
     sigma_min: float | None = None
     omega: float | None = None
@@ -27,7 +20,7 @@ class Assessment:
 
 
 class Mechanism(Protocol):
-    """Makes Z (n, r) from scaled rows X (n, d). Frozen; draws fresh secrets at each ``draw``."""
+    """Makes Z (n, r) from scaled rows X (n, d). Immutable; each ``draw`` uses fresh secrets."""
 
     name: ClassVar[str]
     version: ClassVar[int]
@@ -35,7 +28,7 @@ class Mechanism(Protocol):
     claim: ClassVar[str]
 
     def columns(self, d: int) -> int:
-        """r, for d features."""
+        """The number of columns r of Z, for d features."""
         ...
 
     def noise(self, d: int) -> NoiseLaw:
@@ -43,9 +36,12 @@ class Mechanism(Protocol):
         ...
 
     def assess(self, rows: ScaledRows) -> Assessment:
-        """What the draw would do. Draws nothing. Raises ReleaseImpossible where it would fail."""
+        """Compute the properties of a draw, without one. Raises ReleaseImpossible where a draw would fail."""
         ...
 
-    def draw(self, rows: ScaledRows, out: Matrix, told: Told = ignore) -> Assessment:
-        """Fill ``out`` (n, r), telling how far it is. Point of no return: charge the release before."""
+    def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:
+        """Fill ``out`` (n, r) and report the share of the rows that are done.
+
+        Point of no return: charge the release before.
+        """
         ...

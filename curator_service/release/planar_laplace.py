@@ -7,8 +7,9 @@ from typing import ClassVar
 from blindopt.arrays import Matrix
 from blindopt.wire import NoiseLaw, Status
 from curator_service.privacy import noise
-from curator_service.release.mechanism import Assessment, Told, ignore
-from curator_service.release.rotation import turn
+from curator_service.privacy.noise import OnProgress, ignore_progress
+from curator_service.release.mechanism import Assessment
+from curator_service.release.rotation import random_rotation
 from curator_service.scaling import ScaledRows
 
 
@@ -21,8 +22,8 @@ class PlanarLaplaceMechanism:
     of the density by w multiplies it by at most exp(epsilon |w| / Delta), by the triangle inequality (the K-norm
     mechanism of Hardt & Talwar 2010 with the Euclidean norm). The draw is exact on the lattice, and rounding to it is
     inside the sensitivity (``noise.planar`` has the argument). Each row is released by itself: no centring, no scaling
-    by the data. Where ``rotate``, Z is turned at random after the noise: post-processing, of which nothing is
-    claimed. Claims nothing about y, nor about how many rows there are.
+    by the data. Where ``rotate``, Z is rotated at random after the noise: this is post-processing, and nothing is
+    claimed for it. Claims nothing about y, nor about how many rows there are.
     """
 
     epsilon: Decimal
@@ -40,22 +41,24 @@ class PlanarLaplaceMechanism:
     )
 
     def columns(self, d: int) -> int:
-        """R = d."""
+        """The number of columns of Z: d."""
         return d
 
     def law(self, d: int) -> noise.PlanarLaplaceLaw:
-        """What is added to each row. ValueError for too many features."""
+        """The law of the noise that is added to each row. Raises ValueError for too many features."""
         return noise.PlanarLaplaceLaw.of(self.sensitivity + self.rounding, self.epsilon, d)
 
     def noise(self, d: int) -> NoiseLaw:
-        """The noise is public: the modeler needs it to read distances."""
+        """The public law of the noise, which the modeler needs to estimate distances."""
         return NoiseLaw(family="planar_laplace", sd=self.law(d).sd)
 
     def assess(self, rows: ScaledRows) -> Assessment:
-        """Nothing of it depends on the data."""
+        """Return an empty assessment, because no property of this release depends on the data."""
         return Assessment()
 
-    def draw(self, rows: ScaledRows, out: Matrix, told: Told = ignore) -> Assessment:
-        """Noise the rows, a piece at a time."""
-        noise.apply(self.law(rows.d), rows.blocks(), out, told, rows.n, finish=turn(rows.d, self.rotate))
+    def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:
+        """Fill ``out`` (n, d) with noisy rows, a piece at a time."""
+        noise.apply(
+            self.law(rows.d), rows.blocks(), out, on_progress, rows.n, finish=random_rotation(rows.d, self.rotate)
+        )
         return Assessment()

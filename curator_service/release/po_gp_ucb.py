@@ -11,7 +11,8 @@ from blindopt.arrays import Matrix, Vector
 from blindopt.errors import ReleaseImpossible
 from blindopt.wire import NoiseLaw, Status
 from curator_service.privacy import entropy
-from curator_service.release.mechanism import Assessment, Told, ignore
+from curator_service.privacy.noise import OnProgress, ignore_progress
+from curator_service.release.mechanism import Assessment
 from curator_service.scaling import ScaledRows
 
 # Below this share of the largest, a singular value is rounding error of the sums, not data.
@@ -70,7 +71,7 @@ def spectrum(rows: ScaledRows) -> Spectrum:
         mean += shift * (m / (seen + m))
         seen += m
     _, values, vectors = np.linalg.svd(factor)
-    # With fewer rows than features the factor has fewer rows: what is missing varies along nothing.
+    # With fewer rows than features the factor has fewer rows: the missing singular values are 0.
     return Spectrum(mean, vectors.T, np.pad(values, (0, rows.d - len(values))))
 
 
@@ -109,33 +110,33 @@ class PoGpUcb:
     claim: ClassVar[str] = "As published, refuted: no differential privacy; d+1 known rows reconstruct the rest."
 
     def columns(self, d: int) -> int:
-        """R is chosen."""
+        """The number of columns of Z: r, which the owner chose."""
         return self.r
 
     def noise(self, d: int) -> NoiseLaw:
-        """The projection is secret and random; no noise is added."""
+        """The law of a secret random projection without noise."""
         return NoiseLaw(family="random_projection")
 
     @property
     def threshold(self) -> float:
-        """omega, in scaled units: Delta times the paper's."""
+        """The paper's omega times Delta, in scaled units."""
         return self.sensitivity * omega(self.r, float(self.epsilon), self.delta)
 
     def assess(self, rows: ScaledRows) -> Assessment:
-        """sigma_min, omega, the branch and the largest r that avoids the lift."""
+        """Compute sigma_min, omega, the branch and the largest r that avoids the lift."""
         return self._assessment(self._spectrum(rows))
 
-    def draw(self, rows: ScaledRows, out: Matrix, told: Told = ignore) -> Assessment:
-        """Two passes: the spectrum, then Z. The projection is dropped on return."""
-        found = self._spectrum(rows)
-        matrix = transform(found, entropy.gaussian_matrix(rows.d, self.r), self.threshold)
-        for place, block in rows.blocks():
-            out[place] = (block - found.mean) @ matrix
-            told(place.stop / rows.n)
-        return self._assessment(found)
+    def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:
+        """Fill ``out`` (n, r) in two passes: the spectrum, then Z. The projection is dropped on return."""
+        x_spectrum = self._spectrum(rows)
+        matrix = transform(x_spectrum, entropy.gaussian_matrix(rows.d, self.r), self.threshold)
+        for index, block in rows.blocks():
+            out[index] = (block - x_spectrum.mean) @ matrix
+            on_progress(index.stop / rows.n)
+        return self._assessment(x_spectrum)
 
-    def _assessment(self, found: Spectrum) -> Assessment:
-        sigma_min = found.sigma_min
+    def _assessment(self, x_spectrum: Spectrum) -> Assessment:
+        sigma_min = x_spectrum.sigma_min
         return Assessment(
             sigma_min=sigma_min,
             omega=self.threshold,
@@ -144,14 +145,14 @@ class PoGpUcb:
         )
 
     def _spectrum(self, rows: ScaledRows) -> Spectrum:
-        found = spectrum(rows)
-        dependent = found.values <= _RANK_TOLERANCE * found.values.max()
+        x_spectrum = spectrum(rows)
+        dependent = x_spectrum.values <= _RANK_TOLERANCE * x_spectrum.values.max()
         if dependent.any():
             # Columns that take part in a direction along which the data do not vary.
-            weight = np.abs(found.vectors[:, dependent]).max(axis=1)
+            weight = np.abs(x_spectrum.vectors[:, dependent]).max(axis=1)
             names = [f.column for f, w in zip(rows.features, weight, strict=True) if w > 1e-6]
             raise ReleaseImpossible(
                 "the features are linearly dependent after centring, so Algorithm 1 has no singular vectors to "
                 f"lift along: leave out one of {', '.join(names)}"
             )
-        return found
+        return x_spectrum

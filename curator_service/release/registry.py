@@ -1,4 +1,4 @@
-"""The release mechanisms by name, and which one a study gets."""
+"""The release mechanisms, and the choice of a study's."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -31,12 +31,12 @@ MECHANISMS: tuple[type[Mechanism], ...] = (
     PoGpUcb,
     Identity,
 )
-"""Those whose claim is proved, then the refuted one, then the unprotected."""
+"""Those with a proved claim, then the refuted one, then the one without protection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The mechanism that a study gets, and why, where the owner left it open."""
+    """The mechanism of a study, and the reason where ``auto`` chose it."""
 
     mechanism: Mechanism
     why: str | None = None
@@ -45,14 +45,14 @@ class Choice:
 def choice_of(study: StudyCreate, withdrawn: Collection[str] = ()) -> Choice:
     """The mechanism of a study, from public values alone: ``auto`` takes none that is ``withdrawn``.
 
-    Invalid where it cannot be made for this study.
+    Raises Invalid where the mechanism does not fit the study.
     """
     spec, why = concrete(study, withdrawn)
     return Choice(mechanism_of(study, spec), why)
 
 
 def mechanism_of(study: StudyCreate, spec: Concrete) -> Mechanism:
-    """The mechanism of a release that is resolved. Invalid where it cannot be made for this study."""
+    """The mechanism of a concrete release. Raises Invalid where it does not fit the study."""
     d = len(study.features)
     match spec:
         case IdentityRelease():

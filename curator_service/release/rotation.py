@@ -1,4 +1,4 @@
-"""A secret rotation of what was noised: free, and no part of any claim."""
+"""A secret rotation of noisy rows. It costs no privacy, and no claim rests on it."""
 
 from collections.abc import Callable
 
@@ -6,10 +6,10 @@ from blindopt.arrays import Matrix
 from curator_service.privacy import entropy
 
 
-def turn(d: int, rotate: bool) -> Callable[[Matrix], Matrix]:
-    """Turns blocks (m, d) by one uniform orthogonal matrix, drawn here and known to nobody; or leaves them.
+def random_rotation(d: int, rotate: bool) -> Callable[[Matrix], Matrix]:
+    """A map of blocks (m, d): multiplication with a fresh, secret, uniform orthogonal matrix, or the identity.
 
-    Distances stay what they are but for rounding, so a kernel of distances reads Z as before.
+    It preserves distances but for rounding, so a kernel of distances does not change.
     """
     if not rotate:
         return lambda block: block

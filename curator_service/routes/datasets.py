@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, File, Form, Request, UploadFile
+from fastapi import Depends, File, Form, Request, UploadFile
 from pydantic import TypeAdapter, ValidationError
 from starlette.responses import Response
 
@@ -10,10 +10,11 @@ from blindopt import wire
 from blindopt.errors import Invalid
 from curator_service.routes.common import CuratorDep, DatasetId
 from curator_service.use_cases.studies.datasets import Upload
-from service_kit.web.dependencies import PageSize, PageToken, RequestContextDep, allowed, answer, page_of
+from service_kit.web.dependencies import RecordedReply, RequestContextDep, api_router
+from service_kit.web.listings import PagingDep
 from service_kit.web.problems import documented
 
-router = APIRouter(prefix="/v1/datasets", tags=["datasets"], dependencies=[allowed("owner")])
+router = api_router("datasets", "owner", prefix="/v1/datasets")
 FIELDS = ("name", "public", "columns", "file", "import_name")
 _COLUMNS = TypeAdapter(list[wire.Name])
 
@@ -39,10 +40,8 @@ async def only_known_fields(request: Request) -> None:
     status_code=201,
     response_model=wire.DatasetView,
     responses=documented(409),
-    operation_id="register_dataset",
 )
-def register(
-    request: Request,
+def register_dataset(
     caller: RequestContextDep,
     curator: CuratorDep,
     name: Annotated[wire.Name, Form(description="For people.")],
@@ -65,12 +64,12 @@ def register(
         raise Invalid("send either file or import_name", [{"field": "file", "message": "one of the two is needed"}])
     if file is not None:
         upload = Upload(name=name, public=public, columns=chosen, filename=file.filename or "")
-        return answer(request, curator.datasets.register(caller, upload, file.file))
+        return RecordedReply(curator.datasets.register(caller, upload, file.file))
     assert import_name is not None
     path = curator.datasets.import_path(import_name)
     with path.open("rb") as opened:
         upload = Upload(name=name, public=public, columns=chosen, filename=path.name)
-        return answer(request, curator.datasets.register(caller, upload, opened))
+        return RecordedReply(curator.datasets.register(caller, upload, opened))
 
 
 def _columns(text: str | None) -> list[str] | None:
@@ -84,22 +83,20 @@ def _columns(text: str | None) -> list[str] | None:
         ) from None
 
 
-@router.get("", response_model=wire.DatasetPage, responses=documented(), operation_id="list_datasets")
-def listed(curator: CuratorDep, page_size: PageSize = 50, page_token: PageToken = None) -> wire.DatasetPage:
+@router.get("")
+def list_datasets(curator: CuratorDep, paging: PagingDep) -> wire.DatasetPage:
     """Datasets in the order of their registration."""
-    found, token = page_of(curator.datasets.page(int(page_token or 0), page_size + 1), page_size, lambda item: item[0])
-    return wire.DatasetPage(datasets=[view for _, view in found], next_page_token=token)
+    datasets, token = paging.read(curator.datasets.page)
+    return wire.DatasetPage(datasets=datasets, next_page_token=token)
 
 
-@router.get("/{dataset_id}", response_model=wire.DatasetView, responses=documented(), operation_id="get_dataset")
-def one(dataset_id: DatasetId, curator: CuratorDep) -> wire.DatasetView:
+@router.get("/{dataset_id}")
+def get_dataset(dataset_id: DatasetId, curator: CuratorDep) -> wire.DatasetView:
     """One dataset with its columns."""
     return curator.datasets.one(dataset_id)
 
 
-@router.post(
-    "/{dataset_id}:archive", response_model=wire.DatasetView, responses=documented(409), operation_id="archive_dataset"
-)
-def archive(request: Request, dataset_id: DatasetId, caller: RequestContextDep, curator: CuratorDep) -> Response:
+@router.post("/{dataset_id}:archive", response_model=wire.DatasetView, responses=documented(409))
+def archive_dataset(dataset_id: DatasetId, caller: RequestContextDep, curator: CuratorDep) -> Response:
     """Allow no new study on it."""
-    return answer(request, curator.datasets.archive(caller, dataset_id))
+    return RecordedReply(curator.datasets.archive(caller, dataset_id))

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
@@ -12,17 +12,15 @@ from curator_service.routes.common import CuratorDep, QueryId
 from curator_service.use_cases.inbox.inbox import Filter
 from service_kit.web.dependencies import (
     IdempotencyKey,
-    PageSize,
-    PageToken,
+    RecordedReply,
     RequestContextDep,
-    allowed,
-    answer,
-    page_of,
+    api_router,
     request_context,
 )
+from service_kit.web.listings import PagingDep
 from service_kit.web.problems import documented
 
-router = APIRouter(tags=["inbox"], dependencies=[allowed("owner", "measurer")])
+router = api_router("inbox", "owner", "measurer")
 MeasurementId = Annotated[str, Path(description="msr_...")]
 OfStudy = Annotated[str | None, Query(max_length=100, description="Of this study alone.")]
 OfQuery = Annotated[str | None, Query(max_length=100, description="Of this query alone.")]
@@ -44,77 +42,51 @@ _EVENT = {
 }
 
 
-@router.get("/v1/inbox", response_model=wire.InboxPage, responses=documented(), operation_id="list_inbox")
-def listed(
+@router.get("/v1/inbox")
+def list_inbox(
     curator: CuratorDep,
+    paging: PagingDep,
     study_id: OfStudy = None,
     query_id: OfQuery = None,
     state: Annotated[Filter, Query(description="In this state alone.")] = "open",
     system: Annotated[
-        wire.Asking | None, Query(description="Of these, those to which the owner's system stands so.")
+        wire.MeasurerState | None, Query(description="Of these, those to which the owner's system stands so.")
     ] = None,
-    page_size: PageSize = 50,
-    page_token: PageToken = None,
 ) -> wire.InboxPage:
     """Measurements that were asked for, oldest first; those that are open unless told."""
-    found, waiting = curator.inbox.page(state, study_id, query_id, int(page_token or 0), page_size + 1, system)
-    shown, token = page_of(found, page_size, lambda item: item.seq)
-    return wire.InboxPage(items=shown, open=waiting, next_page_token=token)
+    items, waiting = curator.inbox.page(state, study_id, query_id, paging.after, paging.limit, system)
+    items, token = paging.cut(items, lambda item: item.seq)
+    return wire.InboxPage(items=items, open=waiting, next_page_token=token)
 
 
-@router.get(
-    "/v1/inbox/measurements/{measurement_id}",
-    response_model=wire.InboxItem,
-    responses=documented(),
-    operation_id="get_measurement",
-)
-def one(measurement_id: MeasurementId, curator: CuratorDep) -> wire.InboxItem:
+@router.get("/v1/inbox/measurements/{measurement_id}")
+def get_measurement(measurement_id: MeasurementId, curator: CuratorDep) -> wire.InboxItem:
     """One measurement, with what was told of it last."""
     return curator.inbox.one(measurement_id)
 
 
 @router.post(
-    "/v1/inbox/measurements/{measurement_id}:try_again",
-    response_model=wire.TriedAgain,
-    responses=documented(409),
-    operation_id="try_measurement_again",
+    "/v1/inbox/measurements/{measurement_id}:try_again", response_model=wire.TriedAgain, responses=documented(409)
 )
-def try_one_again(
-    request: Request, measurement_id: MeasurementId, who: RequestContextDep, curator: CuratorDep
-) -> Response:
+def try_measurement_again(measurement_id: MeasurementId, who: RequestContextDep, curator: CuratorDep) -> Response:
     """Ask the owner's system for it now, whenever its next attempt was to be, and also where it was given up."""
-    return answer(request, curator.measurers.try_again(who, measurement_id))
+    return RecordedReply(curator.measurers.try_again(who, measurement_id))
 
 
-@router.get(
-    "/v1/inbox/system",
-    response_model=wire.MeasuringSystem,
-    responses=documented(),
-    operation_id="get_measuring_system",
-)
-def system(curator: CuratorDep) -> wire.MeasuringSystem:
+@router.get("/v1/inbox/system")
+def get_measuring_system(curator: CuratorDep) -> wire.MeasuringSystem:
     """How the owner's system that measures does, and how much is to be asked of it."""
     return curator.measurers.system()
 
 
-@router.post(
-    "/v1/inbox/system:try_again",
-    response_model=wire.TriedAgain,
-    responses=documented(409),
-    operation_id="try_measurements_again",
-)
-def try_all_again(request: Request, who: RequestContextDep, curator: CuratorDep) -> Response:
+@router.post("/v1/inbox/system:try_again", response_model=wire.TriedAgain, responses=documented(409))
+def try_measurements_again(who: RequestContextDep, curator: CuratorDep) -> Response:
     """Ask it now for what waits for its next attempt and for what was given up: for 10,000 of them at a time."""
-    return answer(request, curator.measurers.try_again(who, None))
+    return RecordedReply(curator.measurers.try_again(who, None))
 
 
-@router.get(
-    "/v1/inbox.csv",
-    response_class=Response,
-    responses={200: {"content": {CSV: _FILE}}, **documented()},
-    operation_id="export_inbox",
-)
-def export(curator: CuratorDep, study_id: OfStudy = None) -> Response:
+@router.get("/v1/inbox.csv", response_class=Response, responses={200: {"content": {CSV: _FILE}}})
+def export_inbox(curator: CuratorDep, study_id: OfStudy = None) -> Response:
     """The oldest 10,000 open measurements as a spreadsheet: fill in value, or decline_reason, and import it.
 
     UTF-8 with a byte order mark. Text that a spreadsheet would take for a formula begins with an apostrophe.
@@ -129,9 +101,8 @@ def export(curator: CuratorDep, study_id: OfStudy = None) -> Response:
     response_model=wire.InboxImport,
     responses={200: {"model": wire.InboxImport, "description": "A dry run: nothing was stored."}, **documented(409)},
     openapi_extra={"requestBody": {"required": True, "content": {CSV: _FILE}}},
-    operation_id="import_inbox",
 )
-async def import_(
+async def import_inbox(
     request: Request,
     curator: CuratorDep,
     idempotency_key: IdempotencyKey = None,
@@ -150,64 +121,40 @@ async def import_(
     found = await run_in_threadpool(curator.inbox.import_, told, body, dry_run=dry_run)
     if isinstance(found, wire.InboxImport):
         return Response(found.model_dump_json(), 200, media_type="application/json")
-    return answer(request, found)
+    return RecordedReply(found)
 
 
 @router.get(
-    "/v1/inbox/events",
-    response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": _EVENT}}, **documented()},
-    operation_id="follow_inbox",
+    "/v1/inbox/events", response_class=StreamingResponse, responses={200: {"content": {"text/event-stream": _EVENT}}}
 )
-async def events(
+async def follow_inbox(
     request: Request,
     curator: CuratorDep,
     seconds: Annotated[float, Query(ge=0, le=600, description="When the stream ends.")] = 300.0,
 ) -> Response:
     """Server-sent events: `inbox` now, and each time that something is asked or told; open it again when it ends."""
-    told = curator.streams.follow(request.state.principal.id, seconds)
-    return StreamingResponse(told, media_type="text/event-stream")
+    stream = await curator.streams.follow(request.state.principal.id, seconds)
+    return StreamingResponse(stream, media_type="text/event-stream")
 
 
-@router.post(
-    "/v1/queries/{query_id}:answer",
-    response_model=wire.QueryMeasurements,
-    responses=documented(409),
-    operation_id="answer_query",
-)
-def tell(
-    request: Request, query_id: QueryId, told: wire.AnswerCreate, who: RequestContextDep, curator: CuratorDep
-) -> Response:
+@router.post("/v1/queries/{query_id}:answer", response_model=wire.QueryMeasurements, responses=documented(409))
+def answer_query(query_id: QueryId, told: wire.AnswerCreate, who: RequestContextDep, curator: CuratorDep) -> Response:
     """Tell what was measured: some or all of a query. What was declined or is overdue can still be answered."""
-    return answer(request, curator.inbox.answer(who, query_id, told))
+    return RecordedReply(curator.inbox.answer(who, query_id, told))
 
 
-@router.post(
-    "/v1/queries/{query_id}:decline",
-    response_model=wire.QueryMeasurements,
-    responses=documented(409),
-    operation_id="decline_query",
-)
-def decline(
-    request: Request, query_id: QueryId, told: wire.DeclineCreate, who: RequestContextDep, curator: CuratorDep
-) -> Response:
+@router.post("/v1/queries/{query_id}:decline", response_model=wire.QueryMeasurements, responses=documented(409))
+def decline_query(query_id: QueryId, told: wire.DeclineCreate, who: RequestContextDep, curator: CuratorDep) -> Response:
     """Tell what will not be measured. The modeler learns that the row has no answer, and not why."""
-    return answer(request, curator.inbox.decline(who, query_id, told))
+    return RecordedReply(curator.inbox.decline(who, query_id, told))
 
 
-@router.post(
-    "/v1/queries/{query_id}:correct",
-    response_model=wire.QueryMeasurements,
-    responses=documented(409),
-    operation_id="correct_query",
-)
-def correct(
-    request: Request, query_id: QueryId, told: wire.CorrectCreate, who: RequestContextDep, curator: CuratorDep
-) -> Response:
+@router.post("/v1/queries/{query_id}:correct", response_model=wire.QueryMeasurements, responses=documented(409))
+def correct_query(query_id: QueryId, told: wire.CorrectCreate, who: RequestContextDep, curator: CuratorDep) -> Response:
     """Replace answers by what is right. Where y is private, what was told is released anew, and charged.
 
     `void` takes answers back: they are declined from now on, which releases and costs nothing; an answer in the
     place of a void one is charged as a correction. What did not change keeps its released answers. 403 with `budget`
     where the budget does not allow it: then nothing changes.
     """
-    return answer(request, curator.inbox.correct(who, query_id, told))
+    return RecordedReply(curator.inbox.correct(who, query_id, told))

@@ -10,7 +10,7 @@ from service_kit.version import VERSION
 router = APIRouter(tags=["health"])
 
 
-@router.get("/v1/meta", response_model=wire.CuratorMeta, operation_id="meta")
+@router.get("/v1/meta", operation_id="meta")
 def meta(curator: CuratorDep) -> wire.CuratorMeta:
     """Version, release mechanisms with their status, limits."""
     withdrawn = curator.advisories.withdrawn()

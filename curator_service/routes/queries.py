@@ -3,7 +3,7 @@
 import re
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi import Depends, Header, Query, Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
@@ -15,30 +15,23 @@ from curator_service.use_cases.curator import Curator
 from service_kit.identity.tokens import Principal
 from service_kit.web.dependencies import (
     IdempotencyKey,
-    PageSize,
-    PageToken,
+    RecordedReply,
     allowed,
-    answer,
+    api_router,
     body_of,
-    page_of,
     permitted,
     request_context,
 )
+from service_kit.web.listings import PagingDep
 from service_kit.web.problems import documented
 
-router = APIRouter(prefix="/v1/studies/{study_id}", tags=["exchange"], dependencies=[Depends(of_own_study)])
+router = api_router("exchange", prefix="/v1/studies/{study_id}", dependencies=(Depends(of_own_study),))
 _QUERIES = re.compile(r"/v1/studies/(std_[0-9a-f]{16})/queries")
 _RANGE = re.compile(r"bytes=(?:(\d{1,18})-(\d{0,18})|-(\d{1,18}))")
 
 
-@router.get(
-    "",
-    response_model=wire.StudyView | wire.StudyOwnerView,
-    responses=documented(),
-    dependencies=[allowed("owner", "modeler")],
-    operation_id="get_study",
-)
-def study(request: Request, study_id: StudyId, curator: CuratorDep) -> wire.StudyView | wire.StudyOwnerView:
+@router.get("", dependencies=[allowed("owner", "modeler")])
+def get_study(request: Request, study_id: StudyId, curator: CuratorDep) -> wire.StudyView | wire.StudyOwnerView:
     """The study: to a modeler what it may know, to the owner all of it."""
     if request.state.principal.role == "owner":
         view = curator.studies.one(study_id)
@@ -56,9 +49,8 @@ def study(request: Request, study_id: StudyId, curator: CuratorDep) -> wire.Stud
         **documented(416),
     },
     dependencies=[allowed("modeler")],
-    operation_id="get_candidates",
 )
-def candidates(
+def get_candidates(
     request: Request,
     study_id: StudyId,
     curator: CuratorDep,
@@ -101,7 +93,6 @@ def _check_range(wanted: str, size: int) -> None:
         **documented(409),
     },
     dependencies=[allowed("modeler")],
-    operation_id="ask",
 )
 async def ask(study_id: StudyId, query: wire.QueryRequest, idempotency_key: IdempotencyKey = None) -> Response:
     """Measure rows of Z and release what was measured: charged first, stored before it leaves.
@@ -120,8 +111,8 @@ async def _ask(request: Request) -> Response:
     query = await body_of(request, wire.QueryRequest)
     told = await request_context(request, request.headers.get("idempotency-key"))
     curator: Curator = request.app.state.curator
-    pace = getattr(request.state, "pace", None)
-    return answer(request, await curator.exchange.ask(told, study_id, query, pace))
+    pacing = getattr(request.state, "pacing", None)
+    return RecordedReply(await curator.exchange.ask(told, study_id, query, pacing))
 
 
 def period_of(curator: Curator, method: str, path: str, principal: Principal) -> float | None:
@@ -143,9 +134,8 @@ HOT = Route("/v1/studies/{study_id}/queries", _ask, methods=["POST"])
         **documented(409),
     },
     dependencies=[allowed("modeler")],
-    operation_id="get_query",
 )
-async def query(
+async def get_query(
     request: Request,
     study_id: StudyId,
     query_id: QueryId,
@@ -161,20 +151,12 @@ async def query(
     return Response(found.body, found.status, media_type="application/json")
 
 
-@router.get(
-    "/revisions",
-    response_model=wire.RevisionPage,
-    responses=documented(),
-    dependencies=[allowed("modeler")],
-    operation_id="list_revisions",
-)
-def revisions(
-    request: Request, study_id: StudyId, curator: CuratorDep, page_size: PageSize = 50, page_token: PageToken = None
-) -> wire.RevisionPage:
+@router.get("/revisions", dependencies=[allowed("modeler")])
+def list_revisions(request: Request, study_id: StudyId, curator: CuratorDep, paging: PagingDep) -> wire.RevisionPage:
     """Answers to queries that were pending, and corrections, in the order in which this grant got them.
 
     `page_token` is the seq of the last one that you know.
     """
-    found = curator.exchange.revisions(request.state.principal, int(page_token or 0), page_size + 1)
-    shown, token = page_of(found, page_size, lambda revision: revision.seq)
-    return wire.RevisionPage(revisions=shown, next_page_token=token)
+    revisions = curator.exchange.revisions(request.state.principal, paging.after, paging.limit)
+    revisions, token = paging.cut(revisions, lambda revision: revision.seq)
+    return wire.RevisionPage(revisions=revisions, next_page_token=token)

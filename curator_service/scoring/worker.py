@@ -1,27 +1,23 @@
-"""A tuning in a process of its own, so that the exchange goes on beside it: its plan alone, or all of it.
+"""A tuning in a process of its own, so that requests go on beside it: its plan alone, or all of it.
 
-A job is a line of JSON. Private records are read from their file, and all that comes back of them is the outcome. One
-process can do several jobs, one after the other.
+The child reads private records from their file, and of them it sends back nothing but the outcome.
 """
 
-import os
-import queue
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.audit.merkle_log import sha256
 from blindopt.client import REPLY_MAX_BYTES, WebhookClient
-from blindopt.errors import BlindoptError, TuningFailed, TuningImpossible
+from blindopt.errors import TuningFailed
 from blindopt.formats import npy_files
-from curator_service.child import Child
+from curator_service import child
 from curator_service.privacy.ledger import exact
 from curator_service.scaling import ScaledRows
 from curator_service.scoring.logistic import Records, train
@@ -30,26 +26,19 @@ from curator_service.scoring.problems import needs_weights, points, problem_of
 from curator_service.scoring.webhook import Webhook
 from curator_service.tuning import Evaluate, Plan, plan_of
 
-NICENESS = 10
 RECORD_BYTES = 32
-"""What each record's score may take in a scorer's reply, where many of them make it larger than others may be."""
-_STEP = 0.002  # smaller progress is not told
-_FROZEN = ConfigDict(frozen=True, hide_input_in_errors=True)
+"""Bytes allowed for each record's score in a scorer's reply, where many records need more than the usual limit."""
 
 
-class Source(BaseModel):
-    """A dataset's file and where in it a score's columns are: features, then the label."""
-
-    model_config = _FROZEN
+class Source(child.Message):
+    """The npy file of a dataset and its columns that a score needs: the features', then the label's."""
 
     file: Path
-    places: list[int]
+    columns: list[int]
 
 
-class Scorer(BaseModel):
-    """Where http scores are asked for."""
-
-    model_config = _FROZEN
+class Scorer(child.Message):
+    """The scorer of http scores."""
 
     url: str
     key: str = Field(repr=False)
@@ -58,13 +47,11 @@ class Scorer(BaseModel):
     attempts: int
 
 
-class Job(BaseModel):
-    """A tuning: to be planned, or to be run where it was ``charged`` (epsilon and delta)."""
-
-    model_config = _FROZEN
+class Job(child.Message):
+    """A tuning to plan; or to run, where it was ``charged`` (epsilon and delta)."""
 
     tuning_id: str
-    asked: wire.TuningCreate
+    tuning: wire.TuningCreate
     m: int
     training: Source | None = None
     validation: Source | None = None
@@ -72,51 +59,35 @@ class Job(BaseModel):
     charged: tuple[str, str] | None = None
 
 
-class Ended(BaseModel):
-    """What a run came to: ``result`` may be released, the rest is for the owner alone."""
-
-    model_config = _FROZEN
+class Ended(child.Message):
+    """The outcome of a run: ``result`` may be released, the rest is for the owner alone."""
 
     result: wire.TuningResult
     clipped: int
     evaluations: int
 
 
-class News(BaseModel):
-    """Progress; or the end of a job: a report, an outcome, or what is wrong."""
+class Reply(child.Reply):
+    """Progress, the report of a plan, or the outcome of a run."""
 
-    model_config = _FROZEN
-
-    progress: float | None = None
     report: wire.TuningReport | None = None
     ended: Ended | None = None
     tuning_id: str | None = None
-    """Of which tuning it is the outcome."""
-    impossible: str | None = None
-    field: str | None = None
-    """Of the request, where that is what makes it impossible."""
-    problem: str | None = None
+    """The tuning that the outcome belongs to."""
 
 
-class Worker(Child):
-    """The process, seen from the curator."""
+class Worker(child.Worker[Reply]):
+    """A process for tunings, one after the other."""
 
     def __init__(self) -> None:
-        super().__init__(Path(__file__).with_name("__main__.py"))
+        super().__init__(PROGRAM)
 
-    def work(self, job: Job) -> Iterator[News]:
-        """Send a job and yield what is told of it, until it or the process has ended.
-
-        Raises TuningFailed for the outcome of another.
-        """
-        self.send(job.model_dump_json().encode() + b"\n")
-        for line in self.told():
-            news = News.model_validate_json(line)
-            if news.ended is not None and news.tuning_id != job.tuning_id:
+    def work(self, job: Any, array: Matrix | None = None) -> Iterator[Reply]:
+        """Send a job and yield its replies. Raises TuningFailed for the outcome of another tuning."""
+        for reply in super().work(job, array):
+            if reply.ended is not None and reply.tuning_id != job.tuning_id:
                 raise TuningFailed("its process told the outcome of another tuning: nothing was released")
-            yield news
-            if news.progress is None:
-                return
+            yield reply
 
 
 def report_of(plan: Plan) -> wire.TuningReport:
@@ -147,100 +118,63 @@ def report_of(plan: Plan) -> wire.TuningReport:
     )
 
 
-def plan_light(asked: wire.TuningCreate, m: int) -> wire.TuningReport:
-    """The report of a tuning whose plan ``is_light``, here and now. Raises TuningImpossible."""
-    return report_of(plan_of(asked, problem_of(asked, m)))
+def plan_light(tuning: wire.TuningCreate, m: int) -> wire.TuningReport:
+    """The report of a tuning whose plan ``is_light``, made in this process. Raises TuningImpossible."""
+    return report_of(plan_of(tuning, problem_of(tuning, m)))
 
 
-# --- the other side -----------------------------------------------------------------------------------
-
-
-def serve(source: BinaryIO, sink: BinaryIO) -> None:
-    """Do jobs until the curator's end of the pipe closes; then this process ends, whatever it does."""
-    jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-
-    def read() -> None:
-        for line in source:
-            jobs.put(line)
-        os._exit(1)
-
-    threading.Thread(target=read, daemon=True).start()
-    while True:
-        one(Job.model_validate_json(jobs.get()), sink)
-
-
-def one(job: Job, sink: BinaryIO) -> None:
-    """Do one job. What is told of an error is what a BlindoptError says, which holds nothing private."""
-
-    def tell(news: News) -> None:
-        sink.write(news.model_dump_json().encode() + b"\n")
-        sink.flush()
-
-    last = 0.0
-
-    def told(share: float) -> None:
-        nonlocal last
-        if share - last >= _STEP:
-            last = share
-            tell(News(progress=min(share, 1.0)))
-
-    try:
-        tell(_plan(job) if job.charged is None else _run(job, told))
-    except TuningImpossible as error:
-        tell(News(impossible=str(error), field=error.field))
-    except BlindoptError as error:
-        tell(News(problem=str(error)))
-    except MemoryError:
-        tell(News(problem="memory was short: use fewer records or a smaller grid"))
-    except Exception as error:  # its text may quote a value
-        tell(News(problem=f"a fault on our side ({type(error).__name__})"))
+# --- in the child ----------------------------------------------------------------------------------------
 
 
 def _spec(job: Job) -> wire.TuningSpec:
     """With a seed that nobody chose by its result: previews are free, and a tuning's id is drawn when it starts."""
-    method = job.asked.method
+    method = job.tuning.method
     if not isinstance(method, wire.GpUcbSimulated):
-        return job.asked
+        return job.tuning
     seed = int(sha256(f"{job.tuning_id}:{method.seed}".encode())[:13], 16)
-    return job.asked.model_copy(update={"method": method.model_copy(update={"seed": seed})})
+    return job.tuning.model_copy(update={"method": method.model_copy(update={"seed": seed})})
 
 
-def _plan(job: Job) -> News:
-    weights = _trained(job) if needs_weights(job.asked) else None
-    return News(report=report_of(plan_of(_spec(job), problem_of(job.asked, job.m, weights))))
+def _work(job: Job, _: Matrix | None, sender: child.Sender[Reply]) -> Reply:
+    return _plan(job) if job.charged is None else _run(job, sender.progress)
 
 
-def _run(job: Job, told: Callable[[float], None]) -> News:
-    with ExitStack() as opened:
+def _plan(job: Job) -> Reply:
+    weights = _trained(job) if needs_weights(job.tuning) else None
+    return Reply(report=report_of(plan_of(_spec(job), problem_of(job.tuning, job.m, weights))))
+
+
+def _run(job: Job, on_progress: Callable[[float], None]) -> Reply:
+    with ExitStack() as clients:
         weights = None if job.training is None else _trained(job)
-        facts = weights if needs_weights(job.asked) else None
-        plan = plan_of(_spec(job), problem_of(job.asked, job.m, facts))
+        facts = weights if needs_weights(job.tuning) else None
+        plan = plan_of(_spec(job), problem_of(job.tuning, job.m, facts))
         if (exact(plan.cost.epsilon), exact(plan.cost.delta)) != job.charged:
             raise TuningFailed("its plan costs something else than what it was charged: nothing was drawn")
-        outcome = plan.run(_evaluate(job, weights, opened), told)
-    point = None if outcome.index is None else points(job.asked)[outcome.index]
+        outcome = plan.run(_evaluate(job, weights, clients), on_progress)
+    point = None if outcome.index is None else points(job.tuning)[outcome.index]
     result = wire.TuningResult(index=outcome.index, hyperparameters=point, value=outcome.value)
     ended = Ended(result=result, clipped=outcome.clipped, evaluations=outcome.evaluations)
-    return News(ended=ended, tuning_id=job.tuning_id)
+    return Reply(ended=ended, tuning_id=job.tuning_id)
 
 
 def _records(source: Source, score: wire.LogisticScore) -> Records:
     values = npy_files.load(source.file)
-    rows = ScaledRows(values, source.places[:-1], score.features, np.arange(len(values)))
-    return Records.of(rows, values[:, source.places[-1]], score.threshold)
+    rows = ScaledRows(values, source.columns[:-1], score.features, np.arange(len(values)))
+    return Records.of(rows, values[:, source.columns[-1]], score.threshold)
 
 
 def _trained(job: Job) -> Matrix:
     """Weights (n, d) at each point of the grid, from public records alone."""
-    assert isinstance(job.asked.score, wire.LogisticScore)
+    assert isinstance(job.tuning.score, wire.LogisticScore)
     assert job.training is not None
-    records = _records(job.training, job.asked.score)
-    return np.array([train(records, penalty) for penalty in job.asked.grid[0].values])
+    records = _records(job.training, job.tuning.score)
+    return np.array([train(records, penalty) for penalty in job.tuning.grid[0].values])
 
 
-def _evaluate(job: Job, weights: Matrix | None, opened: ExitStack) -> Evaluate:
+def _evaluate(job: Job, weights: Matrix | None, clients: ExitStack) -> Evaluate:
     """The score of a point of the grid: of each private record, or what the owner's program tells."""
-    score = job.asked.score
+    score = job.tuning.score
     if isinstance(score, wire.LogisticScore):
         assert weights is not None
         assert job.validation is not None
@@ -251,13 +185,13 @@ def _evaluate(job: Job, weights: Matrix | None, opened: ExitStack) -> Evaluate:
 
         return of_records
     assert job.scorer is not None
-    told = job.scorer
-    client = opened.enter_context(
+    scorer = job.scorer
+    client = clients.enter_context(
         WebhookClient(
-            told.url,
-            bytes.fromhex(told.key),
-            timeout_s=told.timeout_s,
-            verify=told.ca or True,
+            scorer.url,
+            bytes.fromhex(scorer.key),
+            timeout_s=scorer.timeout_s,
+            verify=scorer.ca or True,
             reply_max_bytes=max(REPLY_MAX_BYTES, RECORD_BYTES * job.m if score.reply == "records" else 0),
         )
     )
@@ -265,17 +199,28 @@ def _evaluate(job: Job, weights: Matrix | None, opened: ExitStack) -> Evaluate:
         client,
         job.tuning_id,
         score.model,
-        told.attempts,
-        validation_dataset_id=job.asked.validation_dataset_id,
+        scorer.attempts,
+        validation_dataset_id=job.tuning.validation_dataset_id,
         records=job.m,
         each=score.reply == "records",
     )
-    grid = points(job.asked)
-    asked = 0
+    grid = points(job.tuning)
+    evaluations = 0
 
     def of_webhook(index: int) -> Vector | float:
-        nonlocal asked
-        asked += 1
-        return hook.score(asked, grid[index])
+        nonlocal evaluations
+        evaluations += 1
+        return hook.score(evaluations, grid[index])
 
     return of_webhook
+
+
+PROGRAM = child.Program(
+    __name__,
+    Job,
+    Reply,
+    _work,
+    core=0,
+    niceness=10,
+    out_of_memory="memory was short: use fewer records or a smaller grid",
+)

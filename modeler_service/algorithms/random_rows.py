@@ -8,13 +8,13 @@ from blindopt.gp.acquisition import Choice
 
 
 class RandomRows:
-    """Asks every row once, in a random order of the seed. Looks at nothing.
+    """Chooses every row once, in a random order of the seed, whatever the outcomes.
 
-    ``again``: then in another order, all but those that were declined.
+    With ``repeats`` it then goes through all rows again in another order, except those that were declined.
     """
 
-    def __init__(self, n: int, seed: int, *, again: bool = False) -> None:
-        self._n, self._seed, self._again, self._round = n, seed, again, 0
+    def __init__(self, n: int, seed: int, *, repeats: bool = False) -> None:
+        self._n, self._seed, self._repeats, self._round = n, seed, repeats, 0
         self._declined: set[int] = set()
         self._shuffle()
 
@@ -27,7 +27,7 @@ class RandomRows:
         self._next = 0
 
     def choose(self, step: int) -> Choice | None:
-        """The next row of the order that was not asked before."""
+        """Return the next row of the order that was not chosen before."""
         while self._next < self._n and int(self._order[self._next]) in self._seen:
             self._next += 1
         for row in map(int, self._order[self._next :]):
@@ -36,27 +36,27 @@ class RandomRows:
         return None
 
     def suppose(self, row: int) -> None:
-        """A row of the batch was chosen: its outcome is pending."""
+        """Add ``row`` to the batch, with a pending outcome."""
         self._pending.add(row)
 
     def retract(self) -> None:
-        """Nothing is pending any more."""
+        """Drop all pending outcomes."""
         self._pending.clear()
 
     def hide(self, rows: Rows) -> None:
-        """It repeats no row anyway."""
+        """Do nothing: the order repeats no row."""
 
     def observe(self, row: int, outcome: float, passport: wire.NoisePassport | None = None) -> None:
-        """Never ask ``row`` again, or not before every other."""
+        """Never choose ``row`` again, or not before every other."""
         self._see(row)
 
     def decline(self, row: int) -> None:
-        """Never ask ``row`` again."""
+        """Never choose ``row`` again."""
         self._declined.add(row)
         self._see(row)
 
     def _see(self, row: int) -> None:
         self._seen.add(row)
-        if self._again and len(self._seen) == self._n:
+        if self._repeats and len(self._seen) == self._n:
             self._round += 1
             self._shuffle()

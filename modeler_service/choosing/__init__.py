@@ -1,1 +1,1 @@
-"""What a run asks next."""
+"""RowChooser the rows of a run's next query."""

@@ -1,6 +1,6 @@
-"""What a run asks next: a pure function of its settings, its study, the candidates and the answers so far.
+"""Chooses the rows of a run's next query: a pure function of settings, study, candidates and the answers so far.
 
-No clock, no database, no network: who has a run's record can derive every choice again.
+It uses no clock, no database and no network: anyone who has a run's record can derive every choice again.
 """
 
 from collections.abc import Sequence
@@ -15,17 +15,24 @@ from blindopt.errors import Invalid
 from blindopt.gp.acquisition import Choice, Estimate
 from blindopt.gp.progress import NO_TICK, Tick
 from modeler_service.algorithms.bandits.few_arms import FewArms
-from modeler_service.algorithms.factory import Batching, Learner, algorithm_of, fitted_of, memory_of, warnings_of
+from modeler_service.algorithms.factory import (
+    BatchAlgorithm,
+    Learner,
+    build_algorithm,
+    fitted_of,
+    memory_of,
+    warnings_of,
+)
 from modeler_service.algorithms.gp.gp_ucb import GpUcb
 from modeler_service.choosing import initial_design
 
 Phase = Literal["initial", "algorithm"]
-Because = Literal["budget", "exhausted", "target", "improvement"]
+EndReason = Literal["budget", "exhausted", "target", "improvement"]
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A row to ask, and what made it the choice. Mean and sd are in units of the measurement."""
+    """A row to query, and the values that led to its choice. Mean and sd are in units of the measurement."""
 
     phase: Phase
     row: int
@@ -36,7 +43,7 @@ class Proposal:
 
 
 class Plan(Protocol):
-    """How rows are to be chosen: what a run's settings tell."""
+    """The settings of a run that its choices depend on."""
 
     @property
     def algorithm(self) -> wire.AlgorithmSpec: ...
@@ -61,7 +68,7 @@ class Plan(Protocol):
 
 
 class Problem(Protocol):
-    """What they are chosen among: what a study tells of its candidates and answers."""
+    """The properties of a study that a run's choices depend on."""
 
     @property
     def n(self) -> int: ...
@@ -77,16 +84,16 @@ class Problem(Protocol):
     def privacy_unit(self) -> Literal["row", "answer"]: ...
 
 
-class Choosing:
+class RowChooser:
     """Chooses the rows of one run.
 
-    ``next`` tells the rows of the next query and changes nothing; ``observe`` takes an answer into account, ``decline``
-    that there is none. After trials 1 .. k were observed or declined, in order, ``next`` tells what follows them,
-    however often it was asked before; where an answer is corrected, another of its kind is shown all of them again. An
-    empty answer ends the run; ``ended_because`` then says why. ``observations`` are known from the start.
-    ``outcomes``: how many it will be shown, where that is known to be fewer than the run may ask.
-    ``skipped``: so many steps came before, of which it is not shown the answers. ``tick`` is called after each part of
-    what takes long, and may raise to end it.
+    ``next`` returns the rows of the next query and changes nothing; ``observe`` takes an answer into account, and
+    ``decline`` notes that a row has none. After trials 1 .. k were observed or declined, in order, ``next`` returns the
+    same rows however often it was called before; after a correction, another chooser is shown all answers again. An
+    empty list ends the run; ``ended_because`` then says why. ``observations`` are measurements from before the run.
+    ``outcomes`` is the number of outcomes it will be shown, where that is fewer than the run may ask for.
+    ``skipped`` is the number of earlier steps whose answers it is not shown. ``tick`` is called after each part of
+    a long computation, and may raise to end it.
     """
 
     def __init__(
@@ -102,44 +109,47 @@ class Choosing:
     ) -> None:
         self._skipped, self._tick = skipped, tick
         self._spec, self._sign, self._n = spec, 1 if study.direction == "maximize" else -1, study.n
-        self._asked = np.zeros(study.n, dtype=np.bool_)
+        self._is_observed = np.zeros(study.n, dtype=np.bool_)
         self._declined = np.empty(0, dtype=np.intp)
         self._sums: dict[int, tuple[float, int]] = {}
         self._best: float | None = None  # the best outcome, in the run's direction
         _check(observations, study.n)
         self._initial = self._design(candidates, np.unique([o.row for o in observations]).astype(np.intp))
         self.last = len(self._initial) + spec.iterations
-        """The most trials."""
-        most = len(observations) + self.last
-        self._algorithm = algorithm_of(
+        """The largest number of trials."""
+        outcomes_max = len(observations) + self.last
+        if outcomes is not None and not isinstance(spec.algorithm, wire.FewArmsSpec):
+            # To an algorithm over few arms it is the horizon, part of what it computes; to others only memory.
+            outcomes_max = max(outcomes, 1)
+        self._algorithm = build_algorithm(
             spec.algorithm,
             candidates,
             spec.kernel or study.kernel,
             sign=self._sign,
             seed=spec.seed,
-            # To an algorithm over few arms it is the horizon, part of what it does; to others no more than room.
-            capacity=most if outcomes is None or isinstance(spec.algorithm, wire.FewArmsSpec) else max(outcomes, 1),
+            capacity=outcomes_max,
             answers=study.answers,
             initial=len(observations) + len(self._initial),
-            people=study.privacy_unit == "row",
+            unit_is_row=study.privacy_unit == "row",
             noise=study.noise,
             fit=spec.fit,
             tick=tick,
-            again=spec.repeats == "after_all",
+            repeats=spec.repeats == "after_all",
         )
         self.warnings = warnings_of(self._algorithm)
         self.seen = 0
-        """How many trials it was told of: answers and declines."""
+        """The number of trials so far, answered and declined."""
         self.outcomes = 0
-        """How many outcomes it knows: answers and past observations."""
-        self.ended_because: Because | None = None
+        """The number of outcomes so far: answers and past observations."""
+        self.ended_because: EndReason | None = None
         for past in observations:
             tick()
-            own = past.noise_variance
-            self._learn(past.row, past.y, None if own is None else wire.NoisePassport(measurement_variance=own))
+            variance = past.noise_variance
+            passport = None if variance is None else wire.NoisePassport(measurement_variance=variance)
+            self._learn(past.row, past.y, passport)
 
-    def _design(self, candidates: Matrix, known: Rows) -> Rows:
-        spec, taken = self._spec, known if self._spec.repeats != "algorithm" else known[:0]
+    def _design(self, candidates: Matrix, observed: Rows) -> Rows:
+        spec, taken = self._spec, observed if self._spec.repeats != "algorithm" else observed[:0]
         if spec.initial_design == "random" or not spec.initial_rows:
             return initial_design.random_rows(self._n, spec.initial_rows, spec.seed, taken)
         return initial_design.maximin(candidates, spec.initial_rows, spec.seed, taken, self._tick)
@@ -147,33 +157,34 @@ class Choosing:
     # --- choices ----------------------------------------------------------------------------------
 
     def next(self) -> list[Proposal]:
-        """The rows of the next query, in order; none when the run has come to its end."""
+        """Return the rows of the next query, in order; none when the run ends."""
         if self._at_target():
             return self._ends("target")
         if self.seen >= self.last:
             return self._ends("budget")
         if self.seen < len(self._initial):
             rows = self._initial[self.seen : self.seen + self._spec.batch_size]
-            return [self._told("initial", Choice(int(row), None, None, None, 1)) for row in rows]
+            return [self._proposal("initial", Choice(int(row), None, None, None, 1)) for row in rows]
         step, pending = self._skipped + self.seen - len(self._initial) + 1, np.empty(0, dtype=np.intp)
+        size = min(self._spec.batch_size, self.last - self.seen)
         chosen: list[Choice] = []
         try:
-            for place in range(min(self._spec.batch_size, self.last - self.seen)):
+            for index in range(size):
                 self._tick()
-                if not self._hide(pending) or (choice := self._algorithm.choose(step + place)) is None:
+                if not self._hide(pending) or (choice := self._algorithm.choose(step + index)) is None:
                     break
-                if not place and self._is_good_enough(choice, step):
+                if not index and self._is_good_enough(choice, step):
                     return self._ends("improvement")
                 chosen.append(choice)
                 pending = np.append(pending, choice.row)
                 if self._spec.batch_size > 1:
-                    assert isinstance(self._algorithm, Batching), "the settings were checked"
-                    if place + 1 < min(self._spec.batch_size, self.last - self.seen):
+                    assert isinstance(self._algorithm, BatchAlgorithm), "the settings were checked"
+                    if index + 1 < size:
                         self._algorithm.suppose(choice.row)
         finally:
-            if isinstance(self._algorithm, Batching):
+            if isinstance(self._algorithm, BatchAlgorithm):
                 self._algorithm.retract()
-        return [self._told("algorithm", choice) for choice in chosen] or self._ends("exhausted")
+        return [self._proposal("algorithm", choice) for choice in chosen] or self._ends("exhausted")
 
     def observe(self, row: int, y: float, passport: wire.NoisePassport | None = None) -> None:
         """Take the answer of the next trial into account; y in units of the measurement."""
@@ -181,7 +192,7 @@ class Choosing:
         self.seen += 1
 
     def decline(self, row: int) -> None:
-        """The next trial has no answer: it counts as one, nothing is learnt of it, and its row is not asked again."""
+        """Count the next trial as one without an answer: it teaches nothing, and its row is not chosen again."""
         self._algorithm.decline(row)
         self._declined = np.union1d(self._declined, row)
         self.seen += 1
@@ -189,14 +200,18 @@ class Choosing:
     def _learn(self, row: int, y: float, passport: wire.NoisePassport | None) -> None:
         outcome = self._sign * y
         self._algorithm.observe(row, outcome, passport)
-        self._asked[row] = True
+        self._is_observed[row] = True
         total, count = self._sums.get(row, (0.0, 0))
         self._sums[row] = total + outcome, count + 1
         self._best = outcome if self._best is None else max(self._best, outcome)
         self.outcomes += 1
 
+    @property
+    def _observed(self) -> Rows:
+        return np.flatnonzero(self._is_observed)
+
     def _hide(self, pending: Rows) -> bool:
-        """Take from the algorithm what it may not ask; False where nothing is left."""
+        """Hide from the algorithm the rows that it may not choose; False if no row remains."""
         repeats, declined = self._spec.repeats, self._declined
         if len(declined) == self._n:
             return False
@@ -204,8 +219,7 @@ class Choosing:
             if len(declined):
                 self._algorithm.hide(declined)
             return True
-        asked = np.flatnonzero(self._asked)
-        hidden = np.union1d(np.union1d(asked, declined) if len(declined) else asked, pending)
+        hidden = np.union1d(np.union1d(self._observed, declined) if len(declined) else self._observed, pending)
         if len(hidden) == self._n:
             if repeats == "never":
                 return False
@@ -213,15 +227,15 @@ class Choosing:
         self._algorithm.hide(hidden)
         return True
 
-    def _ends(self, because: Because) -> list[Proposal]:
+    def _ends(self, because: EndReason) -> list[Proposal]:
         self.ended_because = because
         return []
 
-    def _told(self, phase: Phase, choice: Choice) -> Proposal:
+    def _proposal(self, phase: Phase, choice: Choice) -> Proposal:
         mean = None if choice.mean is None else self._sign * choice.mean
         return Proposal(phase, choice.row, mean, choice.sd, choice.acquisition, choice.ties)
 
-    # --- ends -------------------------------------------------------------------------------------
+    # --- stop rules -------------------------------------------------------------------------------
 
     def _at_target(self) -> bool:
         rules = self._spec.stop
@@ -231,17 +245,17 @@ class Choosing:
             reached = self._best
         else:
             assert isinstance(self._algorithm, Learner), "the settings were checked"
-            reached = self._algorithm.best(np.flatnonzero(self._asked)).mean
+            reached = self._algorithm.best(self._observed).mean
         return reached >= self._sign * rules.target
 
     def _is_good_enough(self, choice: Choice, step: int) -> bool:
-        enough = self._spec.stop.improvement
-        if enough is None or self._best is None:
+        threshold = self._spec.stop.improvement
+        if threshold is None or self._best is None:
             return False
         assert isinstance(self._algorithm, GpUcb), "the settings were checked"
-        return self._algorithm.regret(choice, step, np.flatnonzero(self._asked)) <= enough
+        return self._algorithm.regret(choice, step, self._observed) <= threshold
 
-    # --- what is believed -------------------------------------------------------------------------
+    # --- estimates --------------------------------------------------------------------------------
 
     @property
     def fitted(self) -> wire.Fitted | None:
@@ -250,7 +264,7 @@ class Choosing:
 
     @property
     def learner(self) -> Learner | None:
-        """What the algorithm believes, in the direction of maximization; None for one that believes nothing."""
+        """The algorithm, if it estimates f (in the direction of maximization); None otherwise."""
         return self._algorithm if isinstance(self._algorithm, Learner) else None
 
     def _best_observed(self) -> Estimate:
@@ -265,29 +279,29 @@ class Choosing:
 
     @property
     def sign(self) -> int:
-        """-1 where y is minimized."""
+        """1 where y is maximized, -1 where it is minimized."""
         return self._sign
 
     def best(self, over: Literal["asked", "all"]) -> Estimate | None:
-        """The row of the best mean among those asked, or all; None before an outcome, and where nothing is known.
+        """Return the row of the best mean among those observed, or among all; None without an estimate.
 
-        In units of the measurement. Without a learner, that of the best mean of its outcomes.
+        In units of the measurement. Without a learner it is the best mean of the outcomes of a row.
         """
         if not self.outcomes:
             return None
         if self.learner is None:
             return self._best_observed() if over == "asked" else None
-        found = self.learner.best(np.arange(self._n) if over == "all" else np.flatnonzero(self._asked))
-        return Estimate(found.row, self._sign * found.mean, found.sd)
+        estimate = self.learner.best(np.arange(self._n) if over == "all" else self._observed)
+        return Estimate(estimate.row, self._sign * estimate.mean, estimate.sd)
 
 
 def memory_needed(spec: wire.RunSpec, study: wire.StudyView, observations: int) -> int:
-    """Bytes that the choices of a run need at most, about."""
-    most = spec.iterations + min(spec.initial_rows, study.n) + observations
-    return memory_of(spec.algorithm, study.n, study.r, most)
+    """Estimate the most bytes that the choices of a run need."""
+    outcomes = spec.iterations + min(spec.initial_rows, study.n) + observations
+    return memory_of(spec.algorithm, study.n, study.r, outcomes)
 
 
 def _check(observations: Sequence[wire.Observation], n: int) -> None:
-    for place, past in enumerate(observations, start=1):
+    for number, past in enumerate(observations, start=1):
         if past.row >= n:
-            raise Invalid(f"past observation {place}: its row is not in the release, which has rows 0 to {n - 1}")
+            raise Invalid(f"past observation {number}: its row is not in the release, which has rows 0 to {n - 1}")

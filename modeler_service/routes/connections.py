@@ -1,25 +1,18 @@
 """/v1/connections: trying a curator before a run is started."""
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 
 from blindopt import wire
 from modeler_service.routes.runs import ModelerDep
-from service_kit.web.dependencies import allowed
-from service_kit.web.problems import documented
+from service_kit.web.dependencies import api_router
 
-router = APIRouter(tags=["runs"])
+router = api_router("runs", "vendor")
 
 
-@router.post(
-    "/v1/connections:test",
-    response_model=wire.ConnectionReport,
-    responses=documented(),
-    dependencies=[allowed("vendor")],
-    operation_id="test_connection",
-)
-def test(request: Request, told: wire.StudyAccess, modeler: ModelerDep) -> wire.ConnectionReport:
+@router.post("/v1/connections:test")
+def test_connection(request: Request, access: wire.StudyAccess, modeler: ModelerDep) -> wire.ConnectionReport:
     """Whether a run could be started with these; if not, why. Creates and spends nothing: no key is needed.
 
     One at a time for each user or token's holder: 503 `busy` for another.
     """
-    return modeler.try_connection(told, request.state.principal)
+    return modeler.try_connection(access, request.state.principal)

@@ -11,7 +11,7 @@ from service_kit.version import VERSION
 router = APIRouter(tags=["health"])
 
 
-@router.get("/v1/meta", response_model=wire.ModelerMeta, operation_id="meta")
+@router.get("/v1/meta", operation_id="meta")
 def meta(modeler: ModelerDep) -> wire.ModelerMeta:
     """Version, algorithms, and what a run can be exported as."""
     key = modeler.context.signer.verifier.vkey

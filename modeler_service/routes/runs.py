@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from fastapi import Depends, Header, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
@@ -12,18 +12,17 @@ from modeler_service.use_cases import exports, imports
 from modeler_service.use_cases.modeler import Modeler
 from service_kit.web.dependencies import (
     IdempotencyKey,
-    PageSize,
-    PageToken,
+    RecordedReply,
     RequestContextDep,
     allowed,
-    answer,
+    api_router,
     body_of,
-    page_of,
     request_context,
 )
+from service_kit.web.listings import PagingDep
 from service_kit.web.problems import documented
 
-router = APIRouter(prefix="/v1/runs", tags=["runs"])
+router = api_router("runs", prefix="/v1/runs")
 _READ = [allowed("vendor", "viewer")]
 _WRITE = [allowed("vendor")]
 PARQUET = "application/vnd.apache.parquet"
@@ -40,7 +39,7 @@ BINARY: dict[str, Any] = {"type": "string", "format": "binary"}
 
 
 async def modeler_of(request: Request) -> Modeler:
-    """The service behind a request."""
+    """The use cases of the service that a request belongs to."""
     modeler: Modeler = request.app.state.modeler
     return modeler
 
@@ -49,129 +48,76 @@ ModelerDep = Annotated[Modeler, Depends(modeler_of)]
 RunId = Annotated[str, Path(description="run_...")]
 
 
-@router.post(
-    "",
-    status_code=201,
-    response_model=wire.RunView,
-    responses=documented(409),
-    dependencies=_WRITE,
-    operation_id="start_run",
-)
-def start(request: Request, run: wire.RunCreate, caller: RequestContextDep, modeler: ModelerDep) -> Response:
+@router.post("", status_code=201, response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
+def start_run(run: wire.RunCreate, caller: RequestContextDep, modeler: ModelerDep) -> Response:
     """Queue an optimization against a study of a curator."""
-    return answer(request, modeler.start(caller, run))
+    return RecordedReply(modeler.start(caller, run))
 
 
-@router.get("", response_model=wire.RunPage, responses=documented(), dependencies=_READ, operation_id="list_runs")
-def listed(
+@router.get("", dependencies=_READ)
+def list_runs(
     modeler: ModelerDep,
-    page_size: PageSize = 50,
-    page_token: PageToken = None,
+    paging: PagingDep,
     order: Annotated[Literal["oldest", "newest"], Query(description="Which come first.")] = "oldest",
 ) -> wire.RunPage:
     """Runs in the order of their creation, or the newest first."""
-    after = None if page_token is None else int(page_token)
-    listed = modeler.runs(after, page_size + 1, newest=order == "newest")
-    found, token = page_of(listed, page_size, lambda item: item[0])
-    return wire.RunPage(runs=[view for _, view in found], counts=modeler.counts(), next_page_token=token)
+    numbered = modeler.runs(paging.token, paging.limit, newest=order == "newest")
+    numbered, token = paging.cut(numbered, lambda pair: pair[0])
+    return wire.RunPage(runs=[run for _, run in numbered], counts=modeler.counts(), next_page_token=token)
 
 
-@router.get(
-    "/{run_id}", response_model=wire.RunView, responses=documented(), dependencies=_READ, operation_id="get_run"
-)
-def one(run_id: RunId, modeler: ModelerDep) -> wire.RunView:
-    """A run and how far it is."""
+@router.get("/{run_id}", dependencies=_READ)
+def get_run(run_id: RunId, modeler: ModelerDep) -> wire.RunView:
+    """A run and its progress."""
     return modeler.run(run_id)
 
 
-@router.post(
-    "/{run_id}:stop",
-    response_model=wire.RunView,
-    responses=documented(409),
-    dependencies=_WRITE,
-    operation_id="stop_run",
-)
-def stop(request: Request, run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
-    """End it after the query under way; what was answered is kept."""
-    return answer(request, modeler.stop(caller, run_id))
+@router.post("/{run_id}:stop", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
+def stop_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
+    """End a run after the query under way; its answers are kept."""
+    return RecordedReply(modeler.stop(caller, run_id))
 
 
-@router.post(
-    "/{run_id}:pause",
-    response_model=wire.RunView,
-    responses=documented(409),
-    dependencies=_WRITE,
-    operation_id="pause_run",
-)
-def pause(request: Request, run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
-    """Halt it after the query under way, until it is resumed."""
-    return answer(request, modeler.pause(caller, run_id))
+@router.post("/{run_id}:pause", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
+def pause_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
+    """Pause a run after the query under way, until it is resumed."""
+    return RecordedReply(modeler.pause(caller, run_id))
 
 
-@router.post(
-    "/{run_id}:resume",
-    response_model=wire.RunView,
-    responses=documented(409),
-    dependencies=_WRITE,
-    operation_id="resume_run",
-)
-def resume(request: Request, run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
+@router.post("/{run_id}:resume", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
+def resume_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
     """Let a paused run go on; one that waits for its curator tries at once."""
-    return answer(request, modeler.resume(caller, run_id))
+    return RecordedReply(modeler.resume(caller, run_id))
 
 
-@router.post(
-    "/{run_id}:replace_token",
-    response_model=wire.RunView,
-    responses=documented(409),
-    dependencies=_WRITE,
-    operation_id="replace_token",
-)
+@router.post("/{run_id}:replace_token", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
 def replace_token(
-    request: Request,
-    run_id: RunId,
-    token: wire.TokenReplacement,
-    caller: RequestContextDep,
-    modeler: ModelerDep,
+    run_id: RunId, token: wire.TokenReplacement, caller: RequestContextDep, modeler: ModelerDep
 ) -> Response:
-    """Go on under another token of the same grant."""
-    return answer(request, modeler.replace_token(caller, run_id, token))
+    """Replace the token of a run by another one of the same grant."""
+    return RecordedReply(modeler.replace_token(caller, run_id, token))
 
 
-@router.get(
-    "/{run_id}/trials",
-    response_model=wire.TrialPage,
-    responses=documented(),
-    dependencies=_READ,
-    operation_id="list_trials",
-)
-def trials(
+@router.get("/{run_id}/trials", dependencies=_READ)
+def list_trials(
     run_id: RunId,
     modeler: ModelerDep,
-    page_size: PageSize = 50,
-    page_token: PageToken = None,
+    paging: PagingDep,
     order: Annotated[Literal["oldest", "newest"], Query(description="Which come first.")] = "oldest",
 ) -> wire.TrialPage:
     """Chosen rows with their answers, in the order of their choice, or the newest first."""
-    after = None if page_token is None else int(page_token)
-    found = modeler.trials(run_id, after, page_size + 1, newest=order == "newest")
-    shown, token = page_of(found, page_size, lambda trial: trial.number)
-    return wire.TrialPage(trials=shown, next_page_token=token)
+    trials = modeler.trials(run_id, paging.token, paging.limit, newest=order == "newest")
+    trials, token = paging.cut(trials, lambda trial: trial.number)
+    return wire.TrialPage(trials=trials, next_page_token=token)
 
 
-@router.get(
-    "/{run_id}/curve",
-    response_model=wire.RunCurve,
-    responses=documented(),
-    dependencies=_READ,
-    operation_id="get_run_curve",
-)
-def curve(
+@router.get("/{run_id}/curve", dependencies=_READ)
+def get_run_curve(
     run_id: RunId,
     modeler: ModelerDep,
     points: Annotated[int, Query(ge=2, le=5_000, description="At most so many.")] = 500,
 ) -> wire.RunCurve:
-    """How a run went, thinned for a chart: y, the best y so far, and what was expected of the row."""
+    """The course of a run, thinned for a chart: y, the best y so far, and the estimate of the row before."""
     return modeler.curve(run_id, points)
 
 
@@ -183,9 +129,8 @@ def curve(
         **documented(),
     },
     dependencies=_READ,
-    operation_id="export_run",
 )
-def export(
+def export_run(
     run_id: RunId,
     modeler: ModelerDep,
     form: Annotated[
@@ -200,73 +145,54 @@ def export(
     ] = "json",
 ) -> Response:
     """Everything needed to redo the run (json, parquet), or its trials alone (csv)."""
-    found = modeler.export(run_id)
+    exported = modeler.export(run_id)
     headers = {"Content-Disposition": f'attachment; filename="{run_id}.{form}"'}
     if form == "csv":
-        return Response(exports.as_csv(found), headers=headers, media_type="text/csv")
+        return Response(exports.as_csv(exported), headers=headers, media_type="text/csv")
     if form == "parquet":
-        return Response(exports.as_parquet(found), headers=headers, media_type=PARQUET)
-    return Response(found.model_dump_json(), media_type="application/json")
+        return Response(exports.as_parquet(exported), headers=headers, media_type=PARQUET)
+    return Response(exported.model_dump_json(), media_type="application/json")
 
 
-@router.get(
-    "/{run_id}/recommendation",
-    response_model=wire.Recommendation,
-    responses=documented(409),
-    dependencies=_READ,
-    operation_id="get_recommendation",
-)
-def recommendation(
+@router.get("/{run_id}/recommendation", responses=documented(409), dependencies=_READ)
+def get_recommendation(
     run_id: RunId,
     modeler: ModelerDep,
     over: Annotated[
         Literal["asked", "all"], Query(description="asked: the best of the rows asked; all: the best of all rows.")
     ] = "asked",
 ) -> wire.Recommendation:
-    """The row to take by the answers so far, and how sure that is."""
+    """The recommended row after the answers so far, with an interval."""
     return modeler.recommendation(run_id, over)
 
 
-@router.get(
-    "/{run_id}/posterior",
-    response_model=wire.PosteriorPage,
-    responses=documented(409),
-    dependencies=_READ,
-    operation_id="get_posterior",
-)
-def posterior(
+@router.get("/{run_id}/posterior", responses=documented(409), dependencies=_READ)
+def get_posterior(
     run_id: RunId,
     modeler: ModelerDep,
-    page_size: PageSize = 50,
-    page_token: PageToken = None,
+    paging: PagingDep,
     top: Annotated[
         int | None, Query(ge=1, le=1_000, description="So many rows of the best means instead of a page.")
     ] = None,
 ) -> wire.PosteriorPage:
-    """What is believed of f after the answers so far: by row, or the best rows."""
+    """The posterior of f after the answers so far: by row, or the best rows."""
     if top is not None:
-        outcomes, points = modeler.beliefs.top(run_id, top)
+        outcomes, points = modeler.posteriors.top(run_id, top)
         return wire.PosteriorPage(outcomes=outcomes, points=points)
-    after = min(int(page_token or -1), 2**31) + 1
-    outcomes, points = modeler.beliefs.posterior(run_id, after, page_size + 1)
-    shown, token = page_of(points, page_size, lambda point: point.row)
-    return wire.PosteriorPage(outcomes=outcomes, points=shown, next_page_token=token)
+    after = -1 if paging.token is None else min(paging.token, 2**31)
+    outcomes, points = modeler.posteriors.posterior(run_id, after + 1, paging.limit)
+    points, token = paging.cut(points, lambda point: point.row)
+    return wire.PosteriorPage(outcomes=outcomes, points=points, next_page_token=token)
 
 
-@router.get(
-    "/{run_id}/map",
-    response_model=wire.PosteriorMap,
-    responses=documented(409),
-    dependencies=_READ,
-    operation_id="get_map",
-)
-def posterior_map(
+@router.get("/{run_id}/map", responses=documented(409), dependencies=_READ)
+def get_map(
     run_id: RunId,
     modeler: ModelerDep,
     points: Annotated[int, Query(ge=1, le=5_000, description="About how many rows besides those asked.")] = 1_000,
 ) -> wire.PosteriorMap:
-    """What is believed of f over the first two principal axes of Z: to draw."""
-    return modeler.beliefs.map(run_id, points)
+    """The posterior of f over the first two principal axes of Z, for a chart."""
+    return modeler.posteriors.map(run_id, points)
 
 
 @router.get(
@@ -274,24 +200,23 @@ def posterior_map(
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {"schema": EVENT}}}, **documented()},
     dependencies=_READ,
-    operation_id="follow_run",
 )
-async def events(
+async def follow_run(
     request: Request,
     run_id: RunId,
     modeler: ModelerDep,
     last_event_id: Annotated[
-        str | None, Header(pattern=r"^[0-9]{1,9}$", description="Number of the last trial that was told.")
+        str | None, Header(pattern=r"^[0-9]{1,9}$", description="Number of the last trial that was sent.")
     ] = None,
 ) -> Response:
-    """News as server-sent events: `trial` (id: its number) for each answer or decline, `run` when its state changes.
+    """Events of a run (server-sent): `trial` (id: its number) for each answer or decline, `run` when its state changes.
 
-    `correction` (without an id) tells a trial again whose answer was corrected, or came late. Ends with the run. A
-    connection that breaks, or is ended after ten minutes, goes on by Last-Event-ID.
+    `correction` (without an id) repeats a trial whose answer was corrected or came late. The stream ends with the run.
+    A connection that breaks, or is ended after ten minutes, goes on by Last-Event-ID.
     """
-    look = partial(modeler.news, run_id)
-    told = await modeler.streams.follow(request.state.principal.id, look, int(last_event_id or 0))
-    return StreamingResponse(told, media_type="text/event-stream")
+    load = partial(modeler.update, run_id)
+    stream = await modeler.streams.follow(request.state.principal.id, load, int(last_event_id or 0))
+    return StreamingResponse(stream, media_type="text/event-stream")
 
 
 @router.post(
@@ -303,7 +228,6 @@ async def events(
         **documented(409, 502),
     },
     dependencies=_WRITE,
-    operation_id="import_observations",
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -314,21 +238,21 @@ async def events(
         }
     },
 )
-async def observe(
+async def import_observations(
     request: Request,
     run_id: RunId,
     modeler: ModelerDep,
     idempotency_key: IdempotencyKey = None,
     dry_run: Annotated[bool, Query(description="Check every line and store nothing.")] = False,
 ) -> Response:
-    """Give a run that was created with `hold` what was measured before, as JSON or CSV. The curator never sees it."""
+    """Add past measurements to a run that was created with `hold`, as JSON or CSV. The curator never sees them."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media == "text/csv":
-        found = await run_in_threadpool(imports.of_csv, await request.body())
+        past = await run_in_threadpool(imports.of_csv, await request.body())
     else:
-        found = imports.of_json(await body_of(request, wire.ObservationImport))
-    one = await request_context(request, idempotency_key)  # its digest needs the whole body, which is read by now
+        past = imports.of_json(await body_of(request, wire.ObservationImport))
+    context = await request_context(request, idempotency_key)  # its digest needs the whole body, which is read by now
     if dry_run:
-        report = await run_in_threadpool(modeler.check_import, one, run_id, found)
+        report = await run_in_threadpool(modeler.check_import, context, run_id, past)
         return Response(report.model_dump_json(), media_type="application/json")
-    return answer(request, await run_in_threadpool(modeler.observe, one, run_id, found))
+    return RecordedReply(await run_in_threadpool(modeler.observe, context, run_id, past))

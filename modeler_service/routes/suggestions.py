@@ -1,26 +1,20 @@
 """/v1/suggestions: rows to ask next, without a run."""
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from blindopt import wire
 from modeler_service.use_cases.modeler import Modeler
-from service_kit.web.dependencies import allowed, json_of, parsed, permitted
+from service_kit.web.dependencies import api_router, json_of, parse, permitted
 from service_kit.web.problems import documented
 
 PATH = "/v1/suggestions"
-router = APIRouter(tags=["suggestions"])
+router = api_router("suggestions", "vendor")
 
 
-@router.post(
-    PATH,
-    response_model=wire.SuggestionReply,
-    responses=documented(502),
-    dependencies=[allowed("vendor")],
-    operation_id="suggest",
-)
-async def suggest(asked: wire.SuggestionRequest) -> Response:
+@router.post(PATH, response_model=wire.SuggestionReply, responses=documented(502))
+async def suggest(request: wire.SuggestionRequest) -> Response:
     """Rows to ask next, from observations so far. Creates and spends nothing: no Idempotency-Key is needed."""
     raise AssertionError("documented here, answered by `_suggest`")
 
@@ -31,7 +25,7 @@ async def _suggest(request: Request) -> Response:
     principal = permitted(request.state.principal, "vendor")
     modeler: Modeler = request.app.state.modeler
     body = await json_of(request)
-    reply = await modeler.suggestions.of(lambda: parsed(body, wire.SuggestionRequest), principal.actor)
+    reply = await modeler.suggestions.of(lambda: parse(body, wire.SuggestionRequest), principal.actor)
     return Response(reply, media_type="application/json")
 
 

@@ -15,11 +15,11 @@ from curator_service.scaling import BLOCK_ROWS, ScaledRows
 RANGE = st.floats(-1e50, 1e50, allow_nan=False)
 
 
-def scaled(values, features, *, places=None, order=None) -> np.ndarray:
+def scaled(values, features, *, columns=None, order=None) -> np.ndarray:
     values = np.asarray(values, dtype=np.float64)
-    places = list(range(values.shape[1])) if places is None else places
+    columns = list(range(values.shape[1])) if columns is None else columns
     order = np.arange(len(values)) if order is None else np.asarray(order)
-    return np.concatenate([block for _, block in ScaledRows(values, places, features, order).blocks()])
+    return np.concatenate([block for _, block in ScaledRows(values, columns, features, order).blocks()])
 
 
 def test_a_value_is_clipped_centred_and_divided_by_hand():
@@ -38,7 +38,7 @@ def test_features_are_taken_from_their_columns_and_rows_in_their_order():
         Feature(column="c", lower=0.0, upper=100.0, scale=1.0),
         Feature(column="a", lower=0.0, upper=10.0, scale=1.0),
     ]
-    got = scaled(values, features, places=[2, 0], order=[3, 0, 2, 1])
+    got = scaled(values, features, columns=[2, 0], order=[3, 0, 2, 1])
     np.testing.assert_array_equal(got, [[11 - 50, 9 - 5], [2 - 50, 0 - 5], [8 - 50, 6 - 5], [5 - 50, 3 - 5]])
 
 
@@ -50,11 +50,11 @@ def test_blocks_cover_every_row_once_in_order(n):
     )
     assert (rows.n, rows.d) == (n, 1)
     out, end = np.full(n, np.nan), 0
-    for place, block in rows.blocks():
-        assert place.start == end
-        assert block.shape == (place.stop - place.start, 1)
+    for index, block in rows.blocks():
+        assert index.start == end
+        assert block.shape == (index.stop - index.start, 1)
         assert len(block) <= BLOCK_ROWS
-        out[place], end = block[:, 0], place.stop
+        out[index], end = block[:, 0], index.stop
     assert end == n
     np.testing.assert_array_equal(out, order - (2e6 - 1.0) / 2)
 
@@ -81,11 +81,11 @@ def test_scaling_moves_no_two_values_further_apart(data):
     """1-Lipschitz from raw to scaled units, in and outside the bounds, but for the rounding of doubles."""
     feature = data.draw(features())
     a, b = (data.draw(st.floats(allow_nan=False, allow_infinity=False)) for _ in range(2))
-    (left,), (right,) = scaled([[a], [b]], [feature])
+    (first,), (second,) = scaled([[a], [b]], [feature])
     clipped = np.clip([a, b], feature.lower, feature.upper)
     apart = abs(clipped[0] - clipped[1]) / feature.unit
     rounding = 4 * np.finfo(float).eps * (abs(feature.lower) + abs(feature.upper)) / feature.unit
-    assert abs(left - right) <= apart * (1 + 1e-12) + rounding
+    assert abs(first - second) <= apart * (1 + 1e-12) + rounding
     with np.errstate(over="ignore"):
         assert apart <= abs(np.float64(a) - b) / feature.unit * (1 + 1e-12) + rounding
 

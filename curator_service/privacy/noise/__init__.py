@@ -1,9 +1,9 @@
-"""Every noise draw of the curator, through OpenDP's exact lattice samplers, with our guards."""
+"""All noise that the curator draws, by OpenDP's exact samplers on lattices, with guards of our own."""
 
 from curator_service.privacy.noise.gaussian import GaussianLaw, add_gaussian
 from curator_service.privacy.noise.laplace import add_laplace, add_laplace_to_one, laplace_scale, sensitivity_scale
 from curator_service.privacy.noise.lattice import LATTICE_BITS, lattice
-from curator_service.privacy.noise.parallel import Law, apply
+from curator_service.privacy.noise.parallel import Law, OnProgress, apply, ignore_progress
 from curator_service.privacy.noise.planar import PLANAR_FEATURES_MAX, PlanarLaplaceLaw
 from curator_service.privacy.noise.selection import select, selection_scale
 
@@ -12,11 +12,13 @@ __all__ = [
     "PLANAR_FEATURES_MAX",
     "GaussianLaw",
     "Law",
+    "OnProgress",
     "PlanarLaplaceLaw",
     "add_gaussian",
     "add_laplace",
     "add_laplace_to_one",
     "apply",
+    "ignore_progress",
     "laplace_scale",
     "lattice",
     "select",

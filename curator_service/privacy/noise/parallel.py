@@ -1,9 +1,9 @@
-"""Noise for many rows: in this process, or spread over as many as there are processors.
+"""Noise for many rows, drawn in this process or in one process for each processor.
 
-The workers are fresh processes (spawn), so that none can share a generator's state with another, and each draws from
-the operating system and OpenDP for itself. They get one piece of the rows at a time, of a fraction of a second's work,
-and hold nothing else. A worker that fails or dies ends the whole draw with an error: no piece is drawn in another way.
-They cannot outlive the parent: a worker whose pipe is closed, whatever closed it, ends after the piece in hand.
+The workers are fresh processes (spawn), so that no two share the state of a generator: each draws from the operating
+system and OpenDP by itself. A worker gets one piece of the rows at a time, a fraction of a second's work, and holds no
+other data. If a worker fails or dies, the whole draw fails: no piece is drawn in another way. Workers cannot outlive
+the parent: a worker ends after its current piece once its pipe is closed, for whatever reason.
 """
 
 import gc
@@ -24,27 +24,33 @@ from blindopt.errors import NumericalFailure
 from blindopt.formats.npy_files import forget_pages
 
 PIECE_DRAWS = 25_000
-"""About a quarter of a second of one processor; OpenDP takes some 300 bytes for each."""
+"""Draws in one piece: about a quarter of a second of one processor. OpenDP takes some 300 bytes for each."""
 PARALLEL_DRAWS = 300_000
-"""Fewer are drawn faster here than it takes workers to start."""
+"""Up to so many draws, this process is done before workers would have started."""
 _DONE = b"done"
+OnProgress = Callable[[float], None]
+"""A callback that gets the share of the work that is done, from 0 to 1."""
 _Noisy = Generator[tuple[slice, Matrix], None, None]
 
 
+def ignore_progress(share: float) -> None:
+    """The progress callback that does nothing."""
+
+
 class Law(Protocol):
-    """Noise for blocks of rows; frozen, and small enough to be sent to another process."""
+    """Noise for blocks of rows. Immutable, and small enough to send to another process."""
 
     @property
     def draws_per_row(self) -> float:
-        """Expected number of draws from the lattice sampler for one row: what it costs."""
+        """Expected number of draws from the lattice sampler for one row."""
         ...
 
     def add(self, block: Matrix) -> Matrix:
-        """``block`` (m, d) with noise. Raises NumericalFailure for a value that is not finite."""
+        """Return ``block`` (m, d) with noise. Raises NumericalFailure for a value that is not finite."""
         ...
 
 
-def _as_it_is(block: Matrix) -> Matrix:
+def _unchanged(block: Matrix) -> Matrix:
     return block
 
 
@@ -52,58 +58,59 @@ def apply(
     law: Law,
     blocks: Iterable[tuple[slice, Matrix]],
     out: Matrix,
-    told: Callable[[float], None],
+    on_progress: OnProgress,
     total_rows: int,
     *,
-    finish: Callable[[Matrix], Matrix] = _as_it_is,
+    finish: Callable[[Matrix], Matrix] = _unchanged,
 ) -> None:
-    """Fill ``out`` (n, r) with ``finish`` of the noisy blocks, each at its place; tell the share that is done.
+    """Fill the rows of ``out`` (n, r) that each block is for with ``finish`` of the noisy block.
 
-    Raises NumericalFailure where a value is not finite or a worker dies, and whatever a draw raises here.
+    Reports the share of ``total_rows`` that is done. Raises NumericalFailure where a value is not finite or a worker
+    dies, and what a draw in this process raises.
     """
     pieces = _pieces(blocks, max(1, int(PIECE_DRAWS / law.draws_per_row)))
     workers = processors()
     parallel = workers > 1 and total_rows * law.draws_per_row > PARALLEL_DRAWS
     done = 0
-    # Closed at once where anything fails: an error that is kept must not keep workers.
-    with closing(_spread(law, pieces, workers) if parallel else _here(law, pieces)) as noisy:
-        for place, piece in noisy:
-            out[place] = finish(piece)
+    # Close the generator at once on failure: a stored traceback must not keep workers alive.
+    with closing(_in_workers(law, pieces, workers) if parallel else _in_process(law, pieces)) as noisy:
+        for index, piece in noisy:
+            out[index] = finish(piece)
             forget_pages(out)
             done += len(piece)
-            told(done / total_rows)
+            on_progress(done / total_rows)
 
 
 def processors() -> int:
-    """How many this process may use."""
+    """The number of processors that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def _pieces(blocks: Iterable[tuple[slice, Matrix]], rows: int) -> Iterator[tuple[slice, Matrix]]:
-    for place, block in blocks:
+    for index, block in blocks:
         for start in range(0, len(block), rows):
             part = block[start : start + rows]
-            begin = place.start + start
+            begin = index.start + start
             yield slice(begin, begin + len(part)), part
 
 
-def _here(law: Law, pieces: Iterator[tuple[slice, Matrix]]) -> _Noisy:
-    for place, piece in pieces:
-        yield place, _drawn(law, piece)
+def _in_process(law: Law, pieces: Iterator[tuple[slice, Matrix]]) -> _Noisy:
+    for index, piece in pieces:
+        yield index, _drawn(law, piece)
 
 
 def _drawn(law: Law, piece: Matrix) -> Matrix:
     noisy = law.add(piece)
-    gc.collect(1)  # OpenDP 0.16 ties the values into reference cycles: left alone, they pile up, piece upon piece
+    gc.collect(1)  # OpenDP 0.16 puts the values into reference cycles, which would pile up piece by piece
     return noisy
 
 
-def _spread(law: Law, pieces: Iterator[tuple[slice, Matrix]], count: int) -> _Noisy:
+def _in_workers(law: Law, pieces: Iterator[tuple[slice, Matrix]], count: int) -> _Noisy:
     idle: list[_Worker] = []
     busy: dict[connection.Connection, _Worker] = {}
     every: list[_Worker] = []
     try:
-        for place, piece in pieces:
+        for index, piece in pieces:
             if not idle and len(every) < count:
                 every.append(_Worker.start(law))
                 idle.append(every[-1])
@@ -112,7 +119,7 @@ def _spread(law: Law, pieces: Iterator[tuple[slice, Matrix]], count: int) -> _No
                     yield worker.receive()
                     idle.append(worker)
             worker = idle.pop()
-            worker.send(place, piece)
+            worker.send(index, piece)
             busy[worker.pipe] = worker
         while busy:
             for worker in _ready(busy):
@@ -132,7 +139,7 @@ class _Worker:
 
     process: BaseProcess
     pipe: connection.Connection
-    place: slice = field(default_factory=lambda: slice(0))
+    index: slice = field(default_factory=lambda: slice(0))
     shape: tuple[int, ...] = ()
 
     @classmethod
@@ -144,8 +151,8 @@ class _Worker:
         theirs.close()  # so that its end closes with the process
         return cls(process, ours)
 
-    def send(self, place: slice, piece: Matrix) -> None:
-        self.place, self.shape = place, piece.shape
+    def send(self, index: slice, piece: Matrix) -> None:
+        self.index, self.shape = index, piece.shape
         try:
             self.pipe.send_bytes(repr(piece.shape[1]).encode())
             self.pipe.send_bytes(np.ascontiguousarray(piece).data.cast("B"))
@@ -154,14 +161,14 @@ class _Worker:
 
     def receive(self) -> tuple[slice, Matrix]:
         try:
-            if (said := self.pipe.recv_bytes()) != _DONE:
-                raise NumericalFailure(said.decode())
+            if (reply := self.pipe.recv_bytes()) != _DONE:
+                raise NumericalFailure(reply.decode())
             drawn = np.frombuffer(self.pipe.recv_bytes())
         except (EOFError, OSError):
             raise self._died() from None
         if drawn.size != math.prod(self.shape):
             raise self._died()
-        return self.place, drawn.reshape(self.shape)
+        return self.index, drawn.reshape(self.shape)
 
     def end(self) -> None:
         self.pipe.close()
@@ -177,17 +184,19 @@ class _Worker:
 
 
 def work(pipe: connection.Connection, law: Law) -> None:
-    """A worker's life: pieces in, noisy pieces out, until the pipe is closed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    """Add noise to each piece that arrives, until the pipe is closed. Runs in a worker."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles interrupts
     with suppress(EOFError, OSError), pipe:
         while True:
             columns = int(pipe.recv_bytes())
             block = np.frombuffer(pipe.recv_bytes()).reshape(-1, columns)
             try:
                 noisy = _drawn(law, block)
-            except BaseException as error:  # whatever it is, nothing is drawn; its text might quote a value
-                known = isinstance(error, NumericalFailure)
-                pipe.send_bytes((str(error) if known else f"a draw of noise failed: {type(error).__name__}").encode())
+            except BaseException as error:  # after any error the draw is void; its text might quote a value
+                is_public = isinstance(error, NumericalFailure)
+                pipe.send_bytes(
+                    (str(error) if is_public else f"a draw of noise failed: {type(error).__name__}").encode()
+                )
                 return
             pipe.send_bytes(_DONE)
             pipe.send_bytes(np.ascontiguousarray(noisy).data.cast("B"))

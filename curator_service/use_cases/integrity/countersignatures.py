@@ -22,9 +22,9 @@ class Witnesses:
 
         def effect(db: Connection) -> Effect:
             try:
-                ours = self._context.signer.verifier.signed(told.note)
+                ours = self._context.signer.verifier.verify(told.note)
                 verifier = Verifier.parse(told.key)
-                theirs, time = verifier.countersigned(told.note)
+                theirs, time = verifier.verify_countersignature(told.note)
             except LogBroken as error:
                 raise Invalid(str(error), [{"field": "note", "message": "this cannot be kept"}]) from None
             size = theirs.head.size

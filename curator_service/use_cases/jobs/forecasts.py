@@ -11,7 +11,7 @@ from blindopt.arrays import Matrix
 from blindopt.errors import Invalid, StateConflict
 from curator_service import store
 from curator_service.forecasts.cells import ROWS_MIN, cells_of
-from curator_service.forecasts.worker import Job, News, Worker
+from curator_service.forecasts.worker import Job, Reply, Worker
 from curator_service.privacy import entropy
 from curator_service.settings import Settings
 from curator_service.store import forecasts as table
@@ -149,26 +149,25 @@ class Forecasts(Jobs):
             (study, _), withdrawn = _study(db, row.study_id), sorted(names(db))
         if row.state != "running":
             return None
-        asked = wire.ForecastCreate.model_validate_json(row.spec)
-        values = self._sample(study, asked.rows)
-        job = Job(study=study, asked=asked, n=len(values), seed=secrets.randbits(63), withdrawn=withdrawn)
+        forecast = wire.ForecastCreate.model_validate_json(row.spec)
+        values = self._sample(study, forecast.rows)
+        job = Job(study=study, forecast=forecast, seed=secrets.randbits(63), withdrawn=withdrawn)
         worker = Worker()
-        last: News | None = None
+        last = Reply()
         try:
             with self._running(identity, worker) as late:
-                for news in worker.work(job, values):
-                    if news.progress is not None:
-                        self._progress[identity] = news.progress
-                    last = news
+                for last in worker.work(job, values):
+                    if last.progress is not None:
+                        self._progress[identity] = last.progress
         finally:
             status = worker.end()
         return self._ending(last, late=late.is_set(), status=status)
 
-    def _ending(self, last: News | None, *, late: bool, status: int) -> dict[str, Any]:
-        if last is not None and last.points is not None:
+    def _ending(self, last: Reply, *, late: bool, status: int) -> dict[str, Any]:
+        if last.points is not None:
             points = _POINTS.dump_json(last.points).decode()
             return {"state": "completed", "points": points, "progress": 1.0}
-        if last is not None and last.problem is not None:
+        if last.problem is not None:
             return {"state": "failed", "problem": last.problem}
         if late:
             return {

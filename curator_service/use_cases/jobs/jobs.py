@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from blindopt.errors import BlindoptError
-from curator_service.child import Child
+from curator_service.child import Worker
 from service_kit.context.context import ServiceContext
 from service_kit.store import audit_log
 from service_kit.store.base import stamp
@@ -47,7 +47,7 @@ class Jobs(ABC):
         self._progress: dict[str, float] = {}
         self._queue: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._current: tuple[str, Child] | None = None
+        self._current: tuple[str, Worker[Any]] | None = None
         self._closing = threading.Event()
         # A daemon: a process that is not closed in order must not wait for a job.
         self._thread = threading.Thread(target=self._serve, daemon=True, name=f"{self.noun}s")
@@ -126,30 +126,21 @@ class Jobs(ABC):
             return self._queue.get()
 
     @contextmanager
-    def _running(self, identity: str, worker: Child) -> Iterator[threading.Event]:
+    def _running(self, identity: str, worker: Worker[Any]) -> Iterator[threading.Event]:
         """While the worker works on a job: it is killed where that takes too long, is cancelled, or at a shutdown.
 
         The event is set where it took too long. Whoever made the worker ends it.
         """
-        late = threading.Event()
-
-        def too_late() -> None:
-            late.set()
-            worker.kill()
-
-        timer = threading.Timer(self._seconds_max, too_late)
-        timer.daemon = True
-        timer.start()
-        try:
-            with self._lock:
-                self._current = identity, worker
-            if self._closing.is_set() or not self._is_running(identity):
-                worker.kill()  # since we looked
-            yield late
-        finally:
-            timer.cancel()
-            with self._lock:
-                self._current = None
+        with worker.deadline(self._seconds_max) as late:
+            try:
+                with self._lock:
+                    self._current = identity, worker
+                if self._closing.is_set() or not self._is_running(identity):
+                    worker.kill()  # since we looked
+                yield late
+            finally:
+                with self._lock:
+                    self._current = None
 
     def _kill(self, identity: str) -> None:
         """End the process of a job, if it is this one's turn."""

@@ -14,7 +14,7 @@ from blindopt.errors import BudgetExhausted, Busy, Invalid, NotFound, StateConfl
 from curator_service import store
 from curator_service.privacy.ledger import exact
 from curator_service.scoring import logistic, problems
-from curator_service.scoring.worker import Ended, Job, News, Scorer, Source, Worker, plan_light
+from curator_service.scoring.worker import Ended, Job, Reply, Scorer, Source, Worker, plan_light
 from curator_service.settings import Settings
 from curator_service.store import tunings as table
 from curator_service.use_cases import notices
@@ -191,7 +191,7 @@ class Tunings(Jobs):
         score = asked.score
         with self._context.database.read() as db:
             validation = _dataset(db, "validation_dataset_id", asked.validation_dataset_id)
-            job = Job(tuning_id=identity, asked=asked, m=validation.rows, charged=charged)
+            job = Job(tuning_id=identity, tuning=asked, m=validation.rows, charged=charged)
             if isinstance(score, wire.HttpScore):
                 if self._scorer is None:
                     raise Invalid(NO_SCORER, [{"field": "score.kind", "message": NO_SCORER}])
@@ -217,10 +217,10 @@ class Tunings(Jobs):
         message = f"the {named} dataset has no such column: name columns that both datasets have"
         if faults := [_fault(field, message) for field, name in wanted if name not in known]:
             raise Invalid("the columns do not fit the datasets", faults)
-        return Source(file=self._vault.records(dataset.id), places=[known.index(name) for _, name in wanted])
+        return Source(file=self._vault.records(dataset.id), columns=[known.index(name) for _, name in wanted])
 
     def _check_classes(self, training: Source, score: wire.LogisticScore) -> None:
-        labels: Vector = self._vault.dataset(score.training_dataset_id)[:, training.places[-1]]
+        labels: Vector = self._vault.dataset(score.training_dataset_id)[:, training.columns[-1]]
         above = int((labels > score.threshold).sum())
         if not 0 < above < len(labels):
             message = "all training records are of one class by this threshold: nothing can be trained"
@@ -228,23 +228,15 @@ class Tunings(Jobs):
 
     def _planned(self, job: Job) -> wire.TuningReport:
         """The report of a plan, from a process of its own where it takes long. Raises TuningImpossible, Busy."""
-        if problems.is_light(job.asked):
-            return plan_light(job.asked, job.m)
+        if problems.is_light(job.tuning):
+            return plan_light(job.tuning, job.m)
         with self._turn():
-            worker, late, last = Worker(), threading.Event(), News()
-
-            def too_late() -> None:
-                late.set()
-                worker.kill()
-
-            timer = threading.Timer(self._plan_seconds_max, too_late)
-            timer.daemon = True
-            timer.start()
+            worker, last = Worker(), Reply()
             try:
-                for news in worker.work(job):
-                    last = news
+                with worker.deadline(self._plan_seconds_max) as late:
+                    for reply in worker.work(job):
+                        last = reply
             finally:
-                timer.cancel()
                 worker.end()
         if last.report is not None:
             return last.report
@@ -253,8 +245,7 @@ class Tunings(Jobs):
                 f"its plan took longer than {self._plan_seconds_max} s (TUNING_PLAN_SECONDS_MAX): ask for a smaller "
                 "grid, or fewer evaluations or simulated pairs"
             )
-        told = last.impossible or last.problem or "its plan could not be made: memory may be short"
-        raise TuningImpossible(told, last.field)
+        raise TuningImpossible(last.problem or "its plan could not be made: memory may be short", last.field)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -280,14 +271,13 @@ class Tunings(Jobs):
             job = self._job(identity, asked, (report.epsilon, report.delta))
         except Invalid as error:  # settings or the machine have changed since it was charged
             raise TuningFailed(str(error)) from None
-        worker, last, status = self._worker or Worker(), News(), None
+        worker, last, status = self._worker or Worker(), Reply(), None
         self._worker = None
         try:
             with self._running(identity, worker) as late:
-                for news in worker.work(job):
-                    if news.progress is not None:
-                        self._progress[identity] = news.progress
-                    last = news
+                for last in worker.work(job):
+                    if last.progress is not None:
+                        self._progress[identity] = last.progress
             if last.ended is not None and not worker.killed:  # the next one is spared the start of a process
                 self._worker = worker
         finally:
@@ -295,14 +285,14 @@ class Tunings(Jobs):
                 status = worker.end()
         return self._ending(last, late=late.is_set(), status=status)
 
-    def _ending(self, last: News, *, late: bool, status: int | None) -> dict[str, Any]:
+    def _ending(self, last: Reply, *, late: bool, status: int | None) -> dict[str, Any]:
         if last.ended is not None:
             return {
                 "state": "completed",
                 "outcome": last.ended.model_dump_json(),
                 "progress": 1.0,
             }
-        if (problem := last.problem or last.impossible) is None:
+        if (problem := last.problem) is None:
             problem = f"its process ended with status {status}; if memory was short, use fewer records"
             if late:
                 problem = f"it took longer than {self._seconds_max} s (TUNING_SECONDS_MAX)"

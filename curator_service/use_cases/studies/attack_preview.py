@@ -11,7 +11,7 @@ from blindopt import wire
 from blindopt.errors import Busy
 from blindopt.formats import npy_files
 from curator_service import attacks, store
-from curator_service.attacks.worker import Job, Tried, attempt
+from curator_service.attacks.worker import Job, PreviewResult, attempt
 from curator_service.privacy.choice import Concrete
 from curator_service.release.mechanism import Assessment
 from curator_service.release.registry import mechanism_of
@@ -44,12 +44,12 @@ class Preview:
 
 def job_of(db: Connection, vault: Vault, spec: wire.StudyCreate, release: Concrete) -> Job:
     """A draft as its trial takes it."""
-    places, outcome = dataset_rows.places(db, spec)
+    columns, outcome = dataset_rows.places(db, spec)
     return Job(
         study=spec,
         release=release,
         records=vault.records(spec.dataset_id),
-        places=places,
+        columns=columns,
         outcome=outcome,
         seconds=PREVIEW_SECONDS,
     )
@@ -79,7 +79,7 @@ def _turn() -> Iterator[None]:
         _ONE.release()
 
 
-def _left_out(tried: Tried) -> str | None:
+def _left_out(tried: PreviewResult) -> str | None:
     """What an owner might take for harmless because nothing is told of it. Answers that no cap allows are no loss."""
     missing = [attack for attack in attacks.ATTACKS if attack not in tried.findings]
     small = [attack for attack in attacks.ATTACKS[:-1] if tried.findings.get(attack, _SOME) is None]

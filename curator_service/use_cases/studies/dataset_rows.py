@@ -20,7 +20,7 @@ def scaled_rows(
     values = vault.dataset(spec.dataset_id)
     return ScaledRows(
         values=values,
-        places=places(db, spec)[0],
+        columns=places(db, spec)[0],
         features=spec.features,
         order=np.arange(len(values)) if order is None else order,
     )

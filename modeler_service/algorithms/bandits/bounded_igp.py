@@ -2,7 +2,7 @@
 
 from math import sqrt
 
-from modeler_service.algorithms.bandits.few_arms import Stage
+from modeler_service.algorithms.bandits.few_arms import BanditProblem
 from modeler_service.algorithms.bandits.igp_ucb import IgpUcb
 
 
@@ -14,12 +14,12 @@ class BoundedIgp(IgpUcb):
     """
 
     def __init__(
-        self, stage: Stage, *, guaranteed: bool, rkhs_bound: float, delta: float, scale: float | None = None
+        self, problem: BanditProblem, *, guaranteed: bool, rkhs_bound: float, delta: float, scale: float | None = None
     ) -> None:
-        law = stage.law
+        law = problem.law
         s = law.scale if guaranteed else sqrt(law.noise_variance)
         super().__init__(
-            stage,
+            problem,
             lam=s**2 if guaranteed else (s / law.value_bound) ** 2,
             scale=scale if scale is not None else 1.0 if guaranteed else 0.3,
             sub_gaussian=s,

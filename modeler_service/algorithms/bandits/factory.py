@@ -1,4 +1,4 @@
-"""Algorithms over few arms from their requests: their defaults in one place."""
+"""Build algorithms over few arms from their requests; their defaults are here."""
 
 from dataclasses import replace
 from math import sqrt
@@ -6,7 +6,7 @@ from math import sqrt
 from blindopt import wire
 from blindopt.arrays import Matrix
 from modeler_service.algorithms.bandits.bounded_igp import BoundedIgp
-from modeler_service.algorithms.bandits.few_arms import FewArms, Stage, gram_of, need
+from modeler_service.algorithms.bandits.few_arms import BanditProblem, FewArms, gram_of, require_family
 from modeler_service.algorithms.bandits.igp_ucb import IgpUcb
 from modeler_service.algorithms.bandits.laplace_adf import LaplaceAdf
 from modeler_service.algorithms.bandits.ldp_ata import AtaSettings, LdpAta
@@ -14,14 +14,14 @@ from modeler_service.algorithms.bandits.ldp_moma import LdpMoma, MomaSettings, p
 from modeler_service.algorithms.bandits.ldp_tgp import HeavyTruncation, LaplaceTruncation, LdpTgp
 from modeler_service.algorithms.bandits.reward_law import RewardLaw
 from modeler_service.algorithms.bandits.thompson import Thompson
-from modeler_service.algorithms.bandits.warnings import cautions
+from modeler_service.algorithms.bandits.warnings import warnings_for
 
 RKHS_PER_SUP = 1.5
 ATA_SCALE, TGP_SCALE, MOMA_SCALE, IGP_SCALE = 0.02, 0.04, 0.01, 0.3
 MOMA_PLAYS = 5
 
 
-def few_arms_of(
+def build_few_arms(
     spec: wire.FewArms,
     candidates: Matrix,
     kernel: wire.Kernel,
@@ -31,68 +31,57 @@ def few_arms_of(
     seed: int,
     horizon: int,
     initial: int,
-    people: bool,
+    unit_is_row: bool,
 ) -> FewArms:
-    """The algorithm that a run asks for, with its warnings. Raises Invalid where the answers do not fit it."""
+    """Build the algorithm of a run, with its warnings. Raises Invalid if it is not for the study's answers."""
     law = RewardLaw.of(answers, kernel)
     _check(spec, law)  # before the covariances: they may be many
     gram = gram_of(candidates, kernel, spec.nugget)
-    return few_arms_on(spec, gram, law, sign=sign, seed=seed, horizon=horizon, initial=initial, people=people)
+    return build_on(spec, BanditProblem(gram, law, sign, seed, horizon, initial), unit_is_row=unit_is_row)
 
 
-def few_arms_on(
-    spec: wire.FewArms,
-    gram: Matrix,
-    law: RewardLaw,
-    *,
-    sign: int,
-    seed: int,
-    horizon: int,
-    initial: int = 0,
-    people: bool = False,
-) -> FewArms:
-    """The same on arms with covariances ``gram`` (n, n) of unit size, its nugget added: they need no kernel."""
-    _check(spec, law)
+def build_on(spec: wire.FewArms, problem: BanditProblem, *, unit_is_row: bool = False) -> FewArms:
+    """Build an algorithm on a problem whose covariances are known, with its warnings; raises Invalid likewise."""
+    _check(spec, problem.law)
     if isinstance(spec, wire.HeavyTails):
         size = spec.noise_moment ** (1 / (1 + spec.alpha))
-        law = replace(law, value_bound=spec.value_bound, noise_bound=size)
-    stage = Stage(gram, law, sign, seed, horizon, initial)
-    made = _made(spec, stage)
-    plays = made.plays if isinstance(made, LdpMoma) else None
-    made.warnings = cautions(spec, law, stage.gram, horizon=horizon, initial=initial, plays=plays, people=people)
-    return made
+        problem = replace(problem, law=replace(problem.law, value_bound=spec.value_bound, noise_bound=size))
+    algorithm = _build(spec, problem)
+    plays = algorithm.plays if isinstance(algorithm, LdpMoma) else None
+    algorithm.warnings = warnings_for(spec, problem, plays=plays, unit_is_row=unit_is_row)
+    return algorithm
 
 
 def _check(spec: wire.FewArms, law: RewardLaw) -> None:
     match spec:
         case wire.LdpAta() | wire.LdpTgp() | wire.TgpTight() | wire.LdpMoma() | wire.LaplaceAdf():
-            need(law, spec.name, "laplace")
+            require_family(law, spec.name, "laplace")
         case wire.BoundedIgp():
-            need(law, spec.name, "one_bit", "piecewise")
+            require_family(law, spec.name, "one_bit", "piecewise")
         case wire.Ata() | wire.Tgp() | wire.Moma():
-            need(law, spec.name, "none")
+            require_family(law, spec.name, "none")
         case _:
             return
 
 
-def _made(spec: wire.FewArms, stage: Stage) -> FewArms:
-    law = stage.law
+def _build(spec: wire.FewArms, problem: BanditProblem) -> FewArms:
+    law = problem.law
     match spec:
         case wire.LdpAta() | wire.Ata():
-            return _ata(spec, stage)
+            return _ata(spec, problem)
         case wire.LdpTgp() | wire.Tgp() | wire.TgpTight():
-            return _tgp(spec, stage)
+            return _tgp(spec, problem)
         case wire.LdpMoma() | wire.Moma():
-            return _moma(spec, stage)
+            return _moma(spec, problem)
         case wire.LaplaceAdf():
-            return LaplaceAdf(stage, spec.beta)
+            return LaplaceAdf(problem, spec.beta)
         case wire.BoundedIgp():
             guaranteed = spec.mode == "guaranteed"
             rkhs = _rkhs(spec.rkhs_bound, law)
-            return BoundedIgp(stage, guaranteed=guaranteed, rkhs_bound=rkhs, delta=spec.delta, scale=spec.scale)
+            return BoundedIgp(problem, guaranteed=guaranteed, rkhs_bound=rkhs, delta=spec.delta, scale=spec.scale)
         case wire.IgpUcb():
             return IgpUcb(
-                stage,
+                problem,
                 lam=_lam(spec, law.noise_variance / law.value_bound**2),
                 scale=_scale(spec, IGP_SCALE),
                 sub_gaussian=law.scale if spec.theory and law.is_bounded else sqrt(law.noise_variance),
@@ -100,11 +89,11 @@ def _made(spec: wire.FewArms, stage: Stage) -> FewArms:
                 delta=spec.delta,
             )
         case wire.Thompson():
-            return Thompson(stage, spec.scale)
+            return Thompson(problem, spec.scale)
 
 
-def _ata(spec: wire.LdpAta | wire.Ata, stage: Stage) -> LdpAta:
-    law = stage.law
+def _ata(spec: wire.LdpAta | wire.Ata, problem: BanditProblem) -> LdpAta:
+    law = problem.law
     settings = AtaSettings(
         lam=_lam(spec, law.noise_variance / law.value_bound**2),
         scale=_scale(spec, ATA_SCALE),
@@ -114,43 +103,43 @@ def _ata(spec: wire.LdpAta | wire.Ata, stage: Stage) -> LdpAta:
         delta=spec.delta,
         accuracy=spec.accuracy,
     )
-    return LdpAta(stage, settings)
+    return LdpAta(problem, settings)
 
 
-def _tgp(spec: wire.LdpTgp | wire.TgpTight | wire.Tgp, stage: Stage) -> LdpTgp:
-    law, rkhs = stage.law, _rkhs(spec.rkhs_bound, stage.law)
+def _tgp(spec: wire.LdpTgp | wire.TgpTight | wire.Tgp, problem: BanditProblem) -> LdpTgp:
+    law, rkhs = problem.law, _rkhs(spec.rkhs_bound, problem.law)
     if isinstance(spec, wire.TgpTight):
         lam = spec.lam if spec.lam is not None else law.noise_variance
-        return LdpTgp(stage, LaplaceTruncation(law, rkhs, spec.delta, tight=True), lam=lam, scale=spec.scale)
+        return LdpTgp(problem, LaplaceTruncation(law, rkhs, spec.delta, tight=True), lam=lam, scale=spec.scale)
     rule: LaplaceTruncation | HeavyTruncation = LaplaceTruncation(law, rkhs, spec.delta)
     if isinstance(spec, wire.Tgp):
         rule = HeavyTruncation(raw_moment(spec), rkhs, spec.delta, spec.alpha)
-    return LdpTgp(stage, rule, lam=_lam(spec, law.noise_variance), scale=_scale(spec, TGP_SCALE))
+    return LdpTgp(problem, rule, lam=_lam(spec, law.noise_variance), scale=_scale(spec, TGP_SCALE))
 
 
-def _moma(spec: wire.LdpMoma | wire.Moma, stage: Stage) -> LdpMoma:
-    law = stage.law
+def _moma(spec: wire.LdpMoma | wire.Moma, problem: BanditProblem) -> LdpMoma:
+    law = problem.law
     settings = MomaSettings(
         lam=_lam(spec, law.noise_variance / law.value_bound**2),
         scale=_scale(spec, MOMA_SCALE),
         rkhs_bound=_rkhs(spec.rkhs_bound, law),
         moment=spec.noise_moment if isinstance(spec, wire.Moma) else law.noise_moment,
-        plays=plays_of(spec, stage.horizon - stage.initial),
+        plays=plays_of(spec, problem.horizon - problem.initial),
         alpha=spec.alpha if isinstance(spec, wire.Moma) else 1.0,
         accuracy=spec.accuracy,
     )
-    return LdpMoma(stage, settings)
+    return LdpMoma(problem, settings)
 
 
 def plays_of(spec: wire.LdpMoma | wire.Moma, horizon: int) -> int:
-    """Plays of an epoch, for so many rounds after the initial ones."""
+    """Return the plays of an epoch, for ``horizon`` rounds after the initial ones."""
     if spec.plays is not None:
         return spec.plays
     return plays_of_theorem(max(horizon, 1), spec.delta) if spec.theory else MOMA_PLAYS
 
 
 def raw_moment(spec: wire.HeavyTails) -> float:
-    """v, as told, or from B and c: by E eta = 0 at alpha = 1, by convexity below."""
+    """Return v as it is given, or from B and c: by E eta = 0 at alpha = 1, by convexity below."""
     if spec.raw_moment is not None:
         return spec.raw_moment
     if spec.alpha == 1:
@@ -166,5 +155,5 @@ def _scale(spec: wire.PaperSpec, practical: float) -> float:
     return spec.scale if spec.scale is not None else 1.0 if spec.theory else practical
 
 
-def _rkhs(told: float | None, law: RewardLaw) -> float:
-    return told if told is not None else RKHS_PER_SUP * law.value_bound
+def _rkhs(given: float | None, law: RewardLaw) -> float:
+    return given if given is not None else RKHS_PER_SUP * law.value_bound

@@ -1,4 +1,4 @@
-"""What the algorithms over few arms share: the stage they play on, their choice, their care with rewards."""
+"""What the algorithms over few arms share: their problem, their choice, their checks of rewards."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ from blindopt.gp.kernels import kernel_of
 from modeler_service.algorithms.bandits.reward_law import Family, RewardLaw
 
 ARMS_MAX = 2_000
-"""More would need n x n matrices of tens of megabytes, and tens of milliseconds a round."""
+"""The most arms: more need n x n matrices of tens of megabytes, and tens of milliseconds a round."""
 MATRICES = 4
-"""How many n x n matrices an algorithm holds at once, at most."""
+"""The most n x n matrices that an algorithm holds at once."""
 TIE = 1e-9
 """Indices that differ by less, in units of the largest, are equal: rounding differs between machines."""
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """Where an algorithm plays: n arms with covariances ``gram`` (n, n) of unit size, and the law of the rewards.
+class BanditProblem:
+    """A bandit with n arms, of covariances ``gram`` (n, n) of unit size with the nugget added, and its law of rewards.
 
-    ``sign`` is -1 for minimization. The horizon T counts ``initial`` rewards, which it is shown first.
+    ``sign`` is -1 for minimization. The horizon T includes the ``initial`` rewards, which come first.
     """
 
     gram: Matrix
@@ -38,15 +38,15 @@ class Stage:
 
     @property
     def offset(self) -> float:
-        """What is taken off outcomes: the centre, in the run's direction."""
+        """The centre of the outcomes in the run's direction, subtracted from them."""
         return self.sign * self.law.centre
 
     def choice(self, step: int, index: Vector, mean: Vector, variance: Vector, amplitude: float) -> Choice:
         """The arm of largest ``index``; ties, to TIE, are broken by a draw of seed and step alone.
 
-        The standard deviation that it tells is ``amplitude`` times the root of ``variance``. Ties are real: before
-        the first reward all arms are equal, and eigenvectors make them so to the last bits only, which depend on the
-        number of threads.
+        Its standard deviation is ``amplitude`` times the root of ``variance``. Ties do occur: before the first reward
+        all arms are equal, but computed from eigenvectors they differ in the last bits, which depend on the number of
+        threads.
         """
         arm = int(index.argmax())
         top = float(index[arm])
@@ -57,62 +57,62 @@ class Stage:
         if ties > 1:
             draw = np.random.default_rng([self.seed, step]).integers(ties)
             arm = int(np.flatnonzero(equal)[draw])
-        return self.told(arm, float(mean[arm]), amplitude * sqrt(max(float(variance[arm]), 0.0)), top, ties)
+        return self.as_choice(arm, float(mean[arm]), amplitude * sqrt(max(float(variance[arm]), 0.0)), top, ties)
 
-    def told(self, arm: int, mean: float, sd: float, top: float, ties: int) -> Choice:
-        """A choice in units of the outcome: the centre is put back."""
+    def as_choice(self, arm: int, mean: float, sd: float, top: float, ties: int) -> Choice:
+        """Return a choice in units of the outcome, with the centre added."""
         return Choice(arm, mean + self.offset, sd, top + self.offset, ties)
 
 
 class FewArms(ABC):
-    """Plays arms again and again; what it chooses is a function of stage, settings and rewards alone."""
+    """Plays arms again and again; its choice is a function of problem, settings and rewards alone."""
 
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
+    def __init__(self, problem: BanditProblem) -> None:
+        self.problem = problem
         self.warnings: list[str] = []
-        """What speaks against it on this stage, in words."""
+        """Warnings about settings that do not suit the problem."""
         self.hidden: Rows = np.empty(0, dtype=np.intp)
 
     def choose(self, step: int) -> Choice:
-        """The arm of the largest index."""
-        mean, variance, width, amplitude = self._view()
+        """Return the arm of the largest index."""
+        mean, variance, width, amplitude = self.estimates()
         index = np.maximum(variance, 0.0)  # rounding may dip below
         np.sqrt(index, out=index)
         index *= width
         index += mean
         index[self.hidden] = -np.inf
-        return self.stage.choice(step, index, mean, variance, amplitude)
+        return self.problem.choice(step, index, mean, variance, amplitude)
 
     def observe(self, row: int, outcome: float, passport: wire.NoisePassport | None = None) -> None:
-        """Learn from an outcome. ProtocolViolated for a passport that is not of the study's answers."""
-        if not 0 <= row < len(self.stage.gram):
-            raise IndexError(f"row {row} of {len(self.stage.gram)} arms")
+        """Learn from an outcome. Raises ProtocolViolated for a passport that is not of the study's answers."""
+        if not 0 <= row < len(self.problem.gram):
+            raise IndexError(f"row {row} of {len(self.problem.gram)} arms")
         if passport is not None:
-            self.stage.law.check(passport)
+            self.problem.law.check(passport)
         check_reward(outcome)
-        self._learn(row, outcome - self.stage.offset)
+        self._learn(row, outcome - self.problem.offset)
 
     def decline(self, row: int) -> None:
-        """Nothing is learnt: estimates, counts of plays and truncation levels are as before."""
+        """Leave estimates, counts of plays and truncation levels as they are."""
         return
 
     def hide(self, rows: Rows) -> None:
-        """Choose none of these arms from now on, and any other."""
+        """Exclude these arms, and no others, from the next choices."""
         self.hidden = np.asarray(rows, dtype=np.intp)
 
     def moments(self, rows: Rows) -> tuple[Vector, Vector]:
-        """Its own estimates of f at ``rows``, and their variances."""
-        mean, variance, _, amplitude = self._view()
-        return mean[rows] + self.stage.offset, amplitude**2 * np.maximum(variance[rows], 0.0)
+        """Estimates of f at ``rows``, and their variances."""
+        mean, variance, _, amplitude = self.estimates()
+        return mean[rows] + self.problem.offset, amplitude**2 * np.maximum(variance[rows], 0.0)
 
     def best(self, rows: Rows) -> Estimate:
-        """The first of ``rows`` with the largest estimate."""
+        """Return the first of ``rows`` with the largest estimate."""
         mean, variance = self.moments(rows)
-        place = int(mean.argmax())
-        return Estimate(int(rows[place]), float(mean[place]), sqrt(float(variance[place])))
+        index = int(mean.argmax())
+        return Estimate(int(rows[index]), float(mean[index]), sqrt(float(variance[index])))
 
     @abstractmethod
-    def _view(self) -> tuple[Vector, Vector, float, float]:
+    def estimates(self) -> tuple[Vector, Vector, float, float]:
         """Mean and variance of each arm, the weight of the standard deviation, and its unit in units of y.
 
         Means are centred, in units of y; variances belong to the kernel of unit size, or to that of the algorithm.
@@ -140,14 +140,14 @@ def gram_of(candidates: Matrix, kernel: wire.Kernel, nugget: float) -> Matrix:
     return gram
 
 
-def need(law: RewardLaw, name: str, *families: Family) -> None:
-    """Invalid if the study's answers are not what an algorithm is for."""
+def require_family(law: RewardLaw, name: str, *families: Family) -> None:
+    """Raise Invalid unless the study's answers have noise of one of these families."""
     if law.family not in families:
         wanted = " or ".join("no privacy noise" if family == "none" else family for family in families)
-        told = "no privacy noise" if law.family == "none" else law.family
-        raise Invalid(f"{name} is for answers with {wanted}: those of this study have {told}")
+        actual = "no privacy noise" if law.family == "none" else law.family
+        raise Invalid(f"{name} is for answers with {wanted}: those of this study have {actual}")
 
 
 def amplitude(law: RewardLaw, lam: float) -> float:
-    """Prior standard deviation of f that ``lam`` amounts to: lam is the noise variance in squares of it."""
+    """Return the prior standard deviation of f for ``lam``, the noise variance in units of its square."""
     return sqrt(law.noise_variance / lam)

@@ -4,7 +4,7 @@ from math import log, sqrt
 
 from blindopt.arrays import Vector
 from blindopt.gp.arms import ArmsPosterior
-from modeler_service.algorithms.bandits.few_arms import FewArms, Stage, amplitude
+from modeler_service.algorithms.bandits.few_arms import BanditProblem, FewArms, amplitude
 
 
 class IgpUcb(FewArms):
@@ -14,20 +14,20 @@ class IgpUcb(FewArms):
     """
 
     def __init__(
-        self, stage: Stage, *, lam: float, scale: float, sub_gaussian: float, rkhs_bound: float, delta: float
+        self, problem: BanditProblem, *, lam: float, scale: float, sub_gaussian: float, rkhs_bound: float, delta: float
     ) -> None:
-        super().__init__(stage)
-        self.posterior = ArmsPosterior(stage.gram, lam)
-        self._scale, self._sub_gaussian, self._rkhs_bound, self._delta = scale, sub_gaussian, rkhs_bound, delta
-        self._sd = amplitude(stage.law, lam)
+        super().__init__(problem)
+        self.posterior = ArmsPosterior(problem.gram, lam)
+        self.scale, self.sub_gaussian, self._rkhs_bound, self._delta = scale, sub_gaussian, rkhs_bound, delta
+        self._sd = amplitude(problem.law, lam)
 
     @property
     def width(self) -> float:
         """The exploration weight, scale * beta, of the next round."""
         inner = 2 * (self.posterior.gain + log(1 / self._delta)) / self.posterior.lam
-        return self._scale * (self._rkhs_bound + self._sub_gaussian * sqrt(inner))
+        return self.scale * (self._rkhs_bound + self.sub_gaussian * sqrt(inner))
 
-    def _view(self) -> tuple[Vector, Vector, float, float]:
+    def estimates(self) -> tuple[Vector, Vector, float, float]:
         return self.posterior.mean, self.posterior.variance, self.width, self._sd
 
     def _learn(self, arm: int, reward: float) -> None:

@@ -7,7 +7,7 @@ from scipy.special import erfcx
 
 from blindopt.arrays import Vector
 from blindopt.gp.single_thread_blas import add_outer
-from modeler_service.algorithms.bandits.few_arms import FewArms, Stage
+from modeler_service.algorithms.bandits.few_arms import BanditProblem, FewArms
 
 _FAR = 1e6  # standard deviations: beyond, the step has its limit
 
@@ -43,22 +43,22 @@ class LaplaceAdf(FewArms):
     The measurement noise is left out: fine while R is much smaller than L.
     """
 
-    def __init__(self, stage: Stage, beta: float) -> None:
-        super().__init__(stage)
-        self._beta = beta
-        self.mean: Vector = np.zeros(len(stage.gram))
-        self.covariance = np.ascontiguousarray(stage.gram * stage.law.value_bound**2)
+    def __init__(self, problem: BanditProblem, beta: float) -> None:
+        super().__init__(problem)
+        self.beta = beta
+        self.mean: Vector = np.zeros(len(problem.gram))
+        self.covariance = np.ascontiguousarray(problem.gram * problem.law.value_bound**2)
         self._variance = np.einsum("ii->i", self.covariance)
 
-    def _view(self) -> tuple[Vector, Vector, float, float]:
-        return self.mean, self._variance, self._beta, 1.0
+    def estimates(self) -> tuple[Vector, Vector, float, float]:
+        return self.mean, self._variance, self.beta, 1.0
 
     def _learn(self, arm: int, reward: float) -> None:
         column = self.covariance[:, arm].copy()
         variance = float(column[arm])
         if not variance > 0:  # nothing is left to learn there
             return
-        g, h = laplace_step(reward - float(self.mean[arm]), variance, self.stage.law.scale)
+        g, h = laplace_step(reward - float(self.mean[arm]), variance, self.problem.law.scale)
         self.mean += g * column
         column *= sqrt(-h)
         add_outer(self.covariance, column, column, -1.0)

@@ -8,10 +8,9 @@ import numpy as np
 from blindopt.arrays import Vector
 from blindopt.gp.features import RENEWED_EVERY, Root, features
 from blindopt.gp.single_thread_blas import left_product, right_product
-from modeler_service.algorithms.bandits.few_arms import FewArms, Stage, amplitude
+from modeler_service.algorithms.bandits.few_arms import BanditProblem, FewArms, amplitude
 
 PRUNED_EVERY = 32
-_SAFE = 1 - 1e-9  # |u| <= N^(-1/2) holds up to rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +51,28 @@ class LdpAta(FewArms):
     line 9: the analysis needs b_t.
     """
 
-    def __init__(self, stage: Stage, settings: AtaSettings, renewed_every: int = RENEWED_EVERY) -> None:
-        super().__init__(stage)
-        self._settings = settings
-        self.root = Root(features(stage.gram), settings.lam, renewed_every)
-        self._missed = np.diag(stage.gram) - np.einsum("ij,ij->j", self.root.phi, self.root.phi)
-        self._sums = np.zeros(len(stage.gram))
+    SAFE = 1 - 1e-9
+    """A reward is kept from this share of its bound on: |u| <= N^(-1/2) holds up to rounding."""
+
+    def __init__(self, problem: BanditProblem, settings: AtaSettings, renewed_every: int = RENEWED_EVERY) -> None:
+        super().__init__(problem)
+        self.settings = settings
+        self.root = Root(features(problem.gram), settings.lam, renewed_every)
+        self._missed = np.diag(problem.gram) - np.einsum("ij,ij->j", self.root.phi, self.root.phi)
+        self._sums = np.zeros(len(problem.gram))
         self._arms = np.zeros(0, dtype=np.intp)
         self._rewards = np.zeros(0)
         self._new: list[tuple[int, float]] = []
-        self._sd = amplitude(stage.law, settings.lam)
+        self._sd = amplitude(problem.law, settings.lam)
 
     @property
     def dangerous(self) -> int:
-        """How many rewards are kept one by one."""
+        """The number of rewards that are kept one by one."""
         return len(self._arms) + len(self._new)
 
     @property
     def _cut(self) -> float:
-        return self._settings.cut(self.root.plays, self.root.rank, self.stage.horizon)
+        return self.settings.cut(self.root.plays, self.root.rank, self.problem.horizon)
 
     def mean(self) -> Vector:
         """mu~ of each arm (n,)."""
@@ -82,15 +84,15 @@ class LdpAta(FewArms):
             total -= products.sum(axis=1)
         return left_product(total, self.root.turned)
 
-    def _view(self) -> tuple[Vector, Vector, float, float]:
+    def estimates(self) -> tuple[Vector, Vector, float, float]:
         root = self.root
-        width = self._settings.width(root.plays, root.rank, self.stage.horizon)
+        width = self.settings.width(root.plays, root.rank, self.problem.horizon)
         return self.mean(), self._missed + root.lam * root.norms, width, self._sd
 
     def _learn(self, arm: int, reward: float) -> None:
         self.root.play(arm)
         self._sums[arm] += reward
-        if abs(reward) > self._cut * sqrt(self.root.counts[arm]) * _SAFE:
+        if abs(reward) > self._cut * sqrt(self.root.counts[arm]) * self.SAFE:
             self._new.append((arm, reward))
         if self.root.plays % PRUNED_EVERY == 0:
             self._prune()
@@ -104,5 +106,5 @@ class LdpAta(FewArms):
 
     def _prune(self) -> None:
         self._gather()
-        kept = np.abs(self._rewards) > self._cut * np.sqrt(self.root.counts[self._arms]) * _SAFE
+        kept = np.abs(self._rewards) > self._cut * np.sqrt(self.root.counts[self._arms]) * self.SAFE
         self._arms, self._rewards = self._arms[kept], self._rewards[kept]

@@ -5,7 +5,7 @@ from math import log, sqrt
 
 from blindopt.arrays import Vector
 from blindopt.gp.arms import ArmsPosterior
-from modeler_service.algorithms.bandits.few_arms import FewArms, Stage, amplitude
+from modeler_service.algorithms.bandits.few_arms import BanditProblem, FewArms, amplitude
 from modeler_service.algorithms.bandits.reward_law import RewardLaw
 
 
@@ -58,7 +58,7 @@ class HeavyTruncation:
         return float((self.moment * sqrt(t)) ** (1 / (1 + self.alpha)))
 
     def squared_bias(self, t: int) -> float:
-        """Not needed here: part of ``beta``."""
+        """Return 0: the bias is part of ``beta``."""
         return 0.0
 
     def beta(self, t: int, gain: float, biases: float, lam: float) -> float:
@@ -73,21 +73,23 @@ class LdpTgp(FewArms):
     gamma_t is replaced by the realised gain G_t, which the inequality behind it holds with.
     """
 
-    def __init__(self, stage: Stage, rule: LaplaceTruncation | HeavyTruncation, *, lam: float, scale: float) -> None:
-        super().__init__(stage)
-        self.posterior = ArmsPosterior(stage.gram, lam)
+    def __init__(
+        self, problem: BanditProblem, rule: LaplaceTruncation | HeavyTruncation, *, lam: float, scale: float
+    ) -> None:
+        super().__init__(problem)
+        self.posterior = ArmsPosterior(problem.gram, lam)
         self._rule = rule
-        self._scale = scale
+        self.scale = scale
         self._biases = 0.0
-        self._sd = amplitude(stage.law, lam)
+        self._sd = amplitude(problem.law, lam)
 
     @property
     def width(self) -> float:
         """The exploration weight, scale * beta, of the next round."""
         posterior = self.posterior
-        return self._scale * self._rule.beta(posterior.plays, posterior.gain, self._biases, posterior.lam)
+        return self.scale * self._rule.beta(posterior.plays, posterior.gain, self._biases, posterior.lam)
 
-    def _view(self) -> tuple[Vector, Vector, float, float]:
+    def estimates(self) -> tuple[Vector, Vector, float, float]:
         return self.posterior.mean, self.posterior.variance, self.width, self._sd
 
     def _learn(self, arm: int, reward: float) -> None:

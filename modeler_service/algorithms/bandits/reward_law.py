@@ -1,4 +1,4 @@
-"""What a learner may assume of one reward: bounds, moments, the law of its noise."""
+"""Bounds, moments and the law of the noise of one reward."""
 
 from dataclasses import dataclass
 from math import exp, isclose, sqrt
@@ -20,7 +20,7 @@ from blindopt.wire import (
 
 Family = Literal["none", "laplace", "one_bit", "piecewise"]
 BOUNDED_EPSILON_MAX = 20
-"""Curators release bounded answers up to this epsilon."""
+"""The largest epsilon at which curators release bounded answers."""
 _NEAR = 1e-6  # a curator's own numbers are those of the law up to its lattice
 
 
@@ -43,9 +43,9 @@ class RewardLaw:
 
     @classmethod
     def of(cls, answers: Answers, kernel: Kernel) -> Self:
-        """The law of a study's answers. ``auto`` is what its curator takes it for: the smallest variance.
+        """Return the law of a study's answers; ``auto`` has the family of the smallest variance, as in the curator.
 
-        ProtocolViolated for bounded answers with an epsilon that no curator takes.
+        Raises ProtocolViolated for bounded answers with an epsilon that no curator accepts.
         """
         if isinstance(answers, NoAnswerNoise):
             return cls("none", kernel.mean, sqrt(kernel.signal_variance), sqrt(kernel.noise_variance), 0.0, 0.0, None)
@@ -59,7 +59,7 @@ class RewardLaw:
 
     @property
     def bound(self) -> float:
-        """M = B + R: rewards are clipped so far from the centre."""
+        """M = B + R, the distance from the centre at which rewards are clipped."""
         return self.value_bound + self.noise_bound
 
     @property
@@ -69,7 +69,7 @@ class RewardLaw:
 
     @property
     def noise_variance(self) -> float:
-        """Of a reward about f(x), as practical settings take it: privacy, and noise on [-R, R].
+        """The variance of a reward about f(x) in practical settings: privacy, and noise on [-R, R].
 
         With Laplace noise R is taken as uniform, R^2 / 3; with bounded answers as R^2 (spec, sections 4 and 6).
         """
@@ -88,14 +88,14 @@ class RewardLaw:
         return self.noise_bound**2 + self.privacy_variance
 
     def check(self, passport: NoisePassport) -> None:
-        """ProtocolViolated for an answer whose noise is not what the study says."""
-        told = passport.privacy
-        if told.family != self.family:
-            raise ProtocolViolated(f"an answer has {told.family} noise, the study says {self.family}")
+        """Raise ProtocolViolated for an answer whose noise is not that of the study."""
+        noise = passport.privacy
+        if noise.family != self.family:
+            raise ProtocolViolated(f"an answer has {noise.family} noise, the study says {self.family}")
         if self.family == "none":
             return
-        if told.scale is None or not isclose(told.scale, self.scale, rel_tol=_NEAR):
-            raise ProtocolViolated(f"the {told.family} noise of an answer has another scale than the study says")
+        if noise.scale is None or not isclose(noise.scale, self.scale, rel_tol=_NEAR):
+            raise ProtocolViolated(f"the {noise.family} noise of an answer has another scale than the study says")
 
 
 def _families(answers: PrivateAnswers, epsilon: float) -> tuple[Family, ...]:

@@ -8,7 +8,7 @@ from blindopt.arrays import Matrix, Vector
 from blindopt.gp.acquisition import Choice
 from blindopt.gp.features import Root, features
 from blindopt.gp.single_thread_blas import left_product, right_product
-from modeler_service.algorithms.bandits.few_arms import FewArms, Stage
+from modeler_service.algorithms.bandits.few_arms import BanditProblem, FewArms
 
 _BLOCK = 256
 _STREAM = 2  # apart from those of initial rows and ties
@@ -23,37 +23,37 @@ class Thompson(FewArms):
     machines.
     """
 
-    def __init__(self, stage: Stage, scale: float) -> None:
-        super().__init__(stage)
-        variance = stage.law.noise_variance
-        self.root = Root(features(stage.gram), variance / stage.law.value_bound**2)
-        self._sums: Vector = np.zeros(len(stage.gram))
-        self._sd, self._scale = sqrt(variance), scale
+    def __init__(self, problem: BanditProblem, scale: float) -> None:
+        super().__init__(problem)
+        variance = problem.law.noise_variance
+        self.root = Root(features(problem.gram), variance / problem.law.value_bound**2)
+        self._sums: Vector = np.zeros(len(problem.gram))
+        self._sd, self.scale = sqrt(variance), scale
         lengths = np.sqrt(np.einsum("ij,ij->i", self.root.phi, self.root.phi))
         self._turn: Matrix = (self.root.phi / lengths[:, None]).T.copy()  # Q: features are its multiples
         self._block: tuple[int, Matrix] = (-1, np.zeros((0, 0)))
 
     def choose(self, step: int) -> Choice:
-        """The arm that is largest in the draw of this step."""
-        mean, variance, width, amplitude = self._view()
-        index = left_product(self._normals(step), self.root.turned)
+        """Return the arm that is largest in the draw of this step."""
+        mean, variance, width, amplitude = self.estimates()
+        index = left_product(self.normals(step), self.root.turned)
         index *= width
         index += mean
         index[self.hidden] = -np.inf
-        return self.stage.choice(step, index, mean, variance, amplitude)
+        return self.problem.choice(step, index, mean, variance, amplitude)
 
-    def _view(self) -> tuple[Vector, Vector, float, float]:
+    def estimates(self) -> tuple[Vector, Vector, float, float]:
         mean = left_product(right_product(self.root.turned, self._sums), self.root.turned)
-        return mean, self.root.norms, self._scale * self._sd, self._sd
+        return mean, self.root.norms, self.scale * self._sd, self._sd
 
     def _learn(self, arm: int, reward: float) -> None:
         self.root.play(arm)
         self._sums[arm] += reward
 
-    def _normals(self, step: int) -> Vector:
+    def normals(self, step: int) -> Vector:
         """Normals of this step (m,): drawn by the block, since a generator costs as much as a round."""
-        number, place = divmod(step, _BLOCK)
+        number, index = divmod(step, _BLOCK)
         if self._block[0] != number:
-            rng = np.random.default_rng([self.stage.seed, number, _STREAM])
+            rng = np.random.default_rng([self.problem.seed, number, _STREAM])
             self._block = number, rng.standard_normal((_BLOCK, len(self._turn))) @ self._turn
-        return np.asarray(self._block[1][place])
+        return np.asarray(self._block[1][index])

@@ -1,4 +1,4 @@
-"""What speaks against an algorithm over few arms in a study, in words."""
+"""Warnings about the settings of an algorithm over few arms in a study."""
 
 from math import sqrt
 
@@ -7,14 +7,14 @@ from scipy.linalg import eigh
 
 from blindopt import wire
 from blindopt.arrays import Matrix
-from modeler_service.algorithms.bandits.reward_law import RewardLaw
+from modeler_service.algorithms.bandits.few_arms import BanditProblem
 
 SLOW = (
     "these constants are those of the theorem: expect play that is close to uniform below about 1,000,000 queries; "
     "choose theory: false for constants that work in practice"
 )
 FEW = (
-    "epsilon times the square root of the queries is {found:.0f}, below 100: expect little more than uniform play; a "
+    "epsilon times the square root of the queries is {value:.0f}, below 100: expect little more than uniform play; a "
     "larger epsilon, more queries or a narrower declared range would help"
 )
 LONG = "an epoch of {plays} rounds is more than a twentieth of the {horizon} queries: few decisions are left"
@@ -23,36 +23,35 @@ AGAIN = (
     "and one release of a mean is worth more than repeats"
 )
 FLAT = "the largest eigenvalue of the kernel is more than half of its trace: the candidates are nearly one arm"
-LEFT_OUT = "the initial rows are no part of an epoch: their answers are left out, so ask for none"
+INITIAL_UNUSED = "the initial rows are no part of an epoch: their answers are left out, so ask for none"
 WIDER = "one_bit answers have a smaller sup norm than piecewise ones at every epsilon: better for the guaranteed mode"
 
 
-def cautions(
-    spec: wire.FewArms, law: RewardLaw, gram: Matrix, *, horizon: int, initial: int, plays: int | None, people: bool
-) -> list[str]:
-    """Warnings, in words. ``plays`` are the rounds of an epoch, ``people`` whether answers about one row add up.
+def warnings_for(spec: wire.FewArms, problem: BanditProblem, *, plays: int | None, unit_is_row: bool) -> list[str]:
+    """Return the warnings. ``plays``: rounds of an epoch; ``unit_is_row``: answers about one row add up.
 
     The thresholds are rules of thumb from trials of an earlier implementation, not measured here. Clipped rewards
-    are not counted: only the curator could, and it does not tell.
+    are not counted: only the curator could, and it does not report them.
     """
-    told = []
+    law, horizon = problem.law, problem.horizon
+    warnings = []
     if isinstance(spec, wire.PaperSpec) and not isinstance(spec, wire.IgpUcb):
         scale = spec.scale if spec.scale is not None else 1.0 if spec.theory else 0.0
         if scale >= 1:
-            told.append(SLOW)
+            warnings.append(SLOW)
     if law.epsilon is not None and law.epsilon * sqrt(horizon) < 100:
-        told.append(FEW.format(found=law.epsilon * sqrt(horizon)))
+        warnings.append(FEW.format(value=law.epsilon * sqrt(horizon)))
     if plays is not None and plays > horizon / 20:
-        told.append(LONG.format(plays=plays, horizon=horizon))
-    if plays is not None and initial:
-        told.append(LEFT_OUT)
-    if law.epsilon is not None and people:
-        told.append(AGAIN)
+        warnings.append(LONG.format(plays=plays, horizon=horizon))
+    if plays is not None and problem.initial:
+        warnings.append(INITIAL_UNUSED)
+    if law.epsilon is not None and unit_is_row:
+        warnings.append(AGAIN)
     if isinstance(spec, wire.BoundedIgp) and spec.mode == "guaranteed" and law.family == "piecewise":
-        told.append(WIDER)
-    if 2 * _largest(gram) > float(np.trace(gram)):
-        told.append(FLAT)
-    return told
+        warnings.append(WIDER)
+    if 2 * _largest(problem.gram) > float(np.trace(problem.gram)):
+        warnings.append(FLAT)
+    return warnings
 
 
 def _largest(gram: Matrix) -> float:

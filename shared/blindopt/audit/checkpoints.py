@@ -1,7 +1,7 @@
-"""Signed notes: the heads of logs, signed by who keeps the log and countersigned by who watched it.
+"""Signed checkpoints of logs: signed by the party that keeps a log, countersigned by the party that checked it.
 
 Formats of C2SP: signed-note (text, a blank line, signature lines), tlog-checkpoint (origin, size, root)
-and tlog-cosignature (another party signs a checkpoint that it found consistent, with the time).
+and tlog-cosignature (another party signs a checkpoint after a consistency check, with the time).
 """
 
 import base64
@@ -21,38 +21,38 @@ _NAME = re.compile(r"[!-*,-~]{1,200}")  # printable, without space and plus
 _LINE = re.compile(r"\u2014 ([!-*,-~]{1,200}) ([A-Za-z0-9+/]+={0,2})")
 NOTE_MAX = 4_000
 
-# The y of Ed25519's points of small order. Under such a key one signature fits many messages: what it "signs"
-# can be denied.
+# The y coordinates of Ed25519's points of small order. Under such a key one signature is valid for many messages,
+# so it proves nothing.
 _P = 2**255 - 19
 _EIGHTH = 0x7A03AC9277FDC74EC6CC392CFA53202A0F67100D760B3CBA4FD83D3D706A17C7
 _SMALL_ORDER = {0, 1, _P - 1, _EIGHTH, _P - _EIGHTH}
 
 
-def _decoded(text: str) -> bytes:
-    """The bytes of a base64 text in its one spelling. Raises ValueError."""
+def _decode(text: str) -> bytes:
+    """Decode base64 in its canonical spelling. Raises ValueError for any other text."""
     raw = base64.b64decode(text, validate=True)
     if base64.b64encode(raw).decode() != text:
-        raise ValueError("a base64 text with stray bits")
+        raise ValueError("base64 with non-zero padding bits")
     return raw
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a note about a log says: which log (its origin), how long it is, its root."""
+    """The origin (which log), size and root that a note states."""
 
     origin: str
     head: Head
 
     @property
     def text(self) -> str:
-        """The three lines that are signed."""
+        """The signed text: three lines."""
         root = base64.b64encode(bytes.fromhex(self.head.root)).decode()
         return f"{self.origin}\n{self.head.size}\n{root}\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Verifier:
-    """A public key with its name. ``vkey`` is its C2SP text: name+id+key."""
+    """An Ed25519 public key with its name. ``vkey`` is its C2SP text: name+id+key."""
 
     name: str
     public: bytes
@@ -65,12 +65,12 @@ class Verifier:
 
     @classmethod
     def parse(cls, vkey: str) -> Self:
-        """The key of a ``vkey``. Raises LogBroken for anything else."""
+        """Parse a ``vkey``. Raises LogBroken for any other text."""
         try:
-            name, told, key = vkey.split("+", 2)
-            raw = _decoded(key)
+            name, key_id, key = vkey.split("+", 2)
+            raw = _decode(key)
             verifier = cls(name, raw[1:])
-            if raw[:1] != _ED25519 or told != verifier.identity(_ED25519).hex():
+            if raw[:1] != _ED25519 or key_id != verifier.key_id(_ED25519).hex():
                 raise ValueError
         except ValueError:
             raise LogBroken("this is no Ed25519 verifier key") from None
@@ -78,41 +78,44 @@ class Verifier:
 
     @property
     def vkey(self) -> str:
-        return f"{self.name}+{self.identity(_ED25519).hex()}+{base64.b64encode(_ED25519 + self.public).decode()}"
+        return f"{self.name}+{self.key_id(_ED25519).hex()}+{base64.b64encode(_ED25519 + self.public).decode()}"
 
-    def identity(self, algorithm: bytes) -> bytes:
-        """The four bytes that name this key in a signature line."""
+    def key_id(self, algorithm: bytes) -> bytes:
+        """Return the four bytes that identify this key in a signature line."""
         return hashlib.sha256(self.name.encode() + b"\n" + algorithm + self.public).digest()[:4]
 
-    def _accepts(self, signature: bytes, message: bytes) -> bool:
+    def _is_valid(self, signature: bytes, message: bytes) -> bool:
         try:
             Ed25519PublicKey.from_public_bytes(self.public).verify(signature, message)
         except InvalidSignature:
             return False
         return True
 
-    def signed(self, note: str) -> Checkpoint:
-        """The checkpoint of a note that this key signed. Raises LogBroken."""
+    def verify(self, note: str) -> Checkpoint:
+        """Return the checkpoint of a note. Raises LogBroken unless this key signed it."""
         text, lines = _split(note)
-        for name, identity, signature in lines:
-            named = (name, identity) == (self.name, self.identity(_ED25519))
-            if named and self._accepts(signature, text.encode()):
-                return _checkpoint(text)
+        for name, key_id, signature in lines:
+            is_own = (name, key_id) == (self.name, self.key_id(_ED25519))
+            if is_own and self._is_valid(signature, text.encode()):
+                return _parse(text)
         raise LogBroken(f"the note has no valid signature of {self.name}")
 
-    def countersigned(self, note: str) -> tuple[Checkpoint, int]:
-        """The checkpoint of a note that this key countersigned, and when (Unix seconds). Raises LogBroken."""
+    def verify_countersignature(self, note: str) -> tuple[Checkpoint, int]:
+        """Return the checkpoint of a note and the countersignature's time (Unix seconds).
+
+        Raises LogBroken unless this key countersigned the note.
+        """
         text, lines = _split(note)
-        for name, identity, signature in lines:
-            if (name, identity) == (self.name, self.identity(_COSIGNATURE)):
+        for name, key_id, signature in lines:
+            if (name, key_id) == (self.name, self.key_id(_COSIGNATURE)):
                 time = int.from_bytes(signature[:8])
-                if self._accepts(signature[8:], _cosigned(text, time)):
-                    return _checkpoint(text), time
+                if self._is_valid(signature[8:], _cosigned(text, time)):
+                    return _parse(text), time
         raise LogBroken(f"the note has no valid countersignature of {self.name}")
 
 
 class Signer:
-    """A private key with its name. Its repr shows the name alone."""
+    """A private key with its name. Its repr shows only the name."""
 
     def __init__(self, name: str, private: Ed25519PrivateKey) -> None:
         self.verifier = Verifier(name, private.public_key().public_bytes_raw())
@@ -123,29 +126,29 @@ class Signer:
 
     @property
     def name(self) -> str:
-        """The name of the key."""
+        """The key's name, as in its verifier."""
         return self.verifier.name
 
     @classmethod
     def of(cls, kind: str, private: bytes) -> Self:
-        """The key of 32 private bytes, named ``kind`` and a digest of its public half."""
+        """Make a signer from 32 private bytes, named ``kind`` and a digest of the public key."""
         key = Ed25519PrivateKey.from_private_bytes(private)
         digest = hashlib.sha256(key.public_key().public_bytes_raw()).hexdigest()[:16]
         return cls(f"{kind}.{digest}", key)
 
     def sign(self, checkpoint: Checkpoint) -> str:
-        """A signed note."""
+        """Return ``checkpoint`` as a signed note."""
         text = checkpoint.text
         return f"{text}\n{self._line(_ED25519, self._private.sign(text.encode()))}"
 
     def countersign(self, note: str, time: int) -> str:
-        """``note`` with a line that says: at ``time`` (Unix seconds) I knew this log, and it had only grown."""
+        """Add a countersignature: at ``time`` (Unix seconds) the signer had checked that the log had only grown."""
         text, _ = _split(note)
         return note + self._line(_COSIGNATURE, time.to_bytes(8) + self._private.sign(_cosigned(text, time)))
 
     def _line(self, algorithm: bytes, signature: bytes) -> str:
-        told = base64.b64encode(self.verifier.identity(algorithm) + signature).decode()
-        return f"\u2014 {self.name} {told}\n"
+        encoded = base64.b64encode(self.verifier.key_id(algorithm) + signature).decode()
+        return f"\u2014 {self.name} {encoded}\n"
 
 
 def _cosigned(text: str, time: int) -> bytes:
@@ -153,15 +156,15 @@ def _cosigned(text: str, time: int) -> bytes:
 
 
 def _split(note: str) -> tuple[str, list[tuple[str, bytes, bytes]]]:
-    """Text and signatures (name, key id, bytes). LogBroken for a text that is no note."""
-    text, blank, told = note.rpartition("\n\n")
-    if not blank or len(note) > NOTE_MAX or not told.endswith("\n"):
+    """Split a note into its text and signatures (name, key id, bytes). Raises LogBroken for any other text."""
+    text, blank, signatures = note.rpartition("\n\n")
+    if not blank or len(note) > NOTE_MAX or not signatures.endswith("\n"):
         raise LogBroken("this is no signed note")
     lines = []
-    for line in told.removesuffix("\n").split("\n"):
+    for line in signatures.removesuffix("\n").split("\n"):
         match = _LINE.fullmatch(line)
         try:
-            raw = _decoded(match[2]) if match else b""
+            raw = _decode(match[2]) if match else b""
         except ValueError:
             raw = b""
         if match is None or len(raw) < 5:
@@ -170,16 +173,16 @@ def _split(note: str) -> tuple[str, list[tuple[str, bytes, bytes]]]:
     return text + "\n", lines
 
 
-def unverified(note: str) -> Checkpoint:
-    """What a note says, before anybody checked who signed it. LogBroken for a text that is no note."""
-    return _checkpoint(_split(note)[0])
+def parse_unverified(note: str) -> Checkpoint:
+    """Return the checkpoint of a note without checking its signatures. Raises LogBroken for any other text."""
+    return _parse(_split(note)[0])
 
 
-def _checkpoint(text: str) -> Checkpoint:
+def _parse(text: str) -> Checkpoint:
     lines = text.removesuffix("\n").split("\n")
     try:
-        origin, size, root = lines  # no extension lines: we write none
-        decoded = _decoded(root)
+        origin, size, root = lines  # extension lines are refused: neither party writes them
+        decoded = _decode(root)
         if not re.fullmatch(r"0|[1-9][0-9]{0,17}", size) or len(decoded) != 32 or not origin:
             raise ValueError
     except ValueError:

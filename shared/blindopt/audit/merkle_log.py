@@ -23,12 +23,12 @@ RECEIPT_HEADER = "Blindopt-Receipt"
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request and its reply, told alike by both parties.
+    """One request and its reply, recorded alike by both parties.
 
     Digests are SHA-256 in hex over the exact bytes of the bodies (for candidates: the whole file, the
     value of its ETag). Replies that hold outcomes carry a random salt, so a digest reveals nothing.
-    ``position`` is its place in the log that both share, one for each grant; None for a reply that came
-    without a receipt.
+    ``position`` is its index in the log that both share, one for each grant; None for a reply without a
+    receipt.
     """
 
     study_id: str
@@ -48,7 +48,7 @@ class Exchange:
 
     @property
     def body(self) -> bytes:
-        """Its canonical bytes: a leaf of the shared log, equal on both sides."""
+        """The canonical bytes: a leaf of the shared log, equal on both sides."""
         return canonical(self.as_json())
 
 
@@ -59,7 +59,7 @@ def sha256(data: bytes) -> str:
 
 def canonical(record: Json) -> bytes:
     """RFC 8785 bytes of a record. Raises on NaN, infinities and integers past 2^53."""
-    # Without floats, large integers and odd keys, Python's own encoder writes the same, five times as fast.
+    # Without floats, large integers and non-ASCII keys, Python's own encoder writes the same, five times as fast.
     return _PLAIN.encode(record).encode() if _is_plain(record) else rfc8785.dumps(record)
 
 
@@ -70,7 +70,7 @@ _LEAVES = {str, bool, type(None)}
 
 
 def _is_plain(value: Json | list[Any]) -> bool:
-    """Whether nothing in it is written otherwise by RFC 8785. A loop: every record passes here, twice."""
+    """Whether Python's encoder and RFC 8785 write ``value`` alike. A plain loop, for speed: it runs twice a record."""
     if type(value) is dict:
         for key in value:
             if type(key) is not str or not key.isascii():
@@ -92,16 +92,16 @@ def leaf_hash(body: bytes) -> bytes:
     return hashlib.sha256(b"\x00" + body).digest()
 
 
-def _node_hash(left: bytes, right: bytes) -> bytes:
-    return hashlib.sha256(b"\x01" + left + right).digest()
+def _node_hash(first: bytes, second: bytes) -> bytes:
+    return hashlib.sha256(b"\x01" + first + second).digest()
 
 
 def grow(peaks: Sequence[bytes], size: int, leaf: bytes) -> list[bytes]:
-    """The frontier of a tree of ``size`` leaves after one more leaf."""
+    """Return the frontier of a tree of ``size`` leaves after one more leaf."""
     grown = [*peaks, leaf]
-    while size & 1:  # each trailing one bit of the size is a full subtree that now finds its pair
-        right, left = grown.pop(), grown.pop()
-        grown.append(_node_hash(left, right))
+    while size & 1:  # each trailing 1 bit of the size is a full subtree that now gets its sibling
+        second, first = grown.pop(), grown.pop()
+        grown.append(_node_hash(first, second))
         size >>= 1
     return grown
 
@@ -118,7 +118,7 @@ def root(peaks: Sequence[bytes]) -> bytes:
 
 @dataclass(frozen=True)
 class Entry:
-    """A stored record: its place, its canonical bytes, its leaf hash, the frontier after it."""
+    """A stored record: its sequence number, canonical bytes, leaf hash, and the frontier after it."""
 
     seq: int
     body: bytes
@@ -127,7 +127,7 @@ class Entry:
 
     @cached_property
     def record(self) -> Json:
-        """The parsed body, read once: a verification looks at it many times. Raises LogBroken if it is no record."""
+        """The parsed body, cached because a verification reads it many times. Raises LogBroken for no JSON object."""
         try:
             record: Json = json.loads(self.body)
         except (ValueError, RecursionError):
@@ -148,43 +148,43 @@ class Head:
 EMPTY = Head(0, root([]).hex())
 
 
-def verify(entries: Iterable[Entry], *, place: str = "seq", signed: Mapping[int, str] | None = None) -> Head:
-    """Walk a whole log from its first record. Raises LogBroken at the first that is wrong, and says how.
+def verify(entries: Iterable[Entry], *, index: str = "seq", signed: Mapping[int, str] | None = None) -> Head:
+    """Verify a whole log from its first record. Raises LogBroken that names the first wrong record and its fault.
 
-    ``place`` is the member of a record that tells its place. ``signed`` holds roots by size that somebody
-    signed: without it a cut tail, or a whole history written anew, cannot show.
+    ``index`` is the member of a record that holds its index. ``signed`` holds signed roots by size:
+    without it, a cut tail or a wholly rewritten history cannot be detected.
     """
     signed = signed or {}
     peaks: list[bytes] = []
     size = 0
     for entry in entries:
-        _check_entry(entry, size, place)
+        _check_entry(entry, size, index)
         peaks = grow(peaks, size, entry.leaf)
         if b"".join(peaks) != entry.peaks:
             raise LogBroken(f"record {size} was inserted or replaced: the tree before or at it differs")
         size += 1
         if size in signed and signed[size] != root(peaks).hex():
             raise LogBroken(
-                f"a fork at or before record {size - 1}: a signed checkpoint of size {size} tells another history"
+                f"a fork at or before record {size - 1}: a signed checkpoint of size {size} is of another history"
             )
     if (longest := max(signed, default=0)) > size:
         raise LogBroken(f"the tail was cut: the log ends after {size} records, a signed checkpoint has {longest}")
     return Head(size=size, root=root(peaks).hex())
 
 
-def _check_entry(entry: Entry, size: int, place: str) -> None:
+def _check_entry(entry: Entry, size: int, index: str) -> None:
     if entry.seq > size:
         raise LogBroken(f"record {size} is missing: the log continues at {entry.seq}")
     if leaf_hash(entry.body) != entry.leaf:
         raise LogBroken(f"record {size} was changed: its bytes do not match its hash")
     record = entry.record
-    told = record.get(place)
-    if entry.seq < size or (type(told) is int and told < size):
-        raise LogBroken(f"record {size} was repeated: it is record {told} again")
-    if type(told) is not int or told != size:
-        raise LogBroken(f"record {size} was moved: it says it is {told}")
+    position = record.get(index)
+    if entry.seq < size or (type(position) is int and position < size):
+        raise LogBroken(f"record {size} was repeated: it is record {position} again")
+    if type(position) is not int or position != size:
+        raise LogBroken(f"record {size} was moved: it says it is {position}")
     if not _is_canonical(record, entry.body):
-        raise LogBroken(f"record {size} is not in its canonical form: two readers could tell it differently")
+        raise LogBroken(f"record {size} is not in its canonical form: two readers could hash it differently")
 
 
 def _is_canonical(record: Json, body: bytes) -> bool:
@@ -195,14 +195,13 @@ def _is_canonical(record: Json, body: bytes) -> bool:
 
 
 Subtree = Callable[[int, int], bytes]
-"""The tree head of the leaves from one place to before another; the first is a multiple of a power of two that is no
-smaller than how many there are."""
+"""Tree head of leaves[start:end], where start is a multiple of a power of two that is at least end - start."""
 
 
 def consistency(leaves: Sequence[bytes], first: int) -> list[bytes]:
-    """Proof that the tree of the ``first`` leaves is where the tree of all ``leaves`` began.
+    """Prove that the tree of all ``leaves`` extends the tree of its ``first`` leaves (RFC 6962, section 2.1.2).
 
-    RFC 6962, section 2.1.2. 0 < first <= len(leaves). Reads all leaves: ``consistency_by`` need not.
+    0 < first <= len(leaves). Reads all leaves; ``consistency_by`` does not have to.
     """
 
     def tree(start: int, end: int) -> bytes:
@@ -215,7 +214,7 @@ def consistency(leaves: Sequence[bytes], first: int) -> list[bytes]:
 
 
 def consistency_by(tree: Subtree, first: int, second: int) -> list[bytes]:
-    """The same for the tree of ``second`` leaves, from the heads of at most 2 log2(second) of its subtrees."""
+    """Make the same proof for a tree of ``second`` leaves from the heads of at most 2 log2(second) subtrees."""
 
     def sub(start: int, end: int, whole: bool) -> list[bytes]:
         if first == end:

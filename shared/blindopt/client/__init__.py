@@ -1,10 +1,10 @@
 """HTTP clients of both services. The only package that imports httpx."""
 
-from blindopt.client.connection import REPLY_MAX_BYTES, Client, Reply, is_told, new_key
+from blindopt.client.connection import Client, Reply, is_recorded, new_key
 from blindopt.client.measurer import MeasurerClient
 from blindopt.client.owner import OwnerClient
 from blindopt.client.study import StudyClient, query_body
-from blindopt.client.transport import is_ready
+from blindopt.client.transport import REPLY_MAX_BYTES, is_ready
 from blindopt.client.vendor import VendorClient
 from blindopt.client.webhook import WebhookClient, webhook_signature
 
@@ -18,7 +18,7 @@ __all__ = [
     "VendorClient",
     "WebhookClient",
     "is_ready",
-    "is_told",
+    "is_recorded",
     "new_key",
     "query_body",
     "webhook_signature",

@@ -1,33 +1,42 @@
-"""One kept connection to a service: how requests are sent, replies read, and exchanges told.
+"""A client of a service: how requests are sent, replies read, and exchanges observed.
 
-One synchronous httpx.Client is kept open per client: it is faster than the asynchronous one and costs
-26 ms to create. Every call tells the exchange that took place, for the caller's audit log.
+Each client keeps one synchronous httpx.Client open: it is faster than the asynchronous one. Every exchange is passed
+to ``observe``, for the caller's audit log.
 """
 
 import re
 import secrets
-import ssl
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from datetime import datetime
+from typing import Any, Protocol, Self, TypeVar
 
 import httpx
 from pydantic import BaseModel, ValidationError
 
 from blindopt import wire
 from blindopt.audit.merkle_log import Exchange, sha256
-from blindopt.client.deadlines import Sockets
 from blindopt.client.exchanges import exchange_of
-from blindopt.client.transport import not_encoded, transport_errors
+from blindopt.client.transport import REPLY_MAX_BYTES, Connection, transport_errors
 from blindopt.errors import ProtocolViolated, Remote, Unreachable
 
 R = TypeVar("R", bound=BaseModel)
-REPLY_MAX_BYTES = 64 << 20
+P = TypeVar("P", bound=wire.Page)
 DETAIL_MAX = 300
 _CODE = re.compile(r"[a-z_]{1,60}")
 _TOKEN = re.compile(r"blindopt_[0-9a-f]{16}\.\S+")
 Observe = Callable[[Exchange, str | None], None]
+
+
+class _Job(Protocol):
+    """A view of a job, such as a run."""
+
+    @property
+    def ended_at(self) -> datetime | None: ...
+
+
+J = TypeVar("J", bound=_Job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +50,14 @@ class Reply:
     receipt: str | None
 
     def read(self, model: type[R]) -> R:
-        """The body as ``model``; ProtocolViolated if it is something else."""
+        """Parse the body as ``model``. Raises ProtocolViolated if it is something else."""
         try:
             return model.model_validate_json(self.body)
         except ValidationError as error:
             raise ProtocolViolated("the reply is not what this version of the protocol says") from error
 
     def check(self) -> Self:
-        """Itself, or Remote for a problem document."""
+        """Return the reply itself; raise Remote for a problem document."""
         if self.status < 400:
             return self
         try:
@@ -58,14 +67,14 @@ class Reply:
         raise Remote(
             code=problem.code if _CODE.fullmatch(problem.code) else "error",
             status=self.status,
-            detail=_told(problem.detail),
+            detail=_masked(problem.detail),
             retryable=problem.retryable,
             retry_after_s=_seconds(self.headers.get("Retry-After", "")),
         )
 
 
-class Client:
-    """What the clients share: one connection, one token, one way to send and to tell."""
+class Client(Connection):
+    """A client with a token, over one connection. ``observe`` gets each exchange, with its receipt."""
 
     def __init__(
         self,
@@ -79,37 +88,21 @@ class Client:
         progress: Callable[[], None] = lambda: None,
         reply_max_bytes: int = REPLY_MAX_BYTES,
     ) -> None:
-        context: ssl.SSLContext | bool = (
-            ssl.create_default_context(cafile=verify) if isinstance(verify, str) else verify
+        super().__init__(
+            base_url,
+            headers={"Authorization": f"Bearer {token}"},
+            timeout_s=timeout_s,
+            verify=verify,
+            reply_max_bytes=reply_max_bytes,
         )
-        with transport_errors():
-            self._http = httpx.Client(
-                base_url=base_url,
-                headers={"Authorization": f"Bearer {token}", "Accept-Encoding": "identity"},
-                timeout=timeout_s,
-                verify=context,
-                trust_env=False,  # a proxy of the environment would read the token
-            )
-        self._sockets = Sockets()
-        self._timeout_s = self._allowed_s = timeout_s
+        self._allowed_s = timeout_s
         self._cancelled = cancelled
         self._progress = progress
-        self._reply_max_bytes = reply_max_bytes
         self._observe = observe or (lambda exchange, receipt: None)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._http.close()
-
-    def _wait(self, longer_s: float) -> None:
-        """Give a reply so much more than the timeout."""
-        self._allowed_s = self._timeout_s + longer_s
+    def _extend_timeout(self, seconds: float) -> None:
+        """From now on, wait for a reply so much longer than the timeout."""
+        self._allowed_s = self._timeout_s + seconds
 
     def _send(
         self,
@@ -124,8 +117,9 @@ class Client:
         data: dict[str, Any] | None = None,
         media: str = "application/json",
         longer_s: float = 0.0,
-        tell: bool = True,
+        record: bool = True,
     ) -> Reply:
+        """Send a request and read the reply. Without ``record``, only a refusal is observed."""
         headers = {"X-Request-ID": secrets.token_hex(16)}
         if key is not None:
             headers["Idempotency-Key"] = key
@@ -147,22 +141,26 @@ class Client:
                 extensions={"trace": self._sockets.trace},
             ) as response,
         ):
-            received = bytearray()
-            not_encoded(response)
-            for chunk in response.iter_raw():
-                received += chunk
-                if len(received) > self._reply_max_bytes:
-                    raise ProtocolViolated(f"the reply is larger than {self._reply_max_bytes} bytes")
-        exchange, receipt = exchange_of(response, path, study_id, key, sha256(body or b""), sha256(bytes(received)))
-        if is_told(method, response.status_code) and (
-            tell or (response.status_code >= 400 and not path.startswith("/v1/audit/"))
+            received = self._body(response)
+        exchange, receipt = exchange_of(response, path, study_id, key, sha256(body or b""), sha256(received))
+        if is_recorded(method, response.status_code) and (
+            record or (response.status_code >= 400 and not path.startswith("/v1/audit/"))
         ):
             self._observe(exchange, receipt)
-        return Reply(response.status_code, response.headers, bytes(received), exchange, receipt)
+        return Reply(response.status_code, response.headers, received, exchange, receipt)
 
     def _get(self, path: str, model: type[R], **params: Any) -> R:
-        chosen = {k: v for k, v in params.items() if v is not None}
-        return self._send("GET", path, params=chosen or None).check().read(model)
+        given = {name: value for name, value in params.items() if value is not None}
+        return self._send("GET", path, params=given or None).check().read(model)
+
+    def _pages(self, path: str, model: type[P], **params: Any) -> Iterator[P]:
+        """Read every page of a listing."""
+        token: str | None = None
+        while True:
+            page = self._get(path, model, page_token=token, **{"page_size": 1_000} | params)
+            yield page
+            if (token := page.next_page_token) is None:
+                return
 
     def _post(self, path: str, model: type[R], body: BaseModel | None = None, key: str | None = None) -> R:
         content = body.model_dump_json().encode() if body is not None else b""
@@ -170,21 +168,48 @@ class Client:
         return reply.check().read(model)
 
 
-def is_told(method: str, status: int) -> bool:
-    """Whether an exchange is recorded in the logs. A look at what is still pending tells nothing, and is not."""
+class ServiceClient(Client):
+    """What both services offer the people who run them: notices and the audit log."""
+
+    def notices(self) -> list[wire.NoticeView]:
+        """Return every stored notice, oldest first."""
+        return [notice for page in self._pages("/v1/notices", wire.NoticePage) for notice in page.notices]
+
+    def test_notices(self) -> wire.NoticeTest:
+        """Send a test notice to the service's receiver."""
+        return self._post("/v1/notices:test", wire.NoticeTest)
+
+    def audit(self, grant_id: str | None = None) -> Iterator[wire.AuditEntry]:
+        """Read the service's own log, or its copy of the shared log of a grant."""
+        for page in self._pages("/v1/audit/entries", wire.AuditPage, grant_id=grant_id):
+            yield from page.entries
+
+
+def wait_until_ended(get: Callable[[], J], name: str, *, timeout_s: float, poll_s: float) -> J:
+    """Poll a job until it has ended. Raises Unreachable after ``timeout_s``."""
+    deadline = time.monotonic() + timeout_s
+    while (job := get()).ended_at is None:
+        if time.monotonic() > deadline:
+            raise Unreachable(f"{name} has not ended within {timeout_s} s")
+        time.sleep(poll_s)
+    return job
+
+
+def is_recorded(method: str, status: int) -> bool:
+    """Whether an exchange is recorded in the logs: all are, except a poll of a query that is still pending."""
     return (method, status) != ("GET", 202)
 
 
 def new_key() -> str:
-    """A fresh idempotency key."""
+    """Make a fresh idempotency key."""
     return secrets.token_hex(16)
 
 
-def _told(detail: str) -> str:
-    """The other party's words, short and without a token: they are stored, and shown to who may not have it."""
+def _masked(detail: str) -> str:
+    """The other party's text, cut short and with tokens masked: it is stored, and shown to others."""
     masked = _TOKEN.sub("blindopt_***", detail)
     return masked if len(masked) <= DETAIL_MAX else f"{masked[: DETAIL_MAX - 1]}…"
 
 
-def _seconds(told: str) -> float | None:
-    return float(told) if re.fullmatch("[0-9]{1,6}", told) else None
+def _seconds(header: str) -> float | None:
+    return float(header) if re.fullmatch("[0-9]{1,6}", header) else None

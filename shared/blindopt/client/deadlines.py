@@ -1,7 +1,8 @@
-"""Deadlines of exchanges: where one is not over in time, its connection is cut.
+"""Deadlines of exchanges: the connection of an exchange that takes too long is cut.
 
-httpx bounds each read alone: a byte now and then, of the head too, would hold its reader for ever. A thread for each
-exchange costs more than the exchange; here one thread waits for all of a process, and is woken about once a timeout.
+httpx bounds only single reads, so a peer that sends a byte now and then, even of the headers, would hold its reader
+for ever. A thread for each exchange costs more than the exchange; so one thread waits for all deadlines of a process,
+and wakes about once a timeout.
 """
 
 import itertools
@@ -19,21 +20,21 @@ _IDLE_SECONDS = 30.0
 _CONNECTED = frozenset({"connection.connect_tcp.complete", "connection.start_tls.complete"})
 
 
-class _Watch:
-    """Acts when something is due. Its thread ends where nothing has been for a while. Safe to call from any thread."""
+class _Scheduler:
+    """Calls functions at given times, on one thread that ends after a while without any. Safe to use in any thread."""
 
     def __init__(self) -> None:
         self._due: dict[int, tuple[float, Callable[[], None]]] = {}
-        self._places = itertools.count()
+        self._ids = itertools.count()
         self._changed = threading.Condition()
         self._wakes_at = 0.0
         self._thread: threading.Thread | None = None
 
     def add(self, at: float, act: Callable[[], None]) -> int:
-        """Call ``act`` at a time of the monotonic clock; its place. ``act`` is quick and raises nothing."""
+        """Call ``act``, which is quick and raises nothing, at a time of the monotonic clock. Returns the call's id."""
         with self._changed:
-            place = next(self._places)
-            self._due[place] = at, act
+            call = next(self._ids)
+            self._due[call] = at, act
             if self._thread is None or not self._thread.is_alive():  # as in a forked process
                 self._wakes_at = at
                 self._thread = threading.Thread(target=self._run, name="deadlines", daemon=True)
@@ -41,19 +42,19 @@ class _Watch:
             elif at < self._wakes_at:
                 self._wakes_at = at
                 self._changed.notify()
-        return place
+        return call
 
-    def drop(self, place: int) -> None:
-        """Forget it: once this returns it is not called any more."""
+    def cancel(self, call: int) -> None:
+        """Drop a call: it does not happen after this returns."""
         with self._changed:
-            self._due.pop(place, None)
+            self._due.pop(call, None)
 
     def _run(self) -> None:
         with self._changed:
             while True:
                 now = time.monotonic()
-                for place in [place for place, (at, _) in self._due.items() if at <= now]:
-                    self._due.pop(place)[1]()
+                for call in [call for call, (at, _) in self._due.items() if at <= now]:
+                    self._due.pop(call)[1]()
                 idle = not self._due
                 self._wakes_at = now + _IDLE_SECONDS if idle else min(at for at, _ in self._due.values())
                 woken = self._changed.wait(self._wakes_at - now)
@@ -62,63 +63,63 @@ class _Watch:
                     return
 
 
-_WATCH = _Watch()
+_SCHEDULER = _Scheduler()
 
 
 class Sockets:
-    """The open connections of one client: which it learns as httpx makes them (``trace``), so that they can be cut."""
+    """The open sockets of one client, collected while httpx opens them (``trace``), so that they can be cut."""
 
     def __init__(self) -> None:
         self._open: list[socket.socket] = []
-        self._late = False
+        self._is_cut = False
 
-    def trace(self, event: str, told: dict[str, Any]) -> None:
-        """The extension of this name, for httpx."""
+    def trace(self, event: str, details: dict[str, Any]) -> None:
+        """Collect a new connection: httpx calls this as its extension ``trace``."""
         if event in _CONNECTED:
-            self._open = [one for one in self._open if one.fileno() >= 0]
-            self._open.append(told["return_value"].get_extra_info("socket"))
-            if self._late:
+            self._open = [sock for sock in self._open if sock.fileno() >= 0]
+            self._open.append(details["return_value"].get_extra_info("socket"))
+            if self._is_cut:
                 self.cut()
 
     def cut(self) -> None:
-        """Whoever reads from them, or connects now, reads the end."""
-        self._late = True
-        for one in self._open:
+        """Shut all sockets down, and those opened from now on, so that a reader gets the end of the stream."""
+        self._is_cut = True
+        for sock in self._open:
             with suppress(OSError):  # it is closed already
-                # Not SSLSocket's own, which would take its state from under the thread that reads.
-                socket.socket.shutdown(one, socket.SHUT_RDWR)
+                # Not SSLSocket's own shutdown, which would drop its TLS state under the thread that reads.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
     def within(self, seconds: float) -> "Deadline":
-        """A context in which an exchange has so long; Unreachable if it takes longer."""
-        self._late = False
+        """Return a context for one exchange: Unreachable if it takes longer."""
+        self._is_cut = False
         return Deadline(self, seconds)
 
 
 class Deadline:
-    """Of one exchange."""
+    """The time limit of one exchange."""
 
-    __slots__ = ("_at", "_late", "_place", "_sockets")
+    __slots__ = ("_at", "_call", "_is_late", "_sockets")
 
     def __init__(self, sockets: Sockets, seconds: float) -> None:
         self._sockets = sockets
         self._at = time.monotonic() + seconds
-        self._place = -1
-        self._late = False
+        self._call = -1
+        self._is_late = False
 
     def _cut(self) -> None:
-        self._late = True
+        self._is_late = True
         self._sockets.cut()
 
     def extend(self, seconds: float) -> None:
-        """So long from now on."""
-        _WATCH.drop(self._place)
-        self._place = _WATCH.add(time.monotonic() + seconds, self._cut)
+        """Set the deadline to ``seconds`` from now."""
+        _SCHEDULER.cancel(self._call)
+        self._call = _SCHEDULER.add(time.monotonic() + seconds, self._cut)
 
     def __enter__(self) -> Self:
-        self._place = _WATCH.add(self._at, self._cut)
+        self._call = _SCHEDULER.add(self._at, self._cut)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        _WATCH.drop(self._place)
-        if self._late and (error is None or isinstance(error, Unreachable)):  # a reply that was cut may look whole
+        _SCHEDULER.cancel(self._call)
+        if self._is_late and (error is None or isinstance(error, Unreachable)):  # a reply that was cut may look whole
             raise Unreachable("the other party did not answer in time") from TimeoutError()

@@ -1,11 +1,11 @@
-"""An exchange as this side tells it, with the other side's receipt."""
+"""The record of an exchange on this side, with the other side's receipt."""
 
 import base64
 import re
 
 import httpx
 
-from blindopt.audit.checkpoints import unverified
+from blindopt.audit.checkpoints import parse_unverified
 from blindopt.audit.merkle_log import RECEIPT_HEADER, Exchange
 from blindopt.errors import LogBroken
 
@@ -15,7 +15,7 @@ GRANT = re.compile("grt_[0-9a-f]{16}")
 def exchange_of(
     response: httpx.Response, path: str, study_id: str, key: str | None, sent: str, received: str
 ) -> tuple[Exchange, str | None]:
-    """The exchange as this side tells it, and the other side's signed note about its place."""
+    """Return this side's record of the exchange, and the other side's receipt: a signed note of its position."""
     request = response.request
     grant_id, position, note = _receipt(response.headers.get(RECEIPT_HEADER, ""))
     exchange = Exchange(
@@ -24,7 +24,7 @@ def exchange_of(
         position=position,
         request_id=request.headers["X-Request-ID"],
         method=request.method,
-        path=path,  # without what a proxy in front of the other party adds
+        path=path,  # without a prefix that a proxy in front of the other party adds
         idempotency_key=key,
         request_sha256=sent,
         status=response.status_code,
@@ -34,12 +34,12 @@ def exchange_of(
     return exchange, note
 
 
-def _receipt(told: str) -> tuple[str | None, int | None, str | None]:
-    """Grant, position and note of a receipt; nothing of what is none. Whether it is true is the witness's."""
-    position, _, encoded = told.partition(" ")
+def _receipt(header: str) -> tuple[str | None, int | None, str | None]:
+    """Return grant, position and note of a receipt; None for each if it is malformed. Signatures are not checked."""
+    position, _, encoded = header.partition(" ")
     try:
         note = base64.b64decode(encoded, validate=True).decode()
-        checkpoint = unverified(note)
+        checkpoint = parse_unverified(note)
     except (ValueError, LogBroken):
         return None, None, None
     grant = checkpoint.origin.rpartition("/")[2]

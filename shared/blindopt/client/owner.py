@@ -1,16 +1,13 @@
 """A data owner's client of the curator."""
 
 import json
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from blindopt import wire
-from blindopt.client.connection import Client, new_key
-from blindopt.client.pages import audit_entries, notices_of, paged
-from blindopt.errors import Unreachable
+from blindopt.client.connection import ServiceClient, new_key, wait_until_ended
 
 
-class OwnerClient(Client):
+class OwnerClient(ServiceClient):
     """A data owner's view of a curator."""
 
     def register(
@@ -36,13 +33,13 @@ class OwnerClient(Client):
         return self._post("/v1/studies", wire.StudyOwnerView, study, key)
 
     def change_study(self, study_id: str, change: wire.StudyChange, *, key: str | None = None) -> wire.StudyOwnerView:
-        """Put another draft in the place of one that was never charged."""
+        """Replace a draft that was never charged."""
         content = change.model_dump_json().encode()
         reply = self._send("PUT", f"/v1/studies/{study_id}", body=content, key=key or new_key())
         return reply.check().read(wire.StudyOwnerView)
 
     def preview(self, study_id: str) -> wire.ReleaseReport:
-        """What a release would be, and what attackers get from a trial. Remote ``busy`` while another is made."""
+        """Preview a release and run the attacks on a trial of it. Raises Remote ``busy`` during another preview."""
         return self._post(f"/v1/studies/{study_id}:preview", wire.ReleaseReport)
 
     def release(self, study_id: str, *, key: str | None = None) -> wire.StudyOwnerView:
@@ -82,7 +79,7 @@ class OwnerClient(Client):
     def start_forecast(
         self, study_id: str, forecast: wire.ForecastCreate, *, key: str | None = None
     ) -> wire.ForecastView:
-        """Begin to simulate what each privacy level would cost in quality."""
+        """Start to simulate what each privacy level would cost in quality."""
         return self._post(f"/v1/studies/{study_id}/forecasts", wire.ForecastView, forecast, key)
 
     def forecast(self, study_id: str, forecast_id: str) -> wire.ForecastView:
@@ -91,8 +88,7 @@ class OwnerClient(Client):
 
     def forecasts(self, study_id: str) -> list[wire.ForecastView]:
         """Every forecast of a study, in order of creation."""
-        path = f"/v1/studies/{study_id}/forecasts"
-        pages = paged(lambda token: self._get(path, wire.ForecastPage, page_token=token, page_size=1_000))
+        pages = self._pages(f"/v1/studies/{study_id}/forecasts", wire.ForecastPage)
         return [forecast for page in pages for forecast in page.forecasts]
 
     def cancel_forecast(self, study_id: str, forecast_id: str, *, key: str | None = None) -> wire.ForecastView:
@@ -102,20 +98,16 @@ class OwnerClient(Client):
     def wait_forecast(
         self, study_id: str, forecast_id: str, *, timeout_s: float, poll_s: float = 0.1
     ) -> wire.ForecastView:
-        """Ask until the forecast has ended; Unreachable after ``timeout_s``."""
-        deadline = time.monotonic() + timeout_s
-        while (forecast := self.forecast(study_id, forecast_id)).ended_at is None:
-            if time.monotonic() > deadline:
-                raise Unreachable(f"forecast {forecast_id} has not ended within {timeout_s} s")
-            time.sleep(poll_s)
-        return forecast
+        """Poll until the forecast has ended; Unreachable after ``timeout_s``."""
+        name = f"forecast {forecast_id}"
+        return wait_until_ended(lambda: self.forecast(study_id, forecast_id), name, timeout_s=timeout_s, poll_s=poll_s)
 
     def preview_tuning(self, tuning: wire.TuningCreate) -> wire.TuningReport:
-        """What a tuning would cost, promise and be expected to find. Spends nothing."""
+        """What a tuning would cost and promise, and its expected accuracy. Spends nothing."""
         return self._post("/v1/tunings:preview", wire.TuningReport, tuning)
 
     def start_tuning(self, tuning: wire.TuningCreate, *, key: str | None = None) -> wire.TuningView:
-        """Charge a tuning and begin it."""
+        """Charge a tuning and start it."""
         return self._post("/v1/tunings", wire.TuningView, tuning, key)
 
     def tuning(self, tuning_id: str) -> wire.TuningView:
@@ -124,40 +116,25 @@ class OwnerClient(Client):
 
     def tunings(self) -> list[wire.TuningView]:
         """Every tuning, in order of creation."""
-        pages = paged(lambda token: self._get("/v1/tunings", wire.TuningPage, page_token=token, page_size=1_000))
-        return [tuning for page in pages for tuning in page.tunings]
+        return [tuning for page in self._pages("/v1/tunings", wire.TuningPage) for tuning in page.tunings]
 
     def cancel_tuning(self, tuning_id: str, *, key: str | None = None) -> wire.TuningView:
         """End a tuning now; what it was charged stays spent."""
         return self._post(f"/v1/tunings/{tuning_id}:cancel", wire.TuningView, None, key)
 
-    def wait_tuning(
-        self,
-        tuning_id: str,
-        *,
-        timeout_s: float,
-        poll_s: float = 0.1,
-        told: Callable[[wire.TuningView], None] = lambda view: None,
-    ) -> wire.TuningView:
-        """Ask until the tuning has ended, and tell each view; Unreachable after ``timeout_s``."""
-        deadline = time.monotonic() + timeout_s
-        while (tuning := self.tuning(tuning_id)).ended_at is None:
-            told(tuning)
-            if time.monotonic() > deadline:
-                raise Unreachable(f"tuning {tuning_id} has not ended within {timeout_s} s")
-            time.sleep(poll_s)
-        return tuning
+    def wait_tuning(self, tuning_id: str, *, timeout_s: float, poll_s: float = 0.1) -> wire.TuningView:
+        """Poll until the tuning has ended; Unreachable after ``timeout_s``."""
+        name = f"tuning {tuning_id}"
+        return wait_until_ended(lambda: self.tuning(tuning_id), name, timeout_s=timeout_s, poll_s=poll_s)
 
     def tuning_charges(self, dataset_id: str) -> list[wire.TuningCharge]:
         """What tunings spent on a dataset's file."""
-        path = f"/v1/datasets/{dataset_id}/ledger"
-        pages = paged(lambda token: self._get(path, wire.TuningLedger, page_token=token, page_size=1_000))
+        pages = self._pages(f"/v1/datasets/{dataset_id}/ledger", wire.TuningLedger)
         return [charge for page in pages for charge in page.charges]
 
     def ledger(self, study_id: str) -> Iterator[wire.LedgerEntry]:
         """Every charge and refusal of a study."""
-        path = f"/v1/studies/{study_id}/ledger"
-        for page in paged(lambda token: self._get(path, wire.LedgerPage, page_token=token, page_size=1_000)):
+        for page in self._pages(f"/v1/studies/{study_id}/ledger", wire.LedgerPage):
             yield from page.entries
 
     def balance(self, study_id: str) -> wire.LedgerPage:
@@ -165,9 +142,8 @@ class OwnerClient(Client):
         return self._get(f"/v1/studies/{study_id}/ledger", wire.LedgerPage, page_size=1)
 
     def exposure(self, study_id: str) -> Iterator[wire.RowExposure]:
-        """Every row that was asked, and what it cost."""
-        path = f"/v1/studies/{study_id}/exposure"
-        for page in paged(lambda token: self._get(path, wire.ExposurePage, page_token=token, page_size=1_000)):
+        """Every row that was queried, and what its answers cost."""
+        for page in self._pages(f"/v1/studies/{study_id}/exposure", wire.ExposurePage):
             yield from page.rows
 
     def accounting(self, study_id: str, *, delta: float | None = None) -> wire.Accounting:
@@ -181,18 +157,6 @@ class OwnerClient(Client):
     def advisories(self) -> list[wire.AdvisoryView]:
         """The first thousand withdrawn mechanisms, with the studies that used them."""
         return self._get("/v1/advisories", wire.AdvisoryPage, page_size=1_000).advisories
-
-    def notices(self) -> list[wire.NoticeView]:
-        """Every notice that is kept, oldest first."""
-        return notices_of(self._get)
-
-    def test_notices(self) -> wire.NoticeTest:
-        """Send a test notice to the curator's receiver."""
-        return self._post("/v1/notices:test", wire.NoticeTest)
-
-    def audit(self, grant_id: str | None = None) -> Iterator[wire.AuditEntry]:
-        """The whole log, or the shared one of a grant."""
-        yield from audit_entries(self._get, grant_id)
 
     def checkpoint(self, grant_id: str | None = None) -> wire.Checkpoint:
         """The signed head of the log, or of the shared one of a grant."""

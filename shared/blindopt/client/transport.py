@@ -1,45 +1,103 @@
-"""What every connection keeps: errors of the transport in plain words, replies that are not encoded, bounded."""
+"""What all clients share: the kept connection, errors of the transport in plain words, bounded unencoded replies."""
 
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
+from types import TracebackType
+from typing import Self
 
 import httpx
 
+from blindopt.client.deadlines import Sockets
 from blindopt.errors import ProtocolViolated, Unreachable
+
+REPLY_MAX_BYTES = 64 << 20
+
+
+class Connection:
+    """An httpx client that is kept open, with limits on the time and size of a reply. For one thread."""
+
+    def __init__(
+        self,
+        base_url: str = "",
+        *,
+        headers: dict[str, str] | None = None,
+        timeout_s: float,
+        verify: str | bool,
+        reply_max_bytes: int,
+    ) -> None:
+        with transport_errors():
+            self._http = httpx.Client(
+                base_url=base_url,
+                headers={"Accept-Encoding": "identity"} | (headers or {}),
+                timeout=timeout_s,
+                verify=_tls_context(verify),
+                trust_env=False,  # a proxy of the environment would read the token
+            )
+        self._sockets = Sockets()
+        self._timeout_s = timeout_s
+        self._reply_max_bytes = reply_max_bytes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._http.close()
+
+    def _body(self, response: httpx.Response) -> bytes:
+        """Read the body; ProtocolViolated if it is encoded or too long."""
+        require_identity(response)
+        body = bytearray()
+        for chunk in response.iter_raw():
+            body += chunk
+            if len(body) > self._reply_max_bytes:
+                raise ProtocolViolated(f"the reply is larger than {self._reply_max_bytes} bytes")
+        return bytes(body)
+
+
+@cache
+def _default_tls_context() -> ssl.SSLContext:
+    return httpx.create_ssl_context(trust_env=False)
+
+
+def _tls_context(verify: str | bool) -> ssl.SSLContext | bool:
+    """Return the TLS context for a file of authorities, for httpx's default ones (True), or False for no check.
+
+    Connections share the default context: it takes 20 ms to make and does not change while a process runs. A file is
+    read for each connection, because its operator may replace it.
+    """
+    if isinstance(verify, str):
+        return ssl.create_default_context(cafile=verify)
+    return verify and _default_tls_context()
 
 
 def is_ready(base_url: str) -> bool:
     """Whether a service at this address can take requests."""
     try:
-        return httpx.get(f"{base_url}/readyz", timeout=5.0, trust_env=False).status_code == 200
+        reply = httpx.get(f"{base_url}/readyz", timeout=5.0, verify=_tls_context(True), trust_env=False)
     except httpx.TransportError:
         return False
+    return reply.status_code == 200
 
 
-def not_encoded(response: httpx.Response) -> None:
-    """ProtocolViolated where the bytes are not those that were sent."""
+def require_identity(response: httpx.Response) -> None:
+    """Raise ProtocolViolated if the body is encoded, such as by gzip."""
     # A few bytes of gzip inside gzip unfold to gigabytes; and digests are of the bytes as sent.
     if response.headers.get("Content-Encoding", "identity") != "identity":
         raise ProtocolViolated("the reply is encoded, though identity was asked for")
 
 
-def at_most(response: httpx.Response, most: int) -> Iterator[bytes]:
-    """The body, as it comes; ProtocolViolated once it is longer than ``most``."""
-    not_encoded(response)
-    got = 0
-    for chunk in response.iter_raw():
-        got += len(chunk)
-        if got > most:
-            raise ProtocolViolated(f"the reply is larger than {most} bytes")
-        yield chunk
-
-
 @contextmanager
 def transport_errors() -> Iterator[None]:
-    """Unreachable, in plain words, for whatever goes wrong between the parties."""
+    """Turn errors of httpx into Unreachable, in plain words."""
     try:
         yield
     except httpx.TimeoutException as error:
         raise Unreachable("the other party did not answer in time") from error
-    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # the last: no name that could be looked up
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:  # UnicodeError: a name that has no encoding
         raise Unreachable(f"the connection to the other party failed ({type(error).__name__})") from error

@@ -118,7 +118,7 @@ def check(source: Path, context: ServiceContext, named: Callable[[Connection], I
     Raises LogBroken for another key, another log, or a database that is not there; StateConflict for a file.
     """
     manifest = _manifest(source)
-    told, head = context.signer.verifier.signed(manifest.checkpoint).head, context.audit_trail.head()
+    told, head = context.signer.verifier.verify(manifest.checkpoint).head, context.audit_trail.head()
     if told != head:
         raise LogBroken(
             f"the backup has a log of {head.size} records, its signed checkpoint is of another of {told.size}"

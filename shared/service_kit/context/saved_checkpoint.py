@@ -14,7 +14,7 @@ from service_kit.store.database import Connection
 _SECONDS = 1.0
 
 
-class Kept:
+class SavedCheckpoint:
     """A file with a signed checkpoint, at most a second old."""
 
     def __init__(self, file: Path, signer: Signer) -> None:
@@ -32,7 +32,7 @@ class Kept:
     def head(self) -> Head | None:
         """What it says; LogBroken if the service did not sign it."""
         note = self.note()
-        return None if note is None else self._signer.verifier.signed(note).head
+        return None if note is None else self._signer.verifier.verify(note).head
 
     def check(self, db: Connection, head: Head) -> None:
         """LogBroken unless the log, which ends in ``head``, begins with what was kept."""

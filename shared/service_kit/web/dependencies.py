@@ -1,27 +1,40 @@
-"""What the routes of both services share: who may, what was asked, how to answer, how to page."""
+"""What the routes of both services share: routers, roles, idempotency, replies."""
 
-from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Depends, Header, Query, Request
+from fastapi import APIRouter, Depends, Header, Request
 from pydantic import BaseModel, ValidationError
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from blindopt.audit.merkle_log import RECEIPT_HEADER
 from blindopt.errors import Forbidden, Invalid
 from service_kit.context.request import RequestContext
 from service_kit.identity.tokens import Principal, Role
 from service_kit.store.stored_replies import StoredReply
-from service_kit.web.problems import invalid
+from service_kit.web.problems import documented, invalid
 
-T = TypeVar("T")
 B = TypeVar("B", bound=BaseModel)
 
 
-def allowed(*roles: Role) -> Any:
-    """A dependency: the principal, if it has one of ``roles``; else Forbidden."""
+def api_router(tag: str, *roles: Role, prefix: str = "", dependencies: tuple[Any, ...] = ()) -> APIRouter:
+    """A router whose routes are for ``roles``, document every common error, and are named as their functions are.
 
-    async def check(request: Request) -> Principal:  # a plain function would cost a thread each time
+    Without ``roles``, each route says by ``allowed`` whom it is for.
+    """
+    return APIRouter(
+        prefix=prefix,
+        tags=[tag],
+        dependencies=[*dependencies, *([allowed(*roles)] if roles else [])],
+        responses=documented(),
+        generate_unique_id_function=lambda route: route.name,
+    )
+
+
+def allowed(*roles: Role) -> Any:
+    """A dependency that returns the principal if it has one of ``roles``, and raises Forbidden otherwise."""
+
+    async def check(request: Request) -> Principal:  # a plain function would run in a thread each time
         return permitted(request.state.principal, *roles)
 
     check.__dict__["roles"] = roles  # a test walks every route and reads this
@@ -29,7 +42,7 @@ def allowed(*roles: Role) -> Any:
 
 
 def permitted(principal: Principal, *roles: Role) -> Principal:
-    """The principal, if it has one of ``roles``; else Forbidden."""
+    """Return the principal if it has one of ``roles``. Raises Forbidden otherwise."""
     if principal.role not in roles:
         raise Forbidden(f"this needs the role {' or '.join(roles)}")
     return principal
@@ -42,7 +55,7 @@ IdempotencyKey = Annotated[
 
 
 async def request_context(request: Request, idempotency_key: IdempotencyKey = None) -> RequestContext:
-    """The request as far as idempotency and the log care; reads the body to its end."""
+    """The request as idempotency and the log see it. Reads the body to its end."""
     return RequestContext(
         principal=request.state.principal,
         request_id=request.state.request_id,
@@ -55,19 +68,19 @@ async def request_context(request: Request, idempotency_key: IdempotencyKey = No
 
 async def body_of(request: Request, model: type[B]) -> B:
     """The JSON body of a hot route as ``model``. Raises Invalid, as FastAPI's own parsing would."""
-    return parsed(await json_of(request), model)
+    return parse(await json_of(request), model)
 
 
 async def json_of(request: Request) -> bytes:
-    """The body of a request that says that it is JSON. Raises Invalid for another media type."""
+    """The body of a JSON request, not parsed. Raises Invalid for another media type."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json":
         raise Invalid("send a JSON body", [{"field": "body", "message": "Content-Type must be application/json"}])
     return await request.body()
 
 
-def parsed(body: bytes, model: type[B]) -> B:
-    """A JSON body as ``model``. Raises Invalid, as FastAPI's own parsing would."""
+def parse(body: bytes, model: type[B]) -> B:
+    """Parse a JSON body as ``model``. Raises Invalid, as FastAPI's own parsing would."""
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
@@ -75,23 +88,20 @@ def parsed(body: bytes, model: type[B]) -> B:
 
 
 RequestContextDep = Annotated[RequestContext, Depends(request_context)]
-PageSize = Annotated[int, Query(ge=1, le=1_000, description="Most items of one page.")]
-PageToken = Annotated[str | None, Query(pattern=r"^[0-9]{1,15}$", description="next_page_token of the page before.")]
 
 
-def answer(request: Request, reply: StoredReply) -> Response:
-    """The exact bytes of a reply that ``ServiceContext.once`` made or found."""
-    headers = {}
-    if reply.replayed:
-        headers["Idempotency-Replayed"] = "true"
-    else:
-        request.state.recorded = True  # in the transaction of its effect
-        if reply.receipt is not None:
+class RecordedReply(Response):
+    """The exact bytes of a reply that ``Idempotency.once`` stored now or earlier."""
+
+    def __init__(self, reply: StoredReply) -> None:
+        headers = {}
+        if reply.replayed:
+            headers["Idempotency-Replayed"] = "true"
+        elif reply.receipt is not None:
             headers[RECEIPT_HEADER] = reply.receipt
-    return Response(reply.body, reply.status, headers, media_type="application/json")
+        super().__init__(reply.body, reply.status, headers, media_type="application/json")
+        self._is_recorded = not reply.replayed  # in the transaction of its effect
 
-
-def page_of(items: list[T], size: int, seq_of: Callable[[T], int]) -> tuple[list[T], str | None]:
-    """The first ``size`` of ``items`` (asked one more), and the token of the next page."""
-    more = len(items) > size
-    return items[:size], str(seq_of(items[size - 1])) if more else None
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["state"]["recorded"] = self._is_recorded
+        await super().__call__(scope, receive, send)

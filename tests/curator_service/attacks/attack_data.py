@@ -55,7 +55,7 @@ class Simulated:
     def assess(self, rows):
         return None
 
-    def draw(self, rows, out, told=None):
+    def draw(self, rows, out, on_progress=None):
         x = np.concatenate([block for _, block in rows.blocks()])
         if self.family == "planar_laplace":
             out[:] = x + planar(self.rng, x.shape, self.sd)

@@ -32,7 +32,7 @@ def laplace(epsilon="0.5", bound=5.0):
     return wire.LaplaceAnswers(mechanism="laplace", epsilon=epsilon, value_bound=bound)
 
 
-def found_of(spec, seed=1):
+def finding_of(spec, seed=1):
     return averaging.attack(spec, Y, np.random.default_rng(seed))
 
 
@@ -80,13 +80,13 @@ def test_as_many_answers_are_averaged_as_the_ledger_allows(budget, unit):
 
 def test_a_study_that_can_ask_nothing_has_no_finding():
     study = spec(laplace("2"), budget=wire.Budget(epsilon_per_row="3.4"))
-    assert (averaging.answers_about_a_row(study), found_of(study)) == (0, None)
+    assert (averaging.answers_about_a_row(study), finding_of(study)) == (0, None)
 
 
 def test_an_exact_answer_is_exact_at_once():
-    found = found_of(spec())
-    assert (found.figure, found.low, found.high) == (0.0, 0.0, 0.0)
-    assert "once gets it as it is" in found.sentence
+    finding = finding_of(spec())
+    assert (finding.figure, finding.low, finding.high) == (0.0, 0.0, 0.0)
+    assert "once gets it as it is" in finding.sentence
 
 
 def simulated_error(scale, k, bound):
@@ -100,13 +100,13 @@ def simulated_error(scale, k, bound):
 @pytest.mark.parametrize(("cap", "k", "other"), [("26.5", 5, 50), ("251.5", 50, 5)])
 def test_the_mean_of_laplace_answers_is_as_wrong_as_its_noise_makes_it(cap, k, other, seeded):
     study = spec(laplace("5"), budget=wire.Budget(epsilon_per_row=cap))
-    found = found_of(study)
+    finding = finding_of(study)
     # The interval of a median of 25 has the true one inside 95 times of 100: under this seed it does.
-    told, control = (simulated_error(2 * 5.0 / 5, n, 5.0) for n in (k, other))
-    assert found.low < told < found.high
-    assert not found.low < control < found.high
-    assert found.unit == "error of y, in units of C"
-    assert f"{k} times, which cost epsilon {k * 5} together" in found.sentence
+    expected, control = (simulated_error(2 * 5.0 / 5, n, 5.0) for n in (k, other))
+    assert finding.low < expected < finding.high
+    assert not finding.low < control < finding.high
+    assert finding.unit == "error of y, in units of C"
+    assert f"{k} times, which cost epsilon {k * 5} together" in finding.sentence
 
 
 @pytest.mark.parametrize("kind", [wire.OneBitAnswers, wire.PiecewiseAnswers])
@@ -118,37 +118,37 @@ def test_bounded_answers_average_to_the_truth_too(kind):
     """
     private = kind(mechanism="one_bit" if kind is wire.OneBitAnswers else "piecewise", epsilon="1", value_bound=5.0)
     study = spec(private, budget=wire.Budget(queries=200))
-    found = found_of(study)
+    finding = finding_of(study)
     sd = passport_of(study).privacy.variance ** 0.5 / 5.0
-    assert sd / sqrt(200) / 20 < found.figure < 3 * 0.6745 * sd / sqrt(200)
+    assert sd / sqrt(200) / 20 < finding.figure < 3 * 0.6745 * sd / sqrt(200)
 
 
 def test_more_answers_tell_more(seeded):
-    few, many = (found_of(spec(laplace("5"), budget=wire.Budget(queries=n)), seed=3) for n in (1, 100))
+    few, many = (finding_of(spec(laplace("5"), budget=wire.Budget(queries=n)), seed=3) for n in (1, 100))
     assert many.figure < few.figure / 3
     assert "once, which cost epsilon 5 together" in few.sentence
 
 
 def test_noise_of_the_measurement_averages_out(seeded):
     """Over 1,000 answers of sd 2: a median error of 0.67 sd / sqrt(1000), within a factor of two."""
-    found = found_of(spec(noise_variance=4.0))
+    finding = finding_of(spec(noise_variance=4.0))
     expected = 0.6745 * 2 / sqrt(1_000)
-    assert expected / 2 < found.figure < 2 * expected
-    assert found.unit == "error of y, in its own unit"
-    assert "1,000 times knows it" in found.sentence
+    assert expected / 2 < finding.figure < 2 * expected
+    assert finding.unit == "error of y, in its own unit"
+    assert "1,000 times knows it" in finding.sentence
 
 
 def test_slow_answers_are_tried_fewer_times_and_the_sentence_says_so(monkeypatch):
     monkeypatch.setattr(averaging, "_answer_seconds", lambda *_: 60.0)
-    found = found_of(spec(laplace("5")))
-    assert f"{averaging.ANSWERS_MIN} times, which cost epsilon 500" in found.sentence
+    finding = finding_of(spec(laplace("5")))
+    assert f"{averaging.ANSWERS_MIN} times, which cost epsilon 500" in finding.sentence
 
 
 def test_noise_that_hides_more_than_the_range_tells_is_compared_with_a_guess():
     """Outcomes lie within a tenth of the range: the middle, which is public, is nearer than so noisy a mean."""
     narrow = np.random.default_rng(2).uniform(-0.5, 0.5, size=300)
     said = spec(laplace("0.01"), budget=wire.Budget(epsilon_per_row="1.6"))
-    found = averaging.attack(said, narrow, np.random.default_rng(1))
-    assert "does no better than by guessing the middle" in found.sentence
-    assert 0.02 < found.figure < 0.08
-    assert found.low <= found.figure <= found.high
+    finding = averaging.attack(said, narrow, np.random.default_rng(1))
+    assert "does no better than by guessing the middle" in finding.sentence
+    assert 0.02 < finding.figure < 0.08
+    assert finding.low <= finding.figure <= finding.high

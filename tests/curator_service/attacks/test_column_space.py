@@ -31,18 +31,18 @@ def bound_of(mechanism, public, seed=0, runs=20_000):
 def test_a_gaussian_release_as_it_is_drawn_never_implies_more_than_its_epsilon(epsilon, runs):
     """What a bound of 1e-6 implies lies far below: 0, 0.04 and 0.76, with standard deviations of 0.1 at most."""
     mechanism = GaussianMechanism(Decimal(epsilon), DELTA, 1.0)
-    found = bound_of(mechanism, public("gaussian", mechanism.sd(3), epsilon=epsilon, delta=DELTA), runs=runs)
-    assert found.figure <= float(epsilon)
-    assert found.confidence == 1 - 1e-6
-    assert (found.low, found.high) == (found.figure, None)
+    finding = bound_of(mechanism, public("gaussian", mechanism.sd(3), epsilon=epsilon, delta=DELTA), runs=runs)
+    assert finding.figure <= float(epsilon)
+    assert finding.confidence == 1 - 1e-6
+    assert (finding.low, finding.high) == (finding.figure, None)
 
 
 @pytest.mark.parametrize(("epsilon", "runs"), [("0.3", 6_000), ("1", 8_000), ("3", 5_000)])
 def test_a_planar_release_as_it_is_drawn_never_implies_more_than_its_epsilon(epsilon, runs):
     """0, 0.46 and 1.83 are implied, with standard deviations of 0.12 at most."""
     mechanism = PlanarLaplaceMechanism(Decimal(epsilon), 1.0)
-    found = bound_of(mechanism, public("planar_laplace", mechanism.noise(3).sd, epsilon=epsilon), runs=runs)
-    assert found.figure <= float(epsilon)
+    finding = bound_of(mechanism, public("planar_laplace", mechanism.noise(3).sd, epsilon=epsilon), runs=runs)
+    assert finding.figure <= float(epsilon)
 
 
 def test_a_projected_release_never_implies_more_than_its_epsilon():
@@ -55,9 +55,9 @@ def test_a_projected_release_never_implies_more_than_its_epsilon():
 def test_a_planar_release_never_implies_more_than_its_epsilon(epsilon):
     """By its law in closed form, in three dimensions: sd = sqrt(d + 1) Delta / epsilon."""
     mechanism = Simulated("planar_laplace", 2 / epsilon, np.random.default_rng(1))
-    found = bound_of(mechanism, public("planar_laplace", 2 / epsilon))
-    assert found.figure <= epsilon
-    assert found.figure > 0.3 * epsilon or epsilon == 0.3
+    finding = bound_of(mechanism, public("planar_laplace", 2 / epsilon))
+    assert finding.figure <= epsilon
+    assert finding.figure > 0.3 * epsilon or epsilon == 0.3
 
 
 def test_a_gaussian_release_implies_a_part_of_its_epsilon():
@@ -126,9 +126,9 @@ def test_a_move_of_a_millionth_of_delta_is_seen_in_the_published_projection():
 
 def test_the_finding_of_a_refuted_release_contradicts_its_claim():
     law = Public(NoiseLaw(family="random_projection"), False, 1.0, "Delta", "1", DELTA)
-    found = column_space.attack(X, PoGpUcb(Decimal(1), DELTA, 1.0, 3), law, np.random.default_rng(6))
-    assert found.figure > 1
-    assert "where 1 is claimed" in found.sentence
+    finding = column_space.attack(X, PoGpUcb(Decimal(1), DELTA, 1.0, 3), law, np.random.default_rng(6))
+    assert finding.figure > 1
+    assert "where 1 is claimed" in finding.sentence
     bare = column_space.attack(X, Identity(), public("none", epsilon=None), np.random.default_rng(6))
     assert bare.figure > 5
     assert "20,000 times of 20,000" in bare.sentence
@@ -144,7 +144,7 @@ def test_a_turned_release_implies_no_more_than_its_epsilon_and_far_too_little_no
     """Rows share a secret turn: each run is a release of its own."""
 
     class Turned(Simulated):
-        def draw(self, rows, out, told=None):
+        def draw(self, rows, out, on_progress=None):
             Simulated.draw(self, rows, out)
             out[:] = out @ np.linalg.qr(self.rng.normal(size=(3, 3)))[0]
 
@@ -152,8 +152,8 @@ def test_a_turned_release_implies_no_more_than_its_epsilon_and_far_too_little_no
     for sd in (GaussianMechanism(Decimal(1), DELTA, 1.0).sd(3), 0.02):
         law = public("gaussian", sd, rotated=True, delta=DELTA)
         mechanism = Turned("gaussian", sd, np.random.default_rng(8))
-        found = column_space.attack(X, mechanism, law, np.random.default_rng(9), seconds=np.inf, alpha=1e-6)
-        bounds.append(found.figure)
+        finding = column_space.attack(X, mechanism, law, np.random.default_rng(9), seconds=np.inf, alpha=1e-6)
+        bounds.append(finding.figure)
     assert bounds[0] <= 1 < bounds[1]
 
 
@@ -178,15 +178,15 @@ def trials_needed(sentence):
 @pytest.mark.parametrize(("epsilon", "runs"), [("0.3", 10), ("1", 10), ("1", 100), ("3", 20)])
 def test_a_turned_release_that_was_tried_too_few_times_is_said_to_be_so(epsilon, runs):
     """Not that a coin might do as well: of 100 trials a side of epsilon 1, nothing could be told."""
-    found = few_trials(epsilon, runs)
-    assert found.figure == 0
-    needed = trials_needed(found.sentence)
+    finding = few_trials(epsilon, runs)
+    assert finding.figure == 0
+    needed = trials_needed(finding.sentence)
     assert runs < needed < 1e6
     # Shares that are a = 2 Phi(Delta / 2 sd) - 1 apart, each with a standard error of 1 / (2 sqrt(n)): of it 1.96 are
     # the interval's, and 1.28 what one record in ten is poorer by.
     apart = 2 * stats.norm.cdf(0.5 / GaussianMechanism(Decimal(epsilon), DELTA, 1.0).sd(3)) - 1
     assert needed == pytest.approx(2 * ((1.96 + 1.28) / apart) ** 2, rel=0.15)
-    assert not any(word in found.sentence.split("too few")[0] for word in SAFE)
+    assert not any(word in finding.sentence.split("too few")[0] for word in SAFE)
 
 
 def test_less_noise_needs_fewer_trials_and_a_planar_release_is_told_its_own_number():
@@ -199,24 +199,24 @@ def test_less_noise_needs_fewer_trials_and_a_planar_release_is_told_its_own_numb
 
 def test_a_turned_release_without_the_noise_it_claims_is_caught_by_as_few_trials():
     """The control: of a release that is seen through those words are not said, and of a large claim others are."""
-    found = few_trials("0.3", 100, sd=0.02)
-    assert found.figure > 0.3
-    assert "too few" not in found.sentence
-    found = few_trials("8", 100, sd=0.02)
-    assert 0 < found.figure < 8
-    assert re.search(r"where 8 is claimed; too few trials to tell more: it takes about [\d,]+", found.sentence)
+    finding = few_trials("0.3", 100, sd=0.02)
+    assert finding.figure > 0.3
+    assert "too few" not in finding.sentence
+    finding = few_trials("8", 100, sd=0.02)
+    assert 0 < finding.figure < 8
+    assert re.search(r"where 8 is claimed; too few trials to tell more: it takes about [\d,]+", finding.sentence)
 
 
 def test_enough_trials_that_show_nothing_are_no_all_clear():
-    found = few_trials("20", 60, sd=None)
-    assert found.figure > 0  # the control
+    finding = few_trials("20", 60, sd=None)
+    assert finding.figure > 0  # the control
     law = public("gaussian", 0.4, rotated=True, epsilon="20", delta=DELTA)
     with pytest.MonkeyPatch.context() as blind:
         blind.setattr(column_space, "_outside", lambda x: lambda z: 0.0)
         mechanism = Simulated("gaussian", 0.4, np.random.default_rng(15))
-        found = column_space.attack(X, mechanism, law, np.random.default_rng(16), seconds=np.inf)
-    assert found.figure == 0
-    assert "says nothing of other attackers" in found.sentence
+        finding = column_space.attack(X, mechanism, law, np.random.default_rng(16), seconds=np.inf)
+    assert finding.figure == 0
+    assert "says nothing of other attackers" in finding.sentence
 
 
 def test_a_wide_release_is_not_drawn_a_hundred_times_for_one_figure(monkeypatch):

@@ -20,17 +20,17 @@ N = len(X)
 
 
 def linked(x, z, law, of=None, seed=0):
-    places = np.arange(len(x))
-    return linkage.attack(Scene(x, z, law, of or len(x)), z, places, np.random.default_rng(seed))
+    row_numbers = np.arange(len(x))
+    return linkage.attack(Scene(x, z, law, of or len(x)), z, row_numbers, np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("mechanism", [PoGpUcb(Decimal(1), 1e-5, 1.0, r) for r in (2, 3, 6)] + [Identity()], ids=repr)
 def test_every_person_is_found_where_nothing_protects_the_order(mechanism):
     family = "none" if isinstance(mechanism, Identity) else "random_projection"
-    found = linked(X, draw(mechanism, X), public(family))
-    assert found.figure == found.high == 1.0
-    assert "for 100 % of them" in found.sentence
-    assert f"among {N:,} rows" in found.sentence
+    finding = linked(X, draw(mechanism, X), public(family))
+    assert finding.figure == finding.high == 1.0
+    assert "for 100 % of them" in finding.sentence
+    assert f"among {N:,} rows" in finding.sentence
 
 
 def simulated_share(law, sd, x, runs=4):
@@ -47,9 +47,9 @@ def simulated_share(law, sd, x, runs=4):
 def test_a_gaussian_release_is_linked_as_far_as_its_noise_allows(epsilon):
     mechanism = GaussianMechanism(Decimal(epsilon), 1e-5, 1.0)
     sd = mechanism.sd(3)
-    found = linked(X, draw(mechanism, X), public("gaussian", sd))
+    finding = linked(X, draw(mechanism, X), public("gaussian", sd))
     share = simulated_share("gaussian", sd, X)
-    hits = round(found.figure * linkage.TARGETS)
+    hits = round(finding.figure * linkage.TARGETS)
     # 1e-9 on each side, and a tenth for the oracle's own error
     law = [stats.binom(linkage.TARGETS, min(1, share * factor)) for factor in (0.9, 1.1)]
     assert law[0].isf(1 - 1e-9) <= hits <= law[1].isf(1e-9)
@@ -66,12 +66,12 @@ def test_half_the_noise_would_be_noticed():
 def test_rows_in_another_order_are_found_at_their_places_across_blocks():
     rng = np.random.default_rng(3)
     whole = rng.normal(size=(2 * BLOCK_ROWS + 100, 2))
-    places = rng.permutation(len(whole))[:500]
-    scene = Scene(whole[places], whole[places], public("none"), len(whole))
-    found = linkage.attack(scene, whole, places, rng)
-    assert found.figure == 1.0
-    assert "Tried" not in found.sentence  # it looked through all rows
-    wrong = linkage.attack(scene, whole, (places + 1) % len(whole), rng)
+    row_numbers = rng.permutation(len(whole))[:500]
+    scene = Scene(whole[row_numbers], whole[row_numbers], public("none"), len(whole))
+    finding = linkage.attack(scene, whole, row_numbers, rng)
+    assert finding.figure == 1.0
+    assert "Tried" not in finding.sentence  # it looked through all rows
+    wrong = linkage.attack(scene, whole, (row_numbers + 1) % len(whole), rng)
     assert wrong.figure == 0.0
 
 
@@ -86,16 +86,16 @@ def test_the_nearest_row_is_the_nearest():
 
 def test_very_noisy_rows_are_linked_no_better_than_blindly():
     z = X + np.random.default_rng(5).normal(0, 1e4, X.shape)
-    found = linked(X, z, public("gaussian", 1e4))
-    assert found.low <= 1 / N <= found.high
-    assert found.figure < 0.03
+    finding = linked(X, z, public("gaussian", 1e4))
+    assert finding.low <= 1 / N <= finding.high
+    assert finding.figure < 0.03
 
 
 @pytest.mark.parametrize(
-    ("n", "family", "told"), [(1, "none", False), (2, "none", True), (2, "random_projection", False)]
+    ("n", "family", "applies"), [(1, "none", False), (2, "none", True), (2, "random_projection", False)]
 )
-def test_few_rows(n, family, told):
-    assert (linked(X[:n], X[:n], public(family)) is not None) == told
+def test_few_rows(n, family, applies):
+    assert (linked(X[:n], X[:n], public(family)) is not None) == applies
 
 
 # --- the way is chosen on some people and judged on others ------------------------------------------------------
@@ -118,14 +118,14 @@ def best_on_the_same(scene, seed):
 
 def test_of_noise_alone_the_best_of_two_ways_links_no_more_than_chance():
     """400 releases. Told of those it was chosen on, the best of two would link half as many again as chance."""
-    told, flattered, missed = [], [], 0
+    figures, flattered, missed = [], [], 0
     for seed in range(400):
         scene = noise_alone(seed)
-        found = linkage.attack(scene, scene.z, np.arange(60), np.random.default_rng(seed))
-        told.append(found.figure)
-        missed += not found.low <= 1 / 60 <= found.high
+        finding = linkage.attack(scene, scene.z, np.arange(60), np.random.default_rng(seed))
+        figures.append(finding.figure)
+        missed += not finding.low <= 1 / 60 <= finding.high
         flattered.append(best_on_the_same(scene, seed))
-    assert stats.ttest_1samp(told, 1 / 60, alternative="greater").pvalue > 1e-6
+    assert stats.ttest_1samp(figures, 1 / 60, alternative="greater").pvalue > 1e-6
     assert stats.ttest_1samp(flattered, 1 / 60, alternative="greater").pvalue < 1e-6
     assert missed < 45  # 20 of 400 may miss; 45 do so once in ten million
 

@@ -17,16 +17,16 @@ from tests.curator_service.attacks.attack_data import Simulated, king_county, pu
 X = np.unique(king_county()[::11], axis=0)
 
 
-def asked(mechanism, law, x=X, seed=0):
+def attacked(mechanism, law, x=X, seed=0):
     return membership.attack(x, mechanism, law, np.random.default_rng(seed), of=21_613)
 
 
 @pytest.mark.parametrize("mechanism", [PoGpUcb(Decimal(1), 1e-5, 1.0, r) for r in (3, 6)] + [Identity()], ids=repr)
 def test_who_is_in_shows_where_nothing_protects(mechanism):
-    found = asked(mechanism, public("none" if isinstance(mechanism, Identity) else "random_projection"))
-    assert found.figure > 0.97
-    assert found.low > 0.9
-    assert "says yes for" in found.sentence
+    finding = attacked(mechanism, public("none" if isinstance(mechanism, Identity) else "random_projection"))
+    assert finding.figure > 0.97
+    assert finding.low > 0.9
+    assert "says yes for" in finding.sentence
 
 
 def simulated_advantage(sd, x, runs=6):
@@ -52,16 +52,16 @@ def test_a_gaussian_release_tells_membership_as_far_as_its_noise_allows(epsilon)
     For the threshold is learnt: it may be worse than the best. Six standard errors and more each way.
     """
     mechanism = GaussianMechanism(Decimal(epsilon), 1e-5, 1.0)
-    found = asked(mechanism, public("gaussian", mechanism.sd(3)))
+    finding = attacked(mechanism, public("gaussian", mechanism.sd(3)))
     advantage = simulated_advantage(mechanism.sd(3), X)
-    assert advantage - 0.27 < found.figure < advantage + 0.16
+    assert advantage - 0.27 < finding.figure < advantage + 0.16
 
 
 def test_a_tenth_of_the_noise_would_be_noticed():
     """The control of the test above."""
     sd = GaussianMechanism(Decimal(1), 1e-5, 1.0).sd(3)
-    found = asked(Simulated("gaussian", sd / 10, np.random.default_rng(2)), public("gaussian", sd))
-    assert found.figure > simulated_advantage(sd, X) + 0.16
+    finding = attacked(Simulated("gaussian", sd / 10, np.random.default_rng(2)), public("gaussian", sd))
+    assert finding.figure > simulated_advantage(sd, X) + 0.16
 
 
 def test_the_interval_covers_an_advantage_of_none_as_often_as_it_says():
@@ -69,8 +69,8 @@ def test_the_interval_covers_an_advantage_of_none_as_often_as_it_says():
     law, missed = public("gaussian", 1e5), 0
     for seed in range(200):
         x = np.random.default_rng(seed).normal(size=(120, 2))
-        found = asked(Simulated("gaussian", 1e5, np.random.default_rng(1000 + seed)), law, x, seed)
-        missed += not found.low <= 0 <= found.high
+        finding = attacked(Simulated("gaussian", 1e5, np.random.default_rng(1000 + seed)), law, x, seed)
+        missed += not finding.low <= 0 <= finding.high
     assert missed < 25
 
 
@@ -92,14 +92,14 @@ def best_on_the_same(x, seed):
 
 def test_of_noise_alone_the_best_of_two_ways_tells_no_member():
     """400 releases of noise. Told of those it was chosen on, the best of two would have an advantage of 0.05."""
-    law, told, flattered, missed = public("gaussian", 1e5, rotated=True), [], [], 0
+    law, figures, flattered, missed = public("gaussian", 1e5, rotated=True), [], [], 0
     for seed in range(400):
         x = np.random.default_rng(seed).normal(size=(120, 2))
-        found = asked(Simulated("gaussian", 1e5, np.random.default_rng(1000 + seed)), law, x, seed)
-        told.append(found.figure)
-        missed += not found.low <= 0 <= found.high
+        finding = attacked(Simulated("gaussian", 1e5, np.random.default_rng(1000 + seed)), law, x, seed)
+        figures.append(finding.figure)
+        missed += not finding.low <= 0 <= finding.high
         flattered.append(best_on_the_same(x, seed))
-    assert stats.ttest_1samp(told, 0).pvalue > 1e-6
+    assert stats.ttest_1samp(figures, 0).pvalue > 1e-6
     assert stats.ttest_1samp(flattered, 0, alternative="greater").pvalue < 1e-6
     assert missed < 45  # 20 of 400 may miss; 45 do so once in ten million
 
@@ -113,5 +113,5 @@ def test_the_threshold_is_the_best_one_and_keeps_clear_of_the_next_score():
 
 @pytest.mark.parametrize("n", [1, 2, 40, 47])
 def test_too_few_rows_have_no_such_finding(n):
-    assert asked(Identity(), public("none"), X[:n]) is None
-    assert asked(Identity(), public("none"), X[:48]) is not None
+    assert attacked(Identity(), public("none"), X[:n]) is None
+    assert attacked(Identity(), public("none"), X[:48]) is not None

@@ -66,16 +66,16 @@ def tried(x, release, seconds=1.0, **more):
 
 @pytest.mark.parametrize("release", RELEASES)
 def test_every_attack_has_its_finding(release):
-    found = {finding.attack: finding for finding in tried(king_county(), release)}
-    assert list(found) == EVERY
+    findings = {finding.attack: finding for finding in tried(king_county(), release)}
+    assert list(findings) == EVERY
     bare = release in ("identity", "po_gp_ucb")
-    assert (found["known_rows"].figure == 1.0) == bare
-    assert (found["linkage"].figure > 0.9) == bare
-    assert (found["membership"].figure > 0.9) == bare
+    assert (findings["known_rows"].figure == 1.0) == bare
+    assert (findings["linkage"].figure > 0.9) == bare
+    assert (findings["membership"].figure > 0.9) == bare
     # 50 right guesses of 50 on each side imply 2.5. Epsilon is 4: an interval of 95 % exceeds it by chance, in two
     # planar trials of a thousand; by 2 less often than once in 10^9.
-    assert found["column_space"].figure > 2.5 if bare else found["column_space"].figure <= 6
-    for finding in found.values():
+    assert findings["column_space"].figure > 2.5 if bare else findings["column_space"].figure <= 6
+    for finding in findings.values():
         assert finding.low <= finding.figure
         assert finding.high is None or finding.figure <= finding.high
         assert finding.sentence.endswith((".", ".)"))
@@ -85,10 +85,10 @@ def test_every_attack_has_its_finding(release):
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 6, 8, 12, 50])
 def test_a_study_of_few_rows_has_fewer_findings_and_no_fault(n, release):
     x = np.random.default_rng(n).normal(size=(n, 3))
-    found = {finding.attack for finding in tried(x, release, seconds=0.1 if n < 50 else 0.5)}
-    assert "averaging" in found
-    assert ("known_rows" in found) == (n >= 6)
-    assert ("membership" in found) == (n == 50)
+    attacks = {finding.attack for finding in tried(x, release, seconds=0.1 if n < 50 else 0.5)}
+    assert "averaging" in attacks
+    assert ("known_rows" in attacks) == (n >= 6)
+    assert ("membership" in attacks) == (n == 50)
 
 
 @pytest.mark.parametrize("release", ["identity", "gaussian", "po_gp_ucb"])
@@ -96,9 +96,9 @@ def test_a_constant_column_and_equal_rows_are_no_fault(release):
     x = np.random.default_rng(0).normal(size=(60, 3))
     x[:, 1] = 7.25
     for odd in (x, np.zeros((60, 3))):
-        found = {finding.attack for finding in tried(odd, release)}  # time for 60 rows on a busy machine
+        attacks = {finding.attack for finding in tried(odd, release)}  # time for 60 rows on a busy machine
         # Algorithm 1 refuses such rows: there is no release to attack, but answers are asked all the same.
-        assert found == ({"averaging"} if release == "po_gp_ucb" else set(EVERY))
+        assert attacks == ({"averaging"} if release == "po_gp_ucb" else set(EVERY))
 
 
 def test_a_part_that_cannot_be_released_is_made_larger():
@@ -106,14 +106,14 @@ def test_a_part_that_cannot_be_released_is_made_larger():
     x = np.random.default_rng(1).normal(size=(40_000, 3))
     x[:, 2] = 0
     x[17, 2] = 1
-    found = {finding.attack: finding for finding in tried(x, "po_gp_ucb")}
-    assert found["known_rows"].figure > 0.99
-    assert found["linkage"].figure > 0.99
+    findings = {finding.attack: finding for finding in tried(x, "po_gp_ucb")}
+    assert findings["known_rows"].figure > 0.99
+    assert findings["linkage"].figure > 0.99
 
 
 def test_a_mechanism_that_refuses_every_part_leaves_the_answers():
     class Refuses(type(choice_of(study("po_gp_ucb")).mechanism)):
-        def draw(self, rows, out, told=None):
+        def draw(self, rows, out, on_progress=None):
             raise ReleaseImpossible("no")
 
     spec, x = study("po_gp_ucb"), king_county()[:300]
@@ -132,10 +132,10 @@ def test_what_was_released_is_attacked_with_its_order(release):
     rows = ScaledRows(x, [0, 1, 2], spec.features, order)
     z = draw(mechanism, x[order])
     rng = np.random.default_rng(22)
-    found = {f.attack: f for f in on_release(spec, rows, x[:, 0], mechanism, z, rng=rng, seconds=1.0)}
-    assert list(found) == EVERY
-    assert "among 21,613 rows" in found["linkage"].sentence
-    right = {name: found[name].figure for name in ("known_rows", "linkage")}
+    findings = {f.attack: f for f in on_release(spec, rows, x[:, 0], mechanism, z, rng=rng, seconds=1.0)}
+    assert list(findings) == EVERY
+    assert "among 21,613 rows" in findings["linkage"].sentence
+    right = {name: findings[name].figure for name in ("known_rows", "linkage")}
     wrong = on_release(spec, replace(rows, order=order[::-1].copy()), x[:, 0], mechanism, z, rng=rng, seconds=1.0)
     other = {f.attack: f.figure for f in wrong}
     assert other["linkage"] < right["linkage"]
@@ -150,8 +150,8 @@ def test_no_sentence_holds_a_value_of_a_record():
     for release in ("identity", "gaussian", "po_gp_ucb"):
         for finding in tried(x, release, seconds=0.1):
             numbers = [number.replace(",", "") for number in re.findall(r"[\d.,]*\d", finding.sentence)]
-            told = {number for number in numbers if "." in number and float(number) >= 50}
-            assert told <= {n for n in told if float(n) <= 100 and f"{n} %" in finding.sentence}, finding.sentence
+            large = {number for number in numbers if "." in number and float(number) >= 50}
+            assert large <= {n for n in large if float(n) <= 100 and f"{n} %" in finding.sentence}, finding.sentence
 
 
 def test_a_large_study_takes_no_more_memory_nor_time():
@@ -159,10 +159,10 @@ def test_a_large_study_takes_no_more_memory_nor_time():
     tried(x[:100], "gaussian", seconds=0.1)  # the noise library is loaded by now
     tracemalloc.start()
     begun = time.process_time()
-    found = tried(x, "gaussian")
+    findings = tried(x, "gaussian")
     took, (_, peak) = time.process_time() - begun, tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert [finding.attack for finding in found] == EVERY
+    assert [finding.attack for finding in findings] == EVERY
     assert peak < 200e6
     assert took < 15  # a safeguard against passes over all rows in Python, not a measure
 
@@ -173,9 +173,11 @@ def test_a_turned_release_of_little_epsilon_is_told_to_need_more_trials_than_a_p
     Of ten trials a side five judge: not even five right guesses tell anything.
     """
     turned = wire.GaussianRelease(mechanism="gaussian", epsilon="0.1", delta=1e-5, rotate=True)
-    found = {finding.attack: finding for finding in tried(king_county()[:500], turned, seconds=0.2)}["column_space"]
-    assert found.figure == 0
-    assert re.search(r": too few trials to tell; with about [\d,]{6,} the best attacker", found.sentence)
+    findings = {finding.attack: finding for finding in tried(king_county()[:500], turned, seconds=0.2)}
+    assert findings["column_space"].figure == 0
+    assert re.search(
+        r": too few trials to tell; with about [\d,]{6,} the best attacker", findings["column_space"].sentence
+    )
 
 
 def test_slow_draws_make_a_smaller_trial(monkeypatch):
@@ -186,13 +188,13 @@ def test_slow_draws_make_a_smaller_trial(monkeypatch):
     mechanism = choice_of(spec).mechanism
 
     class Slow(type(mechanism)):
-        def draw(self, rows, out, told=None):
+        def draw(self, rows, out, on_progress=None):
             time.sleep(rows.n * 1e-3)
             return super().draw(rows, out)
 
     slow = Slow(mechanism.epsilon, mechanism.delta, mechanism.sensitivity, mechanism.rounding)
-    told = on_trial(spec, rows, x[:, 0], slow, seconds=1.0)[0].sentence
-    size = int(re.search(r"Tried on (\d+) of", told)[1])
+    sentence = on_trial(spec, rows, x[:, 0], slow, seconds=1.0)[0].sentence
+    size = int(re.search(r"Tried on (\d+) of", sentence)[1])
     assert size < trial.ROWS / 4
 
 
@@ -200,24 +202,24 @@ def test_a_wide_study_is_no_fault(monkeypatch):
     monkeypatch.setattr(trial, "_row_seconds", lambda *_: 1e-3)
     x = np.random.default_rng(5).normal(size=(300, 80))
     for release in ("identity", "gaussian"):
-        found = {finding.attack for finding in tried(x, release, seconds=0.3)}
-        assert {"linkage", "column_space"} <= found
+        attacks = {finding.attack for finding in tried(x, release, seconds=0.3)}
+        assert {"linkage", "column_space"} <= attacks
 
 
 def test_a_projection_with_noise_is_attacked_too():
     x = np.random.default_rng(6).normal(size=(1_000, 13))
     release = wire.GaussianProjectionRelease(mechanism="gaussian_projection", epsilon="3", delta=1e-5, r=4)
-    found = {finding.attack: finding for finding in tried(x, release)}
-    assert list(found) == EVERY
-    assert found["known_rows"].figure < 0.01
-    assert found["column_space"].figure <= 3
-    assert "known exactly" not in found["known_rows"].sentence
+    findings = {finding.attack: finding for finding in tried(x, release)}
+    assert list(findings) == EVERY
+    assert findings["known_rows"].figure < 0.01
+    assert findings["column_space"].figure <= 3
+    assert "known exactly" not in findings["known_rows"].sentence
 
 
 def test_private_answers_are_averaged_through_the_path_that_measures():
     answers = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=20.0)
-    found = tried(king_county(), "gaussian", answers=answers)[-1]
-    assert found.attack == "averaging"
+    averaged = tried(king_county(), "gaussian", answers=answers)[-1]
+    assert averaged.attack == "averaging"
     # Of 100 answers, each with noise of 2.8 C: about a fifth. One error of six is above 1 with 4e-4, three with 2e-9.
-    assert 0 < found.figure < 1
-    assert "cost epsilon" in found.sentence
+    assert 0 < averaged.figure < 1
+    assert "cost epsilon" in averaged.sentence

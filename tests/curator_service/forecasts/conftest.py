@@ -21,7 +21,7 @@ def rows_of(features_of):
 
     def make(n, d=2, seed=3):
         values = np.random.default_rng(seed).uniform(0, 1, (n, d))
-        return ScaledRows(values=values, places=list(range(d)), features=features_of(d), order=np.arange(n))
+        return ScaledRows(values=values, columns=list(range(d)), features=features_of(d), order=np.arange(n))
 
     return make
 
@@ -29,7 +29,7 @@ def rows_of(features_of):
 @pytest.fixture(scope="session")
 def study_of(features_of):
     def make(d=2, **more):
-        said = {
+        study = {
             "release": wire.GaussianRelease(mechanism="gaussian", epsilon="3", delta=1e-5),
             "kernel": wire.Kernel(lengthscale=3.0, signal_variance=4.0, noise_variance=1e-4),
         }
@@ -38,7 +38,7 @@ def study_of(features_of):
             dataset_id="ds_0",
             features=features_of(d),
             measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
-            **(said | more),
+            **(study | more),
         )
 
     return make

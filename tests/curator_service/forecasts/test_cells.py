@@ -14,34 +14,34 @@ IDENTITY = wire.IdentityRelease(mechanism="identity")
 
 
 def test_identity_comes_first_and_what_is_told_twice_is_tried_once(study_of):
-    asked = wire.ForecastCreate(epsilons=["2", "1.0", "1", "2.00"], mechanisms=["gaussian", "identity", "gaussian"])
-    tried = [(cell.name, cell.epsilon) for cell in cells_of(study_of(), asked)]
+    forecast = wire.ForecastCreate(epsilons=["2", "1.0", "1", "2.00"], mechanisms=["gaussian", "identity", "gaussian"])
+    tried = [(cell.name, cell.epsilon) for cell in cells_of(study_of(), forecast)]
     assert tried == [("identity", None), ("gaussian", "2"), ("gaussian", "1.0")]
 
 
 def test_each_has_the_studys_own_delta_and_sensitivity(study_of):
     release = wire.GaussianRelease(mechanism="gaussian", epsilon="3", delta=1e-7, sensitivity=2.5)
-    asked = wire.ForecastCreate(epsilons=["0.5"], mechanisms=["gaussian", "po_gp_ucb"])
-    _, gaussian, published = cells_of(study_of(release=release), asked)
+    forecast = wire.ForecastCreate(epsilons=["0.5"], mechanisms=["gaussian", "po_gp_ucb"])
+    _, gaussian, published = cells_of(study_of(release=release), forecast)
     for cell in (gaussian, published):
-        made = cell.mechanism
-        assert (made.epsilon, made.delta, made.sensitivity) == (Decimal("0.5"), 1e-7, 2.5)
+        mechanism = cell.mechanism
+        assert (mechanism.epsilon, mechanism.delta, mechanism.sensitivity) == (Decimal("0.5"), 1e-7, 2.5)
 
 
 def test_a_study_without_a_delta_gets_one_where_it_is_needed(study_of):
-    asked = wire.ForecastCreate(epsilons=["0.5"], mechanisms=["gaussian"])
+    forecast = wire.ForecastCreate(epsilons=["0.5"], mechanisms=["gaussian"])
     for release in (IDENTITY, wire.AutoRelease(mechanism="auto", epsilon="1")):
-        _, cell = cells_of(study_of(release=release), asked)
+        _, cell = cells_of(study_of(release=release), forecast)
         assert (cell.mechanism.delta, cell.mechanism.sensitivity) == (1e-6, 1.0)
 
 
 def test_po_gp_ucb_has_the_studys_r_or_that_of_the_papers_rule(study_of, rows_of):
     rows = rows_of(200)
-    asked = wire.ForecastCreate(epsilons=["1", "90"], mechanisms=["po_gp_ucb"])
+    forecast = wire.ForecastCreate(epsilons=["1", "90"], mechanisms=["po_gp_ucb"])
     own = wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="4", delta=1e-5, r=7, acknowledge_refuted=True)
-    assert [cell.on(rows).columns(2) for cell in cells_of(study_of(release=own), asked)[1:]] == [7, 7]
+    assert [cell.on(rows).columns(2) for cell in cells_of(study_of(release=own), forecast)[1:]] == [7, 7]
     sigma_min = spectrum(rows).sigma_min
-    small, large = (cell.on(rows).columns(2) for cell in cells_of(study_of(), asked)[1:])
+    small, large = (cell.on(rows).columns(2) for cell in cells_of(study_of(), forecast)[1:])
     assert small == 1
     assert omega(1, 1.0, 1e-5) > sigma_min  # not even one column avoids the lift
     assert large == largest_r(sigma_min, 90.0, 1e-5) > 1
@@ -62,9 +62,9 @@ def test_a_study_without_kernel_is_refused(study_of):
 
 
 def test_a_mechanism_that_cannot_be_is_refused_with_its_place(study_of):
-    asked = wire.ForecastCreate(mechanisms=["gaussian", "gaussian_projection"])
+    forecast = wire.ForecastCreate(mechanisms=["gaussian", "gaussian_projection"])
     with pytest.raises(Invalid, match="leave it out") as refused:
-        cells_of(study_of(), asked)
+        cells_of(study_of(), forecast)
     assert [error["field"] for error in refused.value.errors] == ["mechanisms.1"]
     narrow = [wire.Feature(column=name, lower=-1e9, upper=1e9, scale=1e-9) for name in "ab"]
     study = study_of().model_copy(update={"features": narrow})

@@ -26,8 +26,8 @@ def _reference(x, pairs, sd, rng, *, debias=True):
     difference = np.repeat(x[pairs[0]] - x[pairs[1]], 50, axis=0)
     true = np.sqrt((difference**2).sum(axis=1))
     squared = ((difference + rng.normal(0, np.sqrt(2) * sd, difference.shape)) ** 2).sum(axis=1)
-    told = np.sqrt(np.maximum(squared - 2 * x.shape[1] * sd**2 * debias, 0))
-    return float(np.median(np.abs(told - true) / true))
+    estimated = np.sqrt(np.maximum(squared - 2 * x.shape[1] * sd**2 * debias, 0))
+    return float(np.median(np.abs(estimated - true) / true))
 
 
 @pytest.mark.parametrize("epsilon", ["0.7", "1"])
@@ -44,9 +44,9 @@ def test_the_error_of_the_gaussian_mechanism_is_that_of_a_simulation(epsilon, ro
     for _ in range(10):
         mechanism.draw(rows, z)
         errors.append(relative_errors(x, z, law, pairs))
-    found = float(np.median(np.concatenate(errors)))
-    assert found == pytest.approx(_reference(x, pairs, law.sd, rng), rel=0.08)
-    assert found != pytest.approx(_reference(x, pairs, law.sd, rng, debias=False), rel=0.08)
+    error = float(np.median(np.concatenate(errors)))
+    assert error == pytest.approx(_reference(x, pairs, law.sd, rng), rel=0.08)
+    assert error != pytest.approx(_reference(x, pairs, law.sd, rng, debias=False), rel=0.08)
 
 
 def test_squares_of_distances_are_read_without_bias():

@@ -13,10 +13,10 @@ def test_their_covariance_is_the_kernel():
     kernel = SquaredExponential(1.5, 4.0)
     drawn = draw_functions(POINTS, kernel, 40_000, np.random.default_rng(1))
     assert drawn.shape == (40_000, 4)
-    found, exact = drawn.T @ drawn / 40_000, kernel(POINTS, POINTS)
+    sample_covariance, exact = drawn.T @ drawn / 40_000, kernel(POINTS, POINTS)
     error = 5.5 * np.sqrt((exact**2 + 16) / 40_000)
-    assert (np.abs(found - exact) < error).all()
-    assert (np.abs(found - SquaredExponential(1.65, 4.0)(POINTS, POINTS)) > error).any()
+    assert (np.abs(sample_covariance - exact) < error).all()
+    assert (np.abs(sample_covariance - SquaredExponential(1.65, 4.0)(POINTS, POINTS)) > error).any()
     assert (np.abs(drawn.mean(axis=0)) < 5.5 * 2 / 200).all()
 
 

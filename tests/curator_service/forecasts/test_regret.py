@@ -9,6 +9,7 @@ from blindopt import wire
 from blindopt.gp.kernels import SquaredExponential
 from curator_service.forecasts.regret import chance_regret, gp_ucb_regret, mean_regret
 from modeler_service.algorithms.gp.gp_ucb import GpUcb
+from modeler_service.algorithms.gp.surrogate import GpSettings
 
 
 @pytest.mark.parametrize("q", [1, 2, 3, 6])
@@ -47,27 +48,27 @@ def smooth():
 
 def test_the_search_does_what_the_modelers_algorithm_does(smooth):
     x, kernel, functions = smooth
-    told = wire.Kernel(lengthscale=1.0, signal_variance=4.0, noise_variance=0.01)
+    declared = wire.Kernel(lengthscale=1.0, signal_variance=4.0, noise_variance=0.01)
     noise = 0.1 * np.random.default_rng(5).standard_normal((10, 12))
     for f, errors in zip(functions, noise, strict=True):
-        theirs = GpUcb(x, told, wire.GpUcb(name="gp_ucb").delta_ucb, sign=1, seed=8, capacity=12)
-        asked = []
+        theirs = GpUcb(x, GpSettings(declared, 1, seed=8, capacity=12), wire.GpUcb(name="gp_ucb").delta_ucb)
+        queried = []
         for step, error in enumerate(errors, start=1):
-            asked.append(theirs.choose(step).row)
-            theirs.observe(asked[-1], f[asked[-1]] + error)
+            queried.append(theirs.choose(step).row)
+            theirs.observe(queried[-1], f[queried[-1]] + error)
         ours = gp_ucb_regret(x, f, errors, kernel, 0.01, np.random.default_rng([8, 1]))
-        assert ours == f.max() - f[asked].max()
+        assert ours == f.max() - f[queried].max()
 
 
 def test_with_the_rows_themselves_and_almost_no_noise_the_best_row_is_found(smooth):
     x, kernel, functions = smooth
     z = np.random.default_rng(6).permutation(x)  # the control: candidates that tell nothing of the rows
-    found, blind = [], []
-    for place, f in enumerate(functions):
-        for candidates, regrets in ((x, found), (z, blind)):
-            rng = np.random.default_rng(place)
+    through_x, blind = [], []
+    for number, f in enumerate(functions):
+        for candidates, regrets in ((x, through_x), (z, blind)):
+            rng = np.random.default_rng(number)
             regrets.append(gp_ucb_regret(candidates, f, np.zeros(40), kernel, 1e-6, rng))
-    assert max(found) < 1e-3
+    assert max(through_x) < 1e-3
     assert np.mean(blind) > 0.05
 
 
@@ -75,8 +76,8 @@ def _coverage(draw, mean, widen=1.0, trials=3_000):
     hits = 0
     for _ in range(trials):
         sample = draw()
-        told = mean_regret(sample)
-        centre, half = told.value, (told.high - told.value) * widen
+        mean_interval = mean_regret(sample)
+        centre, half = mean_interval.value, (mean_interval.high - mean_interval.value) * widen
         hits += centre - half <= mean <= centre + half
     return hits / trials
 
@@ -92,6 +93,6 @@ def test_the_interval_covers_the_mean_as_often_as_it_says():
 
 
 def test_the_interval_is_not_below_zero():
-    told = mean_regret(np.array([0.0, 0.0, 0.0, 1.0]))
-    assert (told.low, told.value) == (0.0, 0.25)
+    interval = mean_regret(np.array([0.0, 0.0, 0.0, 1.0]))
+    assert (interval.low, interval.value) == (0.0, 0.25)
     assert mean_regret(np.zeros(5)).high == 0

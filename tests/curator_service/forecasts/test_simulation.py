@@ -16,8 +16,8 @@ from tests.curator_service.seeded_noise import seed_gaussian_releases
 from tests.scale import scaled
 
 
-def _run(study, rows, *, seed=1, told=lambda share: None, **asked):
-    points = simulate(study, wire.ForecastCreate(**asked), rows, seed=seed, told=told)
+def _run(study, rows, *, seed=1, on_progress=lambda share: None, **forecast):
+    points = simulate(study, wire.ForecastCreate(**forecast), rows, seed=seed, on_progress=on_progress)
     return {(point.mechanism, point.epsilon): point for point in points}
 
 
@@ -33,47 +33,47 @@ def wide(study_of, rows_of):
     shares = []
     with pytest.MonkeyPatch.context() as patched:
         seed_gaussian_releases(patched, 7)
-        found = _run(
+        points = _run(
             study_of(),
             rows_of(300),
-            told=shares.append,
+            on_progress=shares.append,
             epsilons=["0.01", "1.5", "1000"],
             functions=scaled(60),
             queries=40,
             **GAUSSIAN,
         )
-    return found, shares
+    return points, shares
 
 
 def test_almost_all_noise_is_as_bad_as_chance_and_almost_none_as_good_as_the_rows(wide):
-    found, _ = wide
-    identity, chance = found["identity", None], found["random_rows", None]
-    useless, some, free = (found["gaussian", level] for level in ("0.01", "1.5", "1000"))
+    points, _ = wide
+    identity, chance = points["identity", None], points["random_rows", None]
+    useless, between, free = (points["gaussian", level] for level in ("0.01", "1.5", "1000"))
     assert identity.high < 0.06 < 0.25 < chance.low
     # Over releases, the mean regret has a standard deviation of 0.033 (useless), 0.027 (some) and 0.0035 (free),
     # around 0.37, 0.18 and 0.025; chance is at 0.35.
     assert abs(useless.regret - chance.regret) < 0.19
     assert abs(free.regret - identity.regret) < 0.03
-    assert some.regret > 0.05 > free.regret
-    assert useless.noise_sd > some.noise_sd > free.noise_sd
-    assert useless.distance_error > some.distance_error > free.distance_error > identity.distance_error == 0
+    assert between.regret > 0.05 > free.regret
+    assert useless.noise_sd > between.noise_sd > free.noise_sd
+    assert useless.distance_error > between.distance_error > free.distance_error > identity.distance_error == 0
 
 
 def test_yardsticks_have_no_level_and_chance_reads_no_distance(wide):
-    found, _ = wide
-    assert list(found)[:2] == [("identity", None), ("random_rows", None)]
-    chance = found["random_rows", None]
+    points, _ = wide
+    assert list(points)[:2] == [("identity", None), ("random_rows", None)]
+    chance = points["random_rows", None]
     assert (chance.noise_sd, chance.distance_error, chance.runs_as) == (None, None, "random_rows")
-    assert found["gaussian", "1000"].runs_as == "gaussian"
+    assert points["gaussian", "1000"].runs_as == "gaussian"
 
 
 def test_random_rows_are_as_good_as_chance_is_on_the_very_functions(study_of, rows_of):
     rows = rows_of(120)
-    found = _run(study_of(), rows, seed=9, functions=8, queries=10, epsilons=["1"], mechanisms=["identity"])
+    points = _run(study_of(), rows, seed=9, functions=8, queries=10, epsilons=["1"], mechanisms=["identity"])
     (_, x), *_ = rows.blocks()
     f = draw_functions(x, SquaredExponential(3.0, 4.0), 8, np.random.default_rng([9, 0, 0]))
-    regrets = [chance_regret(one, 10) / 2 for one in f]  # the standard deviation of f is 2
-    assert found["random_rows", None].regret == pytest.approx(np.mean(regrets), rel=1e-12)
+    regrets = [chance_regret(function, 10) / 2 for function in f]  # the standard deviation of f is 2
+    assert points["random_rows", None].regret == pytest.approx(np.mean(regrets), rel=1e-12)
 
 
 def test_progress_grows_to_one(wide):
@@ -87,15 +87,15 @@ def test_all_mechanisms_meet_the_same_functions_and_the_same_noise(study_of, row
     """With next to no noise on Z every run is that of identity, to the last choice."""
     release = wire.GaussianRelease(mechanism="gaussian", epsilon="3", delta=1e-5, sensitivity=1e-6)
     kernel = wire.Kernel(lengthscale=3.0, signal_variance=4.0, noise_variance=0.5)
-    asked = {"epsilons": ["900", "1000"], "functions": 5, "queries": 15}
-    found = _run(study_of(release=release, kernel=kernel), rows_of(150), **asked, **GAUSSIAN)
-    regrets = {point.regret for (name, _), point in found.items() if name != "random_rows"}
+    forecast = {"epsilons": ["900", "1000"], "functions": 5, "queries": 15}
+    points = _run(study_of(release=release, kernel=kernel), rows_of(150), **forecast, **GAUSSIAN)
+    regrets = {point.regret for (name, _), point in points.items() if name != "random_rows"}
     assert len(regrets) == 1
 
 
 def test_a_seed_decides_the_functions_and_never_what_a_mechanism_draws(study_of, rows_of):
-    asked = {"epsilons": ["1"], "functions": 4, "queries": 8, **GAUSSIAN}
-    first, again, other = (_run(study_of(), rows_of(100), seed=seed, **asked) for seed in (5, 5, 6))
+    forecast = {"epsilons": ["1"], "functions": 4, "queries": 8, **GAUSSIAN}
+    first, again, other = (_run(study_of(), rows_of(100), seed=seed, **forecast) for seed in (5, 5, 6))
     for yardstick in (("identity", None), ("random_rows", None)):
         assert first[yardstick] == again[yardstick]
         assert first[yardstick].regret != other[yardstick].regret or yardstick[0] == "identity"
@@ -103,9 +103,9 @@ def test_a_seed_decides_the_functions_and_never_what_a_mechanism_draws(study_of,
 
 
 def test_every_mechanism_can_be_tried(study_of, rows_of):
-    asked = {"epsilons": ["2"], "functions": 2, "queries": 3, "mechanisms": ["gaussian", "po_gp_ucb"]}
-    found = _run(study_of(), rows_of(60), **asked)
-    published = found["po_gp_ucb", "2"]
+    forecast = {"epsilons": ["2"], "functions": 2, "queries": 3, "mechanisms": ["gaussian", "po_gp_ucb"]}
+    points = _run(study_of(), rows_of(60), **forecast)
+    published = points["po_gp_ucb", "2"]
     assert (published.noise_sd, published.runs_as) == (None, "po_gp_ucb")
     assert published.distance_error > 0
 
@@ -131,15 +131,15 @@ def test_the_variance_of_an_outcome_is_that_of_its_measurement_and_of_its_privac
 
 
 def test_two_rows_are_enough_and_one_is_not(study_of, rows_of):
-    asked = {"epsilons": ["1"], "functions": 2, "queries": 5, **GAUSSIAN}
-    assert _run(study_of(), rows_of(2), **asked)["random_rows", None].regret == 0
+    forecast = {"epsilons": ["1"], "functions": 2, "queries": 5, **GAUSSIAN}
+    assert _run(study_of(), rows_of(2), **forecast)["random_rows", None].regret == 0
     with pytest.raises(Invalid, match="two rows"):
-        _run(study_of(), rows_of(1), **asked)
+        _run(study_of(), rows_of(1), **forecast)
 
 
 def test_rows_that_are_all_the_same_have_no_distances_to_read(study_of, rows_of):
     rows = rows_of(20)
     rows.values[:] = 0.5
-    found = _run(study_of(), rows, epsilons=["1"], functions=2, queries=5, **GAUSSIAN)
-    assert found["gaussian", "1"].distance_error is None
-    assert found["identity", None].regret < 1e-3
+    points = _run(study_of(), rows, epsilons=["1"], functions=2, queries=5, **GAUSSIAN)
+    assert points["gaussian", "1"].distance_error is None
+    assert points["identity", None].regret < 1e-3

@@ -25,10 +25,10 @@ def study(noise_variance: float) -> StudyCreate:
 
 
 def test_every_play_gives_one_answer_in_the_order_asked():
-    asked = [RowPlays(row=7, plays=2), RowPlays(row=0), RowPlays(row=7, plays=1), RowPlays(row=3, plays=3)]
-    answers = measure(np.array([1.5, -2.0, 1.5, 9.0]), asked, study(0.0))
-    told = [(a.row, a.play, a.y) for a in answers]
-    assert told == [
+    request = [RowPlays(row=7, plays=2), RowPlays(row=0), RowPlays(row=7, plays=1), RowPlays(row=3, plays=3)]
+    answers = measure(np.array([1.5, -2.0, 1.5, 9.0]), request, study(0.0))
+    released = [(a.row, a.play, a.y) for a in answers]
+    assert released == [
         *((7, 1, 1.5), (7, 2, 1.5), (0, 1, -2.0), (7, 1, 1.5)),
         *((3, 1, 9.0), (3, 2, 9.0), (3, 3, 9.0)),
     ]
@@ -70,9 +70,9 @@ def test_every_play_of_a_row_has_noise_of_its_own(noisy):
 
 def test_repeating_a_request_draws_anew():
     """A retry must not come here: the stored answer is what it gets."""
-    asked = [RowPlays(row=0, plays=100)]
-    one, other = (measure(np.array([1.0]), asked, study(1.0)) for _ in range(2))
-    assert all(a.y != b.y for a, b in zip(one, other, strict=True))
+    request = [RowPlays(row=0, plays=100)]
+    first, second = (measure(np.array([1.0]), request, study(1.0)) for _ in range(2))
+    assert all(a.y != b.y for a, b in zip(first, second, strict=True))
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])

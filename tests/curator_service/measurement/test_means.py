@@ -18,37 +18,37 @@ KINDS = {"laplace": wire.LaplaceAnswers, "one_bit": wire.OneBitAnswers, "piecewi
 
 
 def study(kind="laplace", plays="mean", variance=0.0, centre=0.0, epsilon="1"):
-    said = {"epsilon": epsilon, "value_bound": 1.0, "centre": centre, "plays": plays}
+    parameters = {"epsilon": epsilon, "value_bound": 1.0, "centre": centre, "plays": plays}
     return wire.StudyCreate(
         name="s",
         dataset_id="ds_",
         features=[wire.Feature(column="a", lower=0, upper=1)],
         measurement=wire.ColumnMeasurement(column="y", direction="maximize", noise_variance=variance),
         release=wire.IdentityRelease(mechanism="identity"),
-        answers=KINDS[kind](mechanism=kind, **said),
+        answers=KINDS[kind](mechanism=kind, **parameters),
     )
 
 
 @pytest.fixture
-def seen(monkeypatch):
+def offsets_seen(monkeypatch):
     """What reaches the mechanism, which then adds nothing."""
     offsets = []
     monkeypatch.setattr(
-        AnswerMechanism, "release", lambda self, found: (offsets.append(found.copy()), self.centre + found)[1]
+        AnswerMechanism, "release", lambda self, values: (offsets.append(values.copy()), self.centre + values)[1]
     )
     return offsets
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_item_of_a_query_gets_one_answer_that_says_how_many_it_is_the_mean_of(kind):
-    asked = [wire.RowPlays(row=5, plays=3), wire.RowPlays(row=2), wire.RowPlays(row=5, plays=2)]
+    request = [wire.RowPlays(row=5, plays=3), wire.RowPlays(row=2), wire.RowPlays(row=5, plays=2)]
     spec = study(kind, variance=0.6)
     assert releases_mean(spec)
-    told = measure(np.zeros(3), asked, spec)
-    assert [(a.row, a.play, a.plays) for a in told] == [(5, 1, 3), (2, 1, 1), (5, 1, 2)]
-    assert [a.passport.measurement_variance for a in told] == pytest.approx([0.2, 0.6, 0.3])
-    assert [a.passport for a in told] == [passport_of(spec, n) for n in (3, 1, 2)]
-    each = measure(np.zeros(3), asked, study(kind, "each", variance=0.6))
+    means = measure(np.zeros(3), request, spec)
+    assert [(a.row, a.play, a.plays) for a in means] == [(5, 1, 3), (2, 1, 1), (5, 1, 2)]
+    assert [a.passport.measurement_variance for a in means] == pytest.approx([0.2, 0.6, 0.3])
+    assert [a.passport for a in means] == [passport_of(spec, n) for n in (3, 1, 2)]
+    each = measure(np.zeros(3), request, study(kind, "each", variance=0.6))
     assert [(a.row, a.play, a.plays) for a in each] == [
         (5, 1, 1),
         (5, 2, 1),
@@ -60,14 +60,14 @@ def test_each_item_of_a_query_gets_one_answer_that_says_how_many_it_is_the_mean_
     assert {a.passport.measurement_variance for a in each} == {0.6}
 
 
-def test_what_is_released_is_the_mean_of_an_item_s_own_measurements(seen):
-    asked = [wire.RowPlays(row=0, plays=2), wire.RowPlays(row=1, plays=1), wire.RowPlays(row=0, plays=4)]
-    assert [a.y for a in measure(np.array([10.5, 9.25, 10.5]), asked, study(centre=10.0))] == [10.5, 9.25, 10.5]
-    (offsets,) = seen
+def test_what_is_released_is_the_mean_of_an_item_s_own_measurements(offsets_seen):
+    request = [wire.RowPlays(row=0, plays=2), wire.RowPlays(row=1, plays=1), wire.RowPlays(row=0, plays=4)]
+    assert [a.y for a in measure(np.array([10.5, 9.25, 10.5]), request, study(centre=10.0))] == [10.5, 9.25, 10.5]
+    (offsets,) = offsets_seen
     assert offsets.tolist() == [0.5, -0.75, 0.5]
 
 
-def test_each_measurement_is_clipped_before_the_mean_is_taken(seen, monkeypatch):
+def test_each_measurement_is_clipped_before_the_mean_is_taken(offsets_seen, monkeypatch):
     """One measurement gone astray moves a mean of four by a quarter of the clip's width at most."""
     monkeypatch.setattr(noise, "add_gaussian", lambda values, sd: values + np.array([0.0, 0.0, 0.0, 1e6]))
     (answer,) = measure(np.array([0.2]), [wire.RowPlays(row=0, plays=4)], study(variance=1.0))
@@ -79,10 +79,10 @@ def test_each_measurement_is_clipped_before_the_mean_is_taken(seen, monkeypatch)
 def test_the_noise_of_a_mean_is_that_of_one_release(kind):
     """40 plays, one draw of privacy noise; the measurement noise shrinks by 40."""
     count, plays = scaled(1_000), 40
-    asked = [wire.RowPlays(row=0, plays=plays)] * count
-    said = study(kind, variance=1e-4, centre=3.0, epsilon="2")
-    drawn = np.array([a.y for a in measure(np.full(count, 3.25), asked, said)])
-    size = mechanism_of(said.answers).noise.variance
+    request = [wire.RowPlays(row=0, plays=plays)] * count
+    parameters = study(kind, variance=1e-4, centre=3.0, epsilon="2")
+    drawn = np.array([a.y for a in measure(np.full(count, 3.25), request, parameters)])
+    size = mechanism_of(parameters.answers).noise.variance
     variance = size - 0.25**2 if kind == "one_bit" else size
     if kind == "piecewise":  # at y = 1/4 instead of 1: Lemma 3 of Wang et al.
         variance -= (1 - 0.25**2) / (math.e - 1)

@@ -36,12 +36,12 @@ from curator_service.use_cases.integrity import log_checks
 from curator_service.use_cases.queries.queries import Exchanges
 from curator_service.use_cases.queries.wakeups import Bells
 from curator_service.use_cases.studies.datasets import Upload
-from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from curator_service.vault import Vault
 from service_kit.context.request import RequestContext
 from service_kit.identity.tokens import Principal
-from service_kit.store import audit_log
+from service_kit.store import audit_log, stored_replies
 from service_kit.store.prepared_statement import raw
+from tests.curator_service.watched_studies import WatchedStudies
 
 IDENTITY = wire.IdentityRelease(mechanism="identity")
 REFUTED = wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=1e-5, r=1, acknowledge_refuted=True)
@@ -336,7 +336,7 @@ class Crashed(Exception):
     """Stands for a process that ended between its two transactions."""
 
 
-def interrupted(*args):
+def interrupted():
     raise Crashed
 
 
@@ -370,7 +370,7 @@ class Studied(RuleBasedStateMachine):
         memory = Path("/dev/shm")
         self.folder = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
         self.told, self.refused, self.closed, self.revoked = {}, 0, False, False
-        self.context = None
+        self.context = self.before_measuring = None
         self._start()
 
     @property
@@ -385,7 +385,8 @@ class Studied(RuleBasedStateMachine):
         self.context = open_context(Settings(data_dir=self.folder))
         self.curator = Curator(self.context, Vault(self.folder / "files"), Settings(data_dir=self.folder))
         vault = Vault(self.folder / "files")
-        self.exchange = self.exchanges(self.context, vault, self.curator.limits, ReleasedStudies(vault), Bells())
+        studies = WatchedStudies(vault, lambda: self.before_measuring and self.before_measuring())
+        self.exchange = self.exchanges(self.context, vault, self.curator.limits, studies, Bells())
 
     def _asked(self, who, body="", key=None, path="/x"):
         request_id = secrets.token_hex(16)
@@ -409,16 +410,16 @@ class Studied(RuleBasedStateMachine):
         if self.spec.release is not IDENTITY:
             self.oracle.release = Fraction(self.spec.release.epsilon)
 
-    def _request(self, key, rows):
+    def request(self, key, rows):
         query = wire.QueryRequest(rows=[wire.RowPlays(row=row, plays=plays) for row, plays in rows])
         path = f"/v1/studies/{self.study_id}/queries"
         return self.exchange.ask(self._asked(self.modeler, query.model_dump_json(), key, path), self.study_id, query)
 
-    def _ask(self, key, rows):
+    def ask_under(self, key, rows):
         """Ask, and hold the outcome against the model."""
         told = self.told.get(key)
         try:
-            reply = asyncio.run(self._request(key, rows))
+            reply = asyncio.run(self.request(key, rows))
         except (StudyNotOpen, Unauthenticated):
             assert self.ended
             assert told is None or told.reply is None
@@ -435,26 +436,25 @@ class Studied(RuleBasedStateMachine):
                 assert not self.ended, "answered after the end"
                 self.oracle.charge(rows)
                 told = self.told[key] = Told(rows, charged=True)
-            assert told.rows == rows
+            assert told.rows == rows, "another query was answered"
             assert reply.replayed == (told.reply is not None)
             assert told.reply in (None, reply.body), "answered in two ways"
             told.reply = reply.body
 
     @rule(rows=FEW)
     def ask(self, rows):
-        self._ask(secrets.token_hex(8), rows)
+        self.ask_under(secrets.token_hex(8), rows)
 
     @rule(rows=FEW)
     def crash_between_charge_and_answer(self, rows):
         """Whether it was charged follows from the study alone; no answer left, so none may be drawn unpaid."""
         key, free = secrets.token_hex(8), not self.oracle.in_the_way(rows)
-        good, self.exchange._measured = self.exchange._measured, interrupted
-        self.exchange._settle, settle = interrupted, self.exchange._settle
+        self.before_measuring = interrupted
         try:
             with suppress(Crashed):
-                self._ask(key, rows)
+                self.ask_under(key, rows)
         finally:
-            self.exchange._measured, self.exchange._settle = good, settle
+            self.before_measuring = None
         # Without noise, charge and answer are one transaction: nothing is left of either.
         if free and not self.ended and self.spec.answers is not EXACT:
             self.oracle.charge(rows)
@@ -464,12 +464,14 @@ class Studied(RuleBasedStateMachine):
     def retry(self, pick):
         if self.told:
             key = pick.choice(list(self.told))
-            self._ask(key, self.told[key].rows)
+            self.ask_under(key, self.told[key].rows)
 
     @rule(pick=st.randoms(use_true_random=False), rows=FEW)
     def retry_with_another_body(self, pick, rows):
+        """Under a key whose answer is still due, if there is one: no stored reply protects it."""
         if self.told:
-            self._ask(pick.choice(list(self.told)), rows)
+            due = [key for key, told in self.told.items() if told.reply is None]
+            self.ask_under(pick.choice(due or list(self.told)), rows)
 
     @rule(rows=FEW, count=st.integers(2, 4), same=st.booleans())
     def ask_at_once(self, rows, count, same):
@@ -477,7 +479,7 @@ class Studied(RuleBasedStateMachine):
         keys = [secrets.token_hex(8)] * count if same else [secrets.token_hex(8) for _ in range(count)]
 
         async def talk():
-            return await asyncio.gather(*(self._request(key, rows) for key in keys), return_exceptions=True)
+            return await asyncio.gather(*(self.request(key, rows) for key in keys), return_exceptions=True)
 
         for key, outcome in zip(keys, asyncio.run(talk()), strict=True):
             if isinstance(outcome, StillRunning):
@@ -539,6 +541,37 @@ RUN = settings(
 
 def test_whatever_happens_each_key_is_charged_once_and_no_cap_is_passed():
     run_state_machine_as_test(Studied, settings=RUN)
+
+
+@pytest.fixture
+def studied():
+    """The state machine with an open study, driven by hand."""
+    machine = Studied()
+    machine.open(SPECS[0])
+    yield machine
+    machine.teardown()
+
+
+def test_after_a_crash_before_the_answer_the_key_serves_the_query_that_was_charged(studied):
+    studied.crash_between_charge_and_answer([(0, 1)])
+    (key,) = studied.told
+    with pytest.raises(IdempotencyKeyReused):
+        asyncio.run(studied.request(key, [(1, 1)]))
+    answered = wire.QueryReply.model_validate_json(asyncio.run(studied.request(key, [(0, 1)])).body)
+    assert [(answer.row, answer.play) for answer in answered.answers] == [(0, 1)]
+    studied.the_ledger_says_what_the_model_says()
+
+
+def test_a_study_that_closes_during_the_draw_gives_no_answer(studied):
+    """The query stays charged, and its key gets no answer later either."""
+    studied.before_measuring = lambda: studied.end("close")
+    for _ in range(2):
+        with pytest.raises(StudyNotOpen):
+            asyncio.run(studied.request("key", [(0, 1)]))
+        studied.before_measuring = None
+    with studied.context.database.read() as db:
+        assert stored_replies.find(db, studied.modeler.id, "key", None) is None
+        assert lines.balance(db, studied.study_id).plays == 1
 
 
 # --- controls: ledgers with one fault each, which the same machine must find -----------------------------------
@@ -610,6 +643,16 @@ class DrawsAnew(Exchanges):
         return reply
 
 
+class ForgetsBody(Exchanges):
+    """Answers whatever query comes under a key that was charged and not answered."""
+
+    def _begin(self, db, asked, *rest):
+        begun = store.begun(db, asked.principal.id, asked.key)
+        if begun is not None and self._context.idempotency.stored(db, asked) is None:
+            return begun.id
+        return super()._begin(db, asked, *rest)
+
+
 class ForgetsRefusals(Exchanges):
     """Refuses, and tells nobody."""
 
@@ -633,6 +676,7 @@ class StaysOpen(Exchanges):
         (DrawsFirst, "not one charge for each key|a cap was passed"),
         (ChargesAgain, "not one charge for each key|a cap was passed"),
         (DrawsAnew, "answered in two ways"),
+        (ForgetsBody, "another query was answered"),
         (ForgetsRefusals, "a refusal without its record"),
         (StaysOpen, "answered after the end|not one charge for each key"),
     ],
@@ -654,8 +698,8 @@ def test_a_number_of_the_ledger_that_was_changed_or_a_line_that_is_gone_is_found
     machine = Studied()
     try:
         machine.open(SPECS[1] | {"epsilon_per_row": "0.5"})
-        machine._ask("k", [(0, 1), (1, 2)])
-        machine._ask("l", [(0, 3)])
+        machine.ask_under("k", [(0, 1), (1, 2)])
+        machine.ask_under("l", [(0, 3)])
         assert machine.refused == 1
         last = f"WHERE seq = (SELECT max(seq) FROM ledger WHERE kind = '{kind}')"
         changes = [f"UPDATE ledger SET {column} = {column} + 1 {last}" for column in LEDGER]

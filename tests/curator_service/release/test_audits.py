@@ -34,8 +34,8 @@ def released(mechanism, x: np.ndarray, bound: float = 0.5) -> np.ndarray:
 
 
 def interval(hits: int, trials: int) -> tuple[float, float]:
-    found = stats.binomtest(hits, trials).proportion_ci(1 - 2 * MISTAKEN, method="exact")
-    return found.low, found.high
+    interval = stats.binomtest(hits, trials).proportion_ci(1 - 2 * MISTAKEN, method="exact")
+    return interval.low, interval.high
 
 
 # --- planar Laplace: pure epsilon -------------------------------------------------------------------
@@ -57,17 +57,17 @@ def proved_epsilon(mechanism: PlanarLaplaceMechanism, d: int, trials: int) -> fl
     The event: the likelihood is at least e^(0.85 epsilon) times larger under one candidate. Both directions.
     """
     direction = np.full(d, mechanism.sensitivity / math.sqrt(d))
-    here, there = np.full(d, -0.1), np.full(d, -0.1) + direction
+    base, moved = np.full(d, -0.1), np.full(d, -0.1) + direction
 
     def hits(row: np.ndarray) -> tuple[int, int]:
         z = released(mechanism, np.tile(row, (trials, 1)))
-        gain = (np.linalg.norm(z - here, axis=1) - np.linalg.norm(z - there, axis=1)) / mechanism.sensitivity
+        gain = (np.linalg.norm(z - base, axis=1) - np.linalg.norm(z - moved, axis=1)) / mechanism.sensitivity
         return int((gain > 0.85).sum()), int((gain < -0.85).sum())
 
-    (false_there, true_here), (true_there, false_here) = hits(here), hits(there)
+    (false_moved, true_base), (true_moved, false_base) = hits(base), hits(moved)
     ratios = [
         interval(true, trials)[0] / interval(false, trials)[1]
-        for true, false in ((true_there, false_there), (true_here, false_here))
+        for true, false in ((true_moved, false_moved), (true_base, false_base))
     ]
     return math.log(max(ratios))
 

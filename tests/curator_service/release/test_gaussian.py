@@ -121,16 +121,16 @@ def audited_epsilon(mechanism: GaussianMechanism, d: int, trials: int) -> float:
     along the diagonal; the attacker guesses by the half-way plane. Clopper-Pearson at 1e-6 a side.
     """
     direction = np.full(d, 1 / math.sqrt(d))
-    here = np.full(d, -0.1)
-    there = here + mechanism.sensitivity * direction
+    base = np.full(d, -0.1)
+    moved = base + mechanism.sensitivity * direction
 
     def share_beyond(row: np.ndarray) -> tuple[float, float]:
         z = released(mechanism, rows_of(np.tile(row, (trials, 1))))
-        beyond = int(((z - here) @ direction > mechanism.sensitivity / 2).sum())
+        beyond = int(((z - base) @ direction > mechanism.sensitivity / 2).sum())
         interval = stats.binomtest(beyond, trials).proportion_ci(1 - 2e-6, method="exact")
         return interval.low, interval.high
 
-    mu = stats.norm.ppf(share_beyond(there)[0]) - stats.norm.ppf(share_beyond(here)[1])
+    mu = stats.norm.ppf(share_beyond(moved)[0]) - stats.norm.ppf(share_beyond(base)[1])
     return epsilon_of(mu, mechanism.delta)
 
 

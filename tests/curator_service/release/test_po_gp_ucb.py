@@ -83,8 +83,8 @@ def test_the_largest_r_is_what_counting_up_finds(sigma_min, epsilon, delta):
     counted = 0
     while counted < 2_000 and sigma_min >= omega(counted + 1, epsilon, delta):
         counted += 1
-    found = largest_r(sigma_min, epsilon, delta)
-    assert found == counted if counted < 2_000 else found >= 2_000
+    largest = largest_r(sigma_min, epsilon, delta)
+    assert largest == counted if counted < 2_000 else largest >= 2_000
 
 
 # --- the release -----------------------------------------------------------------------------------
@@ -104,13 +104,13 @@ def test_the_release_is_algorithm_1_by_its_singular_values(monkeypatch, n, d, r,
     monkeypatch.setattr(entropy, "gaussian_matrix", lambda *shape: m if shape == (d, r) else pytest.fail(str(shape)))
     order, out = rng.permutation(n), np.full((n, r), np.nan)
     mechanism = PoGpUcb(Decimal("0.8"), 1e-5, 1.0, r)
-    found = mechanism.draw(rows_of(x, order), out)
+    assessment = mechanism.draw(rows_of(x, order), out)
     expected, expected_branch = algorithm_1(x[order], m, 0.8, 1e-5)
-    assert found.branch == expected_branch == branch
+    assert assessment.branch == expected_branch == branch
     assert np.abs(out - expected).max() <= 1e-10 * np.abs(expected).max()
-    assert found == mechanism.assess(rows_of(x, order))
-    assert found.omega == pytest.approx(omega(r, 0.8, 1e-5), rel=1e-15)
-    assert found.sigma_min == pytest.approx(np.linalg.svd(x - x.mean(axis=0), compute_uv=False).min(), rel=1e-10)
+    assert assessment == mechanism.assess(rows_of(x, order))
+    assert assessment.omega == pytest.approx(omega(r, 0.8, 1e-5), rel=1e-15)
+    assert assessment.sigma_min == pytest.approx(np.linalg.svd(x - x.mean(axis=0), compute_uv=False).min(), rel=1e-10)
 
 
 @pytest.mark.parametrize(("sensitivity", "branch"), [(1e-4, "project"), (0.3, "lift"), (20.0, "lift")])
@@ -119,12 +119,12 @@ def test_a_delta_other_than_1_runs_it_on_x_over_delta(monkeypatch, sensitivity, 
     x, m = rng.uniform(-0.5, 0.5, size=(3_000, 4)), rng.normal(size=(4, 3))
     monkeypatch.setattr(entropy, "gaussian_matrix", lambda d, r: m)
     out = np.empty((3_000, 3))
-    found = PoGpUcb(Decimal(3), 1e-5, sensitivity, 3).draw(rows_of(x), out)
+    assessment = PoGpUcb(Decimal(3), 1e-5, sensitivity, 3).draw(rows_of(x), out)
     expected, expected_branch = algorithm_1(x, m, 3.0, 1e-5, sensitivity)
-    assert found.branch == expected_branch == branch
+    assert assessment.branch == expected_branch == branch
     assert np.abs(out - expected).max() <= 1e-10 * np.abs(expected).max()
-    assert found.omega == pytest.approx(sensitivity * omega(3, 3.0, 1e-5), rel=1e-14)
-    assert found.largest_r == largest_r(found.sigma_min / sensitivity, 3.0, 1e-5)
+    assert assessment.omega == pytest.approx(sensitivity * omega(3, 3.0, 1e-5), rel=1e-14)
+    assert assessment.largest_r == largest_r(assessment.sigma_min / sensitivity, 3.0, 1e-5)
 
 
 @pytest.mark.parametrize(("share", "branch"), [(1 - 1e-9, "project"), (1 + 1e-9, "lift")])
@@ -169,11 +169,11 @@ def test_the_number_of_rows_in_a_block_does_not_show(monkeypatch):
 
 def test_every_draw_has_a_projection_of_its_own():
     x = np.random.default_rng(7).normal(size=(50, 3))
-    one, other = np.empty((50, 3)), np.empty((50, 3))
+    first, second = np.empty((50, 3)), np.empty((50, 3))
     mechanism = PoGpUcb(Decimal(1), 1e-5, 1.0, 3)
-    mechanism.draw(rows_of(x), one)
-    mechanism.draw(rows_of(x), other)
-    assert (one != other).all()
+    mechanism.draw(rows_of(x), first)
+    mechanism.draw(rows_of(x), second)
+    assert (first != second).all()
 
 
 def test_assessing_draws_nothing(monkeypatch):

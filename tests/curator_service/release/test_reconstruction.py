@@ -138,8 +138,8 @@ def test_all_real_records_are_rebuilt_from_d_plus_1_known_ones(monkeypatch, reco
     mechanism = PoGpUcb(Decimal(epsilon), 1e-5, 1.0, r)
     assert mechanism.assess(as_rows(x)).branch == branch
     z = draw(mechanism, x)
-    known = np.random.default_rng(2).choice(n, size=d + 1, replace=False)
-    off = np.linalg.norm(affine(z[known], x[known])(z) - x, axis=1)
+    known_rows = np.random.default_rng(2).choice(n, size=d + 1, replace=False)
+    off = np.linalg.norm(affine(z[known_rows], x[known_rows])(z) - x, axis=1)
     assert np.max(off / np.linalg.norm(x, axis=1)) < 1e-9
 
 
@@ -157,7 +157,7 @@ def test_no_real_record_is_rebuilt_from_d_plus_1_known_ones_where_noise_was_adde
     x = records_of()
     mechanism = SOUND[name](x.shape[1])
     z = draw(mechanism, x[:2_000])
-    known = np.random.default_rng(3).choice(len(z), size=x.shape[1] + 1, replace=False)
-    off = np.linalg.norm(affine(z[known], x[known])(z) - x[:2_000], axis=1)
-    assert np.mean(np.delete(off, known) < 0.01) < 0.01
+    known_rows = np.random.default_rng(3).choice(len(z), size=x.shape[1] + 1, replace=False)
+    off = np.linalg.norm(affine(z[known_rows], x[known_rows])(z) - x[:2_000], axis=1)
+    assert np.mean(np.delete(off, known_rows) < 0.01) < 0.01
     assert np.median(off) > 0.25 * mechanism.noise(x.shape[1]).sd

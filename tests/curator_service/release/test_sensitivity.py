@@ -215,7 +215,7 @@ def test_a_projected_release_is_the_projection_and_noise_of_the_sd_that_is_told(
 def test_every_release_has_a_projection_of_its_own(silent):
     x = np.random.default_rng(0).uniform(-0.5, 0.5, size=(20, 13))
     features = [Feature(column=f"c{j}", lower=-0.5, upper=0.5) for j in range(13)]
-    one, other = np.empty((20, 4)), np.empty((20, 4))
-    for out in (one, other):
+    first, second = np.empty((20, 4)), np.empty((20, 4))
+    for out in (first, second):
         GaussianProjection(Decimal(1), 1e-5, 0.5, 4).draw(rows_of(x, features), out)
-    assert np.abs(one - other).max() > 1e-3
+    assert np.abs(first - second).max() > 1e-3

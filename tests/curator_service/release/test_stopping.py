@@ -18,11 +18,11 @@ ROWS, FEATURES = 60_000, 10
 
 
 def workers(pid: int) -> list[int]:
-    found = []
+    children = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         with suppress(OSError):
-            found += [int(child) for child in (task / "children").read_text().split()]
-    return found
+            children += [int(child) for child in (task / "children").read_text().split()]
+    return children
 
 
 def ended(pid: int) -> bool:

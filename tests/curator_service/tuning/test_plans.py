@@ -80,14 +80,14 @@ def test_a_plan_says_what_it_costs_and_promises_and_runs(name):
     assert math.isfinite(made.expected_error.value)
     assert (made.expected_error.index_gap is None) is alone
     assert made.expected_error.how
-    told: list[float] = []
-    outcome = made.run(score, told.append)
+    shares: list[float] = []
+    outcome = made.run(score, shares.append)
     assert (outcome.index is None) is alone
     assert outcome.index is None or 0 <= outcome.index < len(GRID)
     assert isinstance(outcome.value, float)
-    assert told == sorted(told)
-    assert told[-1] == 1
-    assert len(told) == outcome.evaluations
+    assert shares == sorted(shares)
+    assert shares[-1] == 1
+    assert len(shares) == outcome.evaluations
     assert outcome.clipped == 0
 
 
@@ -121,10 +121,10 @@ def test_a_score_that_is_not_finite_fails_the_tuning_and_is_not_told(name, bad):
     assert str(bad) not in str(failed.value)
 
 
-@pytest.mark.parametrize("told", ["0.75 of patient 12", None, {"score": 0.5}])
-def test_what_is_no_number_is_not_quoted(told):
+@pytest.mark.parametrize("value", ["0.75 of patient 12", None, {"score": 0.5}])
+def test_what_is_no_number_is_not_quoted(value):
     with pytest.raises(TuningFailed) as failed:
-        plan("grid").run(lambda index: told)
+        plan("grid").run(lambda index: value)
     assert "patient" not in str(failed.value)
     assert failed.value.__suppress_context__ or failed.value.__context__ is None
 
@@ -157,7 +157,7 @@ def test_records_are_clipped_one_by_one_so_that_no_scorer_breaks_the_sensitivity
     wild = calm.copy()
     wild[3] = 1e9
     made = plan("grid", epsilon="1000", share="0", records="computed")
-    values = [made.run(lambda index, told=told: told) for told in (calm, wild)]
+    values = [made.run(lambda index, score=score: score) for score in (calm, wild)]
     assert made.noise.value_sensitivity == pytest.approx(1 / 40)
     assert values[1].value - values[0].value == pytest.approx(0.5 / 40, abs=0.002)
     assert [outcome.clipped for outcome in values] == [0, len(GRID)]
@@ -170,7 +170,8 @@ def test_of_scores_that_are_told_the_promise_names_its_condition_and_that_a_fail
     """Scores that all depend on one record move by the whole range: only the scorer can keep them from it."""
     made = plan("grid", epsilon="1000", share="0", records=records)
     first, other = (
-        made.run(lambda index, told=told: np.full(40, told) if records == "scored" else told) for told in (0.0, 1.0)
+        made.run(lambda index, score=score: np.full(40, score) if records == "scored" else score)
+        for score in (0.0, 1.0)
     )
     assert other.value - first.value > 30 * made.noise.value_sensitivity
     assert "depends on its own record" in made.guarantee
@@ -201,8 +202,8 @@ def test_a_centre_far_from_the_range_is_refused_and_one_in_it_moves_no_score_bey
     for centre in (0.0, 0.3, 1.0):
         said = {"name": METHODS[name]["name"], "search": search | {"centre": centre}}
         made = plan(said, m=10_000, grid=GRID[:1], facts=facts, records="computed")
-        told = np.array([exact_of(made, k) for k in range(0, 10_000, 97)])
-        steps = np.array([exact_of(made, k + 1) for k in range(0, 10_000, 97)]) - told
+        values = np.array([exact_of(made, k) for k in range(0, 10_000, 97)])
+        steps = np.array([exact_of(made, k + 1) for k in range(0, 10_000, 97)]) - values
         assert np.abs(steps).max() <= made.noise.value_sensitivity
 
 
@@ -217,14 +218,14 @@ def exact_of(made: Plan, k: int) -> float:
 def test_training_that_is_not_exact_adds_to_the_sensitivity_of_algorithm_3():
     """At both penalties, and in the norm of one model: 2 L error (1 + 1 / m)."""
     facts = [Facts(0.8, 0.3, 0.5, 1.0, 10.0, "hinge", error) for error in (0.0, 1e-3)]
-    moved = [plan("algorithm 3", facts=known).noise.value_sensitivity for known in facts]
+    moved = [plan("algorithm 3", facts=fact).noise.value_sensitivity for fact in facts]
     assert moved[1] - moved[0] == pytest.approx(2 * 0.5 * 1e-3 * (1 + 1 / 40), rel=1e-6)
 
 
-@pytest.mark.parametrize("told", [0.5, np.zeros(39), np.zeros((40, 1)), np.zeros(41)])
-def test_a_scorer_that_returns_something_else_fails_the_tuning(told):
+@pytest.mark.parametrize("value", [0.5, np.zeros(39), np.zeros((40, 1)), np.zeros(41)])
+def test_a_scorer_that_returns_something_else_fails_the_tuning(value):
     with pytest.raises(TuningFailed, match="one for each record"):
-        plan("grid", records="scored").run(lambda index: told)
+        plan("grid", records="scored").run(lambda index: value)
 
 
 def test_a_score_of_the_whole_dataset_moves_by_its_range():
@@ -253,11 +254,11 @@ def test_added_noise_is_fresh_and_of_the_sd_that_was_told():
         share="0",
         grid=GRID[:1],
     )
-    told = [made.run(lambda index: 0.5).value - 0.5 for _ in range(scaled(2_000))]
+    errors = [made.run(lambda index: 0.5).value - 0.5 for _ in range(scaled(2_000))]
     sd = 0.25 * 0.5 / 1.25  # unit, sigma, 1 + sigma^2
-    assert stats.kstest(told, stats.norm(scale=sd).cdf).pvalue > MISTAKEN
+    assert stats.kstest(errors, stats.norm(scale=sd).cdf).pvalue > MISTAKEN
     for wrong in (0.55, 1.8):
-        assert stats.kstest(told, stats.norm(scale=wrong * sd).cdf).pvalue < MISTAKEN
+        assert stats.kstest(errors, stats.norm(scale=wrong * sd).cdf).pvalue < MISTAKEN
 
 
 # --- what is drawn --------------------------------------------------------------------------------
@@ -334,8 +335,8 @@ def test_algorithm_1_draws_lambda_from_means_within_the_bound_that_its_noise_is_
 @pytest.mark.parametrize("share", ["0", "1"])
 def test_one_release_alone_gets_everything(name, share):
     made = plan(name, share=share)
-    kept, left = (made.index_cost, made.value_cost) if share == "1" else (made.value_cost, made.index_cost)
-    assert left is None
+    kept, rest = (made.index_cost, made.value_cost) if share == "1" else (made.value_cost, made.index_cost)
+    assert rest is None
     assert kept == made.cost
     outcome = made.run(score)
     assert (outcome.index is None) is (share == "0")

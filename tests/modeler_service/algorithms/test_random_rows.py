@@ -20,26 +20,26 @@ def run(n: int, seed: int, outcome: float = 0.0) -> list[int]:
 
 @pytest.mark.parametrize("n", [0, 1, 2, 100])
 @pytest.mark.parametrize("seed", [0, 1, 2**53 - 1])
-def test_every_row_is_asked_once_and_then_none(n, seed):
+def test_every_row_is_chosen_once_and_then_none(n, seed):
     assert sorted(run(n, seed)) == list(range(n))
 
 
-def test_the_same_seed_asks_the_same_rows_whatever_the_outcomes():
+def test_the_same_seed_chooses_the_same_rows_whatever_the_outcomes():
     assert run(50, 7, outcome=1.0) == run(50, 7, outcome=-3e9)
     assert run(50, 7) != run(50, 8)
 
 
-def test_rows_that_were_asked_before_are_left_out():
+def test_rows_that_were_observed_before_are_not_chosen():
     """The initial rows of a run, or those of a run that goes on after a crash."""
     algorithm = RandomRows(10, 3)
     for row in (0, 4, 9):
         algorithm.observe(row, 1.0)
-    left = []
-    while (choice := algorithm.choose(len(left) + 1)) is not None:
-        left.append(choice.row)
+    rest = []
+    while (choice := algorithm.choose(len(rest) + 1)) is not None:
+        rest.append(choice.row)
         algorithm.observe(choice.row, 1.0)
-    assert sorted(left) == [1, 2, 3, 5, 6, 7, 8]
-    assert left == [row for row in run(10, 3) if row not in (0, 4, 9)]
+    assert sorted(rest) == [1, 2, 3, 5, 6, 7, 8]
+    assert rest == [row for row in run(10, 3) if row not in (0, 4, 9)]
 
 
 def test_a_choice_that_was_not_answered_is_made_again():

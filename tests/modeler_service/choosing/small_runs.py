@@ -1,11 +1,11 @@
-"""Small studies without services, and runs on them, for tests of what a run asks."""
+"""Small studies without services, and runs on them, for tests of the rows that a run chooses."""
 
 from typing import Any
 
 import numpy as np
 
 from blindopt import wire
-from modeler_service.choosing.chooser import Choosing
+from modeler_service.choosing.chooser import RowChooser
 
 KERNEL = wire.Kernel(lengthscale=0.8, signal_variance=2.0, noise_variance=1e-2, mean=0.5)
 N = 60
@@ -51,15 +51,15 @@ def study(n: int = N, **chosen: Any) -> wire.StudyView:
 
 def spec(algorithm: str | dict[str, Any] = "gp_ucb", **chosen: Any) -> wire.RunSpec:
     named = {"name": algorithm} if isinstance(algorithm, str) else algorithm
-    told = {"curator_url": "http://127.0.0.1:9", "study_id": "std_0123456789abcdef", "algorithm": named}
-    return wire.RunSpec.model_validate(told | chosen)
+    required = {"curator_url": "http://127.0.0.1:9", "study_id": "std_0123456789abcdef", "algorithm": named}
+    return wire.RunSpec.model_validate(required | chosen)
 
 
-def played(choosing: Choosing, y: np.ndarray, queries: int = 10_000) -> list[list[int]]:
+def played(chooser: RowChooser, y: np.ndarray, queries: int = 10_000) -> list[list[int]]:
     """The rows of each query until the end."""
-    asked = []
-    while len(asked) < queries and (proposals := choosing.next()):
-        asked.append([proposal.row for proposal in proposals])
-        for row in asked[-1]:
-            choosing.observe(row, float(y[row]), wire.NoisePassport(measurement_variance=0.0))
-    return asked
+    queried = []
+    while len(queried) < queries and (proposals := chooser.next()):
+        queried.append([proposal.row for proposal in proposals])
+        for row in queried[-1]:
+            chooser.observe(row, float(y[row]), wire.NoisePassport(measurement_variance=0.0))
+    return queried

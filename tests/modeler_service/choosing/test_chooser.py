@@ -9,19 +9,19 @@ from pydantic import ValidationError
 from blindopt import wire
 from blindopt.errors import Invalid
 from blindopt.gp.acquisition import beta
-from modeler_service.algorithms.factory import NAMES
+from modeler_service.algorithms.factory import NAMES, build_algorithm
 from modeler_service.choosing import initial_design
-from modeler_service.choosing.chooser import Choosing
-from modeler_service.runs.posterior_views import recommended
+from modeler_service.choosing.chooser import RowChooser
+from modeler_service.runs.posterior_views import recommendation_of
 from tests.modeler_service.choosing.small_runs import KERNEL, N, candidates, outcome_of, played, spec, study
 
 HEAVY = {"value_bound": 3.0, "noise_moment": 1.0}
 FREE = ("gp_ucb", "gp_bucb", "random", "igp_ucb", "thompson")
-"""Algorithms for answers without noise, that need nothing told."""
+"""Algorithms for answers without noise that need no settings."""
 
 
-def made(algorithm="gp_ucb", observations=(), direction="maximize", n=N, **chosen):
-    return Choosing(spec(algorithm, **chosen), study(n, direction=direction), candidates(n), observations)
+def make(algorithm="gp_ucb", observations=(), direction="maximize", n=N, **chosen):
+    return RowChooser(spec(algorithm, **chosen), study(n, direction=direction), candidates(n), observations)
 
 
 def flat(queries):
@@ -42,15 +42,15 @@ def dense(rows, y, z, sign=1):
 @pytest.mark.parametrize("algorithm", FREE)
 @pytest.mark.parametrize("initial_rows", [0, 5])
 def test_a_run_that_never_repeats_asks_every_row_once_and_is_exhausted(algorithm, initial_rows):
-    run = made(algorithm, repeats="never", iterations=10 * N, initial_rows=initial_rows)
+    run = make(algorithm, repeats="never", iterations=10 * N, initial_rows=initial_rows)
     rows = flat(played(run, outcome_of(candidates())))
     assert sorted(rows) == list(range(N))
     assert run.ended_because == "exhausted"
 
 
 @pytest.mark.parametrize("algorithm", FREE)
-def test_after_all_rows_were_asked_they_may_be_asked_again(algorithm):
-    run = made(algorithm, repeats="after_all", iterations=N + 15, initial_rows=4)
+def test_after_all_rows_were_chosen_they_may_be_chosen_again(algorithm):
+    run = make(algorithm, repeats="after_all", iterations=N + 15, initial_rows=4)
     rows = flat(played(run, outcome_of(candidates())))
     assert sorted(rows[:N]) == list(range(N))
     assert (len(rows), run.ended_because) == (N + 19, "budget")
@@ -58,30 +58,30 @@ def test_after_all_rows_were_asked_they_may_be_asked_again(algorithm):
 
 def test_gp_ucb_by_itself_comes_back_to_good_rows():
     """Why the tests above have teeth."""
-    rows = flat(played(made(iterations=N), outcome_of(candidates())))
+    rows = flat(played(make(iterations=N), outcome_of(candidates())))
     assert len(set(rows)) < len(rows)
 
 
 def test_random_goes_through_the_rows_in_another_order_each_round():
-    rows = flat(played(made("random", repeats="after_all", iterations=3 * N, initial_rows=0), np.zeros(N)))
+    rows = flat(played(make("random", repeats="after_all", iterations=3 * N, initial_rows=0), np.zeros(N)))
     rounds = [rows[i * N : (i + 1) * N] for i in range(3)]
-    assert [sorted(found) for found in rounds] == [list(range(N))] * 3
-    assert len({tuple(found) for found in rounds}) == 3
+    assert [sorted(order) for order in rounds] == [list(range(N))] * 3
+    assert len({tuple(order) for order in rounds}) == 3
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
-def test_the_row_of_a_run_that_never_repeats_has_the_largest_bound_of_those_left(batch_size):
+def test_the_row_of_a_run_that_never_repeats_has_the_largest_bound_of_the_rest(batch_size):
     """The slow form: a dense posterior of all that is answered or pending, and rows struck off by hand."""
     z = candidates()
-    y, run, rows = outcome_of(z), made("gp_bucb", repeats="never", iterations=40, batch_size=batch_size), []
+    y, run, rows = outcome_of(z), make("gp_bucb", repeats="never", iterations=40, batch_size=batch_size), []
     while proposals := run.next():
         if proposals[0].phase == "algorithm":
             mean, _ = dense(rows, y, z)
-            for place, proposal in enumerate(proposals):
-                asked = rows + [p.row for p in proposals[:place]]
-                _, sd = dense(asked, y, z)
-                bound = mean + math.sqrt(beta(N, len(rows) + place, 0.025)) * sd
-                bound[asked] = -np.inf
+            for index, proposal in enumerate(proposals):
+                chosen = rows + [p.row for p in proposals[:index]]
+                _, sd = dense(chosen, y, z)
+                bound = mean + math.sqrt(beta(N, len(rows) + index, 0.025)) * sd
+                bound[chosen] = -np.inf
                 assert bound[proposal.row] == pytest.approx(bound.max(), rel=1e-8)
         for proposal in proposals:
             rows.append(proposal.row)
@@ -101,15 +101,15 @@ def test_an_algorithm_that_plays_arms_in_epochs_repeats_as_it_will(repeats):
 
 @pytest.mark.parametrize("algorithm", ["gp_bucb", "random"])
 def test_a_run_asks_in_batches_to_the_last_row_of_its_budget(algorithm):
-    run = made(algorithm, batch_size=8, iterations=20, initial_rows=10)
+    run = make(algorithm, batch_size=8, iterations=20, initial_rows=10)
     queries = played(run, outcome_of(candidates()))
     assert [len(query) for query in queries] == [8, 2, 8, 8, 4]
     assert run.ended_because == "budget"
 
 
-def test_a_batch_at_the_end_of_the_rows_has_those_that_are_left():
+def test_a_batch_at_the_end_of_the_rows_has_those_that_remain():
     for algorithm in ("gp_bucb", "random"):
-        run = made(algorithm, batch_size=8, iterations=1000, initial_rows=0, repeats="never")
+        run = make(algorithm, batch_size=8, iterations=1000, initial_rows=0, repeats="never")
         queries = played(run, outcome_of(candidates()))
         assert [len(query) for query in queries] == [8] * 7 + [4]
         assert sorted(flat(queries)) == list(range(N))
@@ -146,7 +146,7 @@ OPTIONS = [
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("direction", ["maximize", "minimize"])
 def test_a_run_that_is_taken_up_again_after_any_query_goes_on_as_it_would_have(options, direction):
-    """One that is asked twice each time, and ones that are told the first answers and asked nothing before."""
+    """A chooser that is called twice each time, against choosers that are shown the first answers and then called."""
     y = outcome_of(candidates())
     y = y if direction == "maximize" else -y
     past = [wire.Observation(row=2, y=float(y[2])), wire.Observation(row=2, y=float(y[2]) + 0.1, noise_variance=0.5)]
@@ -155,17 +155,17 @@ def test_a_run_that_is_taken_up_again_after_any_query_goes_on_as_it_would_have(o
         chosen["stop"] = chosen["stop"] | {"target": -2.2}
 
     def fresh():
-        return made(observations=past, direction=direction, **chosen)
+        return make(observations=past, direction=direction, **chosen)
 
     whole, proposals = fresh(), []
-    while told := whole.next():
-        assert whole.next() == told
-        proposals.append(told)
-        for proposal in told:
+    while query := whole.next():
+        assert whole.next() == query
+        proposals.append(query)
+        for proposal in query:
             whole.observe(proposal.row, float(y[proposal.row]))
     for cut in range(0, len(proposals) + 1, 3):
         again = fresh()
-        for proposal in [p for told in proposals[:cut] for p in told]:
+        for proposal in [p for query in proposals[:cut] for p in query]:
             again.observe(proposal.row, float(y[proposal.row]))
         assert again.next() == (proposals[cut] if cut < len(proposals) else [])
     assert len(proposals) > 3
@@ -180,14 +180,14 @@ def test_the_initial_rows_are_those_of_the_design():
         ("random", initial_design.random_rows(N, 12, 5, none)),
         ("maximin", initial_design.maximin(z, 12, 5, none)),
     ):
-        run = made(initial_design=kind, initial_rows=12, seed=5, iterations=1)
+        run = make(initial_design=kind, initial_rows=12, seed=5, iterations=1)
         assert flat(played(run, outcome_of(z)))[:12] == wanted.tolist()
 
 
 def test_past_observations_are_in_no_initial_design_of_a_run_that_does_not_repeat():
     past = [wire.Observation(row=row, y=0.0) for row in range(0, N, 2)]
     for kind in ("random", "maximin"):
-        run = made(observations=past, initial_design=kind, initial_rows=N, repeats="never", iterations=5)
+        run = make(observations=past, initial_design=kind, initial_rows=N, repeats="never", iterations=5)
         assert sorted(flat(played(run, outcome_of(candidates())))) == list(range(1, N, 2))
         assert run.ended_because == "exhausted"
 
@@ -197,28 +197,28 @@ def test_past_observations_are_in_no_initial_design_of_a_run_that_does_not_repea
 
 @pytest.mark.parametrize("direction", ["maximize", "minimize"])
 @pytest.mark.parametrize("algorithm", ["gp_ucb", "random"])
-def test_a_run_ends_when_some_y_has_reached_the_target(direction, algorithm):
+def test_a_run_ends_when_a_y_has_reached_the_target(direction, algorithm):
     sign = 1 if direction == "maximize" else -1
     y = sign * outcome_of(candidates())
     target = float(sign * np.sort(sign * y)[-4])  # four rows are as good
-    run = made(algorithm, direction=direction, iterations=N, stop={"target": target})
+    run = make(algorithm, direction=direction, iterations=N, stop={"target": target})
     rows = flat(played(run, y))
     assert run.ended_because == "target"
     assert sign * y[rows[-1]] >= sign * target
     assert all(sign * y[row] < sign * target for row in rows[:-1])
-    beyond = made(algorithm, direction=direction, iterations=N, stop={"target": float(sign * (sign * y).max() + sign)})
+    beyond = make(algorithm, direction=direction, iterations=N, stop={"target": float(sign * (sign * y).max() + sign)})
     played(beyond, y)
     assert beyond.ended_because in ("budget", "exhausted")
 
 
 @pytest.mark.parametrize("direction", ["maximize", "minimize"])
 @pytest.mark.parametrize("algorithm", ["gp_ucb", "gp_bucb"])
-def test_a_target_by_mean_looks_at_the_posterior_and_not_at_one_lucky_y(direction, algorithm):
+def test_a_target_by_mean_looks_at_the_posterior_and_not_at_a_lucky_y(direction, algorithm):
     """Noise of 3 on the answers: the first y beyond the target is luck, the first mean beyond it is not."""
     sign, rng = 1 if direction == "maximize" else -1, np.random.default_rng(5)
     truth, z = sign * outcome_of(candidates()), candidates()
     noisy = wire.NoisePassport(measurement_variance=9.0)
-    run = made(algorithm, direction=direction, iterations=3000, stop={"target": sign * 2.0, "target_by": "mean"})
+    run = make(algorithm, direction=direction, iterations=3000, stop={"target": sign * 2.0, "target_by": "mean"})
     rows, seen = [], []
     kernel = KERNEL.model_copy(update={"noise_variance": 9.0})
     while proposals := run.next():
@@ -244,7 +244,7 @@ def test_a_run_ends_when_no_row_can_be_better_by_much(direction):
     """The gap of the dense posterior's bounds at each step; and the best row asked is as good as the rule says."""
     sign, z, enough = 1 if direction == "maximize" else -1, candidates(), 0.6
     y = sign * outcome_of(z)
-    run = made(direction=direction, iterations=3000, initial_rows=3, stop={"improvement": enough})
+    run = make(direction=direction, iterations=3000, initial_rows=3, stop={"improvement": enough})
     rows, gaps = [], []
     while proposals := run.next():
         if proposals[0].phase == "algorithm":
@@ -254,7 +254,7 @@ def test_a_run_ends_when_no_row_can_be_better_by_much(direction):
     assert run.ended_because == "improvement"
     assert min(gaps) > enough >= _gap(rows, y, z, len(rows) - 2, sign)
     assert (sign * y).max() - (sign * y[rows]).max() <= enough
-    plain = made(direction=direction, iterations=len(rows) + 20, initial_rows=3)
+    plain = make(direction=direction, iterations=len(rows) + 20, initial_rows=3)
     assert flat(played(plain, y))[: len(rows)] == rows  # the rule changes no choice
 
 
@@ -266,14 +266,14 @@ def _gap(rows, y, z, step, sign):
 
 def test_the_gap_holds_in_repeated_draws_as_often_as_it_says():
     """f from the process itself: when the rule ends a run, the best row left is better by more than it says at most
-    5 % of the time. With bounds a fifth as wide it is wrong often: the test can tell."""
+    5 % of the time. With bounds a fifth as wide it is wrong often: the test would notice."""
     z, rng = candidates(), np.random.default_rng(8)
     squared = ((z[:, None, :] - z[None, :, :]) ** 2).sum(axis=2)
     root = np.linalg.cholesky(KERNEL.signal_variance * np.exp(-squared / (2 * 0.8**2)) + 1e-10 * np.eye(N))
     wrong, narrow, ended = 0, 0, 0
     for seed in range(25):
         f = KERNEL.mean + root @ rng.normal(size=N)
-        run = made(iterations=400, initial_rows=1, seed=seed, stop={"improvement": 0.5})
+        run = make(iterations=400, initial_rows=1, seed=seed, stop={"improvement": 0.5})
         rows, early = [], None
         while proposals := run.next():
             rows.append(proposals[0].row)
@@ -309,7 +309,7 @@ def test_rules_that_an_algorithm_cannot_judge_are_refused(chosen, message):
 
 
 def test_a_target_that_past_observations_reach_ends_a_run_before_it_asks():
-    run = made(observations=[wire.Observation(row=1, y=5.0)], stop={"target": 4.0})
+    run = make(observations=[wire.Observation(row=1, y=5.0)], stop={"target": 4.0})
     assert (run.next(), run.ended_because) == ([], "target")
 
 
@@ -320,28 +320,28 @@ def test_past_observations_are_in_the_posterior_before_the_first_choice():
     """The first choice is that of a posterior that was shown them as answers."""
     y = outcome_of(candidates())
     past = [wire.Observation(row=row, y=float(y[row])) for row in (3, 14, 15, 9, 26, 53)]
-    told = made(observations=past, initial_rows=0).next()
-    shown = made(initial_rows=0)
-    assert shown.next() != told
-    shown = made(initial_rows=0)
-    for one in past:
-        shown._learn(one.row, one.y, None)
-    assert shown.next() == told
-    assert told[0].mean == pytest.approx(dense([o.row for o in past], y, candidates())[0][told[0].row])
+    (proposal,) = make(observations=past, initial_rows=0).next()
+    assert make(initial_rows=0).next() != [proposal]
+    shown = build_algorithm(spec().algorithm, candidates(), KERNEL, sign=1, seed=spec().seed, capacity=60)
+    for measured in past:
+        shown.observe(measured.row, measured.y)
+    choice = shown.choose(1)
+    assert (choice.row, choice.mean, choice.sd) == (proposal.row, proposal.mean, proposal.sd)
+    assert proposal.mean == pytest.approx(dense([o.row for o in past], y, candidates())[0][proposal.row])
 
 
 def test_the_noise_of_a_past_observation_counts():
     trusted, noisy = (
-        made(observations=[wire.Observation(row=3, y=9.0, noise_variance=v)], initial_rows=0).best("asked")
+        make(observations=[wire.Observation(row=3, y=9.0, noise_variance=v)], initial_rows=0).best("asked")
         for v in (None, 18.0)
     )
     assert trusted.mean == pytest.approx(0.5 + 8.5 * 2 / (2 + 0.01))
     assert noisy.mean == pytest.approx(0.5 + 8.5 * 2 / (2 + 18))
 
 
-def test_a_row_outside_the_release_is_refused_by_its_place():
+def test_a_row_outside_the_release_is_refused_by_its_number():
     with pytest.raises(Invalid, match="past observation 2"):
-        made(observations=[wire.Observation(row=0, y=0.0), wire.Observation(row=N, y=0.0)])
+        make(observations=[wire.Observation(row=0, y=0.0), wire.Observation(row=N, y=0.0)])
 
 
 # --- recommendations --------------------------------------------------------------------------------
@@ -351,44 +351,58 @@ def test_a_row_outside_the_release_is_refused_by_its_place():
 @pytest.mark.parametrize("over", ["asked", "all"])
 def test_the_recommended_row_has_the_best_posterior_mean(direction, over):
     sign, z = 1 if direction == "maximize" else -1, candidates()
-    y, run = sign * outcome_of(z), made(direction=direction, iterations=12, initial_rows=3)
+    y, run = sign * outcome_of(z), make(direction=direction, iterations=12, initial_rows=3)
     rows = flat(played(run, y))
     mean, sd = dense(rows, y, z, sign)
     wanted = max(set(rows) if over == "asked" else range(N), key=lambda row: mean[row])
-    told = recommended(run, over)
-    assert (told.row, told.over, told.by, told.outcomes) == (wanted, over, "posterior", 15)
-    assert told.mean == pytest.approx(sign * mean[wanted])
-    assert told.sd == pytest.approx(sd[wanted], rel=1e-6)
-    low, high = told.interval
-    assert (high + low) / 2 == pytest.approx(told.mean)
-    assert (high - low) / 2 == pytest.approx(1.959964 * told.sd)
+    recommendation = recommendation_of(run, over)
+    assert (recommendation.row, recommendation.over, recommendation.by, recommendation.outcomes) == (
+        wanted,
+        over,
+        "posterior",
+        15,
+    )
+    assert recommendation.mean == pytest.approx(sign * mean[wanted])
+    assert recommendation.sd == pytest.approx(sd[wanted], rel=1e-6)
+    low, high = recommendation.interval
+    assert (high + low) / 2 == pytest.approx(recommendation.mean)
+    assert (high - low) / 2 == pytest.approx(1.959964 * recommendation.sd)
 
 
 def test_an_algorithm_over_few_arms_recommends_by_its_own_estimate():
     y = outcome_of(candidates())
-    run = made("igp_ucb", iterations=30)
+    run = make("igp_ucb", iterations=30)
     rows = flat(played(run, y))
-    told = recommended(run, "asked")
-    assert told.by == "estimate"
-    mean = run._algorithm.posterior.mean + run._algorithm.stage.offset
-    assert (told.row, told.mean) == (max(set(rows), key=lambda row: mean[row]), pytest.approx(mean[told.row]))
-    assert recommended(run, "all").row == int(mean.argmax())
+    recommendation = recommendation_of(run, "asked")
+    assert recommendation.by == "estimate"
+    mean, _ = run.learner.moments(np.arange(N))
+    assert (recommendation.row, recommendation.mean) == (
+        max(set(rows), key=lambda row: mean[row]),
+        pytest.approx(mean[recommendation.row]),
+    )
+    assert recommendation_of(run, "all").row == int(mean.argmax())
 
 
 @pytest.mark.parametrize("direction", ["maximize", "minimize"])
 def test_random_recommends_the_best_mean_of_what_was_observed(direction):
     sign = 1 if direction == "maximize" else -1
     past = [wire.Observation(row=7, y=9.0 * sign), wire.Observation(row=7, y=1.0 * sign)]
-    run = made("random", observations=[*past, wire.Observation(row=8, y=6.0 * sign)], direction=direction)
-    told = recommended(run, "asked")
-    assert (told.row, told.mean, told.sd, told.interval, told.by) == (8, 6.0 * sign, None, None, "observed")
-    assert recommended(run, "all") is None
-    assert recommended(made("random"), "asked") is None
+    run = make("random", observations=[*past, wire.Observation(row=8, y=6.0 * sign)], direction=direction)
+    recommendation = recommendation_of(run, "asked")
+    assert (recommendation.row, recommendation.mean, recommendation.sd, recommendation.interval, recommendation.by) == (
+        8,
+        6.0 * sign,
+        None,
+        None,
+        "observed",
+    )
+    assert recommendation_of(run, "all") is None
+    assert recommendation_of(make("random"), "asked") is None
 
 
 @pytest.mark.parametrize("options", [{"fit": {}, "initial_rows": 0}, {"initial_design": "maximin", "initial_rows": 10}])
-def test_what_takes_long_can_be_left_between_its_parts(options):
-    """A run's worker tells that it goes on, and is told to stop: also before the first choice."""
+def test_a_long_computation_can_be_ended_between_its_parts(options):
+    """A run's worker reports progress and can be stopped, also before the first choice."""
     ticks = 0
 
     def tick():
@@ -397,10 +411,10 @@ def test_what_takes_long_can_be_left_between_its_parts(options):
 
     past = [wire.Observation(row=row, y=float(row % 7)) for row in range(8)]
     settings = spec("gp_ucb", **options)
-    choosing = Choosing(settings, study(), candidates(), past, tick=tick)
+    chooser = RowChooser(settings, study(), candidates(), past, tick=tick)
     begun = ticks
     assert begun >= len(past)
-    choosing.next()
+    chooser.next()
     assert ticks > begun or "fit" not in options
 
     def stop():
@@ -410,7 +424,7 @@ def test_what_takes_long_can_be_left_between_its_parts(options):
 
     ticks = 0
     with pytest.raises(KeyboardInterrupt):
-        Choosing(settings, study(), candidates(), past, tick=stop).next()
+        RowChooser(settings, study(), candidates(), past, tick=stop).next()
 
 
 # --- declines ---------------------------------------------------------------------------------------
@@ -424,9 +438,9 @@ def _name(algorithm):
 
 
 @pytest.mark.parametrize("algorithm", ALL, ids=_name)
-def test_a_declined_row_is_a_trial_of_which_nothing_is_learnt_and_is_not_asked_again(algorithm):
+def test_a_declined_row_is_a_trial_that_teaches_nothing_and_is_not_chosen_again(algorithm):
     """Every third trial is declined, also in the initial design."""
-    y, run = outcome_of(candidates()), made(algorithm, iterations=30, initial_rows=5)
+    y, run = outcome_of(candidates()), make(algorithm, iterations=30, initial_rows=5)
     declined, answered, count = set(), set(), 0
     while proposals := run.next():
         (proposal,) = proposals
@@ -442,15 +456,15 @@ def test_a_declined_row_is_a_trial_of_which_nothing_is_learnt_and_is_not_asked_a
             run.observe(proposal.row, float(y[proposal.row]))
             answered.add(proposal.row)
     assert (count, run.ended_because, run.outcomes) == (35, "budget", 35 - 11)
-    assert recommended(run, "asked").row in answered
+    assert recommendation_of(run, "asked").row in answered
 
 
 @pytest.mark.parametrize("algorithm", [a for a in ALL if a not in ("random", MOMA)], ids=_name)
-def test_what_is_believed_after_declines_is_what_is_believed_of_the_answers_alone(algorithm):
+def test_estimates_after_declines_are_those_of_the_answers_alone(algorithm):
     y, rows = outcome_of(candidates()), [3, 9, 3, 17, 40, 9]
-    with_declines, without = made(algorithm, initial_rows=0), made(algorithm, initial_rows=0)
-    for place, row in enumerate(rows):
-        with_declines.decline(50 + place)
+    with_declines, without = make(algorithm, initial_rows=0), make(algorithm, initial_rows=0)
+    for index, row in enumerate(rows):
+        with_declines.decline(50 + index)
         for run in (with_declines, without):
             run.observe(row, float(y[row]))
     every = np.arange(N)
@@ -461,32 +475,32 @@ def test_what_is_believed_after_declines_is_what_is_believed_of_the_answers_alon
 @pytest.mark.parametrize("repeats", ["never", "after_all", "algorithm"])
 @pytest.mark.parametrize("algorithm", ["gp_bucb", "random"])
 def test_a_run_whose_rows_are_all_declined_is_exhausted(algorithm, repeats):
-    run = made(algorithm, repeats=repeats, iterations=10 * N, initial_rows=4, batch_size=4 if repeats == "never" else 1)
-    asked = []
+    run = make(algorithm, repeats=repeats, iterations=10 * N, initial_rows=4, batch_size=4 if repeats == "never" else 1)
+    queried = []
     while proposals := run.next():
         for proposal in proposals:
-            asked.append(proposal.row)
+            queried.append(proposal.row)
             run.decline(proposal.row)
-    assert sorted(asked) == list(range(N))
-    assert (run.ended_because, recommended(run, "asked")) == ("exhausted", None)
+    assert sorted(queried) == list(range(N))
+    assert (run.ended_because, recommendation_of(run, "asked")) == ("exhausted", None)
 
 
 @pytest.mark.parametrize("algorithm", ["gp_ucb", "random"])
 def test_rows_that_come_again_after_all_leave_out_the_declined(algorithm):
-    run, asked = made(algorithm, repeats="after_all", iterations=3 * N, initial_rows=0), []
+    run, queried = make(algorithm, repeats="after_all", iterations=3 * N, initial_rows=0), []
     while proposals := run.next():
         row = proposals[0].row
-        asked.append(row)
+        queried.append(row)
         run.decline(row) if row % 4 == 0 else run.observe(row, 1.0)
-    assert sorted(asked[:N]) == list(range(N))
-    assert not [row for row in asked[N:] if row % 4 == 0]
-    assert len(asked) == 3 * N
+    assert sorted(queried[:N]) == list(range(N))
+    assert not [row for row in queried[N:] if row % 4 == 0]
+    assert len(queried) == 3 * N
 
 
 def test_a_decline_leaves_the_rest_of_an_epoch_and_what_was_rewarded_in_it():
     """Against the same run without that epoch: equal estimates, and the arm is played no more."""
     y = outcome_of(candidates())
-    cut, whole = (made(MOMA, initial_rows=2, iterations=40) for _ in range(2))
+    cut, whole = (make(MOMA, initial_rows=2, iterations=40) for _ in range(2))
     for run in (cut, whole):
         for proposal in [run.next()[0], run.next()[0]]:
             run.observe(proposal.row, float(y[proposal.row]))
@@ -508,25 +522,25 @@ def test_a_decline_leaves_the_rest_of_an_epoch_and_what_was_rewarded_in_it():
     assert len(rows) == 42 - 2 - 4 - 2
 
 
-def test_an_epoch_of_which_the_declined_play_is_answered_late_goes_on_or_stays_left():
+def test_an_epoch_of_which_the_declined_play_is_answered_late_goes_on_or_stays_ended():
     arm, other = 7, 8
-    goes_on, left, fresh = (made(MOMA, initial_rows=0, iterations=40) for _ in range(3))
-    for run in (goes_on, left):
+    goes_on, ended, fresh = (make(MOMA, initial_rows=0, iterations=40) for _ in range(3))
+    for run in (goes_on, ended):
         run.observe(arm, 1.0)
         run.observe(arm, 2.0)  # declined at first
     assert goes_on.next()[0].row == arm
-    for run in (left, fresh):  # another epoch had begun before the answer came
+    for run in (ended, fresh):  # another epoch had begun before the answer came
         for _ in range(4):
             run.observe(other, 0.5)
     every = np.arange(N)
-    assert np.array_equal(left.learner.moments(every), fresh.learner.moments(every))
+    assert np.array_equal(ended.learner.moments(every), fresh.learner.moments(every))
 
 
 def test_a_fit_counts_answers_and_not_declines():
     y, rows = outcome_of(candidates()), list(range(0, 40, 2))
     fits = []
     for declines in (0, 7):
-        run = made(initial_rows=0, fit={"every": 5})
+        run = make(initial_rows=0, fit={"every": 5})
         for row in rows[:declines]:
             run.decline(row + 1)
         for row in rows:

@@ -7,7 +7,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.client import StudyClient, VendorClient
-from modeler_service.algorithms.factory import algorithm_of
+from modeler_service.algorithms.factory import build_algorithm
 from tests.conftest import IDENTITY
 
 ARMS = 12
@@ -79,7 +79,7 @@ def test_every_algorithm_runs_to_its_end_and_may_ask_a_row_again(family, study_o
         assert {trial.passport.privacy.family for trial in trials} == {family}
         few = ["below 100" in warning for warning in ended.warnings]
         assert any(few) == (family != "none")
-    assert curator.told("audit", "verify").returncode == 0
+    assert curator.run_in_process("audit", "verify").returncode == 0
     if family != "none":  # each play is a query of its own, charged
         spent = owner.balance(opened.id).total_epsilon
         assert float(spent) == 2 * 18 * len(started)
@@ -113,7 +113,7 @@ def test_runs_that_are_killed_choose_from_their_answers_as_runs_that_were_not(
             view, path = client.study(), tmp_path / f"{identity}.npy"
             client.download(path, view.release_sha256, max_bytes=1 << 20)
         z = np.load(path, allow_pickle=False)
-        again = algorithm_of(algorithm, z, KERNEL, sign=1, seed=3, capacity=151, answers=view.answers, initial=1)
+        again = build_algorithm(algorithm, z, KERNEL, sign=1, seed=3, capacity=151, answers=view.answers, initial=1)
         for trial in trials:
             if trial.number > 1:
                 choice = again.choose(trial.number - 1)

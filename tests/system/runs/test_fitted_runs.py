@@ -6,6 +6,7 @@ import pytest
 from blindopt import wire
 from blindopt.client import StudyClient, VendorClient
 from modeler_service.algorithms.gp.gp_ucb import GpUcb
+from modeler_service.algorithms.gp.surrogate import GpSettings
 from tests.conftest import GAUSSIAN
 
 FIT = wire.Fit(every=4, starts=3)
@@ -15,23 +16,16 @@ def again(z, study, run, trials):
     """Every choice and every fit, derived from the answers and the settings that the run tells."""
     sign = 1 if study.direction == "maximize" else -1
     capacity = run.iterations + run.initial_rows
-    algorithm = GpUcb(
-        z,
-        run.kernel or study.kernel,
-        run.algorithm.delta_ucb,
-        sign=sign,
-        seed=run.seed,
-        capacity=capacity,
-        noise=study.noise,
-        fit=run.fit,
-        initial=run.initial_rows,
+    settings = GpSettings(
+        run.kernel or study.kernel, sign, run.seed, capacity, run.initial_rows, noise=study.noise, fit=run.fit
     )
+    algorithm = GpUcb(z, settings, run.algorithm.delta_ucb)
     made, last = [], None
     for trial in trials:
         if trial.phase == "algorithm":
             choice = algorithm.choose(trial.number - run.initial_rows)
-            told, last = (algorithm.fitted if algorithm.fitted != last else None), algorithm.fitted
-            made.append((choice.row, choice.acquisition, told))
+            fitted, last = (algorithm.fitted if algorithm.fitted != last else None), algorithm.fitted
+            made.append((choice.row, choice.acquisition, fitted))
         algorithm.observe(trial.row, sign * trial.y, trial.passport)
     return made
 
@@ -57,7 +51,7 @@ def test_a_run_without_a_kernel_fits_one_and_tells_each_fit(
     assert (run.state, run.trials, run.fit) == ("completed", 18, FIT)
     export = vendor.export(run.id)
     fits = {trial.number: trial.fitted for trial in export.trials if trial.fitted}
-    assert [(number, told.answers) for number, told in fits.items()] == [(6, 5), (10, 9), (14, 13), (18, 17)]
+    assert [(number, fit.answers) for number, fit in fits.items()] == [(6, 5), (10, 9), (14, 13), (18, 17)]
     assert run.fitted == export.run.fitted == fits[18]
     assert run.fitted.problem is None
     assert run.warnings == []

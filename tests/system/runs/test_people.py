@@ -4,7 +4,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.formats import npy_files
-from modeler_service.choosing.chooser import Choosing
+from modeler_service.choosing.chooser import RowChooser
 from tests.curator_service.use_cases.inbox.measured_study import LAPLACE, told
 from tests.system.three_parties import QUICK, Village
 
@@ -24,8 +24,8 @@ def test_a_measurer_answers_ten_questions_and_the_run_ends(village, tmp_path, sm
     assert (run.state, run.ended_because, run.trials, run.declined) == ("completed", "budget", 10, 0)
     export = village.vendor.export(run.id)
     z = npy_files.load(village.modeler.data / "candidates" / f"{run.study.release_sha256}.npy")
-    place = small.place_of(z)
-    assert [trial.y for trial in export.trials] == [small.y[place[trial.row]] for trial in export.trials]
+    order = small.place_of(z)
+    assert [trial.y for trial in export.trials] == [small.y[order[trial.row]] for trial in export.trials]
     assert run.best.y == max(trial.y for trial in export.trials)
     assert len(village.charges(opened[0])) == 10
     village.check(opened[0], run.id, folder=tmp_path)
@@ -45,7 +45,7 @@ def test_batches_with_declines_and_private_answers_go_on_to_the_end(village, tmp
 
 
 def test_a_correction_and_a_late_answer_change_a_later_choice(village, tmp_path, until):
-    """The oracle: a fresh Choosing with what was known, and with what would have been known without them."""
+    """The oracle: a fresh RowChooser with what was known, and with what would have been known without them."""
     opened = study, _ = village.opened()
     run, items = village.start(opened), []
     for number in range(1, 7):
@@ -69,11 +69,11 @@ def test_a_correction_and_a_late_answer_change_a_later_choice(village, tmp_path,
     first = {version.number: version for version in reversed(export.versions)}
 
     def row(number, *, corrected):
-        known = Choosing(spec, ended.study, z)
+        chooser = RowChooser(spec, ended.study, z)
         for trial in trials[: number - 1]:
             y = trial.y if corrected else first[trial.number].y
-            known.decline(trial.row) if y is None else known.observe(trial.row, y, trial.passport)
-        return known.next()[0].row
+            chooser.decline(trial.row) if y is None else chooser.observe(trial.row, y, trial.passport)
+        return chooser.next()[0].row
 
     assert [row(n, corrected=n > 6) for n in range(1, 11)] == [trial.row for trial in trials]
     assert row(7, corrected=False) != trials[6].row
@@ -82,7 +82,7 @@ def test_a_correction_and_a_late_answer_change_a_later_choice(village, tmp_path,
 
 
 def test_an_answer_that_is_taken_back_is_forgotten_by_the_run(village, tmp_path, until):
-    """The oracle: a fresh Choosing that was told of a decline in its place, and one that was told of the answer."""
+    """The oracle: a fresh RowChooser that is shown a decline in its position, and another that is shown the answer."""
     opened = study, _ = village.opened(answers=LAPLACE)
     run, items = village.start(opened), []
     for number in range(1, 7):
@@ -101,16 +101,16 @@ def test_an_answer_that_is_taken_back_is_forgotten_by_the_run(village, tmp_path,
     assert (trials[1].y, trials[1].declined, trials[1].version) == (None, True, 2)
     assert trials[1].row not in {trial.row for trial in trials[6:]}
     assert ended.best.trial != 2
-    known = {v.number: v for v in export.versions if v.version == 1}
-    assert known[2].y is not None  # what was once known stays in the record
+    first = {v.number: v for v in export.versions if v.version == 1}
+    assert first[2].y is not None  # what was once known stays in the record
     z = npy_files.load(village.modeler.data / "candidates" / f"{ended.study.release_sha256}.npy")
     names = wire.RunSpec.model_fields.keys() & wire.RunView.model_fields.keys()
     spec = wire.RunSpec(**{name: getattr(ended, name) for name in names})
 
     def row(number, *, forgotten):
-        choosing = Choosing(spec, ended.study, z)
+        choosing = RowChooser(spec, ended.study, z)
         for trial in trials[: number - 1]:
-            y = trial.y if forgotten else known[trial.number].y
+            y = trial.y if forgotten else first[trial.number].y
             passport = trial.passport or trials[0].passport
             choosing.decline(trial.row) if y is None else choosing.observe(trial.row, y, passport)
         return choosing.next()[0].row

@@ -114,6 +114,23 @@ def test_a_correction_that_is_not_charged_is_found(house, small, study_of, monke
         house.check()
 
 
+def test_an_answer_released_often_is_held_against_its_cap_beside_one_released_once(house, small, study_of):
+    """Two plays of one record, each another person's: only the first is corrected three times, which is its cap."""
+    budget = wire.Budget(epsilon_per_row="2")
+    draft = {"answers": LAPLACE, "privacy_unit": "answer", "budget": budget}
+    study = house.open(small.csv, lambda dataset: study_of(dataset, **draft))
+    query = house.ask(study, [3], plays=2)
+    items = house.items(query)
+    house.tell("answer", query, items, 1.0, 2.0)
+    for value in (1.1, 1.2, 1.3):
+        assert house.tell("correct", query, items[:1], value).status_code == 200
+    refused = house.tell("correct", query, items, 1.4, 2.4)
+    assert (refused.status_code, refused.json()["code"]) == (403, "privacy_budget_exhausted")
+    assert house.reply(study, query).version == 4
+    assert house.tell("correct", query, items[1:], 2.4).status_code == 200
+    house.check()
+
+
 # --- answers that are taken back --------------------------------------------------------------------
 
 

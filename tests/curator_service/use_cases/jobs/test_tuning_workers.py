@@ -1,12 +1,15 @@
 """The process that a tuning leaves for the next one: none whose news were not read to their end."""
 
 import json
+import threading
+from contextlib import contextmanager
 
 import pytest
 
 from blindopt import wire
 from blindopt.errors import TuningFailed
-from curator_service.scoring.worker import Ended, News, Worker
+from curator_service import child
+from curator_service.scoring.worker import Ended, Job, Reply, Worker
 from curator_service.use_cases.jobs import tunings
 from tests.curator_service.tuning_case import Case, csv_of, rows_of
 from tests.curator_service.use_cases.inbox.in_process_curator import House
@@ -22,10 +25,10 @@ def house(tmp_path):
     made.close()
 
 
-class Told:
-    """In the place of a process: tells progress, then nothing that can be read where it is ``broken``."""
+class FakeWorker:
+    """In place of a process. The first one sends progress, then a line that is not JSON."""
 
-    made: list["Told"]
+    made: list["FakeWorker"]
 
     def __init__(self):
         self.jobs, self.ends, self.killed = [], 0, False
@@ -33,10 +36,14 @@ class Told:
 
     def work(self, job):
         self.jobs.append(job.tuning_id)
-        yield News(progress=0.5)
+        yield Reply(progress=0.5)
         if len(self.made) == 1:
             raise ValueError("not JSON")
-        yield News(ended=ENDED, tuning_id=job.tuning_id)
+        yield Reply(ended=ENDED, tuning_id=job.tuning_id, is_last=True)
+
+    @contextmanager
+    def deadline(self, seconds):
+        yield threading.Event()
 
     def end(self):
         self.ends += 1
@@ -48,8 +55,8 @@ class Told:
 
 def test_a_process_whose_news_could_not_be_read_does_not_serve_the_next_tuning(house, monkeypatch, until):
     """What it still told would be taken for the outcome of the next one: of other records, at another charge."""
-    monkeypatch.setattr(Told, "made", [], raising=False)
-    monkeypatch.setattr(tunings, "Worker", Told)
+    monkeypatch.setattr(FakeWorker, "made", [], raising=False)
+    monkeypatch.setattr(tunings, "Worker", FakeWorker)
     found = []
     for number, public in enumerate((True, False)):
         files = {"file": ("a.csv", csv_of(rows_of(40, number)))}
@@ -63,18 +70,20 @@ def test_a_process_whose_news_could_not_be_read_does_not_serve_the_next_tuning(h
         until(lambda path=path: house.done("owner", "GET", path)["state"] != "running")
         states.append(house.done("owner", "GET", path)["state"])
     assert states == ["failed", "completed", "completed"]
-    assert [(len(told.jobs), told.ends) for told in Told.made] == [(1, 1), (2, 0)]
+    assert [(len(worker.jobs), worker.ends) for worker in FakeWorker.made] == [(1, 1), (2, 0)]
 
 
 def test_the_outcome_of_another_tuning_is_not_taken(monkeypatch):
-    worker = object.__new__(Worker)
-    monkeypatch.setattr(worker, "send", lambda *parts: None, raising=False)
-    job = type("Job", (), {"tuning_id": "tun_1", "model_dump_json": lambda self: "{}"})()
-    for tuning_id, taken in (("tun_1", True), ("tun_2", False), (None, False)):
-        line = News(ended=ENDED, tuning_id=tuning_id).model_dump_json().encode()
-        monkeypatch.setattr(worker, "told", lambda line=line: iter([line]), raising=False)
-        if taken:
-            assert [news.ended for news in worker.work(job)] == [ENDED]
-        else:
-            with pytest.raises(TuningFailed, match="another tuning"):
-                list(worker.work(job))
+    worker = Worker()
+    try:
+        for tuning_id, taken in (("tun_1", True), ("tun_2", False), (None, False)):
+            replies = [Reply(ended=ENDED, tuning_id=tuning_id, is_last=True)]
+            monkeypatch.setattr(child.Worker, "work", lambda worker, *job, replies=replies: iter(replies))
+            job = Job.model_construct(tuning_id="tun_1")
+            if taken:
+                assert [reply.ended for reply in worker.work(job)] == [ENDED]
+            else:
+                with pytest.raises(TuningFailed, match="another tuning"):
+                    list(worker.work(job))
+    finally:
+        worker.end()

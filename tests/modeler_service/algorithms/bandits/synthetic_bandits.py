@@ -7,7 +7,7 @@ from scipy.spatial.distance import cdist
 
 from blindopt import wire
 from blindopt.gp.kernels import SquaredExponential
-from modeler_service.algorithms.bandits.few_arms import Stage
+from modeler_service.algorithms.bandits.few_arms import BanditProblem
 from modeler_service.algorithms.bandits.reward_law import RewardLaw
 
 KERNEL = wire.Kernel(lengthscale=0.2, signal_variance=1.0, noise_variance=1.0)
@@ -20,7 +20,7 @@ ANSWERS = {
 
 
 def answers_of(family, epsilon="1", **more):
-    """Answers of a study with value bound 4 and noise bound 1, unless told."""
+    """Answers of a study with value bound 4 and noise bound 1, unless ``more`` says otherwise."""
     return ANSWERS[family](mechanism=family, epsilon=epsilon, **{"value_bound": 4.0, "noise_bound": 1.0} | more)
 
 
@@ -43,11 +43,11 @@ class Bandit:
             d = cdist(x, x) * np.sqrt(5) / 0.2
             gram = (1 + d + d**2 / 3) * np.exp(-d)
         values = gram @ rng.uniform(-1, 1, size=n)
-        said = answers_of(family, epsilon, value_bound=float(np.abs(values).max()))
-        return cls(values, gram, RewardLaw.of(said, KERNEL), rng)
+        answers = answers_of(family, epsilon, value_bound=float(np.abs(values).max()))
+        return cls(values, gram, RewardLaw.of(answers, KERNEL), rng)
 
-    def stage(self, horizon, initial=0, seed=0):
-        return Stage(self.gram, self.law, sign=1, seed=seed, horizon=horizon, initial=initial)
+    def problem(self, horizon, initial=0, seed=0):
+        return BanditProblem(self.gram, self.law, sign=1, seed=seed, horizon=horizon, initial=initial)
 
     def reward(self, arm):
         law, rng = self.law, self.rng
@@ -57,12 +57,12 @@ class Bandit:
         if law.family == "one_bit":
             return law.scale if rng.random() < (1 + y / law.scale) / 2 else -law.scale
         root = np.exp(law.epsilon / 2)
-        left = (root + 1) / 2 * y / law.bound * (2 / (root - 1)) - 1 / (root - 1)  # of the window, in units of M
+        low = (root + 1) / 2 * y / law.bound * (2 / (root - 1)) - 1 / (root - 1)  # end of the window, in units of M
         width = law.scale / law.bound - 1
         if rng.random() < root / (root + 1):
-            return law.bound * (left + width * rng.random())
-        place = (2 * law.scale / law.bound - width) * rng.random() - law.scale / law.bound
-        return law.bound * (place if place < left else place + width)
+            return law.bound * (low + width * rng.random())
+        outside = (2 * law.scale / law.bound - width) * rng.random() - law.scale / law.bound
+        return law.bound * (outside if outside < low else outside + width)
 
 
 def regret(algorithm, bandit, horizon):

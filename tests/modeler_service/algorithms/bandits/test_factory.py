@@ -9,7 +9,7 @@ from blindopt import wire
 from blindopt.errors import Invalid, NumericalFailure, ProtocolViolated
 from blindopt.wire.answers import NONE
 from modeler_service.algorithms.bandits.bounded_igp import BoundedIgp
-from modeler_service.algorithms.bandits.factory import few_arms_of, raw_moment
+from modeler_service.algorithms.bandits.factory import build_few_arms, raw_moment
 from modeler_service.algorithms.bandits.few_arms import ARMS_MAX
 from modeler_service.algorithms.bandits.igp_ucb import IgpUcb
 from modeler_service.algorithms.bandits.laplace_adf import LaplaceAdf
@@ -17,7 +17,7 @@ from modeler_service.algorithms.bandits.ldp_ata import LdpAta
 from modeler_service.algorithms.bandits.ldp_moma import LdpMoma
 from modeler_service.algorithms.bandits.ldp_tgp import LdpTgp
 from modeler_service.algorithms.bandits.thompson import Thompson
-from modeler_service.algorithms.factory import NAMES, algorithm_of, memory_of, warnings_of
+from modeler_service.algorithms.factory import NAMES, build_algorithm, memory_of, warnings_of
 from tests.modeler_service.algorithms.bandits.synthetic_bandits import KERNEL, Bandit, answers_of, regret
 
 HEAVY = {"alpha": 1.0, "value_bound": 4.0, "noise_moment": 3.0}
@@ -41,13 +41,21 @@ CASES = [
 THEORY = [spec.model_copy(update={"theory": True}) for spec, _, _ in CASES if isinstance(spec, wire.PaperSpec)]
 
 
-def said(family, **more):
+def answers_for(family, **more):
     return NONE if family == "none" else answers_of(family, **more)
 
 
-def made(spec, family, kernel=KERNEL, *, sign=1, seed=0, horizon=200, initial=0, people=False, z=LINE, **more):
-    return few_arms_of(
-        spec, z, kernel, said(family, **more), sign=sign, seed=seed, horizon=horizon, initial=initial, people=people
+def build(spec, family, kernel=KERNEL, *, sign=1, seed=0, horizon=200, initial=0, unit_is_row=False, z=LINE, **more):
+    return build_few_arms(
+        spec,
+        z,
+        kernel,
+        answers_for(family, **more),
+        sign=sign,
+        seed=seed,
+        horizon=horizon,
+        initial=initial,
+        unit_is_row=unit_is_row,
     )
 
 
@@ -63,39 +71,39 @@ def played(algorithm, rounds, sign=1, centre=0.0, first=1):
 
 
 @pytest.mark.parametrize(("spec", "family", "kind"), CASES, ids=lambda v: getattr(v, "name", None))
-def test_every_algorithm_is_found_by_its_request(spec, family, kind):
-    found = algorithm_of(spec, LINE, KERNEL, sign=1, seed=0, capacity=200, answers=said(family))
-    assert type(found) is kind
+def test_every_request_builds_its_algorithm(spec, family, kind):
+    algorithm = build_algorithm(spec, LINE, KERNEL, sign=1, seed=0, capacity=200, answers=answers_for(family))
+    assert type(algorithm) is kind
     assert spec.name in NAMES
     with pytest.raises(Invalid, match="kernel"):
-        algorithm_of(spec, LINE, None, sign=1, seed=0, capacity=200, answers=said(family))
+        build_algorithm(spec, LINE, None, sign=1, seed=0, capacity=200, answers=answers_for(family))
 
 
-def test_every_request_has_a_case_here():
+def test_every_request_has_a_case():
     assert {spec.name for spec, _, _ in CASES} | {"gp_ucb", "gp_bucb", "random"} == set(NAMES)
 
 
 @pytest.mark.parametrize(("spec", "family", "kind"), CASES, ids=lambda v: getattr(v, "name", None))
 def test_a_run_that_is_taken_up_again_chooses_as_before(spec, family, kind):
     """After any number of rounds, also in the middle of an epoch: choices follow from the answers alone."""
-    whole = played(made(spec, family, seed=5), 60)
+    whole = played(build(spec, family, seed=5), 60)
     for cut in (1, 7, 33, 58):
-        again = made(spec, family, seed=5)
+        again = build(spec, family, seed=5)
         for row, outcome in whole[:cut]:
             again.observe(row, outcome)
         assert played(again, 60 - cut, first=cut + 1) == whole[cut:]
-    other = played(made(spec, family, seed=6), 60)
+    other = played(build(spec, family, seed=6), 60)
     assert other[0][0] != whole[0][0]  # the first choice is a tie, broken by the seed
 
 
 @pytest.mark.parametrize(("spec", "family", "kind"), CASES, ids=lambda v: getattr(v, "name", None))
 def test_centre_and_direction_change_no_choice(spec, family, kind):
     """Outcomes moved by the centre, or turned over with it: the same rows, and moments moved likewise."""
-    plain = made(spec, family)
+    plain = build(spec, family)
     rows = played(plain, 40)
     kernel = KERNEL.model_copy(update={"mean": 512.0})
-    moved = made(spec, family, kernel, **({} if family == "none" else {"centre": 512.0}))
-    turned = made(spec, family, kernel, sign=-1, **({} if family == "none" else {"centre": 512.0}))
+    moved = build(spec, family, kernel, **({} if family == "none" else {"centre": 512.0}))
+    turned = build(spec, family, kernel, sign=-1, **({} if family == "none" else {"centre": 512.0}))
     for row, outcome in rows:
         moved.observe(row, outcome + 512.0)
         turned.observe(row, outcome - 512.0)
@@ -110,14 +118,14 @@ def test_centre_and_direction_change_no_choice(spec, family, kind):
 def test_constants_of_the_theorems_play_from_the_first_round_to_the_last(spec, horizon):
     """T = 1, and T < k."""
     family = "none" if isinstance(spec, wire.HeavyTails) else "laplace"
-    algorithm = made(spec, family, horizon=horizon)
+    algorithm = build(spec, family, horizon=horizon)
     assert len(played(algorithm, horizon)) == horizon
 
 
 @pytest.mark.parametrize(("spec", "family", "kind"), CASES, ids=lambda v: getattr(v, "name", None))
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_an_outcome_that_is_no_number_is_refused(spec, family, kind, bad):
-    algorithm = made(spec, family)
+    algorithm = build(spec, family)
     before = algorithm.choose(1)
     with pytest.raises(NumericalFailure):
         algorithm.observe(0, bad)
@@ -146,14 +154,14 @@ def test_an_outcome_that_is_no_number_is_refused(spec, family, kind, bad):
 def test_answers_that_an_algorithm_is_not_for_are_refused_with_a_reason(spec, fits):
     for family in ("none", "laplace", "one_bit", "piecewise", "auto"):
         if family in fits:
-            made(spec, family)
+            build(spec, family)
             continue
         with pytest.raises(Invalid, match=f"{spec.name} is for answers with"):
-            made(spec, family)
+            build(spec, family)
 
 
 def test_a_passport_that_is_not_of_the_study_is_a_broken_protocol():
-    algorithm = made(wire.LaplaceAdf(name="laplace_adf"), "laplace")
+    algorithm = build(wire.LaplaceAdf(name="laplace_adf"), "laplace")
     passport = wire.NoisePassport(privacy=wire.PrivacyNoise(family="one_bit", scale=10.0), measurement_variance=0.0)
     before = algorithm.choose(1)
     with pytest.raises(ProtocolViolated, match="one_bit"):
@@ -164,7 +172,7 @@ def test_a_passport_that_is_not_of_the_study_is_a_broken_protocol():
 def test_too_many_arms_are_refused_and_memory_is_of_matrices():
     z = np.zeros((ARMS_MAX + 1, 1))
     with pytest.raises(Invalid, match="2000 candidates at most"):
-        made(wire.Thompson(name="thompson"), "laplace", z=z)
+        build(wire.Thompson(name="thompson"), "laplace", z=z)
     few = memory_of(wire.Thompson(name="thompson"), 100, 2, 100_000)
     assert few == memory_of(wire.Thompson(name="thompson"), 100, 2, 1) < 1_000_000
     assert memory_of(wire.GpUcb(name="gp_ucb"), 100, 2, 100_000) == 8 * 100 * 100_010
@@ -176,35 +184,35 @@ def test_too_many_arms_are_refused_and_memory_is_of_matrices():
 
 
 def test_defaults_are_these():
-    law = made(wire.LdpAta(name="ldp_ata"), "laplace").stage.law
+    law = build(wire.LdpAta(name="ldp_ata"), "laplace").problem.law
     variance, bound = 8 * 5**2 + 1 / 3, 4.0
     assert law.noise_variance == pytest.approx(variance)
-    ata = made(wire.LdpAta(name="ldp_ata"), "laplace")
-    assert (ata.root.lam, ata._settings.scale, ata._settings.rkhs_bound) == pytest.approx((variance / 16, 0.02, 6.0))
-    assert ata._settings.moment == pytest.approx(16 + 1 + 200)
-    tgp = made(wire.LdpTgp(name="ldp_tgp"), "laplace")
-    assert (tgp.posterior.lam, tgp._scale) == pytest.approx((variance, 0.04))
-    moma = made(wire.LdpMoma(name="ldp_moma"), "laplace")
-    assert (moma.plays, moma.root.lam, moma._settings.scale) == (5, pytest.approx(variance / 16), 0.01)
-    assert moma._settings.moment == pytest.approx(1 + 200)
-    adf = made(wire.LaplaceAdf(name="laplace_adf"), "laplace")
-    assert (adf._beta, adf.covariance[0, 0]) == (2.0, bound**2)
+    ata = build(wire.LdpAta(name="ldp_ata"), "laplace")
+    assert (ata.root.lam, ata.settings.scale, ata.settings.rkhs_bound) == pytest.approx((variance / 16, 0.02, 6.0))
+    assert ata.settings.moment == pytest.approx(16 + 1 + 200)
+    tgp = build(wire.LdpTgp(name="ldp_tgp"), "laplace")
+    assert (tgp.posterior.lam, tgp.scale) == pytest.approx((variance, 0.04))
+    moma = build(wire.LdpMoma(name="ldp_moma"), "laplace")
+    assert (moma.plays, moma.root.lam, moma.settings.scale) == (5, pytest.approx(variance / 16), 0.01)
+    assert moma.settings.moment == pytest.approx(1 + 200)
+    adf = build(wire.LaplaceAdf(name="laplace_adf"), "laplace")
+    assert (adf.beta, adf.covariance[0, 0]) == (2.0, bound**2)
     size = 5 * (math.e + 1) / (math.e - 1)
-    practical = made(wire.BoundedIgp(name="bounded_igp"), "one_bit")
-    assert practical._sub_gaussian**2 == pytest.approx(size**2 + 1)
-    assert (practical.posterior.lam, practical._scale) == pytest.approx(((size**2 + 1) / 16, 0.3))
-    guaranteed = made(wire.BoundedIgp(name="bounded_igp", mode="guaranteed"), "one_bit")
-    assert (guaranteed.posterior.lam, guaranteed._scale) == pytest.approx((size**2, 1.0))
+    practical = build(wire.BoundedIgp(name="bounded_igp"), "one_bit")
+    assert practical.sub_gaussian**2 == pytest.approx(size**2 + 1)
+    assert (practical.posterior.lam, practical.scale) == pytest.approx(((size**2 + 1) / 16, 0.3))
+    guaranteed = build(wire.BoundedIgp(name="bounded_igp", mode="guaranteed"), "one_bit")
+    assert (guaranteed.posterior.lam, guaranteed.scale) == pytest.approx((size**2, 1.0))
     for spec in THEORY:
-        found = made(spec, "none" if isinstance(spec, wire.HeavyTails) else "laplace", horizon=3_000)
-        lam = found.posterior.lam if hasattr(found, "posterior") else found.root.lam
+        algorithm = build(spec, "none" if isinstance(spec, wire.HeavyTails) else "laplace", horizon=3_000)
+        lam = algorithm.posterior.lam if hasattr(algorithm, "posterior") else algorithm.root.lam
         assert lam == 1.0
-        assert (found._scale if hasattr(found, "_scale") else found._settings.scale) == 1.0
-        assert getattr(found, "plays", 305) == 305
+        assert (algorithm.scale if hasattr(algorithm, "scale") else algorithm.settings.scale) == 1.0
+        assert getattr(algorithm, "plays", 305) == 305
 
 
 def test_igps_width_uses_the_realised_gain():
-    algorithm = made(wire.IgpUcb(name="igp_ucb", theory=True, rkhs_bound=7.0), "none")
+    algorithm = build(wire.IgpUcb(name="igp_ucb", theory=True, rkhs_bound=7.0), "none")
     played(algorithm, 20)
     gain = algorithm.posterior.gain
     assert algorithm.width == pytest.approx(7 + math.sqrt(2 * (gain + math.log(10))))
@@ -221,7 +229,7 @@ def test_a_raw_moment_follows_from_bound_and_noise():
 
 
 def test_a_nugget_keeps_the_kernel_of_unit_size():
-    gram = made(wire.LaplaceAdf(name="laplace_adf", nugget=1.0), "laplace").stage.gram
+    gram = build(wire.LaplaceAdf(name="laplace_adf", nugget=1.0), "laplace").problem.gram
     assert (gram[0, 0], gram[0, 1]) == pytest.approx((1.0, 0.5 * math.exp(-(((1 / 49) / 0.2) ** 2) / 2)))
 
 
@@ -229,17 +237,17 @@ def test_a_nugget_keeps_the_kernel_of_unit_size():
 
 
 def warned(spec, family="laplace", *, horizon=20_000, **more):
-    return " ".join(made(spec, family, horizon=horizon, **more).warnings)
+    return " ".join(build(spec, family, horizon=horizon, **more).warnings)
 
 
 def test_good_settings_bring_no_warning():
     for spec, family, _ in CASES[:10]:
         if getattr(spec, "mode", "") != "guaranteed":
             assert warned(spec, family) == "", spec.name
-    assert warnings_of(algorithm_of(wire.GpUcb(name="gp_ucb"), LINE, KERNEL, sign=1, seed=0, capacity=2)) == []
+    assert warnings_of(build_algorithm(wire.GpUcb(name="gp_ucb"), LINE, KERNEL, sign=1, seed=0, capacity=2)) == []
 
 
-def test_what_speaks_against_an_algorithm_is_told():
+def test_settings_that_do_not_suit_an_algorithm_bring_a_warning():
     assert "close to uniform" in " ".join(warned(spec) for spec in THEORY[:1])
     assert "close to uniform" in warned(wire.LdpTgp(name="ldp_tgp", scale=1.0))
     assert "close to uniform" not in warned(wire.TgpTight(name="tgp_tight"))
@@ -249,7 +257,7 @@ def test_what_speaks_against_an_algorithm_is_told():
     assert "twentieth" in warned(wire.LdpMoma(name="ldp_moma", plays=1_001))
     assert "twentieth" not in warned(wire.LdpMoma(name="ldp_moma", plays=1_000))
     assert "left out" in warned(wire.LdpMoma(name="ldp_moma"), initial=1)
-    assert "people" in warned(adf, people=True)
+    assert "people" in warned(adf, unit_is_row=True)
     assert "sup norm" in warned(wire.BoundedIgp(name="bounded_igp", mode="guaranteed"), "piecewise")
     flat = KERNEL.model_copy(update={"lengthscale": 5.0})
     assert "nearly one arm" in warned(adf, kernel=flat)
@@ -270,20 +278,22 @@ def test_what_speaks_against_an_algorithm_is_told():
 )
 def test_better_than_uniform_play_at_epsilon_1(spec, family, horizon, most):
     """The synthetic problem of Zhou & Tan (2021) with 100 arms; mean over four seeds; uniform play has 1."""
-    found = []
+    regrets = []
     for seed in range(100, 104):
         bandit = Bandit.drawn(seed, family)
-        told = answers_of(family, value_bound=bandit.law.value_bound)
+        answers = answers_of(family, value_bound=bandit.law.value_bound)
         z = np.linspace(0, 1, 100)[:, None]
-        algorithm = few_arms_of(spec, z, KERNEL, told, sign=1, seed=seed, horizon=horizon, initial=0, people=False)
-        found.append(regret(algorithm, bandit, horizon))
-    assert np.mean(found) < most
+        algorithm = build_few_arms(
+            spec, z, KERNEL, answers, sign=1, seed=seed, horizon=horizon, initial=0, unit_is_row=False
+        )
+        regrets.append(regret(algorithm, bandit, horizon))
+    assert np.mean(regrets) < most
 
 
 def test_the_papers_constants_of_the_theorem_hardly_beat_uniform_play():
     """What the warning says: TGP with the printed constants at T = 2,000."""
     bandit = Bandit.drawn(100)
-    told = answers_of("laplace", value_bound=bandit.law.value_bound)
+    answers = answers_of("laplace", value_bound=bandit.law.value_bound)
     spec, z = wire.LdpTgp(name="ldp_tgp", theory=True), np.linspace(0, 1, 100)[:, None]
-    algorithm = few_arms_of(spec, z, KERNEL, told, sign=1, seed=0, horizon=2_000, initial=0, people=False)
+    algorithm = build_few_arms(spec, z, KERNEL, answers, sign=1, seed=0, horizon=2_000, initial=0, unit_is_row=False)
     assert regret(algorithm, bandit, 2_000) > 0.7

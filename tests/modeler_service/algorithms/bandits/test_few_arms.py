@@ -9,7 +9,6 @@ import pytest
 from scipy import integrate, linalg, stats
 
 from blindopt.gp.features import features
-from modeler_service.algorithms.bandits import ldp_ata
 from modeler_service.algorithms.bandits.laplace_adf import LaplaceAdf, laplace_step
 from modeler_service.algorithms.bandits.ldp_ata import AtaSettings, LdpAta
 from modeler_service.algorithms.bandits.ldp_moma import LdpMoma, MomaSettings, median_of_means, plays_of_theorem
@@ -63,7 +62,7 @@ def ata_as_written(gram, lam, level, arms, rewards, renewed_every):
 def test_ata_keeps_few_rewards_and_has_the_estimates_of_the_pass_over_all(lam, moment, alpha, renewed_every):
     bandit, horizon = Bandit.drawn(3, n=40), 600
     settings = AtaSettings(lam, 1.0, 5.0, moment, alpha=alpha)
-    algorithm = LdpAta(bandit.stage(horizon), settings, renewed_every)
+    algorithm = LdpAta(bandit.problem(horizon), settings, renewed_every)
     arms, rewards = plays_of(bandit, horizon)
     cuts = 0
     for t in range(1, horizon + 1):
@@ -74,20 +73,23 @@ def test_ata_keeps_few_rewards_and_has_the_estimates_of_the_pass_over_all(lam, m
             level = (moment / math.log(4 * m * horizon / DELTA)) ** power * t ** ((1 - alpha) / (2 * (1 + alpha)))
             mean, variance, cut = ata_as_written(bandit.gram, lam, level, arms[:t], rewards[:t], renewed_every)
             np.testing.assert_allclose(algorithm.mean(), mean, atol=1e-8)
-            np.testing.assert_allclose(algorithm._view()[1], variance, atol=1e-8)
+            np.testing.assert_allclose(algorithm.estimates()[1], variance, atol=1e-8)
             cuts += cut
     assert cuts > 0  # else the truncation was not tested
     assert algorithm.dangerous < horizon  # nor the pruning
 
 
-def test_ata_that_forgets_too_much_is_caught(monkeypatch):
+def test_ata_that_forgets_too_much_is_caught():
     """Negative control: rewards up to three times the bound that is safe are forgotten."""
+
+    class Forgetful(LdpAta):
+        SAFE = 3.0
+
     bandit = Bandit.drawn(3, n=40)
     arms, rewards = plays_of(bandit, 600)
     settings = AtaSettings(1.0, 1.0, 5.0, 10.0)
-    right = shown(LdpAta(bandit.stage(600), settings), arms, rewards)
-    monkeypatch.setattr(ldp_ata, "_SAFE", 3.0)
-    wrong = shown(LdpAta(bandit.stage(600), settings), arms, rewards)
+    right = shown(LdpAta(bandit.problem(600), settings), arms, rewards)
+    wrong = shown(Forgetful(bandit.problem(600), settings), arms, rewards)
     assert np.abs(right.mean() - wrong.mean()).max() > 1e-4
 
 
@@ -109,7 +111,7 @@ def test_atas_width_is_that_of_the_theorem():
 def test_tgp_is_the_textbook_posterior_of_truncated_rewards(tight):
     bandit, lam, t = Bandit.drawn(4, n=30), 3.0, 300
     law, gram = bandit.law, bandit.gram
-    algorithm = LdpTgp(bandit.stage(t), LaplaceTruncation(law, 6.0, DELTA, tight), lam=lam, scale=0.5)
+    algorithm = LdpTgp(bandit.problem(t), LaplaceTruncation(law, 6.0, DELTA, tight), lam=lam, scale=0.5)
     assert algorithm.choose(1).mean == 0  # nothing observed: mu = 0, and beta_1 is finite
     arms, rewards = plays_of(bandit, t)
     shown(algorithm, arms, rewards)
@@ -126,8 +128,8 @@ def test_tgp_is_the_textbook_posterior_of_truncated_rewards(tight):
     else:
         moment = law.value_bound**2 + law.noise_bound**2 + 2 * law.scale**2
         beta += math.sqrt(moment * (math.log(t) + 1) / lam)
-    found, spread, width, amplitude = algorithm._view()
-    np.testing.assert_allclose(found, mean, atol=1e-8)
+    estimated, spread, width, amplitude = algorithm.estimates()
+    np.testing.assert_allclose(estimated, mean, atol=1e-8)
     np.testing.assert_allclose(spread, variance, atol=1e-8)
     assert (width, amplitude) == pytest.approx((0.5 * beta, math.sqrt(law.noise_variance / lam)))
     index, choice = mean + 0.5 * beta * np.sqrt(variance), algorithm.choose(301)
@@ -146,7 +148,7 @@ def test_tgps_first_levels_have_no_logarithm_of_zero():
 
 
 @pytest.mark.parametrize("t", [1, 2, 7, 50])
-def test_the_bias_that_the_tight_rule_counts_bounds_the_true_one(t):
+def test_the_bias_that_the_tight_rule_counts_bounds_the_true_bias(t):
     """E |y + Lap(L)| beyond b_t, by quadrature, for the worst y: at most (b_t + L) / t, and not far below."""
     law = Bandit.drawn(0, n=5).law
     rule = LaplaceTruncation(law, 6.0, DELTA, tight=True)
@@ -188,7 +190,7 @@ def test_moma_is_the_naive_median_of_ridge_regressions(k):
     bandit, lam = Bandit.drawn(5, n=30), 2.0
     horizon = 25 * k + max(k - 2, 0)  # left-over rounds at the end
     settings = MomaSettings(lam, 0.1, 6.0, bandit.law.noise_moment, plays=k)
-    algorithm = LdpMoma(bandit.stage(horizon), settings)
+    algorithm = LdpMoma(bandit.problem(horizon), settings)
     phi, epochs, rows = features(bandit.gram), [], []
     for step in range(1, horizon + 1):
         choice = algorithm.choose(step)
@@ -204,13 +206,13 @@ def test_moma_is_the_naive_median_of_ridge_regressions(k):
             variance = lam * np.einsum("ij,ij->j", phi, np.linalg.solve(ridge, phi))
             beta = 6 * (1 + math.sqrt(2)) + 9 * math.sqrt(len(phi) * bandit.law.noise_moment / lam)
             variance += np.diag(bandit.gram) - (phi**2).sum(axis=0)
-            np.testing.assert_allclose(algorithm._view()[1], variance, atol=1e-8)
-            assert algorithm._view()[2] == pytest.approx(0.1 * beta)
+            np.testing.assert_allclose(algorithm.estimates()[1], variance, atol=1e-8)
+            assert algorithm.estimates()[2] == pytest.approx(0.1 * beta)
     played = [set(rows[i : i + k]) for i in range(0, horizon, k)]
     assert all(len(arms) == 1 for arms in played)  # one arm an epoch, and in the rounds left over
 
 
-def test_momas_medoid_is_not_moved_by_one_wild_column():
+def test_momas_medoid_is_not_moved_by_a_wild_column():
     rng = np.random.default_rng(0)
     turned = np.eye(3)
     totals = rng.normal(size=(3, 7)) * 0.1 + 1
@@ -223,19 +225,30 @@ def test_an_epoch_is_no_longer_than_the_run(horizon, initial, expected):
     """T < k: one epoch of all rounds. 305 for T = 3000 at delta 0.1."""
     bandit = Bandit.drawn(1, n=10)
     settings = MomaSettings(1.0, 1.0, 1.0, 1.0, plays=plays_of_theorem(horizon, DELTA))
-    algorithm = LdpMoma(bandit.stage(horizon, initial), settings)
+    algorithm = LdpMoma(bandit.problem(horizon, initial), settings)
     assert algorithm.plays == expected
 
 
 def test_initial_rewards_are_no_part_of_an_epoch():
     bandit = Bandit.drawn(1, n=10)
     settings = MomaSettings(1.0, 1.0, 1.0, 1.0, plays=2)
-    with_initial = LdpMoma(bandit.stage(12, initial=2), settings)
-    without = LdpMoma(bandit.stage(10), settings)
+    with_initial = LdpMoma(bandit.problem(12, initial=2), settings)
+    without = LdpMoma(bandit.problem(10), settings)
     shown(with_initial, [4, 7, 3, 3], [5.0, 6.0, 1.0, 2.0])
     shown(without, [3, 3], [1.0, 2.0])
     np.testing.assert_array_equal(with_initial.mean, without.mean)
     assert with_initial.mean.any()
+
+
+def test_a_decline_ends_an_epoch_and_drops_its_rewards():
+    """k = 5: two rewards, a decline, five rewards of the same arm: the estimates of one epoch, of the last five."""
+    bandit, lam = Bandit.drawn(1, n=10), 2.0
+    algorithm = LdpMoma(bandit.problem(100), MomaSettings(lam, 1.0, 1.0, 1.0, plays=5))
+    shown(algorithm, [3, 3], [50.0, -40.0])
+    algorithm.decline(3)
+    shown(algorithm, [3] * 5, [1.0, 9.0, 2.0, 4.0, 3.5])
+    mean, _ = moma_as_written(features(bandit.gram), lam, [(3, [1.0, 9.0, 2.0, 4.0, 3.5])])
+    np.testing.assert_allclose(algorithm.mean, mean, atol=1e-8)
 
 
 # --- Laplace likelihood ----------------------------------------------------------------------------
@@ -281,7 +294,7 @@ def test_a_step_far_out_is_finite_and_has_its_limit(distance, variance):
 def test_adf_steps_are_of_the_whole_posterior():
     """mu += g c and C += h c c^T: the other arms move with their covariance."""
     bandit = Bandit.drawn(2, n=15)
-    algorithm = LaplaceAdf(bandit.stage(9), beta=2.0)
+    algorithm = LaplaceAdf(bandit.problem(9), beta=2.0)
     covariance, mean = bandit.gram * bandit.law.value_bound**2, np.zeros(15)
     for arm, y in [(3, 4.0), (3, -40.0), (9, 0.5)]:
         algorithm.observe(arm, y)
@@ -300,16 +313,16 @@ def test_adf_steps_are_of_the_whole_posterior():
 def test_thompson_draws_from_the_posterior():
     """Mean and covariance over 4,000 steps; each is within five standard errors, at a fixed seed."""
     bandit = Bandit.drawn(6, n=8)
-    algorithm = Thompson(bandit.stage(10), scale=0.5)
+    algorithm = Thompson(bandit.problem(10), scale=0.5)
     arms, rewards = plays_of(bandit, 50)
     shown(algorithm, arms, rewards)
     law, lam = bandit.law, bandit.law.noise_variance / bandit.law.value_bound**2
     counts, sums = np.bincount(arms, minlength=8), np.bincount(arms, rewards, minlength=8)
     covariance = np.linalg.solve(np.eye(8) + bandit.gram * counts / lam, bandit.gram)
     mean = covariance @ sums / lam
-    np.testing.assert_allclose(algorithm._view()[0], mean, atol=1e-6)
+    np.testing.assert_allclose(algorithm.estimates()[0], mean, atol=1e-6)
     steps = 4_096
-    noise = np.array([algorithm._normals(step) @ algorithm.root.turned for step in range(steps)])
+    noise = np.array([algorithm.normals(step) @ algorithm.root.turned for step in range(steps)])
     draws = 0.5 * math.sqrt(law.noise_variance) * noise
     expected = 0.25 * law.value_bound**2 * covariance
     sds = np.sqrt(np.diag(expected))
@@ -343,14 +356,14 @@ def test_choices_do_not_depend_on_the_last_bits_of_covariances(name):
     shaken = bandit.gram * (1 + 4e-16 * (lambda e: e + e.T)(rng.uniform(-1, 1, size=bandit.gram.shape)))
     signs = features(bandit.gram)[:, 0] * features(shaken)[:, 0]
     assert name == "tgp" or (signs < 0).any()  # else nothing was turned
-    one = _of_families(bandit.stage(80), bandit.law)[name]
-    other = _of_families(dataclasses.replace(bandit.stage(80), gram=shaken), bandit.law)[name]
+    plain = _of_families(bandit.problem(80), bandit.law)[name]
+    perturbed = _of_families(dataclasses.replace(bandit.problem(80), gram=shaken), bandit.law)[name]
     for step in range(1, 81):
-        chosen, again = one.choose(step), other.choose(step)
+        chosen, again = plain.choose(step), perturbed.choose(step)
         assert (chosen.row, chosen.ties) == (again.row, again.ties), step
         assert chosen.acquisition == pytest.approx(again.acquisition, rel=1e-7, abs=1e-9)
         reward = bandit.reward(chosen.row)
-        for algorithm in (one, other):
+        for algorithm in (plain, perturbed):
             algorithm.observe(chosen.row, reward)
 
 
@@ -362,8 +375,8 @@ def test_of_equal_medians_the_first_is_taken_however_the_features_are_turned():
         turn, _ = np.linalg.qr(rng.normal(size=(6, 6)))
         taken, least = [], []
         for turned in (column, turn @ column):
-            found = median_of_means(turned, rewards)
-            taken.append(int(np.linalg.norm(turned @ rewards - found[:, None], axis=0).argmin()))
+            medoid = median_of_means(turned, rewards)
+            taken.append(int(np.linalg.norm(turned @ rewards - medoid[:, None], axis=0).argmin()))
             distances = np.linalg.norm((turned @ rewards)[:, :, None] - (turned @ rewards)[:, None, :], axis=0)
             least.append(int(np.sort(distances, axis=1)[:, 2:4].mean(axis=1).argmin()))
         differ += taken[0] != taken[1]

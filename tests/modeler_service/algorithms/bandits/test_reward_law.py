@@ -26,10 +26,10 @@ def answers_of(kind, epsilon):
 @pytest.mark.parametrize("kind", KINDS)
 def test_scale_and_variance_are_those_of_the_curators_mechanism(kind, epsilon):
     answers = answers_of(kind, epsilon)
-    law, told = RewardLaw.of(answers, KERNEL), mechanism_of(answers).noise
-    assert (law.family, law.bound, law.centre) == (told.family, told.bound, -7.0)
-    assert (law.scale, law.privacy_variance) == pytest.approx((told.scale, told.variance), rel=1e-9)
-    law.check(wire.NoisePassport(privacy=told, measurement_variance=0.0))
+    law, noise = RewardLaw.of(answers, KERNEL), mechanism_of(answers).noise
+    assert (law.family, law.bound, law.centre) == (noise.family, noise.bound, -7.0)
+    assert (law.scale, law.privacy_variance) == pytest.approx((noise.scale, noise.variance), rel=1e-9)
+    law.check(wire.NoisePassport(privacy=noise, measurement_variance=0.0))
 
 
 @pytest.mark.parametrize("epsilon", ["0.2", "1.2", "1.4", "5", "20", "20.5", "900"])
@@ -59,10 +59,10 @@ def test_without_privacy_noise_the_kernel_gives_the_scale():
     law.check(wire.NoisePassport(measurement_variance=0.1))
 
 
-@pytest.mark.parametrize("told", [{}, {"family": "one_bit", "scale": 10.0}, {"scale": 10.001}, {"scale": None}])
-def test_a_passport_of_other_noise_is_a_broken_protocol(told):
+@pytest.mark.parametrize("changed", [{}, {"family": "one_bit", "scale": 10.0}, {"scale": 10.001}, {"scale": None}])
+def test_a_passport_of_other_noise_is_a_broken_protocol(changed):
     law = RewardLaw.of(answers_of("laplace", "0.5"), KERNEL)
-    privacy = wire.PrivacyNoise(**({"family": "laplace"} | told if told else {}))
+    privacy = wire.PrivacyNoise(**({"family": "laplace"} | changed if changed else {}))
     with pytest.raises(ProtocolViolated):
         law.check(wire.NoisePassport(privacy=privacy, measurement_variance=0.0))
     law.check(wire.NoisePassport(privacy=wire.PrivacyNoise(family="laplace", scale=10.0), measurement_variance=0))

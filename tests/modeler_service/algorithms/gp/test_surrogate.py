@@ -9,10 +9,10 @@ from blindopt import wire
 from blindopt.errors import Invalid, NumericalFailure
 from blindopt.gp.marginal_likelihood import ANSWERS_MAX, Evidence, Hyper, fit, typical_distance
 from blindopt.gp.posterior import Posterior
-from modeler_service.algorithms.factory import algorithm_of, fitted_of
+from modeler_service.algorithms.factory import build_algorithm, fitted_of
 from modeler_service.algorithms.gp import surrogate as module
 from modeler_service.algorithms.gp.gp_ucb import GpUcb
-from modeler_service.algorithms.gp.surrogate import Surrogate
+from modeler_service.algorithms.gp.surrogate import GpSettings, Surrogate
 
 KERNEL = wire.Kernel(lengthscale=0.8, signal_variance=2.0, noise_variance=1e-3, mean=0.5)
 FIT = wire.Fit(every=4, starts=3)
@@ -27,8 +27,8 @@ def outcome_of(z):
     return np.sin(2 * z[:, 0]) + np.cos(3 * z[:, 1]) * z[:, 0] / 2 + 3.0
 
 
-def made(z, kernel=KERNEL, *, settings=FIT, initial=6, sign=1, seed=1, noise=wire.NoiseLaw(family="none"), capacity=60):
-    return GpUcb(z, kernel, 0.05, sign=sign, seed=seed, capacity=capacity, noise=noise, fit=settings, initial=initial)
+def make(z, kernel=KERNEL, *, settings=FIT, initial=6, sign=1, seed=1, noise=wire.NoiseLaw(family="none"), capacity=60):
+    return GpUcb(z, GpSettings(kernel, sign, seed, capacity, initial, noise=noise, fit=settings), 0.05)
 
 
 def run(algorithm, y, initial=6, steps=20, passport=None):
@@ -52,10 +52,10 @@ def run(algorithm, y, initial=6, steps=20, passport=None):
         (2, 100, [None, 3, 3, 3, 3, 3, 3, 3, 3]),
     ],
 )
-@pytest.mark.parametrize("kernel", [KERNEL, None], ids=["told", "none"])
+@pytest.mark.parametrize("kernel", [KERNEL, None], ids=["given", "none"])
 def test_fits_are_made_after_the_initial_rows_and_every_so_often(initial, every, expected, kernel):
     z = candidates()
-    algorithm = made(z, kernel, settings=wire.Fit(every=every, starts=2), initial=initial)
+    algorithm = make(z, kernel, settings=wire.Fit(every=every, starts=2), initial=initial)
     assert run(algorithm, outcome_of(z), initial, 9)[1] == expected
 
 
@@ -64,13 +64,13 @@ def test_a_choice_is_that_of_a_posterior_with_the_values_of_the_fit(noise):
     """Every fit again from the answers before it, with what surrogate and posterior are made of."""
     z, distance = candidates(), typical_distance(candidates(), noise)
     y = outcome_of(z)
-    choices, fits = run(made(z, noise=noise), y, steps=12)
+    choices, fits = run(make(z, noise=noise), y, steps=12)
     rows = [*range(6), *(choice.row for choice in choices)]
     for number, (choice, count) in enumerate(zip(choices, fits, strict=True)):
         seen = np.array(rows[:count])
-        told = Evidence(z[seen], seen, y[seen], np.zeros(count), np.ones(count, bool))
+        evidence = Evidence(z[seen], seen, y[seen], np.zeros(count), np.ones(count, bool))
         hyper = fit(
-            told, "squared_exponential", noise, HYPER, FIT, distance=distance, seed=[1, count, 3], is_told=True
+            evidence, "squared_exponential", noise, HYPER, FIT, distance=distance, seed=[1, count, 3], is_told=True
         ).hyper
         kernel = wire.Kernel(
             lengthscale=hyper.lengthscale,
@@ -78,7 +78,7 @@ def test_a_choice_is_that_of_a_posterior_with_the_values_of_the_fit(noise):
             noise_variance=hyper.noise_variance,
             mean=hyper.mean,
         )
-        fixed = made(z, kernel, settings=None, noise=noise)
+        fixed = make(z, kernel, settings=None, noise=noise)
         for row in rows[: 6 + number]:
             fixed.observe(row, float(y[row]))
         assert fixed.choose(number + 1) == choice
@@ -87,15 +87,15 @@ def test_a_choice_is_that_of_a_posterior_with_the_values_of_the_fit(noise):
 HYPER = Hyper(0.8, 2.0, 1e-3, 0.5)
 
 
-@pytest.mark.parametrize("kernel", [KERNEL, None], ids=["told", "none"])
+@pytest.mark.parametrize("kernel", [KERNEL, None], ids=["given", "none"])
 def test_a_run_that_goes_on_chooses_what_it_would_have_chosen(kernel):
     """Whatever was chosen, and fitted, before: after any number of answers the choice is the same to the last bit."""
     z = candidates()
     y = outcome_of(z)
-    choices, _ = run(made(z, kernel, noise=PLANAR), y)
+    choices, _ = run(make(z, kernel, noise=PLANAR), y)
     rows = [*range(6), *(choice.row for choice in choices)]
     for done in (0, 1, 4, 5, 11, 19):
-        again = made(z, kernel, noise=PLANAR)
+        again = make(z, kernel, noise=PLANAR)
         for row in rows[: 6 + done]:
             again.observe(row, float(y[row]))
         assert again.choose(done + 1) == choices[done]
@@ -105,28 +105,28 @@ def test_a_run_that_goes_on_chooses_what_it_would_have_chosen(kernel):
 def test_fits_follow_the_direction_and_the_settings():
     z = candidates()
     y = outcome_of(z)
-    one = made(z)
-    choices = run(one, y, steps=8)[0]
-    mirrored = made(z, KERNEL.model_copy(update={"mean": -0.5}), sign=-1)  # minimizes -y: it is shown y
+    plain = make(z)
+    choices = run(plain, y, steps=8)[0]
+    mirrored = make(z, KERNEL.model_copy(update={"mean": -0.5}), sign=-1)  # minimizes -y: it is shown y
     assert run(mirrored, y, steps=8)[0] == choices
-    assert one.fitted is not None
+    assert plain.fitted is not None
     assert mirrored.fitted is not None
-    assert mirrored.fitted.mean == -one.fitted.mean != 0.0
-    kept = made(z, settings=wire.Fit(every=4, mean="kernel"))
+    assert mirrored.fitted.mean == -plain.fitted.mean != 0.0
+    kept = make(z, settings=wire.Fit(every=4, mean="kernel"))
     run(kept, y, steps=1)
     assert kept.fitted is not None
     assert kept.fitted.mean == 0.5
-    empty = made(z, None, settings=wire.Fit(every=4, mean="kernel"))
+    empty = make(z, None, settings=wire.Fit(every=4, mean="kernel"))
     run(empty, y, steps=1)
     assert empty.fitted is not None
     assert empty.fitted.mean == 0.0
 
 
-def test_a_fit_finds_a_scale_that_was_told_wrongly():
+def test_a_fit_finds_a_scale_that_was_given_wrongly():
     """A length-scale ten times too small, a mean far off: after 30 answers both are those of the data."""
     z = candidates()
     wrong = wire.Kernel(lengthscale=0.05, signal_variance=0.01, noise_variance=1e-6, mean=-50.0)
-    algorithm = made(z, wrong, initial=30)
+    algorithm = make(z, wrong, initial=30)
     for row in range(30):
         algorithm.observe(row, float(outcome_of(z)[row]))
     algorithm.choose(1)
@@ -139,23 +139,23 @@ def test_a_fit_finds_a_scale_that_was_told_wrongly():
 def test_noise_that_a_passport_declares_stays_as_it_is():
     """A noise of 0.25 on every answer is not taken for less, however smooth they are; what is not known is fitted."""
     z, y = candidates(), outcome_of(candidates())
-    known = wire.NoisePassport(measurement_variance=0.25)
+    declared = wire.NoisePassport(measurement_variance=0.25)
     guessed = wire.NoisePassport(measurement_variance=0.25, measurement_variance_known=False)
     private = wire.NoisePassport(privacy=wire.PrivacyNoise(family="laplace", variance=0.25), measurement_variance=0.0)
     own = {}
-    for name, passport in {"known": known, "guessed": guessed, "private": private, "none": None}.items():
-        algorithm = made(z, initial=25)
+    for name, passport in {"declared": declared, "guessed": guessed, "private": private, "none": None}.items():
+        algorithm = make(z, initial=25)
         for row in range(25):
             algorithm.observe(row, float(y[row]), passport)
         algorithm.choose(1)
         posterior, fitted = algorithm.surrogate.posterior, algorithm.fitted
         assert fitted is not None
         own[name] = posterior.variance[:25].mean(), fitted.noise_variance
-    assert own["known"][1] == pytest.approx(1e-3, rel=1e-12)  # nothing to fit: the kernel's is told
+    assert own["declared"][1] == pytest.approx(1e-3, rel=1e-12)  # nothing to fit: that of the kernel
     assert max(own[name][1] for name in ("guessed", "private", "none")) < 0.05
     assert own["guessed"] == own["none"]
-    assert own["private"][0] == pytest.approx(own["known"][0], rel=0.2)
-    assert own["known"][0] > 5 * own["none"][0]
+    assert own["private"][0] == pytest.approx(own["declared"][0], rel=0.2)
+    assert own["declared"][0] > 5 * own["none"][0]
 
 
 def test_a_fit_that_fails_keeps_what_was_before_and_says_so(monkeypatch):
@@ -163,45 +163,46 @@ def test_a_fit_that_fails_keeps_what_was_before_and_says_so(monkeypatch):
     y = outcome_of(z)
     good = module.fit
 
-    def flaky(told, *arguments, **more):
-        if len(told.outcomes) in (10, 14):
+    def flaky(evidence, *arguments, **more):
+        if len(evidence.outcomes) in (10, 14):
             raise NumericalFailure("made to fail")
-        return good(told, *arguments, **more)
+        return good(evidence, *arguments, **more)
 
     monkeypatch.setattr(module, "fit", flaky)
-    algorithm = made(z)
+    algorithm = make(z)
     choices, _ = run(algorithm, y, steps=11)
-    told = algorithm.fitted
-    assert told is not None
-    assert (told.answers, told.log_likelihood) == (14, None)
-    assert told.problem == "no fit after 14 answers, earlier values were kept: made to fail"
-    first = made(z)
+    fitted = algorithm.fitted
+    assert fitted is not None
+    assert (fitted.answers, fitted.log_likelihood) == (14, None)
+    assert fitted.problem == "no fit after 14 answers, earlier values were kept: made to fail"
+    first = make(z)
     run(first, y, steps=1)
     assert first.fitted is not None
     assert first.fitted.problem is None
-    assert (told.lengthscale, told.mean) == (first.fitted.lengthscale, first.fitted.mean)
-    again = made(z)
+    assert (fitted.lengthscale, fitted.mean) == (first.fitted.lengthscale, first.fitted.mean)
+    again = make(z)
     for row in [*range(6), *(choice.row for choice in choices[:-1])]:
         again.observe(row, float(y[row]))
     assert again.choose(11) == choices[-1]
     monkeypatch.undo()
-    whole = made(z)
+    whole = make(z)
     run(whole, y, steps=11)
     assert whole.fitted is not None
     assert whole.fitted.problem is None
-    assert whole.fitted.lengthscale != told.lengthscale
+    assert whole.fitted.lengthscale != fitted.lengthscale
 
 
-@pytest.mark.parametrize("kernel", [KERNEL, None], ids=["told", "none"])
+@pytest.mark.parametrize("kernel", [KERNEL, None], ids=["given", "none"])
 def test_answers_that_are_all_equal_leave_the_start(kernel):
     z = candidates()
-    algorithm = made(z, kernel)
+    algorithm = make(z, kernel)
     run(algorithm, np.full(200, 7.0), steps=3)
-    told = algorithm.fitted
-    assert told is not None
-    assert told.problem is not None
-    assert "all equal" in told.problem
-    assert told.lengthscale == (0.8 if kernel else pytest.approx(0.4 * typical_distance(z, algorithm.surrogate._noise)))
+    fitted = algorithm.fitted
+    assert fitted is not None
+    assert fitted.problem is not None
+    assert "all equal" in fitted.problem
+    guess = 0.4 * typical_distance(z, wire.NoiseLaw(family="none"))
+    assert fitted.lengthscale == (0.8 if kernel else pytest.approx(guess))
 
 
 def test_values_that_the_posterior_cannot_take_count_as_a_failed_fit(monkeypatch):
@@ -215,7 +216,7 @@ def test_values_that_the_posterior_cannot_take_count_as_a_failed_fit(monkeypatch
         build(self, candidates, kernel, **more)
 
     monkeypatch.setattr(Posterior, "__init__", picky)
-    algorithm = made(z)
+    algorithm = make(z)
     run(algorithm, y, steps=2)
     assert algorithm.fitted is not None
     assert algorithm.fitted.lengthscale == 0.8
@@ -224,17 +225,17 @@ def test_values_that_the_posterior_cannot_take_count_as_a_failed_fit(monkeypatch
 
 
 def test_after_very_many_answers_there_is_no_further_fit():
-    surrogate = Surrogate(candidates(), KERNEL, sign=1, seed=0, capacity=9, fit=FIT, initial=6)
+    surrogate = Surrogate(candidates(), GpSettings(KERNEL, 1, seed=0, capacity=9, initial=6, fit=FIT))
     last = 6 + (ANSWERS_MAX - 6) // 4 * 4
     assert [surrogate._due(count) for count in (last, last + 3, last + 4, 10**6)] == [last] * 4
-    late = Surrogate(candidates(), KERNEL, sign=1, seed=0, capacity=9, fit=FIT, initial=ANSWERS_MAX + 50)
+    late = Surrogate(candidates(), GpSettings(KERNEL, 1, seed=0, capacity=9, initial=ANSWERS_MAX + 50, fit=FIT))
     assert [late._due(count) for count in (ANSWERS_MAX, ANSWERS_MAX + 50, 10**6)] == [0, *[ANSWERS_MAX + 50] * 2]
 
 
 def test_an_outcome_that_is_no_number_is_refused_and_changes_nothing():
     z = candidates()
     y = outcome_of(z)
-    algorithm, untouched = made(z), made(z)
+    algorithm, untouched = make(z), make(z)
     for row in range(6):
         algorithm.observe(row, float(y[row]))
         untouched.observe(row, float(y[row]))
@@ -246,22 +247,22 @@ def test_an_outcome_that_is_no_number_is_refused_and_changes_nothing():
 # --- by request -------------------------------------------------------------------------------------
 
 
-def test_a_request_with_a_fit_needs_no_kernel_and_one_without_has_no_fit():
+def test_a_request_with_a_fit_needs_no_kernel_and_without_a_fit_there_is_none():
     z = candidates()
     spec = wire.GpUcb(name="gp_ucb")
-    algorithm = algorithm_of(spec, z, None, sign=1, seed=1, capacity=60, fit=FIT, initial=6)
-    assert run(algorithm, outcome_of(z))[0] == run(made(z, None), outcome_of(z))[0]
+    algorithm = build_algorithm(spec, z, None, sign=1, seed=1, capacity=60, fit=FIT, initial=6)
+    assert run(algorithm, outcome_of(z))[0] == run(make(z, None), outcome_of(z))[0]
     with pytest.raises(Invalid, match="kernel"):
-        algorithm_of(spec, z, None, sign=1, seed=1, capacity=60)
-    plain = algorithm_of(spec, z, KERNEL, sign=1, seed=1, capacity=60, initial=6)
+        build_algorithm(spec, z, None, sign=1, seed=1, capacity=60)
+    plain = build_algorithm(spec, z, KERNEL, sign=1, seed=1, capacity=60, initial=6)
     assert fitted_of(plain) is None
-    assert fitted_of(algorithm_of(wire.RandomRows(name="random"), z, None, sign=1, seed=1, capacity=60)) is None
+    assert fitted_of(build_algorithm(wire.RandomRows(name="random"), z, None, sign=1, seed=1, capacity=60)) is None
 
 
-@pytest.mark.parametrize("kernel", [KERNEL, None], ids=["told", "none"])
-def test_algorithms_that_take_hyper_parameters_as_told_refuse_a_fit(kernel):
+@pytest.mark.parametrize("kernel", [KERNEL, None], ids=["given", "none"])
+def test_algorithms_that_take_hyper_parameters_as_given_refuse_a_fit(kernel):
     with pytest.raises(Invalid, match="leave out fit"):
-        algorithm_of(wire.Thompson(name="thompson"), candidates(), kernel, sign=1, seed=1, capacity=9, fit=FIT)
+        build_algorithm(wire.Thompson(name="thompson"), candidates(), kernel, sign=1, seed=1, capacity=9, fit=FIT)
     with pytest.raises(ValueError, match="leave out fit"):
         wire.RunSpec(
             curator_url="http://curator:8000",
@@ -276,5 +277,5 @@ def test_the_scale_is_a_factor_of_beta():
     beta = 2 * math.log(200 * math.pi**2 / (6 * 0.025))
     for scale in (1.0, 0.25):
         spec = wire.GpUcb(name="gp_ucb", scale=scale)
-        choice = algorithm_of(spec, z, KERNEL, sign=1, seed=1, capacity=9).choose(1)
+        choice = build_algorithm(spec, z, KERNEL, sign=1, seed=1, capacity=9).choose(1)
         assert choice.acquisition == pytest.approx(0.5 + math.sqrt(scale * beta * 2.0), rel=1e-12)

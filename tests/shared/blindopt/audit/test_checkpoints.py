@@ -1,4 +1,4 @@
-"""Signed notes against C2SP's formats written out here, the reference's own vectors, and notes that lie."""
+"""Signed notes against C2SP's formats written out here, the reference's own vectors, and forged notes."""
 
 import base64
 import hashlib
@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blindopt.audit.checkpoints import NOTE_MAX, Checkpoint, Signer, Verifier, unverified
+from blindopt.audit.checkpoints import NOTE_MAX, Checkpoint, Signer, Verifier, parse_unverified
 from blindopt.audit.merkle_log import EMPTY, Head
 from blindopt.errors import LogBroken
 
@@ -21,8 +21,8 @@ def key_id(name: str, algorithm: int, public: bytes) -> bytes:
     return hashlib.sha256(name.encode() + b"\n" + bytes([algorithm]) + public).digest()[:4]
 
 
-def line(name: str, identity: bytes, signature: bytes) -> str:
-    return "\u2014 " + name + " " + base64.b64encode(identity + signature).decode() + "\n"
+def line(name: str, identifier: bytes, signature: bytes) -> str:
+    return "\u2014 " + name + " " + base64.b64encode(identifier + signature).decode() + "\n"
 
 
 class Key:
@@ -37,16 +37,16 @@ class Key:
 
     @property
     def vkey(self) -> str:
-        told = base64.b64encode(b"\x01" + self.public).decode()
-        return f"{self.name}+{key_id(self.name, 1, self.public).hex()}+{told}"
+        encoded = base64.b64encode(b"\x01" + self.public).decode()
+        return f"{self.name}+{key_id(self.name, 1, self.public).hex()}+{encoded}"
 
     def signs(self, text: str) -> str:
         return line(self.name, key_id(self.name, 1, self.public), self.private.sign(text.encode()))
 
-    def cosigns(self, text: str, time: int, told: int | None = None) -> str:
-        """c2sp.org/tlog-cosignature; ``told`` is the time that the line tells, where it lies about it."""
+    def cosigns(self, text: str, time: int, stated: int | None = None) -> str:
+        """c2sp.org/tlog-cosignature; ``stated`` is the time in the line, where it differs from the signed time."""
         message = f"cosignature/v1\ntime {time}\n{text}".encode()
-        stamp = (time if told is None else told).to_bytes(8, "big")
+        stamp = (time if stated is None else stated).to_bytes(8, "big")
         return line(self.name, key_id(self.name, 4, self.public), stamp + self.private.sign(message))
 
 
@@ -58,20 +58,20 @@ def text_of(origin: str, size: int, root: bytes) -> str:
 ROOT = hashlib.sha256(b"root").digest()
 CURATOR, MODELER, OTHER = Key("curator.1", 1), Key("modeler.2", 2), Key("other", 3)
 TEXT = text_of("curator.1/grt_1", 22, ROOT)
-TOLD = Checkpoint("curator.1/grt_1", Head(22, ROOT.hex()))
+CHECKPOINT = Checkpoint("curator.1/grt_1", Head(22, ROOT.hex()))
 NOTE = TEXT + "\n" + CURATOR.signs(TEXT)
 BOTH = NOTE + MODELER.cosigns(TEXT, 1_790_000_000)
 
 
 def test_a_checkpoint_a_note_and_a_countersignature_are_as_specified_byte_for_byte():
-    assert TOLD.text == TEXT
-    assert CURATOR.signer.sign(TOLD) == NOTE
+    assert CHECKPOINT.text == TEXT
+    assert CURATOR.signer.sign(CHECKPOINT) == NOTE
     assert MODELER.signer.countersign(NOTE, 1_790_000_000) == BOTH
 
 
-def test_what_was_written_by_hand_is_read():
-    assert CURATOR.verifier.signed(NOTE) == CURATOR.verifier.signed(BOTH) == unverified(BOTH) == TOLD
-    assert MODELER.verifier.countersigned(BOTH) == (TOLD, 1_790_000_000)
+def test_a_note_written_by_hand_verifies():
+    assert CURATOR.verifier.verify(NOTE) == CURATOR.verifier.verify(BOTH) == parse_unverified(BOTH) == CHECKPOINT
+    assert MODELER.verifier.verify_countersignature(BOTH) == (CHECKPOINT, 1_790_000_000)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -88,10 +88,10 @@ def test_any_checkpoint_is_written_as_specified_and_reads_back(origin, size, roo
     text = text_of(origin, size, root)
     note = CURATOR.signer.sign(checkpoint)
     assert note == text + "\n" + CURATOR.signs(text)
-    assert CURATOR.verifier.signed(note) == checkpoint
+    assert CURATOR.verifier.verify(note) == checkpoint
     both = MODELER.signer.countersign(note, time)
     assert both == note + MODELER.cosigns(text, time)
-    assert MODELER.verifier.countersigned(both) == (checkpoint, time)
+    assert MODELER.verifier.verify_countersignature(both) == (checkpoint, time)
 
 
 # --- the reference's own vectors --------------------------------------------------------------------
@@ -110,12 +110,12 @@ def test_the_key_of_the_reference_reads_and_writes_back():
 
 
 def test_the_note_of_the_reference_is_signed_and_is_no_checkpoint():
-    """The signature is found good, for only then its text is looked at."""
+    """The signature is valid: the text is parsed only then."""
     verifier = Verifier.parse(PETER)
     with pytest.raises(LogBroken, match="is no checkpoint"):
-        verifier.signed(PETERS_TEXT + "\n" + PETERS_LINE)
+        verifier.verify(PETERS_TEXT + "\n" + PETERS_LINE)
     with pytest.raises(LogBroken, match="no valid signature of PeterNeumann"):
-        verifier.signed(PETERS_TEXT.replace("your", "Your") + "\n" + PETERS_LINE)
+        verifier.verify(PETERS_TEXT.replace("your", "Your") + "\n" + PETERS_LINE)
 
 
 def test_the_reference_key_signs_as_the_reference_does():
@@ -139,8 +139,8 @@ def test_no_part_of_a_key_and_no_key_with_one_character_changed_is_a_key():
     for start, end in itertools.combinations(range(len(PETER) + 1), 2):
         if end - start < len(PETER):
             refused_key(PETER[start:end])
-    for place, bit in itertools.product(range(len(PETER)), (1, 0x20)):
-        refused_key(PETER[:place] + chr(ord(PETER[place]) ^ bit) + PETER[place + 1 :])
+    for index, bit in itertools.product(range(len(PETER)), (1, 0x20)):
+        refused_key(PETER[:index] + chr(ord(PETER[index]) ^ bit) + PETER[index + 1 :])
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_no_part_of_a_key_and_no_key_with_one_character_changed_is_a_key():
         PETER.replace("c74f20a3", "c74f20a3" * 100_000),
     ],
 )
-def test_a_key_has_one_spelling_and_what_is_none_is_refused(vkey):
+def test_a_key_has_one_spelling_and_any_other_text_is_refused(vkey):
     refused_key(vkey)
 
 
@@ -180,39 +180,39 @@ SMALL = [
 
 
 @pytest.mark.parametrize("public", SMALL, ids=lambda public: public.hex()[:6] + public.hex()[-2:])
-def test_a_key_under_which_anybody_signs_anything_is_refused(public):
+def test_a_key_of_small_order_is_refused(public):
     """With a point of small order one signature fits one message in eight: what it signs can be denied."""
     name = "curator.weak"
     refused_key(f"{name}+{key_id(name, 1, public).hex()}+{base64.b64encode(bytes([1]) + public).decode()}")
 
 
-# --- notes that lie -----------------------------------------------------------------------------------
+# --- forged notes -----------------------------------------------------------------------------------
 
 
 def refused(note: str) -> None:
     with pytest.raises(LogBroken):
-        CURATOR.verifier.signed(note)
+        CURATOR.verifier.verify(note)
 
 
 def refused_countersignature(note: str) -> None:
     with pytest.raises(LogBroken):
-        MODELER.verifier.countersigned(note)
+        MODELER.verifier.verify_countersignature(note)
 
 
-def test_a_flipped_bit_anywhere_is_found():
-    """Of the text and of the signature's base64; whatever comes of it, it is never the same checkpoint signed."""
+def test_a_note_with_a_flipped_bit_is_refused():
+    """Of the text and of the signature's base64: no changed note verifies."""
     raw = NOTE.encode()
-    for place, bit in itertools.product(range(len(raw)), range(8)):
+    for index, bit in itertools.product(range(len(raw)), range(8)):
         changed = bytearray(raw)
-        changed[place] ^= 1 << bit
+        changed[index] ^= 1 << bit
         refused(changed.decode(errors="replace"))
 
 
-def test_a_flipped_bit_in_a_countersignature_or_its_time_is_found():
-    for place, bit in itertools.product(range(len(BOTH[len(NOTE) :])), (1, 2, 16)):
-        changed = BOTH[: len(NOTE) + place] + chr(ord(BOTH[len(NOTE) + place]) ^ bit) + BOTH[len(NOTE) + place + 1 :]
+def test_a_countersignature_with_a_flipped_bit_or_another_time_is_refused():
+    for index, bit in itertools.product(range(len(NOTE), len(BOTH)), (1, 2, 16)):
+        changed = BOTH[:index] + chr(ord(BOTH[index]) ^ bit) + BOTH[index + 1 :]
         refused_countersignature(changed)
-    refused_countersignature(NOTE + MODELER.cosigns(TEXT, 1_790_000_000, told=1_790_000_001))
+    refused_countersignature(NOTE + MODELER.cosigns(TEXT, 1_790_000_000, stated=1_790_000_001))
 
 
 @pytest.mark.parametrize(
@@ -220,38 +220,38 @@ def test_a_flipped_bit_in_a_countersignature_or_its_time_is_found():
     [OTHER, Key(CURATOR.name, 9), Key("curator.2", 1)],
     ids=["another key", "another key of the name", "the key under another name"],
 )
-def test_only_the_key_that_is_asked_counts(stranger):
+def test_only_the_verifying_key_counts(stranger):
     refused(TEXT + "\n" + stranger.signs(TEXT))
     # and not where it claims the id of the right one
     claimed = line(CURATOR.name, key_id(CURATOR.name, 1, CURATOR.public), stranger.private.sign(b"x" + TEXT.encode()))
     refused(TEXT + "\n" + claimed)
     with pytest.raises(LogBroken):
-        stranger.verifier.signed(NOTE)
+        stranger.verifier.verify(NOTE)
 
 
 def test_a_signature_is_no_countersignature_and_the_reverse():
-    """One key must not be made to say the one by having said the other."""
+    """A signature of one kind must not be usable as one of the other kind."""
     refused_countersignature(TEXT + "\n" + MODELER.signs(TEXT))
     refused(TEXT + "\n" + CURATOR.cosigns(TEXT, 5))
     swapped = line(
         CURATOR.name, key_id(CURATOR.name, 4, CURATOR.public), bytes(8) + CURATOR.private.sign(TEXT.encode())
     )
     with pytest.raises(LogBroken):
-        CURATOR.verifier.countersigned(TEXT + "\n" + swapped)
+        CURATOR.verifier.verify_countersignature(TEXT + "\n" + swapped)
 
 
-def test_several_signatures_in_any_order_are_each_found_and_strangers_are_passed_over():
+def test_each_of_several_signatures_verifies_in_any_order_and_other_keys_are_ignored():
     lines = [CURATOR.signs(TEXT), MODELER.cosigns(TEXT, 7), OTHER.signs(TEXT), OTHER.cosigns(TEXT, 8)]
     for order in itertools.permutations(lines):
         note = TEXT + "\n" + "".join(order)
-        assert CURATOR.verifier.signed(note) == TOLD
-        assert MODELER.verifier.countersigned(note) == (TOLD, 7)
-        assert OTHER.verifier.countersigned(note) == (TOLD, 8)
+        assert CURATOR.verifier.verify(note) == CHECKPOINT
+        assert MODELER.verifier.verify_countersignature(note) == (CHECKPOINT, 7)
+        assert OTHER.verifier.verify_countersignature(note) == (CHECKPOINT, 8)
 
 
 def test_a_bad_line_under_the_right_name_does_not_hide_a_good_one():
     bad = line(CURATOR.name, key_id(CURATOR.name, 1, CURATOR.public), bytes(64))
-    assert CURATOR.verifier.signed(TEXT + "\n" + bad + CURATOR.signs(TEXT)) == TOLD
+    assert CURATOR.verifier.verify(TEXT + "\n" + bad + CURATOR.signs(TEXT)) == CHECKPOINT
 
 
 @pytest.mark.parametrize("signature", [b"", b"\x00", bytes(63), bytes(65), bytes(8), bytes(71), bytes(73)])
@@ -296,10 +296,10 @@ SIGNATURE = CURATOR.signs(TEXT)
     }.items(),
     ids=lambda item: item[0],
 )
-def test_what_is_no_note_of_ours_is_refused(note):
+def test_a_malformed_note_is_refused(note):
     refused(note[1])
     with pytest.raises(LogBroken):
-        MODELER.verifier.countersigned(note[1])
+        MODELER.verifier.verify_countersignature(note[1])
 
 
 @pytest.mark.parametrize(
@@ -321,16 +321,16 @@ def test_what_is_no_note_of_ours_is_refused(note):
     ],
 )
 def test_a_text_that_was_signed_and_is_no_checkpoint_is_refused(text):
-    """Extension lines too: we write none, and a reader that passed over them would not know what it believes."""
+    """Extension lines too: neither party writes them, and a reader that ignored them would accept unknown content."""
     refused(text + "\n" + CURATOR.signs(text))
     refused_countersignature(text + "\n" + MODELER.cosigns(text, 1))
     with pytest.raises(LogBroken):
-        unverified(text + "\n" + CURATOR.signs(text))
+        parse_unverified(text + "\n" + CURATOR.signs(text))
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(st.one_of(st.text(max_size=300), st.text(alphabet="\n\u2014 a1+/=", max_size=80).map(lambda s: NOTE + s)))
-def test_any_text_is_refused_in_one_way(text):
+def test_any_other_text_raises_log_broken(text):
     if text != NOTE:
         refused_countersignature(text)
         refused(text)
@@ -338,7 +338,7 @@ def test_any_text_is_refused_in_one_way(text):
 
 def test_a_head_of_nothing_can_be_signed():
     note = CURATOR.signer.sign(Checkpoint("o", EMPTY))
-    assert CURATOR.verifier.signed(note).head == EMPTY
+    assert CURATOR.verifier.verify(note).head == EMPTY
 
 
 def test_a_key_is_named_after_itself_and_keeps_its_secret():

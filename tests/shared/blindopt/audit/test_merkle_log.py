@@ -106,8 +106,8 @@ def test_the_canonical_form_reads_back_and_knows_no_order(record):
 # --- proofs that a log only grew -------------------------------------------------------------------
 
 
-def node(left: bytes, right: bytes) -> bytes:
-    return hashlib.sha256(b"\x01" + left + right).digest()
+def node(first: bytes, second: bytes) -> bytes:
+    return hashlib.sha256(b"\x01" + first + second).digest()
 
 
 def split_at(size: int) -> int:
@@ -138,8 +138,8 @@ def subproof(m: int, leaves: list[bytes], whole: bool) -> list[bytes]:
 def rebuilt(m: int, size: int, proof: list[bytes], whole: bool, first: bytes) -> tuple[bytes, bytes]:
     """Both roots from a proof, by the recursion that makes it. Consumes ``proof`` from its end."""
     if m == size:
-        told = first if whole else proof.pop()
-        return told, told
+        head = first if whole else proof.pop()
+        return head, head
     k = split_at(size)
     sibling = proof.pop()
     if m <= k:
@@ -151,16 +151,16 @@ def rebuilt(m: int, size: int, proof: list[bytes], whole: bool, first: bytes) ->
 
 def oracle(first: Head, second: Head, proof: list[bytes]) -> bool:
     """Whether a proof holds, for 0 < first.size <= second.size."""
-    left = list(proof)
+    unread = list(proof)
     try:
-        old, new = rebuilt(first.size, second.size, left, True, bytes.fromhex(first.root))
+        old, new = rebuilt(first.size, second.size, unread, True, bytes.fromhex(first.root))
     except IndexError:
         return False
-    return not left and all(len(n) == 32 for n in proof) and (old.hex(), new.hex()) == (first.root, second.root)
+    return not unread and all(len(n) == 32 for n in proof) and (old.hex(), new.hex()) == (first.root, second.root)
 
 
 def leaves_of(size: int, seed: int = 0) -> list[bytes]:
-    return [merkle_log.leaf_hash(b"%d of %d" % (place, seed)) for place in range(size)]
+    return [merkle_log.leaf_hash(b"%d of %d" % (index, seed)) for index in range(size)]
 
 
 def head(leaves: list[bytes]) -> Head:
@@ -215,7 +215,7 @@ CT_PROOFS = {
 @pytest.mark.parametrize(("m", "n"), CT_PROOFS)
 def test_the_proofs_are_those_of_certificate_transparency(m, n):
     leaves = [merkle_log.leaf_hash(bytes.fromhex(leaf)) for leaf in LEAVES[:n]]
-    assert [told.hex() for told in merkle_log.consistency(leaves, m)] == CT_PROOFS[m, n]
+    assert [digest.hex() for digest in merkle_log.consistency(leaves, m)] == CT_PROOFS[m, n]
     assert merkle_log.is_consistent(Head(m, ROOTS[m]), Head(n, ROOTS[n]), merkle_log.consistency(leaves, m))
 
 
@@ -229,15 +229,15 @@ def test_no_altered_proof_holds():
         for m in range(1, n + 1):
             proof = merkle_log.consistency(leaves[:n], m)
             altered = [[*proof, stray], [stray, *proof], [*proof, b""]]
-            for place, told in enumerate(proof):
-                altered.append([*proof[:place], bytes([told[0] ^ 1]) + told[1:], *proof[place + 1 :]])
-                altered.append(proof[:place] + proof[place + 1 :])
-                altered.append([*proof[: place + 1], *proof[place:]])
-            for place in range(len(proof) - 1):
-                a, b = proof[place : place + 2]
-                altered.append([*proof[:place], b, a, *proof[place + 2 :]])
-                altered.append([*proof[:place], a + b[:1], b[1:], *proof[place + 2 :]])
-                altered.append([*proof[:place], a[1:], b + a[:1], *proof[place + 2 :]])
+            for index, digest in enumerate(proof):
+                altered.append([*proof[:index], bytes([digest[0] ^ 1]) + digest[1:], *proof[index + 1 :]])
+                altered.append(proof[:index] + proof[index + 1 :])
+                altered.append([*proof[: index + 1], *proof[index:]])
+            for index in range(len(proof) - 1):
+                a, b = proof[index : index + 2]
+                altered.append([*proof[:index], b, a, *proof[index + 2 :]])
+                altered.append([*proof[:index], a + b[:1], b[1:], *proof[index + 2 :]])
+                altered.append([*proof[:index], a[1:], b + a[:1], *proof[index + 2 :]])
             for bad in altered:
                 assert bad != proof
                 assert not merkle_log.is_consistent(heads[m], heads[n], bad), (m, n)
@@ -298,18 +298,18 @@ def test_a_whole_log_verifies_to_its_size_and_root(size):
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(data=st.data())
 def test_one_flipped_bit_anywhere_names_its_record(data):
-    place = data.draw(st.integers(0, len(LOG) - 1))
+    index = data.draw(st.integers(0, len(LOG) - 1))
     part = data.draw(st.sampled_from(["body", "leaf", "peaks"]))
-    content = bytearray(getattr(LOG[place], part))
+    content = bytearray(getattr(LOG[index], part))
     bit = data.draw(st.integers(0, 8 * len(content) - 1))
     content[bit // 8] ^= 1 << bit % 8
-    told = first_wrong([*LOG[:place], dataclasses.replace(LOG[place], **{part: bytes(content)}), *LOG[place + 1 :]])
-    assert told.startswith(f"record {place} was ")
+    problem = first_wrong([*LOG[:index], dataclasses.replace(LOG[index], **{part: bytes(content)}), *LOG[index + 1 :]])
+    assert problem.startswith(f"record {index} was ")
 
 
-@pytest.mark.parametrize("place", [0, 5, 11])
-def test_a_gap_names_the_missing_record(place):
-    assert first_wrong(LOG[:place] + LOG[place + 1 :]).startswith(f"record {place} is missing")
+@pytest.mark.parametrize("index", [0, 5, 11])
+def test_a_gap_names_the_missing_record(index):
+    assert first_wrong(LOG[:index] + LOG[index + 1 :]).startswith(f"record {index} is missing")
 
 
 @pytest.mark.parametrize(("a", "b"), [(0, 1), (4, 9), (11, 12)])
@@ -320,44 +320,44 @@ def test_swapped_records_name_the_first(a, b):
 
 
 @pytest.mark.parametrize(("a", "b"), [(0, 1), (4, 9), (11, 12)])
-def test_swapped_bodies_that_keep_their_places_name_the_first(a, b):
+def test_swapped_bodies_under_unchanged_sequence_numbers_name_the_first(a, b):
     swapped = list(LOG)
     swapped[a] = dataclasses.replace(LOG[a], body=LOG[b].body, leaf=LOG[b].leaf)
     swapped[b] = dataclasses.replace(LOG[b], body=LOG[a].body, leaf=LOG[a].leaf)
     assert first_wrong(swapped) == f"record {a} was moved: it says it is {b}"
 
 
-@pytest.mark.parametrize("place", [0, 6, 12])
-def test_an_insertion_names_its_place(place):
-    body = merkle_log.canonical({"seq": place, "event": "never happened"})
-    inserted = [*LOG[:place], Entry(place, body, merkle_log.leaf_hash(body), LOG[place].peaks)]
-    later = [dataclasses.replace(e, seq=e.seq + 1) for e in LOG[place:]]
-    assert first_wrong(inserted + later).startswith(f"record {place} was inserted or replaced")
-    repeated = [*LOG[: place + 1], *LOG[place:]]
-    assert first_wrong(repeated).startswith(f"record {place + 1} ")
+@pytest.mark.parametrize("index", [0, 6, 12])
+def test_an_insertion_is_named_by_its_index(index):
+    body = merkle_log.canonical({"seq": index, "event": "never happened"})
+    inserted = [*LOG[:index], Entry(index, body, merkle_log.leaf_hash(body), LOG[index].peaks)]
+    later = [dataclasses.replace(e, seq=e.seq + 1) for e in LOG[index:]]
+    assert first_wrong(inserted + later).startswith(f"record {index} was inserted or replaced")
+    repeated = [*LOG[: index + 1], *LOG[index:]]
+    assert first_wrong(repeated).startswith(f"record {index + 1} ")
 
 
-@pytest.mark.parametrize("place", [0, 6, 12])
-def test_a_record_replaced_with_its_hash_is_found_by_the_tree(place):
-    body = merkle_log.canonical({"seq": place, "event": "told", "value": "another"})
-    forged = dataclasses.replace(LOG[place], body=body, leaf=merkle_log.leaf_hash(body))
-    assert first_wrong([*LOG[:place], forged, *LOG[place + 1 :]]).startswith(f"record {place} was inserted or replaced")
+@pytest.mark.parametrize("index", [0, 6, 12])
+def test_a_record_replaced_with_its_hash_breaks_the_tree(index):
+    body = merkle_log.canonical({"seq": index, "event": "told", "value": "another"})
+    forged = dataclasses.replace(LOG[index], body=body, leaf=merkle_log.leaf_hash(body))
+    assert first_wrong([*LOG[:index], forged, *LOG[index + 1 :]]).startswith(f"record {index} was inserted or replaced")
 
 
-@pytest.mark.parametrize("place", [0, 6, 11])
-def test_a_record_replaced_with_its_tree_is_found_at_the_next(place):
+@pytest.mark.parametrize("index", [0, 6, 11])
+def test_a_record_replaced_with_its_tree_breaks_the_next_record(index):
     """The frontier stored after the forged record fits it; the one after that does not."""
-    body = merkle_log.canonical({"seq": place, "event": "told", "value": "another"})
-    forged = entries_of([*bodies_of(place), body])[place]
-    assert first_wrong([*LOG[:place], forged, *LOG[place + 1 :]]).startswith(
-        f"record {place + 1} was inserted or replaced"
+    body = merkle_log.canonical({"seq": index, "event": "told", "value": "another"})
+    forged = entries_of([*bodies_of(index), body])[index]
+    assert first_wrong([*LOG[:index], forged, *LOG[index + 1 :]]).startswith(
+        f"record {index + 1} was inserted or replaced"
     )
 
 
-@pytest.mark.parametrize("place", [0, 6, 12])
-def test_a_log_written_anew_has_another_root(place):
+@pytest.mark.parametrize("index", [0, 6, 12])
+def test_a_log_written_anew_has_another_root(index):
     bodies = bodies_of(13)
-    bodies[place] = merkle_log.canonical({"seq": place, "event": "told", "value": "another"})
+    bodies[index] = merkle_log.canonical({"seq": index, "event": "told", "value": "another"})
     assert merkle_log.verify(entries_of(bodies)).root != merkle_log.verify(LOG).root
 
 
@@ -383,7 +383,7 @@ def test_a_cut_tail_shows_in_the_size():
         b'{"seq":2,"x":' + b"1" * 5_000 + b"}",
     ],
 )
-def test_a_record_that_is_none_is_named_too(body):
+def test_a_malformed_record_is_named_too(body):
     """A log comes from the other party: whatever its bytes are, the answer is which record is wrong."""
     forged = dataclasses.replace(LOG[2], body=body, leaf=merkle_log.leaf_hash(body))
     assert first_wrong([*LOG[:2], forged, *LOG[3:]]).startswith("record 2 ")
@@ -413,23 +413,23 @@ def test_a_history_written_anew_is_a_fork_at_the_first_signature_that_it_breaks(
 
 
 @pytest.mark.parametrize("member", ["seq", "position"])
-def test_the_place_of_a_record_is_read_where_it_is_told_to_be(member):
-    entries = entries_of([merkle_log.canonical({member: place}) for place in range(3)])
-    assert merkle_log.verify(entries, place=member).size == 3
+def test_the_position_of_a_record_is_read_from_the_named_member(member):
+    entries = entries_of([merkle_log.canonical({member: index}) for index in range(3)])
+    assert merkle_log.verify(entries, index=member).size == 3
     with pytest.raises(LogBroken, match="record 0 was moved"):
-        merkle_log.verify(entries, place="other")
+        merkle_log.verify(entries, index="other")
 
 
-@pytest.mark.parametrize("told", [True, 1.0, "1", None, [1]])
-def test_a_place_is_a_whole_number(told):
-    """True equals 1 in Python: a record that says it must not pass for number 1."""
-    entries = entries_of([b'{"seq":0}', json.dumps({"seq": told}).encode()])
+@pytest.mark.parametrize("position", [True, 1.0, "1", None, [1]])
+def test_a_position_is_a_whole_number(position):
+    """True equals 1 in Python: a record with the position True must not pass for record 1."""
+    entries = entries_of([b'{"seq":0}', json.dumps({"seq": position}).encode()])
     with pytest.raises(LogBroken, match="record 1 "):
         merkle_log.verify(entries)
 
 
 @pytest.mark.parametrize("body", [b'{"seq": 2}', b'{"seq":2,"seq":2}', b'{"seq":2,"a":1}', b'{"seq":2,"x":1.50}'])
 def test_a_record_has_one_spelling(body):
-    """Other spaces, orders, repeated members: two readers could tell two stories of the same hash."""
+    """Other spaces, orders or repeated members would let two readers parse one hash differently."""
     with pytest.raises(LogBroken, match="record 2 "):
         merkle_log.verify(entries_of([*bodies_of(2), body]))

@@ -1,4 +1,4 @@
-"""Two parties' exports as pure data: honest ones agree, whatever was lost on the way; each kind of lie is told."""
+"""Two parties' exports as pure data: honest ones agree, whatever replies were lost; each kind of lie is reported."""
 
 import dataclasses
 import json
@@ -19,20 +19,20 @@ CURATOR, MODELER, OTHER = (Signer.of(kind, bytes([n]) * 32) for n, kind in enume
 STUDY, GRANT, GRANT_2 = "std_0000000000000001", "grt_0000000000000001", "grt_0000000000000002"
 
 
-def exchange(place: int, **changes: Any) -> Exchange:
-    told = Exchange(
+def exchange(number: int, **changes: Any) -> Exchange:
+    plain = Exchange(
         study_id=STUDY,
         grant_id=GRANT,
-        position=place,
-        request_id=f"{place:032x}",
+        position=number,
+        request_id=f"{number:032x}",
         method="POST",
         path=f"/v1/studies/{STUDY}/queries",
-        idempotency_key=f"run_a:{place}",
-        request_sha256=merkle_log.sha256(b"request %d" % place),
+        idempotency_key=f"run_a:{number}",
+        request_sha256=merkle_log.sha256(b"request %d" % number),
         status=201,
-        reply_sha256=merkle_log.sha256(b"reply %d" % place),
+        reply_sha256=merkle_log.sha256(b"reply %d" % number),
     )
-    return dataclasses.replace(told, **changes)
+    return dataclasses.replace(plain, **changes)
 
 
 def entries_of(bodies: list[bytes]) -> list[Entry]:
@@ -58,19 +58,19 @@ def note(signer: Signer, head: Head, log: str = "log") -> str:
 
 
 def countersigned(size: int, root: str, grant: str = GRANT) -> dict[str, Any]:
-    """How an own log tells of a countersignature."""
+    """The record of a countersignature in a party's own log."""
     return {"kind": "checkpoint.countersigned", "details": {"grant_id": grant, "size": size, "root": root}}
 
 
 def curators(
-    told: list[Exchange], signed: dict[int, str] | None = None, grant: str = GRANT, key: Signer = MODELER
+    exchanges: list[Exchange], signed: dict[int, str] | None = None, grant: str = GRANT, key: Signer = MODELER
 ) -> Export:
-    """What the curator of these exchanges tells; ``signed`` are countersignatures that it got, by size."""
+    """The export of the curator of these exchanges; ``signed`` are the countersignatures that it received, by size."""
     signed = signed or {}
-    details = [countersigned(size, audit_root(told, size)) for size in signed]
-    own = own_log([{"exchange": e.as_json()} for e in told] + details)
-    shared = entries_of([e.body for e in told])
-    export = Export("blindopt-curator", CURATOR.verifier.vkey, own, {grant: shared} if told else {})
+    details = [countersigned(size, audit_root(exchanges, size)) for size in signed]
+    own = own_log([{"exchange": e.as_json()} for e in exchanges] + details)
+    shared = entries_of([e.body for e in exchanges])
+    export = Export("blindopt-curator", CURATOR.verifier.vkey, own, {grant: shared} if exchanges else {})
     export.notes = [
         ("checkpoint", None, note(CURATOR, head_of(own))),
         ("checkpoint", grant, note(CURATOR, head_of(shared), grant)),
@@ -80,12 +80,12 @@ def curators(
     return export
 
 
-def audit_root(told: list[Exchange], size: int) -> str:
-    return head_of(entries_of([e.body for e in told]), size).root
+def audit_root(exchanges: list[Exchange], size: int) -> str:
+    return head_of(entries_of([e.body for e in exchanges]), size).root
 
 
 def modelers(
-    told: list[Exchange],
+    exchanges: list[Exchange],
     signed: tuple[int, ...] = (),
     lost: frozenset[int] = frozenset(),
     fetched: int | None = None,
@@ -93,19 +93,19 @@ def modelers(
     curator: Signer = CURATOR,
     grant: str = GRANT,
 ) -> Export:
-    """What a modeler tells that had these exchanges, but for the ``lost`` ones.
+    """The export of a modeler that received these exchanges, except for the ``lost`` positions.
 
-    Its copy ends before the first lost one that was not ``fetched``: of those below that place, all were.
+    Lost exchanges at positions below ``fetched`` were fetched later; its copy ends before the first other lost one.
     """
-    whole = entries_of([e.body for e in told])
-    fetched = len(told) if fetched is None else fetched
-    gaps = [place for place in sorted(lost) if place >= fetched]
+    whole = entries_of([e.body for e in exchanges])
+    fetched = len(exchanges) if fetched is None else fetched
+    gaps = [position for position in sorted(lost) if position >= fetched]
     copy = whole[: gaps[0]] if gaps else whole
-    had = [e for e in told if e.position not in lost]
+    had = [e for e in exchanges if e.position not in lost]
     heads = {size: head_of(whole, size) for size in signed}
     own = own_log([*({"exchange": e.as_json()} for e in had), *(countersigned(s, h.root) for s, h in heads.items())])
     export = Export("blindopt-modeler", signer.verifier.vkey, own, {grant: copy} if copy else {})
-    export.keys = {STUDY: curator.verifier.vkey} if told else {}
+    export.keys = {STUDY: curator.verifier.vkey} if exchanges else {}
     export.notes = [("checkpoint", None, note(signer, head_of(own)))]
     export.notes += [
         ("receipt", grant, note(curator, head_of(whole, e.position + 1), grant)) for e in had if e.position is not None
@@ -117,23 +117,24 @@ def modelers(
 
 def signatures(modeler: Export) -> dict[int, str]:
     return {
-        MODELER.verifier.countersigned(text)[0].head.size: text for text in modeler.of_kind("countersignature", GRANT)
+        MODELER.verifier.verify_countersignature(text)[0].head.size: text
+        for text in modeler.of_kind("countersignature", GRANT)
     }
 
 
-def pair(told: list[Exchange], signed: tuple[int, ...] = (), **chosen: Any) -> tuple[Export, Export]:
-    modeler = modelers(told, signed, **chosen)
-    return curators(told, signatures(modeler)), modeler
+def pair(exchanges: list[Exchange], signed: tuple[int, ...] = (), **chosen: Any) -> tuple[Export, Export]:
+    modeler = modelers(exchanges, signed, **chosen)
+    return curators(exchanges, signatures(modeler)), modeler
 
 
 def differences(curator: Export, modeler: Export) -> list[Difference]:
-    """Each must verify by itself, or it is not the other's to find."""
+    """The differences of two exports, each of which verifies by itself."""
     verify_export(curator)
     verify_export(modeler)
     return reconcile(curator, modeler, STUDY)[1]
 
 
-TOLD = [exchange(place) for place in range(9)]
+EXCHANGES = [exchange(position) for position in range(9)]
 
 
 # --- honest parties -----------------------------------------------------------------------------------
@@ -142,30 +143,34 @@ TOLD = [exchange(place) for place in range(9)]
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(st.integers(1, 24), st.data())
 def test_honest_parties_agree_whatever_was_lost_on_the_way(size, data):
-    """But for what was lost and not yet fetched, which is said to be lost."""
-    told = [exchange(place) for place in range(size)]
+    """Only exchanges that were lost and not yet fetched are reported, as lost."""
+    exchanges = [exchange(position) for position in range(size)]
     lost = frozenset(data.draw(st.sets(st.integers(0, size - 1), max_size=size - 1)))
     fetched = data.draw(st.integers(0, size))
-    missing = {place for place in lost if place >= fetched}
+    missing = {position for position in lost if position >= fetched}
     reach = min(missing, default=size)
     signed = tuple(sorted(data.draw(st.sets(st.integers(1, reach), max_size=3)))) if reach else ()
-    curator, modeler = pair(told, signed, lost=lost, fetched=fetched)
-    found = differences(curator, modeler)
+    curator, modeler = pair(exchanges, signed, lost=lost, fetched=fetched)
+    reported = differences(curator, modeler)
     last = max(set(range(size)) - missing, default=-1)
-    assert found == [
+    assert reported == [
         Difference(
-            f"{GRANT} place {place}",
-            "only the curator has it: " + ("its reply was lost" if place < last else "the modeler's tail is missing"),
+            f"{GRANT} place {position}",
+            "only the curator has it: "
+            + ("its reply was lost" if position < last else "the modeler's tail is missing"),
         )
-        for place in sorted(missing)
+        for position in sorted(missing)
     ]
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(size=st.integers(0, 12), data=st.data())
 def test_an_export_reads_back_as_it_was_written(size, data, tmp_path_factory):
-    told = [exchange(place, path=data.draw(st.text(st.characters(exclude_categories=["Cs"])))) for place in range(size)]
-    for export in pair(told, tuple(range(1, size + 1, 3))):
+    exchanges = [
+        exchange(position, path=data.draw(st.text(st.characters(exclude_categories=["Cs"]))))
+        for position in range(size)
+    ]
+    for export in pair(exchanges, tuple(range(1, size + 1, 3))):
         path = tmp_path_factory.getbasetemp() / "export.jsonl"
         text = "".join(reconciliation.write(export))
         assert text.isascii()
@@ -174,7 +179,7 @@ def test_an_export_reads_back_as_it_was_written(size, data, tmp_path_factory):
 
 
 def test_a_first_reply_without_a_key_of_the_curator_verifies():
-    """A study that is not open yet: refused, with a receipt, before any key was told."""
+    """A request to a study that is not open yet is refused, with a receipt, before the modeler has a key."""
     refused = exchange(0, status=403, method="GET", idempotency_key=None)
     modeler = modelers([refused], lost=frozenset())
     modeler.keys, modeler.shared = {}, {}
@@ -182,11 +187,11 @@ def test_a_first_reply_without_a_key_of_the_curator_verifies():
 
 
 def test_other_modelers_grants_are_not_compared():
-    theirs = [dataclasses.replace(e, grant_id=GRANT_2) for e in TOLD]
+    theirs = [dataclasses.replace(e, grant_id=GRANT_2) for e in EXCHANGES]
     other = modelers(theirs, signer=OTHER, grant=GRANT_2)
-    modeler = modelers(TOLD, (9,))
-    both = curators(TOLD)
-    both.own = own_log([*({"exchange": e.as_json()} for e in (*TOLD, *theirs))])
+    modeler = modelers(EXCHANGES, (9,))
+    both = curators(EXCHANGES)
+    both.own = own_log([*({"exchange": e.as_json()} for e in (*EXCHANGES, *theirs))])
     both.shared[GRANT_2] = entries_of([e.body for e in theirs])
     both.keys = {GRANT: MODELER.verifier.vkey, GRANT_2: OTHER.verifier.vkey}
     both.notes = [
@@ -199,12 +204,12 @@ def test_other_modelers_grants_are_not_compared():
 
 
 def test_repeated_answers_keep_their_promise():
-    again = exchange(3, idempotency_key="run_a:2", request_sha256=TOLD[2].request_sha256, replayed=True)
-    told = [*TOLD[:3], dataclasses.replace(again, reply_sha256=TOLD[2].reply_sha256)]
-    assert differences(*pair(told, lost=frozenset({2}))) == []
+    again = exchange(3, idempotency_key="run_a:2", request_sha256=EXCHANGES[2].request_sha256, replayed=True)
+    exchanges = [*EXCHANGES[:3], dataclasses.replace(again, reply_sha256=EXCHANGES[2].reply_sha256)]
+    assert differences(*pair(exchanges, lost=frozenset({2}))) == []
 
 
-# --- one party tells otherwise ------------------------------------------------------------------------
+# --- one party lies ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -220,17 +225,17 @@ def test_repeated_answers_keep_their_promise():
     ],
 )
 def test_the_field_that_differs_is_named(field, other):
-    told = [*TOLD[:5], dataclasses.replace(TOLD[5], **{field: other}), *TOLD[6:]]
+    exchanges = [*EXCHANGES[:5], dataclasses.replace(EXCHANGES[5], **{field: other}), *EXCHANGES[6:]]
     where = Difference(f"{GRANT} place 5", f"differs in {field}")
-    curator, modeler = pair(TOLD)
-    # Each wrote its history anew and signed it anew; the curator's is found by its receipts too.
-    lying = curators(told)
+    curator, modeler = pair(EXCHANGES)
+    # Each party rewrote its history and signed it again; the modeler's receipts show the curator's forgery too.
+    lying = curators(exchanges)
     assert differences(lying, modeler)[:1] == [where]
     forks = [f"{GRANT} size {size}" for size in range(6, 10)]
     assert [d.where for d in differences(lying, modeler)[1:]] == forks
     with pytest.raises(LogBroken, match="a fork"):
-        verify_export(_mixed(modelers(told), modeler))
-    forged = modelers(told, curator=OTHER)
+        verify_export(_mixed(modelers(exchanges), modeler))
+    forged = modelers(exchanges, curator=OTHER)
     assert differences(curator, forged)[:2] == [
         Difference(GRANT, "the key that the modeler holds receipts of is not the curator's"),
         where,
@@ -244,52 +249,55 @@ def _mixed(export: Export, receipts: Export) -> Export:
 
 
 def test_every_field_that_differs_is_named():
-    told = [dataclasses.replace(TOLD[0], status=403, reply_sha256="0" * 64), *TOLD[1:]]
+    exchanges = [dataclasses.replace(EXCHANGES[0], status=403, reply_sha256="0" * 64), *EXCHANGES[1:]]
     assert Difference(f"{GRANT} place 0", "differs in reply_sha256, status") in differences(
-        curators(told), pair(TOLD)[1]
+        curators(exchanges), pair(EXCHANGES)[1]
     )
 
 
-@pytest.mark.parametrize("left", [1, 4, 8])
-def test_a_tail_that_one_party_cut_is_told_with_what_it_signed(left):
-    curator, modeler = pair(TOLD, (3, 6, 9))
-    short = curators(TOLD[:left], {s: n for s, n in signatures(modeler).items() if s <= left})
-    found = differences(short, modeler)
-    assert found[: 9 - left] == [
-        Difference(f"{GRANT} place {place}", "only the modeler has it: the curator's tail is missing")
-        for place in range(left, 9)
+@pytest.mark.parametrize("kept", [1, 4, 8])
+def test_a_cut_tail_is_reported_with_the_signatures_on_it(kept):
+    curator, modeler = pair(EXCHANGES, (3, 6, 9))
+    short = curators(EXCHANGES[:kept], {s: n for s, n in signatures(modeler).items() if s <= kept})
+    reported = differences(short, modeler)
+    assert reported[: 9 - kept] == [
+        Difference(f"{GRANT} place {position}", "only the modeler has it: the curator's tail is missing")
+        for position in range(kept, 9)
     ]
-    assert found[9 - left :] == [
+    assert reported[9 - kept :] == [
         Difference(f"{GRANT} size {size}", "the curator signed it and no longer has it: its tail was cut")
-        for size in range(left + 1, 10)
+        for size in range(kept + 1, 10)
     ]
-    shorter = modelers(TOLD[:left], tuple(s for s in (3, 6, 9) if s <= left))
-    found = differences(curator, shorter)
-    assert found[: 9 - left] == [
-        Difference(f"{GRANT} place {place}", "only the curator has it: the modeler's tail is missing")
-        for place in range(left, 9)
+    shorter = modelers(EXCHANGES[:kept], tuple(s for s in (3, 6, 9) if s <= kept))
+    reported = differences(curator, shorter)
+    assert reported[: 9 - kept] == [
+        Difference(f"{GRANT} place {position}", "only the curator has it: the modeler's tail is missing")
+        for position in range(kept, 9)
     ]
-    assert found[9 - left :] == [
+    assert reported[9 - kept :] == [
         Difference(f"{GRANT} size {size}", "the modeler signed it and no longer has it: its tail was cut")
         for size in (3, 6, 9)
-        if size > left
+        if size > kept
     ]
 
 
-@pytest.mark.parametrize("place", [0, 4, 8])
-def test_an_exchange_that_was_slipped_in_moves_all_that_follow(place):
-    slipped = [*TOLD[:place], exchange(99, position=place)] + [
-        dataclasses.replace(e, position=(e.position or 0) + 1) for e in TOLD[place:]
+@pytest.mark.parametrize("position", [0, 4, 8])
+def test_an_exchange_that_was_slipped_in_moves_all_that_follow(position):
+    slipped = [*EXCHANGES[:position], exchange(99, position=position)] + [
+        dataclasses.replace(e, position=(e.position or 0) + 1) for e in EXCHANGES[position:]
     ]
-    found = differences(curators(slipped), pair(TOLD)[1])
-    assert found[0].where == f"{GRANT} place {place}"
-    assert Difference(f"{GRANT} place 9", "only the curator has it: the modeler's tail is missing") in found
-    assert Difference(f"{GRANT} size {place + 1}", "a fork: the curator signed another history than it tells") in found
+    reported = differences(curators(slipped), pair(EXCHANGES)[1])
+    assert reported[0].where == f"{GRANT} place {position}"
+    assert Difference(f"{GRANT} place 9", "only the curator has it: the modeler's tail is missing") in reported
+    assert (
+        Difference(f"{GRANT} size {position + 1}", "a fork: the curator signed another history than it exported")
+        in reported
+    )
 
 
-def test_a_modeler_that_tells_nothing_of_a_grant_that_it_countersigned_is_told():
+def test_a_modeler_that_omits_a_grant_that_it_countersigned_is_reported():
     """Not taken for another modeler's grant."""
-    curator, _ = pair(TOLD, (9,))
+    curator, _ = pair(EXCHANGES, (9,))
     assert [d.what for d in differences(curator, modelers([]))] == [
         *["only the curator has it: the modeler's tail is missing"] * 9,
         "the modeler signed it and no longer has it: its tail was cut",
@@ -297,11 +305,11 @@ def test_a_modeler_that_tells_nothing_of_a_grant_that_it_countersigned_is_told()
 
 
 def test_nothing_in_common_is_no_agreement():
-    """Neither a study that nobody knows, nor one that this modeler has no part in."""
-    curator, _ = pair(TOLD, (9,))
+    """Neither an unknown study, nor one in which this modeler has no grant."""
+    curator, _ = pair(EXCHANGES, (9,))
     stranger = modelers([], signer=OTHER)
     for study in (STUDY, "std_ffffffffffffffff"):
-        with pytest.raises(LogBroken, match="the two tell no exchange of"):
+        with pytest.raises(LogBroken, match="the two exports have no exchange of"):
             reconcile(curator, stranger, study)
 
 
@@ -314,30 +322,30 @@ def test_nothing_in_common_is_no_agreement():
         ({}, "an answer given again as if it were new"),
     ],
 )
-def test_a_curator_that_answers_twice_under_one_key_is_told(changes, what):
+def test_a_curator_that_answers_twice_under_the_same_key_is_reported(changes, what):
     """Both sides hold the same log: the modeler got the second answer, the first was lost on the way."""
     same = {
         "idempotency_key": "run_a:2",
-        "request_sha256": TOLD[2].request_sha256,
-        "reply_sha256": TOLD[2].reply_sha256,
+        "request_sha256": EXCHANGES[2].request_sha256,
+        "reply_sha256": EXCHANGES[2].reply_sha256,
     }
-    told = [*TOLD[:3], exchange(3, **{**same, **changes})]
-    assert differences(*pair(told, lost=frozenset({2}))) == [Difference(f"{GRANT} place 3", what)]
+    exchanges = [*EXCHANGES[:3], exchange(3, **{**same, **changes})]
+    assert differences(*pair(exchanges, lost=frozenset({2}))) == [Difference(f"{GRANT} place 3", what)]
 
 
-def test_an_answer_repeated_that_was_never_given_is_told():
-    told = [*TOLD[:3], exchange(3, replayed=True)]
-    assert differences(*pair(told)) == [Difference(f"{GRANT} place 3", "an answer repeated that never was given")]
+def test_a_replay_of_an_answer_that_was_never_given_is_reported():
+    exchanges = [*EXCHANGES[:3], exchange(3, replayed=True)]
+    assert differences(*pair(exchanges)) == [Difference(f"{GRANT} place 3", "an answer repeated that never was given")]
 
 
-@pytest.mark.parametrize(("status", "told"), [(200, True), (403, True), (409, True), (404, False), (503, False)])
-def test_an_exchange_without_a_receipt_is_told_where_a_curator_gives_one(status, told):
-    curator, modeler = pair(TOLD)
+@pytest.mark.parametrize(("status", "is_reported"), [(200, True), (403, True), (409, True), (404, False), (503, False)])
+def test_an_exchange_without_a_receipt_is_reported_where_a_curator_gives_one(status, is_reported):
+    curator, modeler = pair(EXCHANGES)
     bare = exchange(0, position=None, grant_id=None, status=status, request_id="a" * 32)
-    modeler.own = own_log([*({"exchange": e.as_json()} for e in TOLD), {"exchange": bare.as_json()}])
+    modeler.own = own_log([*({"exchange": e.as_json()} for e in EXCHANGES), {"exchange": bare.as_json()}])
     modeler.notes = [n for n in modeler.notes if n[1]] + [("checkpoint", None, note(MODELER, head_of(modeler.own)))]
-    what = Difference(f"request {'a' * 32}", "only the modeler tells it: it came without a receipt")
-    assert differences(curator, modeler) == ([what] if told else [])
+    what = Difference(f"request {'a' * 32}", "only the modeler has it: it came without a receipt")
+    assert differences(curator, modeler) == ([what] if is_reported else [])
 
 
 # --- one export by itself -----------------------------------------------------------------------------
@@ -359,7 +367,7 @@ def without_shared(export: Export) -> None:
 
 
 def cut_own(export: Export) -> None:
-    """The tail and every checkpoint that tells of it."""
+    """Remove the last record and every checkpoint of it."""
     export.own = export.own[:-1]
     without("checkpoint", grant=None)(export)
 
@@ -368,7 +376,7 @@ def cut_shared(export: Export) -> None:
     export.shared[GRANT] = export.shared[GRANT][:-1]
 
 
-def tell_twice(export: Export) -> None:
+def repeat_exchange(export: Export) -> None:
     records = [entry.record for entry in export.own]
     export.own = own_log([*records, records[4]])
     signer = CURATOR if export.is_curators else MODELER
@@ -390,12 +398,12 @@ def two_origins(export: Export) -> None:
         (without("checkpoint", grant=None), "has 11 records and no signed checkpoint"),
         (cut_own, "has 10 records and no signed checkpoint"),
         (cut_shared, f"shared log {GRANT}: the tail was cut: the log ends after 8 records"),
-        (tell_twice, "record 11 tells place 4 of a shared log again"),
+        (repeat_exchange, "record 11 repeats place 4 of a shared log"),
         (two_origins, "is not of this log"),
     ],
 )
 def test_what_is_missing_in_an_export_is_named(who, change, what):
-    export = pair(TOLD, (4, 9))[who]
+    export = pair(EXCHANGES, (4, 9))[who]
     verify_export(export)
     change(export)
     with pytest.raises(LogBroken) as broken:
@@ -403,25 +411,25 @@ def test_what_is_missing_in_an_export_is_named(who, change, what):
     assert what in str(broken.value)
 
 
-@pytest.mark.parametrize("place", [0, 4, 8])
-def test_a_receipt_that_is_missing_is_named(place):
-    _, modeler = pair(TOLD, (9,))
-    modeler.notes.remove([n for n in modeler.notes if n[0] == "receipt"][place])
-    with pytest.raises(LogBroken, match=f"shared log {GRANT}: the receipt of place {place} is missing"):
+@pytest.mark.parametrize("position", [0, 4, 8])
+def test_a_receipt_that_is_missing_is_named(position):
+    _, modeler = pair(EXCHANGES, (9,))
+    modeler.notes.remove([n for n in modeler.notes if n[0] == "receipt"][position])
+    with pytest.raises(LogBroken, match=f"shared log {GRANT}: the receipt of place {position} is missing"):
         verify_export(modeler)
 
 
 def test_a_modeler_whose_copy_ends_before_a_gap_may_not_cut_it_further():
-    """What is pending beyond a lost reply is no excuse for what its own log and receipts vouch for."""
-    modeler = modelers(TOLD, lost=frozenset({6}), fetched=0)
+    """A pending exchange does not excuse the loss of those that its own log and receipts prove."""
+    modeler = modelers(EXCHANGES, lost=frozenset({6}), fetched=0)
     verify_export(modeler)
     modeler.shared[GRANT] = modeler.shared[GRANT][:4]
     with pytest.raises(LogBroken, match="the tail was cut: the log ends after 4 records"):
         verify_export(modeler)
 
 
-def test_a_receipt_of_nobody_is_found_even_beyond_a_gap():
-    modeler = modelers(TOLD, lost=frozenset({2}), fetched=0)
+def test_a_receipt_without_a_valid_signature_is_refused_even_beyond_a_gap():
+    modeler = modelers(EXCHANGES, lost=frozenset({2}), fetched=0)
     verify_export(modeler)
     modeler.notes = [
         (kind, grant, text.replace("\n9\n", "\n10\n")) if kind == "receipt" else (kind, grant, text)
@@ -433,20 +441,20 @@ def test_a_receipt_of_nobody_is_found_even_beyond_a_gap():
 
 @pytest.mark.parametrize(("field", "other"), [("grant_id", GRANT_2), ("study_id", "std_ffffffffffffffff")])
 def test_a_shared_log_is_of_one_grant_and_one_study(field, other):
-    told = [*TOLD[:3], dataclasses.replace(TOLD[3], **{field: other})]
+    exchanges = [*EXCHANGES[:3], dataclasses.replace(EXCHANGES[3], **{field: other})]
     with pytest.raises(LogBroken, match="place 3"):
-        verify_export(curators(told))
+        verify_export(curators(exchanges))
 
 
-def test_a_known_key_shows_who_else_signed():
-    curator, _ = pair(TOLD)
+def test_an_export_signed_with_another_key_than_the_given_one_is_refused():
+    curator, _ = pair(EXCHANGES)
     assert verify_export(curator, key=CURATOR.verifier.vkey).size == 9
     with pytest.raises(LogBroken, match="not with the key that was given"):
         verify_export(curator, key=MODELER.verifier.vkey)
 
 
 def test_an_export_is_of_the_service_whose_key_signed_it():
-    curator, _ = pair(TOLD)
+    curator, _ = pair(EXCHANGES)
     curator.service = "blindopt-modeler"
     with pytest.raises(LogBroken, match="the export is of blindopt-modeler and signed by curator"):
         verify_export(curator)
@@ -454,9 +462,9 @@ def test_an_export_is_of_the_service_whose_key_signed_it():
 
 @settings(max_examples=200, deadline=None, derandomize=True)
 @given(data=st.data())
-def test_whatever_is_changed_in_one_line_is_found_or_changes_nothing(data, tmp_path_factory):
+def test_a_change_of_any_line_is_refused_or_changes_nothing(data, tmp_path_factory):
     """Any member of any line, to anything of its kind."""
-    export = pair(TOLD[:4], (2, 4))[data.draw(st.integers(0, 1))]
+    export = pair(EXCHANGES[:4], (2, 4))[data.draw(st.integers(0, 1))]
     lines = [json.loads(line) for line in reconciliation.write(export)]
     number = data.draw(st.integers(0, len(lines) - 1))
     member = data.draw(st.sampled_from(sorted(lines[number])))

@@ -1,4 +1,4 @@
-"""What a client refuses to believe of the other party."""
+"""A client refuses malformed, encoded, oversized and slow replies of the other party."""
 
 import gzip
 import json
@@ -23,7 +23,7 @@ def party():
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            party.asked.append(dict(self.headers))
+            party.requests.append(dict(self.headers))
             self.send_response(200)
             for name, value in party.headers.items():
                 self.send_header(name, value)
@@ -34,7 +34,7 @@ def party():
             pass
 
     party = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    party.headers, party.body, party.asked = {}, b"{}", []
+    party.headers, party.body, party.requests = {}, b"{}", []
     thread = threading.Thread(target=party.serve_forever)
     thread.start()
     yield party
@@ -53,7 +53,7 @@ def test_an_encoded_reply_is_refused_unread(party):
     party.body = gzip.compress(gzip.compress(bytes(1 << 24)))
     with client_of(party) as client, pytest.raises(ProtocolViolated, match="encoded"):
         client.study()
-    assert party.asked[0]["Accept-Encoding"] == "identity"
+    assert party.requests[0]["Accept-Encoding"] == "identity"
 
 
 def test_an_encoded_download_is_refused_and_leaves_no_file(party, tmp_path):
@@ -72,14 +72,14 @@ def test_a_reply_without_end_is_cut_at_the_limit(party):
 
 @contextmanager
 def dripping(parts, seconds):
-    """A server that answers each connection with ``parts``, so many seconds apart: its address, who heard it all."""
+    """A server that sends ``parts`` on each connection, ``seconds`` apart: its address, the finished connections."""
     listener, done = socket.create_server(("127.0.0.1", 0)), []
 
     def answer(connection):
         with suppress(OSError), connection:
-            asked = connection.recv(65_536)
-            while asked.startswith(b"POST") and not asked.endswith(b"}"):  # what is unread would reset the connection
-                asked += connection.recv(65_536)
+            request = connection.recv(65_536)
+            while request.startswith(b"POST") and not request.endswith(b"}"):  # unread bytes would reset the connection
+                request += connection.recv(65_536)
             for part in parts:
                 connection.sendall(part)
                 time.sleep(seconds)
@@ -110,7 +110,7 @@ DRIPS = {
 
 
 @pytest.mark.parametrize("slow", DRIPS)
-def test_a_curator_that_drips_its_headers_is_left_at_the_timeout(slow):
+def test_a_reply_that_drips_is_cut_at_the_timeout(slow):
     """Each byte comes in time, all of them do not. The control: the same bytes without a pause are a reply."""
     query = wire.QueryRequest(rows=[wire.RowPlays(row=1)])
     with dripping(DRIPS[slow], 0) as (url, _), StudyClient(url, "t", STUDY, timeout_s=5) as client:
@@ -122,7 +122,7 @@ def test_a_curator_that_drips_its_headers_is_left_at_the_timeout(slow):
             assert not done  # it drips for ten times as long
 
 
-def test_candidates_that_drip_are_left_too(tmp_path, monkeypatch):
+def test_candidates_that_drip_are_cut_too(tmp_path, monkeypatch):
     monkeypatch.setattr(study, "DOWNLOAD_ATTEMPTS", 2)
     monkeypatch.setattr(study, "SLOWEST", 2)
     parts = [b'HTTP/1.1 200 OK\r\nETag: "sha256-%s"\r\nContent-Length: 50\r\n\r\n' % (b"0" * 64), *[b"x"] * 50]
@@ -134,12 +134,12 @@ def test_candidates_that_drip_are_left_too(tmp_path, monkeypatch):
         client.download(tmp_path / "z.npy", "0" * 64, max_bytes=1 << 20)
 
 
-def test_exchanges_that_end_in_time_leave_nothing_that_is_due(party):
+def test_exchanges_that_end_in_time_leave_no_deadline(party):
     with client_of(party, timeout_s=0.2) as client:
         for _ in range(5):
             with pytest.raises(ProtocolViolated):
                 client.study()
-        assert not deadlines._WATCH._due
+        assert not deadlines._SCHEDULER._due
         time.sleep(0.3)  # past the deadlines of all of them
         with pytest.raises(ProtocolViolated):
             client.study()
@@ -153,11 +153,14 @@ def test_candidates_without_a_digest_are_refused(etag, party, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_reply_that_is_no_study_is_refused_and_told(party):
-    told = []
-    with client_of(party, observe=lambda exchange, _: told.append(exchange)) as client, pytest.raises(ProtocolViolated):
+def test_a_reply_that_is_no_study_is_refused_and_its_exchange_observed(party):
+    observed = []
+    with (
+        client_of(party, observe=lambda exchange, _: observed.append(exchange)) as client,
+        pytest.raises(ProtocolViolated),
+    ):
         client.study()
-    assert [exchange.status for exchange in told] == [200]
+    assert [exchange.status for exchange in observed] == [200]
 
 
 @pytest.mark.parametrize("host", ["0" * 100, "xn--a.b", "a..b"])
@@ -166,8 +169,8 @@ def test_a_name_that_cannot_be_looked_up_is_unreachable(host):
         client.study()
 
 
-def test_nobody_there_is_unreachable_and_no_proxy_of_the_environment_is_asked(party, monkeypatch):
+def test_a_closed_port_is_unreachable_and_no_proxy_of_the_environment_is_used(party, monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{party.server_address[1]}")
     with StudyClient("http://127.0.0.1:9", "t", STUDY) as client, pytest.raises(Unreachable):
         client.study()
-    assert party.asked == []
+    assert party.requests == []

@@ -13,14 +13,14 @@ from blindopt.formats import csv_files
 from blindopt.formats.csv_files import CELLS_MAX, LENGTH_MAX, ROW_MAX, decimal, harmless, plain, rows
 
 _AMBIGUOUS = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
-"""Says the same in another way: digits may be read before or after a point that is not there."""
+"""The same language, written ambiguously: digits may match before or after an absent point."""
 
 
 @given(st.text("0123456789.eE+-_ x", max_size=20))
 def test_a_decimal_is_what_the_plain_pattern_says_and_float_reads(text):
-    found = decimal(text)
-    assert (found is not None) == bool(_AMBIGUOUS.fullmatch(text))
-    assert found is None or found == float(text)
+    number = decimal(text)
+    assert (number is not None) == bool(_AMBIGUOUS.fullmatch(text))
+    assert number is None or number == float(text)
 
 
 def test_a_cell_of_a_hundred_thousand_digits_is_refused_by_its_length():
@@ -69,12 +69,12 @@ def formulas(cell):
     """What a spreadsheet would run of a file with this cell, whichever character it takes to part cells."""
     text = io.StringIO(newline="")
     csv.writer(text).writerows([["x", cell, "y"], [cell, "y"]])
-    found = []
+    run = []
     for delimiter in READERS:
         for row in csv.reader(io.StringIO(text.getvalue(), newline=""), delimiter=delimiter):
-            read = ("".join(c for c in one if c.isprintable() or c.isspace()).strip() for one in row)
-            found += [one for one in read if one.startswith(tuple(STARTS)) and decimal(one) is None]
-    return found
+            shown = ("".join(c for c in cell if c.isprintable() or c.isspace()).strip() for cell in row)
+            run += [cell for cell in shown if cell.startswith(tuple(STARTS)) and decimal(cell) is None]
+    return run
 
 
 @pytest.mark.parametrize("cell", HOSTILE)
@@ -83,15 +83,15 @@ def test_no_cell_is_a_formula_whichever_separator_the_reader_takes(cell):
     assert formulas(plain(cell)) == []
 
 
-def test_the_check_finds_what_a_look_at_the_first_character_lets_through():
+def test_the_check_sees_formulas_that_a_rule_about_the_first_character_lets_through():
     """The control: the rule that the consoles had."""
 
-    def looked_at(cell):
+    def first_escaped(cell):
         return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r", "|", "%")) else cell
 
     assert formulas("=1+1")
-    assert formulas(looked_at("=1+1")) == []
-    assert sum(bool(formulas(looked_at(cell))) for cell in HOSTILE) >= 12
+    assert formulas(first_escaped("=1+1")) == []
+    assert sum(bool(formulas(first_escaped(cell))) for cell in HOSTILE) >= 12
 
 
 @given(st.text('a=+-@;|,"\t\r\n \u00a0\u200b\ufeff\uff1d1', max_size=12))

@@ -119,8 +119,8 @@ def test_a_damaged_header_is_refused_or_read_but_never_a_surprise(tmp_path):
     path = tmp_path / "z.npy"
     for _ in range(2_000):
         damaged = bytearray(GOOD)
-        for place in rng.integers(0, 128, size=rng.integers(1, 4)):
-            damaged[place] = rng.integers(256)
+        for index in rng.integers(0, 128, size=rng.integers(1, 4)):
+            damaged[index] = rng.integers(256)
         path.write_bytes(damaged)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # numpy evaluates the header as a literal, which may warn
@@ -150,7 +150,7 @@ def test_forgotten_pages_keep_what_was_written_and_take_no_memory(tmp_path):
     assert npy_files.load(tmp_path / "z.npy")[7, 7] == 2.5
 
 
-def test_forgetting_leaves_other_arrays_alone(tmp_path):
+def test_forgetting_pages_does_nothing_to_other_arrays(tmp_path):
     plain = np.ones((3, 2))
     npy_files.forget_pages(plain)
     assert (plain == 1).all()
@@ -163,7 +163,7 @@ def test_forgetting_leaves_other_arrays_alone(tmp_path):
 
 @pytest.mark.parametrize("sizes", [[1], [9, 1], [3, 0, 5], [99_999, 1, 7]], ids=str)
 def test_blocks_are_written_as_one_matrix(tmp_path, sizes):
-    """The number of rows that the header tells grows by digits on the way."""
+    """The number of rows in the header gains digits while blocks are written."""
     values = np.random.default_rng(0).normal(size=(sum(sizes), 3))
     blocks = np.split(np.asfortranarray(values), np.cumsum(sizes)[:-1])
     with (tmp_path / "x.npy").open("wb") as file:

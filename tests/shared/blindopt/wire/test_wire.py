@@ -173,7 +173,7 @@ def test_every_kind_of_request_is_in_this_list():
 
 
 def test_no_name_is_defined_in_two_modules():
-    """The face of the package takes every public name of its modules: of two alike, one would hide the other."""
+    """The package re-exports every public name of its modules: one of two equal names would hide the other."""
     homes: dict[str, list[str]] = {}
     for path in sorted(Path(wire.__file__).parent.glob("*.py")):
         for statement in ast.parse(path.read_text()).body:
@@ -308,9 +308,9 @@ def test_a_refuted_mechanism_needs_its_acknowledgement():
 
 
 def test_a_release_that_names_no_mechanism_is_auto():
-    for said in ({"epsilon": "1"}, {"epsilon": "1", "delta": 1e-6}):
-        assert read(wire.ReleaseSpec, said) == read(wire.AutoRelease, said)
-        assert read(wire.AutoRelease, said).mechanism == "auto"
+    for body in ({"epsilon": "1"}, {"epsilon": "1", "delta": 1e-6}):
+        assert read(wire.ReleaseSpec, body) == read(wire.AutoRelease, body)
+        assert read(wire.AutoRelease, body).mechanism == "auto"
 
 
 NOT_AMOUNTS = (
@@ -419,6 +419,6 @@ def test_an_answer_is_a_finite_number(literal):
 
 @pytest.mark.parametrize("digest", ["", "0" * 63, "0" * 65, "A" * 64, "g" * 64, "0" * 64 + "\n"])
 def test_a_digest_is_64_lower_hexadecimal_digits(digest):
-    known = {"size": 1, "note": "n"}
-    refused(wire.Checkpoint, known | {"root": digest})
-    assert read(wire.Checkpoint, known | {"root": "0" * 64}).size == 1
+    body = {"size": 1, "note": "n"}
+    refused(wire.Checkpoint, body | {"root": digest})
+    assert read(wire.Checkpoint, body | {"root": "0" * 64}).size == 1

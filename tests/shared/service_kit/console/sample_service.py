@@ -25,8 +25,8 @@ from service_kit.store import users
 from service_kit.store.base import APPEND_ONLY, METADATA, stamp
 from service_kit.store.database import Database
 from service_kit.store.users import User
-from service_kit.web.dependencies import PageSize, PageToken, RequestContextDep, allowed, answer, page_of
-from service_kit.web.problems import documented
+from service_kit.web.dependencies import RecordedReply, RequestContextDep, allowed, api_router
+from service_kit.web.listings import PagingDep
 
 PASSWORD = "correct horse battery staple"
 HOSTILE = "<script>alert(1)</script>\"><img src=x onerror=alert(2)> \u202egnitide\u202c =cmd|'/c calc'!A1 " + "9" * 60
@@ -57,16 +57,14 @@ class Clock:
 
 
 def router(made: list[Thing]) -> APIRouter:
-    routes = APIRouter(prefix="/v1/things")
+    routes = api_router("things", prefix="/v1/things")
 
-    @routes.get("", dependencies=[allowed("owner", "measurer")], responses=documented())
-    def listed(page_size: PageSize = 50, page_token: PageToken = None) -> ThingPage:
-        after = int(page_token or 0)
-        found = list(enumerate(made, start=1))[after : after + page_size + 1]
-        shown, token = page_of(found, page_size, lambda item: item[0])
-        return ThingPage(things=[thing for _, thing in shown], next_page_token=token)
+    @routes.get("", dependencies=[allowed("owner", "measurer")])
+    def listed(paging: PagingDep) -> ThingPage:
+        things, token = paging.read(lambda after, limit: list(enumerate(made, start=1))[after : after + limit])
+        return ThingPage(things=things, next_page_token=token)
 
-    @routes.post("", dependencies=[allowed("owner")], status_code=201, responses=documented())
+    @routes.post("", dependencies=[allowed("owner")], status_code=201)
     def create(request: Request, thing: Thing, caller: RequestContextDep) -> Response:
         if thing.size < 0:
             raise Invalid("a size is not negative", [{"field": "size", "message": "must not be negative"}])
@@ -78,9 +76,9 @@ def router(made: list[Thing]) -> APIRouter:
             made.append(thing)
             return Effect(thing, "thing.made", {"size": thing.size})
 
-        return answer(request, context.idempotency.once(caller, effect))
+        return RecordedReply(context.idempotency.once(caller, effect))
 
-    @routes.post("/file", dependencies=[allowed("owner")], status_code=201, responses=documented())
+    @routes.post("/file", dependencies=[allowed("owner")], status_code=201)
     def upload(
         request: Request,
         caller: RequestContextDep,
@@ -93,9 +91,9 @@ def router(made: list[Thing]) -> APIRouter:
             made.append(Thing(name=f"{name}/{file.filename}", size=len(file.file.read())))
             return Effect(made[-1], "thing.uploaded", {})
 
-        return answer(request, context.idempotency.once(caller, effect))
+        return RecordedReply(context.idempotency.once(caller, effect))
 
-    @routes.get("/events", dependencies=[allowed("owner")], responses=documented())
+    @routes.get("/events", dependencies=[allowed("owner")])
     async def events(last: int = 0) -> Response:
         async def told():
             seen = last
@@ -107,11 +105,11 @@ def router(made: list[Thing]) -> APIRouter:
 
         return StreamingResponse(told(), media_type="text/event-stream")
 
-    @routes.get("/whoami", dependencies=[allowed("owner", "measurer", "auditor", "modeler")], responses=documented())
+    @routes.get("/whoami", dependencies=[allowed("owner", "measurer", "auditor", "modeler")])
     def whoami(request: Request) -> dict[str, str]:
         return {"id": request.state.principal.id, "role": request.state.principal.role}
 
-    @routes.get("/{name}", dependencies=[allowed("owner")], responses=documented())
+    @routes.get("/{name}", dependencies=[allowed("owner")])
     def one(name: str) -> Thing:
         for thing in made:
             if thing.name == name:

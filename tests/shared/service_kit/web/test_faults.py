@@ -24,7 +24,7 @@ from modeler_service import app as modeler_app
 from modeler_service.settings import Settings as ModelerSettings
 from modeler_service.use_cases.modeler import Modeler
 from service_kit.cli.log_format import JsonLines
-from service_kit.context.context import ServiceContext
+from service_kit.context.authentication import Authentication
 from service_kit.store import audit_log, stored_replies
 from service_kit.store.database import Database
 
@@ -151,7 +151,7 @@ FAULTS = [
     (Studies, "create", "POST", "/v1/studies", "study"),
     (Datasets, "register", "POST", "/v1/datasets", {"files": {"file": ("a.csv", b"a\n1\n")}, "data": {"name": "n"}}),
     (audit_log, "look", "GET", "/v1/audit/entries", {}),
-    (ServiceContext, "authenticate", "GET", "/v1/studies", {}),
+    (Authentication, "authenticate", "GET", "/v1/studies", {}),
 ]
 
 

@@ -1,0 +1,13 @@
+"""The program of a child process: ``python __main__.py MODULE`` does the jobs of the PROGRAM in that module."""
+
+import importlib
+import os
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))  # the same code that the curator runs
+    # A child keeps to one core, because requests come first. BLAS reads these when numpy is loaded.
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.putenv(name, "1")
+    importlib.import_module(sys.argv[1]).PROGRAM.run()
