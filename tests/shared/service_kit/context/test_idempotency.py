@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 import pytest
 from pydantic import BaseModel
 
-from blindopt.audit import merkle_log
 from blindopt.errors import IdempotencyKeyMissing, IdempotencyKeyReused, Unauthenticated
 from modeler_service.context import open_context
 from modeler_service.settings import Settings
@@ -133,7 +132,8 @@ def test_the_receipt_of_a_shared_exchange_holds_the_digest_of_the_clear_body(con
     exchange = json.loads(entry.body)
     assert (exchange["status"], exchange["replayed"], exchange["idempotency_key"]) == (200, False, "key")
     assert exchange["reply_sha256"] == hashlib.sha256(b'{"number":3}').hexdigest()
-    merkle_log.verify([entry], place="position")
+    root = hashlib.sha256(b"\0" + entry.body).digest()  # of a tree with one leaf
+    assert base64.b64encode(root) in base64.b64decode(note)
 
 
 @pytest.mark.parametrize("key", [None, "", "k" * 201, "a\nb", "tab\t", "schl\u00fcssel", "\x7f"])
