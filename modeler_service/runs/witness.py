@@ -226,11 +226,11 @@ class Witness:
 def record_restore(db: Connection, context: ServiceContext) -> None:
     """Record the restore of a backup, with the known size of each shared log: later entries are forgotten."""
     context.audit_trail.record_restored(
-        db, {"known": {grant: _known_size(db, grant) for grant in checkpoints.grants(db)}}
+        db, {"known": {grant: _size_seen(db, grant) for grant in checkpoints.grants(db)}}
     )
 
 
-def _known_size(db: Connection, grant: str) -> int:
+def _size_seen(db: Connection, grant: str) -> int:
     return max(audit_log.shared_size(db, grant), checkpoints.last_receipt(db, grant) + 1)
 
 
