@@ -86,20 +86,20 @@ def test_the_order_statistic_is_above_the_quantile_as_often_as_promised(rng):
 @pytest.mark.parametrize("apart", [0.01, 0.0001])
 @pytest.mark.parametrize("evaluations", [50, 200])
 def test_theorems_1_and_3_hold_and_are_far_too_large(evaluations, apart):
-    found = simulated(evaluations, apart)
+    differences = simulated(evaluations, apart)
     index = constants.index_sensitivity(N, evaluations, apart, DELTA)
-    for bound, moved in ((index, found.mean), (theorem_3(evaluations, apart), found.maximum)):
+    for bound, moved in ((index, differences.mean), (theorem_3(evaluations, apart), differences.maximum)):
         assert moved.max() < bound
         assert 4 < bound / upper_quantile(moved, DELTA) < 40
     # The control: the median difference does not bound them.
-    assert not is_rarer_than((found.mean > np.median(found.mean)).sum(), len(found.mean), DELTA)
+    assert not is_rarer_than((differences.mean > np.median(differences.mean)).sum(), len(differences.mean), DELTA)
 
 
 @pytest.mark.parametrize("apart", [0.01, 0.0001])
 def test_replacements_of_theorem_1_hold(apart):
-    found, evaluations = simulated(200, apart), 200
+    differences, evaluations = simulated(200, apart), 200
     tight = constants.tight_index_sensitivity(N, apart, DELTA)
-    assert found.mean.max() < 2 * constants.clip_bound(N, DELTA) < tight
+    assert differences.mean.max() < 2 * constants.clip_bound(N, DELTA) < tight
     assert tight < constants.index_sensitivity(N, evaluations, apart, DELTA)
 
 
@@ -203,10 +203,10 @@ def test_releases_lose_no_more_than_measured_before(apart):
     )
     for epsilon in (1, 10):
         for (sample, bound), level in zip(bounds, LEVELS[apart, epsilon], strict=True):
-            found, _ = expected_errors(
+            gap, _ = expected_errors(
                 sample, index_scale=2 * bound / epsilon, exponential=True, value_scale=None, value_at="chosen"
             )
-            assert level / 1.5 < found < level * 1.5, (epsilon, level)
+            assert level / 1.5 < gap < level * 1.5, (epsilon, level)
 
 
 @pytest.fixture

@@ -26,9 +26,9 @@ def test_it_holds_the_best_of_all_multisets(kind, evaluations, sigma):
     best = max(
         gain_of(covariance, arms, sigma) for arms in itertools.combinations_with_replacement(range(5), evaluations)
     )
-    found = largest_gain(covariance, sigma, evaluations)
-    assert found.lower <= best * (1 + 1e-12)
-    assert best <= found.upper * (1 + 1e-12)
+    gain = largest_gain(covariance, sigma, evaluations)
+    assert gain.lower <= best * (1 + 1e-12)
+    assert best <= gain.upper * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("sigma", [0.05, 0.1])
@@ -38,28 +38,30 @@ def test_it_holds_the_best_of_all_multisets(kind, evaluations, sigma):
 )
 def test_it_is_known_within_one_in_a_hundred(grid, lengthscale, evaluations, sigma):
     covariance = SquaredExponential(lengthscale)(grid, grid)
-    found = largest_gain(covariance, sigma, evaluations)
-    assert found.lower <= found.upper <= 1.01 * found.lower
-    arms, gain = greedy_design(covariance, sigma, evaluations)
-    assert gain == found.lower == pytest.approx(gain_of(covariance, arms, sigma), rel=1e-8)
+    gain = largest_gain(covariance, sigma, evaluations)
+    assert gain.lower <= gain.upper <= 1.01 * gain.lower
+    arms, greedy = greedy_design(covariance, sigma, evaluations)
+    assert greedy == gain.lower == pytest.approx(gain_of(covariance, arms, sigma), rel=1e-8)
 
 
 def test_no_design_at_random_passes_the_certificate(rng):
     covariance = SquaredExponential(0.2)(LINE, LINE)
-    found = largest_gain(covariance, 0.1, 50)
-    assert max(gain_of(covariance, rng.integers(100, size=50), 0.1) for _ in range(200)) < found.upper
+    gain = largest_gain(covariance, 0.1, 50)
+    assert max(gain_of(covariance, rng.integers(100, size=50), 0.1) for _ in range(200)) < gain.upper
 
 
 def test_the_design_looks_where_it_knows_least():
     covariance = SquaredExponential(0.2)(LINE, LINE)
     arms, _ = greedy_design(covariance, 0.1, 40)
-    asked = []
+    chosen = []
     for arm in arms.tolist():
-        among = covariance[np.ix_(asked, asked)] + 0.01 * np.eye(len(asked))
-        whole = covariance[asked]
-        variance = covariance.diagonal() - (np.einsum("ij,ij->j", whole, np.linalg.solve(among, whole)) if asked else 0)
+        among = covariance[np.ix_(chosen, chosen)] + 0.01 * np.eye(len(chosen))
+        whole = covariance[chosen]
+        variance = covariance.diagonal() - (
+            np.einsum("ij,ij->j", whole, np.linalg.solve(among, whole)) if chosen else 0
+        )
         assert variance[arm] >= variance.max() - 1e-9
-        asked.append(arm)
+        chosen.append(arm)
 
 
 def test_the_sensitivity_of_a_design_is_that_of_simulated_neighbours(rng):

@@ -88,8 +88,8 @@ def test_breast_cancer_breaks_the_printed_bound_with_hinge_loss_alone(records, l
 
 
 def problem(**more):
-    known = {"lipschitz": 0.5, "lambda_min": 2.0, "lambda_max": 2.0, "training_loss": "hinge"} | more
-    return Problem(GRID, 50, 0.0, 1.0, "scored", Facts(**known))
+    facts = {"lipschitz": 0.5, "lambda_min": 2.0, "lambda_max": 2.0, "training_loss": "hinge"} | more
+    return Problem(GRID, 50, 0.0, 1.0, "scored", Facts(**facts))
 
 
 def plan(form, **more):
