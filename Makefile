@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
+# Tests start hundreds of interpreters: none of them compiles what another one has compiled.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo browser test soak audit-privacy screenshots check bench reproduce data wheel-check docker-check lock clean
 .DEFAULT_GOAL := help
@@ -42,15 +44,18 @@ browser:
 test: $(READY) browser
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
+# The sizes of these verbs are chosen by who runs them, so a test may take as long as it takes.
+NO_LIMIT := -o timeout=0 -o faulthandler_timeout=0
+
 SECONDS ?= 600
 soak: $(READY)
 	$(BIN)/python -m tests.system.crashes.soak --seconds $(SECONDS) $(ARGS)
-	BLINDOPT_CRASHES=20 $(BIN)/python -m pytest tests/system/crashes/test_crash_matrix.py tests/system/crashes/test_crash_tunings.py
-	BLINDOPT_SCHEMATHESIS_EXAMPLES=20 $(BIN)/python -m pytest tests/system/test_openapi.py
+	BLINDOPT_CRASHES=20 $(BIN)/python -m pytest $(NO_LIMIT) tests/system/crashes/test_crash_matrix.py tests/system/crashes/test_crash_tunings.py
+	BLINDOPT_SCHEMATHESIS_EXAMPLES=20 $(BIN)/python -m pytest $(NO_LIMIT) tests/system/test_openapi.py
 
 SCALE ?= 20
 audit-privacy: $(READY)
-	BLINDOPT_AUDIT_SCALE=$(SCALE) $(BIN)/python -m pytest -n 2 --dist loadfile tests/curator_service/privacy \
+	BLINDOPT_AUDIT_SCALE=$(SCALE) $(BIN)/python -m pytest $(NO_LIMIT) -n 2 --dist loadfile tests/curator_service/privacy \
 	    tests/curator_service/release tests/curator_service/measurement tests/curator_service/attacks \
 	    tests/curator_service/tuning \
 	    tests/curator_service/routes/test_api_timing.py tests/system/privacy/test_black_box.py $(ARGS)

@@ -54,13 +54,13 @@ def main() -> None:
     }
     if unknown := set(chosen.parts) - set(parts):
         parser.error(f"no part {', '.join(sorted(unknown))}")
-    told = {}
+    results = {}
     for name, tables in parts.items():
         if name in chosen.parts or not chosen.parts:
-            told[name] = Part(f"{datetime.now(UTC):%Y-%m-%d}", os.cpu_count() or 0, tables())
-            print(markdown({name: told[name].as_json()}), flush=True)
+            results[name] = Part(f"{datetime.now(UTC):%Y-%m-%d}", os.cpu_count() or 0, tables())
+            print(markdown({name: results[name].as_json()}), flush=True)
     if chosen.keep or not chosen.parts:
-        keep({name: part.as_json() for name, part in told.items()}, list(parts))
+        keep({name: part.as_json() for name, part in results.items()}, list(parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,21 +77,21 @@ class Part:
         return {"date": self.date, "processors": self.processors, "tables": tables}
 
 
-def keep(told: dict[str, Json], order: list[str]) -> None:
+def keep(results: dict[str, Json], order: list[str]) -> None:
     """Put parts in the place of older ones in benchmarks/results."""
     RESULTS.mkdir(exist_ok=True)
     file = RESULTS / "latest.json"
-    known: dict[str, Json] = json.loads(file.read_text())["parts"] if file.exists() else {}
-    known |= told
-    kept = {name: known[name] for name in order if name in known}
+    parts: dict[str, Json] = json.loads(file.read_text())["parts"] if file.exists() else {}
+    parts |= results
+    kept = {name: parts[name] for name in order if name in parts}
     file.write_text(json.dumps({"parts": kept}, indent=2) + "\n")
     (RESULTS / "latest.md").write_text(markdown(kept))
 
 
-def markdown(told: dict[str, Json]) -> str:
+def markdown(results: dict[str, Json]) -> str:
     """All tables under one heading."""
     lines = ["# Benchmarks", "", "Written by `make bench`. Ratios are of one run, side by side.", ""]
-    for name, part in told.items():
+    for name, part in results.items():
         lines += [f"## {name}", "", f"{part['date']}, {part['processors']} processors.", ""]
         for table in part["tables"]:
             lines += [*Table.of(table).lines(), ""]

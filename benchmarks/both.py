@@ -40,8 +40,8 @@ def records(rows: int, columns: int) -> bytes:
     """A Parquet file of uniform features and a smooth outcome."""
     x = np.random.default_rng(0).uniform(size=(rows, columns))
     file = io.BytesIO()
-    told = {f"c{j}": x[:, j] for j in range(columns)} | {"y": outcome(x)}
-    pq.write_table(pa.table(told), file, compression="none")
+    columns_of = {f"c{j}": x[:, j] for j in range(columns)} | {"y": outcome(x)}
+    pq.write_table(pa.table(columns_of), file, compression="none")
     return file.getvalue()
 
 
@@ -81,7 +81,7 @@ class Parties:
 
     def run(self, study: str, token: str, steps: int) -> wire.RunView:
         """A run to its end; Failed if it ended otherwise than by its budget."""
-        asked = wire.RunCreate(
+        spec = wire.RunCreate(
             curator_url=self.curator.url,
             study_id=study,
             token=token,
@@ -89,7 +89,7 @@ class Parties:
             iterations=steps,
             initial_rows=0,
         )
-        done = self.vendor.wait(self.vendor.start(asked).id, timeout_s=_WAIT_SECONDS)
+        done = self.vendor.wait(self.vendor.start(spec).id, timeout_s=_WAIT_SECONDS)
         if done.state != "completed" or done.trials != steps:
             raise Failed(f"the run is {done.state} after {done.trials} of {steps} trials: {done.problem}")
         return done
@@ -99,13 +99,13 @@ class Parties:
 def parties() -> Iterator[Parties]:
     """Both services with folders of their own on the project's disk."""
     with scratch() as folder, ExitStack() as stack:
-        one, owner = stack.enter_context(curator(folder, {}))
+        curator_service, owner = stack.enter_context(curator(folder, {}))
         two, vendor = stack.enter_context(modeler(folder, {}))
-        told = (
-            stack.enter_context(OwnerClient(one.url, owner, timeout_s=7_200)),
+        clients = (
+            stack.enter_context(OwnerClient(curator_service.url, owner, timeout_s=7_200)),
             stack.enter_context(VendorClient(two.url, vendor, timeout_s=7_200)),
         )
-        yield Parties(one, two, *told)
+        yield Parties(curator_service, two, *clients)
 
 
 def _check(z: Matrix, trials: list[wire.TrialView]) -> None:
@@ -138,8 +138,8 @@ def small() -> Table:
                 times[name].append(time.perf_counter() - started)
     ours = float(np.median(times["both services"]))
     lines: list[list[Cell]] = [
-        [name, float(np.median(found)), min(found), max(found), float(np.median(found)) / ours]
-        for name, found in times.items()
+        [name, float(np.median(seconds)), min(seconds), max(seconds), float(np.median(seconds)) / ours]
+        for name, seconds in times.items()
     ]
     absent = "" if botorch_loop.INSTALLED else f"; {botorch_loop.ABSENT}"
     title = (
@@ -156,7 +156,7 @@ if botorch_loop.INSTALLED:
 
 def large() -> Table:
     """A million records of 15 features: what each party takes from the file to the last of 100 answers."""
-    told: list[list[Cell]] = []
+    rows: list[list[Cell]] = []
     file = records(LARGE, LARGE_COLUMNS)
     size = 8 * LARGE * LARGE_COLUMNS
 
@@ -168,8 +168,8 @@ def large() -> Table:
             started = time.perf_counter()
             yield
             seconds = time.perf_counter() - started
-        sizes = [found / _MIB for one in memories for found in (one.proportional, one.anonymous)]
-        told.append([name, seconds, *sizes])
+        sizes = [size / _MIB for memory in memories for size in (memory.proportional, memory.anonymous)]
+        rows.append([name, seconds, *sizes])
 
     with parties() as both:
         with step("register the Parquet file"):
@@ -184,11 +184,11 @@ def large() -> Table:
         f"A run over {LARGE:,} candidates of {LARGE_COLUMNS} columns ({size / _MIB:.0f} MiB) through both services; "
         f"the engine may hold {stated:.0f} MiB"
     )
-    return Table(title, columns, told)
+    return Table(title, columns, rows)
 
 
 def tables(huge: bool = False) -> list[Table]:
     """The run beside its peers; with ``huge`` the million too: minutes, and 3 GiB."""
     with threadpool_limits(1):
-        found = [small()]
-    return [*found, large()] if huge else found
+        parts = [small()]
+    return [*parts, large()] if huge else parts

@@ -9,7 +9,7 @@ import numpy as np
 from blindopt.arrays import Matrix, Vector
 
 INSTALLED = all(find_spec(name) is not None for name in ("botorch", "gpytorch", "torch"))
-ABSENT = "BoTorch is not installed (pip install blindopt[peers]: more than 1 GB): it is left out"
+ABSENT = "BoTorch is not installed (pip install blindopt-services[peers]: more than 1 GB): it is left out"
 Chooser = Callable[[list[int], float], int]
 
 
@@ -29,8 +29,8 @@ def chooser(candidates: Matrix, outcomes: Vector, lengthscale: float, noise_vari
     torch.set_num_threads(1)
     z = torch.from_numpy(np.ascontiguousarray(candidates))
 
-    def choose(asked: list[int], weight: float) -> int:
-        x, y = z[asked], torch.from_numpy(outcomes[asked]).unsqueeze(-1)
+    def choose(rows: list[int], weight: float) -> int:
+        x, y = z[rows], torch.from_numpy(outcomes[rows]).unsqueeze(-1)
         kernel = RBFKernel()
         kernel.lengthscale = lengthscale
         model: Any = SingleTaskGP(
@@ -42,7 +42,7 @@ def chooser(candidates: Matrix, outcomes: Vector, lengthscale: float, noise_vari
             outcome_transform=None,
         )
         with torch.no_grad():
-            found, _ = optimize_acqf_discrete(UpperConfidenceBound(model.eval(), beta=weight), 1, z)
-        return int((z == found).all(dim=1).nonzero()[0, 0])
+            best, _ = optimize_acqf_discrete(UpperConfidenceBound(model.eval(), beta=weight), 1, z)
+        return int((z == best).all(dim=1).nonzero()[0, 0])
 
     return choose

@@ -5,13 +5,13 @@ All have equal settings. BoTorch is measured where it is installed (the extra ``
 Times are of the processor, with one thread: on a busy machine the clock measures the others too.
 """
 
+import sys
 import time
 import tracemalloc
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from unittest.mock import patch
 
 import numpy as np
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -25,6 +25,7 @@ from blindopt.gp import compiled
 from blindopt.gp.acquisition import beta, choose_maximum, upper_confidence_bound
 from blindopt.gp.candidates import Precision
 from blindopt.gp.kernels import SquaredExponential
+from blindopt.gp.lazy_maximum import THRESHOLDS, Thresholds
 from blindopt.gp.posterior import Posterior
 
 STEPS = 50
@@ -66,10 +67,17 @@ def cloud(name: str, n: int) -> Problem:
     return Problem(f"{name}: n = {n:,}, r = 15", z, 4.0, np.sin(z).sum(axis=1) / 4)
 
 
-def ours(problem: Problem, dtype: Precision = np.float64) -> Iterator[int]:
+def ours(problem: Problem, dtype: Precision = np.float64, thresholds: Thresholds = THRESHOLDS) -> Iterator[int]:
     """The rows that the modeler's engine chooses."""
     kernel, ties = SquaredExponential(problem.lengthscale), np.random.default_rng(0)
-    posterior = Posterior(problem.candidates, kernel, noise_variance=NOISE_VARIANCE, capacity=STEPS, dtype=dtype)
+    posterior = Posterior(
+        problem.candidates,
+        kernel,
+        noise_variance=NOISE_VARIANCE,
+        capacity=STEPS,
+        dtype=dtype,
+        thresholds=thresholds,
+    )
     for step in range(1, STEPS + 1):
         row = posterior.choose(problem.weight(step), lambda: ties).row
         posterior.observe(row, float(problem.outcomes[row]))
@@ -78,8 +86,7 @@ def ours(problem: Problem, dtype: Precision = np.float64) -> Iterator[int]:
 
 def interpreted(problem: Problem, dtype: Precision = np.float64) -> Iterator[int]:
     """The same without compiled loops, as if numba were absent."""
-    with patch.object(compiled, "compiled", lambda: None):
-        yield from ours(problem, dtype)
+    yield from ours(problem, dtype, Thresholds(compiled_min=sys.maxsize))
 
 
 def plain(problem: Problem) -> Iterator[int]:
@@ -106,10 +113,10 @@ def plain(problem: Problem) -> Iterator[int]:
         yield row
 
 
-def scikit_learn(problem: Problem, asked: list[int] | None = None) -> Iterator[int]:
+def scikit_learn(problem: Problem, replayed: list[int] | None = None) -> Iterator[int]:
     """GaussianProcessRegressor, fitted anew at each step with fixed hyper-parameters; after ``asked`` just once."""
-    kernel, ties, rows = RBF(problem.lengthscale), np.random.default_rng(0), list(asked or [])
-    for step in range(len(rows) + 1, STEPS + 1 if asked is None else len(rows) + 2):
+    kernel, ties, rows = RBF(problem.lengthscale), np.random.default_rng(0), list(replayed or [])
+    for step in range(len(rows) + 1, STEPS + 1 if replayed is None else len(rows) + 2):
         model = GaussianProcessRegressor(kernel, alpha=NOISE_VARIANCE, optimizer=None)
         if rows:
             model.fit(problem.candidates[rows], problem.outcomes[rows])
@@ -119,14 +126,14 @@ def scikit_learn(problem: Problem, asked: list[int] | None = None) -> Iterator[i
         yield rows[-1]
 
 
-def botorch(problem: Problem, asked: list[int] | None = None) -> Iterator[int]:
+def botorch(problem: Problem, replayed: list[int] | None = None) -> Iterator[int]:
     """SingleTaskGP and optimize_acqf_discrete, made anew at each step; after ``asked`` just once."""
-    rows = list(asked or [])
+    rows = list(replayed or [])
     choose = botorch_loop.chooser(problem.candidates, problem.outcomes, problem.lengthscale, NOISE_VARIANCE)
     if not rows:  # it has no model without an outcome: the first of all ties is drawn
         rows.append(int(np.random.default_rng(0).integers(len(problem.candidates))))
         yield rows[0]
-    for step in range(len(rows) + 1, STEPS + 1 if asked is None else len(rows) + 2):
+    for step in range(len(rows) + 1, STEPS + 1 if replayed is None else len(rows) + 2):
         rows.append(choose(rows, problem.weight(step)))
         yield rows[-1]
 
@@ -166,9 +173,9 @@ def peak(loop: Loop, problem: Problem) -> float:
     tracemalloc.start()
     for _ in loop(problem):
         pass
-    found = tracemalloc.get_traced_memory()[1] / 2**20
+    peak_mib = tracemalloc.get_traced_memory()[1] / 2**20
     tracemalloc.stop()
-    return found
+    return peak_mib
 
 
 LOOPS: dict[str, Loop] = {
@@ -196,7 +203,7 @@ def whole(problem: Problem, repeats: int) -> Table:
             if name not in SLOW or repeat < 2:
                 rows[name], steps = timed(loop, problem)
                 times[name].append(sum(steps))
-    seconds = {name: float(np.median(found)) for name, found in times.items()}
+    seconds = {name: float(np.median(samples)) for name, samples in times.items()}
     lines: list[list[Cell]] = [
         [
             name,
@@ -227,17 +234,17 @@ def step_by_step(problem: Problem) -> Table:
     n, r = problem.candidates.shape
     limit = 8 * n * (STEPS + r + 6) / bandwidth()
     lines: list[list[Cell]] = []
-    asked: list[int] = []
+    rows: list[int] = []
     for name in ("plain numpy", "blindopt", "blindopt, float32"):
-        asked, times = timed(LOOPS[name], problem)
+        rows, times = timed(LOOPS[name], problem)
         late = np.array(times[-25:]) * 1e3
         memory = peak(LOOPS[name], problem)
         lines.append(
             [name, sum(times), float(late.mean()), float(late.max()), float(late.mean()) / limit / 1e3, memory]
         )
-    peers: dict[str, Loop] = {"scikit-learn": partial(scikit_learn, asked=asked[:-1])}
+    peers: dict[str, Loop] = {"scikit-learn": partial(scikit_learn, replayed=rows[:-1])}
     if botorch_loop.INSTALLED:
-        peers["BoTorch"] = partial(botorch, asked=asked[:-1])
+        peers["BoTorch"] = partial(botorch, replayed=rows[:-1])
     for name, step in peers.items():
         _, (once,) = timed(step, problem)
         lines.append([f"{name}, step 50", None, once * 1e3, once * 1e3, once / limit, None])
@@ -266,5 +273,5 @@ def bandwidth() -> float:
 def tables(large: bool = False) -> list[Table]:
     """A and B; M too where it is asked for: it takes a minute and 2 GiB."""
     with threadpool_limits(1):
-        found = [whole(problem, 7) for problem in problems()]
-        return [*found, step_by_step(cloud("M", LARGE))] if large else found
+        tables = [whole(problem, 7) for problem in problems()]
+        return [*tables, step_by_step(cloud("M", LARGE))] if large else tables

@@ -55,7 +55,7 @@ class _House:
         rows = np.random.default_rng(0).normal(size=(1_000, 3))
         text = "a,b,y\n" + "\n".join(",".join(map(repr, row)) for row in rows.tolist())
         upload = Upload(name="bench", public=True, columns=None, filename="bench.csv")
-        made = self.curator.datasets.register(_asked(self.owner, "data"), upload, io.BytesIO(text.encode()))
+        made = self.curator.datasets.register(_request(self.owner, "data"), upload, io.BytesIO(text.encode()))
         self.dataset = str(json.loads(made.body)["id"])
 
     def study(self, name: str, measurement: wire.MeasurementSpec) -> tuple[str, wire.GrantReply]:
@@ -69,36 +69,36 @@ class _House:
             answers=_LAPLACE,
             kernel=KERNEL,
         )
-        study = str(json.loads(self.curator.studies.create(_asked(self.owner, name), spec).body)["id"])
-        self.curator.releases.release(_asked(self.owner, f"release {name}"), study)
+        study = str(json.loads(self.curator.studies.create(_request(self.owner, name), spec).body)["id"])
+        self.curator.releases.release(_request(self.owner, f"release {name}"), study)
         return study, self.grant(study, f"grant {name}")
 
     def grant(self, study: str, name: str) -> wire.GrantReply:
         """One more grant."""
-        granted = self.curator.grants.grant(_asked(self.owner, name), study, wire.GrantCreate(name=name))
+        granted = self.curator.grants.grant(_request(self.owner, name), study, wire.GrantCreate(name=name))
         return wire.GrantReply.model_validate_json(granted.body)
 
     def ask(self, study: str, grant: wire.GrantReply, count: int, *, later: bool) -> None:
         """Queries of one row each, many in one transaction."""
         who, exchange = Principal(grant.id, grant.kid, "modeler", "bench", study), self.curator.exchange
         queries = [wire.QueryRequest(rows=[wire.RowPlays(row=row)]) for row in range(1_000)]
-        released = exchange._check(_asked(who, "first"), study, queries[0])
+        released = exchange._check(_request(who, "first"), study, queries[0])
 
         def work(db: Connection, numbers: Iterable[int]) -> None:
             for number in numbers:
-                query, asked = queries[number % 1_000], _asked(who, f"{study} {number}")
+                query, request = queries[number % 1_000], _request(who, f"{study} {number}")
                 if later:
-                    exchange._answer_later(db, asked, study, released, query)
+                    exchange._answer_later(db, request, study, released, query)
                 else:
                     answers = exchange._measured(released, query)
-                    exchange._answer_at_once(db, asked, study, released, query, answers)
+                    exchange._answer_at_once(db, request, study, released, query, answers)
 
         for start in range(0, count, _BATCH):
             numbers = range(start, min(start + _BATCH, count))
             self.curator.context.database.write(lambda db, numbers=numbers: work(db, numbers))  # type: ignore[misc]
 
 
-def _asked(who: Principal, name: str) -> RequestContext:
+def _request(who: Principal, name: str) -> RequestContext:
     return RequestContext(who, secrets.token_hex(16), "POST", "/v1/bench", name, sha256(name.encode()))
 
 
@@ -173,13 +173,13 @@ class _Person:
 
 def _paths(console: Console, role: str, ids: dict[str, str]) -> list[str]:
     """Addresses of a console's pages of which there is something to show; files and streams of events are left out."""
-    found = []
+    times = []
     for entry in console.entries:
         names = re.findall(r"{(\w+)}", entry.path)
         is_page = not re.search(r"(events|file|ledger|\.csv|export|/part|/now|/count|/state|/waiting)$", entry.path)
         if entry.method == "GET" and role in entry.roles and is_page and set(names) <= set(ids):
-            found.append(entry.path.format(**ids))
-    return found
+            times.append(entry.path.format(**ids))
+    return times
 
 
 def _timed(server: Server, paths: Iterable[str], say: Callable[[str], str]) -> list[list[Cell]]:
@@ -213,7 +213,7 @@ def tables() -> list[Table]:
             more += [f"/log?grant={grant.id}", "/inbox/told?state=open", "/inbox/told?state=all"]
             of_curator = _timed(house, [*paths, *more], lambda path: _plain(path, {}))
             with modeler(folder, {}) as (server, token), VendorClient(server.url, token) as vendor:
-                asked = wire.RunCreate(
+                spec = wire.RunCreate(
                     name="bench",
                     curator_url=house.url,
                     study_id=fresh.study_id,
@@ -222,15 +222,15 @@ def tables() -> list[Table]:
                     initial_rows=5,
                     algorithm=wire.GpUcb(name="gp_ucb"),
                 )
-                run = vendor.start(asked).id
+                run = vendor.start(spec).id
                 if (ended := vendor.wait(run, timeout_s=300)).trials != TRIALS:
                     raise Failed(f"the run that is cloned ended so: {ended.ended_because}, {ended.problem}")
         large = _cloned(folder / "modeler-data" / "modeler.sqlite", run)
         with modeler(folder, {}) as (server, _):
             console = modeler_service.console.build()
-            paths = [path for one in (run, large) for path in _paths(console, "vendor", {"run_id": one})]
+            paths = [path for identity in (run, large) for path in _paths(console, "vendor", {"run_id": identity})]
             six = [run, large, *(f"run_{number:016x}" for number in range(1, 5))]
-            paths = [*dict.fromkeys(paths), "/compare?" + urlencode([("run", one) for one in six])]
+            paths = [*dict.fromkeys(paths), "/compare?" + urlencode([("run", identity) for identity in six])]
             of_modeler = _timed(
                 server, paths, lambda path: _plain(path, {run: f"of {TRIALS}", large: f"of {QUERIES:,}"})
             )

@@ -40,7 +40,7 @@ class Measured:
     rates: list[float] = field(default_factory=list)
     loads: list[Load] = field(default_factory=list)
     cpu_seconds: float = 0.0
-    asked: int = 0
+    total_requests: int = 0
     """All requests so far, never forgotten."""
 
     def round(self, clients: int, requests: int) -> None:
@@ -50,7 +50,7 @@ class Measured:
         load = run(Target(self.server.port, self.path, dealt, QUERY.model_dump_json()), requests)
         self.cpu_seconds += self.server.cpu_seconds() - before
         self.loads.append(load)
-        self.asked += requests
+        self.total_requests += requests
         self.rates.append(load.per_second)
 
     def forget(self) -> None:
@@ -116,8 +116,8 @@ def study_of(url: str, token: str, grants: int) -> tuple[str, list[str]]:
 def recorded(url: str, token: str) -> int:
     """How many exchanges that answered a query the curator's log tells."""
     with OwnerClient(url, token) as owner:
-        told = (json.loads(entry.body).get("exchange") for entry in owner.audit())
-        return sum(exchange is not None and exchange["status"] == 201 for exchange in told)
+        body = (json.loads(entry.body).get("exchange") for entry in owner.audit())
+        return sum(exchange is not None and exchange["status"] == 201 for exchange in body)
 
 
 def interleaved(servers: list[Measured], clients: int, requests: int) -> None:
@@ -152,7 +152,7 @@ def through_client(curator: Measured, floor: Measured) -> list[Cell]:
                 if (reply := theirs._send("POST", floor.path, body=body)).status != 201:
                     raise Failed(f"the bare route answered {reply.status}")
             rates[floor.name].append(SEQUENTIAL_REQUESTS / (time.perf_counter() - started))
-    curator.asked += ROUNDS * SEQUENTIAL_REQUESTS
+    curator.total_requests += ROUNDS * SEQUENTIAL_REQUESTS
     cpu += curator.server.cpu_seconds()
     lower, median, upper = (float(q) for q in np.quantile(rates[curator.name], [0.25, 0.5, 0.75]))
     ratio = median / float(np.median(rates[floor.name]))
@@ -167,8 +167,8 @@ def tables(grants: int = CLIENTS) -> list[Table]:
         study, tokens = study_of(service.url, owner, grants)
         path = f"/v1/studies/{study}/queries"
         nothing, full, off = (
-            Measured(told, stack.enter_context(bare(mode, folder)), path, ["none"])
-            for mode, told in (
+            Measured(label, stack.enter_context(bare(mode, folder)), path, ["none"])
+            for mode, label in (
                 ("nothing", "bare route, does nothing"),
                 ("full", "bare route, one commit, FULL"),
                 ("off", "bare route, one commit, OFF"),
@@ -183,8 +183,8 @@ def tables(grants: int = CLIENTS) -> list[Table]:
         interleaved(servers, CLIENTS, CONCURRENT_REQUESTS)
         concurrent = [measured.row(off.median) for measured in servers]
         disk_rows.append(disk.row("after", folder))
-        if (told := recorded(service.url, owner)) != ours.asked:
-            raise Failed(f"the curator's log tells {told} of {ours.asked} exchanges")
+        if (logged := recorded(service.url, owner)) != ours.total_requests:
+            raise Failed(f"the curator's log tells {logged} of {ours.total_requests} exchanges")
     return [
         disk.table(disk_rows),
         Table(

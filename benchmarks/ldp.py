@@ -33,7 +33,7 @@ def rounds(spec: wire.FewArms, answers: wire.Answers) -> list[float]:
     total = HISTORIES[-1] + ROUNDS
     algorithm = build_few_arms(spec, z, KERNEL, answers, sign=1, seed=0, horizon=total, initial=0, unit_is_row=False)
     rewards = _rewards(answers, total)
-    found, done = [], 0
+    rows, done = [], 0
     for history in HISTORIES:
         _play(algorithm, rewards, done, history)
         times = []
@@ -41,9 +41,9 @@ def rounds(spec: wire.FewArms, answers: wire.Answers) -> list[float]:
             started = time.thread_time()
             _play(algorithm, rewards, first, first + BLOCK)
             times.append((time.thread_time() - started) / BLOCK * 1e6)
-        found.append(float(np.median(times)))
+        rows.append(float(np.median(times)))
         done = history + ROUNDS
-    return found
+    return rows
 
 
 def _rewards(answers: wire.Answers, total: int) -> list[float]:

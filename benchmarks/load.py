@@ -52,8 +52,8 @@ class Load:
 def run(target: Target, requests: int) -> Load:
     """One round in a process of its own. Refused at the first reply that is not wanted."""
     command = [sys.executable, "-m", "benchmarks.load"]
-    told = json.dumps(asdict(target) | {"requests": requests})
-    done = subprocess.run(command, input=told, capture_output=True, text=True, check=False)
+    job = json.dumps(asdict(target) | {"requests": requests})
+    done = subprocess.run(command, input=job, capture_output=True, text=True, check=False)
     if done.returncode:
         raise Refused(done.stderr.strip().splitlines()[-1])
     return Load(**json.loads(done.stdout))
@@ -92,8 +92,8 @@ class _Connection:
         if (end := reply.find(_END)) < 0:
             return False
         head = reply[:end].lower()
-        place = head.find(_LENGTH) + len(_LENGTH)
-        if len(reply) < end + len(_END) + int(head[place:].split(b"\r", 1)[0]):
+        index = head.find(_LENGTH) + len(_LENGTH)
+        if len(reply) < end + len(_END) + int(head[index:].split(b"\r", 1)[0]):
             return False
         if not reply.startswith(wanted):
             raise Refused(f"wanted {wanted.decode().strip()}, got {reply!r}")
@@ -110,18 +110,18 @@ def _round(target: Target, requests: int) -> Load:
         connection = _Connection(target.port, target.path, token, target.body.encode())
         poll.register(connection.socket, select.EPOLLIN)
         connections[connection.socket.fileno()] = connection
-    cpu, begun, left = time.process_time(), time.perf_counter(), requests
+    cpu, begun, remaining = time.process_time(), time.perf_counter(), requests
     for connection in list(connections.values())[:requests]:
         connection.ask()
-        left -= 1
+        remaining -= 1
     while len(took) < requests:
         for number, _ in poll.poll():
             connection = connections[number]
             if connection.whole_reply(wanted):
                 took.append(time.perf_counter() - connection.started)
-                if left:
+                if remaining:
                     connection.ask()
-                    left -= 1
+                    remaining -= 1
     seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
     took.sort()
     return Load(
@@ -135,9 +135,9 @@ def _round(target: Target, requests: int) -> Load:
 
 def main() -> None:
     """What ``run`` starts: a target on standard input, a load on standard output."""
-    told: dict[str, Any] = json.load(sys.stdin)
-    requests = told.pop("requests")
-    print(json.dumps(asdict(_round(Target(**told), requests))))
+    job: dict[str, Any] = json.load(sys.stdin)
+    requests = job.pop("requests")
+    print(json.dumps(asdict(_round(Target(**job), requests))))
 
 
 if __name__ == "__main__":

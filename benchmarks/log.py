@@ -41,25 +41,25 @@ def built(folder: Path) -> tuple[float, float]:
     query = wire.QueryRequest(rows=[wire.RowPlays(row=7)])
     released = curator.exchange._check(asking(0), study, query)
     started = time.perf_counter()
-    left, number = RECORDS - context.audit_trail.head().size, 0
-    while left > 0:
-        batch = [asking(number + i) for i in range(min(RECORDS_PER_TRANSACTION, left) // 2 or 1)]
+    remaining, number = RECORDS - context.audit_trail.head().size, 0
+    while remaining > 0:
+        batch = [asking(number + i) for i in range(min(RECORDS_PER_TRANSACTION, remaining) // 2 or 1)]
 
-        def work(db: Connection, asked: list[RequestContext] = batch) -> None:
-            for one in asked:
+        def work(db: Connection, request_of: list[RequestContext] = batch) -> None:
+            for request in request_of:
                 answers = curator.exchange._measured(released, query)
-                curator.exchange._answer_at_once(db, one, study, released, query, answers)
+                curator.exchange._answer_at_once(db, request, study, released, query, answers)
 
         context.database.write(work)
         number += len(batch)
-        left = RECORDS - context.audit_trail.head().size
+        remaining = RECORDS - context.audit_trail.head().size
     making = time.perf_counter() - started
     with context.database.read() as db:
-        told = context.audit_trail.export(db)
+        export = context.audit_trail.export(db)
     times = []
     for _ in range(ROUNDS):
         started = time.perf_counter()
-        head = verify_export(told)
+        head = verify_export(export)
         times.append(time.perf_counter() - started)
     context.close()
     if head.size < RECORDS:
@@ -71,13 +71,13 @@ def study_of(curator: Curator, answers: wire.Answers = NONE) -> tuple[str, Calla
     """An open study of 1,000 rows, and the requests of its one grant by number."""
     _, owner = curator.context.authentication.issue("owner", "bench", days=1)
 
-    def asked(who: Principal, name: str) -> RequestContext:
+    def request_of(who: Principal, name: str) -> RequestContext:
         return RequestContext(who, secrets.token_hex(16), "POST", "/v1/bench", name, sha256(name.encode()))
 
     rows = np.random.default_rng(0).normal(size=(1_000, 3))
     text = "a,b,y\n" + "\n".join(",".join(map(repr, row)) for row in rows.tolist())
     upload = Upload(name="bench", public=True, columns=None, filename="bench.csv")
-    dataset = json.loads(curator.datasets.register(asked(owner, "data"), upload, io.BytesIO(text.encode())).body)
+    dataset = json.loads(curator.datasets.register(request_of(owner, "data"), upload, io.BytesIO(text.encode())).body)
     spec = wire.StudyCreate(
         name="bench",
         dataset_id=dataset["id"],
@@ -86,12 +86,12 @@ def study_of(curator: Curator, answers: wire.Answers = NONE) -> tuple[str, Calla
         release=wire.IdentityRelease(mechanism="identity"),
         answers=answers,
     )
-    study = json.loads(curator.studies.create(asked(owner, "study"), spec).body)["id"]
-    curator.releases.release(asked(owner, "release"), study)
-    granted = curator.grants.grant(asked(owner, "grant"), study, wire.GrantCreate(name="bench"))
+    study = json.loads(curator.studies.create(request_of(owner, "study"), spec).body)["id"]
+    curator.releases.release(request_of(owner, "release"), study)
+    granted = curator.grants.grant(request_of(owner, "grant"), study, wire.GrantCreate(name="bench"))
     grant = json.loads(granted.body)
     modeler = Principal(grant["id"], grant["kid"], "modeler", "bench", study)
-    return study, lambda number: asked(modeler, f"query {number}")
+    return study, lambda number: request_of(modeler, f"query {number}")
 
 
 def command(folder: Path, *words: str) -> tuple[float, str]:
@@ -116,10 +116,10 @@ def tables() -> list[Table]:
     """The whole command, its start alone, and the pure function."""
     with scratch() as folder:
         making, pure = built(folder)
-        whole, told = command(folder, "audit", "verify")
+        whole, output = command(folder, "audit", "verify")
         start, _ = command(folder, "--version")
-    if int(told.split()[0]) < RECORDS:
-        raise Failed(f"audit verify said: {told}")
+    if int(output.split()[0]) < RECORDS:
+        raise Failed(f"audit verify said: {output}")
     seconds = [
         ("python -m curator_service audit verify, whole process", whole),
         ("python -m curator_service --version, whole process", start),

@@ -33,11 +33,11 @@ def ours(problem: Problem) -> list[float]:
         loop.observe(row, float(problem.outcomes[row]))
     fitting = 0.0
 
-    def timed(*told: Any, **more: Any) -> Any:
+    def timed(*args: Any, **more: Any) -> Any:
         nonlocal fitting
         before = time.process_time()
         try:
-            return fitted(*told, **more)
+            return fitted(*args, **more)
         finally:
             fitting += time.process_time() - before
 
@@ -79,11 +79,11 @@ def refitted(problem: Problem) -> Table:
         for _ in range(REPEATS):
             for name, loop in loops.items():
                 times[name].append(loop(problem))
-    median = {name: np.median(found, axis=0) for name, found in times.items()}
+    median = {name: np.median(samples, axis=0) for name, samples in times.items()}
     peer = median["scikit-learn"]
     rows: list[list[Cell]] = [
-        [name, *map(float, found), float(peer[1] / found[1]), float(peer.sum() / found.sum())]
-        for name, found in median.items()
+        [name, *map(float, medians), float(peer[1] / medians[1]), float(peer.sum() / medians.sum())]
+        for name, medians in median.items()
     ]
     title = (
         f"{STEPS} choices with a fit by marginal likelihood before each, {problem.name} (goal: prediction 2.5 times)"

@@ -43,9 +43,9 @@ class Memory:
     def look(self, pid: int) -> None:
         """One sample of the sums; the largest of each stays."""
         resident = anonymous = proportional = 0
-        for one in _family(pid):
+        for process in _family(pid):
             with suppress(OSError):
-                for line in Path(f"/proc/{one}/smaps_rollup").read_text().splitlines()[1:]:
+                for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()[1:]:
                     name, _, value = line.partition(":")
                     size = int(value.split()[0]) * 1024
                     resident += size if name == "Rss" else 0
@@ -111,7 +111,7 @@ def study(dataset_id: str) -> wire.StudyCreate:
 def tables(rows: int = ROWS) -> list[Table]:
     """Wall seconds and peak memory of each step, the curator with its workers."""
     larger = rows * FEATURES * 8
-    told: list[list[Cell]] = []
+    cells: list[list[Cell]] = []
 
     def step(name: str, pid: int, do: Callable[[], T]) -> T:
         before = Memory()
@@ -122,7 +122,7 @@ def tables(rows: int = ROWS) -> list[Table]:
             seconds = time.perf_counter() - started
         over = memory.resident - before.resident
         sizes = [size / _MIB for size in (memory.resident, over, memory.proportional, memory.anonymous)]
-        told.append([name, seconds, *sizes, memory.resident / larger, over / larger])
+        cells.append([name, seconds, *sizes, memory.resident / larger, over / larger])
         return result
 
     file = parquet(rows)
@@ -130,7 +130,7 @@ def tables(rows: int = ROWS) -> list[Table]:
         idle = Memory()
         idle.look(server.pid)
         sizes = [size / _MIB for size in (idle.resident, 0, idle.proportional, idle.anonymous)]
-        told.append(["idle", None, *sizes, None, None])
+        cells.append(["idle", None, *sizes, None, None])
         with OwnerClient(server.url, token, timeout_s=7_200) as owner:
             send = partial(owner.register, "bench", file, filename="bench.parquet")
             dataset = step("register the Parquet file", server.pid, send)
@@ -145,4 +145,4 @@ def tables(rows: int = ROWS) -> list[Table]:
         assert npy_files.load(target).shape == (rows, FEATURES)
     told_of = ["peak RSS MiB", "over that before MiB", "PSS MiB", "anonymous MiB", "RSS / X", "over that before / X"]
     title = f"Gaussian release of {rows} x {FEATURES} ({larger / _MIB:.0f} MiB as float64), curator and its workers"
-    return [Table(title, ["step", "s", *told_of], told)]
+    return [Table(title, ["step", "s", *told_of], cells)]

@@ -64,15 +64,15 @@ def bare(mode: str, folder: Path) -> Iterator[Server]:
 @contextmanager
 def curator(folder: Path, settings: dict[str, str]) -> Iterator[tuple[Server, str]]:
     """A curator with a data folder of its own, and the owner's token."""
-    with _service("curator", folder, settings) as told:
-        yield told
+    with _service("curator", folder, settings) as service:
+        yield service
 
 
 @contextmanager
 def modeler(folder: Path, settings: dict[str, str]) -> Iterator[tuple[Server, str]]:
     """A modeler with a data folder of its own, and the vendor's token."""
-    with _service("modeler", folder, settings) as told:
-        yield told
+    with _service("modeler", folder, settings) as service:
+        yield service
 
 
 @contextmanager

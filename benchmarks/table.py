@@ -24,10 +24,10 @@ class Table:
         return {"title": self.title, "rows": [dict(zip(self.columns, row, strict=True)) for row in self.rows]}
 
     @classmethod
-    def of(cls, told: dict[str, Any]) -> "Table":
+    def of(cls, document: dict[str, Any]) -> "Table":
         """The reverse."""
-        rows = told["rows"]
-        return cls(told["title"], list(rows[0]) if rows else [], [list(row.values()) for row in rows])
+        rows = document["rows"]
+        return cls(document["title"], list(rows[0]) if rows else [], [list(row.values()) for row in rows])
 
 
 def _line(cells: list[str]) -> str:

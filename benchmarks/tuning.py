@@ -64,8 +64,8 @@ def _largest_noise(evaluations: int) -> Vector:
     both = np.vstack([functions, WORLD.neighbours(functions, 0.01, rng)])
     drawn = rng.normal(scale=SIGMA, size=(evaluations, 2 * PAIRS))
     step, every = iter(range(evaluations)), np.arange(2 * PAIRS)
-    told = ucb(WORLD.covariance, SIGMA, _betas(evaluations), 2 * PAIRS, lambda a: both[every, a] + drawn[next(step)])
-    largest: Vector = drawn[told[2].argmax(axis=0), every].reshape(2, PAIRS).max(axis=0)
+    runs = ucb(WORLD.covariance, SIGMA, _betas(evaluations), 2 * PAIRS, lambda a: both[every, a] + drawn[next(step)])
+    largest: Vector = drawn[runs[2].argmax(axis=0), every].reshape(2, PAIRS).max(axis=0)
     return largest
 
 
@@ -104,12 +104,15 @@ def _looseness() -> Table:
         gamma = largest_gain(WORLD.covariance, SIGMA, evaluations).upper
         rate = constants.regret_rate(SIGMA, evaluations, constants.beta(N, evaluations, DELTA), gamma)
         for apart in APART:
-            found = _simulated(evaluations, apart)
+            differences = _simulated(evaluations, apart)
             index = constants.index_sensitivity(N, evaluations, apart, DELTA)
             value = constants.value_sensitivity(
                 rate, constants.c(N, apart, DELTA), constants.q(SIGMA, evaluations, DELTA)
             )
-            looser = [index / upper_quantile(found.mean, DELTA), value / upper_quantile(found.maximum, DELTA)]
+            looser = [
+                index / upper_quantile(differences.mean, DELTA),
+                value / upper_quantile(differences.maximum, DELTA),
+            ]
             rows.append([evaluations, apart, *looser, 100 * _exceeded(evaluations, apart)])
     title = "How many times larger the bounds are than pairs need; how often that of a fixed design is exceeded (5 %)"
     return Table(title, ["T", "1 - k1", "Theorem 1", "Theorem 3", "fixed design, exceeded, %"], rows)
@@ -128,10 +131,10 @@ def _regrets() -> Table:
         for epsilon in (1, 10):
             lost: list[Cell] = []
             for sample, bound in bounds:
-                found, _ = expected_errors(
+                errors, _ = expected_errors(
                     sample, index_scale=2 * bound / epsilon, exponential=True, value_scale=None, value_at="chosen"
                 )
-                lost.append(found)
+                lost.append(errors)
             rows.append([apart, epsilon, *lost])
     title = "Mean regret of lambda~ alone, by the exponential mechanism (T = 200)"
     return Table(title, ["1 - k1", "epsilon", "printed constants", "simulated sensitivity", "fixed design"], rows)
@@ -174,5 +177,5 @@ def _algorithm_3() -> Table:
 
 def _trained(penalty: float, x: Matrix, y: Vector) -> Vector:
     model = LogisticRegression(C=1 / (penalty * len(x)), fit_intercept=False, tol=1e-10, max_iter=10_000)
-    found: Vector = model.fit(x, y).coef_[0]
-    return found
+    weights: Vector = model.fit(x, y).coef_[0]
+    return weights

@@ -189,7 +189,7 @@ def read_parquet(file: BinaryIO, limits: Limits, columns: Sequence[str] | None =
         import pyarrow as pa
         import pyarrow.parquet as pq
     except ImportError:
-        raise refuse("this curator reads CSV only: install blindopt[parquet] for Parquet") from None
+        raise refuse("this curator reads CSV only: install blindopt-services[parquet] for Parquet") from None
     try:
         with _arrow_faults():
             source = pq.ParquetFile(

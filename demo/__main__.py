@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from blindopt.errors import BlindoptError
 from demo import report, story
-from demo.parties import Party, StartFailed, found, started
+from demo.parties import Party, StartFailed, started, wait_for
 
 TUNING = "--tuning"
 
@@ -34,8 +34,8 @@ def main() -> int:
             options.json.touch()  # a place that cannot be written is told now, not at the end
         with ExitStack() as stack:
             if options.curator:
-                curator = found("curator", options.curator, options.curator_token_file, "volume curator-data")
-                modeler = found("modeler", options.modeler, options.modeler_token_file, "volume modeler-data")
+                curator = wait_for("curator", options.curator, options.curator_token_file, "volume curator-data")
+                modeler = wait_for("modeler", options.modeler, options.modeler_token_file, "volume modeler-data")
             else:
                 console.print(f"Starting curator and modeler in {folder} ...")
                 curator, modeler = stack.enter_context(started(folder))

@@ -21,9 +21,9 @@ def main() -> None:
     writer.writerow(HEADER)
     for sale in source:
         living, lot = (sale[name] * M2_PER_SQUARE_FOOT for name in ("sqft_living", "sqft_lot"))
-        place = f"{sale['long']:.3f}", f"{sale['lat']:.4f}"
+        index = f"{sale['long']:.3f}", f"{sale['lat']:.4f}"
         areas = f"{log10(living):.3f}", f"{log10(lot):.3f}"
-        writer.writerow((*place, *areas, sale["grade"], sale["yr_built"], f"{log10(sale['price']):.4f}"))
+        writer.writerow((*index, *areas, sale["grade"], sale["yr_built"], f"{log10(sale['price']):.4f}"))
     target = Path(__file__).parent / "data" / "king_county.csv.gz"
     target.write_bytes(gzip.compress(text.getvalue().encode(), 9, mtime=0))
 

@@ -83,7 +83,7 @@ def _party(name: str, url: str, folder: Path, process: subprocess.Popen[bytes]) 
     return Party(name, url, (folder / "first-token").read_text(), str(folder / "data"))
 
 
-def found(name: str, url: str, token_file: Path, folder: str) -> Party:
+def wait_for(name: str, url: str, token_file: Path, folder: str) -> Party:
     """A service that runs already; waits until it is ready and its first token is written."""
     deadline = time.monotonic() + START_SECONDS
     while not (is_ready(url) and token_file.exists()):

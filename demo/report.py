@@ -28,9 +28,9 @@ def table(outcomes: Outcomes, width: int) -> Table:
         "epsilon": [method.epsilon or "-" for method in outcomes],
         "guaranteed": [method.guarantee for method in outcomes],
         "other rows rebuilt": [_rebuilt(method.rebuilt) for method in outcomes],
-        "best": [f"{fmean(o.best for o in found):.3f}" for found in outcomes.values()],
-        "regret": [_mean_and_error([o.regrets[-1] for o in found]) for found in outcomes.values()],
-        "queries": [f"{fmean(o.queries for o in found):.0f}" for found in outcomes.values()],
+        "best": [f"{fmean(o.best for o in runs):.3f}" for runs in outcomes.values()],
+        "regret": [_mean_and_error([o.regrets[-1] for o in runs]) for runs in outcomes.values()],
+        "queries": [f"{fmean(o.queries for o in runs):.0f}" for runs in outcomes.values()],
     }
     if width < WIDE:
         columns = {name: columns[name] for name in ("method", "guaranteed", "other rows rebuilt", "regret")}
@@ -44,7 +44,7 @@ def table(outcomes: Outcomes, width: int) -> Table:
 
 
 def _caption(outcomes: Outcomes) -> str:
-    runs = max(len(found) for found in outcomes.values())
+    runs = max(len(results) for results in outcomes.values())
     lines = [
         "DP: differential privacy of a record that moves by at most Delta.",
         f"Delta: {MOVES}.",
@@ -56,12 +56,12 @@ def _caption(outcomes: Outcomes) -> str:
     return "\n".join(lines)
 
 
-def _rebuilt(found: Finding | None) -> str:
+def _rebuilt(finding: Finding | None) -> str:
     """What an attacker who knows d+1 rows makes of the others: how many, and how closely."""
-    if found is None:
+    if finding is None:
         return "-"
-    off = found.distance or 0.0
-    return f"{100 * found.figure:.0f} %, " + ("exactly" if off < 1e-6 else f"off by {off:.2g} Delta")
+    off = finding.distance or 0.0
+    return f"{100 * finding.figure:.0f} %, " + ("exactly" if off < 1e-6 else f"off by {off:.2g} Delta")
 
 
 def _mean_and_error(values: list[float]) -> str:
@@ -83,14 +83,14 @@ def as_json(outcomes: Outcomes) -> dict[str, Any]:
                 "epsilon": method.epsilon,
                 "guarantee": method.guarantee,
                 "known_rows": method.rebuilt.model_dump() if method.rebuilt else None,
-                "best": fmean(o.best for o in found),
-                "regret": fmean(o.regrets[-1] for o in found),
-                "standard_error": _standard_error([o.regrets[-1] for o in found]),
-                "queries": fmean(o.queries for o in found),
-                "seconds": fmean(o.seconds for o in found),
-                "runs": [asdict(o) for o in found],
+                "best": fmean(o.best for o in results),
+                "regret": fmean(o.regrets[-1] for o in results),
+                "standard_error": _standard_error([o.regrets[-1] for o in results]),
+                "queries": fmean(o.queries for o in results),
+                "seconds": fmean(o.seconds for o in results),
+                "runs": [asdict(o) for o in results],
             }
-            for method, found in outcomes.items()
+            for method, results in outcomes.items()
         ],
     }
 
@@ -104,10 +104,10 @@ def plot(outcomes: Outcomes, path: Path) -> None:
 
     figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
     styles: list[Any] = ["-", "--", "-.", (0, (3, 1, 1, 1, 1, 1)), ":"]
-    for (method, found), style in zip(outcomes.items(), styles, strict=True):
-        mean = [fmean(at) for at in zip(*(o.regrets for o in found), strict=True)]
+    for (method, results), style in zip(outcomes.items(), styles, strict=True):
+        mean = [fmean(at) for at in zip(*(o.regrets for o in results), strict=True)]
         axes.step(range(1, len(mean) + 1), mean, ls=style, where="post", label=method.name, linewidth=1.8)
-    runs = max(len(found) for found in outcomes.values())
+    runs = max(len(results) for results in outcomes.values())
     axes.set(xlabel="queries", ylabel="simple regret (log10 US dollars)", ylim=(0, None))
     axes.set_title(f"21,613 house sales: {f'mean of {runs} runs per method' if runs > 1 else 'one run per method'}")
     axes.grid(alpha=0.25)

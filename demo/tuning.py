@@ -67,13 +67,13 @@ def true_scores(public: Records, private: Records) -> Vector:
         shortened: Matrix = inside / np.maximum(1.0, np.linalg.norm(inside, axis=1))[:, None]
         return shortened
 
-    found = []
+    rows = []
     for penalty in PENALTIES:
         model = LogisticRegression(C=1 / (PUBLIC * penalty), fit_intercept=False, solver="newton-cholesky", tol=1e-10)
         w = model.fit(scaled(public.x), public.y).coef_[0]
         margins = np.where(private.y > 0.5, 1, -1) * (scaled(private.x) @ w)
-        found.append(-np.clip((1 - margins) / 2, 0, 1).mean())
-    return np.array(found)
+        rows.append(-np.clip((1 - margins) / 2, 0, 1).mean())
+    return np.array(rows)
 
 
 METHODS: dict[str, tuple[wire.TuningMethod, bool]] = {
@@ -89,7 +89,9 @@ METHODS: dict[str, tuple[wire.TuningMethod, bool]] = {
 """By what the table says: the method, and whether it promises only on average over a Gaussian process (with DELTA)."""
 
 
-def asked(names: list[str], public: Records, datasets: tuple[str, str], method: str, epsilon: str) -> wire.TuningCreate:
+def spec_of(
+    names: list[str], public: Records, datasets: tuple[str, str], method: str, epsilon: str
+) -> wire.TuningCreate:
     """One tuning; bounds of the features are those of the public records."""
     how, assumes = METHODS[method]
     bounds = zip(names, public.x.min(axis=0).tolist(), public.x.max(axis=0).tolist(), strict=True)
@@ -134,7 +136,7 @@ def main(arguments: list[str] | None = None) -> int:
             for method in METHODS:
                 if chosen.methods is None or method.strip() in chosen.methods:
                     for epsilon in chosen.epsilons:
-                        begun = owner.start_tuning(asked(names, public, datasets, method, epsilon))
+                        begun = owner.start_tuning(spec_of(names, public, datasets, method, epsilon))
                         ended = owner.wait_tuning(begun.id, timeout_s=WAIT_SECONDS)
                         table.add_row(*_cells(method, epsilon, ended, scores))
                     table.add_section()

@@ -1,6 +1,6 @@
-"""PO-GP-UCB's Theorem 1, refuted: rebuild all rows from d+1 known ones, and tell neighbours apart every time.
+"""Refute Theorem 1 of PO-GP-UCB: rebuild all records from d+1 known ones, and distinguish neighbours every time.
 
-Run: python docs/refutation.py. It attacks both branches of the published mechanism, and a sound one as control.
+Run: python docs/refutation.py. Attacks both branches of the published mechanism, and a sound mechanism as control.
 """
 
 from decimal import Decimal
@@ -24,28 +24,28 @@ MECHANISMS: dict[str, Mechanism] = {
 }
 
 
-def rebuild(z: Matrix, x: Matrix, known: int) -> Matrix:
-    """All rows from the first ``known`` ones, by the affine map that fits them (proposition 2)."""
-    return affine(z[:known], x[:known])(z)
+def rebuild(z: Matrix, x: Matrix, count: int) -> Matrix:
+    """Rebuild all rows from the first ``count``, which are known, by the affine map that fits them (proposition 2)."""
+    return affine(z[:count], x[:count])(z)
 
 
 def main() -> None:
-    """Two attacks, three mechanisms."""
+    """Run two attacks against three mechanisms."""
     rng = np.random.default_rng(0)
     x = rng.uniform(-25, 25, size=(N, D))
     size = np.linalg.norm(x, axis=1)[D + 1 :]
     for name, mechanism in MECHANISMS.items():
         error = np.linalg.norm(rebuild(draw(mechanism, x), x, D + 1) - x, axis=1)[D + 1 :] / size
         branch = mechanism.assess(as_rows(x)).branch or "none"
-        told = f"relative error of {N - D - 1} rows rebuilt from {D + 1} known"
-        print(f"{name:22}  branch {branch:7}  {told}: at most {error.max():.1e}")
+        measure = f"relative error of {N - D - 1} rows rebuilt from {D + 1} known"
+        print(f"{name:22}  branch {branch:7}  {measure}: at most {error.max():.1e}")
     few = x[:60]  # in which one row moves by 1 = Delta (proposition 1)
     for name, mechanism in MECHANISMS.items():
         first, second = neighbours(few, mechanism, 1.0, rng, runs=RUNS)
         right = int(np.sum(first <= 0) + np.sum(second > 0))
         bound = implied(first, second, 0.0, DELTA, ALPHA)
-        told = f"{right} of {2 * RUNS} neighbours named right"
-        print(f"{name:22}  {told}: but for one chance in a million, epsilon is at least {bound:.2f}")
+        score = f"{right} of {2 * RUNS} neighbours named right"
+        print(f"{name:22}  {score}: but for one chance in a million, epsilon is at least {bound:.2f}")
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ LONGEST = (
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files of LONGEST first; within a file nothing moves."""
-    rank = {name: place for place, name in enumerate(LONGEST)}
+    rank = {name: position for position, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
 
 
@@ -83,8 +83,8 @@ def _ports() -> Iterator[int]:
     So nothing takes a service's port while it is down, and no client that asks there meets itself.
     """
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    told = Path("/proc/sys/net/ipv4/ip_local_port_range")  # Linux has it
-    given = int(told.read_text().split()[0]) if told.exists() else 0
+    range_file = Path("/proc/sys/net/ipv4/ip_local_port_range")  # Linux has it
+    given = int(range_file.read_text().split()[0]) if range_file.exists() else 0
     own = range(10_100 + worker % 8, given, 8)  # browsers refuse 10080
     begin = secrets.randbelow(len(own)) if len(own) > 500 else 0  # other tests may run on this machine
     return cycle([*own[begin:], *own[:begin]] if len(own) > 500 else [0])
@@ -196,7 +196,7 @@ class Service:
         """The command line beside the service."""
         return processes.run(f"{self.name}_service", *arguments, env=self.environment, is_fresh=self.fresh)
 
-    def told(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def run_in_process(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """The command line in this process, which spares the start of one: where it is a means and not the subject."""
         umask = os.umask(0o077)
         try:
@@ -208,8 +208,10 @@ class Service:
 
     def http(self, token: str | None = None, **headers: str) -> httpx.Client:
         """A bare client; ``token`` is the owner's or vendor's own unless told, "" is none."""
-        known = {"Authorization": f"Bearer {self.token if token is None else token}"} if token != "" else {}
-        return httpx.Client(base_url=self.url, headers=known | headers, timeout=120, trust_env=False, verify=False)
+        headers_sent = {"Authorization": f"Bearer {self.token if token is None else token}"} if token != "" else {}
+        return httpx.Client(
+            base_url=self.url, headers=headers_sent | headers, timeout=120, trust_env=False, verify=False
+        )
 
     def rows(self, query: str, *values: object) -> list[Any]:
         """Read the database beside the service."""
@@ -264,9 +266,9 @@ class Small:
     def place_of(self, z: np.ndarray) -> np.ndarray:
         """For each row of an identity release, which row of the file it is."""
         distance = np.linalg.norm(z[:, None, :] - self.scaled[None, :, :], axis=2)
-        place = distance.argmin(axis=1)
-        assert distance[np.arange(len(z)), place].max() < 1e-9, "a candidate that is no row of the file"
-        return place
+        position = distance.argmin(axis=1)
+        assert distance[np.arange(len(z)), position].max() < 1e-9, "a candidate that is no row of the file"
+        return position
 
 
 @dataclass(frozen=True)
@@ -408,10 +410,10 @@ def run_of() -> Callable[..., wire.RunCreate]:
 
 def _until(what: Callable[[], Any], within: float = WAIT_SECONDS) -> Any:
     deadline = time.monotonic() + within
-    while not (found := what()):
+    while not (value := what()):
         assert time.monotonic() < deadline, "what was waited for did not come"
         time.sleep(0.01)
-    return found
+    return value
 
 
 @pytest.fixture(scope="session")
@@ -424,7 +426,7 @@ class Proxy:
     """A TCP proxy to ``port``: the k-th connection carries at most ``cuts[k]`` bytes back, then it breaks.
 
     Connections past the list are whole. ``broken`` counts those that were cut, ``carried`` the bytes that
-    went back on all of them, ``told`` are those bytes.
+    went back on all of them, ``sent`` are those bytes.
     """
 
     def __init__(self, port: int, cuts: Sequence[int | None]) -> None:
@@ -434,7 +436,7 @@ class Proxy:
         self.connections = 0
         self.broken = 0
         self.carried = 0
-        self.told: dict[socket.socket, bytearray] = {}
+        self.sent: dict[socket.socket, bytearray] = {}
         self._open: list[socket.socket] = []
         self._clients: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
@@ -452,22 +454,22 @@ class Proxy:
                 server = socket.create_connection(("127.0.0.1", self._port))
                 self._open += [client, server]
                 self._clients.append(client)
-                left = math.inf if cut is None else cut
+                limit = math.inf if cut is None else cut
                 threading.Thread(target=self._carry, args=(client, server, math.inf), daemon=True).start()
-                threading.Thread(target=self._carry, args=(server, client, left), daemon=True).start()
+                threading.Thread(target=self._carry, args=(server, client, limit), daemon=True).start()
 
-    def _carry(self, source: socket.socket, target: socket.socket, left: float) -> None:
+    def _carry(self, source: socket.socket, target: socket.socket, remaining: float) -> None:
         with suppress(OSError):
             while data := source.recv(65_536):
-                if len(data) > left:
+                if len(data) > remaining:
                     self.broken += 1
-                    target.sendall(data[: int(left)])
+                    target.sendall(data[: int(remaining)])
                     break
-                left -= len(data)
+                remaining -= len(data)
                 target.sendall(data)
                 if target in self._clients:
                     self.carried += len(data)
-                    self.told.setdefault(target, bytearray()).extend(data)
+                    self.sent.setdefault(target, bytearray()).extend(data)
         for end in (source, target):
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)

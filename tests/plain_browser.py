@@ -61,10 +61,10 @@ class Browser:
         headers = origin | {"cookie": "; ".join(f"{k}={v}" for k, v in self.cookies.items())}
         reply = self.client.request(method, path, headers=headers, **more)
         self.client.cookies.clear()
-        for told in reply.headers.get_list("set-cookie"):
-            name, _, value = told.partition(";")[0].partition("=")
+        for header in reply.headers.get_list("set-cookie"):
+            name, _, value = header.partition(";")[0].partition("=")
             self.cookies[name] = value
-            if "Max-Age=0" in told:
+            if "Max-Age=0" in header:
                 del self.cookies[name]
         if reply.status_code == 303:
             return self.send("GET", reply.headers["location"])

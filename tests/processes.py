@@ -9,6 +9,7 @@ however the tests ended, the server kills what it forked and ends.
 Not for tests whose subject is a start: what a command imports, and how long that takes.
 """
 
+import asyncio
 import atexit
 import gc
 import json
@@ -163,7 +164,7 @@ class _Server:
 
     def __init__(self, requests: socket.socket) -> None:
         self._requests = requests
-        self._told: dict[int, int] = {}  # by process: where its status is told
+        self._status_pipes: dict[int, int] = {}  # by process: where its status is told
         self._wakes, wakes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wakes)
@@ -181,24 +182,24 @@ class _Server:
                     self._end()
                 if (pid := os.fork()) == 0:
                     return self._leave(json.loads(request), *descriptors[:2])
-                *outputs, self._told[pid] = descriptors
+                *outputs, self._status_pipes[pid] = descriptors
                 for descriptor in outputs:
                     os.close(descriptor)
                 self._tell(pid, pid)
 
     def _tell(self, pid: int, number: int) -> None:
         with suppress(BrokenPipeError):  # nobody waits for it any more
-            os.write(self._told[pid], number.to_bytes(_STATUS_BYTES, "little", signed=True))
+            os.write(self._status_pipes[pid], number.to_bytes(_STATUS_BYTES, "little", signed=True))
 
     def _reap(self) -> None:
-        for pid in list(self._told):
+        for pid in list(self._status_pipes):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
                 self._tell(pid, os.waitstatus_to_exitcode(status))
-                os.close(self._told.pop(pid))
+                os.close(self._status_pipes.pop(pid))
 
     def _end(self) -> NoReturn:
-        for pid in self._told:
+        for pid in self._status_pipes:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         raise SystemExit
@@ -212,6 +213,20 @@ class _Server:
         self._requests.detach()  # its number may soon be another's
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
         return request
+
+
+def _build_services() -> None:
+    """Build both services once and throw them away: routes and SQL that are made at the first use come with a fork."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("curator", "modeler"):
+            settings = import_module(f"{name}_service.settings").Settings(data_dir=Path(folder) / name)
+            app = import_module(f"{name}_service.app").build(settings)
+            asyncio.run(_live(app))
+
+
+async def _live(app: Any) -> None:
+    async with app.router.lifespan_context(app):
+        pass
 
 
 def _become(request: dict[str, Any]) -> None:
@@ -252,9 +267,11 @@ if __name__ == "__main__":
     interrupts = signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests: they close the socket
     for name in sys.argv[2:]:
         import_module(name)
+    if "curator_service.app" in sys.argv:
+        _build_services()
     gc.collect()
     gc.freeze()  # a collection in a fork writes to none of these pages
     assert threading.active_count() == 1
-    asked = _Server(socket.socket(fileno=int(sys.argv[1]))).serve()
+    job = _Server(socket.socket(fileno=int(sys.argv[1]))).serve()
     signal.signal(signal.SIGINT, interrupts)
-    _end_with(_become, asked)
+    _end_with(_become, job)

@@ -64,11 +64,11 @@ def test_a_fork_is_as_a_new_interpreter_is(tmp_path, monkeypatch):
     monkeypatch.setenv("ONLY_THE_TESTS", "1")
     with (tmp_path / "open").open("w") as file:
         os.set_inheritable(file.fileno(), True)
-        told = [ran(start, tmp_path / "here", PORTRAIT, "a", "b c", ONLY_IT="2") for start in (fresh, Forked)]
-    portraits = [json.loads(out) for _, out, _ in told]
+        results = [ran(start, tmp_path / "here", PORTRAIT, "a", "b c", ONLY_IT="2") for start in (fresh, Forked)]
+    portraits = [json.loads(out) for _, out, _ in results]
     assert portraits[1] == portraits[0]
     assert portraits[1]["native"] == ["ONLY_IT", "ONLY_THE_TESTS"]
-    assert [(status, err) for status, _, err in told] == [(0, "and this\n")] * 2
+    assert [(status, err) for status, _, err in results] == [(0, "and this\n")] * 2
 
 
 def test_what_one_fork_does_to_itself_the_next_does_not_see(tmp_path):
@@ -80,10 +80,10 @@ def test_what_one_fork_does_to_itself_the_next_does_not_see(tmp_path):
 @pytest.mark.parametrize("end", ENDS)
 def test_a_fork_ends_as_a_new_interpreter_does(end, tmp_path):
     code, status = ENDS[end]
-    told = [ran(start, tmp_path, code) for start in (fresh, Forked)]
-    assert [found for found, _, _ in told] == [status] * 2
-    assert told[1][1] == told[0][1]
-    assert told[1][2].splitlines()[-1:] == told[0][2].splitlines()[-1:]
+    results = [ran(start, tmp_path, code) for start in (fresh, Forked)]
+    assert [code for code, _, _ in results] == [status] * 2
+    assert results[1][1] == results[0][1]
+    assert results[1][2].splitlines()[-1:] == results[0][2].splitlines()[-1:]
 
 
 def test_a_fork_can_be_waited_for_stopped_and_killed(tmp_path):

@@ -92,10 +92,10 @@ def reproduce(parts: list[Part], size: Size, kept: Path, folder: Path, workers: 
 
 def _play(part: Part, size: Size, kept: Path, workers: int, progress: Progress) -> Summary:
     store, tasks = Store.open(kept, part, size), part.tasks(size)
-    left = [task for task in tasks if task not in store.runs]
+    remaining = [task for task in tasks if task not in store.runs]
     shown = progress.add_task(part.name, total=len(tasks))
-    progress.update(shown, completed=len(tasks) - len(left))  # the clock of what is complete stops
-    for run in played(part, size, left, workers):
+    progress.update(shown, completed=len(tasks) - len(remaining))  # the clock of what is complete stops
+    for run in played(part, size, remaining, workers):
         store.add(run)
         progress.advance(shown)
     summary = summary_of(part, size, store.runs.values())

@@ -41,15 +41,15 @@ PRIVATE: dict[str, tuple[wire.FewArms, str]] = {
 
 def private(bandit: Bandit, epsilon: str, rounds: int, seed: int) -> Curves:
     """Every private algorithm on one bandit. All columns with Laplace answers share their noise."""
-    marks, found, answer = marks_of(rounds), {}, {}
+    marks, curves, answer = marks_of(rounds), {}, {}
     for column, (spec, mechanism) in PRIVATE.items():
         answers = bandit.private(mechanism, epsilon)
         if mechanism not in answer:
             answer[mechanism] = released(bandit, answers, rounds)
         algorithm = player(spec, bandit, law_of(bandit, answers), rounds, seed)
-        found[column] = regrets(bandit, algorithm, answer[mechanism], marks)
+        curves[column] = regrets(bandit, algorithm, answer[mechanism], marks)
     algorithm = player(wire.IgpUcb(name="igp_ucb"), bandit, bandit.open(), rounds, seed)
-    return found | {OPEN: regrets(bandit, algorithm, bandit.reward, marks)}
+    return curves | {OPEN: regrets(bandit, algorithm, bandit.reward, marks)}
 
 
 def heavy(bandit: Bandit, rounds: int, seed: int) -> Curves:

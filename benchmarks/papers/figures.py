@@ -47,10 +47,10 @@ def draw(
 def _curve(axis: Any, marks: list[int], said: dict[str, Any], column: str, number: int) -> None:
     """A line through some of the means, and one standard error at the last of them."""
     last = len(marks) - 1
-    some = sorted({round(place) for place in np.linspace(0, last, min(POINTS, last + 1))})
-    mean = [max(said["curve"][place], FLOOR) for place in some]
+    names = sorted({round(index) for index in np.linspace(0, last, min(POINTS, last + 1))})
+    mean = [max(said["curve"][index], FLOOR) for index in names]
     style = {"color": f"C{number % 10}", "linewidth": 1.2, "linestyle": "--" if number >= 10 else "-"}
-    axis.plot([marks[place] for place in some], mean, label=column, **style)
+    axis.plot([marks[index] for index in names], mean, label=column, **style)
     if said["se"] is not None and mean[-1] > FLOOR:
         low = max(mean[-1] - said["se"], FLOOR)
         axis.plot([marks[-1]] * 2, [low, mean[-1] + said["se"]], color=style["color"], linewidth=0.8)

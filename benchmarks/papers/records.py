@@ -68,10 +68,10 @@ def properties(side: int) -> tuple[Matrix, Vector]:
     """Place in kilometres of 2,004 sales, drawn once, and minus the logarithm of the price of a square metre."""
     sales = list(csv.DictReader(io.StringIO(csv_bytes().decode())))
     chosen = np.random.default_rng(5).choice(len(sales), PROPERTIES, replace=False)
-    some = [sales[place] for place in chosen]
+    rows = [sales[index] for index in chosen]
     units = {"long": KM_PER_DEGREE_LONGITUDE, "lat": KM_PER_DEGREE_LATITUDE}
-    x = np.array([[float(sale[name]) * unit for name, unit in units.items()] for sale in some])
-    price = [float(sale["log10_price"]) - float(sale["log10_living_m2"]) for sale in some]
+    x = np.array([[float(sale[name]) * unit for name, unit in units.items()] for sale in rows])
+    price = [float(sale["log10_price"]) - float(sale["log10_living_m2"]) for sale in rows]
     return x, -np.array(price) * log(10)
 
 
@@ -120,15 +120,15 @@ def _learned(x: Matrix, y: Vector) -> wire.Kernel:
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
 
-    some = np.random.default_rng(6).choice(len(y), min(FITTED, len(y)), replace=False)
+    sample = np.random.default_rng(6).choice(len(y), min(FITTED, len(y)), replace=False)
     start = ConstantKernel(1.0, (1e-2, 1e4)) * RBF(5.0, (0.1, 100.0)) + WhiteKernel(0.1, (1e-5, 10.0))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # of Branin-Hoo: no noise is found, and 1e-5 kept
-        found = GaussianProcessRegressor(start, random_state=0).fit(x[some], y[some]).kernel_
+        kernel = GaussianProcessRegressor(start, random_state=0).fit(x[sample], y[sample]).kernel_
     return wire.Kernel(
-        lengthscale=float(found.k1.k2.length_scale),
-        signal_variance=float(found.k1.k1.constant_value),
-        noise_variance=float(found.k2.noise_level),
+        lengthscale=float(kernel.k1.k2.length_scale),
+        signal_variance=float(kernel.k1.k1.constant_value),
+        noise_variance=float(kernel.k2.noise_level),
     )
 
 
@@ -146,16 +146,16 @@ class Records:
 
     def play(self, task: Task, size: Size) -> Curves:
         setting, data = SETTINGS[self.name], fitted(self.name, size.side)
-        here = data.ground
+        ground = data.ground
         hunt = Hunt.drawn(data.y, setting.steps, 0.0, task[1], np.random.default_rng([7, task[1]]))
-        found = {NON_PRIVATE: hunt.regrets(here, here.x), RANDOM: hunt.chance()}
+        curves = {NON_PRIVATE: hunt.regrets(ground, ground.x), RANDOM: hunt.chance()}
         for power, r in cells(self.name, data):
-            found[cell(power, r)] = hunt.regrets(here, here.release(published(power, r, setting.delta)))
+            curves[cell(power, r)] = hunt.regrets(ground, ground.release(published(power, r, setting.delta)))
         for level, epsilon in planar_levels(data).items():
             mechanism = PlanarLaplaceMechanism(epsilon, 1.0)
-            law = mechanism.noise(here.rows.d)
-            found[f"{PLANAR}, {level}"] = hunt.regrets(here, here.release(mechanism), law)
-        return found
+            law = mechanism.noise(ground.rows.d)
+            curves[f"{PLANAR}, {level}"] = hunt.regrets(ground, ground.release(mechanism), law)
+        return curves
 
     def facts(self, size: Size) -> dict[str, Any]:
         data, setting = fitted(self.name, size.side), SETTINGS[self.name]

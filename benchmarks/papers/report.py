@@ -12,13 +12,13 @@ FOLDER = "results"
 
 def write(folder: Path, summaries: list[Summary]) -> Path:
     """results.md, into ``folder``."""
-    told = {summary["part"]: summary for summary in summaries}
+    by_part = {summary["part"]: summary for summary in summaries}
     lines = [HEAD]
     for name, chapter in CHAPTERS.items():
-        if name not in told:
+        if name not in by_part:
             lines += [f"## {chapter.title}", "", "Not run.", ""]
             continue
-        summary = told[name]
+        summary = by_part[name]
         size = f"{summary['size'].capitalize()} form, {_runs(summary)}"
         cost = f"{summary['cpu_s'] / 60:.1f} minutes of processor time"
         lines += [f"## {chapter.title}", "", f"*{size}; {cost}.*", "", chapter.text, ""]

@@ -19,7 +19,7 @@ from benchmarks.papers.part import Curves, Part, Size, Task
 
 ROOT = Path(__file__).parents[2]
 _PLAYED = ("shared", "curator_service", "modeler_service", "benchmarks/papers")
-_TOLD = {
+_REPORTING = {
     f"{name}.py" for name in ("__main__", "chapters", "figures", "printed", "report", "summary", "tables")
 }  # they come after the runs
 
@@ -87,7 +87,7 @@ def sources() -> str:
     digest = hashlib.sha256()
     for folder in _PLAYED:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            if not (folder == "benchmarks/papers" and path.name in _TOLD):
+            if not (folder == "benchmarks/papers" and path.name in _REPORTING):
                 digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 

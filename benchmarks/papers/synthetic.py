@@ -98,10 +98,10 @@ class Tables:
         return range(1, STEPS + 1)
 
     def play(self, task: Task, size: Size) -> Curves:
-        here, hunt = ground(size.side), _hunt(1, task[1], size.side)
+        truth, hunt = ground(size.side), _hunt(1, task[1], size.side)
         cells = [(power, r) for power, rs in TABLES.items() for r in rs] + list(QUOTED.items())
-        found = {NON_PRIVATE: hunt.regrets(here, here.x), RANDOM: hunt.chance()}
-        return found | {cell(power, r): hunt.regrets(here, here.release(published(power, r))) for power, r in cells}
+        curves = {NON_PRIVATE: hunt.regrets(truth, truth.x), RANDOM: hunt.chance()}
+        return curves | {cell(power, r): hunt.regrets(truth, truth.release(published(power, r))) for power, r in cells}
 
     def facts(self, size: Size) -> dict[str, Any]:
         sigma_min = spectrum(ground(size.side).rows).sigma_min
@@ -122,16 +122,16 @@ class Frontier:
         return range(1, STEPS + 1)
 
     def play(self, task: Task, size: Size) -> Curves:
-        here, hunt = ground(size.side), _hunt(2, task[1], size.side)
-        found = {NON_PRIVATE: hunt.regrets(here, here.x), RANDOM: hunt.chance()}
+        truth, hunt = ground(size.side), _hunt(2, task[1], size.side)
+        curves = {NON_PRIVATE: hunt.regrets(truth, truth.x), RANDOM: hunt.chance()}
         for level, epsilon in FRONTIER.items():
             mechanisms = (PoGpUcb(epsilon, DELTA, 1.0, 10), *_sound(epsilon))
-            released = {mechanism.name: (mechanism, here.release(mechanism)) for mechanism in mechanisms}
+            released = {mechanism.name: (mechanism, truth.release(mechanism)) for mechanism in mechanisms}
             for column, name in LAWS.items():
                 mechanism, z = released[name]
-                aware = [mechanism.noise(here.rows.d)] if "aware" in column else []
-                found[f"{column}, {level}"] = hunt.regrets(here, z, *aware)
-        return found
+                aware = [mechanism.noise(truth.rows.d)] if "aware" in column else []
+                curves[f"{column}, {level}"] = hunt.regrets(truth, z, *aware)
+        return curves
 
     def facts(self, size: Size) -> dict[str, Any]:
         sds = {level: {m.name: m.noise(2).sd for m in _sound(epsilon)} for level, epsilon in FRONTIER.items()}

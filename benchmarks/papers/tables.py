@@ -40,14 +40,14 @@ class Compared:
 
 def compared(summary: Summary) -> list[Compared]:
     """All 21 printed numbers: Tables 1 to 3, non-private, and two quoted differences to it."""
-    found = [_compared("non-private", printed.NON_PRIVATE, figure(summary, GROUP, NON_PRIVATE))]
+    rows = [_compared("non-private", printed.NON_PRIVATE, figure(summary, GROUP, NON_PRIVATE))]
     for power, row in printed.TABLES.items():
-        found += [_compared(cell(power, r), value, figure(summary, GROUP, cell(power, r))) for r, value in row.items()]
+        rows += [_compared(cell(power, r), value, figure(summary, GROUP, cell(power, r))) for r, value in row.items()]
     for power, more in printed.QUOTED.items():
-        here, open_ = summary["groups"][GROUP][cell(power, 10)], summary["groups"][GROUP][NON_PRIVATE]
-        over = [a - b for a, b in zip(here["last"], open_["last"], strict=True)]
-        found.append(_compared(f"{cell(power, 10)}, over non-private", more, _mean(over)))
-    return found
+        private, open_ = summary["groups"][GROUP][cell(power, 10)], summary["groups"][GROUP][NON_PRIVATE]
+        over = [a - b for a, b in zip(private["last"], open_["last"], strict=True)]
+        rows.append(_compared(f"{cell(power, 10)}, over non-private", more, _mean(over)))
+    return rows
 
 
 def by_chance(summary: Summary, rms: float) -> float:
@@ -83,16 +83,16 @@ def _compared(what: str, value: float, ours: Figure) -> Compared:
 
 def synthetic_tables(summary: Summary) -> Lines:
     """Tables 1 to 3 in one."""
-    facts, found = summary["facts"], compared(summary)
+    facts, rows = summary["facts"], compared(summary)
     largest = ", ".join(f"{r} at {level}" for level, r in facts["largest_r"].items())
-    rms = sqrt(sum((c.ours - c.printed) ** 2 for c in found) / len(found))
-    noise = sqrt(sum(c.noise**2 for c in found) / len(found))
-    within = sum(abs(c.ours - c.printed) <= 2 * c.noise for c in found)
+    rms = sqrt(sum((c.ours - c.printed) ** 2 for c in rows) / len(rows))
+    noise = sqrt(sum(c.noise**2 for c in rows) / len(rows))
+    within = sum(abs(c.ours - c.printed) <= 2 * c.noise for c in rows)
     return [
         f"sigma_min is {facts['sigma_min']:.1f}; the largest r with sigma_min >= omega is {largest}.",
         "",
-        *_table(["epsilon and r", "printed", "here", "difference in its own errors"], [c.row for c in found]),
-        f"Within two standard errors of the difference: {within} of {len(found)}.",
+        *_table(["epsilon and r", "printed", "here", "difference in its own errors"], [c.row for c in rows]),
+        f"Within two standard errors of the difference: {within} of {len(rows)}.",
         f"Root mean square of the differences {rms:.4f}, expected of noise alone {noise:.4f};",
         f"two such experiments differ by more in {100 * by_chance(summary, rms):.0f} % of cases (runs resampled).",
         f"{RANDOM.capitalize()}: {figure(summary, GROUP, RANDOM).text}.",
@@ -107,8 +107,8 @@ def frontier_table(summary: Summary) -> Lines:
         private = "no: refuted" if column.startswith("published") else "yes"
         reference = printed.REFERENCE_FRONTIER.get(column)
         row = [column, private]
-        for place, level in enumerate(synthetic.FRONTIER):
-            row += [figure(summary, GROUP, f"{column}, {level}").text, f"{reference[place]}" if reference else ""]
+        for index, level in enumerate(synthetic.FRONTIER):
+            row += [figure(summary, GROUP, f"{column}, {level}").text, f"{reference[index]}" if reference else ""]
         rows.append(row)
     for column, value in ((NON_PRIVATE, printed.REFERENCE_OPEN), (RANDOM, printed.REFERENCE_RANDOM)):
         text = figure(summary, GROUP, column).text
@@ -136,16 +136,16 @@ def records_tables(summary: Summary) -> Lines:
         "",
     ]
     elsewhere = printed.RECORDS.get(group)
-    for place, table in enumerate(facts["tables"]):
+    for index, table in enumerate(facts["tables"]):
         power, top = table["power"], table["largest_r"]
-        here = {r: figure(summary, group, cell(power, r)) for r in table["r"]}
-        order = sorted(here, key=lambda r: here[r].mean)
-        kept = max(r for r in here if r <= top)
-        rows = [["here", *(here[r].text for r in here)]]
+        figures = {r: figure(summary, group, cell(power, r)) for r in table["r"]}
+        order = sorted(figures, key=lambda r: figures[r].mean)
+        kept = max(r for r in figures if r <= top)
+        rows = [["here", *(figures[r].text for r in figures)]]
         if elsewhere is not None:
-            rows.append(["paper's data", *(f"{value:.3f}" for value in elsewhere[place])])
-        lines += _table([f"e^{power:.1f}, r", *(f"**{r}**" if r == kept else str(r) for r in here)], rows)
-        best, worst = here[order[0]], here[order[-1]]
+            rows.append(["paper's data", *(f"{value:.3f}" for value in elsewhere[index])])
+        lines += _table([f"e^{power:.1f}, r", *(f"**{r}**" if r == kept else str(r) for r in figures)], rows)
+        best, worst = figures[order[0]], figures[order[-1]]
         if worst.mean - best.mean > 2 * hypot(best.se or inf, worst.se or inf):
             place_of = f"is number {order.index(kept) + 1} of {len(order)}"
         else:
@@ -157,11 +157,11 @@ def records_tables(summary: Summary) -> Lines:
         lines += [f"{text}: on this target releases cannot be compared by it.", ""]
     rows = [[NON_PRIVATE, open_.text, ""], [RANDOM, chance.text, ""]]
     small = printed.SMALL.get(group, [])
-    for place, quoted in enumerate(facts["quoted"]):
+    for index, quoted in enumerate(facts["quoted"]):
         name = cell(quoted["power"], quoted["r"])
-        found = figure(summary, group, name)
-        said = f"+{small[place]:.3f}" if place < len(small) else ""
-        rows.append([f"published, {name}", f"{found.text}, {found.mean - open_.mean:+.3f} over non-private", said])
+        result = figure(summary, group, name)
+        said = f"+{small[index]:.3f}" if index < len(small) else ""
+        rows.append([f"published, {name}", f"{result.text}, {result.mean - open_.mean:+.3f} over non-private", said])
     rows += [
         [f"{PLANAR}, epsilon = {level}, private", figure(summary, group, f"{PLANAR}, {level}").text, ""]
         for level in facts["planar"]
@@ -186,11 +186,11 @@ def _ratios(summary: Summary) -> Lines:
     for column in columns:
         row = [column]
         for group in groups:
-            found, reference = figure(summary, group, column), _reference(summary, group, column)
-            text = f"{found.mean:.3f}" + (f" ({found.se:.3f})" if found.se is not None else "")
+            result, reference = figure(summary, group, column), _reference(summary, group, column)
+            text = f"{result.mean:.3f}" + (f" ({result.se:.3f})" if result.se is not None else "")
             if reference is not None:
                 text += f" / {reference[0]:.3f}"
-                apart.append((found.mean - reference[0]) / hypot(found.se or 0.0, reference[1]))
+                apart.append((result.mean - reference[0]) / hypot(result.se or 0.0, reference[1]))
             row.append(text)
         stuck = [value for group in groups for value in summary["groups"][group][column]["last"]]
         rows.append([*row, f"{100 * sum(value > 0.5 for value in stuck) / len(stuck):.0f} %"])

@@ -81,7 +81,7 @@ async def events(page: Page) -> Response:
         forecast = await page.api.get(_path(page))
         return forecast["state"], forecast["progress"]
 
-    return follow(page, look)
+    return await follow(page, look)
 
 
 @pages.post("/studies/{study_id}/forecasts/{forecast_id}:cancel", roles=("owner",))

@@ -28,7 +28,7 @@ async def waiting(page: Page) -> Response:
 @pages.get("/waiting/events", roles=("owner", "measurer", "auditor"))
 async def events(page: Page) -> Response:
     """Whenever it changes."""
-    return follow(page, lambda: _waiting(page))
+    return await follow(page, lambda: _waiting(page))
 
 
 async def _waiting(page: Page) -> dict[str, Any]:

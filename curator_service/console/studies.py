@@ -78,7 +78,7 @@ async def events(page: Page) -> Response:
         study = await page.api.get(f"/v1/studies/{page.path['study_id']}")
         return study["state"], study["progress"]
 
-    return follow(page, look)
+    return await follow(page, look)
 
 
 @pages.post("/studies/{study_id}:preview", roles=("owner",))

@@ -154,7 +154,7 @@ async def events(page: Page) -> Response:
         tuning = await page.api.get(_path(page))
         return tuning["state"], tuning["progress"]
 
-    return follow(page, look)
+    return await follow(page, look)
 
 
 @pages.post("/tunings/{tuning_id}:cancel", roles=("owner",))

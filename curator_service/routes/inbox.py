@@ -50,7 +50,7 @@ def list_inbox(
     query_id: OfQuery = None,
     state: Annotated[Filter, Query(description="In this state alone.")] = "open",
     system: Annotated[
-        wire.Asking | None, Query(description="Of these, those to which the owner's system stands so.")
+        wire.MeasurerState | None, Query(description="Of these, those to which the owner's system stands so.")
     ] = None,
 ) -> wire.InboxPage:
     """Measurements that were asked for, oldest first; those that are open unless told."""
@@ -133,8 +133,8 @@ async def follow_inbox(
     seconds: Annotated[float, Query(ge=0, le=600, description="When the stream ends.")] = 300.0,
 ) -> Response:
     """Server-sent events: `inbox` now, and each time that something is asked or told; open it again when it ends."""
-    told = curator.streams.follow(request.state.principal.id, seconds)
-    return StreamingResponse(told, media_type="text/event-stream")
+    stream = await curator.streams.follow(request.state.principal.id, seconds)
+    return StreamingResponse(stream, media_type="text/event-stream")
 
 
 @router.post("/v1/queries/{query_id}:answer", response_model=wire.QueryMeasurements, responses=documented(409))

@@ -14,7 +14,9 @@ from blindopt.arrays import Matrix, Vector
 from blindopt.errors import Invalid, TuningImpossible
 from curator_service.scaling import ScaledRows
 
-MISSING = "this curator has no trainer for logistic regression: install blindopt[tuning], or use an http scorer"
+MISSING = (
+    "this curator has no trainer for logistic regression: install blindopt-services[tuning], or use an http scorer"
+)
 DISTANCE_MAX = 1e-8
 """The largest distance of trained weights from the minimiser, by their gradient: |w - w*| <= |gradient| / lambda."""
 _NEWTON_STEPS = 50

@@ -9,3 +9,5 @@ Vector = NDArray[np.float64]
 """One-dimensional, float64."""
 Rows = NDArray[np.intp]
 """Indices of candidates."""
+Mask = NDArray[np.bool_]
+"""One truth value for each candidate."""

@@ -1,7 +1,7 @@
-"""Every error that one party tells the other: its code, its HTTP status, whether a retry can help.
+"""Every error that one party returns to the other: its code, its HTTP status, whether a retry can help.
 
-The message of a BlindoptError is written for the other party and leaves the house as it is: it never
-holds a value from a dataset, a secret, a path or a query string.
+The message of a BlindoptError is sent to the other party unchanged: it never holds a value from a
+dataset, a secret, a path or a query string.
 """
 
 import errno
@@ -9,14 +9,14 @@ import re
 from collections.abc import Mapping
 from types import MappingProxyType
 
-_PASSING = {
+_TEMPORARY = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EROFS), "a file cannot be written: the disk is full"),
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), "a file cannot be opened: too many are open"),
 }
 
 
 class BlindoptError(Exception):
-    """The root. ``code`` is stable and for machines, the message is for people."""
+    """Root of all errors. ``code`` is stable and for programs, the message is for people."""
 
     code: str = "internal"
     status: int = 500
@@ -31,7 +31,7 @@ class BlindoptError(Exception):
 
 
 class Unauthenticated(BlindoptError):
-    """No token, or one that is unknown, expired or revoked. The three are not told apart."""
+    """No token, or an unknown, expired or revoked one. The error does not distinguish them."""
 
     code, status, title = "unauthenticated", 401, "A valid token is needed"
 
@@ -43,7 +43,7 @@ class Forbidden(BlindoptError):
 
 
 class BudgetExhausted(BlindoptError):
-    """A cap of the study would be passed. Final: what was spent never comes back, so a retry cannot help.
+    """The request would exceed a cap of the study. Final: spent budget never comes back, so a retry cannot help.
 
     Depends on the history of requests alone, never on the data.
     """
@@ -67,7 +67,7 @@ class StudyNotOpen(BlindoptError):
 
 
 class NotFound(BlindoptError):
-    """Not there, or not yours: the two are not told apart."""
+    """The resource does not exist or is not accessible. The error does not distinguish the two."""
 
     code, status, title = "not_found", 404, "Not found"
 
@@ -85,13 +85,13 @@ class StateConflict(BlindoptError):
 
 
 class MechanismWithdrawn(BlindoptError):
-    """The release mechanism turned out to be wrong: it makes no new release. Choose another one."""
+    """The release mechanism was withdrawn as wrong and makes no new release. Choose another one."""
 
     code, status, title = "mechanism_withdrawn", 409, "The release mechanism is withdrawn"
 
 
 class StillRunning(BlindoptError):
-    """The same request, under the same idempotency key, is being worked on."""
+    """The same request, with the same idempotency key, is still being handled."""
 
     code, status, title, retryable = "still_running", 409, "Still running", True
 
@@ -116,7 +116,7 @@ class Invalid(BlindoptError):
 
 
 class DatasetInvalid(Invalid):
-    """A file that is refused whole; ``errors`` lists row, line and column of what to mend."""
+    """A file that is refused as a whole; ``errors`` lists the rows, lines and columns to correct."""
 
     code, title = "dataset_invalid", "The file cannot be registered"
 
@@ -137,7 +137,7 @@ class ReleaseImpossible(Invalid):
 class TuningImpossible(Invalid):
     """The method cannot be run on this problem; the text says what to change. Nothing was charged.
 
-    ``field`` is where in the request, if it is one place.
+    ``field`` names the wrong field of the request, if there is a single one.
     """
 
     code, title = "tuning_impossible", "This tuning cannot be run"
@@ -148,7 +148,7 @@ class TuningImpossible(Invalid):
 
 
 class TuningFailed(BlindoptError):
-    """A tuning that began could not be finished, and releases nothing; what it was charged stays spent."""
+    """A started tuning failed and releases nothing; its charge stays spent."""
 
     code, status, title = "tuning_failed", 500, "The tuning failed"
 
@@ -166,7 +166,7 @@ class IdempotencyKeyReused(BlindoptError):
 
 
 class RateLimited(BlindoptError):
-    """Too many requests of one principal, or too many bad tokens from one address."""
+    """Too many requests by one principal, or too many invalid tokens from one address."""
 
     code, status, title, retryable = "rate_limited", 429, "Too many requests", True
 
@@ -188,13 +188,13 @@ class StorageUnavailable(BlindoptError):
 
     @staticmethod
     def of(error: BaseException | None) -> "StorageUnavailable | None":
-        """What tells an OSError that may pass by itself; None for any other error."""
-        detail = _PASSING.get(error.errno or 0) if isinstance(error, OSError) else None
+        """Convert an OSError that may be temporary; None for any other error."""
+        detail = _TEMPORARY.get(error.errno or 0) if isinstance(error, OSError) else None
         return None if detail is None else StorageUnavailable(detail)
 
 
 class Busy(BlindoptError):
-    """Work of which there is one at a time is under way for somebody else."""
+    """Work that runs one at a time is running for another request."""
 
     code, status, title, retryable = "busy", 503, "Busy with another's request", True
 
@@ -204,7 +204,7 @@ class Busy(BlindoptError):
 
 
 class Draining(BlindoptError):
-    """The service is about to end, and left this undone."""
+    """The service is shutting down and did not handle the request."""
 
     code, status, title, retryable = "draining", 503, "The service is ending", True
 
@@ -220,31 +220,31 @@ class RangeNotSatisfiable(BlindoptError):
 
 
 class LogBroken(BlindoptError):
-    """A log that does not verify; the text names the first record that is wrong, and how."""
+    """A log does not verify; the message names the first wrong record and its fault."""
 
     code, title = "log_broken", "The audit log does not verify"
 
 
 class NumericalFailure(BlindoptError):
-    """A computation lost its meaning: a non-finite number or a failed factorization."""
+    """A computation has no valid result: a non-finite number or a failed factorization."""
 
     code, title = "numerical_failure", "A computation failed"
 
 
 class Unreachable(BlindoptError):
-    """The other party did not answer; whether it handled the request is not known."""
+    """The other party did not answer; it may or may not have handled the request."""
 
     code, status, title, retryable = "unreachable", 502, "The other party did not answer", True
 
 
 class ProtocolViolated(BlindoptError):
-    """The other party's reply is not what the protocol says: asking again would not mend it."""
+    """The other party's reply violates the protocol; a retry cannot help."""
 
     code, status, title = "protocol_violated", 502, "The other party broke the protocol"
 
 
 class Remote(BlindoptError):
-    """A problem document that the other party sent, kept as it was."""
+    """A problem document of the other party, passed on unchanged."""
 
     title = "The other party refused"
 
@@ -262,7 +262,7 @@ class Remote(BlindoptError):
 
 
 class CuratorRefused(BlindoptError):
-    """A curator refused what a modeler asked for a vendor. Its code alone is told: other words may quote a token."""
+    """A curator refused a modeler's request. Only its error code is passed on: its text may quote a token."""
 
     code, status, title = "curator_refused", 502, "The curator refused"
 

@@ -75,9 +75,11 @@ def test_results_do_not_depend_on_the_number_of_workers():
     for name, column in SEEDED.items():
         part = PARTS[name]
         tasks = part.tasks(TINY)
-        one, two = ({run.task: run.curves[column] for run in played(part, TINY, tasks, workers)} for workers in (1, 2))
-        assert one == two
-        assert len(one) == len(tasks)
+        alone, two = (
+            {run.task: run.curves[column] for run in played(part, TINY, tasks, workers)} for workers in (1, 2)
+        )
+        assert alone == two
+        assert len(alone) == len(tasks)
 
 
 def test_what_was_played_is_kept_through_an_interruption(tmp_path):
@@ -105,10 +107,10 @@ def test_runs_of_another_size_or_other_sources_are_not_taken(tmp_path, monkeypat
 def test_summaries_are_means_and_standard_errors():
     part = PARTS["heavy"]
     runs = [Run(("SE", run), {"TGP": [0.0, value]}, 1.0) for run, value in enumerate((1.0, 2.0, 6.0))]
-    found = figure(summary_of(part, TINY, runs), "SE", "TGP")
-    assert found.mean == 3.0
-    np.testing.assert_allclose(found.se, np.sqrt(7.0 / 3.0), rtol=1e-4)
-    assert found.text == "3.0000 (1.5275)"
+    figures = figure(summary_of(part, TINY, runs), "SE", "TGP")
+    assert figures.mean == 3.0
+    np.testing.assert_allclose(figures.se, np.sqrt(7.0 / 3.0), rtol=1e-4)
+    assert figures.text == "3.0000 (1.5275)"
 
 
 # --- the problems -----------------------------------------------------------------------------------
@@ -147,9 +149,9 @@ def test_simple_regret_counts_the_first_rows_and_never_grows():
 def test_the_tables_have_all_21_printed_numbers():
     assert {power: tuple(row) for power, row in printed.TABLES.items()} == synthetic.TABLES
     part = PARTS["synthetic"]
-    found = compared(summary_of(part, TINY, played(part, TINY, part.tasks(TINY), 1)))
-    assert len(found) == 21
-    assert all(np.isfinite([c.ours, c.se, c.noise]).all() for c in found)
+    rows = compared(summary_of(part, TINY, played(part, TINY, part.tasks(TINY), 1)))
+    assert len(rows) == 21
+    assert all(np.isfinite([c.ours, c.se, c.noise]).all() for c in rows)
 
 
 def test_an_experiment_that_is_off_by_more_than_chance_is_told():

@@ -20,8 +20,8 @@ from axe_playwright_python.sync_playwright import Axe
 from PIL import Image
 from playwright.sync_api import Browser, BrowserContext, Page, Response, expect, sync_playwright
 
-HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parent.parent
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "")
 PATIENCE_MS = 240_000
 """The machine may be busy; nothing here is about speed."""
@@ -65,7 +65,7 @@ class Visitor:
         self._browser = browser
         self._url = url
         self._expected: list[str] = []
-        self.found: list[str] = []
+        self.faults_seen: list[str] = []
         self.context: BrowserContext = browser.new_context(
             base_url=url,
             locale="en-GB",
@@ -76,18 +76,18 @@ class Visitor:
         )
         self.context.set_default_timeout(PATIENCE_MS)
         self.context.on("request", self._request)
-        self.context.on("weberror", lambda error: self.found.append(f"error of a script: {error.error}"))
+        self.context.on("weberror", lambda error: self.faults_seen.append(f"error of a script: {error.error}"))
         self.context.on("console", self._said)
         self.page: Page = self.context.new_page()
 
     def _request(self, request: object) -> None:
         host = urlsplit(request.url).hostname or ""
         if not request.url.startswith("data:") and host not in LOOPBACK:
-            self.found.append(f"a request left: {request.url}")
+            self.faults_seen.append(f"a request left: {request.url}")
 
     def _said(self, message: object) -> None:
         if message.type in ("error", "warning"):
-            self.found.append(f"{message.type}: {message.text}")
+            self.faults_seen.append(f"{message.type}: {message.text}")
 
     def expects(self, word: str) -> None:
         self._expected.append(word)
@@ -112,7 +112,7 @@ class Visitor:
     def shoot(self, name: str) -> None:
         """A picture of the whole page, for whoever works on pages."""
         if SCREENSHOTS == "all":
-            self._picture(HERE / "screenshots", name, full_page=True)
+            self._picture(FOLDER / "screenshots", name, full_page=True)
 
     def picture(self, name: str, height: int = 900, *, at: str = "body", hidden: str = ".never") -> None:
         """A picture that docs/ shows, from the top of ``at`` on, in few colours: it stays small."""
@@ -132,26 +132,26 @@ class Visitor:
 
     def faults(self, *, dark: bool = True) -> list[str]:
         """What axe finds wrong with the page that is open, as it is now; light, and dark."""
-        found = []
+        violations = []
         if not self.page.evaluate("'axe' in window"):
             self.page.evaluate(AXE.axe_script)
         for scheme, options in (("light", IN_BOTH), ("dark", IN_DARK))[: 1 + dark]:
             self.page.emulate_media(color_scheme=scheme)
-            told = AxeResults(self.page.evaluate("options => axe.run(options)", options))
-            if told.violations_count:
-                found.append(f"{self.page.url} ({scheme}): {told.generate_report()[:3000]}")
+            results = AxeResults(self.page.evaluate("options => axe.run(options)", options))
+            if results.violations_count:
+                violations.append(f"{self.page.url} ({scheme}): {results.generate_report()[:3000]}")
         self.page.emulate_media(color_scheme="light")
-        return found
+        return violations
 
     def audit(self, *, dark: bool = True) -> None:
         """axe finds nothing."""
-        found = self.faults(dark=dark)
-        assert found == [], "\n".join(found)
+        violations = self.faults(dark=dark)
+        assert violations == [], "\n".join(violations)
 
     def close(self) -> None:
         self.context.close()
-        left = [text for text in self.found if not any(word in text for word in self._expected)]
-        assert left == [], left
+        unexpected = [text for text in self.faults_seen if not any(word in text for word in self._expected)]
+        assert unexpected == [], unexpected
 
 
 @pytest.fixture

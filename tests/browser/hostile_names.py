@@ -67,7 +67,7 @@ def spec(dataset: str, measurement: wire.MeasurementSpec, **more: object) -> wir
 
 def furnished(town: Town) -> Ids:
     """Everything that a page can be about, made through the API."""
-    made = town.curator.told("token", "create", "--role", "measurer", "--name", FORMULA)
+    made = town.curator.run_in_process("token", "create", "--role", "measurer", "--name", FORMULA)
     assert made.returncode == 0, made.stderr
     with (
         OwnerClient(town.curator.url, town.curator.token, timeout_s=120) as owner,
@@ -78,13 +78,13 @@ def furnished(town: Town) -> Ids:
         column = wire.ColumnMeasurement(column=COLUMNS[2], direction="maximize")
         budget = wire.Budget(epsilon_per_row="6", epsilon_total="100", queries=50)
         study = owner.create_study(spec(dataset, column, answers=LAPLACE, budget=budget)).id
-        asked = wire.ForecastCreate(epsilons=["1", "4"], functions=2, queries=5, rows=40)
-        forecast = owner.start_forecast(study, asked).id
+        forecast_spec = wire.ForecastCreate(epsilons=["1", "4"], functions=2, queries=5, rows=40)
+        forecast = owner.start_forecast(study, forecast_spec).id
         owner.release(study)
         runs = [_ran(town, owner, vendor, study, name) for name in (f"{script(RUN)} {TURNED}", FORMULA)]
         measurement = _measured(town, owner, vendor, measurer, dataset)
         case = tuning_case.registered(owner, m=60)
-        tuning = owner.start_tuning(case.asked("1", name=script(DATASET))).id
+        tuning = owner.start_tuning(case.spec("1", name=script(DATASET))).id
         owner.wait_tuning(tuning, timeout_s=120)
         owner.wait_forecast(study, forecast, timeout_s=120)
         return Ids(dataset, study, forecast, tuning, measurement, runs[0])
@@ -94,7 +94,7 @@ def _ran(
     town: Town, owner: OwnerClient, vendor: VendorClient, study: str, name: str, *, wait: bool = True, **more: int
 ) -> str:
     grant = owner.grant(study, wire.GrantCreate(name=f"{markup(GRANT)} {TURNED}"))
-    asked = wire.RunCreate(
+    spec = wire.RunCreate(
         name=name,
         curator_url=town.curator.url,
         study_id=study,
@@ -102,7 +102,7 @@ def _ran(
         algorithm=wire.GpBucb(name="gp_bucb"),
         **({"initial_rows": 4, "iterations": 4, "batch_size": 4} | more),
     )
-    run = vendor.start(asked).id
+    run = vendor.start(spec).id
     if wait:
         assert vendor.wait(run, timeout_s=120).state == "completed"
     return run
@@ -116,7 +116,7 @@ def _measured(town: Town, owner: OwnerClient, vendor: VendorClient, measurer: Me
     study = owner.create_study(spec(dataset, by_hand)).id
     owner.release(study)
     _ran(town, owner, vendor, study, "-1+1|cmd", wait=False)
-    items = until(lambda: len(found := list(measurer.inbox(study_id=study))) == 4 and found)
+    items = until(lambda: len(waiting_items := list(measurer.inbox(study_id=study))) == 4 and waiting_items)
     value = wire.Measured(measurement_id=items[0].id, value=1e49)
     measurer.answer(items[0].query_id, wire.AnswerCreate(values=[value], note=FORMULA))
     decline = wire.DeclineCreate(

@@ -147,6 +147,6 @@ def test_the_guards_of_these_tests_do_find_what_they_look_for(browser, url):
     assert visitor.page.evaluate("window.ran") is None
     with pytest.raises(AssertionError):
         visitor.close()
-    told = " ".join(visitor.found)
-    assert "heard" in told
-    assert "Content Security Policy" in told
+    text = " ".join(visitor.faults_seen)
+    assert "heard" in text
+    assert "Content Security Policy" in text

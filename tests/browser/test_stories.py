@@ -78,7 +78,7 @@ def test_both_stories_from_an_empty_installation(town, enter):
     vendor_finds_the_house(vera, run)
     auditor_verifies(ada, access.study)
     for service in (town.curator, town.modeler):
-        verified = service.told("audit", "verify")
+        verified = service.run_in_process("audit", "verify")
         assert verified.returncode == 0, verified.stderr
 
 
@@ -156,16 +156,16 @@ def measurer_answers_ten(mia):
             mia.audit(dark=False)
             page.get_by_role("link", name="begin").press("Enter")
         expect(value).to_be_focused()
-        found = user_actions.shown(mia)
-        typed = str(price(found["area_m2"], found["built"]))
+        shown = user_actions.shown(mia)
+        typed = str(price(shown["area_m2"], shown["built"]))
         if answered == 1:
             refuse_a_slip(mia, value, typed)
         if answered == 0:
             mia.picture("owner-5-inbox", 790)
             with page.expect_navigation():  # passed over, and asked again
                 page.keyboard.press("s")
-            found = user_actions.shown(mia)
-            typed = str(price(found["area_m2"], found["built"]))
+            shown = user_actions.shown(mia)
+            typed = str(price(shown["area_m2"], shown["built"]))
         value.fill(typed)
         with page.expect_navigation():
             page.keyboard.press("Enter")
@@ -310,8 +310,10 @@ def check_file(person, address):
     assert "html" not in kind
     if "csv" in kind:
         cells = [cell for row in csv.reader(text.splitlines(keepends=True)) for cell in row]
-        found = [c for c in cells if c[:1] in tuple("=+-@\t\r|%") and not re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", c)]
-        assert found == [], address
+        formulas = [
+            c for c in cells if c[:1] in tuple("=+-@\t\r|%") and not re.fullmatch(r"[-+]?[\d.]+(e[-+]?\d+)?", c)
+        ]
+        assert formulas == [], address
 
 
 MAY_NOT_SEE = {
@@ -338,15 +340,15 @@ def test_a_role_sees_nothing_that_is_not_its_own(enter, ids, name):
     menu = [e.nav for e in entries if e.nav is not None and role in e.roles]
     assert person.page.get_by_role("navigation", name="Main").get_by_role("link").all_inner_texts() == menu
     for address in addresses(service, role, ids):
-        told = person.page.evaluate(ASK, address)[2]
-        assert not {int(n) for n in re.findall(r"window\.ran=(\d)", told)} & MAY_NOT_SEE[name], address
+        text = person.page.evaluate(ASK, address)[2]
+        assert not {int(n) for n in re.findall(r"window\.ran=(\d)", text)} & MAY_NOT_SEE[name], address
     refused = [e for e in entries if role not in e.roles]
     for entry in refused:
         path = "/console" + re.sub(r"{(\w+)}", lambda m: ids.get(m[1], "grt_0000000000000000"), entry.path)
         script = ASK.replace("headers: {", f'method: "{entry.method}", headers: {{')
-        status, _, told = person.page.evaluate(script, path)
+        status, _, text = person.page.evaluate(script, path)
         assert status == 403, (entry.method, path)
-        assert "window.ran" not in told
+        assert "window.ran" not in text
     assert refused or role in ("vendor",)
 
 

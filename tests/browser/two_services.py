@@ -58,7 +58,7 @@ def opened(make_service: Callable[..., Service], folder: Path) -> Iterator[Town]
     for service in services:
         for name, role in PEOPLE[service.name].items():
             service.folder.mkdir(exist_ok=True, mode=0o700)
-            done = service.told("user", "add", name, "--role", role, "--password-file", str(file))
+            done = service.run_in_process("user", "add", name, "--role", role, "--password-file", str(file))
             assert done.returncode == 0, done.stderr
         service.start()
     yield Town(*services)

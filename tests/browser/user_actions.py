@@ -33,9 +33,9 @@ def fill(person: Visitor, fields: Fields) -> None:
 
 def last(person: Visitor, kind: str) -> str:
     """The id of what the page is about, from its address."""
-    found = re.search(rf"{kind}_[0-9a-f]{{16}}", person.page.url)
-    assert found is not None, person.page.url
-    return found[0]
+    match = re.search(rf"{kind}_[0-9a-f]{{16}}", person.page.url)
+    assert match is not None, person.page.url
+    return match[0]
 
 
 def upload(person: Visitor, name: str, csv: bytes) -> str:
@@ -83,8 +83,8 @@ def grant(person: Visitor, study: str, name: str) -> Access:
 
 def start(person: Visitor, access: Access, fields: Fields, look: Callable[[], None] = lambda: None) -> str:
     """Start a run; its id."""
-    told = {"Address of the curator": access.address, "Study": access.study, "Token": access.token}
-    fill(person, told | dict(fields))
+    access_fields = {"Address of the curator": access.address, "Study": access.study, "Token": access.token}
+    fill(person, access_fields | dict(fields))
     look()
     person.press("Start the run")
     return last(person, "run")
@@ -93,5 +93,5 @@ def start(person: Visitor, access: Access, fields: Fields, look: Callable[[], No
 def shown(person: Visitor) -> dict[str, float]:
     """What the inbox shows of the record that is to be measured."""
     facts = person.page.locator("main .measuring dl.facts > div").all()
-    told = {fact.locator("dt").inner_text(): fact.locator("dd").inner_text() for fact in facts}
-    return {k: float(v.replace(",", "")) for k, v in told.items() if re.fullmatch(r"-?[\d,.]+", v)}
+    facts_shown = {fact.locator("dt").inner_text(): fact.locator("dd").inner_text() for fact in facts}
+    return {k: float(v.replace(",", "")) for k, v in facts_shown.items() if re.fullmatch(r"-?[\d,.]+", v)}

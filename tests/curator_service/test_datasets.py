@@ -297,10 +297,10 @@ PARQUET_FAULTS = [
 ]
 
 
-@pytest.mark.parametrize(("column", "place", "why"), PARQUET_FAULTS, ids=lambda p: str(getattr(p, "type", "")))
-def test_a_fault_in_parquet_is_refused_in_its_place(column, place, why):
+@pytest.mark.parametrize(("column", "position", "why"), PARQUET_FAULTS, ids=lambda p: str(getattr(p, "type", "")))
+def test_a_fault_in_parquet_is_refused_in_its_place(column, position, why):
     error = refusal(parquet_of, pa.table({"b": [1.0, 2.0], "a": column}))
-    assert only_fault(error) == place
+    assert only_fault(error) == position
     assert why in error.errors[0]["message"]
 
 
@@ -412,8 +412,8 @@ def test_a_damaged_parquet_file_is_refused_or_read_but_never_a_surprise():
     refused = 0
     for i in range(600):
         damaged = bytearray(good)
-        for place in rng.integers(len(good) - 900 if i % 2 else 0, len(good), size=rng.integers(1, 4)):
-            damaged[place] = rng.integers(256)
+        for position in rng.integers(len(good) - 900 if i % 2 else 0, len(good), size=rng.integers(1, 4)):
+            damaged[position] = rng.integers(256)
         if i % 3 == 0:
             damaged = damaged[: rng.integers(len(damaged))]
         try:
@@ -450,8 +450,8 @@ LEAKS = {
 
 
 def everything_told(error: DatasetInvalid) -> str:
-    told = [str(error), repr(error), repr(error.errors), repr(error.extra()), repr(error.args)]
-    return "".join([*told, *traceback.format_exception(error)])
+    texts = [str(error), repr(error), repr(error.errors), repr(error.extra()), repr(error.args)]
+    return "".join([*texts, *traceback.format_exception(error)])
 
 
 @pytest.mark.parametrize("content", list(LEAKS.values()), ids=list(LEAKS))

@@ -26,12 +26,12 @@ def csv_of(rows: np.ndarray, names: tuple[str, ...] = NAMES) -> bytes:
 
 @dataclass(frozen=True)
 class Case:
-    """Registered datasets; ``asked`` makes a request of them."""
+    """Registered datasets; ``spec`` makes a request of them."""
 
     training: wire.DatasetView
     validation: wire.DatasetView
 
-    def asked(self, epsilon="1", cap="100000", method=None, name="a tuning", **changed) -> wire.TuningCreate:
+    def spec(self, epsilon="1", cap="100000", method=None, name="a tuning", **changed) -> wire.TuningCreate:
         score = {"loss": "zero_one"} | changed.pop("score", {})
         said = {
             "name": name,
@@ -54,8 +54,8 @@ class Case:
         """The same, of an http score over two hyper-parameters."""
         axes = [wire.TuningAxis(name="depth", values=[1.0, 2.0, 3.0]), wire.TuningAxis(name="rate", values=[0.1, 0.2])]
         score = wire.HttpScore(kind="http", model="trees", lower=lower, upper=upper, reply=reply)
-        asked = self.asked(epsilon, cap)
-        return asked.model_copy(update={"grid": axes, "score": score} | changed)
+        spec = self.spec(epsilon, cap)
+        return spec.model_copy(update={"grid": axes, "score": score} | changed)
 
 
 def registered(owner: OwnerClient, m: int = 200, seed: int = 2) -> Case:
@@ -75,12 +75,12 @@ def scores(training: np.ndarray, validation: np.ndarray, loss) -> list[float]:
         x = np.array([row / max(1.0, np.linalg.norm(row)) for row in x])
         return x, np.where(rows[:, 2] > 0.5, 1.0, -1.0)
 
-    (x, y), (vx, vy), found = ready(training), ready(validation), []
+    (x, y), (vx, vy), scores = ready(training), ready(validation), []
     for penalty in PENALTIES:
 
         def objective(w, penalty=penalty):
             return penalty / 2 * w @ w + np.mean(np.logaddexp(0, -y * (x @ w)))
 
         w = optimize.minimize(objective, np.zeros(2), method="BFGS", options={"gtol": 1e-10}).x
-        found.append(-float(np.mean([loss(label * (row @ w)) for row, label in zip(vx, vy, strict=True)])))
-    return found
+        scores.append(-float(np.mean([loss(label * (row @ w)) for row, label in zip(vx, vy, strict=True)])))
+    return scores

@@ -58,19 +58,19 @@ def test_the_demo_prints_the_methods_with_what_each_guarantees(played):
 
 
 def test_the_table_tells_what_an_attacker_rebuilds_of_each_release(played):
-    told = {m["method"].partition(",")[0]: m["known_rows"] for m in played.table["methods"]}
+    known_rows = {m["method"].partition(",")[0]: m["known_rows"] for m in played.table["methods"]}
     cells = {line.split("│")[1].strip().partition(",")[0]: line.split("│")[4].strip() for line in _rows(played.text)}
-    assert cells.keys() == told.keys()
+    assert cells.keys() == known_rows.keys()
     for bare in ("non-private GP-UCB", "po_gp_ucb"):
         assert cells[bare] == "100 %, exactly"
-        assert (told[bare]["figure"], told[bare]["low"] > 0.99) == (1.0, True)
+        assert (known_rows[bare]["figure"], known_rows[bare]["low"] > 0.99) == (1.0, True)
     for noisy in ("gaussian", "auto: planar_laplace"):
         # noise of a third of Delta and more in each of three coordinates leaves one row in 1,000 this near at most
-        assert told[noisy]["figure"] < 0.005
-        assert told[noisy]["distance"] > 0.3
-        assert cells[noisy] == f"0 %, off by {told[noisy]['distance']:.2g} Delta"
-    assert told["auto: planar_laplace"]["distance"] < told["gaussian"]["distance"]  # the smaller noise
-    assert (cells["uniform random rows"], told["uniform random rows"]) == ("-", None)
+        assert known_rows[noisy]["figure"] < 0.005
+        assert known_rows[noisy]["distance"] > 0.3
+        assert cells[noisy] == f"0 %, off by {known_rows[noisy]['distance']:.2g} Delta"
+    assert known_rows["auto: planar_laplace"]["distance"] < known_rows["gaussian"]["distance"]  # the smaller noise
+    assert (cells["uniform random rows"], known_rows["uniform random rows"]) == ("-", None)
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])
@@ -129,20 +129,20 @@ def test_the_plot_is_an_image_with_a_line_for_every_method(played):
 
 
 def test_the_demo_leaves_two_logs_that_agree_and_no_process(played):
-    study, told = played.table["methods"][0]["study_id"], []
+    study, exchanges = played.table["methods"][0]["study_id"], []
     for name in ("curator", "modeler"):
         database = played.folder / name / "data" / f"{name}.sqlite"
         assert str(database) in played.text
         with only_process(database.parent):  # its service has ended
             command = [sys.executable, "-m", f"{name}_service", "audit", "export"]
-            known = os.environ | {f"BLINDOPT_{name.upper()}_DATA_DIR": str(database.parent)}
-            done = subprocess.run(command, cwd=ROOT, env=known, capture_output=True, check=True)
+            environment = os.environ | {f"BLINDOPT_{name.upper()}_DATA_DIR": str(database.parent)}
+            done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=True)
         (played.folder / f"{name}.jsonl").write_bytes(done.stdout)
-        told.append(reconciliation.read(played.folder / f"{name}.jsonl"))
-        reconciliation.verify_export(told[-1])
-    compared, differences = reconciliation.reconcile(*told, study)
+        exchanges.append(reconciliation.read(played.folder / f"{name}.jsonl"))
+        reconciliation.verify_export(exchanges[-1])
+    compared, differences = reconciliation.reconcile(*exchanges, study)
     assert differences == []
-    paths = [exchange["path"] for grant in told[0].shared for exchange in told[0].exchanges(grant)]
+    paths = [exchange["path"] for grant in exchanges[0].shared for exchange in exchanges[0].exchanges(grant)]
     about = [path for path in paths if path.startswith(f"/v1/studies/{study}")]
     assert compared == len(about)
     # gp_ucb and random share the study, each under a grant of its own

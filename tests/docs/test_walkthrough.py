@@ -30,19 +30,19 @@ def test_the_first_hours_of_owner_and_vendor_run_as_they_are_written(tmp_path):
             "VENDOR_TOKEN": modeler.token,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         }
-        told = ""
+        output = ""
         for script in (owner, vendor):  # each in a shell of its own
             done = subprocess.run(
                 ["bash", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
             )
             assert done.returncode == 0, done.stdout + done.stderr
-            told += done.stdout
+            output += done.stdout
         with VendorClient(modeler.url, modeler.token) as client:
             (run,) = client.runs()
     assert (run.state, run.ended_because, run.problem) == ("completed", "budget", None)
-    assert "\n3-differential privacy of each row's features" in told
-    assert "planar_laplace: noise" in told  # what auto took, and why
-    assert "{'index': " in told  # what the tuning released
+    assert "\n3-differential privacy of each row's features" in output
+    assert "planar_laplace: noise" in output  # what auto took, and why
+    assert "{'index': " in output  # what the tuning released
     assert len((tmp_path / "trials.csv").read_text().splitlines()) == 1 + 23
 
 
@@ -57,9 +57,9 @@ def test_the_refutation_in_the_documents_rebuilds_every_row():
 
 
 def test_every_setting_is_in_the_operations_table():
-    told = (ROOT / "docs" / "operations.md").read_text()
+    text = (ROOT / "docs" / "operations.md").read_text()
     for settings in (CuratorSettings, ModelerSettings):
         assert issubclass(settings, ServiceSettings)
         for name, field in settings.model_fields.items():
             default = "" if field.default is None else f"`{field.default}`"
-            assert f"| `{name.upper()}` | {default} | {field.description} |" in told
+            assert f"| `{name.upper()}` | {default} | {field.description} |" in text

@@ -37,7 +37,7 @@ def exports(run, curator, modeler, tmp_path_factory):
     folder = tmp_path_factory.mktemp("exports")
     paths = []
     for service in (curator, modeler):
-        done = service.told("audit", "export")
+        done = service.run_in_process("audit", "export")
         assert (done.returncode, done.stderr) == (0, "")
         paths.append(folder / f"{service.name}.jsonl")
         paths[-1].write_text(done.stdout)
@@ -58,16 +58,16 @@ def test_both_exports_verify_and_hold_one_log_of_a_run_byte_for_byte(run, export
     grant, path = run.study.grant_id, f"/v1/studies/{run.study_id}"
     first, second = ([entry.body for entry in side.shared[grant]] for side in sides)
     assert first == second
-    told = sides[0].exchanges(grant)
-    assert [(e["method"], e["path"], e["status"]) for e in told] == [
+    exchanges_told = sides[0].exchanges(grant)
+    assert [(e["method"], e["path"], e["status"]) for e in exchanges_told] == [
         ("GET", path, 200),
         ("GET", f"{path}/candidates", 200),
         *[("POST", f"{path}/queries", 201)] * 20,
     ]
-    assert [e["position"] for e in told] == list(range(22))
-    assert told[1]["reply_sha256"] == run.study.release_sha256
-    assert [e["idempotency_key"] for e in told[2:]] == [f"{run.id}:{n}" for n in range(1, 21)]
-    assert len({e["request_id"] for e in told}) == 22
+    assert [e["position"] for e in exchanges_told] == list(range(22))
+    assert exchanges_told[1]["reply_sha256"] == run.study.release_sha256
+    assert [e["idempotency_key"] for e in exchanges_told[2:]] == [f"{run.id}:{n}" for n in range(1, 21)]
+    assert len({e["request_id"] for e in exchanges_told}) == 22
 
 
 def test_each_party_holds_the_signature_of_the_other_under_the_whole_log_of_a_run(run, exports):
@@ -91,12 +91,12 @@ def test_a_digest_in_the_logs_is_that_of_the_bytes_that_travelled(run, curator, 
     queries = dict(curator.rows(stored, run.study_id))
     assert len(queries) == 20
     records = [entry.record for entry in reconciliation.read(exports[0]).own]
-    told = {
+    bodies = {
         r["details"]["query_id"]: r["exchange"]["reply_sha256"]
         for r in records
         if (r.get("exchange") or {}).get("study_id") == run.study_id and "query_id" in r.get("details", {})
     }
-    assert told == {identity: hashlib.sha256(reply).hexdigest() for identity, reply in queries.items()}
+    assert bodies == {identity: hashlib.sha256(reply).hexdigest() for identity, reply in queries.items()}
 
 
 def test_the_logs_over_rest_are_those_of_the_command_line(run, exports, owner, vendor):
@@ -114,20 +114,20 @@ def test_the_checkpoint_is_the_signed_head_of_the_log(exports, curator, modeler)
         with service.http() as client:
             size = client.get("/v1/audit/checkpoint").json()["size"]
             listed = client.get("/v1/audit/entries", params={"page_size": 2, "page_token": str(size - 3)}).json()
-            told = client.get("/v1/audit/checkpoint").json()
+            body = client.get("/v1/audit/checkpoint").json()
             key = Verifier.parse(client.get("/v1/meta").json()["log_key"])
         assert [entry["seq"] for entry in listed["entries"]] == [size - 2, size - 1]
         assert listed["next_page_token"] is None
         peaks = bytes.fromhex(listed["entries"][-1]["peaks"])
         head = merkle_log.Head(size, merkle_log.root([peaks[i : i + 32] for i in range(0, len(peaks), 32)]).hex())
-        assert (told["size"], told["root"]) == (head.size, head.root)
-        assert key.verify(told["note"]) == Checkpoint(f"{key.name}/log", head)
+        assert (body["size"], body["root"]) == (head.size, head.root)
+        assert key.verify(body["note"]) == Checkpoint(f"{key.name}/log", head)
         assert size >= len(reconciliation.read(path).own)
 
 
 def test_reconcile_finds_nothing_between_honest_parties(run, curator, modeler, exports):
     for service in (curator, modeler):
-        done = service.told("audit", "reconcile", run.study_id, *map(str, exports))
+        done = service.run_in_process("audit", "reconcile", run.study_id, *map(str, exports))
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.strip() == "22 exchanges compared, 0 differences"
 
@@ -137,27 +137,27 @@ def _reconcile(study_id, *exports):
     return CliRunner().invoke(curator_cli, ["audit", "reconcile", study_id, *map(str, exports)])
 
 
-def _place(export, run, number):
+def _index_of(export, run, number):
     """Where the modeler's own log tells the exchange at a place of the log that it shares."""
     return next(
         i
         for i, entry in enumerate(export.own)
-        if ((told := entry.record.get("exchange")) or {}).get("position") == number
-        and told["grant_id"] == run.study.grant_id
+        if ((exchange := entry.record.get("exchange")) or {}).get("position") == number
+        and exchange["grant_id"] == run.study.grant_id
     )
 
 
 def test_a_changed_body_in_an_export_is_found(run, exports, tmp_path):
-    place = _place(reconciliation.read(exports[1]), run, 7)
+    position = _index_of(reconciliation.read(exports[1]), run, 7)
     lines = [json.loads(line) for line in exports[1].read_text().splitlines()]
-    (line,) = (line for line in lines if line.get("seq") == place and line["grant_id"] is None)
+    (line,) = (line for line in lines if line.get("seq") == position and line["grant_id"] is None)
     line["body"] = line["body"].replace('"status":201', '"status":200')
     changed = tmp_path / "modeler.jsonl"
     changed.write_text("\n".join(map(json.dumps, lines)) + "\n")
     done = _reconcile(run.study_id, exports[0], changed)
     assert done.exit_code == 1
     assert done.stderr.strip() == (
-        f"error: the modeler's export: record {place} was changed: its bytes do not match its hash"
+        f"error: the modeler's export: record {position} was changed: its bytes do not match its hash"
     )
 
 
@@ -182,7 +182,7 @@ def test_a_log_that_was_forged_whole_is_found_by_the_other_side(field, run, expo
 
     shared, own = forged.exchanges(grant), [entry.record for entry in forged.own]
     lie(shared[7])
-    lie(own[_place(forged, run, 7)]["exchange"])
+    lie(own[_index_of(forged, run, 7)]["exchange"])
     for record in own:  # that it signed the true history is left out
         record["kind"] = record["kind"].replace("checkpoint.countersigned", "nothing")
     forged.shared[grant], forged.own = _grown(shared), _grown(own)
@@ -191,11 +191,11 @@ def test_a_log_that_was_forged_whole_is_found_by_the_other_side(field, run, expo
     forged.notes = [note for note in forged.notes if note[1] not in (grant, None)]  # they tell the true history
     forger = Signer.of("curator", bytes(32))  # a curator that the modeler made up, for its receipts
     forged.keys[run.study_id] = forger.verifier.vkey
-    for place in range(len(shared)):
-        told = Checkpoint(
-            f"{forger.name}/{grant}", merkle_log.verify(forged.shared[grant][: place + 1], index="position")
+    for position in range(len(shared)):
+        checkpoint = Checkpoint(
+            f"{forger.name}/{grant}", merkle_log.verify(forged.shared[grant][: position + 1], index="position")
         )
-        forged.notes.append(("receipt", grant, forger.sign(told)))
+        forged.notes.append(("receipt", grant, forger.sign(checkpoint)))
     forged.notes.append(("checkpoint", None, key.sign(Checkpoint(f"{key.name}/log", head))))
     assert reconciliation.verify_export(forged) == head
     (tmp_path / "modeler.jsonl").write_text("".join(reconciliation.write(forged)))
@@ -228,11 +228,11 @@ def test_a_study_that_no_log_knows_is_no_agreement(exports):
 
 def test_candidates_of_identity_are_the_scaled_rows_in_a_secret_order(small, curator, opened):
     z = _candidates(curator, opened)
-    place = small.place_of(z)
-    assert sorted(place) == list(range(400))
-    np.testing.assert_array_equal(z, small.scaled[place])
+    order = small.place_of(z)
+    assert sorted(order) == list(range(400))
+    np.testing.assert_array_equal(z, small.scaled[order])
     # A random order leaves one row in its place on average; 20 or more, once in 10^18 releases.
-    assert (place == np.arange(400)).sum() < 20
+    assert (order == np.arange(400)).sum() < 20
 
 
 def test_two_releases_of_the_same_data_have_orders_of_their_own(small, curator, owner, dataset, open_study, opened):
@@ -243,7 +243,7 @@ def test_two_releases_of_the_same_data_have_orders_of_their_own(small, curator, 
 
 def test_the_answer_for_a_row_is_the_outcome_of_that_row_exactly(small, curator, opened):
     z = _candidates(curator, opened)
-    place = small.place_of(z)
+    order = small.place_of(z)
     with curator.http(opened.token) as modeler:
         answers = []
         for start in range(0, 400, 100):
@@ -253,15 +253,15 @@ def test_the_answer_for_a_row_is_the_outcome_of_that_row_exactly(small, curator,
                 "answers"
             ]
     assert [answer["row"] for answer in answers] == list(range(400))
-    assert [answer["y"] for answer in answers] == small.y[place].tolist()
+    assert [answer["y"] for answer in answers] == small.y[order].tolist()
     assert {answer["passport"]["measurement_variance"] for answer in answers} == {0.0}
 
 
 def test_the_trials_of_a_run_hold_the_outcomes_of_the_rows_it_chose(run, small, curator, vendor):
     path = curator.data / "files" / f"{run.study.release_id}.npy"
-    place = small.place_of(np.load(path, allow_pickle=False))
+    order = small.place_of(np.load(path, allow_pickle=False))
     trials = vendor.export(run.id).trials
-    assert [t.y for t in trials] == [small.y[place[t.row]] for t in trials]
+    assert [t.y for t in trials] == [small.y[order[t.row]] for t in trials]
     assert run.best.y == max(t.y for t in trials)
     assert [t.phase for t in trials] == ["initial"] * 3 + ["algorithm"] * 17
 
@@ -270,14 +270,14 @@ def test_measurement_noise_is_drawn_anew_for_every_play_and_named_in_the_passpor
     small, curator, owner, dataset, open_study
 ):
     noisy = open_study(owner, dataset, noise_variance=4.0)
-    place = small.place_of(_candidates(curator, noisy))
+    order = small.place_of(_candidates(curator, noisy))
     with curator.http(noisy.token) as modeler:
         rows = [{"row": row, "plays": 10} for row in range(40)]
         reply = modeler.post(
             f"/v1/studies/{noisy.id}/queries", json={"rows": rows}, headers={"Idempotency-Key": "k"}
         ).json()
     assert [(a["row"], a["play"]) for a in reply["answers"]] == [(r, p) for r in range(40) for p in range(1, 11)]
-    noise = np.array([a["y"] - small.y[place[a["row"]]] for a in reply["answers"]])
+    noise = np.array([a["y"] - small.y[order[a["row"]]] for a in reply["answers"]])
     assert len(set(noise)) == 400
     assert 1.5 < noise.std() < 2.5  # 400 draws of sd 2: seven standard errors either way
     assert {a["passport"]["measurement_variance"] for a in reply["answers"]} == {4.0}
@@ -332,14 +332,14 @@ def open_by(owner, small, open_study):
 def test_every_mechanism_that_a_release_may_name_is_walked_here():
     """A new one is not forgotten."""
     schema = wire.StudyCreate.model_json_schema(mode="validation")["$defs"]
-    known = {d["properties"]["mechanism"].get("const") for name, d in schema.items() if name.endswith("Release")}
-    assert known == {said.get("mechanism", "auto") for said in MECHANISMS.values()}
+    mechanisms = {d["properties"]["mechanism"].get("const") for name, d in schema.items() if name.endswith("Release")}
+    assert mechanisms == {said.get("mechanism", "auto") for said in MECHANISMS.values()}
 
 
 def _private(small, study):
     """Texts that belong to the owner alone: of columns, data, bounds, scale, and what was computed from records."""
-    found = [*small.names, "zq_w", study.view.spec.dataset_id, "3.21875", "3.46875", "0.65625"]
-    return found + [f"{value:.6g}" for value in (study.view.report.sigma_min, study.view.report.omega) if value]
+    private = [*small.names, "zq_w", study.view.spec.dataset_id, "3.21875", "3.46875", "0.65625"]
+    return private + [f"{value:.6g}" for value in (study.view.report.sigma_min, study.view.report.omega) if value]
 
 
 # Words that name what depends on the data, or what the owner alone knows.
@@ -377,9 +377,9 @@ def test_no_reply_to_a_modeler_names_what_the_owner_alone_may_know(name, small, 
     for reply in seen:
         text = (reply.content + repr(reply.headers.items()).encode()).decode("latin-1").lower()
         text = text.replace('"measurement_source":"column"', "")  # where y comes from is public, which column is not
-        asked = reply.request.url.path.lower()  # a problem document names the path that was asked
+        url_path = reply.request.url.path.lower()  # a problem document names the path that was asked
         for word in FORBIDDEN + tuple(private):
-            assert word.lower() not in text.replace(asked, ""), (word, reply.request.method, asked, text)
+            assert word.lower() not in text.replace(url_path, ""), (word, reply.request.method, url_path, text)
 
 
 # All that a modeler can see of a study. A new field needs a decision: may it depend on the data?
@@ -407,9 +407,9 @@ VISIBLE_REFUSAL = {
 def _paths(value, prefix=""):
     for key, inner in value.items():
         yield prefix + key
-        for one in inner if isinstance(inner, list) else [inner]:
-            if isinstance(one, dict):
-                yield from _paths(one, f"{prefix}{key}.")
+        for item in inner if isinstance(inner, list) else [inner]:
+            if isinstance(item, dict):
+                yield from _paths(item, f"{prefix}{key}.")
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
@@ -456,8 +456,8 @@ def test_a_modeler_sees_of_private_answers_what_is_listed_here_and_nothing_else(
 
         answered = ask((3, 2))
         assert set(answered) == {"id", "study_id", "state", "version", "created_at", "answers", "declined", "salt"}
-        for one in answered["answers"]:
-            assert set(_paths(one)) == VISIBLE_ANSWER
+        for answer in answered["answers"]:
+            assert set(_paths(answer)) == VISIBLE_ANSWER
         refusals = [ask((400, 1)), ask((3, 1)), ask((1, 101)), ask((1, 1), (2, 2)), ask((1, 3)), ask()]
         assert {refusal["code"] for refusal in refusals} == {"unknown_row", "privacy_budget_exhausted", "invalid"}
         for refusal in refusals:
@@ -466,7 +466,7 @@ def test_a_modeler_sees_of_private_answers_what_is_listed_here_and_nothing_else(
 
 def test_what_a_modeler_is_told_of_answers_does_not_depend_on_the_values(small, curator, owner, open_study):
     """The same questions about data that are stretched: but for y and what is random, both replies read alike."""
-    told = []
+    bodies = []
     for stretch in (1.0, 0.01):
         dataset = owner.register("stretched", _csv(small, "gaussian", stretch))
         budget = wire.Budget(epsilon_per_row="2")
@@ -479,11 +479,11 @@ def test_what_a_modeler_is_told_of_answers_does_not_depend_on_the_values(small, 
                 replies.append(modeler.post(f"/v1/studies/{study.id}/queries", json=body, headers=headers))
         ours = ("id", "study_id", "created_at", "salt", "request_id", "instance")
         plain = [{k: v for k, v in reply.json().items() if k not in ours} for reply in replies]
-        for answer in (one for reply in plain for one in reply.get("answers", [])):
+        for answer in (item for reply in plain for item in reply.get("answers", [])):
             del answer["y"]
-        told.append((plain, [reply.status_code for reply in replies]))
-    assert told[0] == told[1]
-    assert told[0][1] == [201, 403, 404, 422]
+        bodies.append((plain, [reply.status_code for reply in replies]))
+    assert bodies[0] == bodies[1]
+    assert bodies[0][1] == [201, 403, 404, 422]
 
 
 def test_a_modeler_s_preview_is_refused_before_anything_is_looked_at(curator, owner, dataset, open_study):
@@ -503,21 +503,21 @@ def test_a_modeler_s_preview_is_refused_before_anything_is_looked_at(curator, ow
 @pytest.mark.parametrize("name", [name for name in MECHANISMS if name != "identity"])
 def test_what_a_modeler_is_told_does_not_depend_on_the_values(name, curator, open_by):
     """Two data sets with the same number of rows: but for ids and digests, the two studies read alike."""
-    told = []
+    replies = []
     for stretch in (1.0, 0.01):
         study = open_by(name, stretch)
         with curator.http(study.token) as modeler:
             view = modeler.get(f"/v1/studies/{study.id}").json()
-        told.append({k: v for k, v in view.items() if k not in ("id", "grant_id", "release_id", "release_sha256")})
-    assert told[0] == told[1]
+        replies.append({k: v for k, v in view.items() if k not in ("id", "grant_id", "release_id", "release_sha256")})
+    assert replies[0] == replies[1]
 
 
 # --- the same through both processes: a run, and every byte that the curator sent to it -------------------------
 
 
-def _told(proxy):
+def _bytes_sent(proxy):
     """All that went back, connection by connection; neither compressed nor sealed, so that words can be looked for."""
-    return "".join(bytes(told).decode("latin-1") for told in proxy.told.values())
+    return "".join(bytes(sent).decode("latin-1") for sent in proxy.sent.values())
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
@@ -530,12 +530,12 @@ def test_a_run_in_a_process_of_its_own_is_sent_nothing_that_the_owner_alone_may_
         started = vendor.start(run_of(proxy.url, study, iterations=3, initial_rows=2, seed=4))
         ended = vendor.wait(started.id, timeout_s=240)
     assert (ended.state, ended.trials, ended.problem) == ("completed", 5, None)
-    told = _told(proxy)
-    assert told.count('"answers":[{') == 5
-    assert f'"mechanism":"{TAKEN.get(name, name.split()[0])}"' in told
+    sent = _bytes_sent(proxy)
+    assert sent.count('"answers":[{') == 5
+    assert f'"mechanism":"{TAKEN.get(name, name.split()[0])}"' in sent
     words = (*FORBIDDEN, *_private(small, study), '"rotate"', '"why"')
-    told = told.replace('"measurement_source":"column"', "")  # where y comes from is public, which column is not
-    assert [word for word in words if word in told] == []
+    sent = sent.replace('"measurement_source":"column"', "")  # where y comes from is public, which column is not
+    assert [word for word in words if word in sent] == []
     with curator.http() as owner:  # the control: the same words, where they may be read
         shown = owner.get(f"/v1/studies/{study.id}").text
     columns, _ = _columns(small, name)
@@ -551,8 +551,8 @@ def test_a_run_is_sent_as_much_whatever_the_values(name, curator, vendor, open_b
         with bad_network(curator.port, []) as proxy:
             started = vendor.start(run_of(proxy.url, study, iterations=1, initial_rows=2, random=True, seed=4))
             assert vendor.wait(started.id, timeout_s=240).state == "completed"
-        told = _told(proxy)
-        statuses, lengths = re.findall(r"HTTP/1.1 (\d+)", told), re.findall(r"(?i)content-length: (\d+)", told)
+        sent = _bytes_sent(proxy)
+        statuses, lengths = re.findall(r"HTTP/1.1 (\d+)", sent), re.findall(r"(?i)content-length: (\d+)", sent)
         shapes.append((statuses, lengths[:2]))
     assert shapes[0] == shapes[1]
     assert int(shapes[0][1][1]) == 128 + 400 * 8 * study.view.report.r  # Z alone
@@ -561,7 +561,7 @@ def test_a_run_is_sent_as_much_whatever_the_values(name, curator, vendor, open_b
 @pytest.mark.parametrize("reason", ["unknown_row", "study_not_open", "unauthenticated"])
 def test_a_refused_query_is_told_alike_by_both_parties(reason, curator, owner, dataset, open_study):
     """Refusals are records too: the same fields on both sides, one each. So is that of a revoked grant."""
-    study, told = open_study(owner, dataset), []
+    study, replies = open_study(owner, dataset), []
     if reason == "study_not_open":
         owner.close_study(study.id)
     if reason == "unauthenticated":
@@ -569,12 +569,12 @@ def test_a_refused_query_is_told_alike_by_both_parties(reason, curator, owner, d
     before = len(curator.records())
     query = wire.QueryRequest(rows=[wire.RowPlays(row=400 if reason == "unknown_row" else 0)])
     with (
-        StudyClient(curator.url, study.token, study.id, observe=lambda exchange, _: told.append(exchange)) as client,
+        StudyClient(curator.url, study.token, study.id, observe=lambda exchange, _: replies.append(exchange)) as client,
         pytest.raises(Remote) as refused,
     ):
         client.ask(query, key="refused-1")
     assert refused.value.remote_code == reason
     recorded = [record["exchange"] for record in curator.records()[before:]]
-    assert recorded == [told[0].as_json()]
-    assert [entry.body.encode() for entry in owner.audit(study.grant_id)] == [told[0].body]
-    assert told[0].status == refused.value.remote_status
+    assert recorded == [replies[0].as_json()]
+    assert [entry.body.encode() for entry in owner.audit(study.grant_id)] == [replies[0].body]
+    assert replies[0].status == refused.value.remote_status

@@ -45,11 +45,11 @@ class Meddler:
                             meddler.handled += 1
                             meddler.turn.notify_all()
 
-                told = fault(meddler, forward)
-                if told is None:  # nothing comes back
+                verdict = fault(meddler, forward)
+                if verdict is None:  # nothing comes back
                     self.close_connection = True
                     return
-                status, headers, content = told
+                status, headers, content = verdict
                 self.send_response_only(status)
                 for name, value in headers:
                     if name.lower() not in ("transfer-encoding", "connection", "content-length"):
@@ -60,7 +60,7 @@ class Meddler:
 
             do_GET = do_POST = handle_one  # noqa: N815
 
-            def log_message(self, *told: object) -> None:
+            def log_message(self, *args: object) -> None:
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

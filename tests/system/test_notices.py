@@ -90,10 +90,10 @@ def test_a_private_study_is_told_by_ids_and_counts_alone(parties, own, small, un
                 client.ask(wire.QueryRequest(rows=[wire.RowPlays(row=0)]), key="d")
         forecast = owner.wait_forecast(study, owner.start_forecast(study, QUICK).id, timeout_s=240)
         case = registered(owner, m=20)
-        tuning = owner.wait_tuning(owner.start_tuning(case.asked("1", cap="1.2")).id, timeout_s=240)
+        tuning = owner.wait_tuning(owner.start_tuning(case.spec("1", cap="1.2")).id, timeout_s=240)
         until(lambda: "tuning_ended" in listener.events and _pending(curator) == 0)
-    told = [(n.event, n.subject.cap or n.subject.state, n.counts.percent) for n in listener.notices]
-    assert told == [
+    events = [(n.event, n.subject.cap or n.subject.state, n.counts.percent) for n in listener.notices]
+    assert events == [
         ("budget_80", "epsilon_per_row", 80),
         ("release_ended", "open", None),
         ("budget_80", "epsilon_total", 80),
@@ -140,8 +140,8 @@ def test_a_kill_between_cause_and_delivery_loses_nothing_and_tells_each_once(par
     with _listening(curator) as listener:
         curator.start()
         until(lambda: _pending(curator) == 0)
-        told = owner.test_notices()
-        assert (told.delivered, told.problem) == (True, None)
+        test = owner.test_notices()
+        assert (test.delivered, test.problem) == (True, None)
     assert listener.events == ["release_ended", "budget_80", "test"]
     assert [n.subject.study_id for n in listener.notices[:2]] == [study.id, study.id]
     assert len(set(listener.ids)) == 3
@@ -171,10 +171,10 @@ def test_runs_that_end_fail_and_wait_are_told(parties, own, small, open_study, r
         ended = vendor.wait(long.id, timeout_s=240)
         until(lambda: len(listener.got) == 4)
     assert (done.state, bad.state, ended.state) == ("completed", "failed", "completed")
-    told = [(n.event, n.subject.run_id, n.subject.problem, n.counts.answers) for n in listener.notices]
-    assert told[:2] == [("run_ended", done.id, None, 4), ("run_failed", bad.id, "unreachable", 0)]
-    assert (told[2][0], told[2][1], told[2][2]) == ("run_waiting", long.id, "unreachable")
-    assert told[3] == ("run_ended", long.id, None, 151)
+    events = [(n.event, n.subject.run_id, n.subject.problem, n.counts.answers) for n in listener.notices]
+    assert events[:2] == [("run_ended", done.id, None, 4), ("run_failed", bad.id, "unreachable", 0)]
+    assert (events[2][0], events[2][1], events[2][2]) == ("run_waiting", long.id, "unreachable")
+    assert events[3] == ("run_ended", long.id, None, 151)
     heard = [trial.y for trial in vendor.export(done.id).trials]
     _check_silent(modeler, listener, small, heard, [study.token, modeler.token], ["zq-run-name"])
 

@@ -22,9 +22,9 @@ def test_a_body_without_end_where_none_is_read_is_answered_and_told(curator, ope
 def test_a_path_with_odd_line_ends_does_not_break_an_export(curator, opened, tmp_path):
     with curator.http(opened.token) as http:
         assert http.get("/v1/x%E2%80%A8y%C2%85z").status_code == 404
-    (tmp_path / "curator").write_text(curator.told("audit", "export").stdout)
-    told = curator.told("audit", "verify", str(tmp_path / "curator"))
-    assert (told.returncode, told.stderr) == (0, "")
+    (tmp_path / "curator").write_text(curator.run_in_process("audit", "export").stdout)
+    verified = curator.run_in_process("audit", "verify", str(tmp_path / "curator"))
+    assert (verified.returncode, verified.stderr) == (0, "")
     assert "v1/x\\u2028y\\u0085z" in (tmp_path / "curator").read_text()
 
 

@@ -72,8 +72,8 @@ class World:
         label = case.operation.label
         if label in SHORT:  # a negative case keeps what it says
             positive = case.meta is None or case.meta.generation.mode.is_positive
-            told = dict(case.query or {})
-            case.query = told | {k: v for k, v in SHORT[label].items() if positive or _waits(told.get(k, 0))}
+            facts_of = dict(case.query or {})
+            case.query = facts_of | {k: v for k, v in SHORT[label].items() if positive or _waits(facts_of.get(k, 0))}
         if self.number % 4 == 0 or case.meta is None:
             return
         for name in case.path_parameters:
@@ -87,10 +87,10 @@ class World:
                 case.body = self.bodies[label](case.body)
 
 
-def _waits(told: object) -> bool:
+def _waits(facts_of: object) -> bool:
     """Whether it is a number of seconds that one may ask for: a negative case may be wrong elsewhere."""
     try:
-        return 0 <= float(str(told)) <= 600
+        return 0 <= float(str(facts_of)) <= 600
     except ValueError:
         return False
 
@@ -251,13 +251,13 @@ def at_curator(curator, opened, small) -> World:
         cancelled = owner.cancel_forecast(opened.id, owner.start_forecast(opened.id, quick).id)
         ends = [owner.grant(opened.id, wire.GrantCreate(name="rotates")).id for _ in range(9)]
         draft = inbox_draft(small, opened.view.spec.dataset_id)
-        inbox = [_asked(curator, owner, draft) for _ in range(4)]
+        inbox = [_query_of(curator, owner, draft) for _ in range(4)]
         with MeasurerClient(curator.url, curator.token) as measurer:
             answered = wire.Measured(measurement_id=inbox[2][1], value=1.0)
             measurer.answer(inbox[2][0], wire.AnswerCreate(values=[answered]))
         case = registered(owner, m=20)
-        tuning = case.asked("0.01").model_dump(mode="json")
-        tuned = owner.wait_tuning(owner.start_tuning(case.asked()).id, timeout_s=240)
+        tuning = case.spec("0.01").model_dump(mode="json")
+        tuned = owner.wait_tuning(owner.start_tuning(case.spec()).id, timeout_s=240)
         ended_early = _cancelled(owner, case)
     spec = opened.view.spec.model_dump(mode="json")
     real = {name: spec[name] for name in ("dataset_id", "features", "measurement")}
@@ -306,7 +306,7 @@ def at_curator(curator, opened, small) -> World:
     )
 
 
-def _asked(curator, owner, draft) -> tuple[str, str]:
+def _query_of(curator, owner, draft) -> tuple[str, str]:
     """A pending query of a study of its own, and its measurement."""
     study = owner.create_study(draft).id
     owner.release(study)
@@ -322,7 +322,7 @@ def _value(measurement_id: str) -> dict[str, Any]:
 
 def _cancelled(owner, case) -> str:
     """A tuning that was cancelled while the one before it ran."""
-    first, second = (owner.start_tuning(case.asked()).id for _ in range(2))
+    first, second = (owner.start_tuning(case.spec()).id for _ in range(2))
     try:
         return owner.cancel_tuning(second).id
     except Remote:  # both had ended
@@ -375,7 +375,7 @@ def issue() -> Callable[..., str]:
     """A new token of a role; its Authorization header."""
 
     def make(service, role: str) -> str:
-        return f"Bearer {service.told('token', 'create', '--role', role, '--name', role).stdout.strip()}"
+        return f"Bearer {service.run_in_process('token', 'create', '--role', role, '--name', role).stdout.strip()}"
 
     return make
 
@@ -384,12 +384,12 @@ def issue() -> Callable[..., str]:
 def operations() -> Callable[..., dict[str, bool]]:
     """Each operation of a service's contract, and whether it asks for a token."""
 
-    def told(service) -> dict[str, bool]:
+    def facts_of(service) -> dict[str, bool]:
         with service.http("") as http:
             paths = http.get("/openapi.json").json()["paths"]
         return {f"{m.upper()} {path}": bool(o["security"]) for path, item in paths.items() for m, o in item.items()}
 
-    return told
+    return facts_of
 
 
 def _check_kept(tried: Tried) -> None:
@@ -418,8 +418,8 @@ def test_what_has_its_boundaries_elsewhere_has_the_same_body_there(curator):
     with curator.http("") as http:
         contract = http.get("/openapi.json").json()
     paths, schemas = contract["paths"], contract["components"]["schemas"]
-    for here, there in SAME_BODY.items():
-        assert paths[here]["post"]["requestBody"] == paths[there]["post"]["requestBody"], here
+    for path, there in SAME_BODY.items():
+        assert paths[path]["post"]["requestBody"] == paths[there]["post"]["requestBody"], path
     put, posted = (
         schemas[body["$ref"].rpartition("/")[2]]
         for body in (
@@ -427,7 +427,7 @@ def test_what_has_its_boundaries_elsewhere_has_the_same_body_there(curator):
             for where, method in ((CHANGED, "put"), ("/v1/studies", "post"))
         )
     )
-    assert {name: told for name, told in put["properties"].items() if name != "replaces"} == posted["properties"]
+    assert {name: schema for name, schema in put["properties"].items() if name != "replaces"} == posted["properties"]
 
 
 def test_the_modeler_keeps_its_contract_with_every_role(modeler, at_modeler, issue, operations):
@@ -451,7 +451,7 @@ def test_without_a_good_token_there_is_401_and_nothing_else(name, bearer, reques
     authorization = {"none": None, "malformed": "Bearer blindopt_0123456789abcdef.short"}.get(bearer)
     if bearer == "revoked":
         authorization = issue(service, {"curator": "owner", "modeler": "vendor"}[name])
-        assert service.told("token", "revoke", authorization.partition("_")[2][:16]).returncode == 0
+        assert service.run_in_process("token", "revoke", authorization.partition("_")[2][:16]).returncode == 0
     tried = _try(service.url, authorization, world.mend, boundaries=FULL and bearer == "none", examples=2)
     _check_kept(tried)
     if bearer == "none" and not FULL:
@@ -465,7 +465,7 @@ def test_without_a_good_token_there_is_401_and_nothing_else(name, bearer, reques
 # --- the check itself -----------------------------------------------------------------------------
 
 
-class Told(BaseModel):
+class Sample(BaseModel):
     number: int
 
 
@@ -494,20 +494,20 @@ def test_a_service_that_breaks_its_contract_is_caught():
         return JSONResponse({}, 500)
 
     @app.get("/shape")
-    def shape() -> Told:
+    def shape() -> Sample:
         return JSONResponse({"number": "seven"})
 
     @app.get("/right")
-    def right() -> Told:
-        return Told(number=7)
+    def right() -> Sample:
+        return Sample(number=7)
 
     with _served(app) as url:
         faults = _try(url).faults
-    found = {(fault.partition(":")[0], path) for fault in faults for path in app.openapi()["paths"] if path in fault}
-    assert {(name, path) for name, path in found if name != "not a problem document"} == {
+    pairs = {(fault.partition(":")[0], path) for fault in faults for path in app.openapi()["paths"] if path in fault}
+    assert {(name, path) for name, path in pairs if name != "not a problem document"} == {
         ("status_code_conformance", "/undocumented"),
         ("status_code_conformance", "/fault"),
         ("not_a_server_error", "/fault"),
         ("response_schema_conformance", "/shape"),
     }
-    assert ("not a problem document", "/right") in found  # FastAPI's own 405
+    assert ("not a problem document", "/right") in pairs  # FastAPI's own 405

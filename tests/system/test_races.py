@@ -26,13 +26,15 @@ def at_once(curator, requests):
     """The replies to ``requests`` (token, path, key, body), each from a client with a connection of its own."""
     barrier, replies = threading.Barrier(len(requests)), [None] * len(requests)
 
-    def one(place, token, path, key, body):
+    def send_one(position, token, path, key, body):
         with curator.http(token, **{"Idempotency-Key": key}) as http:
             assert http.get("/healthz").is_success  # the connection is there: what is timed is the request
             barrier.wait()
-            replies[place] = http.post(path, json=body)
+            replies[position] = http.post(path, json=body)
 
-    threads = [threading.Thread(target=one, args=(place, *request)) for place, request in enumerate(requests)]
+    threads = [
+        threading.Thread(target=send_one, args=(position, *request)) for position, request in enumerate(requests)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -98,8 +100,8 @@ def test_at_the_edge_of_the_total_where_prices_differ(curator, owner, opened_wit
     assert Fraction("1.8") <= spent <= 2
     for reply in replies:
         if reply.status_code == 403:
-            told = {name: Fraction(reply.json()["budget"][name]) for name in ("requested", "spent", "limit")}
-            assert told["spent"] + told["requested"] > told["limit"] == 2
+            amounts = {name: Fraction(reply.json()["budget"][name]) for name in ("requested", "spent", "limit")}
+            assert amounts["spent"] + amounts["requested"] > amounts["limit"] == 2
 
 
 def test_two_grants_share_one_cap(curator, owner, opened_with):
@@ -171,7 +173,7 @@ def test_two_live_tokens_are_two_however_many_ask_at_once(curator, owner, opened
 
 
 def test_after_all_of_this_the_log_and_the_ledger_verify(curator):
-    verified = curator.told("audit", "verify")
+    verified = curator.run_in_process("audit", "verify")
     assert (verified.returncode, verified.stderr) == (0, "")
 
 
@@ -181,12 +183,12 @@ def test_after_all_of_this_the_log_and_the_ledger_verify(curator):
 class ChecksOutside(Exchanges):
     """Looks at the balance first, and charges in a transaction of its own."""
 
-    async def ask(self, asked, identity, request, pace=None):
+    async def ask(self, caller, identity, request, pace=None):
         with self._context.database.read() as db:
             rows = [(item.row, item.plays) for item in request.rows]
-            known = lines.row_balances(db, identity, [row for row, _ in rows])
-            ledger.charge_answers(self._studies.of(db, identity).spec, lines.balance(db, identity), rows, known)
-        return await super().ask(asked, identity, request, pace)
+            balances = lines.row_balances(db, identity, [row for row, _ in rows])
+            ledger.charge_answers(self._studies.of(db, identity).spec, lines.balance(db, identity), rows, balances)
+        return await super().ask(caller, identity, request, pace)
 
     def _begin(self, *args):
         with pytest.MonkeyPatch.context() as unchecked:

@@ -1,4 +1,4 @@
-"""News of the inbox as server-sent events (WHATWG HTML, section 9.2)."""
+"""News of the inbox as server-sent events."""
 
 import time
 from collections.abc import AsyncIterator
@@ -8,9 +8,7 @@ from starlette.concurrency import run_in_threadpool
 from blindopt import wire
 from curator_service.use_cases.inbox.inbox import Inbox
 from curator_service.use_cases.queries.wakeups import INBOX, Bells
-from service_kit.web.stream_limit import Place, Places
-
-BEAT_SECONDS = 15.0
+from service_kit.web.server_sent_events import BEAT_SECONDS, Batches, EventStreams, event
 
 
 class Streams:
@@ -19,27 +17,21 @@ class Streams:
     def __init__(self, inbox: Inbox, bells: Bells) -> None:
         self._inbox = inbox
         self._bells = bells
-        self._places = Places()
+        self._streams = EventStreams()
 
-    def follow(self, who: str, seconds: float) -> AsyncIterator[str]:
+    async def follow(self, who: str, seconds: float) -> AsyncIterator[str]:
         """Tell news to a principal for so long. Raises RateLimited."""
-        return self._told(self._places.take(who), time.monotonic() + seconds)
+        return await self._streams.open(who, self._news(time.monotonic() + seconds))
 
-    async def _told(self, place: Place, end: float) -> AsyncIterator[str]:
-        try:
-            yield "retry: 1000\n\n"
-            last: wire.InboxNews | None = None
-            with self._bells.listening(INBOX) as event:
-                while True:
-                    event.clear()
-                    news = await run_in_threadpool(self._inbox.news)
-                    if news != last:
-                        last = news
-                        yield f"event: inbox\ndata: {news.model_dump_json()}\n\n"
-                    left = end - time.monotonic()
-                    if left <= 0 or self._bells.closing:
-                        return
-                    if not await self._bells.wait(event, min(left, BEAT_SECONDS)):
-                        yield ": beat\n\n"
-        finally:
-            place.give_back()
+    async def _news(self, end: float) -> Batches:
+        last: wire.InboxNews | None = None
+        with self._bells.listening(INBOX) as bell:
+            while True:
+                bell.clear()
+                news = await run_in_threadpool(self._inbox.news)
+                yield [] if news == last else [event("inbox", news.model_dump_json())]
+                last = news
+                remaining = end - time.monotonic()
+                if remaining <= 0 or self._bells.closing:
+                    return
+                await self._bells.wait(bell, min(remaining, BEAT_SECONDS))

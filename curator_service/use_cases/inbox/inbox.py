@@ -44,7 +44,7 @@ class Inbox:
         query_id: str | None,
         after: int,
         limit: int,
-        system: wire.Asking | None = None,
+        system: wire.MeasurerState | None = None,
     ) -> tuple[list[wire.InboxItem], int]:
         """Measurements, oldest first, and how many are open in all studies."""
         states = STATES if state == "all" else (state,)
@@ -278,7 +278,7 @@ def system_of(row: Any) -> wire.SystemAsked | None:
     """How the owner's system stands to a measurement: nothing, where people measure or it is not open."""
     if row.state != "open" or (row.next_at is None and row.problem is None and not row.attempts):
         return None
-    state: wire.Asking = "waiting"
+    state: wire.MeasurerState = "waiting"
     if row.next_at is None:
         state = "expected" if row.problem is None else "given_up"
     next_at = moment(row.next_at) if row.next_at else None

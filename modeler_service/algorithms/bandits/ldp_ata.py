@@ -11,7 +11,6 @@ from blindopt.gp.single_thread_blas import left_product, right_product
 from modeler_service.algorithms.bandits.few_arms import BanditProblem, FewArms, amplitude
 
 PRUNED_EVERY = 32
-_SAFE = 1 - 1e-9  # |u| <= N^(-1/2) holds up to rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +51,9 @@ class LdpAta(FewArms):
     line 9: the analysis needs b_t.
     """
 
+    SAFE = 1 - 1e-9
+    """A reward is kept from this share of its bound on: |u| <= N^(-1/2) holds up to rounding."""
+
     def __init__(self, problem: BanditProblem, settings: AtaSettings, renewed_every: int = RENEWED_EVERY) -> None:
         super().__init__(problem)
         self.settings = settings
@@ -90,7 +92,7 @@ class LdpAta(FewArms):
     def _learn(self, arm: int, reward: float) -> None:
         self.root.play(arm)
         self._sums[arm] += reward
-        if abs(reward) > self._cut * sqrt(self.root.counts[arm]) * _SAFE:
+        if abs(reward) > self._cut * sqrt(self.root.counts[arm]) * self.SAFE:
             self._new.append((arm, reward))
         if self.root.plays % PRUNED_EVERY == 0:
             self._prune()
@@ -104,5 +106,5 @@ class LdpAta(FewArms):
 
     def _prune(self) -> None:
         self._gather()
-        kept = np.abs(self._rewards) > self._cut * np.sqrt(self.root.counts[self._arms]) * _SAFE
+        kept = np.abs(self._rewards) > self._cut * np.sqrt(self.root.counts[self._arms]) * self.SAFE
         self._arms, self._rewards = self._arms[kept], self._rewards[kept]

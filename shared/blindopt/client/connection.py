@@ -1,7 +1,7 @@
 """A client of a service: how requests are sent, replies read, and exchanges observed.
 
-Each client keeps one synchronous httpx.Client open: it is faster than the asynchronous one and costs
-26 ms to create. Every exchange is passed to ``observe``, for the caller's audit log.
+Each client keeps one synchronous httpx.Client open: it is faster than the asynchronous one. Every exchange is passed
+to ``observe``, for the caller's audit log.
 """
 
 import re

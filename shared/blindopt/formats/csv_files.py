@@ -1,4 +1,4 @@
-"""Cells of files that people fill in and open: rows and numbers read, texts written so that nothing runs them."""
+"""CSV for people: read rows and numbers, and write texts that no spreadsheet runs as formulas."""
 
 import csv
 import io
@@ -8,24 +8,24 @@ from collections.abc import Iterator
 from blindopt.errors import Invalid
 
 LENGTH_MAX = 100
-"""Longer numbers are refused unread: no measurement has so many digits."""
+"""Longer numbers are refused without parsing: no measurement has so many digits."""
 ROW_MAX = 1 << 16
-"""Characters of a row, which may go over several lines."""
+"""Most characters of a row, which may span several lines."""
 CELLS_MAX = 2_000
-# One way to read each text: what can be read in two ways costs the square of its length to refuse.
+# Unambiguous: a pattern that matches one text in two ways takes quadratic time to refuse a long one.
 _DECIMAL = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 _UNSEEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
-"""What turns the direction of text, or is not seen."""
+"""Control, invisible and bidirectional characters."""
 _RUN = r"[=+\-@\uff1d\uff0b\uff0d\uff20|%"
 _SPACE = r"[^\S\t\r\n]"
 _STARTS = re.compile(rf"{_SPACE}*+{_RUN}\t\r\n]")
-# After what another reader takes for the end of a cell, with quotes that mean something else to it. The comma is no
-# such end: in a cell it is inside our quotes, and who parts by another character parts by no comma.
+# After a character that another reader takes for the end of a cell, where quotes may have another meaning. Not after a
+# comma: within a cell it is inside our quotes, and a reader with another separator does not split at commas.
 _PARTS = re.compile(rf"[;|\t\r\n](?=(?:{_SPACE}|\")*+{_RUN}])")
 
 
 def decimal(text: str) -> float | None:
-    """The number that a text writes with a point; None for any other text, "nan" and "inf" among them.
+    """Parse a number with a decimal point; None for any other text, "nan" and "inf" included.
 
     >>> decimal("-0.5"), decimal("7."), decimal("1e-3"), decimal("1_000"), decimal("nan")
     (-0.5, 7.0, 0.001, None, None)
@@ -36,19 +36,19 @@ def decimal(text: str) -> float | None:
 
 
 def plain(text: str) -> str:
-    """Text as a cell that no spreadsheet runs or turns round, whichever character it takes to part cells.
+    """Escape a text so that no spreadsheet runs it or reverses its direction, whatever its separator.
 
     Source: OWASP, CSV injection.
 
     >>> plain("=1+1"), plain("half = 0.5"), plain("a;=1+1")
     ("'=1+1", 'half = 0.5', "a;'=1+1")
     """
-    seen = _PARTS.sub(r"\g<0>'", _UNSEEN.sub("", text))
-    return f"'{seen}" if _STARTS.match(seen) else seen
+    escaped = _PARTS.sub(r"\g<0>'", _UNSEEN.sub("", text))
+    return f"'{escaped}" if _STARTS.match(escaped) else escaped
 
 
 def harmless(cell: object) -> object:
-    """Any cell: a number stays as it is, also where it is told as text; None is empty."""
+    """Make any value safe as a cell: numbers stay, also as text; None is empty; other text is escaped."""
     if cell is None:
         return ""
     if isinstance(cell, bool):
@@ -57,9 +57,10 @@ def harmless(cell: object) -> object:
 
 
 def rows(body: bytes, delimiters: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """Rows of a CSV file in UTF-8, each with the number of its last line; parted by what the first line has most of.
+    """Read the rows of a CSV file in UTF-8, each with the number of its last line.
 
-    Raises Invalid for another file, or where a row is too long: before its cells are in memory.
+    The separator is that of ``delimiters`` which is most frequent in the first line. Raises Invalid for any other
+    file, and for a row that is too long, before its cells are in memory.
     """
     first = body[:ROW_MAX].partition(b"\n")[0].decode(errors="replace")
     lines = _Lines(body)
@@ -75,7 +76,7 @@ def rows(body: bytes, delimiters: str = ",") -> Iterator[tuple[int, list[str]]]:
 
 
 class _Lines:
-    """Lines for the reader, which may take so many characters for one row."""
+    """Lines for the CSV reader, which may take at most ROW_MAX characters for one row."""
 
     def __init__(self, body: bytes) -> None:
         self._file = io.TextIOWrapper(io.BytesIO(body), encoding="utf-8-sig", newline="")

@@ -19,9 +19,9 @@ _CHUNK = 1 << 20
 
 
 def create(path: Path, n: int, r: int) -> Matrix:
-    """An empty n x r float64 npy file, memory-mapped for writing.
+    """Create an n x r float64 npy file, memory-mapped for writing.
 
-    The space is reserved: a full disk is an OSError here, not a killed process at the first write.
+    Reserves the space, so that a full disk raises OSError here and does not kill the process at a later write.
     """
     mapped: Matrix = np.lib.format.open_memmap(path, mode="w+", dtype=np.float64, shape=(n, r))
     with path.open("rb+") as file:
@@ -30,9 +30,9 @@ def create(path: Path, n: int, r: int) -> Matrix:
 
 
 def write(file: BinaryIO, blocks: Iterable[Matrix]) -> None:
-    """An npy file of consecutive blocks (m, r), at least one, of which no two are held at once.
+    """Write consecutive blocks (m, r), at least one, as an npy file; only one block is in memory at a time.
 
-    How many rows there are is known at the end, and then told in the header: numpy leaves room in it to grow.
+    The number of rows is written into the header at the end: numpy leaves room for it to grow.
     """
     n = r = 0
     for block in blocks:
@@ -50,7 +50,7 @@ def _write_header(file: BinaryIO, n: int, r: int) -> None:
 
 
 def load(path: Path) -> Matrix:
-    """The matrix of ``path``, memory-mapped and read-only. Never unpickles.
+    """Load the matrix of ``path``, memory-mapped and read-only. Never unpickles.
 
     Raises NumericalFailure for anything that is not a two-dimensional float64 matrix.
     """
@@ -64,9 +64,9 @@ def load(path: Path) -> Matrix:
 
 
 def forget_pages(matrix: Matrix) -> None:
-    """Drop the pages of a memory-mapped file from this process: a pass over a large one does not hold all of it.
+    """Drop the pages of a memory-mapped matrix from memory, so that a pass over a large file does not hold all of it.
 
-    What was written stays written, and what is read again is read from the file. Does nothing for any other array.
+    Written values stay written, and later reads come from the file. Does nothing for any other array.
     """
     mapped = matrix.base
     if isinstance(mapped, mmap.mmap) and getattr(matrix, "mode", "c") != "c":  # a private copy would lose its changes
@@ -74,17 +74,17 @@ def forget_pages(matrix: Matrix) -> None:
 
 
 def take(matrix: Matrix, rows: NDArray[np.int64]) -> Matrix:
-    """A copy of some rows of a matrix, in any order. One that ``load`` has mapped is read from its file instead.
+    """Copy rows of a matrix, in any order. The rows of a matrix mapped by ``load`` are read from its file.
 
-    Of a large file, scattered rows would bring nearly all pages into this process: each comes with its neighbours.
+    Scattered reads through the mapping would bring nearly all pages of a large file into memory.
     """
     whole = isinstance(matrix, np.memmap) and isinstance(matrix.base, mmap.mmap) and matrix.flags.c_contiguous
     if not isinstance(matrix, np.memmap) or not whole or matrix.filename is None:
         return matrix[rows]
     taken = np.empty((len(rows), matrix.shape[1]))
     with Path(matrix.filename).open("rb", buffering=0) as file:
-        for row, place in zip(taken, matrix.offset + rows * matrix.strides[0], strict=True):
-            if os.preadv(file.fileno(), [row], int(place)) != row.nbytes:
+        for row, offset in zip(taken, matrix.offset + rows * matrix.strides[0], strict=True):
+            if os.preadv(file.fileno(), [row], int(offset)) != row.nbytes:
                 raise NumericalFailure("the file of a matrix ends before its time")
     return taken
 

@@ -1,35 +1,44 @@
-"""Candidates as the posterior reads them: centred, in units of the lengthscale, in as few columns as they span."""
+"""Candidates in the form in which covariances with them are computed: centred, scaled, and of full column rank."""
 
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
-from blindopt.arrays import Matrix, Vector
+from blindopt.arrays import Matrix, Rows, Vector
 from blindopt.errors import NumericalFailure
 from blindopt.gp.kernels import Kernel
 
 Precision = type[np.float64] | type[np.float32]
 Frame = tuple[Vector, Matrix | None]
-_BLOCK = 1 << 15  # numbers read together
+"""Centre (r,) and orthonormal basis (r, q) of the candidates; without a basis, all r columns are kept."""
+_BLOCK_NUMBERS = 1 << 15  # numbers that are read together
 _PRODUCT_MAX = 1e3  # squared norm up to which |a|^2 + |b|^2 - 2 a.b keeps 12 digits of what an exponent needs
-_SPANNED = 1e-10  # squared singular values below this share of the largest may be none
-_FLAT = 1e-12  # what a column may reach, as a share of the largest, and be dropped
+_RANK_TOL = 1e-10  # squared singular values below this share of the largest may be zero
+_FLAT_TOL = 1e-12  # a column may be dropped if no entry is above this share of the largest
 
 
-class Points:
-    """Candidates (n, r), kept as (n, q + 2) numbers of ``dtype``, q <= r their rank after centring.
+class Candidates:
+    """Candidates Z (n, r) as ``lifted`` (n, q + 2) numbers of ``dtype``, where q <= r is their rank after centring.
 
-    A rotation and a shift keep all distances, so dropping what the candidates do not span is lossless. Beside the
-    q coordinates stand the squared norm and a one: a squared distance is then one inner product, and many are one
-    matrix product. Where norms are too large for that, or the kernel is too sharp at zero, distances are
-    taken from differences. ``frame`` is what an earlier one of the same candidates found, if there was one.
-    Raises NumericalFailure where a number is not finite.
+    Centring and rotating keep all distances, so dropping the directions that the candidates do not span loses
+    nothing. ``lifted`` holds the q coordinates in units of the lengthscale, their squared norm, and a one. The squared
+    distances of candidates from others are then the matrix product ``lifted @ dual(rows)``. Where norms are too large
+    for that, or the kernel is not smooth at zero, distances are computed from differences.
+
+    ``cov_rounding`` bounds the rounding error of a correlation, in units of the machine epsilon of ``dtype``.
+    ``column_major`` lays ``lifted`` out by columns, as compiled loops read it. ``frame`` saves two passes over the data
+    when it is that of earlier ``Candidates`` of the same matrix. Raises NumericalFailure if a number is not finite.
     """
 
     def __init__(
-        self, candidates: Matrix, kernel: Kernel, dtype: Precision, *, apart: bool = False, frame: Frame | None = None
+        self,
+        candidates: Matrix,
+        kernel: Kernel,
+        dtype: Precision,
+        *,
+        column_major: bool = False,
+        frame: Frame | None = None,
     ) -> None:
         n = len(candidates)
         self._kernel = kernel
@@ -37,39 +46,39 @@ class Points:
             self.frame = frame_of(candidates) if frame is None else frame
             centre, basis = self.frame
             q = candidates.shape[1] if basis is None else basis.shape[1]
-            self.columns = q + 2
-            self.kept: Matrix = columns(n, q + 2, dtype) if apart else np.empty((n, q + 2), dtype)
-            largest, place = 0.0, 0
+            self.width = q + 2
+            self.column_major = column_major
+            self.lifted: Matrix = empty_columns(n, q + 2, dtype) if column_major else np.empty((n, q + 2), dtype)
+            largest, start = 0.0, 0
             for block in _blocks(candidates):
-                at, part = block - centre, self.kept[place : place + len(block)]
+                coordinates, part = block - centre, self.lifted[start : start + len(block)]
                 if basis is not None:
-                    at = at @ basis
-                at *= 1.0 / kernel.lengthscale
-                squares = np.einsum("ij,ij->i", at, at)
-                part[:, :q], part[:, q], part[:, q + 1] = at, squares, 1.0
-                largest, place = max(largest, float(squares.max())), place + len(block)
-                if not np.isfinite(squares.sum()) and not np.isfinite(at).all():
+                    coordinates = coordinates @ basis
+                coordinates *= 1.0 / kernel.lengthscale
+                squared_norms = np.einsum("ij,ij->i", coordinates, coordinates)
+                part[:, :q], part[:, q], part[:, q + 1] = coordinates, squared_norms, 1.0
+                largest, start = max(largest, float(squared_norms.max())), start + len(block)
+                if not np.isfinite(squared_norms.sum()) and not np.isfinite(coordinates).all():
                     raise NumericalFailure("the candidates are too far apart for the kernel's lengthscale")
         self.by_products = kernel.smooth and largest <= _PRODUCT_MAX
-        # How many times rounding of one number an error of a covariance may be.
-        self.strain = largest if self.by_products else 8.0 * largest**0.5
+        self.cov_rounding = largest if self.by_products else 8.0 * largest**0.5
 
-    def queries(self, rows: NDArray[np.intp]) -> Matrix:
-        """Rows in the form that ``covariance`` takes as asked ones: (q + 2, m)."""
-        asked = self.kept[rows].T.copy()
-        asked[:-2] *= -2.0
-        asked[-2:] = asked[-1], asked[-2].copy()
-        return asked
+    def dual(self, rows: Rows) -> Matrix:
+        """Columns (q + 2, m) whose inner products with ``lifted`` are squared distances from candidates ``rows``."""
+        dual = self.lifted[rows].T.copy()
+        dual[:-2] *= -2.0
+        dual[-2:] = dual[-1], dual[-2].copy()
+        return dual
 
-    def covariance(self, rows: NDArray[np.intp] | slice, asked: Matrix) -> Matrix:
-        """The kernel of candidates ``rows`` with asked ones, as (m, k) numbers of ``dtype`` in C order."""
+    def covariance(self, rows: Rows | slice, dual: Matrix) -> Matrix:
+        """Kernel of candidates ``rows`` with those of ``dual`` (q + 2, k): (m, k) numbers of ``dtype`` in C order."""
         if self.by_products:
-            kept = self.kept[rows] if isinstance(rows, slice) else self.kept.take(rows, axis=0)
+            lifted = self.lifted[rows] if isinstance(rows, slice) else self.lifted.take(rows, axis=0)
             # One column: a product with a vector takes half the time of one with a matrix.
-            squared: Matrix = (kept @ asked[:, 0])[:, None] if asked.shape[1] == 1 else kept @ asked
+            squared: Matrix = (lifted @ dual[:, 0])[:, None] if dual.shape[1] == 1 else lifted @ dual
             np.maximum(squared, 0.0, out=squared)
         else:
-            squared = cdist(self.kept[rows, :-2], -0.5 * asked[:-2].T, "sqeuclidean").astype(self.kept.dtype)
+            squared = cdist(self.lifted[rows, :-2], -0.5 * dual[:-2].T, "sqeuclidean").astype(self.lifted.dtype)
         self._kernel.correlate(squared)
         if self._kernel.variance != 1.0:
             squared *= self._kernel.variance
@@ -77,46 +86,46 @@ class Points:
 
 
 def frame_of(candidates: Matrix) -> Frame:
-    """The mean, and an orthonormal basis (r, q) of what the centred candidates span.
+    """Mean (r,) of candidates (n, r), and an orthonormal basis (r, q) of what they span after centring.
 
-    None where they span all columns, or may: these are kept as they are.
+    The basis is None if they span all r columns, or if overflow hides whether they do.
     """
     n, r = candidates.shape
-    start, total, gram = np.array(candidates[0]), np.zeros(r), np.zeros((r, r))
+    origin, total, gram = np.array(candidates[0]), np.zeros(r), np.zeros((r, r))
     for block in _blocks(candidates):
-        shifted = block - start
+        shifted = block - origin
         total += shifted.T @ np.ones(len(shifted))
         gram += shifted.T @ shifted
-    if not (np.isfinite(gram).all() and np.isfinite(start).all()):
+    if not (np.isfinite(gram).all() and np.isfinite(origin).all()):
         if not all(np.isfinite(block).all() for block in _blocks(candidates)):
             raise NumericalFailure("the candidates hold a number that is not finite")
-        return start, None
-    centre = start + total / n
+        return origin, None
+    centre = origin + total / n
     values, vectors = np.linalg.eigh(gram - np.outer(total, total) / n)
-    doubtful = values <= _SPANNED * values[-1]
+    doubtful = values <= _RANK_TOL * values[-1]
     if not doubtful.any():
         return centre, None
-    reached = np.zeros(r)
+    extent = np.zeros(r)
     for block in _blocks(candidates):
-        np.maximum(reached, np.abs((block - centre) @ vectors).max(axis=0), out=reached)
-    return centre, vectors[:, ~(doubtful & (reached <= _FLAT * reached.max()))]
+        np.maximum(extent, np.abs((block - centre) @ vectors).max(axis=0), out=extent)
+    return centre, vectors[:, ~(doubtful & (extent <= _FLAT_TOL * extent.max()))]
 
 
-def columns(n: int, width: int, dtype: type[np.floating]) -> Matrix:
-    """An empty (n, width) matrix in which columns are contiguous, at distances that do not meet in the cache."""
+def empty_columns(n: int, width: int, dtype: type[np.floating]) -> Matrix:
+    """Return an uninitialized (n, width) matrix of contiguous columns, padded apart in the cache."""
     length = -(-n // 512) * 512 + 136
-    whole: Matrix = np.empty((width, length), dtype)
-    return whole.T[:n]
+    padded: Matrix = np.empty((width, length), dtype)
+    return padded.T[:n]
 
 
-def by_columns(matrix: Matrix) -> Matrix:
-    """What ``columns`` has made, by columns; what lies between them is in no loop's reach."""
+def padded_columns(matrix: Matrix) -> Matrix:
+    """Return the C-contiguous (width, n or more) array behind a matrix of ``empty_columns``, padding included."""
     base = matrix.base
     assert isinstance(base, np.ndarray)
     return base
 
 
 def _blocks(candidates: Matrix) -> Iterator[Matrix]:
-    size = max(1, _BLOCK // max(1, candidates.shape[1]))
+    size = max(1, _BLOCK_NUMBERS // max(1, candidates.shape[1]))
     for start in range(0, len(candidates), size):
         yield np.asarray(candidates[start : start + size])

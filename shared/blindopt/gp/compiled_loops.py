@@ -1,16 +1,17 @@
-"""Updates and bounds of candidates as compiled loops: what ``Posterior`` runs where numba is installed.
+"""Updates and bounds of candidates as compiled loops, which ``CompiledUpdates`` runs where numba is installed.
 
-Candidates are taken in tiles of consecutive rows. A tile's numbers stay in the cache while one loop makes its
-covariances, takes off what earlier outcomes explain, and brings its means, variances and bounds up to date; and a
-tile in which no bound can reach the largest waits (see ``Posterior`` for why that is safe). Lanes of a loop are
+Candidates are taken in tiles of consecutive rows. A tile's numbers stay in the cache while one loop computes its
+covariances, subtracts what earlier observations explain, and brings its means, variances and bounds up to date. A
+tile in which no bound can reach the largest waits (see ``LazyMaximum`` for why that is safe). Lanes of a loop are
 candidates, so that sums have one order, whatever the width of the processor's registers.
 
-Arrays: ``kept`` (q + 2, n or more) holds candidates by columns, as ``Points`` does by rows; ``whitened`` (capacity, n
-or more) the whitened rows by columns; ``state`` (tiles,) how many outcomes a tile of ``size`` rows knows; ``tops``
-(tiles,) its largest bound.
+Arrays: ``lifted`` (q + 2, n or more) holds candidates by columns, as ``Candidates`` does by rows; ``duals`` (t or
+more, q + 2) the observed ones; ``whitened`` (capacity, n or more) the whitened rows by columns; ``deviation`` (n,) the
+roots of variance + var_tol; ``counts`` (tiles,) with how many observations a tile of ``size`` rows is up to date;
+``tops`` (tiles,) its largest upper bound.
 
-Importing this module imports numba: do it late. Machine code is kept beside this file (or where NUMBA_CACHE_DIR
-says) and made once a machine; ImportError or RuntimeError where numba is absent or has no place for it.
+Importing this module imports numba: do it late. Machine code is lifted beside this file (or where NUMBA_CACHE_DIR
+says) and made once a machine. Raises ImportError where numba is absent, RuntimeError where it has nowhere to keep it.
 """
 
 from collections.abc import Callable
@@ -19,19 +20,17 @@ from typing import Any, TypeVar, cast
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
-from blindopt.arrays import Matrix, Vector
+from blindopt.arrays import Mask, Matrix, Rows, Vector
 from blindopt.gp.kernels import Kernel, Matern12, Matern32, Matern52, SquaredExponential
 
 KINDS: dict[type[Kernel], int] = {SquaredExponential: 0, Matern12: 1, Matern32: 3, Matern52: 5}
-"""Which kernels the loops know, and by what number (a Matern's is twice its order)."""
+"""The kernels that the loops compute, and their numbers (twice the order of a Matern kernel)."""
 
-Rows = NDArray[np.intp]
-_FIRST = 8  # tiles of the largest bounds that come before the others: they tell what others must reach
+_FIRST = 8  # tiles of the largest bounds that are updated first: they rule out most others
 _LOWEST = float(np.finfo(np.float64).min)
 _EPSILON = float(np.finfo(np.float64).eps)
-_SMALLEST = -708.0  # below, exp is 1e-308: nought
+_SMALLEST = -708.0  # exp of less is below 1e-307, and is taken as 0
 _LOG2E, _SHIFT = 1.44269504088896338700, 6755399441055744.0  # 1.5 * 2^52: adding it rounds to whole numbers
 _LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 F = TypeVar("F", bound=Callable[..., Any])
@@ -96,22 +95,22 @@ def _add_products(column: Vector, rows: Matrix, start: int, sign: float, factors
 
 @_compiled
 def _covariances(
-    column: Vector, kept: Matrix, start: int, query: Vector, products: bool, kind: int, variance: float
+    column: Vector, lifted: Matrix, start: int, dual: Vector, products: bool, kind: int, variance: float
 ) -> None:
-    """Covariances of a tile with an asked row, told as ``Points.queries`` does."""
-    size, q = len(column), len(kept) - 2
+    """Covariances of a tile with an observed candidate in the form of ``Candidates.dual``."""
+    size, q = len(column), len(lifted) - 2
     if products:
-        squares, own = kept[q, start : start + size], query[q + 1]
+        squared_norms, own_norm = lifted[q, start : start + size], dual[q + 1]
         for i in range(size):
-            column[i] = squares[i] + own
-        _add_products(column, kept, start, 1.0, query, q)
+            column[i] = squared_norms[i] + own_norm
+        _add_products(column, lifted, start, 1.0, dual, q)
     else:
         for i in range(size):
             column[i] = 0.0
         for j in range(q):
-            at, own = kept[j, start : start + size], query[j]
+            coordinates, doubled = lifted[j, start : start + size], dual[j]
             for i in range(size):
-                difference = at[i] + own / 2
+                difference = coordinates[i] + doubled / 2
                 column[i] += difference * difference
     if kind == 0:
         for i in range(size):
@@ -135,70 +134,68 @@ def _update(
     end: int,
     s: int,
     t: int,
-    kept: Matrix,
-    queries: Matrix,
+    lifted: Matrix,
+    duals: Matrix,
     products: bool,
     kind: int,
     signal: float,
     nugget: float,
-    asked: Rows,
+    rows: Rows,
     factor: Matrix,
     weights: Vector,
     whitened: Matrix,
     mean: Vector,
     variance: Vector,
     deviation: Vector,
-    slack: float,
+    var_tol: float,
 ) -> None:
-    """Bring a tile that knows s outcomes up to date with t: by forward substitution, an outcome at a time."""
+    """Bring a tile from s observations to t, by forward substitution, one observation at a time."""
     means, variances, deviations = mean[start:end], variance[start:end], deviation[start:end]
     for step in range(s, t):
         column = whitened[step, start:end]
-        _covariances(column, kept, start, queries[step], products, kind, signal)
-        if nugget > 0 and start <= asked[step] < end:
-            column[asked[step] - start] += nugget
+        _covariances(column, lifted, start, duals[step], products, kind, signal)
+        if nugget > 0 and start <= rows[step] < end:
+            column[rows[step] - start] += nugget
         _add_products(column, whitened, start, -1.0, factor[step], step)
         inverse, weight = 1.0 / factor[step, step], weights[step]
         for i in range(end - start):
-            told = column[i] * inverse
-            column[i] = told
-            means[i] += told * weight
-            variances[i] -= told * told
+            entry = column[i] * inverse
+            column[i] = entry
+            means[i] += entry * weight
+            variances[i] -= entry * entry
     for i in range(end - start):
         variances[i] = max(variances[i], 0.0)
-        deviations[i] = sqrt(variances[i] + slack)
+        deviations[i] = sqrt(variances[i] + var_tol)
 
 
 @_compiled_without_nan
-def _bounds(
-    mean: Vector, deviation: Vector, hides: NDArray[np.bool_], growth: float, shift: float, upper: Vector
+def _upper_bounds(
+    mean: Vector, deviation: Vector, hidden: Mask, growth: float, mean_tol: float, upper: Vector
 ) -> float:
-    """What the bounds of a tile are at most, into ``upper``; the largest of them. Hidden ones have the lowest."""
+    """Write upper bounds of a tile into ``upper``, the lowest number for hidden rows. Return the largest."""
     top = _LOWEST
     for i in range(len(mean)):
-        told = mean[i] + deviation[i] * growth + shift
-        told = _LOWEST if hides[i] else told
-        upper[i] = told
-        top = max(top, told)
+        bound = mean[i] + deviation[i] * growth + mean_tol
+        bound = _LOWEST if hidden[i] else bound
+        upper[i] = bound
+        top = max(top, bound)
     return top
 
 
 @_compiled_without_nan
-def _reached(
-    mean: Vector, variance: Vector, hides: NDArray[np.bool_], growth: float, shift: float, slack: float
-) -> float:
-    """What the largest bound of a tile that is up to date is at least."""
+def _lower_bound(mean: Vector, variance: Vector, hidden: Mask, growth: float, mean_tol: float, var_tol: float) -> float:
+    """Lower bound of the largest bound in a tile that is up to date."""
     top = _LOWEST
     for i in range(len(mean)):
-        told = mean[i] - shift + growth * sqrt(max(variance[i] - slack, 0.0))
-        top = max(top, _LOWEST if hides[i] else told)
+        bound = mean[i] - mean_tol + growth * sqrt(max(variance[i] - var_tol, 0.0))
+        top = max(top, _LOWEST if hidden[i] else bound)
     return top
 
 
 @_compiled
 def refresh(
     size: int,
-    kept: Matrix,
+    lifted: Matrix,
     products: bool,
     kind: int,
     signal: float,
@@ -207,29 +204,29 @@ def refresh(
     mean: Vector,
     variance: Vector,
     deviation: Vector,
-    state: Rows,
-    slack: float,
-    queries: Matrix,
-    asked: Rows,
+    counts: Rows,
+    var_tol: float,
+    duals: Matrix,
+    rows: Rows,
     factor: Matrix,
     weights: Vector,
     t: int,
 ) -> None:
-    """Bring all tiles up to date with t outcomes."""
-    for tile in range(len(state)):
-        if state[tile] < t:
+    """Bring all tiles up to date with t observations."""
+    for tile in range(len(counts)):
+        if counts[tile] < t:
             start, end = tile * size, min((tile + 1) * size, len(mean))
             _update(
-                start, end, state[tile], t, kept, queries, products, kind, signal, nugget, asked, factor, weights,
-                whitened, mean, variance, deviation, slack,
+                start, end, counts[tile], t, lifted, duals, products, kind, signal, nugget, rows, factor, weights,
+                whitened, mean, variance, deviation, var_tol,
             )  # fmt: skip
-            state[tile] = t
+            counts[tile] = t
 
 
 @_compiled
-def close(
+def contenders(
     size: int,
-    kept: Matrix,
+    lifted: Matrix,
     products: bool,
     kind: int,
     signal: float,
@@ -238,55 +235,60 @@ def close(
     mean: Vector,
     variance: Vector,
     deviation: Vector,
-    state: Rows,
-    slack: float,
-    queries: Matrix,
-    asked: Rows,
+    counts: Rows,
+    var_tol: float,
+    duals: Matrix,
+    rows: Rows,
     factor: Matrix,
     weights: Vector,
     t: int,
-    surprise: Vector,
+    weight_sq_cumsum: Vector,
     weight: float,
-    shift: float,
-    hides: NDArray[np.bool_],
+    mean_tol: float,
+    hidden: Mask,
     upper: Vector,
     tops: Vector,
-    found: Rows,
+    contender_rows: Rows,
 ) -> int:
-    """How many candidates may have the largest bound; they come into ``found`` (n,), in order.
+    """Write the candidates that may have the largest bound into ``contender_rows`` (n,), in order. Return their number.
 
-    ``surprise`` (t + 1 or more,) are the sums of squared weights of the first s = 0 .. t outcomes.
+    ``weight_sq_cumsum`` (t + 1 or more,) holds the sums of squared weights of the first s = 0 .. t observations.
     """
-    n, tiles, best, exact = len(mean), len(state), _LOWEST, sqrt(weight)
-    most = weight + surprise[t] + 4 * _EPSILON * t * surprise[t]  # the last is what the sums may have lost
+    n, tiles, best, exact = len(mean), len(counts), _LOWEST, sqrt(weight)
+    rounding = 4 * _EPSILON * t * weight_sq_cumsum[t]  # what the sums may have lost
+    most = weight + weight_sq_cumsum[t] + rounding
     for tile in range(tiles):
         start, end = tile * size, min((tile + 1) * size, n)
-        growth = exact if state[tile] == t else sqrt(most - surprise[state[tile]])
-        tops[tile] = _bounds(mean[start:end], deviation[start:end], hides[start:end], growth, shift, upper[start:end])
+        growth = exact if counts[tile] == t else sqrt(most - weight_sq_cumsum[counts[tile]])
+        tops[tile] = _upper_bounds(
+            mean[start:end], deviation[start:end], hidden[start:end], growth, mean_tol, upper[start:end]
+        )
     for turn in range(min(_FIRST, tiles) + tiles):
         tile = turn - min(_FIRST, tiles)
         if tile < 0:
             tile = int(tops.argmax())
-            if state[tile] == t and turn > 0:
+            if counts[tile] == t and turn > 0:
                 continue
         if tops[tile] < best:
             continue
         start, end = tile * size, min((tile + 1) * size, n)
-        if state[tile] < t:
+        if counts[tile] < t:
             _update(
-                start, end, state[tile], t, kept, queries, products, kind, signal, nugget, asked, factor, weights,
-                whitened, mean, variance, deviation, slack,
+                start, end, counts[tile], t, lifted, duals, products, kind, signal, nugget, rows, factor, weights,
+                whitened, mean, variance, deviation, var_tol,
             )  # fmt: skip
-            state[tile] = t
-            tops[tile] = _bounds(
-                mean[start:end], deviation[start:end], hides[start:end], exact, shift, upper[start:end]
+            counts[tile] = t
+            tops[tile] = _upper_bounds(
+                mean[start:end], deviation[start:end], hidden[start:end], exact, mean_tol, upper[start:end]
             )
-        best = max(best, _reached(mean[start:end], variance[start:end], hides[start:end], exact, shift, slack))
+        best = max(
+            best, _lower_bound(mean[start:end], variance[start:end], hidden[start:end], exact, mean_tol, var_tol)
+        )
     count = 0
     for tile in range(tiles):
         if tops[tile] >= best:
             for i in range(tile * size, min((tile + 1) * size, n)):
-                if upper[i] >= best and not hides[i]:
-                    found[count] = i
+                if upper[i] >= best and not hidden[i]:
+                    contender_rows[count] = i
                     count += 1
     return count

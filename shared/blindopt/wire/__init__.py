@@ -1,7 +1,8 @@
-"""What crosses between the parties: frozen types, strict numbers, nothing that names code to load.
+"""Types on the wire: frozen models with strict numbers. No field names code to load.
 
-Requests refuse fields they do not know; replies ignore them, so that an older client can read a newer
-service. Floats are finite, ``true`` is not a number, and privacy amounts are decimal strings.
+Requests refuse unknown fields; replies ignore them, so that an older client can read a newer service's
+replies. Floats are finite, ``true`` is not a number, and privacy amounts are decimal strings. Each
+public name of the modules below is imported from here; no two modules define the same one.
 """
 
 from blindopt.wire.advisories import *

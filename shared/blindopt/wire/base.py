@@ -1,4 +1,4 @@
-"""What every type on the wire shares: strict, frozen, finite."""
+"""Base types of the wire: strict, frozen, finite."""
 
 from decimal import Decimal
 from typing import Annotated
@@ -11,14 +11,14 @@ FEATURES_MAX = 1_000
 
 
 class Request(BaseModel):
-    """A body that a client sends."""
+    """The body of a request."""
 
-    # An error must not quote what was sent: it may be a token.
+    # An error must not quote the input: it may be a token.
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
 
 class Reply(BaseModel):
-    """A body that a service answers with."""
+    """The body of a reply."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False, hide_input_in_errors=True)
 
@@ -54,9 +54,11 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 class Page(Reply):
     """One page of a listing, ordered by sequence number."""
 
-    next_page_token: str | None = Field(None, description="Ask again with it as page_token; null at the end.")
+    next_page_token: str | None = Field(
+        None, description="Pass it as page_token to get the next page; null on the last page."
+    )
 
 
 def amount(text: str) -> Decimal:
-    """The exact decimal behind a DecimalString."""
+    """Return the exact value of a DecimalString."""
     return Decimal(text)

@@ -1,4 +1,4 @@
-"""Trying a connection to a curator before a run is started."""
+"""Test of a connection to a curator before a run is started."""
 
 from typing import Literal
 
@@ -9,21 +9,21 @@ from blindopt.wire.studies import StudyView
 
 
 class ConnectionStep(Reply):
-    """One thing that must work before a run can."""
+    """One step of the test."""
 
     name: Literal["address", "reach", "token", "key"] = Field(
         description=(
-            "address: a token may be sent there; reach: something answers, and it is a curator; token: it opens the "
-            "study; key: the curator signs with the key that is expected."
+            "address: a token may be sent to this address; reach: a curator answers; token: the token opens the "
+            "study; key: the curator signs with the expected key."
         )
     )
     state: Literal["ok", "failed", "not_tried"] = Field(description="not_tried: an earlier step failed.")
-    detail: str = Field(description="What was found, and what to do where it failed; for people.")
+    detail: str = Field(description="The result, and what to do if the step failed; for people.")
 
 
 class ConnectionReport(Reply):
-    """What came of trying a connection."""
+    """Result of a connection test."""
 
     ok: bool = Field(description="Whether a run can be started.")
-    steps: list[ConnectionStep] = Field(description="In the order in which they are tried.")
-    study: StudyView | None = Field(description="What the curator tells of the study; null where it was not reached.")
+    steps: list[ConnectionStep] = Field(description="Steps, in the order in which they are tried.")
+    study: StudyView | None = Field(description="The study, as the curator describes it; null if it was not reached.")

@@ -1,4 +1,4 @@
-"""Measurements by people: the inbox, answers, declines, corrections."""
+"""Measurements by people or the owner's system: the inbox, entered values, declines, corrections."""
 
 from datetime import datetime
 from typing import Annotated, Literal, Self
@@ -10,107 +10,116 @@ from blindopt.wire.base import PLAYS_MAX, ROWS_MAX, Page, Reply, Request
 MEASUREMENTS_MAX = 10_000
 """Most measurements in one request."""
 IMPORT_QUERIES_MAX = 500
-"""Most queries in one file: they are told in one transaction."""
+"""Most queries in one file: they are answered in one transaction."""
 
 MeasurementId = Annotated[str, Field(pattern=r"^msr_[0-9a-f]{16}$", description="msr_...")]
 DeclineReason = Literal["unavailable", "impossible", "consent", "record", "other"]
-"""unavailable: the person or thing cannot be reached; impossible: it cannot be measured; consent: the person does not
+"""unavailable: the person or object cannot be reached; impossible: it cannot be measured; consent: the person does not
 agree; record: the record is wrong."""
 Text = Annotated[str, Field(max_length=2_000, pattern=r"^[^\x00-\x08\x0b-\x1f\x7f]*$")]
 
 
 class Shown(Reply):
-    """One value of a record, for whoever measures."""
+    """One value of a record, shown to the person who measures."""
 
     column: str = Field(description="Name of the column.")
-    value: float = Field(description="In raw units.")
+    value: float = Field(description="Value, in raw units.")
 
 
-Asking = Literal["waiting", "expected", "given_up"]
-"""waiting: the owner's system is asked at ``next_at``; expected: it said that it tells later; given_up: people can."""
+MeasurerState = Literal["waiting", "expected", "given_up"]
+"""waiting: sent to the owner's system at ``next_at``; expected: it will report later; given_up: people can measure."""
 
 
 class SystemAsked(Reply):
-    """How the owner's system stands to an open measurement of a study that it measures."""
+    """State of an open measurement that the owner's system is to make."""
 
-    state: Asking = Field(
-        description="waiting: it is asked at next_at; expected: it said that it tells later; given_up: people can."
+    state: MeasurerState = Field(
+        description=(
+            "waiting: sent to the system at next_at; expected: the system said that it will report later; "
+            "given_up: the curator no longer sends it, people can measure."
+        )
     )
-    attempts: int = Field(ge=0, description="How often it was asked, since somebody last had it tried again.")
-    next_at: datetime | None = Field(description="When it is asked next, or soon after; null: it is not.")
-    problem: str | None = Field(description="What was wrong at the last attempt: never its own words, never a value.")
+    attempts: int = Field(ge=0, description="Number of attempts since the last manual retry.")
+    next_at: datetime | None = Field(description="Earliest time of the next attempt; null: there is none.")
+    problem: str | None = Field(description="Why the last attempt failed; never the system's own text, never a value.")
 
 
 class InboxItem(Reply):
-    """One measurement that was asked for: for the owner's people, never for a modeler."""
+    """A requested measurement: for the owner's people, never for a modeler."""
 
-    seq: int = Field(description="Place in the inbox: oldest first.")
+    seq: int = Field(description="Position in the inbox, oldest first.")
     id: str = Field(description="msr_...")
-    query_id: str = Field(description="qry_...: what is asked together is told together.")
+    query_id: str = Field(description="qry_...: measurements of one query are answered together.")
     study_id: str = Field(description="std_...")
     study: str = Field(description="Name of the study.")
-    question: str | None = Field(description="What is to be measured; null where a system measures.")
+    question: str | None = Field(description="What to measure; null if a system measures.")
     unit: str | None = Field(description="Unit of y.")
-    lower: float | None = Field(description="Smaller values are refused as mistakes.")
-    upper: float | None = Field(description="Larger values are refused as mistakes.")
-    record: int = Field(ge=1, description="Which record of the dataset's file, from 1.")
-    shown: list[Shown] = Field(description="What the study shows of the record.")
+    lower: float | None = Field(description="Smallest plausible value: smaller ones are refused.")
+    upper: float | None = Field(description="Largest plausible value: larger ones are refused.")
+    record: int = Field(ge=1, description="Number of the record in the dataset's file, from 1.")
+    shown: list[Shown] = Field(description="Values of the record that the study shows.")
     play: int = Field(ge=1, le=PLAYS_MAX, description="1 for the first measurement of the record in its query.")
-    plays: int = Field(ge=1, le=PLAYS_MAX, description="How many of them there are.")
-    asked_at: datetime = Field(description="When it was asked.")
-    due_at: datetime | None = Field(description="When it counts as declined; null: it is waited for.")
+    plays: int = Field(ge=1, le=PLAYS_MAX, description="Number of measurements of the record in its query.")
+    asked_at: datetime = Field(description="When it was requested.")
+    due_at: datetime | None = Field(description="When it will count as declined; null: never.")
     state: Literal["open", "answered", "declined", "overdue"] = Field(
         description=(
-            "open and overdue ones can be answered, declined ones too; an answered one can be corrected, or taken back."
+            "Open, overdue and declined measurements can be answered; an answered one can be corrected or voided."
         )
     )
-    value: float | None = Field(description="The latest answer, as it was measured; null where there is none.")
-    version: int = Field(ge=0, description="How many answers it has had.")
+    value: float | None = Field(description="The latest entered value, as it was measured; null if there is none.")
+    version: int = Field(ge=0, description="Number of values entered so far.")
     reason: DeclineReason | None = Field(description="Why it was declined.")
-    note: str | None = Field(description="What was noted with the last answer or decline.")
+    note: str | None = Field(description="Note of the last answer or decline.")
     changed_at: datetime | None = Field(description="When it was last answered or declined.")
-    changed_by: str | None = Field(description="By whom: a name.")
+    changed_by: str | None = Field(description="Name of the person who last answered or declined it.")
     problem: str | None = Field(
-        None, description="Why the owner's system did not measure it, where it was given up and is open: people can."
+        None, description="Why the owner's system did not measure an open measurement that was given up: people can."
     )
     system: SystemAsked | None = Field(
-        None, description="How the owner's system stands to it; null where people measure, or it is not open."
+        None, description="State at the owner's system; null if people measure, or it is not open."
     )
 
 
 class InboxPage(Page):
     """A page of the inbox."""
 
-    items: list[InboxItem] = Field(description="Oldest first.")
-    open: int = Field(ge=0, description="How many wait, in all studies.")
+    items: list[InboxItem] = Field(description="Measurements, oldest first.")
+    open: int = Field(ge=0, description="Number of open measurements in all studies.")
 
 
 class InboxNews(Reply):
-    """That something was asked or told: look again."""
+    """A change of the inbox: a measurement was requested, answered or declined."""
 
-    open: int = Field(ge=0, description="How many wait, in all studies.")
-    seq: int = Field(ge=0, description="Grows with each measurement that is asked for, answered or declined.")
+    open: int = Field(ge=0, description="Number of open measurements in all studies.")
+    seq: int = Field(ge=0, description="Increases with each measurement that is requested, answered or declined.")
 
 
 class MeasuringSystem(Reply):
-    """The owner's own system that measures, as the curator sees it."""
+    """State of the owner's measuring system, as the curator sees it."""
 
     state: Literal["none", "asked", "held"] = Field(
-        description="none: no system is set (MEASURER_URL); asked: it is asked whenever something is due; held: it "
-        "failed several times in a row, and one call at a time, from next_at on, asks whether it is back."
+        description=(
+            "none: no system is configured (MEASURER_URL); asked: measurements are sent when they are due; held: "
+            "it failed several times in a row; from next_at on, single calls test whether it is back."
+        )
     )
-    failures: int = Field(ge=0, description="Calls that failed in a row until now, since the curator's start.")
-    problem: str | None = Field(description="What was wrong at the last of them: never its own words.")
-    next_at: datetime | None = Field(description="When it is called next at the earliest; null: as soon as it is due.")
-    waiting: int = Field(ge=0, description="Open measurements that it is to be asked for.")
-    expected: int = Field(ge=0, description="Open ones of which it said that it tells later.")
-    given_up: int = Field(ge=0, description="Open ones that it is asked for no more: they wait for people.")
+    failures: int = Field(ge=0, description="Number of consecutive failed calls, since the curator's start.")
+    problem: str | None = Field(description="Why the last of them failed; never the system's own text.")
+    next_at: datetime | None = Field(description="Earliest time of the next call; null: as soon as one is due.")
+    waiting: int = Field(ge=0, description="Number of open measurements that will be sent to it.")
+    expected: int = Field(ge=0, description="Number of open measurements that it said it will report later.")
+    given_up: int = Field(
+        ge=0, description="Number of open measurements that are no longer sent to it: they wait for people."
+    )
 
 
 class TriedAgain(Reply):
-    """What the owner's system is asked for now."""
+    """Measurements that are sent to the owner's system again."""
 
-    measurements: int = Field(ge=0, description="How many; each under the key that it always had.")
+    measurements: int = Field(
+        ge=0, description="Number of measurements; each is sent with the same idempotency key as before."
+    )
 
 
 class Measured(Request):
@@ -119,30 +128,33 @@ class Measured(Request):
     measurement_id: MeasurementId
     value: float = Field(ge=-1e50, le=1e50, description="y, in units of the measurement.")
     expected_version: int | None = Field(
-        None, ge=0, description="Its version when the value was decided on; 409 where another has told it anew since."
+        None, ge=0, description="The version that this value replaces; 409 if somebody has entered another value since."
     )
 
 
 class AnswerCreate(Request):
-    """Some or all of the measurements of a query."""
+    """Values for some or all measurements of a query."""
 
-    values: list[Measured] = Field(min_length=1, max_length=MEASUREMENTS_MAX, description="Each measurement once.")
-    note: Text | None = Field(None, description="For the owner alone.")
+    values: list[Measured] = Field(
+        min_length=1, max_length=MEASUREMENTS_MAX, description="Values, each measurement once."
+    )
+    note: Text | None = Field(None, description="Note for the owner only.")
 
 
 class CorrectCreate(Request):
-    """What is right in the place of what was told: another value, or that there is none."""
+    """A correction of entered values: other values, or that there is none."""
 
-    values: list[Measured] = Field([], max_length=MEASUREMENTS_MAX, description="Each measurement once.")
+    values: list[Measured] = Field([], max_length=MEASUREMENTS_MAX, description="Values, each measurement once.")
     void: list[MeasurementId] = Field(
         [],
         max_length=MEASUREMENTS_MAX,
-        description="Answers that are none, such as of a wrong sample: from now on these are declined.",
+        description="Measurements whose value is void, such as of a wrong sample: from now on they are declined.",
     )
     reason: DeclineReason | None = Field(
-        None, description="Why, with void: for the owner alone. A modeler is told that the row has no answer."
+        None,
+        description="Why they are void, for the owner only: a modeler learns only that the candidate has no answer.",
     )
-    note: Text | None = Field(None, description="For the owner alone.")
+    note: Text | None = Field(None, description="Note for the owner only.")
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -157,29 +169,31 @@ class DeclineCreate(Request):
     """Measurements of a query that will not be made."""
 
     measurement_ids: list[MeasurementId] = Field(
-        [], max_length=MEASUREMENTS_MAX, description="Empty: all that are still open."
+        [], max_length=MEASUREMENTS_MAX, description="Ids of the measurements; empty: all that are still open."
     )
-    reason: DeclineReason = Field(description="For the owner alone: a modeler is told that the row has no answer.")
-    note: Text | None = Field(None, description="For the owner alone.")
+    reason: DeclineReason = Field(
+        description="Why, for the owner only: a modeler learns only that the candidate has no answer."
+    )
+    note: Text | None = Field(None, description="Note for the owner only.")
 
 
 class QueryMeasurements(Reply):
-    """Where a query stands, for the owner's people."""
+    """State of a query, for the owner's people."""
 
     query_id: str = Field(description="qry_...")
-    state: Literal["pending", "answered"] = Field(description="answered: the modeler has been told.")
-    version: int = Field(ge=0, description="Of what the modeler is told; 0 while it is pending.")
-    open: int = Field(ge=0, description="How many measurements wait.")
+    state: Literal["pending", "answered"] = Field(description="answered: the answer is available to the modeler.")
+    version: int = Field(ge=0, description="Version of the answer that the modeler gets; 0 while the query is pending.")
+    open: int = Field(ge=0, description="Number of open measurements.")
     charged: str | None = Field(
-        description="Epsilon that releasing answers again cost, where they are private; null where nothing was charged."
+        description="Epsilon charged for releasing private answers again; null if nothing was charged."
     )
 
 
 class InboxImport(Reply):
-    """What a file of measurements says, or did."""
+    """Result of importing a file of measurements."""
 
-    dry_run: bool = Field(description="Whether nothing was stored.")
-    answered: int = Field(ge=0, description="Values taken.")
-    declined: int = Field(ge=0, description="Declines taken.")
-    blank: int = Field(ge=0, description="Lines without a value or a reason: left open.")
-    queries: int = Field(ge=0, le=ROWS_MAX * MEASUREMENTS_MAX, description="Queries that are now answered.")
+    dry_run: bool = Field(description="Whether this was a dry run: nothing was stored.")
+    answered: int = Field(ge=0, description="Number of values imported.")
+    declined: int = Field(ge=0, description="Number of declines imported.")
+    blank: int = Field(ge=0, description="Number of lines without a value or a reason: they stay open.")
+    queries: int = Field(ge=0, le=ROWS_MAX * MEASUREMENTS_MAX, description="Number of queries that are now answered.")

@@ -1,4 +1,4 @@
-"""What a study has spent, and on whom."""
+"""What a study has spent of its privacy budget, in total and by record."""
 
 from datetime import datetime
 from typing import Literal
@@ -9,26 +9,33 @@ from blindopt.wire.base import Page, Reply
 
 
 class LedgerEntry(Reply):
-    """One line of the ledger: a charge, or a refusal, which costs nothing.
+    """A line of the ledger: a charge, or a refusal, which costs nothing.
 
-    Amounts are exact decimals; null where there is no finite one: y without noise, or a release that is refuted or
+    Amounts are exact decimals; null if there is no finite bound: y without noise, or a release that is refuted or
     withdrawn. A release of public records costs 0.
     """
 
-    seq: int = Field(description="Place in the ledger of all studies; lines of other studies lie between.")
+    seq: int = Field(description="Position in the ledger of all studies; lines of other studies lie between.")
     kind: Literal["release", "answers", "correction", "refused"] = Field(
         description=(
-            "release: every row is charged; answers: one row; correction: one row, whose answers of a query are "
-            "released anew; refused: a cap was in the way."
+            "release: a charge to every record; answers: a charge to one record; correction: a charge to one "
+            "record, whose answers of a query are "
+            "released again; refused: a cap would have been exceeded."
         )
     )
     query_id: str | None = Field(description="The query; null for a release and a refusal.")
-    row: int | None = Field(description="Row of Z; null: every row, or the cap is not one of a row.")
-    plays: int = Field(description="Measurements; none of a correction.")
-    epsilon: str | None = Field(description="What was charged, or asked where it was refused.")
-    row_epsilon: str | None = Field(description="The answers about this row, with this line; of the release without.")
-    total_epsilon: str | None = Field(description="Release and all answers of the study, with this line.")
-    total_plays: int = Field(description="Measurements of the study, with this line.")
+    row: int | None = Field(
+        description="Candidate (row of Z); null: all of them, or the cap is not one for each record."
+    )
+    plays: int = Field(description="Number of measurements; 0 for a correction.")
+    epsilon: str | None = Field(description="Amount charged, or requested if refused.")
+    row_epsilon: str | None = Field(
+        description="Sum of the answers about this record, including this line, without the release."
+    )
+    total_epsilon: str | None = Field(
+        description="Sum of the release and all answers of the study, including this line."
+    )
+    total_plays: int = Field(description="Number of measurements of the study, including this line.")
     cap: str | None = Field(description="The cap that refused.")
     created_at: datetime = Field(description="When it was committed: before anything was drawn.")
 
@@ -36,56 +43,62 @@ class LedgerEntry(Reply):
 class LedgerPage(Page):
     """A page of a study's ledger."""
 
-    entries: list[LedgerEntry] = Field(description="In the order of commits.")
+    entries: list[LedgerEntry] = Field(description="Lines, in the order of commits.")
     release_epsilon: str | None = Field(
-        description="What the release charged every row; null: no bound; 0: of public records."
+        description="Epsilon that the release charged every record; null: no bound; 0: public records."
     )
-    total_epsilon: str | None = Field(description="Release and all answers so far.")
-    total_plays: int = Field(description="Measurements so far.")
+    total_epsilon: str | None = Field(description="Sum of the release and all answers so far.")
+    total_plays: int = Field(description="Number of measurements so far.")
 
 
 class RowExposure(Reply):
-    """How much of one row has left the house."""
+    """What was released about one record."""
 
-    row: int = Field(description="Row of Z.")
-    record: int | None = Field(description="Data row of the file, from 1; for the owner alone, else null.")
-    queries: int = Field(description="How often it was asked.")
-    plays: int = Field(description="Measurements that were released.")
-    epsilon: str | None = Field(description="What the answers cost, without the release; null: no noise, no bound.")
-    spent: str | None = Field(description="What counts against the cap of each row, the release included.")
+    row: int = Field(description="Candidate (row of Z).")
+    record: int | None = Field(
+        description="Number of the record in the file, from 1: for the owner only, otherwise null."
+    )
+    queries: int = Field(description="Number of queries that asked for it.")
+    plays: int = Field(description="Number of released measurements.")
+    epsilon: str | None = Field(
+        description="Sum of the answers, without the release; null: answers without noise have no bound."
+    )
+    spent: str | None = Field(description="Amount that counts against the cap per record, including the release.")
 
 
 class ExposurePage(Page):
-    """A page of rows that were asked; all others have only the release's charge."""
+    """A page of queried records; all others have only the release's charge."""
 
-    rows: list[RowExposure] = Field(description="By row of Z.")
-    release_epsilon: str | None = Field(description="What the release charged every row.")
+    rows: list[RowExposure] = Field(description="Records, by row of Z.")
+    release_epsilon: str | None = Field(description="Epsilon that the release charged every record.")
 
 
 class Loss(Reply):
-    """Two bounds on the privacy loss of what was released so far."""
+    """Two bounds on the privacy loss of everything released so far."""
 
     epsilon: str | None = Field(description="Pure composition: the sum, as the ledger enforces it; null: no bound.")
     tight_epsilon: float | None = Field(
         description=(
-            "By the privacy loss distribution, or Renyi divergences where that is not precise enough, at the report's "
+            "By the privacy loss distribution, or Renyi divergences if that is not precise enough, at the report's "
             "delta: never more than the sum, unless that delta is smaller than the release's own, at which the sum "
-            "holds. It takes the number of answers as if it had been fixed before the first. Null: no bound."
+            "holds. Treats the number of answers as fixed before the first one. Null: no bound."
         )
     )
 
 
 class RowsLoss(Loss):
-    """The loss of every row with the same number of released answers."""
+    """Privacy loss of the records with the same number of released answers."""
 
-    answers: int = Field(description="Released answers about each of these rows.")
-    rows: int = Field(description="How many rows.")
+    answers: int = Field(description="Number of released answers about each of these records.")
+    rows: int = Field(description="Number of records.")
 
 
 class Accounting(Reply):
-    """What a study has cost so far, counted twice. Depends on the history of requests alone."""
+    """Privacy loss of a study so far, by two methods. Depends only on the history of requests."""
 
-    delta: float = Field(description="The failure probability that tight_epsilon holds at.")
-    rows: list[RowsLoss] = Field(description="By answers; rows that were never asked have the release alone.")
-    study: Loss = Field(description="The release and all answers, as if all were about one person.")
+    delta: float = Field(description="Failure probability delta of tight_epsilon.")
+    rows: list[RowsLoss] = Field(
+        description="Loss by number of answers; records that were never queried have only the release's."
+    )
+    study: Loss = Field(description="Loss of the release and all answers, as if all were about one person.")
     sentence: str = Field(description="The same in words.")

@@ -1,4 +1,4 @@
-"""Where y comes from: a column, people, or a system of the owner's."""
+"""Sources of y: a column of the dataset, people, or the owner's measuring system."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -10,44 +10,58 @@ SHOWN_MAX = 50
 
 
 class _Measurement(Request):
-    """What all sources have."""
+    """Fields of all sources."""
 
-    direction: Literal["maximize", "minimize"] = Field(description="Which outcomes the owner looks for.")
+    direction: Literal["maximize", "minimize"] = Field(
+        description="Whether the owner looks for the largest or the smallest outcome."
+    )
 
 
 class ColumnMeasurement(_Measurement):
-    """y is a column of the dataset: a query is answered at once."""
+    """y is a column of the dataset: queries are answered at once."""
 
-    source: Literal["column"] = Field("column", description="Where y comes from: a column of the dataset.")
-    column: Name = Field(description="The column of y; it cannot be a feature too.")
+    source: Literal["column"] = Field("column", description="Source of y: a column of the dataset.")
+    column: Name = Field(description="The column of y; it cannot also be a feature.")
     noise_variance: float = Field(
-        0.0, ge=0, le=1e50, description="sigma_n^2 of Gaussian noise that the curator adds to each answer."
+        0.0,
+        ge=0,
+        le=1e50,
+        description="sigma_n^2, the variance of Gaussian noise that the curator adds to each answer.",
     )
 
 
 class _Measured(_Measurement):
-    """y is measured when it is asked for: a query is pending until then.
+    """y is measured on request: a query is pending until then.
 
-    What is ``shown`` stays inside the owner's house: a modeler sees none of these fields but direction and
+    Of these fields, a modeler sees only direction and
     noise_variance.
     """
 
     shown: list[Name] = Field(
-        [], max_length=SHOWN_MAX, description="Columns of the record that are shown to whoever measures."
+        [],
+        max_length=SHOWN_MAX,
+        description="Columns of the record that are shown to the person or system that measures.",
     )
-    unit: Name | None = Field(None, description="Unit of y, for people.")
-    lower: float | None = Field(None, ge=-1e50, le=1e50, description="Smaller values are refused as mistakes.")
-    upper: float | None = Field(None, ge=-1e50, le=1e50, description="Larger values are refused as mistakes.")
+    unit: Name | None = Field(None, description="Unit of y, for display.")
+    lower: float | None = Field(
+        None, ge=-1e50, le=1e50, description="Smallest plausible value: smaller ones are refused."
+    )
+    upper: float | None = Field(
+        None, ge=-1e50, le=1e50, description="Largest plausible value: larger ones are refused."
+    )
     noise_variance: float = Field(
-        0.0, ge=0, le=1e50, description="Of one measurement, as the owner knows it, in units of y^2; 0: not known."
+        0.0,
+        ge=0,
+        le=1e50,
+        description="Noise variance of one measurement, if the owner knows it, in units of y^2; 0: unknown.",
     )
     due_hours: float | None = Field(
         None,
         ge=0.001,
         le=100_000,
         description=(
-            "What is not measured so long after it was asked counts as declined, so that the modeler goes on; a "
-            "later answer is still taken. Null: it is waited for."
+            "A measurement that is open for so long counts as declined, so that the modeler can continue; a "
+            "later answer is still accepted. Null: no limit."
         ),
     )
 
@@ -59,20 +73,20 @@ class _Measured(_Measurement):
 
 
 class InboxMeasurement(_Measured):
-    """y is what a person answers: a test on a patient, a visit to a house."""
+    """y is measured by a person, such as a test on a patient or a visit to a house."""
 
-    source: Literal["inbox"] = Field("inbox", description="Where y comes from: people with the role measurer.")
-    question: str = Field(min_length=1, max_length=2_000, description="What is to be measured, for people.")
+    source: Literal["inbox"] = Field("inbox", description="Source of y: people with the role measurer.")
+    question: str = Field(min_length=1, max_length=2_000, description="What to measure, for people.")
 
 
 class WebhookMeasurement(_Measured):
-    """y is what a system of the owner's answers, which the curator calls (setting MEASURER_URL)."""
+    """y is measured by the owner's system, which the curator calls (setting MEASURER_URL)."""
 
-    source: Literal["webhook"] = Field("webhook", description="Where y comes from: a system in the owner's network.")
+    source: Literal["webhook"] = Field("webhook", description="Source of y: a system in the owner's network.")
 
 
 def _source(value: Any) -> Any:
-    """Of a body or a model: a column where it does not say."""
+    """Return the source of a body or a model; "column" if it has none."""
     return value.get("source", "column") if isinstance(value, dict) else getattr(value, "source", None)
 
 

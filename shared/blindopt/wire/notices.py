@@ -1,4 +1,4 @@
-"""What a service tells its own people by webhook: ids, counts and a sentence, never a value or a name of theirs."""
+"""Notices that a service sends its own people by webhook: ids, counts and a sentence, never a value or a name."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -26,73 +26,75 @@ NoticeId = Annotated[str, Field(pattern=r"^ntc_[0-9a-f]{16}$")]
 
 
 class NoticeSubject(Reply):
-    """What a notice is about, in ids and words of this program: each is left out where it does not apply.
+    """The subject of a notice, in ids and fixed words; a field that does not apply is left out.
 
-    The patterns hold off whatever is no id: a name, a token, a value cannot come here by mistake.
+    The patterns allow only ids, so that no name, token or value can get in by mistake.
     """
 
     study_id: Annotated[str, Field(pattern=r"^std_[0-9a-f]{16}$")] | None = Field(None, description="std_...")
     query_id: Annotated[str, Field(pattern=r"^qry_[0-9a-f]{16}$")] | None = Field(None, description="qry_...")
     dataset_id: Annotated[str, Field(pattern=r"^ds_[0-9a-f]{16}$")] | None = Field(
-        None, description="ds_...: under which a file was registered first; what tunings spend is counted there."
+        None, description="ds_...: the first registration of a file, under which the spending of tunings is counted."
     )
     forecast_id: Annotated[str, Field(pattern=r"^fct_[0-9a-f]{16}$")] | None = Field(None, description="fct_...")
     tuning_id: Annotated[str, Field(pattern=r"^tun_[0-9a-f]{16}$")] | None = Field(None, description="tun_...")
     run_id: Annotated[str, Field(pattern=r"^run_[0-9a-f]{16}$")] | None = Field(None, description="run_...")
-    cap: Cap | None = Field(None, description="Which cap of a study; epsilon and delta: of a file's tunings.")
+    cap: Cap | None = Field(None, description="A cap of a study; epsilon and delta: caps of a file's tunings.")
     state: Literal["open", "draft"] | None = Field(
-        None, description="Of the study, after a release that was made (open) or not (draft)."
+        None, description="State of the study after a release that succeeded (open) or failed (draft)."
     )
     problem: Annotated[str, Field(pattern=r"^[a-z_]{1,60}$")] | None = Field(
-        None, description="Code of the error that ended a run or keeps it waiting."
+        None, description="Code of the error that ended a run or that keeps it waiting."
     )
 
 
 class NoticeCounts(Reply):
-    """Counts of a notice; each is left out where it does not apply."""
+    """Counts of a notice; a field that does not apply is left out."""
 
-    measurements: int | None = Field(None, ge=1, description="How many a query asks for.")
-    percent: int | None = Field(None, ge=0, description="How much of the cap is spent; rounded down.")
-    answers: int | None = Field(None, ge=0, description="How many a run has had.")
-    minutes: int | None = Field(None, ge=0, description="How long a run has waited for its curator.")
+    measurements: int | None = Field(None, ge=1, description="Number of measurements that a query asks for.")
+    percent: int | None = Field(None, ge=0, description="Percentage of the cap that is spent, rounded down.")
+    answers: int | None = Field(None, ge=0, description="Number of answers of a run.")
+    minutes: int | None = Field(None, ge=0, description="Minutes that a run has waited for its curator.")
 
 
 class Notice(Reply):
-    """The body of a webhook: what happened, to what, when. Fit to be shown in a chat."""
+    """The body of a webhook: what happened, to what, and when. It can be shown in a chat."""
 
     id: NoticeId = Field(description="ntc_...; the same in every attempt, and in the Idempotency-Key.")
     event: NoticeEvent = Field(description="What happened.")
     at: datetime = Field(description="When it happened.")
-    service: Literal["blindopt-curator", "blindopt-modeler"] = Field(description="Who tells it.")
-    subject: NoticeSubject = Field(description="What it is about.")
-    counts: NoticeCounts = Field(description="How many.")
-    sentence: str = Field(description="The same in plain words.")
+    service: Literal["blindopt-curator", "blindopt-modeler"] = Field(description="The service that sends it.")
+    subject: NoticeSubject = Field(description="Subject of the event.")
+    counts: NoticeCounts = Field(description="Counts.")
+    sentence: str = Field(description="The event in words.")
 
 
 class NoticeView(Reply):
-    """A notice, and how its delivery stands."""
+    """A notice and the state of its delivery."""
 
-    notice: Notice = Field(description="The body, as it is sent.")
+    notice: Notice = Field(description="The body of the webhook.")
     state: NoticeState = Field(
-        description="pending: not yet, or to be tried again; failed: given up after three days of trying."
+        description="pending: not delivered yet, or to be retried; failed: given up after three days of attempts."
     )
-    attempts: int = Field(ge=0, description="How often it was sent.")
+    attempts: int = Field(ge=0, description="Number of attempts.")
     next_at: datetime | None = Field(
-        description="When a pending one may be tried again; null where it was not tried, or has ended."
+        description=(
+            "Earliest time of the next attempt of a pending notice; null if it was not attempted yet, or has ended."
+        )
     )
-    ended_at: datetime | None = Field(description="When it arrived, or was given up.")
-    problem: str | None = Field(description="Why the last attempt failed, in plain words.")
+    ended_at: datetime | None = Field(description="When it was delivered or given up.")
+    problem: str | None = Field(description="Why the last attempt failed, in words.")
 
 
 class NoticePage(Page):
     """A page of notices."""
 
-    notices: list[NoticeView] = Field(description="In the order in which they happened.")
+    notices: list[NoticeView] = Field(description="Notices, in the order of their events.")
 
 
 class NoticeTest(Reply):
-    """Whether a test notice arrived."""
+    """Result of a test notice."""
 
-    id: NoticeId = Field(description="Its id; it is sent once and not kept.")
-    delivered: bool = Field(description="Whether the receiver took it.")
-    problem: str | None = Field(description="What is wrong, and what to do, in plain words; null where it arrived.")
+    id: NoticeId = Field(description="Id of the notice; it is sent once and not stored.")
+    delivered: bool = Field(description="Whether the receiver accepted it.")
+    problem: str | None = Field(description="What is wrong and what to do, in words; null if it was delivered.")

@@ -1,4 +1,4 @@
-"""What the owner's people look at before they act: a draft that is not made yet, and what studies have spent."""
+"""Overviews for the owner's people: the check of a draft, what studies have spent, and running jobs."""
 
 from datetime import datetime
 from typing import Literal
@@ -11,87 +11,97 @@ from blindopt.wire.studies import Budget
 
 
 class StudyCheck(Reply):
-    """What a draft would promise and cost, from public values alone."""
+    """What a draft would guarantee and cost, computed from public values alone."""
 
-    mechanism: str = Field(description="The release mechanism that would run.")
-    why: str | None = Field(description="Why auto would take it; null where the owner chose.")
-    status: Status = Field(description="Whether its promise is proved, refuted, withdrawn, or none.")
-    guarantee: str = Field(description="What would be promised for the records, in words.")
-    not_protected: list[str] = Field(description="What would not be promised, in words.")
-    noise_sd: float | None = Field(description="Per coordinate of Z, in scaled units; null where there is no noise.")
-    features: list[FeatureMeaning] = Field(description="What Delta and noise mean in the unit of each feature.")
-    answers: str = Field(description="What would be done to each y: never auto.")
-    price: Price = Field(description="What it would cost, and what the budget leaves for answers.")
+    mechanism: str = Field(description="Release mechanism that would run.")
+    why: str | None = Field(description="Why auto would choose it; null if the owner chose.")
+    status: Status = Field(
+        description="Whether its guarantee is proved, refuted or withdrawn, or whether it makes none."
+    )
+    guarantee: str = Field(description="Guarantee for the records, in words.")
+    not_protected: list[str] = Field(description="What the guarantee does not cover, in words.")
+    noise_sd: float | None = Field(
+        description="Standard deviation of the noise per coordinate of Z, in scaled units; null without noise."
+    )
+    features: list[FeatureMeaning] = Field(description="Delta and the noise in the unit of each feature.")
+    answers: str = Field(description="Answer mechanism that would run: never auto.")
+    price: Price = Field(description="What it would cost, and how many answers the budget allows.")
 
 
 class StudyAccount(Reply):
-    """What a study has spent, beside its caps. Depends on the history of requests alone.
+    """What a study has spent, with its caps. Depends only on the history of requests.
 
-    Amounts are exact decimals; null where there is no finite one.
+    Amounts are exact decimals; null if there is no finite bound.
     """
 
     study_id: str = Field(description="std_...")
     dataset_id: str = Field(description="ds_...")
-    name: str = Field(description="For people.")
-    state: Literal["draft", "releasing", "open", "closed"] = Field(description="Of the study.")
-    created_at: datetime = Field(description="When the draft was made.")
+    name: str = Field(description="Name of the study.")
+    state: Literal["draft", "releasing", "open", "closed"] = Field(description="State of the study.")
+    created_at: datetime = Field(description="When the draft was created.")
     opened_at: datetime | None = Field(description="When Z was released; null before.")
-    mechanism: str = Field(description="Of the release, as the owner chose it.")
-    measurement: Literal["column", "inbox", "webhook"] = Field(description="Where y comes from.")
-    privacy_unit: Literal["row", "answer"] = Field(description="Whether answers about one row add up.")
-    budget: Budget = Field(description="The caps.")
-    release_epsilon: str | None = Field(description="What the release charged every row.")
-    row_epsilon: str | None = Field(description="What counts against the cap of each row, for the row that spent most.")
-    total_epsilon: str | None = Field(description="Release and all answers.")
-    total_plays: int = Field(description="Measurements.")
+    mechanism: str = Field(description="Release mechanism, as the owner chose it.")
+    measurement: Literal["column", "inbox", "webhook"] = Field(description="Source of y.")
+    privacy_unit: Literal["row", "answer"] = Field(
+        description="row: answers about one record add up; answer: they do not."
+    )
+    budget: Budget = Field(description="Caps of the study.")
+    release_epsilon: str | None = Field(description="Epsilon that the release charged every record.")
+    row_epsilon: str | None = Field(description="Largest amount that counts against the cap per record.")
+    total_epsilon: str | None = Field(description="Sum of the release and all answers.")
+    total_plays: int = Field(description="Number of measurements.")
 
 
 class StudyAccountPage(Page):
-    """A page of what studies have spent."""
+    """A page of studies with what they have spent."""
 
-    accounts: list[StudyAccount] = Field(description="In the order in which the studies were made.")
+    accounts: list[StudyAccount] = Field(description="Studies, in the order of creation.")
 
 
 class RowsAsked(Reply):
-    """Rows that were measured equally often."""
+    """Records that were measured equally often."""
 
-    plays: int = Field(ge=0, description="Measurements that were released of each of them.")
+    plays: int = Field(ge=0, description="Number of released measurements of each of these records.")
     rows: int = Field(ge=1, description="How many rows.")
 
 
 class ExposureHistogram(Reply):
     """How often the rows of a study were measured."""
 
-    counts: list[RowsAsked] = Field(description="By measurements; rows that were never asked are counted with 0.")
+    counts: list[RowsAsked] = Field(
+        description="Counts by number of measurements; records that were never queried count with 0."
+    )
 
 
 class LedgerPoint(Reply):
-    """What a study had spent with one line of its ledger."""
+    """What a study had spent after a line of its ledger."""
 
-    line: int = Field(ge=1, description="Which line of the study's ledger, from 1.")
+    line: int = Field(ge=1, description="Number of the line in the study's ledger, from 1.")
     at: datetime = Field(description="When the line was committed.")
-    total_epsilon: str | None = Field(description="Release and all answers; null: no finite bound.")
-    total_plays: int = Field(description="Measurements.")
+    total_epsilon: str | None = Field(description="Sum of the release and all answers; null: no finite bound.")
+    total_plays: int = Field(description="Number of measurements.")
 
 
 class LedgerCurve(Reply):
-    """What a study has spent over time, thinned."""
+    """What a study has spent over time, at selected lines of its ledger."""
 
-    lines: int = Field(ge=0, description="How many lines the ledger has.")
-    points: list[LedgerPoint] = Field(description="Some of them, evenly, with the last.")
+    lines: int = Field(ge=0, description="Number of lines of the ledger.")
+    points: list[LedgerPoint] = Field(description="Selected lines, evenly spaced, including the last.")
 
 
 class JobView(Reply):
-    """A release, forecast or tuning under way."""
+    """A running or queued release, forecast or tuning."""
 
-    kind: Literal["release", "forecast", "tuning"] = Field(description="What is done.")
-    id: str = Field(description="fct_... or tun_...; of a release, the study's.")
+    kind: Literal["release", "forecast", "tuning"] = Field(description="Kind of job.")
+    id: str = Field(description="fct_... or tun_...; for a release, the id of the study.")
     study_id: str | None = Field(description="std_...; null for a tuning.")
-    name: str = Field(description="Of the study or the tuning, for people.")
-    progress: float = Field(ge=0, le=1, description="Share of it that is done.")
+    name: str = Field(description="Name of the study or the tuning.")
+    progress: float = Field(ge=0, le=1, description="Fraction that is done.")
 
 
 class JobList(Reply):
-    """What is under way: no more than may wait at once."""
+    """All running and queued jobs."""
 
-    jobs: list[JobView] = Field(description="Releases, forecasts, tunings; each in the order in which they were asked.")
+    jobs: list[JobView] = Field(
+        description="Releases, then forecasts, then tunings; each in the order of the requests."
+    )

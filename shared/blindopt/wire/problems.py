@@ -1,4 +1,4 @@
-"""Errors as documents."""
+"""Error documents."""
 
 from pydantic import ConfigDict, Field
 
@@ -6,11 +6,11 @@ from blindopt.wire.base import Reply
 
 
 class FieldProblem(Reply):
-    """Where a request or a file is wrong. Never holds the value that was sent."""
+    """A fault in a request or a file. Never holds the rejected value."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
-    message: str = Field(description="What is wrong.")
+    message: str = Field(description="What is wrong, for people.")
     field: str | None = Field(None, description="Path of the field in the request.")
     row: int | None = Field(None, description="Data row of a file, counted from 1 after the header.")
     line: int | None = Field(None, description="Line of a file, counted from 1.")
@@ -18,12 +18,12 @@ class FieldProblem(Reply):
 
 
 class BudgetProblem(Reply):
-    """Which cap a request would pass. Known from the history of requests alone."""
+    """The cap that a request would exceed. Depends only on the history of requests."""
 
     cap: str = Field(description="The cap of the study's budget.")
-    row: int | None = Field(None, description="The row of Z, where the cap is one of each row.")
+    row: int | None = Field(None, description="The candidate (row of Z), if the cap is one for each record.")
     requested: str = Field(description="What the request would cost: epsilon, or a number of measurements.")
-    spent: str = Field(description="Of the cap, so far.")
+    spent: str = Field(description="Amount spent of the cap so far.")
     limit: str = Field(description="The cap.")
 
 
@@ -34,10 +34,10 @@ class Problem(Reply):
     title: str = Field(description="The kind of problem, for people.")
     status: int = Field(description="The HTTP status.")
     detail: str = Field(description="What happened, and what to do.")
-    instance: str = Field(description="The path that was asked.")
-    code: str = Field(description="Stable name of the problem, for programs.")
+    instance: str = Field(description="The requested path.")
+    code: str = Field(description="Stable error code, for programs.")
     retryable: bool = Field(description="Whether the same request may succeed later.")
-    request_id: str = Field(description="Names this request in the logs of the service.")
-    errors: list[FieldProblem] | None = Field(None, description="Where the request or the file is wrong.")
-    errors_total: int | None = Field(None, description="How many there are, where only the first are listed.")
-    budget: BudgetProblem | None = Field(None, description="On privacy_budget_exhausted: the cap.")
+    request_id: str = Field(description="Id of this request in the logs of the service.")
+    errors: list[FieldProblem] | None = Field(None, description="Faults in the request or the file.")
+    errors_total: int | None = Field(None, description="Number of faults, if only the first ones are listed.")
+    budget: BudgetProblem | None = Field(None, description="The exceeded cap, for the code privacy_budget_exhausted.")

@@ -1,4 +1,4 @@
-"""Questions by row, and their answers."""
+"""Queries for candidates, and their answers."""
 
 from datetime import datetime
 from typing import Literal
@@ -9,16 +9,18 @@ from blindopt.wire.base import PLAYS_MAX, ROWS_MAX, Page, Reply, Request
 
 
 class RowPlays(Request):
-    """One row and how often to measure it."""
+    """A candidate and how often to measure it."""
 
-    row: int = Field(ge=0, lt=2**53, description="Row of Z, from 0.")
-    plays: int = Field(1, ge=1, le=PLAYS_MAX, description="How often to measure it.")
+    row: int = Field(ge=0, lt=2**53, description="Number of the candidate: its row of Z, from 0.")
+    plays: int = Field(1, ge=1, le=PLAYS_MAX, description="Number of measurements.")
 
 
 class QueryRequest(Request):
-    """Rows of Z that the modeler wants measured."""
+    """Candidates to measure."""
 
-    rows: list[RowPlays] = Field(min_length=1, max_length=ROWS_MAX, description="What to measure, in this order.")
+    rows: list[RowPlays] = Field(
+        min_length=1, max_length=ROWS_MAX, description="Candidates, in the order of the answers."
+    )
 
 
 class PrivacyNoise(Reply):
@@ -35,72 +37,82 @@ class PrivacyNoise(Reply):
     )
     bound: float | None = Field(None, ge=0, description="C, half the width of clip, in units of y.")
     variance: float | None = Field(
-        None, ge=0, description="Of the noise, for the y that makes it largest, in units of y^2."
+        None, ge=0, description="Variance of the noise for the worst-case y, in units of y^2."
     )
 
 
 class NoisePassport(Reply):
-    """What was done to y before it left: all that a modeler needs to state its likelihood."""
+    """Noise description of an answer: all that a modeler needs to state its likelihood."""
 
-    privacy: PrivacyNoise = Field(PrivacyNoise(), description="Noise that protects y.")
-    clip: tuple[float, float] | None = Field(None, description="Bounds that y was clipped to; null: not clipped.")
+    privacy: PrivacyNoise = Field(PrivacyNoise(), description="Privacy noise.")
+    clip: tuple[float, float] | None = Field(None, description="Bounds to which y was clipped; null: not clipped.")
     measurement_variance: float = Field(
         ge=0,
-        description="Of the noise that the curator added as measurement noise to what was released: a mean has less.",
+        description=(
+            "Variance of the measurement noise that the curator added to the released value: a mean of several "
+            "has less."
+        ),
     )
-    measurement_variance_known: bool = Field(True, description="False where the variance is an estimate.")
+    measurement_variance_known: bool = Field(True, description="False if the variance is an estimate.")
 
 
 class Answer(Reply):
-    """One released measurement of one row."""
+    """A released measurement of a candidate."""
 
-    row: int = Field(description="Row of Z, from 0.")
-    play: int = Field(ge=1, le=PLAYS_MAX, description="1 for the first of this query's plays of the row.")
-    plays: int = Field(1, ge=1, le=PLAYS_MAX, description="How many measurements y is the mean of.")
-    y: float = Field(description="What was released, in units of the measurement.")
-    passport: NoisePassport = Field(description="What was done to y before it left.")
+    row: int = Field(description="Number of the candidate: its row of Z, from 0.")
+    play: int = Field(
+        ge=1, le=PLAYS_MAX, description="Number of the measurement of this candidate in the query, from 1."
+    )
+    plays: int = Field(1, ge=1, le=PLAYS_MAX, description="Number of measurements of which y is the mean.")
+    y: float = Field(description="The released outcome, in units of the measurement.")
+    passport: NoisePassport = Field(description="Noise description of y.")
 
 
 class QueryPending(Reply):
-    """A query that was charged and waits for a person or a laboratory.
+    """A charged query that waits for people or the owner's system to measure.
 
-    Ask ``GET /v1/studies/{study_id}/queries/{id}?wait=20`` for its answers. Sending it again under its key gets this
+    Poll ``GET /v1/studies/{study_id}/queries/{id}?wait=20`` for its answers. A retry under the same key gets this
     reply again.
     """
 
     id: str = Field(pattern=r"^qry_[0-9a-f]{16}$", description="qry_...")
-    study_id: str = Field(description="The study that was asked.")
-    state: Literal["pending"] = Field(description="Something is still to be measured.")
+    study_id: str = Field(description="The study of the query.")
+    state: Literal["pending"] = Field(description="Measurements are still open.")
     created_at: datetime = Field(description="When it was charged.")
-    due_at: datetime | None = Field(description="From then on what is not measured counts as declined; null: never.")
+    due_at: datetime | None = Field(description="When open measurements will count as declined; null: never.")
 
 
 class QueryReply(Reply):
     """An answered query."""
 
     id: str = Field(pattern=r"^qry_[0-9a-f]{16}$", description="qry_...")
-    study_id: str = Field(description="The study that was asked.")
-    state: Literal["answered"] = Field(description="Answers are all there.")
-    version: int = Field(1, ge=1, lt=2**53, description="Grows with each correction: the largest one counts.")
+    study_id: str = Field(description="The study of the query.")
+    state: Literal["answered"] = Field(description="All answers are available.")
+    version: int = Field(
+        1, ge=1, lt=2**53, description="Version of the answers, increased by each correction: the largest one is valid."
+    )
     created_at: datetime = Field(description="When it was answered.")
     answers: list[Answer] = Field(
-        description="One per play, or one per row asked where means are released, in the order of the request."
+        description=(
+            "One answer per play, or one per requested candidate if means are released, in the order of the request."
+        )
     )
     declined: list[int] = Field(
-        [], description="Rows that were asked and have no answer: nobody measured them. Why is for the owner alone."
+        [],
+        description="Requested candidates that nobody measured: they have no answer. The reason is for the owner only.",
     )
-    salt: str = Field(description="Random: the digest of this reply in the logs then reveals nothing of y.")
+    salt: str = Field(description="Random text, so that the digest of this reply in the logs reveals nothing about y.")
 
 
 class Revision(Reply):
-    """A query of a grant that has an answer, or another one than before."""
+    """A query of a grant that was answered or corrected."""
 
-    seq: int = Field(description="Place among the revisions of the grant's queries.")
+    seq: int = Field(description="Position among the revisions of the grant's queries.")
     query_id: str = Field(description="qry_...")
-    version: int = Field(ge=1, description="As in the query's reply; more than 1 is a correction.")
+    version: int = Field(ge=1, description="Version of the query's answers; more than 1 is a correction.")
 
 
 class RevisionPage(Page):
-    """Answers to pending queries, and corrections, in the order in which they were made."""
+    """A page of answers to pending queries, and corrections."""
 
-    revisions: list[Revision] = Field(description="In the order of seq.")
+    revisions: list[Revision] = Field(description="Revisions, in the order of seq.")

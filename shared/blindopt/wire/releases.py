@@ -1,4 +1,4 @@
-"""Release mechanisms: what an owner asks for, and what is told of one."""
+"""Release mechanisms: their specifications, and the reports on a release."""
 
 from typing import Annotated, Any, Literal
 
@@ -16,39 +16,42 @@ Delta = Annotated[
     ),
 ]
 FailureProbability = Annotated[float, Field(ge=1e-18, le=0.1, description="delta of (epsilon, delta).")]
-_ROTATE = "Turn Z by a secret random rotation after the noise: free, and no part of any claim."
+_ROTATE = "Rotate Z by a secret random rotation after the noise: costs nothing, and no guarantee relies on it."
 
 
 class IdentityRelease(Request):
-    """Z = X, unprotected. Only for a dataset that its owner declares public."""
+    """Z = X, unprotected. Only for datasets that the owner declares public."""
 
-    mechanism: Literal["identity"] = Field(description="Names the kind of release.")
+    mechanism: Literal["identity"] = Field(description="Name of the release mechanism.")
 
 
-def _acknowledged(said: bool) -> bool:
-    if not said:
+def _acknowledged(value: bool) -> bool:
+    if not value:
         raise ValueError("must be true: the owner has to know that this release is not private")
-    return said
+    return value
 
 
 class PoGpUcbRelease(Request):
     """Algorithm 1 of Kharkovskii et al. (2020), as published. Its privacy theorem is refuted."""
 
-    mechanism: Literal["po_gp_ucb"] = Field(description="Names the kind of release.")
+    mechanism: Literal["po_gp_ucb"] = Field(description="Name of the release mechanism.")
     epsilon: Epsilon
     delta: FailureProbability
     sensitivity: Delta = 1.0
     r: int = Field(ge=1, le=1_000, description="Columns of Z.")
     acknowledge_refuted: Annotated[bool, AfterValidator(_acknowledged)] = Field(
         json_schema_extra={"const": True},
-        description="The owner knows that this is not differentially private: d+1 known rows reconstruct the rest.",
+        description=(
+            "Must be true: the owner acknowledges that this is not differentially private; d + 1 known rows "
+            "reconstruct the rest."
+        ),
     )
 
 
 class GaussianRelease(Request):
     """Z = X plus Gaussian noise calibrated by the analytic Gaussian mechanism: (epsilon, delta)-DP."""
 
-    mechanism: Literal["gaussian"] = Field(description="Names the kind of release.")
+    mechanism: Literal["gaussian"] = Field(description="Name of the release mechanism.")
     epsilon: Epsilon
     delta: FailureProbability
     sensitivity: Delta = 1.0
@@ -58,7 +61,7 @@ class GaussianRelease(Request):
 class PlanarLaplaceRelease(Request):
     """Z = X plus noise of density proportional to exp(-epsilon |u| / Delta) in d dimensions: pure epsilon-DP."""
 
-    mechanism: Literal["planar_laplace"] = Field(description="Names the kind of release.")
+    mechanism: Literal["planar_laplace"] = Field(description="Name of the release mechanism.")
     epsilon: Epsilon
     sensitivity: Delta = 1.0
     rotate: bool = Field(False, description=_ROTATE)
@@ -67,7 +70,7 @@ class PlanarLaplaceRelease(Request):
 class GaussianProjectionRelease(Request):
     """Z = sqrt(d/r) X P plus Gaussian noise, P a secret orthonormal d x r projection: (epsilon, delta)-DP."""
 
-    mechanism: Literal["gaussian_projection"] = Field(description="Names the kind of release.")
+    mechanism: Literal["gaussian_projection"] = Field(description="Name of the release mechanism.")
     epsilon: Epsilon
     delta: FailureProbability
     sensitivity: Delta = 1.0
@@ -75,17 +78,17 @@ class GaussianProjectionRelease(Request):
 
 
 class AutoRelease(Request):
-    """The sound mechanism with the smaller noise per coordinate: chosen from public values alone."""
+    """The sound mechanism with the smallest noise per coordinate, chosen from public values alone."""
 
-    mechanism: Literal["auto"] = Field("auto", description="Names the kind of release.")
+    mechanism: Literal["auto"] = Field("auto", description="Name of the release mechanism.")
     epsilon: Epsilon
     delta: FailureProbability | None = Field(None, description="delta of (epsilon, delta); null: pure epsilon-DP only.")
     sensitivity: Delta = 1.0
     rotate: bool = Field(False, description=_ROTATE)
 
 
-def _kind(said: Any) -> Any:
-    return said.get("mechanism", "auto") if isinstance(said, dict) else getattr(said, "mechanism", None)
+def _kind(value: Any) -> Any:
+    return value.get("mechanism", "auto") if isinstance(value, dict) else getattr(value, "mechanism", None)
 
 
 ReleaseSpec = Annotated[
@@ -116,66 +119,76 @@ class NoiseLaw(Reply):
 
 
 class FeatureMeaning(Reply):
-    """What Delta and the noise are in the unit of one feature."""
+    """Delta and the noise in the unit of a feature."""
 
-    column: str = Field(description="The feature.")
+    column: str = Field(description="Column of the feature.")
     sensitivity: float | None = Field(
-        description="Delta in this feature alone: what epsilon is about. A larger change is protected less."
+        description=(
+            "Delta, if only this feature changes, in its unit. The further a change exceeds it, the less it is "
+            "protected."
+        )
     )
     noise_sd: float | None = Field(
-        description="Standard deviation of the noise, in this feature's unit; null where columns of Z mix features."
+        description="Standard deviation of the noise in the feature's unit; null if columns of Z mix features."
     )
 
 
 class Price(Reply):
-    """What a study costs, before anything is spent. Amounts are exact decimals; null where none is finite."""
+    """What a study costs, before anything is spent. Amounts are exact decimals; null if there is no finite bound."""
 
-    release_epsilon: str | None = Field(description="What the release charges every row; 0: of public records.")
-    answer_epsilon: str | None = Field(description="What one released y charges its row.")
-    answers_per_row: int | None = Field(description="Releases of y that the caps leave one row; null: no cap on it.")
-    answers: int | None = Field(description="Releases of y that the caps leave the study; null: no cap on them.")
-    row_epsilon: str | None = Field(description="What a row has spent when all of its answers are.")
-    tight_row_epsilon: float | None = Field(description="The same by its privacy loss distribution, at tight_delta.")
-    tight_delta: float | None = Field(description="The study's delta; null where it has none.")
-    sentence: str = Field(description="The same in words.")
+    release_epsilon: str | None = Field(description="Epsilon that the release charges every record; 0: public records.")
+    answer_epsilon: str | None = Field(description="Epsilon that one released answer charges its record.")
+    answers_per_row: int | None = Field(
+        description="Number of answers about one record that the caps allow; null: no cap."
+    )
+    answers: int | None = Field(description="Number of answers that the caps allow the study; null: no cap.")
+    row_epsilon: str | None = Field(description="Epsilon of a record after all answers that the caps allow.")
+    tight_row_epsilon: float | None = Field(description="The same by the privacy loss distribution, at tight_delta.")
+    tight_delta: float | None = Field(description="delta of the study; null if it has none.")
+    sentence: str = Field(description="The price in words.")
 
 
 class Finding(Reply):
-    """What one attack gets from a release or from answers."""
+    """Result of an attack on a release or on answers."""
 
     attack: Literal["known_rows", "known_rows_noisy", "column_space", "linkage", "membership", "averaging"] = Field(
-        description="Which attack."
+        description="Name of the attack."
     )
-    figure: float = Field(description="How well it does.")
+    figure: float = Field(description="Success of the attack, in units of unit.")
     low: float = Field(description="Lower end of the interval.")
-    high: float | None = Field(description="Upper end of the interval; null where the attack only bounds from below.")
-    confidence: float = Field(description="Of the interval.")
-    unit: str = Field(description="What the figure counts.")
+    high: float | None = Field(description="Upper end of the interval; null if the attack gives only a lower bound.")
+    confidence: float = Field(description="Confidence level of the interval.")
+    unit: str = Field(description="Unit of the figure.")
     distance: float | None = Field(
-        None, description="Median distance of guessed rows from the true ones, in Delta; null where none is guessed."
+        None,
+        description="Median distance of guessed rows from the true ones, in units of Delta; null if none is guessed.",
     )
-    sentence: str = Field(description="The same in words, for a person who owns the records.")
+    sentence: str = Field(description="The result in words, for the owner of the records.")
 
 
 class ReleaseReport(Reply):
-    """What the owner may know of a release. It depends on the data: never shown to a modeler."""
+    """Report on a release, for the owner. It depends on the data: never shown to a modeler."""
 
-    mechanism: str = Field(description="The mechanism that runs.")
-    version: int = Field(description="Its version.")
-    why: str | None = Field(description="Why auto took it; null where the owner chose.")
-    guarantee: str = Field(description="What is promised for the records, in words.")
-    not_protected: list[str] = Field(description="What is not promised, in words.")
-    status: Status = Field(description="Whether that promise is proved, refuted, withdrawn, or none.")
+    mechanism: str = Field(description="Name of the release mechanism.")
+    version: int = Field(description="Version of the mechanism.")
+    why: str | None = Field(description="Why auto chose it; null if the owner chose.")
+    guarantee: str = Field(description="Guarantee for the records, in words.")
+    not_protected: list[str] = Field(description="What the guarantee does not cover, in words.")
+    status: Status = Field(
+        description="Whether the guarantee is proved, refuted or withdrawn, or whether there is none."
+    )
     n: int = Field(description="Rows of Z.")
     r: int = Field(description="Columns of Z.")
-    noise_sd: float | None = Field(None, description="Per coordinate of Z, in scaled units.")
-    features: list[FeatureMeaning] = Field(description="What Delta and noise mean in the unit of each feature.")
-    price: Price = Field(description="What it costs, and what the budget leaves for answers.")
-    attacks: list[Finding] = Field(description="What an attacker would get, on a trial that is thrown away.")
+    noise_sd: float | None = Field(
+        None, description="Standard deviation of the noise per coordinate of Z, in scaled units."
+    )
+    features: list[FeatureMeaning] = Field(description="Delta and the noise in the unit of each feature.")
+    price: Price = Field(description="What it costs, and how many answers the budget allows.")
+    attacks: list[Finding] = Field(description="Results of attacks on a trial release, which is discarded.")
     not_tried: str | None = Field(
-        None, description="What a preview left out, and why, in words; null where it left out nothing."
+        None, description="Attacks that a preview omitted, and why, in words; null if it omitted none."
     )
     sigma_min: float | None = Field(None, description="Smallest singular value of the centred, scaled X.")
     omega: float | None = Field(None, description="Threshold of Algorithm 1 for the chosen r, times Delta.")
     branch: Literal["project", "lift"] | None = Field(None, description="The branch that Algorithm 1 takes.")
-    largest_r: int | None = Field(None, description="Largest r with sigma_min >= omega; 0 where there is none.")
+    largest_r: int | None = Field(None, description="Largest r with sigma_min >= omega; 0 if there is none.")

@@ -1,4 +1,4 @@
-"""Optimizations at the modeler."""
+"""Runs: optimizations at the modeler."""
 
 from datetime import datetime
 from typing import Annotated, Literal, Self
@@ -26,39 +26,40 @@ from blindopt.wire.studies import Kernel, StudyView
 
 Precision = Literal["double", "single"]
 PRECISION = (
-    "Of what is kept about each candidate. single takes half of the memory, for a million candidates and more, and "
-    "chooses the same rows: those within its rounding of the largest bound are computed once more in double precision."
+    "Precision of the numbers stored for each candidate. single takes half the memory, for a million "
+    "candidates or more, and "
+    "chooses the same rows: bounds within its rounding error of the largest are recomputed in double precision."
 )
 
 
 class GpUcb(Request):
     """GP-UCB, Algorithm 2 of Kharkovskii et al. (2020)."""
 
-    name: Literal["gp_ucb"] = Field(description="Names the algorithm.")
+    name: Literal["gp_ucb"] = Field(description="Name of the algorithm.")
     delta_ucb: float = Field(0.05, ge=1e-50, lt=1, description="Theorem 3; delta' is half of it.")
     noise_aware: bool = Field(
-        True, description="Average the kernel over the release's noise, where its law is known; else take Z for X."
+        True, description="Average the kernel over the release's noise, if its law is known; otherwise use Z as X."
     )
-    scale: PositiveFloat = Field(1.0, description="Factor of beta_t; 1 is the theorem, less explores less.")
+    scale: PositiveFloat = Field(1.0, description="Factor of beta_t; 1 is the theorem's, smaller factors explore less.")
     precision: Precision = Field("double", description=PRECISION)
 
 
 class GpBucb(Request):
-    """GP-BUCB, Desautels et al. (2014): GP-UCB in batches, with hallucinated outcomes of what is pending."""
+    """GP-BUCB, Desautels et al. (2014): GP-UCB in batches, with hallucinated outcomes of pending queries."""
 
-    name: Literal["gp_bucb"] = Field(description="Names the algorithm.")
-    delta_ucb: float = Field(0.05, ge=1e-50, lt=1, description="As for gp_ucb: delta' is half of it.")
+    name: Literal["gp_bucb"] = Field(description="Name of the algorithm.")
+    delta_ucb: float = Field(0.05, ge=1e-50, lt=1, description="As for gp_ucb; delta' is half of it.")
     noise_aware: bool = Field(
-        True, description="Average the kernel over the release's noise, where its law is known; else take Z for X."
+        True, description="Average the kernel over the release's noise, if its law is known; otherwise use Z as X."
     )
-    scale: PositiveFloat = Field(1.0, description="Factor of beta_t; 1 is the theorem, less explores less.")
+    scale: PositiveFloat = Field(1.0, description="Factor of beta_t; 1 is the theorem's, smaller factors explore less.")
     precision: Precision = Field("double", description=PRECISION)
 
 
 class RandomRows(Request):
-    """Uniform random rows without repetition: the yardstick that learns nothing."""
+    """Uniform random candidates without repetition: a baseline."""
 
-    name: Literal["random"] = Field(description="Names the algorithm.")
+    name: Literal["random"] = Field(description="Name of the algorithm.")
 
 
 AlgorithmSpec = Annotated[
@@ -109,7 +110,7 @@ Outcome = Annotated[float, Field(ge=-1e150, le=1e150)]
 
 
 class StopRules(Request):
-    """When a run ends before its budget does. Looked at before each query."""
+    """Rules that end a run early. Checked before each query."""
 
     target: Outcome | None = Field(
         None, description="Stop when the run has reached this y or a better one; null: no target."
@@ -117,14 +118,16 @@ class StopRules(Request):
     target_by: Literal["observed", "mean"] = Field(
         "observed",
         description=(
-            "observed: some y reaches the target; mean: the largest posterior mean of the rows asked does, for noisy y."
+            "observed: a y reaches the target; mean: the best posterior mean of the queried candidates does, "
+            "for noisy y."
         ),
     )
     improvement: PositiveFloat | None = Field(
         None,
         description=(
-            "Stop when no row that may be asked can beat the best row asked by more than this, in units of y, with "
-            "probability 1 - delta_ucb: the largest upper bound minus the largest lower bound of the rows asked. For "
+            "Stop when no remaining candidate can beat the best queried one by more than this, in units of y, with "
+            "probability 1 - delta_ucb: the largest upper bound minus the largest lower bound of queried "
+            "candidates. For "
             "gp_ucb and gp_bucb; null: never."
         ),
     )
@@ -133,50 +136,59 @@ class StopRules(Request):
 class Observation(Request):
     """A past measurement that a run begins with."""
 
-    row: int = Field(ge=0, lt=2**53, description="Row of Z, from 0.")
-    y: Outcome = Field(description="Its outcome, in units of the measurement.")
+    row: int = Field(ge=0, lt=2**53, description="Number of the candidate: its row of Z, from 0.")
+    y: Outcome = Field(description="The outcome, in units of the measurement.")
     noise_variance: Annotated[float, Field(ge=0, le=1e100)] | None = Field(
-        None, description="Of y, where it is more than the kernel's; null: the kernel's. For gp_ucb and gp_bucb."
+        None,
+        description=(
+            "Noise variance of y, used if it is larger than the kernel's; null: the kernel's. For gp_ucb and gp_bucb."
+        ),
     )
 
 
 class RunSpec(Request):
     """One optimization against one study of a curator, as it is stored: without its secret."""
 
-    name: Name = Field("run", description="For people.")
+    name: Name = Field("run", description="Name, for people.")
     curator_url: CuratorUrl = Field(description="Address of the curator; https, except on loopback.")
     study_id: Annotated[str, Field(pattern=r"^std_[0-9a-f]{16}$")] = Field(description="The study to optimize.")
-    algorithm: AlgorithmSpec = Field(GpUcb(name="gp_ucb"), description="How rows are chosen.")
-    iterations: int = Field(50, ge=1, le=100_000, description="T: queries after the initial ones.")
-    initial_rows: int = Field(1, ge=0, le=10_000, description="Rows of the initial design, asked first.")
-    seed: Seed = Field(0, description="Decides initial rows and ties: the same seed makes the same choices.")
+    algorithm: AlgorithmSpec = Field(GpUcb(name="gp_ucb"), description="Algorithm that chooses candidates.")
+    iterations: int = Field(50, ge=1, le=100_000, description="T: number of queries after the initial ones.")
+    initial_rows: int = Field(
+        1, ge=0, le=10_000, description="Number of candidates of the initial design, queried first."
+    )
+    seed: Seed = Field(0, description="Seed of the initial design and of ties: the same seed makes the same choices.")
     batch_size: int = Field(
-        1, ge=1, le=100, description="Rows asked together, in one query; more than one for gp_bucb and random."
+        1, ge=1, le=100, description="Candidates in one query; more than one for gp_bucb and random."
     )
     repeats: Literal["algorithm", "never", "after_all"] = Field(
         "algorithm",
         description=(
-            "Whether a row may be asked again. algorithm: as the algorithm will; never: the run ends when all were "
-            "asked; after_all: once all were. Imported rows count as asked."
+            "Whether a candidate may be queried again. algorithm: as the algorithm chooses; never: the run "
+            "ends when all were "
+            "queried; after_all: once all were. Imported candidates count as queried."
         ),
     )
     initial_design: Literal["random", "maximin"] = Field(
         "random",
-        description="random: uniform random rows; maximin: a random one, then each time the row farthest from those.",
+        description=(
+            "random: uniform random candidates; maximin: a random one, then repeatedly the one farthest from "
+            "those chosen."
+        ),
     )
-    stop: StopRules = Field(StopRules(), description="When to end before the budget does.")
-    kernel: Kernel | None = Field(None, description="Hyper-parameters, or null: those of the study.")
+    stop: StopRules = Field(StopRules(), description="Rules that end the run early.")
+    kernel: Kernel | None = Field(None, description="Hyper-parameters; null: those of the study.")
     fit: Fit | None = Field(
         None,
         description=(
-            "Fit hyper-parameters to the answers, from the kernel on; without a kernel a squared-exponential one of "
-            "the candidates' size is taken. Null: they stay as they are told. For gp_ucb and gp_bucb."
+            "Fit hyper-parameters to the answers, starting at the kernel's; without a kernel, a squared-exponential "
+            "one of the candidates' scale is used. Null: they stay fixed. For gp_ucb and gp_bucb."
         ),
     )
     log_key: str | None = Field(
         None,
         max_length=400,
-        description="The curator's C2SP verifier key, learnt another way; null: the first that is seen is kept.",
+        description="The curator's C2SP verifier key, obtained separately; null: trust and pin the first one.",
     )
 
     @model_validator(mode="after")
@@ -192,7 +204,7 @@ class RunSpec(Request):
         if self.stop.target_by == "mean" and isinstance(self.algorithm, RandomRows):
             raise ValueError("stop.target_by must be observed for random, which estimates nothing")
         if self.fit is not None and not isinstance(self.algorithm, FITTED):
-            raise ValueError(f"{self.algorithm.name} takes hyper-parameters as they are told: leave out fit")
+            raise ValueError(f"{self.algorithm.name} takes fixed hyper-parameters: leave out fit")
         return self
 
 
@@ -203,49 +215,53 @@ class RunCreate(RunSpec):
     """One optimization against one study of a curator."""
 
     token: Annotated[str, Field(max_length=200, pattern=r"^[\x21-\x7e]+$", repr=False)] = Field(
-        description="The grant's token: stored sealed, never shown again."
+        description="Token of the grant: stored encrypted, never shown again."
     )
     observations: list[Observation] = Field(
         [],
         max_length=OBSERVATIONS_MAX,
-        description="Past measurements that it begins with. The curator never sees them.",
+        description="Past measurements to start with. The curator never sees them.",
     )
     hold: bool = Field(
-        False, description="True: created paused, so that observations can be imported; resume starts it."
+        False, description="true: create the run paused, so that observations can be imported; resume starts it."
     )
 
 
 class ObservationImport(Request):
-    """Past measurements for a run that was not started."""
+    """Past measurements for a run that has not started."""
 
     observations: list[Observation] = Field(
-        min_length=1, max_length=OBSERVATIONS_MAX, description="What it begins with, in this order."
+        min_length=1, max_length=OBSERVATIONS_MAX, description="Measurements, in this order."
     )
 
 
 class ImportFault(Reply):
-    """What is wrong with one line of an import."""
+    """A fault in a line of an import."""
 
-    line: int = Field(description="Of a CSV file, from 1 (the header); of a JSON list the place, from 1.")
+    line: int = Field(description="Line of a CSV file, from 1 (the header); position in a JSON list, from 1.")
     field: str = Field(description="row, y, noise_variance, or line.")
     message: str = Field(description="What is wrong.")
 
 
 class ImportReport(Reply):
-    """What an import did, or what a dry run found."""
+    """Result of an import or of its dry run."""
 
-    dry_run: bool = Field(description="True: nothing was stored.")
-    observations: int = Field(description="How many can be taken; all of them were, if this is no dry run.")
-    rows: int = Field(description="How many different rows they are of: a row may have several.")
-    total: int = Field(description="How many the run has now, or would have.")
-    faults: list[ImportFault] = Field(description="The first 1,000, by line. Nothing is stored where there is one.")
+    dry_run: bool = Field(description="Whether this was a dry run: nothing was stored.")
+    observations: int = Field(
+        description="Number of measurements that can be imported; all of them were, unless this was a dry run."
+    )
+    rows: int = Field(description="Number of different candidates among them: one may have several.")
+    total: int = Field(description="Number of measurements that the run has now, or would have.")
+    faults: list[ImportFault] = Field(
+        description="The first 1,000 faults, by line. If there is one, nothing is stored."
+    )
 
 
 class TokenReplacement(Request):
-    """Another token of the same grant, for a run that outlives its first."""
+    """Another token of the same grant, for a run that outlives its first token."""
 
     token: Annotated[str, Field(max_length=200, pattern=r"^[\x21-\x7e]+$", repr=False)] = Field(
-        description="The grant's newer token: stored sealed, never shown again."
+        description="New token of the grant: stored encrypted, never shown again."
     )
 
 
@@ -256,231 +272,249 @@ EndedBecause = Literal["budget", "exhausted", "target", "improvement", "refused"
 
 
 class Recommendation(Reply):
-    """The row to take, by all that is known, and how sure that is. In units of the measurement."""
+    """The recommended candidate, with an interval for its mean outcome. In units of the measurement."""
 
-    row: int = Field(description="Row of Z.")
-    over: Literal["asked", "all"] = Field(description="Whether it is the best of the rows asked, or of all.")
+    row: int = Field(description="Number of the candidate: its row of Z.")
+    over: Literal["asked", "all"] = Field(
+        description="asked: the best of the queried candidates; all: the best of all."
+    )
     by: Literal["posterior", "estimate", "observed"] = Field(
         description=(
-            "posterior: largest posterior mean (smallest where y is minimized); estimate: that of an algorithm over "
-            "few arms; observed: best mean of the answers to a row, where nothing is estimated."
+            "posterior: best posterior mean; estimate: best estimate of an algorithm for "
+            "few arms; observed: best mean of the answers about a candidate, if nothing is estimated."
         )
     )
-    mean: float = Field(description="Of f at the row.")
-    sd: float | None = Field(description="Of f at the row, without the noise of an answer; null: not known.")
-    interval: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
-        description="mean - 1.96 sd, mean + 1.96 sd: 95 % where the model holds."
+    mean: float = Field(description="Estimate of f at the candidate.")
+    sd: float | None = Field(
+        description="Standard deviation of that estimate, without the noise of an answer; null: unknown."
     )
-    outcomes: int = Field(description="How many answers and past measurements it rests on.")
+    interval: Annotated[list[float], Field(min_length=2, max_length=2)] | None = Field(
+        description="mean - 1.96 sd, mean + 1.96 sd: 95 % if the model holds."
+    )
+    outcomes: int = Field(description="Number of answers and past measurements that it is based on.")
 
 
 class Best(Reply):
-    """The best outcome that a run has seen."""
+    """The best outcome of a run."""
 
     trial: int = Field(description="Number of the trial, from 1.")
-    row: int = Field(description="Row of Z.")
-    y: float = Field(description="Its outcome, in units of the measurement.")
+    row: int = Field(description="Number of the candidate: its row of Z.")
+    y: float = Field(description="The outcome, in units of the measurement.")
 
 
 class RunProblem(Reply):
     """Why a run failed."""
 
-    code: str = Field(description="Stable name, for programs.")
-    detail: str = Field(description="For people.")
+    code: str = Field(description="Stable error code, for programs.")
+    detail: str = Field(description="What is wrong, for people.")
 
 
 class RunView(Reply):
-    """A run and how far it is."""
+    """A run and its progress."""
 
     id: str = Field(description="run_...")
-    name: str = Field(description="For people.")
+    name: str = Field(description="Name, for people.")
     state: RunState = Field(
         description=(
             "queued, running; paused until it is resumed; waiting for people who measure, or for a curator that does "
-            "not answer, and then going on by itself; completed, failed or stopped for ever."
+            "not answer, after which it continues by itself; completed, failed or stopped: final."
         )
     )
     waiting_for: Literal["curator", "people"] | None = Field(
         None,
         description=(
-            "Of a waiting run. people: a person or a laboratory measures what it asked; curator: it does not answer, "
-            "or refuses for now. Null in other states."
+            "What a waiting run waits for. people: a person or a laboratory measures; curator: the curator "
+            "does not answer, "
+            "or refuses temporarily. Null in other states."
         ),
     )
     waiting_since: datetime | None = Field(
-        None, description="Of a waiting run: since when; for people: when the curator took the query."
+        None, description="Since when a waiting run waits; for people: when the curator accepted the query."
     )
-    open_measurements: int = Field(0, description="Rows that it asked and that are still to be measured.")
+    open_measurements: int = Field(0, description="Number of queried candidates that are not measured yet.")
     curator_url: str = Field(description="Address of the curator.")
     study_id: str = Field(description="The study at the curator.")
-    algorithm: AlgorithmSpec = Field(description="How rows are chosen.")
-    iterations: int = Field(description="T: queries after the initial ones.")
-    initial_rows: int = Field(description="Rows of the initial design, asked first.")
+    algorithm: AlgorithmSpec = Field(description="Algorithm that chooses candidates.")
+    iterations: int = Field(description="T: number of queries after the initial ones.")
+    initial_rows: int = Field(description="Number of candidates of the initial design, queried first.")
     seed: int = Field(description="Decides initial rows and ties.")
-    batch_size: int = Field(1, description="Rows asked together, in one query.")
+    batch_size: int = Field(1, description="Candidates in one query.")
     repeats: Literal["algorithm", "never", "after_all"] = Field(
-        "algorithm", description="Whether rows are asked again."
+        "algorithm", description="Whether candidates are queried again."
     )
-    initial_design: Literal["random", "maximin"] = Field("random", description="How the initial rows are chosen.")
-    stop: StopRules = Field(StopRules(), description="When it ends before its budget does.")
-    observations: int = Field(0, description="Past measurements that it began with.")
-    kernel: Kernel | None = Field(description="Given with the run; null: that of the study.")
-    fit: Fit | None = Field(None, description="Given with the run; null: hyper-parameters stay as they are told.")
+    initial_design: Literal["random", "maximin"] = Field("random", description="How the initial candidates are chosen.")
+    stop: StopRules = Field(StopRules(), description="Rules that end the run early.")
+    observations: int = Field(0, description="Number of past measurements that it started with.")
+    kernel: Kernel | None = Field(description="Kernel given with the run; null: that of the study.")
+    fit: Fit | None = Field(None, description="Fit settings given with the run; null: hyper-parameters are fixed.")
     fitted: Fitted | None = Field(None, description="The last fit; null before the first.")
-    study: StudyView | None = Field(description="What the curator told of the study; null until it was asked.")
-    trials: int = Field(description="Answered so far.")
-    declined: int = Field(
-        0, description="Asked and not measured: they count as trials of the budget, and are not asked again."
+    study: StudyView | None = Field(
+        description="The study, as the curator describes it; null before the first contact."
     )
-    best: Best | None = Field(description="Null before the first answer.")
+    trials: int = Field(description="Number of trials answered so far.")
+    declined: int = Field(
+        0,
+        description=(
+            "Number of declined trials: they count against the budget, and their candidates are not queried again."
+        ),
+    )
+    best: Best | None = Field(description="Best outcome; null before the first answer.")
     recommendation: Recommendation | None = Field(
-        None, description="Stored when the run has completed; GET .../recommendation tells it at any time."
+        None, description="Stored when the run has completed; GET .../recommendation returns it at any time."
     )
     created_at: datetime = Field(description="When it was queued.")
-    started_at: datetime | None = Field(description="When work on it first began.")
-    heartbeat_at: datetime | None = Field(description="When it last made a step; null before the first.")
-    waits_until: datetime | None = Field(description="When a waiting run tries again; null in other states.")
-    ended_at: datetime | None = Field(description="Null until it has ended.")
+    started_at: datetime | None = Field(description="When it first started.")
+    heartbeat_at: datetime | None = Field(description="When it last made progress; null before the first step.")
+    waits_until: datetime | None = Field(description="When a waiting run retries; null in other states.")
+    ended_at: datetime | None = Field(description="When it ended; null before.")
     ended_because: EndedBecause | None = Field(
         description=(
-            "budget: all queries were answered or declined; exhausted: no row is left; target: it was reached; "
-            "improvement: no row can be better by what the run's rule says."
+            "budget: all queries were answered or declined; exhausted: no candidate remains; target: it was reached; "
+            "improvement: no candidate can improve by more than the run's rule requires."
         )
     )
-    problem: RunProblem | None = Field(description="Why it failed, was refused, or waits; else null.")
+    problem: RunProblem | None = Field(description="Why it failed, was refused, or waits; otherwise null.")
     warnings: list[str] = Field(
-        [], description="What speaks against the chosen algorithm here, in words: told when the run begins."
+        [], description="Warnings about the chosen algorithm for this study, in words; set when the run starts."
     )
 
 
 class RunCounts(Reply):
-    """How many runs there are in a state, in all."""
+    """Number of runs in each state."""
 
-    queued: int = Field(0, description="Not begun yet.")
-    running: int = Field(0, description="Under way.")
+    queued: int = Field(0, description="Not started yet.")
+    running: int = Field(0, description="In progress.")
     paused: int = Field(0, description="Halted until resumed.")
-    waiting_for_people: int = Field(0, description="For answers that people or a laboratory measure.")
-    waiting_for_curator: int = Field(0, description="For a curator that does not answer.")
-    completed: int = Field(0, description="Ended well.")
-    failed: int = Field(0, description="Ended by a problem.")
-    stopped: int = Field(0, description="Ended by somebody.")
+    waiting_for_people: int = Field(0, description="Waiting for people or a laboratory to measure.")
+    waiting_for_curator: int = Field(0, description="Waiting for a curator that does not answer.")
+    completed: int = Field(0, description="Ended normally.")
+    failed: int = Field(0, description="Ended by an error.")
+    stopped: int = Field(0, description="Stopped by a user.")
 
 
 class RunPage(Page):
     """A page of runs."""
 
-    counts: RunCounts = Field(description="How many runs are in each state: of all, not of this page.")
+    counts: RunCounts = Field(description="Number of all runs in each state, not only on this page.")
 
-    runs: list[RunView] = Field(description="In the order of their creation.")
+    runs: list[RunView] = Field(description="Runs, in the order of creation.")
 
 
 class TrialView(Reply):
-    """One chosen row with its answer. Moments are in units of the measurement, at the time of the choice."""
+    """A trial: a chosen candidate with its answer. Moments are those of the choice, in units of the measurement."""
 
-    number: int = Field(description="From 1.")
-    phase: Literal["initial", "algorithm"] = Field(description="Whether the row is of the initial design or chosen.")
-    query: int = Field(description="Number of the first trial of the query that it was asked in.")
-    row: int = Field(description="Row of Z.")
-    mean: float | None = Field(description="Posterior mean of the row; null for a random one.")
-    sd: float | None = Field(description="Posterior standard deviation; null for a random row.")
-    acquisition: float | None = Field(description="In the direction of maximization.")
-    ties: int = Field(description="Rows that shared the maximum; one was drawn with the run's seed.")
+    number: int = Field(description="Number of the trial, from 1.")
+    phase: Literal["initial", "algorithm"] = Field(
+        description="initial: part of the initial design; algorithm: chosen by the algorithm."
+    )
+    query: int = Field(description="Number of the first trial of its query.")
+    row: int = Field(description="Number of the candidate: its row of Z.")
+    mean: float | None = Field(description="Posterior mean at the candidate; null for a random one.")
+    sd: float | None = Field(description="Posterior standard deviation; null for a random candidate.")
+    acquisition: float | None = Field(
+        description="Value of the acquisition function, in the direction of maximization."
+    )
+    ties: int = Field(description="Number of candidates that shared the maximum; one was drawn with the run's seed.")
     fitted: Fitted | None = Field(
-        None, description="Hyper-parameters that were fitted before this choice; null: those of the trials before."
+        None, description="Hyper-parameters fitted just before this choice; null: unchanged since the previous trial."
     )
-    chosen_at: datetime = Field(description="When the row was chosen.")
+    chosen_at: datetime = Field(description="When the candidate was chosen.")
     asked_at: datetime | None = Field(
-        None, description="When the curator took the query, to be measured; null for one that it answered at once."
+        None, description="When the curator accepted the query for measurement; null if it answered at once."
     )
-    answered_at: datetime | None = Field(description="Null until the curator answered, or told that it is declined.")
-    query_id: str | None = Field(description="The query at the curator; null until the curator took it.")
-    y: float | None = Field(description="The outcome, as it was last told; null until then, and where it is declined.")
-    declined: bool = Field(False, description="Nobody measured it: a trial without y, until there is a late answer.")
+    answered_at: datetime | None = Field(description="When the curator answered or declined; null before.")
+    query_id: str | None = Field(description="The query at the curator; null until the curator accepted it.")
+    y: float | None = Field(description="The latest outcome; null before the first one, and if it is declined.")
+    declined: bool = Field(
+        False, description="Whether it was declined: a trial without y, unless a late answer arrives."
+    )
     version: int | None = Field(
-        None, description="Of the query's answer, as it was last told; more than 1: it was corrected."
+        None, description="Latest version of the query's answer; more than 1: it was corrected."
     )
-    plays: int | None = Field(description="How many measurements y is the mean of; null where there is no y.")
-    passport: NoisePassport | None = Field(description="What was done to y; null where there is no y.")
+    plays: int | None = Field(description="Number of measurements of which y is the mean; null if there is no y.")
+    passport: NoisePassport | None = Field(description="Noise description of y; null if there is no y.")
 
 
 class TrialPage(Page):
     """A page of trials."""
 
-    trials: list[TrialView] = Field(description="In the order of their numbers.")
+    trials: list[TrialView] = Field(description="Trials, in the order of their numbers.")
 
 
 class CurvePoint(Reply):
-    """One trial of a run, for a chart. Moments as in TrialView."""
+    """A trial of a run, for a chart. Moments as in TrialView."""
 
-    number: int = Field(description="Of the trial.")
-    y: float | None = Field(description="The outcome; null until then, and where it is declined.")
-    best: float | None = Field(description="The best y of this trial and all before it; null before the first.")
-    mean: float | None = Field(description="Posterior mean of the row; null for a random one.")
-    sd: float | None = Field(description="Posterior standard deviation; null for a random row.")
+    number: int = Field(description="Number of the trial.")
+    y: float | None = Field(description="The outcome; null before it is known, and if it is declined.")
+    best: float | None = Field(description="Best y up to this trial; null before the first.")
+    mean: float | None = Field(description="Posterior mean at the candidate; null for a random one.")
+    sd: float | None = Field(description="Posterior standard deviation; null for a random candidate.")
 
 
 class RunCurve(Reply):
-    """How a run went, in so many points that a chart can show them."""
+    """The course of a run, thinned for a chart."""
 
-    trials: int = Field(description="How many there are.")
-    points: list[CurvePoint] = Field(description="Trials at even distances, the first and the last among them.")
+    trials: int = Field(description="Number of trials.")
+    points: list[CurvePoint] = Field(description="Evenly spaced trials, including the first and the last.")
 
 
 class AnswerVersion(Reply):
-    """What was once known of a trial: of queries that people answer, each version that the run took."""
+    """A version of a trial's answer that the run received: queries answered by people may have several."""
 
-    number: int = Field(description="Of the trial.")
-    version: int = Field(ge=1, description="Of its query's answer.")
-    after: int = Field(description="How many trials were chosen when it came: it counts for the choices after them.")
-    at: datetime = Field(description="When it came.")
+    number: int = Field(description="Number of the trial.")
+    version: int = Field(ge=1, description="Version of the query's answer.")
+    after: int = Field(description="Number of trials chosen before it arrived: it counts for the choices after them.")
+    at: datetime = Field(description="When it arrived.")
     y: float | None = Field(description="The outcome; null: declined.")
-    plays: int | None = Field(description="How many measurements y is the mean of.")
-    passport: NoisePassport | None = Field(description="What was done to y.")
+    plays: int | None = Field(description="Number of measurements of which y is the mean.")
+    passport: NoisePassport | None = Field(description="Noise description of y.")
 
 
 class RunExport(Reply):
-    """Everything needed to redo a run, given the release."""
+    """Everything needed to replay a run, given the release."""
 
     run: RunView = Field(description="The run.")
-    trials: list[TrialView] = Field(description="All of them, in order.")
-    observations: list[Observation] = Field([], description="Past measurements that it began with, in order.")
+    trials: list[TrialView] = Field(description="All trials, in order.")
+    observations: list[Observation] = Field([], description="Past measurements that it started with, in order.")
     versions: list[AnswerVersion] = Field(
-        [], description="Of a study whose y is measured when it is asked: all that was told, in the order it came."
+        [], description="Answer versions, in the order of arrival, of a study whose y is measured on request."
     )
 
 
 class PosteriorPoint(Reply):
-    """What is believed of f at one row, in units of the measurement."""
+    """Posterior moments of f at a candidate, in units of the measurement."""
 
-    row: int = Field(description="Row of Z.")
+    row: int = Field(description="Number of the candidate: its row of Z.")
     mean: float = Field(description="Posterior mean of f.")
     sd: float = Field(description="Posterior standard deviation of f, without the noise of an answer.")
 
 
 class PosteriorPage(Page):
-    """Some rows of what is believed of f after the answers so far."""
+    """Posterior moments of f after the answers so far, at some candidates."""
 
-    outcomes: int = Field(description="How many answers and past measurements it rests on: each page tells its own.")
-    points: list[PosteriorPoint] = Field(description="By row; where the best are asked for, the best first.")
+    outcomes: int = Field(
+        description="Number of answers and past measurements that this page is based on: it may change between pages."
+    )
+    points: list[PosteriorPoint] = Field(description="Moments by row; for a request of the best, the best first.")
 
 
 class MapPoint(Reply):
-    """One row of Z on the map of its first two principal axes."""
+    """A candidate on the map of the first two principal axes of Z."""
 
-    row: int = Field(description="Row of Z.")
-    first: float = Field(description="Along the first principal axis, from the middle, in scaled units.")
-    second: float = Field(description="Along the second; 0 where Z has one column.")
-    mean: float | None = Field(description="Posterior mean of f; null where the algorithm estimates nothing.")
-    sd: float | None = Field(description="Posterior standard deviation of f; null likewise.")
-    asked: int = Field(ge=0, description="How many answers there are about the row.")
+    row: int = Field(description="Number of the candidate: its row of Z.")
+    first: float = Field(description="Coordinate along the first principal axis, from the centre, in scaled units.")
+    second: float = Field(description="Coordinate along the second axis; 0 if Z has one column.")
+    mean: float | None = Field(description="Posterior mean of f; null if the algorithm estimates nothing.")
+    sd: float | None = Field(description="Posterior standard deviation of f; null if the algorithm estimates nothing.")
+    asked: int = Field(ge=0, description="Number of answers about the candidate.")
 
 
 class PosteriorMap(Reply):
-    """What is believed of f over the first two principal axes of Z."""
+    """Posterior moments of f over the first two principal axes of Z."""
 
-    outcomes: int = Field(description="How many answers and past measurements it rests on.")
+    outcomes: int = Field(description="Number of answers and past measurements that it is based on.")
     shares: Annotated[list[float], Field(min_length=2, max_length=2)] = Field(
-        description="Share of Z's variance along each axis: what is seen of it."
+        description="Fraction of Z's variance along each axis."
     )
-    rows: int = Field(description="Rows of Z; of more than there are points, every so-manieth is shown.")
-    points: list[MapPoint] = Field(description="All rows that were asked, and others spread evenly; by row.")
+    rows: int = Field(description="Number of rows of Z; if there are fewer points, they are a regular sample.")
+    points: list[MapPoint] = Field(description="All queried candidates and an even sample of the others, by row.")

@@ -22,15 +22,15 @@ from blindopt.wire.releases import NoiseLaw, ReleaseReport, ReleaseSpec, Status
 
 
 class Feature(Request):
-    """One column that the optimization may use, with bounds that are public knowledge.
+    """A column that the optimization may use, with public bounds.
 
     A value is clipped to [lower, upper] and becomes (value - (lower + upper) / 2) / scale, in scaled
     units. Bounds and scale must not be computed from the private data.
     """
 
     column: Name = Field(description="A column of the dataset.")
-    lower: float = Field(ge=-1e50, le=1e50, description="Smallest value, in raw units: smaller ones are clipped.")
-    upper: float = Field(ge=-1e50, le=1e50, description="Largest value, in raw units: larger ones are clipped.")
+    lower: float = Field(ge=-1e50, le=1e50, description="Lower bound, in raw units: smaller values are clipped.")
+    upper: float = Field(ge=-1e50, le=1e50, description="Upper bound, in raw units: larger values are clipped.")
     scale: PositiveFloat | None = Field(None, description="Raw units in one scaled unit; default upper - lower.")
 
     @model_validator(mode="after")
@@ -51,77 +51,87 @@ class Kernel(Request):
     kind: Literal["squared_exponential", "matern_12", "matern_32", "matern_52"] = Field(
         "squared_exponential", description="The covariance function; matern_32 is the Matern kernel of order 3/2."
     )
-    lengthscale: PositiveFloat = Field(description="In scaled units of the features.")
-    signal_variance: PositiveFloat = Field(description="In squared units of the measurement.")
-    noise_variance: PositiveFloat = Field(description="Of one measurement, in its squared units.")
+    lengthscale: PositiveFloat = Field(description="Length-scale, in scaled units of the features.")
+    signal_variance: PositiveFloat = Field(description="Signal variance, in squared units of the measurement.")
+    noise_variance: PositiveFloat = Field(description="Noise variance of one measurement, in its squared units.")
     mean: float = Field(0.0, ge=-1e50, le=1e50, description="Prior mean, in units of the measurement.")
 
 
 class Budget(Request):
-    """Caps. Each is checked before anything is drawn; what a cap refuses costs nothing."""
+    """Caps on what a study may spend. Each is checked before any noise is drawn; a refused request costs nothing."""
 
     epsilon_per_row: BudgetEpsilon | None = Field(
         None,
         description=(
-            "On what one person spends: where rows are the people (privacy_unit row), the release and every answer "
-            "about the row together; where each answer is another person's (answer), the release and each answer "
-            "alone. Null: no cap."
+            "Cap on the privacy loss of one person. With privacy_unit row (records are people): the release "
+            "and all answers "
+            "about the record together. With privacy_unit answer (each answer is another person's): the "
+            "release and each answer "
+            "by itself. Null: no cap."
         ),
     )
     epsilon_total: BudgetEpsilon | None = Field(
-        None, description="On the sum of the release and all answers, as if all were about one person. Null: no cap."
+        None,
+        description="Cap on the sum of the release and all answers, as if all were about one person. Null: no cap.",
     )
     queries: int | None = Field(
-        None, ge=1, lt=2**53, description="On measurements: each play of each row counts. Null: no cap."
+        None,
+        ge=1,
+        lt=2**53,
+        description="Cap on the number of measurements: each play of each candidate counts. Null: no cap.",
     )
 
 
 class StudyCreate(Request):
-    """A draft of one outsourced optimization."""
+    """A draft of a study: one outsourced optimization."""
 
-    name: Name = Field(description="For people; a modeler does not see it.")
+    name: Name = Field(description="Name, for the owner's people; a modeler does not see it.")
     dataset_id: Name = Field(description="The dataset; a modeler does not see it.")
     features: list[Feature] = Field(
         min_length=1,
         max_length=FEATURES_MAX,
-        description="What Z is made from. A modeler does not see names and bounds.",
+        description="Features from which Z is made. A modeler sees neither names nor bounds.",
     )
-    measurement: MeasurementSpec = Field(description="The outcome to optimize.")
-    release: ReleaseSpec = Field(description="How Z is made, and what it costs.")
-    answers: Answers = Field(NONE, description="What is done to each y, and what it costs.")
+    measurement: MeasurementSpec = Field(description="Source of the outcome to optimize.")
+    release: ReleaseSpec = Field(description="Release mechanism, which makes Z, and its cost.")
+    answers: Answers = Field(NONE, description="Answer mechanism, which randomizes each y, and its cost.")
     privacy_unit: Literal["row", "answer"] = Field(
-        "row", description="row: rows are people, and answers about one row add up; answer: each is another person's."
+        "row",
+        description=(
+            "row: records are people, and answers about one record add up; answer: each answer is another person's."
+        ),
     )
     budget: Budget = Field(Budget(), description="Caps on what the study may spend.")
-    kernel: Kernel | None = Field(None, description="Public hyper-parameters, or null: the modeler brings its own.")
+    kernel: Kernel | None = Field(None, description="Public hyper-parameters; null: the modeler provides its own.")
     reply_after_ms: int | None = Field(
         None,
         ge=1,
         le=60_000,
         description=(
-            "Timing protection: every reply to a query, refusals too, leaves this long after its arrival, or at the "
+            "Timing protection: every reply to a query, refusals included, is sent this long after its "
+            "arrival, or at the "
             "next multiple if the work takes longer. Null: as soon as it is ready."
         ),
     )
 
 
 class StudyChange(StudyCreate):
-    """A draft as it is to be from now on."""
+    """The new content of a draft."""
 
     replaces: Sha256 = Field(
-        description="spec_sha256 of the draft that this was made from: 409 where somebody has changed it since."
+        description="spec_sha256 of the draft that was edited: 409 if somebody has changed it since."
     )
 
     @property
     def study(self) -> StudyCreate:
-        """The study alone."""
+        """The study without ``replaces``."""
         return StudyCreate.model_validate_json(self.model_dump_json(exclude={"replaces"}))
 
 
 class ReleaseAsked(Request):
-    """Which draft is to be released, as its owner has read it."""
+    """The draft to release, identified by its digest."""
 
-    spec_sha256: Sha256 = Field(description="Of the draft: 409 where somebody has changed it since.")
+    spec_sha256: Sha256 = Field(description="spec_sha256 of the draft: 409 if somebody has changed it since.")
 
 
 class StudyOwnerView(Reply):
@@ -131,33 +141,35 @@ class StudyOwnerView(Reply):
     state: Literal["draft", "releasing", "open", "closed"] = Field(
         description="A draft is released once and is then open; a closed one answers no queries."
     )
-    created_at: datetime = Field(description="When the draft was made.")
+    created_at: datetime = Field(description="When the draft was created.")
     opened_at: datetime | None = Field(description="When Z was released; null before.")
-    spec: StudyCreate = Field(description="As it was created, or changed while it was a draft.")
-    spec_sha256: Sha256 = Field(description="Names it as it is now, as the log does.")
-    guarantee: str = Field(description="What is promised for the records, in words.")
-    not_protected: list[str] = Field(description="What is not promised, in words.")
-    progress: float | None = Field(None, ge=0, le=1, description="Share of the rows drawn; null unless releasing.")
+    spec: StudyCreate = Field(description="The specification, as created or last changed while it was a draft.")
+    spec_sha256: Sha256 = Field(description="Digest of the current specification, as in the log.")
+    guarantee: str = Field(description="Guarantee for the records, in words.")
+    not_protected: list[str] = Field(description="What the guarantee does not cover, in words.")
+    progress: float | None = Field(
+        None, ge=0, le=1, description="Fraction of the rows that are drawn; null unless releasing."
+    )
     release_id: str | None = Field(description="rel_...; null before the release.")
-    release_sha256: Sha256 | None = Field(description="Of the npy file of Z; null before the release.")
-    report: ReleaseReport | None = Field(description="What the data made of the release: for the owner alone.")
+    release_sha256: Sha256 | None = Field(description="SHA-256 of the npy file of Z; null before the release.")
+    report: ReleaseReport | None = Field(description="Report on the release, for the owner only.")
 
 
 class StudyPage(Page):
     """A page of studies."""
 
-    studies: list[StudyOwnerView] = Field(description="In the order of their creation.")
+    studies: list[StudyOwnerView] = Field(description="In the order of creation.")
 
 
 class Limits(Reply):
-    """What one request may ask."""
+    """Size limits of queries."""
 
-    rows_per_query: int = Field(description="Most rows in one query.")
-    plays_per_row: int = Field(description="Most plays of one row in one query.")
+    rows_per_query: int = Field(description="Largest number of candidates in one query.")
+    plays_per_row: int = Field(description="Largest number of plays of one candidate in one query.")
 
 
 class StudyView(Reply):
-    """All that a modeler may know of a study besides Z and the answers.
+    """A study as a modeler sees it: all that it may know besides Z and the answers.
 
     Nothing here depends on the data except the number of rows.
     """
@@ -167,46 +179,56 @@ class StudyView(Reply):
     n: int = Field(ge=1, le=10**9, description="Rows of Z.")
     r: int = Field(ge=1, le=1_000, description="Columns of Z.")
     release_id: str = Field(description="rel_...")
-    release_sha256: Sha256 = Field(description="Of the npy file of Z: its ETag.")
+    release_sha256: Sha256 = Field(description="SHA-256 of the npy file of Z: its ETag.")
     mechanism: str = Field(max_length=100, description="Name of the release mechanism.")
-    status: Status = Field(description="Whether the guarantee is proved, refuted, or none.")
+    status: Status = Field(description="Whether the guarantee is proved or refuted, or whether there is none.")
     epsilon: DecimalString | None = Field(
-        description="Of the release; null where it claims nothing: refuted, withdrawn, or unprotected."
+        description="epsilon of the release; null if it claims nothing: refuted, withdrawn, or unprotected."
     )
-    delta: float | None = Field(
-        description="Of the release: failure probability of (epsilon, delta); null where it claims none."
-    )
+    delta: float | None = Field(description="delta of the release, the failure probability; null if it claims none.")
     sensitivity: float | None = Field(
-        description="Delta: how far one row may move, in scaled units, and be protected; null as epsilon is."
+        description="Delta: largest protected change of one record, in scaled units; null if epsilon is."
     )
-    noise: NoiseLaw = Field(description="How Z was made from X: public.")
-    answers: Answers = Field(description="What is done to each y, by name: never auto; and what it costs.")
-    privacy_unit: Literal["row", "answer"] = Field(description="Whether answers about one row add up.")
+    noise: NoiseLaw = Field(description="Public law of Z given X.")
+    answers: Answers = Field(description="Answer mechanism (never auto) and its cost.")
+    privacy_unit: Literal["row", "answer"] = Field(
+        description="row: answers about one record add up; answer: they do not."
+    )
     budget: Budget = Field(description="Caps on what the study may spend.")
-    grant_id: str = Field(pattern=r"^grt_[0-9a-f]{16}$", description="The grant that asks, and its shared log.")
-    log_key: str = Field(max_length=400, description="C2SP verifier key of the curator's checkpoints.")
-    direction: Literal["maximize", "minimize"] = Field(description="Which outcomes the owner looks for.")
-    measurement_source: Literal["column", "inbox", "webhook"] = Field(
-        "column", description="column: answers come at once; else a person or a laboratory measures, which takes time."
+    grant_id: str = Field(
+        pattern=r"^grt_[0-9a-f]{16}$", description="The grant of this token, which also identifies the shared log."
     )
-    measurement_noise_variance: float = Field(description="Of one measurement, as far as it is known, in units of y^2.")
-    kernel: Kernel | None = Field(description="Public hyper-parameters; null: bring your own.")
-    limits: Limits = Field(description="What one query may ask.")
+    log_key: str = Field(max_length=400, description="C2SP verifier key of the curator's checkpoints.")
+    direction: Literal["maximize", "minimize"] = Field(
+        description="Whether the owner looks for the largest or the smallest outcome."
+    )
+    measurement_source: Literal["column", "inbox", "webhook"] = Field(
+        "column",
+        description="column: answers come at once; otherwise a person or a laboratory measures, which takes time.",
+    )
+    measurement_noise_variance: float = Field(
+        description="Noise variance of one measurement, as far as it is known, in units of y^2."
+    )
+    kernel: Kernel | None = Field(description="Public hyper-parameters; null: the modeler provides its own.")
+    limits: Limits = Field(description="Limits of one query.")
     reply_after_ms: int | None = Field(
         ge=1,
         le=60_000,
-        description="Every reply to a query leaves so long after its arrival, or a multiple; null: at once.",
+        description=(
+            "Every reply to a query is sent this long after its arrival, or at a multiple; null: as soon as it "
+            "is ready."
+        ),
     )
-    guarantee: str = Field(max_length=4_000, description="What is promised for the records, in words.")
+    guarantee: str = Field(max_length=4_000, description="Guarantee for the records, in words.")
     not_protected: list[Annotated[str, Field(max_length=4_000)]] = Field(
-        max_length=100, description="What is not promised, in words."
+        max_length=100, description="What the guarantee does not cover, in words."
     )
 
 
 class GrantCreate(Request):
     """A credential for one modeler and one study."""
 
-    name: Name = Field(description="For whom: shown in listings.")
+    name: Name = Field(description="Name of the modeler, for listings.")
     expires_in_days: int = Field(90, ge=1, le=3_660, description="Days until the token expires.")
 
 
@@ -214,41 +236,43 @@ class TokenView(Reply):
     """A token without its secret."""
 
     kid: str = Field(description="Key id: the 16 hex digits after blindopt_.")
-    state: Literal["live", "expired", "revoked"] = Field(description="Only a live one is let in.")
-    created_at: datetime = Field(description="When it was made.")
-    expires_at: datetime = Field(description="From then on it is refused.")
-    last_used_at: datetime | None = Field(description="To the minute; null if never.")
+    state: Literal["live", "expired", "revoked"] = Field(description="Only a live token is accepted.")
+    created_at: datetime = Field(description="When it was created.")
+    expires_at: datetime = Field(description="When it expires.")
+    last_used_at: datetime | None = Field(description="When it was last used, to the minute; null: never.")
 
 
 class GrantReply(Reply):
-    """The token is shown here and never again."""
+    """A new token of a grant: the only time that it is shown."""
 
-    id: str = Field(description="grt_...: the grant, through all of its tokens.")
-    kid: str = Field(description="Key id of this token: not a secret.")
-    name: str = Field(description="For whom.")
-    study_id: str = Field(description="The one study that the token opens.")
-    token: str = Field(description="A secret: give it to the modeler over a private channel.", repr=False)
-    expires_at: datetime = Field(description="From then on the token is refused.")
+    id: str = Field(description="grt_...: id of the grant, which may have several tokens.")
+    kid: str = Field(description="Key id of this token; not a secret.")
+    name: str = Field(description="Name of the modeler.")
+    study_id: str = Field(description="The study that the token gives access to.")
+    token: str = Field(description="The token, a secret: send it to the modeler over a private channel.", repr=False)
+    expires_at: datetime = Field(description="When the token expires.")
 
 
 class GrantView(Reply):
     """A grant without its secrets."""
 
     id: str = Field(description="grt_...")
-    name: str = Field(description="For whom.")
-    study_id: str = Field(description="The one study that it opens.")
-    state: Literal["live", "expired", "revoked"] = Field(description="live while one of its tokens is.")
-    tokens: list[TokenView] = Field(description="Oldest first; at most two are live, for rotation.")
-    key: str | None = Field(description="C2SP verifier key of the modeler, once it countersigned; compare it by phone.")
+    name: str = Field(description="Name of the modeler.")
+    study_id: str = Field(description="The study that it gives access to.")
+    state: Literal["live", "expired", "revoked"] = Field(description="live while one of its tokens is live.")
+    tokens: list[TokenView] = Field(description="Tokens, oldest first; at most two are live, for rotation.")
+    key: str | None = Field(
+        description="C2SP verifier key of the modeler; null before its first countersignature. Compare it by phone."
+    )
 
 
 class GrantPage(Page):
     """A page of grants."""
 
-    grants: list[GrantView] = Field(description="In the order of their creation.")
+    grants: list[GrantView] = Field(description="In the order of creation.")
 
 
 class Rotation(Request):
-    """A further token for a grant."""
+    """Another token for a grant."""
 
     expires_in_days: int = Field(90, ge=1, le=3_660, description="Days until the new token expires.")

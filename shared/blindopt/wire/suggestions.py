@@ -1,4 +1,4 @@
-"""Suggestions without a run: for vendors who keep their own loop."""
+"""Suggestions without a run, for vendors with a loop of their own."""
 
 from typing import Annotated, Literal, Self
 
@@ -18,62 +18,69 @@ Number = Annotated[float, Field(ge=-1e50, le=1e50)]
 
 
 class StudyAccess(Request):
-    """A study at a curator, and what opens it."""
+    """A study at a curator, with the token of a grant."""
 
     curator_url: CuratorUrl = Field(description="Address of the curator; https, except on loopback.")
-    study_id: Annotated[str, Field(pattern=r"^std_[0-9a-f]{16}$")] = Field(description="Whose candidates to take.")
+    study_id: Annotated[str, Field(pattern=r"^std_[0-9a-f]{16}$")] = Field(
+        description="The study whose candidates to use."
+    )
     token: Annotated[str, Field(max_length=200, pattern=r"^[\x21-\x7e]+$", repr=False)] = Field(
-        description="The grant's token: used for this request and not kept."
+        description="Token of the grant: used for this request and not stored."
     )
     log_key: str | None = Field(
         None,
         max_length=400,
-        description="The curator's C2SP verifier key, learnt another way; null: the first that is seen is kept.",
+        description="The curator's C2SP verifier key, obtained separately; null: trust and pin the first one.",
     )
 
 
 class InlineStudy(Request):
-    """Candidates of one's own, with what a study would tell of them."""
+    """Candidates given in the request, with the fields of a study that matter."""
 
     candidates: list[Annotated[list[Number], Field(min_length=1, max_length=FEATURES_MAX, fail_fast=True)]] = Field(
-        # A list of what is wrong with a million numbers would take longer, and more memory, than they do.
+        # A list of faults in a million numbers would take more time and memory than the numbers.
         min_length=1,
         max_length=INLINE_ROWS_MAX,
         fail_fast=True,
-        description="Rows of equal length; finite numbers.",
+        description="Rows of equal length, of finite numbers.",
     )
-    direction: Literal["maximize", "minimize"] = Field(description="Which outcomes to look for.")
-    kernel: Kernel | None = Field(None, description="Hyper-parameters, where the request has none itself.")
-    noise: NoiseLaw = Field(NoiseLaw(family="none"), description="Law of the noise that is in the candidates.")
-    answers: Answers = Field(NONE, description="What is done to each y.")
-    privacy_unit: Literal["row", "answer"] = Field("row", description="Whether answers about one row add up.")
+    direction: Literal["maximize", "minimize"] = Field(
+        description="Whether to look for the largest or the smallest outcome."
+    )
+    kernel: Kernel | None = Field(None, description="Hyper-parameters, if the request itself has none.")
+    noise: NoiseLaw = Field(NoiseLaw(family="none"), description="Law of the noise in the candidates.")
+    answers: Answers = Field(NONE, description="Answer mechanism, which randomizes each y.")
+    privacy_unit: Literal["row", "answer"] = Field(
+        "row", description="row: answers about one record add up; answer: they do not."
+    )
 
 
 class SuggestionObservation(Request):
-    """One outcome that is known."""
+    """An observed outcome."""
 
-    row: int = Field(ge=0, lt=2**53, description="Row of the candidates, from 0.")
+    row: int = Field(ge=0, lt=2**53, description="Number of the candidate, from 0.")
     y: Outcome = Field(description="The outcome, in units of the measurement.")
     noise_variance: PositiveFloat | None = Field(
         None,
         description=(
-            "Of this outcome, in squared units of y; counts where it is larger than the kernel's; as it is with fit. "
+            "Noise variance of this outcome, in squared units of y; used if it is larger than the kernel's, "
+            "and always with fit. "
             "Null: the kernel's, or the fitted one."
         ),
     )
     passport: NoisePassport | None = Field(
-        None, description="What was done to y, as the curator told it; with it noise_variance has no place."
+        None, description="Noise description of y, as the curator sent it; excludes noise_variance."
     )
 
     @model_validator(mode="after")
-    def _one_noise(self) -> Self:
+    def _single_noise(self) -> Self:
         if self.noise_variance is not None and self.passport is not None:
-            raise ValueError("give noise_variance or passport, not both: the passport tells the noise")
+            raise ValueError("give noise_variance or passport, not both: the passport states the noise")
         return self
 
 
 class SuggestionRequest(Request):
-    """What is known, and how the next rows are to be chosen. Give ``study`` or ``inline``.
+    """Observations, and how to choose the next candidates. Give ``study`` or ``inline``.
 
     With the settings, the seed and the outcomes of a run it is answered with the row that the run chooses next.
     """
@@ -82,67 +89,83 @@ class SuggestionRequest(Request):
     inline: InlineStudy | None = Field(None, description="Candidates in this request.")
     algorithm: AlgorithmSpec = Field(GpUcb(name="gp_ucb"), description="How rows are chosen.")
     kernel: Kernel | None = Field(None, description="Hyper-parameters, or null: those of the study.")
-    fit: Fit | None = Field(None, description="Fit hyper-parameters to the observations, as a run does. Null: do not.")
+    fit: Fit | None = Field(None, description="Fit hyper-parameters to the observations, as a run does. Null: no fit.")
     observations: list[SuggestionObservation] = Field(
-        [], max_length=OBSERVATIONS_MAX, description="Outcomes, in the order in which they came."
+        [], max_length=OBSERVATIONS_MAX, description="Outcomes, in the order in which they were observed."
     )
     count: int = Field(
         1,
         ge=1,
         le=SUGGESTIONS_MAX,
         description=(
-            "How many rows, to be asked together: each is chosen as if those before it had been answered with their "
-            "posterior mean. More than 1: for gp_bucb and random; gp_ucb is then taken for gp_bucb."
+            "Number of candidates for one query: each is chosen as if those before it had been answered with their "
+            "posterior mean. More than 1: for gp_bucb and random; gp_ucb is then treated as gp_bucb."
         ),
     )
-    seed: Seed = Field(0, description="Decides initial rows and ties: the same seed makes the same choices.")
+    seed: Seed = Field(0, description="Seed of the initial design and of ties: the same seed makes the same choices.")
     step: int | None = Field(
         None,
         ge=1,
         lt=2**53,
-        description="The t of the exploration weight; null: 1 more than there are observations after the initial rows.",
+        description="t of the exploration weight; null: 1 plus the number of observations after the initial rows.",
     )
     initial_rows: int = Field(
         0,
         ge=0,
         le=10_000,
-        description="So many observations, the first, are of rows of the initial design; where there are fewer, go on.",
+        description=(
+            "Size of the initial design. The first observations count towards it; if there are fewer, it is continued."
+        ),
     )
-    initial_design: Literal["random", "maximin"] = Field("random", description="How the initial rows are chosen.")
+    initial_design: Literal["random", "maximin"] = Field("random", description="How the initial candidates are chosen.")
     repeats: Literal["algorithm", "never", "after_all"] = Field(
         "algorithm",
-        description="Whether a row may be asked again: as the algorithm will, never, or once all were asked.",
+        description=(
+            "Whether a candidate may be queried again: as the algorithm chooses, never, or once all were queried."
+        ),
     )
     iterations: int | None = Field(
         None,
         ge=1,
         le=100_000,
-        description="T of the whole loop, after the initial rows: ldp_* weigh by it. Null: these rows are the last.",
+        description=(
+            "T of the whole loop, after the initial rows: a parameter of ldp_*. Null: these candidates are the last."
+        ),
     )
 
 
 class Suggestion(Reply):
-    """One row to ask. Moments are in units of the measurement."""
+    """A candidate to query. Moments are in units of the measurement."""
 
-    row: int = Field(description="Row of the candidates.")
-    phase: Literal["initial", "algorithm"] = Field(description="Whether the row is of the initial design or chosen.")
-    mean: float | None = Field(description="Posterior mean of the row; null for a random one.")
-    sd: float | None = Field(description="Posterior standard deviation; null for a random row.")
-    acquisition: float | None = Field(description="In the direction of maximization.")
-    ties: int = Field(description="Rows that shared the maximum; one was drawn with the seed.")
+    row: int = Field(description="Number of the candidate.")
+    phase: Literal["initial", "algorithm"] = Field(
+        description="initial: part of the initial design; algorithm: chosen by the algorithm."
+    )
+    mean: float | None = Field(description="Posterior mean at the candidate; null for a random one.")
+    sd: float | None = Field(description="Posterior standard deviation; null for a random candidate.")
+    acquisition: float | None = Field(
+        description="Value of the acquisition function, in the direction of maximization."
+    )
+    ties: int = Field(description="Number of candidates that shared the maximum; one was drawn with the seed.")
 
 
 class SuggestionReply(Reply):
-    """Rows to ask next, and the best so far."""
+    """Candidates to query next, and the recommendation so far."""
 
     suggestions: list[Suggestion] = Field(
-        description="In the order of choice. Fewer than asked where none is left, and where the initial rows end."
+        description=(
+            "Suggestions, in the order of choice. Fewer than requested if no candidate remains, or if the "
+            "initial design ends."
+        )
     )
-    fitted: Fitted | None = Field(None, description="The last fit of hyper-parameters; null where there is none.")
+    fitted: Fitted | None = Field(None, description="The last fit of hyper-parameters; null if there is none.")
     ended_because: Literal["budget", "exhausted"] | None = Field(
-        description="Why there is none: iterations are used up, or every row was asked. Null: there are some."
+        description=(
+            "Why there is no suggestion: budget: all iterations are used up; exhausted: every candidate was "
+            "queried. Null if there are suggestions."
+        )
     )
     recommendation: Recommendation | None = Field(
-        description="The best of the rows asked, by all that is known; null before an observation."
+        description="The best of the observed candidates; null before an observation."
     )
-    warnings: list[str] = Field(description="What speaks against the chosen algorithm here, in words.")
+    warnings: list[str] = Field(description="Warnings about the chosen algorithm for these candidates, in words.")

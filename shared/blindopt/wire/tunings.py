@@ -1,4 +1,4 @@
-"""A tuning as its owner asks for it, and what comes of it."""
+"""Tunings: requests, results and ledger."""
 
 from datetime import datetime
 from typing import Annotated, Literal, Self
@@ -13,14 +13,14 @@ LAMBDA = "lambda"
 
 
 class TuningAxis(Request):
-    """One hyper-parameter and its values: public, and chosen without a look at the private data."""
+    """A hyper-parameter and its values: public, and chosen without the private data."""
 
-    name: Name = Field(description="Of the hyper-parameter; lambda for the built-in score.")
+    name: Name = Field(description="Name of the hyper-parameter; lambda for the built-in score.")
     values: list[Annotated[float, Field(ge=-1e50, le=1e50)]] = Field(
-        min_length=1, max_length=TUNING_GRID_MAX, description="What it may be, each once."
+        min_length=1, max_length=TUNING_GRID_MAX, description="Possible values, each once."
     )
     scale: Literal["linear", "log10"] = Field(
-        "linear", description="Coordinate in which a Gaussian process measures lengths along this axis."
+        "linear", description="Scale on which a Gaussian process measures distances along this axis."
     )
 
     @model_validator(mode="after")
@@ -35,20 +35,22 @@ class TuningAxis(Request):
 class LogisticScore(Request):
     """Minus the mean loss, over the validation records, of L2-regularised logistic regression trained on public ones.
 
-    No intercept. Rows are scaled by public bounds as in a study, and shortened to norm 1 where they are longer.
+    No intercept. Rows are scaled by public bounds as in a study, and longer ones are shortened to norm 1.
     """
 
-    kind: Literal["logistic"] = Field(description="Names the kind of score.")
-    training_dataset_id: str = Field(max_length=200, description="ds_..., declared public.")
+    kind: Literal["logistic"] = Field(description="Kind of score.")
+    training_dataset_id: str = Field(max_length=200, description="ds_...: a dataset that is declared public.")
     features: list[Feature] = Field(
         min_length=1, max_length=FEATURES_MAX, description="Columns of both datasets, with public bounds."
     )
     label: Name = Field(description="Column of both datasets with the class.")
-    threshold: float = Field(0.5, ge=-1e50, le=1e50, description="Labels above it are one class, all others the other.")
+    threshold: float = Field(
+        0.5, ge=-1e50, le=1e50, description="Labels above it are one class, all others the other class."
+    )
     loss: Literal["zero_one", "ramp", "clipped_logistic"] = Field(
         "zero_one",
         description=(
-            "g of the margin y <w, x>, in [0, g*]: zero_one: 1 where it is not above 0; ramp: (1 - margin) / 2; "
+            "g of the margin y <w, x>, in [0, g*]. zero_one: 1 unless the margin is above 0; ramp: (1 - margin) / 2; "
             "clipped_logistic: log(1 + exp(-margin)) up to clip. g* is 1, 1 and clip."
         ),
     )
@@ -65,17 +67,18 @@ class LogisticScore(Request):
 class HttpScore(Request):
     """Scores of any model, from the one program in the owner's network that the curator's settings name."""
 
-    kind: Literal["http"] = Field(description="Names the kind of score.")
-    model: Name = Field(description="Passed on: which model the program is to train and score.")
+    kind: Literal["http"] = Field(description="Kind of score.")
+    model: Name = Field(description="Model for the program to train and score; passed on unchanged.")
     lower: float = Field(ge=-1e50, le=1e50, description="Smallest score of one record; smaller ones are clipped.")
     upper: float = Field(ge=-1e50, le=1e50, description="Largest score of one record; larger ones are clipped.")
     reply: Literal["mean", "records", "whole"] = Field(
         "mean",
         description=(
-            "mean: the program tells the mean over the validation records, and it is its word that each record's "
-            "score lies in the range; records: it tells all of them, and the curator clips each. In both cases it is "
-            "its word that a record's score depends on that record, the hyper-parameters and public models alone. "
-            "whole: it tells one score, which may be any function of the dataset (AUC): noise is for the whole range."
+            "mean: the program returns the mean over the validation records, and vouches that each record's "
+            "score lies in the range; records: it returns each record's score, and the curator clips it. In "
+            "both cases it "
+            "vouches that a record's score depends only on that record, the hyper-parameters and public models. "
+            "whole: it returns one score, any function of the dataset (such as AUC): the noise covers the whole range."
         ),
     )
 
@@ -87,112 +90,122 @@ class HttpScore(Request):
 
 
 class TuningCaps(Request):
-    """The most that all tunings on one validation dataset may spend together."""
+    """Caps on what all tunings on one validation dataset may spend together."""
 
-    epsilon: BudgetEpsilon = Field(description="The sum of what they spend; the lowest cap that was declared counts.")
-    delta: float = Field(0.0, ge=0, le=0.5, description="The sum of their delta; the lowest cap counts.")
+    epsilon: BudgetEpsilon = Field(description="Cap on the sum of their epsilon; the lowest declared cap counts.")
+    delta: float = Field(
+        0.0, ge=0, le=0.5, description="Cap on the sum of their delta; the lowest declared cap counts."
+    )
 
 
 class TuningCreate(TuningSpec):
     """Choose among public hyper-parameters by a score on private records; release the choice and its score."""
 
-    name: Name = Field(description="For people.")
+    name: Name = Field(description="Name of the tuning.")
     grid: list[TuningAxis] = Field(
-        min_length=1, max_length=6, description=f"Every combination is tried: at most {TUNING_GRID_MAX}."
+        min_length=1, max_length=6, description=f"Axes of the grid: at most {TUNING_GRID_MAX} combinations."
     )
     score: Annotated[LogisticScore | HttpScore, Field(discriminator="kind")] = Field(
-        description="Where scores come from; larger is better."
+        description="Source of scores; larger is better."
     )
     validation_dataset_id: str = Field(
         max_length=200,
-        description="ds_...: the private records, each of which is protected. An http score needs its row count alone.",
+        description="ds_...: the private records, each of which is protected. An http score needs only their number.",
     )
-    caps: TuningCaps = Field(description="On all tunings of the validation dataset's file.")
+    caps: TuningCaps = Field(description="Caps on all tunings of the validation dataset's file.")
 
 
 class TuningReport(Reply):
-    """What a tuning costs, promises and is expected to achieve, from public values alone."""
+    """Cost, guarantee and expected accuracy of a tuning, from public values alone."""
 
-    method: str = Field(description="Its name.")
-    points: int = Field(description="Hyper-parameters in the grid.")
-    records: int = Field(description="m, the validation records: public in all that is promised.")
-    epsilon: str = Field(description="What is charged, of lambda~ and v~ together.")
-    delta: str = Field(description="What is charged, of both together; what it means, the guarantee says.")
-    index_epsilon: str | None = Field(description="Of lambda~; null where it is not released.")
-    value_epsilon: str | None = Field(description="Of v~; null where it is not released.")
-    index_sensitivity: float | None = Field(description="How far one record moves what lambda~ is drawn from.")
-    index_scale: float | None = Field(description="lambda~ is drawn with weights exp(score / scale), or flips of it.")
-    value_sensitivity: float | None = Field(description="How far one record moves v~ before the noise.")
+    method: str = Field(description="Name of the method.")
+    points: int = Field(description="Number of hyper-parameters in the grid.")
+    records: int = Field(description="m, the number of validation records; the guarantees treat it as public.")
+    epsilon: str = Field(description="epsilon charged, for lambda~ and v~ together.")
+    delta: str = Field(description="delta charged, for both together; the guarantee says what it means.")
+    index_epsilon: str | None = Field(description="epsilon of lambda~; null if it is not released.")
+    value_epsilon: str | None = Field(description="epsilon of v~; null if it is not released.")
+    index_sensitivity: float | None = Field(
+        description="Largest change, by one record, of the scores from which lambda~ is drawn."
+    )
+    index_scale: float | None = Field(
+        description="lambda~ is drawn with weights exp(score / scale), or by permute-and-flip with the same scale."
+    )
+    value_sensitivity: float | None = Field(description="Largest change of v~, before the noise, by one record.")
     value_scale: float | None = Field(description="v~ has noise of density exp(-|x| / scale).")
-    constants: dict[str, float] = Field(description="What these are made of, by the paper's names.")
-    expected_gap: float | None = Field(description="Of the best score over that of lambda~, in units of the score.")
-    expected_value_error: float | None = Field(description="Mean absolute error of v~, in units of the score.")
-    expected_how: str = Field(description="What the two are, in words.")
-    guarantee: str = Field(description="What is promised, in words.")
-    warnings: list[str] = Field(description="What to know before anything is spent.")
-    spent_epsilon: str = Field(description="By earlier tunings on the validation dataset's file.")
-    spent_delta: str = Field(description="By earlier tunings on the validation dataset's file.")
-    cap_epsilon: str = Field(description="The lowest that was declared, this tuning's included.")
-    cap_delta: str = Field(description="The lowest that was declared, this tuning's included.")
+    constants: dict[str, float] = Field(description="Constants of the method, by the paper's names.")
+    expected_gap: float | None = Field(
+        description="Expected difference between the best score and that of lambda~, in units of the score."
+    )
+    expected_value_error: float | None = Field(description="Expected absolute error of v~, in units of the score.")
+    expected_how: str = Field(description="How both were computed, in words.")
+    guarantee: str = Field(description="Guarantee, in words.")
+    warnings: list[str] = Field(description="Warnings to read before anything is spent.")
+    spent_epsilon: str = Field(description="epsilon spent by earlier tunings on the validation dataset's file.")
+    spent_delta: str = Field(description="delta spent by earlier tunings on the validation dataset's file.")
+    cap_epsilon: str = Field(description="Lowest declared cap on epsilon, including this tuning's.")
+    cap_delta: str = Field(description="Lowest declared cap on delta, including this tuning's.")
 
 
 class TuningResult(Reply):
-    """What is released: it may leave the house, nothing else of a tuning may."""
+    """The released result of a tuning: the only part that may be passed on."""
 
-    index: int | None = Field(description="Of lambda~ in the grid, counted from 0, the last axis fastest.")
-    hyperparameters: dict[str, float] | None = Field(description="lambda~; null where it is not released.")
-    value: float | None = Field(description="v~, in units of the score; null where it is not released.")
+    index: int | None = Field(description="Index of lambda~ in the grid, from 0; the last axis varies fastest.")
+    hyperparameters: dict[str, float] | None = Field(description="lambda~; null if it is not released.")
+    value: float | None = Field(description="v~, in units of the score; null if it is not released.")
 
 
 class TuningView(Reply):
-    """A tuning under way or done, for the owner alone. Which scores were seen on the way is never told."""
+    """A running or finished tuning, for the owner only. Intermediate scores are never shown."""
 
     id: str = Field(description="tun_...")
-    name: str = Field(description="For people.")
-    validation_dataset_id: str = Field(description="The private records.")
+    name: str = Field(description="Name of the tuning.")
+    validation_dataset_id: str = Field(description="Dataset of the private records.")
     state: Literal["running", "completed", "failed", "cancelled"] = Field(
-        description="running: under way, or waiting for its turn. A crash or a shutdown makes it failed."
+        description="running: in progress, or queued. A crash or a shutdown makes it failed."
     )
-    progress: float = Field(ge=0, le=1, description="Share of the evaluations that is done.")
+    progress: float = Field(ge=0, le=1, description="Fraction of the evaluations that are done.")
     created_at: datetime = Field(description="When it was charged.")
     ended_at: datetime | None = Field(description="When it ended; null while running.")
-    problem: str | None = Field(description="Why it failed, and what to do. What it was charged stays spent.")
-    spec: TuningCreate = Field(description="As it was asked for.")
-    report: TuningReport = Field(description="As it was when it was charged.")
-    result: TuningResult | None = Field(description="What was released; null unless completed.")
+    problem: str | None = Field(description="Why it failed, and what to do. Its charge stays spent.")
+    spec: TuningCreate = Field(description="The request.")
+    report: TuningReport = Field(description="The report at the time of the charge.")
+    result: TuningResult | None = Field(description="The released result; null unless completed.")
     clipped: int | None = Field(
-        description="Scores outside the range: an exact count, private, not to be passed on. Null before the end."
+        description="Number of scores outside the range: exact, private, not to be passed on. Null before the end."
     )
-    evaluations: int | None = Field(description="Scores that were asked for. Null before the end.")
+    evaluations: int | None = Field(description="Number of evaluated scores. Null before the end.")
 
 
 class TuningPage(Page):
     """A page of tunings."""
 
-    tunings: list[TuningView] = Field(description="In the order of their creation.")
+    tunings: list[TuningView] = Field(description="Tunings, in the order of creation.")
 
 
 class TuningCharge(Reply):
-    """One line of the account of a dataset's file: a charge, a refusal, which costs nothing, or its closing."""
+    """A line of the account of a dataset's file: a charge, a refusal (which costs nothing), or its closing."""
 
-    seq: int = Field(description="Place in the ledger of all tunings; lines of other datasets lie between.")
+    seq: int = Field(description="Position in the ledger of all tunings; lines of other datasets lie between.")
     kind: Literal["tuning", "refused", "closed"] = Field(
-        description="tuning: charged; refused: a cap was in the way; closed: a restore lost what came after a backup."
+        description=(
+            "tuning: charged; refused: a cap would have been exceeded; closed: a restore lost the lines after a backup."
+        )
     )
-    tuning_id: str | None = Field(description="The tuning; null where none was made.")
-    epsilon: str = Field(description="What was charged, or asked where it was refused.")
-    delta: str = Field(description="What was charged, or asked where it was refused.")
+    tuning_id: str | None = Field(description="The tuning; null if none was started.")
+    epsilon: str = Field(description="epsilon charged, or requested if refused.")
+    delta: str = Field(description="delta charged, or requested if refused.")
     cap: str | None = Field(description="The cap that refused: epsilon or delta.")
-    cap_epsilon: str | None = Field(description="The lowest cap that was declared until then; null: none.")
-    cap_delta: str | None = Field(description="The lowest cap that was declared until then; null: none.")
-    total_epsilon: str = Field(description="Of the file, with this line.")
-    total_delta: str = Field(description="Of the file, with this line.")
+    cap_epsilon: str | None = Field(description="Lowest cap on epsilon declared until then; null: none.")
+    cap_delta: str | None = Field(description="Lowest cap on delta declared until then; null: none.")
+    total_epsilon: str = Field(description="Sum of epsilon of the file, including this line.")
+    total_delta: str = Field(description="Sum of delta of the file, including this line.")
     created_at: datetime = Field(description="When it was committed: before anything was scored or drawn.")
 
 
 class TuningLedger(Page):
-    """A page of a dataset's account: its file's, so that registering it again opens no new one."""
+    """A page of the account of a dataset's file: registering the file again opens no new account."""
 
-    charges: list[TuningCharge] = Field(description="In the order of commits.")
-    total_epsilon: str = Field(description="Of all tunings so far.")
-    total_delta: str = Field(description="Of all tunings so far.")
+    charges: list[TuningCharge] = Field(description="Lines, in the order of commits.")
+    total_epsilon: str = Field(description="Sum of epsilon of all tunings so far.")
+    total_delta: str = Field(description="Sum of delta of all tunings so far.")

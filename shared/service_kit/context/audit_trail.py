@@ -14,7 +14,7 @@ from blindopt.audit.reconciliation import Export
 from blindopt.errors import AuditUnavailable, LogBroken
 from service_kit.context.outbox import Outbox
 from service_kit.context.request import RequestContext
-from service_kit.context.saved_checkpoint import Kept
+from service_kit.context.saved_checkpoint import SavedCheckpoint
 from service_kit.store import audit_log, checkpoints
 from service_kit.store.base import Clock
 from service_kit.store.database import Connection, Database, StoreFault
@@ -30,7 +30,7 @@ class AuditTrail:
         self._signer = signer
         self._clock = clock
         self._outbox = outbox
-        self._saved = Kept(checkpoint_file, signer)
+        self._saved = SavedCheckpoint(checkpoint_file, signer)
         self._fault: str | None = None
         self._readying = threading.Lock()
         self._readiness_checked_at = float("-inf")
@@ -131,7 +131,7 @@ class AuditTrail:
 
     def _save_now(self) -> None:
         # On a connection that is open: after a commit there may be none left, nor a file to open one with.
-        self._saved.keep(self.sign(audit_log.head_of(self._database.look(audit_log.LAST))))
+        self._saved.keep(self.sign(audit_log.head_of(self._database.read_row(audit_log.LAST))))
 
     def verify(self) -> tuple[Head, int]:
         """Verify every record of every log against the saved checkpoint; takes seconds for a long log.
@@ -188,9 +188,9 @@ class AuditTrail:
 
     def notify_broken(self, fault: str) -> None:
         """Send a notice that the log does not verify: each fault once a day while it lasts."""
-        if not self._outbox.tells("log_failed"):
+        if not self._outbox.wants("log_failed"):
             return
         now = self._clock()
         once = f"log_failed {now:%Y-%m-%d} {sha256(fault.encode())}"
         with suppress(AuditUnavailable, StoreFault):  # then only the replies say so
-            self._database.write(lambda db: self._outbox.tell(db, "log_failed", once=once))
+            self._database.write(lambda db: self._outbox.add(db, "log_failed", once=once))

@@ -37,7 +37,7 @@ class Authentication:
         scheme, _, text = authorization.partition(" ")
         token = parse(text) if scheme.lower() == "bearer" else None
         if token is not None:
-            row = self._database.look(tokens.FIND, kid=token.kid)
+            row = self._database.read_row(tokens.FIND, kid=token.kid)
             # An unknown key id and a wrong secret take the same path: only the secret is secret.
             if row is not None and token.matches(row.secret_sha256):
                 principal = _principal(row)

@@ -38,11 +38,11 @@ class Outbox:
         self._events = events
         self._clock = clock
 
-    def tells(self, event: wire.NoticeEvent) -> bool:
+    def wants(self, event: wire.NoticeEvent) -> bool:
         """Whether anybody is told of this."""
         return event in self._events
 
-    def tell(
+    def add(
         self,
         db: Connection,
         event: wire.NoticeEvent,
@@ -52,16 +52,16 @@ class Outbox:
         once: str | None = None,
     ) -> None:
         """Write a notice, in the caller's transaction; nothing where nobody is told, or ``once`` was told before."""
-        if not self.tells(event) or (once is not None and notices.is_known(db, once)):
+        if not self.wants(event) or (once is not None and notices.is_known(db, once)):
             return
         assert self._service is not None
         assert self._clock is not None
         now = self._clock()
-        notice = made(self._service, event, now, subject, counts)
+        notice = new_notice(self._service, event, now, subject, counts)
         notices.add(db, notice.id, body_of(notice), now, once)
 
 
-def made(
+def new_notice(
     service: Service,
     event: wire.NoticeEvent,
     at: datetime,

@@ -14,7 +14,7 @@ from service_kit.store.database import Connection
 _SECONDS = 1.0
 
 
-class Kept:
+class SavedCheckpoint:
     """A file with a signed checkpoint, at most a second old."""
 
     def __init__(self, file: Path, signer: Signer) -> None:

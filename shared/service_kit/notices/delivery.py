@@ -9,7 +9,7 @@ from typing import Any
 from blindopt import wire
 from blindopt.errors import BlindoptError, Busy
 from service_kit.context.context import ServiceContext
-from service_kit.context.outbox import Service, body_of, made, view
+from service_kit.context.outbox import Service, body_of, new_notice, view
 from service_kit.notices.receiver import Receiver
 from service_kit.store import notices as store
 from service_kit.store.base import moment, stamp
@@ -28,7 +28,7 @@ NOWHERE = "no receiver is set: set NOTIFY_URL and NOTIFY_SECRET_FILE where this 
 STALE = "it waited for 30 days: no receiver was set, or the service did not run"
 
 
-class Courier:
+class NoticeDelivery:
     """One thread that sends what the outbox holds, if there is a receiver.
 
     The oldest goes first, and the others wait behind it: a receiver sees them in the order in which they happened.
@@ -66,7 +66,7 @@ class Courier:
 
     def test(self) -> wire.NoticeTest:
         """Send a notice that is not kept. Where it arrives, what waits goes at once. Raises Busy."""
-        notice = made(self._service, "test", self._context.clock())
+        notice = new_notice(self._service, "test", self._context.clock())
         if self._receiver is None:
             return wire.NoticeTest(id=notice.id, delivered=False, problem=NOWHERE)
         if not self._testing.acquire(blocking=False):  # each may hold a thread for as long as its timeout

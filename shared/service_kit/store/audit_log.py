@@ -25,7 +25,7 @@ from blindopt.audit import merkle_log
 from blindopt.audit.merkle_log import EMPTY, Entry, Exchange, Head, Json
 from blindopt.errors import LogBroken
 from service_kit.store.base import METADATA, stamp
-from service_kit.store.prepared_statement import Prepared
+from service_kit.store.prepared_statement import PreparedStatement
 
 _log = Table(
     "log",
@@ -46,15 +46,15 @@ _shared = Table(
     PrimaryKeyConstraint("grant_id", "seq"),
 )
 _BYTES = ("body", "leaf", "peaks")
-LAST = Prepared(select(_log.c.seq, _log.c.peaks).order_by(_log.c.seq.desc()).limit(1))
-_ADD = Prepared(_log.insert())
-_LAST_SHARED = Prepared(
+LAST = PreparedStatement(select(_log.c.seq, _log.c.peaks).order_by(_log.c.seq.desc()).limit(1))
+_ADD = PreparedStatement(_log.insert())
+_LAST_SHARED = PreparedStatement(
     select(_shared.c.seq, _shared.c.peaks)
     .where(_shared.c.grant_id == bindparam("grant"))
     .order_by(_shared.c.seq.desc())
     .limit(1)
 )
-_ADD_SHARED = Prepared(_shared.insert())
+_ADD_SHARED = PreparedStatement(_shared.insert())
 
 
 def append(
@@ -67,7 +67,7 @@ def append(
     exchange: Exchange | None = None,
 ) -> Entry:
     """Add one record to the service's own log. ``details`` must hold no private value: auditors read it."""
-    seq, peaks = _next(LAST.one(db))
+    seq, peaks = _next(LAST.row(db))
     record: dict[str, Any] = {"v": 1, "seq": seq, "time": stamp(now), "kind": kind, "actor": actor}
     if details:
         record["details"] = dict(details)
@@ -80,7 +80,7 @@ def append(
 
 def share(db: Connection, grant_id: str, body: bytes) -> Head:
     """Add the canonical bytes of an exchange to the log that both parties keep; its head after."""
-    seq, peaks = _next(_LAST_SHARED.one(db, grant=grant_id))
+    seq, peaks = _next(_LAST_SHARED.row(db, grant=grant_id))
     entry = _entry(seq, peaks, body)
     _ADD_SHARED.run(db, grant_id=grant_id, seq=seq, body=body, leaf=entry.leaf, peaks=entry.peaks)
     return Head(seq + 1, merkle_log.root(_frontier(entry.peaks)).hex())
@@ -88,18 +88,18 @@ def share(db: Connection, grant_id: str, body: bytes) -> Head:
 
 def shared_size(db: Connection, grant_id: str) -> int:
     """How many exchanges the shared log of a grant holds."""
-    last = _LAST_SHARED.one(db, grant=grant_id)
+    last = _LAST_SHARED.row(db, grant=grant_id)
     return 0 if last is None else int(last.seq) + 1
 
 
-_SHARED_AT = Prepared(
+_SHARED_AT = PreparedStatement(
     select(_shared.c.body).where(_shared.c.grant_id == bindparam("grant"), _shared.c.seq == bindparam("place"))
 )
 
 
 def shared_body(db: Connection, grant_id: str, seq: int) -> bytes | None:
     """The exchange at one place of a shared log, or None."""
-    row = _SHARED_AT.one(db, grant=grant_id, place=seq)
+    row = _SHARED_AT.row(db, grant=grant_id, place=seq)
     return None if row is None else row.body
 
 
@@ -174,7 +174,7 @@ def grants(db: Connection) -> list[str]:
 
 def head(db: Connection, grant_id: str | None = None) -> Head:
     """Size and root, from the last stored frontier."""
-    return head_of(LAST.one(db) if grant_id is None else _LAST_SHARED.one(db, grant=grant_id))
+    return head_of(LAST.row(db) if grant_id is None else _LAST_SHARED.row(db, grant=grant_id))
 
 
 def head_of(last: Any) -> Head:

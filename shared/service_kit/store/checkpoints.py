@@ -18,7 +18,7 @@ from sqlalchemy import (
 )
 
 from service_kit.store.base import METADATA, stamp
-from service_kit.store.prepared_statement import Prepared
+from service_kit.store.prepared_statement import PreparedStatement
 
 _keys = Table(
     "keys",
@@ -47,16 +47,16 @@ _countersignatures = Table(
 )
 
 
-_KEY = Prepared(select(_keys.c.vkey).where(_keys.c.subject == bindparam("named")))
-_RECEIPT = Prepared(
+_KEY = PreparedStatement(select(_keys.c.vkey).where(_keys.c.subject == bindparam("named")))
+_RECEIPT = PreparedStatement(
     select(_receipts).where(_receipts.c.grant_id == bindparam("grant"), _receipts.c.seq == bindparam("place"))
 )
-_KEEP = Prepared(_receipts.insert())
+_KEEP = PreparedStatement(_receipts.insert())
 
 
 def key_of(db: Connection, subject: str) -> str | None:
     """The verifier key that was pinned for a study or a grant, if one was."""
-    found = _KEY.one(db, named=subject)
+    found = _KEY.row(db, named=subject)
     return None if found is None else str(found.vkey)
 
 
@@ -77,7 +77,7 @@ def keep_receipt(db: Connection, grant_id: str, seq: int, body: bytes, note: str
 
 def receipt(db: Connection, grant_id: str, seq: int) -> Any:
     """The receipt of one place, or None."""
-    return _RECEIPT.one(db, grant=grant_id, place=seq)
+    return _RECEIPT.row(db, grant=grant_id, place=seq)
 
 
 def last_receipt(db: Connection, grant_id: str) -> int:

@@ -19,7 +19,7 @@ from sqlalchemy.pool import ConnectionPoolEntry, QueuePool, StaticPool
 
 from blindopt.errors import AuditUnavailable, StateConflict, StorageUnavailable
 from service_kit.store import schema
-from service_kit.store.prepared_statement import Prepared, raw
+from service_kit.store.prepared_statement import PreparedStatement, raw
 
 __all__ = ["Connection", "Database", "StoreFault", "only_process"]
 
@@ -127,13 +127,13 @@ class Database:
         """
         self._committed = act
 
-    def look(self, statement: Prepared, **values: Any) -> Any:
+    def read_row(self, statement: PreparedStatement, **values: Any) -> Any:
         """The only row of one statement as of now, or None: a read without a transaction, for the hot path.
 
         Raises as ``read`` does.
         """
         with self._look_lock, _reading():
-            return statement.one_on(self._looking, **values)
+            return statement.row_on(self._looking, **values)
 
     # --- groups: on the loop's thread, but for the commit -------------------------------------------
 

@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Column, Connection, Index, Integer, LargeBinary, Table, Text, bindparam, delete, select, update
 
 from service_kit.store.base import METADATA, stamp
-from service_kit.store.prepared_statement import Prepared
+from service_kit.store.prepared_statement import PreparedStatement
 
 _notices = Table(
     "notices",
@@ -24,12 +24,12 @@ _notices = Table(
     Index("notices_by_state", "state", "seq"),
 )
 _PENDING = _notices.c.state == "pending"
-_ONCE = Prepared(select(_notices.c.seq).where(_notices.c.once == bindparam("once")))
+_ONCE = PreparedStatement(select(_notices.c.seq).where(_notices.c.once == bindparam("once")))
 
 
 def is_known(db: Connection, once: str) -> bool:
     """Whether this was told before."""
-    return _ONCE.one(db, once=once) is not None
+    return _ONCE.row(db, once=once) is not None
 
 
 def add(db: Connection, identity: str, body: bytes, now: datetime, once: str | None) -> None:

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Insert, Select
 from sqlalchemy.dialects.sqlite import pysqlite
 
 
-class Prepared:
+class PreparedStatement:
     """One statement. Parameters are the names of its ``bindparam``s, or the columns of an insert."""
 
     def __init__(self, statement: Select[Any] | Insert, columns: list[str] | None = None) -> None:
@@ -27,11 +27,11 @@ class Prepared:
         """Run an insert."""
         raw(db).execute(self.sql, self._bound(values))
 
-    def one(self, db: Connection, **values: Any) -> Any:
+    def row(self, db: Connection, **values: Any) -> Any:
         """The only row, or None."""
-        return self.one_on(raw(db), **values)
+        return self.row_on(raw(db), **values)
 
-    def one_on(self, connection: sqlite3.Connection, **values: Any) -> Any:
+    def row_on(self, connection: sqlite3.Connection, **values: Any) -> Any:
         """The same on a bare connection."""
         found = connection.execute(self.sql, self._bound(values)).fetchone()
         return None if found is None else self._row._make(found)

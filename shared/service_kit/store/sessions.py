@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Column, Connection, ForeignKey, LargeBinary, Table, Text, bindparam, delete, select, update
 
 from service_kit.store.base import METADATA, stamp
-from service_kit.store.prepared_statement import Prepared
+from service_kit.store.prepared_statement import PreparedStatement
 from service_kit.store.users import users
 
 _sessions = Table(
@@ -20,7 +20,7 @@ _sessions = Table(
     Column("expires_at", Text, nullable=False),  # whatever is done until then
     Column("ended_at", Text),
 )
-FIND = Prepared(
+FIND = PreparedStatement(
     select(
         _sessions.c.user_id,
         _sessions.c.seen_at,

@@ -19,7 +19,7 @@ from sqlalchemy import (
 
 from blindopt.errors import IdempotencyKeyReused
 from service_kit.store.base import METADATA, stamp
-from service_kit.store.prepared_statement import Prepared
+from service_kit.store.prepared_statement import PreparedStatement
 
 _replies = Table(
     "replies",
@@ -33,12 +33,12 @@ _replies = Table(
     Column("created_at", Text, nullable=False),
     PrimaryKeyConstraint("principal", "idempotency_key"),
 )
-_FIND = Prepared(
+_FIND = PreparedStatement(
     select(_replies).where(
         _replies.c.principal == bindparam("principal"), _replies.c.idempotency_key == bindparam("key")
     )
 )
-_ADD = Prepared(_replies.insert())
+_ADD = PreparedStatement(_replies.insert())
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def same_request(stored_sha256: str, request_sha256: str) -> None:
 
 def find(db: Connection, principal: str, key: str, request_sha256: str | None) -> tuple[StoredReply, bool] | None:
     """The stored reply and whether it is sealed; IdempotencyKeyReused for another request."""
-    row = _FIND.one(db, principal=principal, key=key)
+    row = _FIND.row(db, principal=principal, key=key)
     if row is None:
         return None
     if request_sha256 is not None:

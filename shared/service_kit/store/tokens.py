@@ -8,7 +8,7 @@ from sqlalchemy import Column, Connection, Integer, LargeBinary, Table, Text, bi
 from blindopt.errors import NotFound
 from service_kit.identity.tokens import Principal, Token
 from service_kit.store.base import METADATA, stamp
-from service_kit.store.prepared_statement import Prepared
+from service_kit.store.prepared_statement import PreparedStatement
 
 _tokens = Table(
     "tokens",
@@ -25,7 +25,7 @@ _tokens = Table(
     Column("revoked_at", Text),
     Column("last_used_at", Text),
 )
-FIND = Prepared(select(_tokens).where(_tokens.c.kid == bindparam("kid")))
+FIND = PreparedStatement(select(_tokens).where(_tokens.c.kid == bindparam("kid")))
 
 
 def add(db: Connection, token: Token, principal: Principal, *, created: datetime, expires: datetime) -> None:
@@ -46,7 +46,7 @@ def add(db: Connection, token: Token, principal: Principal, *, created: datetime
 
 def find(db: Connection, kid: str) -> Any:
     """The row of a key id, or None."""
-    return FIND.one(db, kid=kid)
+    return FIND.row(db, kid=kid)
 
 
 def is_live(row: Any, now: datetime) -> bool:

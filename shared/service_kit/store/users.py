@@ -9,7 +9,7 @@ from sqlalchemy import Column, Connection, Integer, Table, Text, bindparam, sele
 from blindopt.errors import NotFound, StateConflict
 from service_kit.identity.tokens import Principal, Role
 from service_kit.store.base import METADATA, stamp
-from service_kit.store.prepared_statement import Prepared
+from service_kit.store.prepared_statement import PreparedStatement
 
 users = Table(
     "users",
@@ -22,8 +22,8 @@ users = Table(
     Column("created_at", Text, nullable=False),
     Column("disabled_at", Text),
 )
-_NAMED = Prepared(select(users).where(users.c.name == bindparam("name")))
-_BY_ID = Prepared(select(users).where(users.c.id == bindparam("id")))
+_NAMED = PreparedStatement(select(users).where(users.c.name == bindparam("name")))
+_BY_ID = PreparedStatement(select(users).where(users.c.id == bindparam("id")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def _user(row: Any) -> User:
 
 def add(db: Connection, user: User) -> None:
     """Store a new person. StateConflict where the name is taken."""
-    if _NAMED.one(db, name=user.name) is not None:
+    if _NAMED.row(db, name=user.name) is not None:
         raise StateConflict("there is a user of this name, maybe a disabled one: names are never given twice")
     db.execute(
         users.insert().values(
@@ -67,13 +67,13 @@ def add(db: Connection, user: User) -> None:
 
 def named(db: Connection, name: str) -> User | None:
     """The person of a name, disabled or not."""
-    row = _NAMED.one(db, name=name)
+    row = _NAMED.row(db, name=name)
     return None if row is None else _user(row)
 
 
 def is_live(db: Connection, identity: str) -> bool:
     """Whether there is such a person, not disabled."""
-    row = _BY_ID.one(db, id=identity)
+    row = _BY_ID.row(db, id=identity)
     return row is not None and row.disabled_at is None
 
 

@@ -1,42 +1,42 @@
-"""Places for what goes on for long, such as streams: so many in all, and so many for each principal."""
+"""A limit on how many streams are open at once: in total, and for each principal."""
 
 from collections import Counter
 
 from blindopt.errors import RateLimited
 
-ALL = 64
-EACH = 8
-_SECONDS = 5
+TOTAL_MAX = 64
+PRINCIPAL_MAX = 8
+_RETRY_SECONDS = 5
 
 
-class Places:
-    """Those of one service. For the event loop's thread."""
+class StreamLimit:
+    """The open streams of one service. All calls come from the event loop's thread."""
 
     def __init__(self) -> None:
-        self._held: Counter[str] = Counter()
+        self._open: Counter[str] = Counter()
 
-    def take(self, who: str) -> "Place":
-        """A place, held until it is given back or forgotten. Raises RateLimited where there is none."""
-        if self._held.total() >= ALL or self._held[who] >= EACH:
-            raise RateLimited(_SECONDS)
-        self._held[who] += 1
-        return Place(self._held, who)
+    def acquire(self, principal: str) -> "StreamSlot":
+        """A slot, taken until it is released or garbage-collected. Raises RateLimited if none is free."""
+        if self._open.total() >= TOTAL_MAX or self._open[principal] >= PRINCIPAL_MAX:
+            raise RateLimited(_RETRY_SECONDS)
+        self._open[principal] += 1
+        return StreamSlot(self._open, principal)
 
 
-class Place:
-    """One that is held. A stream that was never begun gives it back by being forgotten."""
+class StreamSlot:
+    """A slot that is taken. A stream that never began releases its slot when it is garbage-collected."""
 
-    def __init__(self, held: Counter[str], who: str) -> None:
-        self._held = held
-        self._who: str | None = who
+    def __init__(self, open_streams: Counter[str], principal: str) -> None:
+        self._open = open_streams
+        self._principal: str | None = principal
 
-    def give_back(self) -> None:
-        """Free it; again changes nothing."""
-        who, self._who = self._who, None
-        if who is not None:
-            self._held[who] -= 1
-            if not self._held[who]:
-                del self._held[who]
+    def release(self) -> None:
+        """Free the slot. Releasing it again changes nothing."""
+        principal, self._principal = self._principal, None
+        if principal is not None:
+            self._open[principal] -= 1
+            if not self._open[principal]:
+                del self._open[principal]
 
     def __del__(self) -> None:
-        self.give_back()
+        self.release()

@@ -69,7 +69,7 @@ def test_a_mechanism_that_spends_a_fifth_more_than_it_says_is_caught():
 
 
 @pytest.mark.parametrize(
-    ("record", "delta", "told"),
+    ("record", "delta", "expected"),
     [
         (
             (50, 50, 0, 50),
@@ -81,8 +81,8 @@ def test_a_mechanism_that_spends_a_fifth_more_than_it_says_is_caught():
         ((50, 50, 0, 50), 0.9, 0.0),  # delta allows it
     ],
 )
-def test_epsilon_of_a_record_by_hand(record, delta, told):
-    assert epsilon_bound(*record, delta=delta, alpha=1e-6) == pytest.approx(told, abs=1e-12)
+def test_epsilon_of_a_record_by_hand(record, delta, expected):
+    assert epsilon_bound(*record, delta=delta, alpha=1e-6) == pytest.approx(expected, abs=1e-12)
 
 
 def smallest_allowed_epsilon(record, delta, alpha):

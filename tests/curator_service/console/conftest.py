@@ -35,11 +35,11 @@ def people(service):
     # Without cookies of its own: those of the console are for TLS, and browsers take a loopback address for that.
     nothing = httpx.Cookies()
     with httpx.Client(base_url=service.url, trust_env=False, timeout=60, verify=False, cookies=nothing) as client:
-        found = {role: Browser(service.url, client) for role in ROLES}
-        for role, person in found.items():
+        browsers = {role: Browser(service.url, client) for role in ROLES}
+        for role, person in browsers.items():
             person.send("POST", "/console/login", data={"name": role, "password": PASSWORD})
             assert person.path == "/console/"
-        yield found
+        yield browsers
 
 
 @pytest.fixture

@@ -16,13 +16,13 @@ STUDY = "std_0123456789abcdef"
 class Api:
     """Answers from a table; keeps what was asked."""
 
-    def __init__(self, **told):
-        self.told, self.asked = told, []
+    def __init__(self, **listings):
+        self.listings, self.paths = listings, []
 
     async def get(self, path, **query):
-        self.asked.append(path)
+        self.paths.append(path)
         name = path.rpartition("/")[2]
-        return {"next_page_token": None, "open": 0, name: self.told.get(name, [])}
+        return {"next_page_token": None, "open": 0, name: self.listings.get(name, [])}
 
 
 def _page(api, **more):
@@ -37,22 +37,22 @@ def test_the_first_page_asks_as_much_for_many_studies_as_for_one(monkeypatch):
     """It is asked each second."""
     monkeypatch.setattr(home, "shares", lambda account: [])
     job = {"kind": "forecast", "id": "fct_1", "study_id": STUDY, "name": "n", "progress": 0.5}
-    asked = []
+    paths = []
     for count in (1, 50):
         api = Api(accounts=_accounts(count), jobs=[job])
-        told = asyncio.run(home._waiting(_page(api)))
-        assert told["jobs"] == [job | {"what": "Forecast", "path": f"/studies/{STUDY}/forecasts/fct_1"}]
-        asked.append(api.asked)
-    assert asked[0] == asked[1]
+        waiting = asyncio.run(home._waiting(_page(api)))
+        assert waiting["jobs"] == [job | {"what": "Forecast", "path": f"/studies/{STUDY}/forecasts/fct_1"}]
+        paths.append(api.paths)
+    assert paths[0] == paths[1]
 
 
 def test_the_log_asks_for_grants_of_the_newest_studies_alone_and_keeps_the_one_that_is_looked_at():
     grants = [{"id": "grt_1", "name": "m"}]
     api = Api(accounts=[*_accounts(60), *_accounts(60, opened_at=None)], grants=grants)
-    found = asyncio.run(log._grants(_page(api), "grt_2"))
-    assert found == [("grt_2", "grt_2"), ("grt_1", "s: m")]
-    assert len(api.asked) == 1 + 20
-    assert api.asked[1] == f"/v1/studies/std_{59:016x}/grants"
+    grants_shown = asyncio.run(log._grants(_page(api), "grt_2"))
+    assert grants_shown == [("grt_2", "grt_2"), ("grt_1", "s: m")]
+    assert len(api.paths) == 1 + 20
+    assert api.paths[1] == f"/v1/studies/std_{59:016x}/grants"
     assert asyncio.run(log._grants(_page(api), "grt_1")) == [("grt_1", "s: m")]
 
 
@@ -83,11 +83,11 @@ def test_two_tabs_that_release_are_each_told_of_their_own(monkeypatch):
     monkeypatch.setattr(studies, "_WAIT_SECONDS", 0.01)  # both go on after their pages
 
     async def then():
-        told = await both()
+        messages = await both()
         await asyncio.sleep(0.2)
-        return told
+        return messages
 
-    assert all("being drawn" in told for told in asyncio.run(then()))
+    assert all("being drawn" in message for message in asyncio.run(then()))
     assert studies._failures.pop(STUDY) == "Nothing was released. it is being drawn"
     assert not studies._under_way
 

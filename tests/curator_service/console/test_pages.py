@@ -96,8 +96,8 @@ def _token(owner):
 
 def _ask(service, study, key, *rows):
     with StudyClient(service.url, study[1], study[0]) as modeler:
-        told, _ = modeler.ask(wire.QueryRequest(rows=[wire.RowPlays(row=row) for row in rows]), key=key)
-    return told.id
+        pending, _ = modeler.ask(wire.QueryRequest(rows=[wire.RowPlays(row=row) for row in rows]), key=key)
+    return pending.id
 
 
 # --- roles --------------------------------------------------------------------------------------------
@@ -469,9 +469,9 @@ def test_a_spreadsheet_is_checked_line_by_line_before_it_is_taken(measurer, serv
 def test_files_of_the_ledger_and_of_the_log_hold_all_of_it(auditor, service, study):
     with OwnerClient(service.url, service.token) as api:
         lines = list(api.ledger(study[0]))
-    told = [json.loads(line) for line in auditor.get(f"/accounts/{study[0]}/ledger?as=json").text.splitlines()]
+    reply = [json.loads(line) for line in auditor.get(f"/accounts/{study[0]}/ledger?as=json").text.splitlines()]
     rows = list(csv.DictReader(io.StringIO(auditor.get(f"/accounts/{study[0]}/ledger").text)))
-    assert [int(row["seq"]) for row in rows] == [line["seq"] for line in told] == [line.seq for line in lines]
+    assert [int(row["seq"]) for row in rows] == [line["seq"] for line in reply] == [line.seq for line in lines]
     body = auditor.get("/log/file?as=json").text
     seqs = [json.loads(line)["seq"] for line in body.splitlines()]
     assert seqs == list(range(len(seqs)))

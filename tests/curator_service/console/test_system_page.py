@@ -42,14 +42,14 @@ def study(service, small):
     (service.folder / "first-token").write_text(made)
     with OwnerClient(service.url, made) as owner:
         dataset = owner.register("small", small.csv, public=True).id
-    with opened(small, service, dataset, source="webhook") as asked:
-        yield asked
+    with opened(small, service, dataset, source="webhook") as study_opened:
+        yield study_opened
 
 
 def test_one_that_was_given_up_is_seen_and_tried_again(lab, study, measurer, until):
     lab.fails = lambda said, before: WRONG
     query = study.ask(3)
-    (item,) = until(lambda: [one for one in study.of(query.id) if one.problem])
+    (item,) = until(lambda: [item for item in study.of(query.id) if item.problem])
     measurer.get("/inbox")
     assert "The system that measures" in measurer.shown
     measurer.get("/inbox/system")

@@ -19,8 +19,8 @@ def settings(tmp_path_factory):
     secret = tmp_path_factory.mktemp("scorer") / "key"
     secret.write_text(KEY + "\n")
 
-    def reply(asked, count):
-        point = asked["hyperparameters"]
+    def reply(request, count):
+        point = request["hyperparameters"]
         return 200, json.dumps({"score": 0.2 * point["depth"] + point["rate"]}).encode()
 
     with serving(reply) as scorer:
@@ -51,7 +51,7 @@ ASSUMED = {"one_minus_k1": 1e-4, "lengthscale": 1.5, "evaluations": 4, "centre":
 SEARCH = {"lengthscale": 1.5, "evaluations": 4, "centre": -0.5}
 STEER = {k: v for k, v in PRIOR.items() if k != "one_minus_k1"}
 # Of each method: what is typed, the method that it must make, and whether it has a delta.
-ASKED = {
+FORMS = {
     "grid_exponential": (
         {"use_weights": "yes", "loss": "ramp", "selection": "exponential"},
         wire.GridExponential(name="grid_exponential", use_weights=True, selection="exponential"),
@@ -113,9 +113,9 @@ def _ended(owner, api):
     return tuning
 
 
-@pytest.mark.parametrize("method", ASKED)
+@pytest.mark.parametrize("method", FORMS)
 def test_what_is_typed_for_a_method_is_the_tuning_that_is_shown_charged_and_run(owner, api, case, method):
-    typed, expected, delta = ASKED[method]
+    typed, expected, delta = FORMS[method]
     _choose(owner, case, method)
     assert owner.status == 200, owner.shown
     before = _account(api, case)
@@ -131,9 +131,9 @@ def test_what_is_typed_for_a_method_is_the_tuning_that_is_shown_charged_and_run(
     assert tuning.spec == _expected(case, typed, expected, delta)
     assert _account(api, case) > before
     words = [tuning.report.guarantee, tuning.report.expected_how, *tuning.report.warnings]
-    assert all(told in owner.shown for told in words)
+    assert all(word in owner.shown for word in words)
     # Figures of simulated neighbours are those of the tuning's own seed, which no preview has.
-    assert all(told in looked for told in words[: 1 if method == "gp_ucb_simulated" else None])
+    assert all(word in looked for word in words[: 1 if method == "gp_ucb_simulated" else None])
     assert "Released" in owner.shown
     assert ("choice itself is not released" in owner.shown) == (tuning.result.hyperparameters is None)
 
@@ -165,9 +165,9 @@ def _account(api, case):
 def _expected(case, typed, method, delta):
     """The same, written by hand as the API's own client would."""
     loss = typed.get("loss", "zero_one")
-    told = {"loss": loss} | ({"clip": 0.8} if loss == "clipped_logistic" else {})
+    fields = {"loss": loss} | ({"clip": 0.8} if loss == "clipped_logistic" else {})
     share = None if method.name in ("kusner_2", "kusner_3", "public_weights") else "0.5"
-    return case.asked(
+    return case.spec(
         cap="100000",
         method=method,
         budget=wire.TuningBudget(epsilon="1", delta=delta, index_share=share),
@@ -179,7 +179,7 @@ def _expected(case, typed, method, delta):
                 training_dataset_id=case.training.id,
                 features=[wire.Feature(column=f.column, lower=f.lower, upper=f.upper) for f in FEATURES],
                 label=NAMES[2],
-                **told,
+                **fields,
             )
         }
     )
@@ -247,7 +247,7 @@ WRONG = [
 def test_what_is_wrong_stands_at_its_field_and_nothing_is_charged(owner, api, case, method, typed, field):
     before = _account(api, case)
     _choose(owner, case, method)
-    right = ASKED[method][0]
+    right = FORMS[method][0]
     owner.submit("/tunings/new", go="look", **SCORE | right | typed)
     assert owner.status == 422, owner.shown[-1500:]
     assert f'id="e-{field}"' in owner.text, re.findall(r'id="e-[^"]*"', owner.text)

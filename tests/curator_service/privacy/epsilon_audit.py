@@ -22,10 +22,10 @@ def at_least(high, low, threshold):
 def lower_bound(high, low):
     """The better bound of both directions; the threshold is chosen on a fifth of the draws, tested on the rest."""
     fifth = len(high) // 5
-    found = []
-    for one, other in ((high, low), (-low, -high)):
-        pooled = np.concatenate([one[:fifth], other[:fifth]])
+    bounds = []
+    for numerator, other in ((high, low), (-low, -high)):
+        pooled = np.concatenate([numerator[:fifth], other[:fifth]])
         thresholds = np.unique(np.quantile(pooled, np.linspace(0.01, 0.99, 99), method="lower")) - 1e-9
-        best = max(thresholds, key=lambda t, o=one, p=other: at_least(o[:fifth], p[:fifth], t))
-        found.append(at_least(one[fifth:], other[fifth:], best))
-    return max(found)
+        best = max(thresholds, key=lambda t, o=numerator, p=other: at_least(o[:fifth], p[:fifth], t))
+        bounds.append(at_least(numerator[fifth:], other[fifth:], best))
+    return max(bounds)

@@ -70,7 +70,7 @@ def randomized_responses(epsilon_0: float, times: int, epsilon: float) -> float:
     with mp.workdps(60):
         chances, much = _lies(epsilon_0, times), mp.exp(mpf(epsilon))
         one_and_other = zip(chances, reversed(chances), strict=True)
-        return float(sum((max(one - much * other, mpf(0)) for one, other in one_and_other), mpf(0)))
+        return float(sum((max(first - much * other, mpf(0)) for first, other in one_and_other), mpf(0)))
 
 
 def _chances(part: Part, edges: np.ndarray) -> np.ndarray:
@@ -133,18 +133,18 @@ RESPONSES = [(0.1, 20), (0.1, 100), (0.05, 500), (0.01, 3_000), (2.0, 30), (0.00
 @pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-8, 2e-9, 1e-12, 1e-18])
 def test_many_one_bit_answers_are_counted_soundly_and_tightly(epsilon_0, times, delta):
     """One bit is exactly randomized response, whose composition has a closed form."""
-    told = tight_epsilon([Part("pure", epsilon_0, times)], delta)
-    assert randomized_responses(epsilon_0, times, told) <= delta * (1 + 1e-9)
+    tight = tight_epsilon([Part("pure", epsilon_0, times)], delta)
+    assert randomized_responses(epsilon_0, times, tight) <= delta * (1 + 1e-9)
     renyi = renyi_epsilon([Part("pure", epsilon_0, times)], delta)
     assert randomized_responses(epsilon_0, times, renyi) <= delta * (1 + 1e-9)
-    if delta >= 2e-9 and 0 < told < 0.99 * epsilon_0 * times:
-        assert randomized_responses(epsilon_0, times, told * (1 - 1e-3)) > delta
+    if delta >= 2e-9 and 0 < tight < 0.99 * epsilon_0 * times:
+        assert randomized_responses(epsilon_0, times, tight * (1 - 1e-3)) > delta
 
 
 @pytest.mark.parametrize(("epsilon_0", "times"), RESPONSES[:4])
 def test_an_accountant_that_halves_the_sensitivity_is_caught(epsilon_0, times):
-    told = tight_epsilon([Part("pure", epsilon_0 / 2, times)], 1e-5)
-    assert randomized_responses(epsilon_0, times, told) > 100e-5
+    tight = tight_epsilon([Part("pure", epsilon_0 / 2, times)], 1e-5)
+    assert randomized_responses(epsilon_0, times, tight) > 100e-5
 
 
 def test_a_distribution_convolved_in_doubles_is_not_asked_for_a_tiny_delta():
@@ -152,8 +152,10 @@ def test_a_distribution_convolved_in_doubles_is_not_asked_for_a_tiny_delta():
     from dp_accounting.pld import common
     from dp_accounting.pld import privacy_loss_distribution as pld
 
-    one = pld.from_privacy_parameters(common.DifferentialPrivacyParameters(0.1, 0), value_discretization_interval=0.025)
-    alone = one.self_compose(100, 1e-30).get_epsilon_for_delta(1e-18)
+    single = pld.from_privacy_parameters(
+        common.DifferentialPrivacyParameters(0.1, 0), value_discretization_interval=0.025
+    )
+    alone = single.self_compose(100, 1e-30).get_epsilon_for_delta(1e-18)
     assert randomized_responses(0.1, 100, alone) > 100e-18
     assert distribution_epsilon([Part("pure", 0.1, 100)], 1e-18) == math.inf
 
@@ -171,9 +173,9 @@ MIXES = [
 @pytest.mark.parametrize("delta", [1e-3, 1e-5])
 def test_a_mix_of_mechanisms_is_counted_like_a_convolution_term_by_term(parts, delta):
     """Losses rounded down give less than the truth, rounded up more: the told epsilon lies between, within 1 %."""
-    told = tight_epsilon(parts, delta)
-    assert convolved(parts, told, 2e-3, up=False) <= delta
-    assert convolved(parts, told * 0.99 - 0.002 * 7, 2e-3, up=True) > delta
+    tight = tight_epsilon(parts, delta)
+    assert convolved(parts, tight, 2e-3, up=False) <= delta
+    assert convolved(parts, tight * 0.99 - 0.002 * 7, 2e-3, up=True) > delta
     halved = [replace(part, size=part.size / 2) for part in parts]
     assert convolved(parts, tight_epsilon(halved, delta), 2e-3, up=False) > 5 * delta  # the control
 
@@ -189,13 +191,13 @@ PARTS = st.builds(
 @settings(max_examples=scaled(40), deadline=None, derandomize=True)
 @given(st.lists(PARTS, max_size=3), st.sampled_from([1e-18, 1e-12, 1e-9, 1e-6, 1e-3, 0.1]))
 def test_more_releases_cost_no_less_and_a_larger_delta_no_more(parts, delta):
-    told = tight_epsilon(parts, delta)
-    assert told >= 0
+    tight = tight_epsilon(parts, delta)
+    assert tight >= 0
     # Both are upper bounds, each rounded up in steps of its own: large losses in coarser ones.
-    assert tight_epsilon([*parts, Part("laplace", 0.5, 3)], delta) >= told * (1 - 1e-2) - 1e-9
-    assert tight_epsilon(parts, 0.1) <= told * (1 + 1e-9)
+    assert tight_epsilon([*parts, Part("laplace", 0.5, 3)], delta) >= tight * (1 - 1e-2) - 1e-9
+    assert tight_epsilon(parts, 0.1) <= tight * (1 + 1e-9)
     if all(part.kind != "gaussian" for part in parts):
-        assert told <= sum(part.size * part.times for part in parts) * (1 + 1e-12)
+        assert tight <= sum(part.size * part.times for part in parts) * (1 + 1e-12)
 
 
 EPSILONS = st.integers(1, 40_000).map(lambda n: format(Decimal(n) / 10_000, "f"))
@@ -220,13 +222,13 @@ def test_a_report_never_exceeds_pure_composition(release, epsilon, kind, answers
     name = {"LaplaceAnswers": "laplace", "OneBitAnswers": "one_bit", "PiecewiseAnswers": "piecewise"}
     given = kind(mechanism=name.get(kind.__name__, "auto"), epsilon=epsilon, value_bound=1.0)
     spec = study(release, given, d, unit)
-    told = accounting.report(spec, {0: 5, answers: 1}, answers, delta)
-    for loss in (*told.rows, told.study):
+    report = accounting.report(spec, {0: 5, answers: 1}, answers, delta)
+    for loss in (*report.rows, report.study):
         assert 0 <= loss.tight_epsilon <= float(loss.epsilon)
     exact = Decimal(release.epsilon) + answers * Decimal(epsilon)
-    assert Decimal(told.study.epsilon) == exact
+    assert Decimal(report.study.epsilon) == exact
     alone = max(Decimal(release.epsilon), Decimal(epsilon) if answers else 0)
-    assert Decimal(told.rows[-1].epsilon) == (alone if unit == "answer" else exact)
+    assert Decimal(report.rows[-1].epsilon) == (alone if unit == "answer" else exact)
 
 
 # --- what is reported ------------------------------------------------------------------------------
@@ -234,22 +236,22 @@ def test_a_report_never_exceeds_pure_composition(release, epsilon, kind, answers
 
 @pytest.mark.parametrize(("release", "answers"), [(REFUTED, laplace()), (IDENTITY, NONE), (GAUSSIAN, NONE)])
 def test_where_nothing_is_bounded_no_number_is_told(release, answers):
-    told = accounting.report(study(release, answers), {0: 3, 2: 1}, 2, 1e-6)
-    asked = told.rows[1]
-    assert (asked.answers, asked.rows, asked.epsilon, asked.tight_epsilon) == (2, 1, None, None)
-    assert (told.study.epsilon, told.study.tight_epsilon) == (None, None)
-    assert "without a bound" in told.sentence
-    assert (told.rows[0].epsilon is None) == (answers is not NONE)  # a sound release by itself is bounded
+    report = accounting.report(study(release, answers), {0: 3, 2: 1}, 2, 1e-6)
+    queried = report.rows[1]
+    assert (queried.answers, queried.rows, queried.epsilon, queried.tight_epsilon) == (2, 1, None, None)
+    assert (report.study.epsilon, report.study.tight_epsilon) == (None, None)
+    assert "without a bound" in report.sentence
+    assert (report.rows[0].epsilon is None) == (answers is not NONE)  # a sound release by itself is bounded
 
 
 @pytest.mark.parametrize("unit", ["row", "answer"])
 def test_a_release_of_public_records_costs_0_and_the_answers_cost_what_they_cost(unit):
     spec = study(IDENTITY, laplace("0.2"), unit=unit, epsilon_per_row="1")
-    told = accounting.report(spec, {0: 3, 5: 1}, 5, 1e-5)
-    assert (told.rows[0].epsilon, told.rows[0].tight_epsilon) == ("0", 0.0)
-    assert (told.rows[1].epsilon, told.study.epsilon) == ("1" if unit == "row" else "0.2", "1")
+    report = accounting.report(spec, {0: 3, 5: 1}, 5, 1e-5)
+    assert (report.rows[0].epsilon, report.rows[0].tight_epsilon) == ("0", 0.0)
+    assert (report.rows[1].epsilon, report.study.epsilon) == ("1" if unit == "row" else "0.2", "1")
     of_five = tight_epsilon([Part("laplace", 0.2, 5)], 1e-5)
-    assert told.study.tight_epsilon == pytest.approx(of_five, rel=1e-9)
+    assert report.study.tight_epsilon == pytest.approx(of_five, rel=1e-9)
     priced = accounting.price(spec)
     assert (priced.release_epsilon, priced.answer_epsilon) == ("0", "0.2")
     assert priced.row_epsilon == ("1" if unit == "row" else "0.2")
@@ -299,16 +301,16 @@ def test_in_one_dimension_planar_laplace_is_a_laplace_mechanism():
 
 
 def test_each_answer_about_another_person_does_not_add_up_for_a_row_and_does_for_the_study():
-    told = accounting.report(study(PLANAR, laplace("1.5"), unit="answer"), {0: 1, 4: 1, 9: 2}, 22, 1e-6)
-    assert [row.epsilon for row in told.rows] == ["1", "1.5", "1.5"]
-    assert told.rows[1].tight_epsilon == told.rows[2].tight_epsilon <= 1.5
-    assert told.study.epsilon == "34"
+    report = accounting.report(study(PLANAR, laplace("1.5"), unit="answer"), {0: 1, 4: 1, 9: 2}, 22, 1e-6)
+    assert [row.epsilon for row in report.rows] == ["1", "1.5", "1.5"]
+    assert report.rows[1].tight_epsilon == report.rows[2].tight_epsilon <= 1.5
+    assert report.study.epsilon == "34"
 
 
 def test_before_the_release_nothing_is_spent():
-    told = accounting.report(study(), {0: 7}, 0, 1e-5, released=False)
-    assert (told.study.epsilon, told.study.tight_epsilon) == ("0", 0.0)
-    assert [(row.rows, row.epsilon, row.tight_epsilon) for row in told.rows] == [(7, "0", 0.0)]
+    report = accounting.report(study(), {0: 7}, 0, 1e-5, released=False)
+    assert (report.study.epsilon, report.study.tight_epsilon) == ("0", 0.0)
+    assert [(row.rows, row.epsilon, row.tight_epsilon) for row in report.rows] == [(7, "0", 0.0)]
 
 
 def test_what_ran_counts_and_not_what_auto_would_take_today():
@@ -322,13 +324,13 @@ def test_what_ran_counts_and_not_what_auto_would_take_today():
 
 
 def test_a_price_says_what_the_budget_buys():
-    told = accounting.price(study(answers=laplace("0.5"), epsilon_per_row="5", epsilon_total="100.9"))
-    assert (told.release_epsilon, told.answer_epsilon) == ("1", "0.5")
-    assert (told.answers_per_row, told.answers, told.row_epsilon) == (8, 199, "5")
-    assert told.tight_delta == 1e-5
-    assert 3 < told.tight_row_epsilon <= 5
+    price = accounting.price(study(answers=laplace("0.5"), epsilon_per_row="5", epsilon_total="100.9"))
+    assert (price.release_epsilon, price.answer_epsilon) == ("1", "0.5")
+    assert (price.answers_per_row, price.answers, price.row_epsilon) == (8, 199, "5")
+    assert price.tight_delta == 1e-5
+    assert 3 < price.tight_row_epsilon <= 5
     said = "The release costs every row 1, each answer costs 0.5: this budget buys 8 more answers per row, "
-    assert told.sentence == said + "and 199 answers in all."
+    assert price.sentence == said + "and 199 answers in all."
 
 
 @pytest.mark.parametrize("release", [GAUSSIAN, PLANAR, PROJECTION, AUTO, IDENTITY, REFUTED], ids=lambda r: r.mechanism)
@@ -348,7 +350,7 @@ def test_a_price_says_what_the_budget_buys():
 def test_a_price_is_what_the_ledger_will_allow(release, unit, caps):
     """The same caps through the ledger itself, answer by answer: to one row, and to ever new ones."""
     spec = study(release, laplace("0.3"), unit=unit, **caps)
-    told = accounting.price(spec)
+    price = accounting.price(spec)
     start = charge_release(spec, Balance()).after
 
     def until_refused(rows):
@@ -362,11 +364,11 @@ def test_a_price_is_what_the_ledger_will_allow(release, unit, caps):
             spent[row] = charge.row_after
         return None, None
 
-    assert until_refused([0] * 60)[0] == told.answers_per_row
-    assert until_refused(range(60))[0] == told.answers
-    if told.row_epsilon is not None and unit == "row":
-        assert until_refused([0] * 60)[1] == Decimal(told.row_epsilon) * 10**12
-    assert (told.row_epsilon is None) == (release is REFUTED or (unit == "row" and told.answers_per_row is None))
+    assert until_refused([0] * 60)[0] == price.answers_per_row
+    assert until_refused(range(60))[0] == price.answers
+    if price.row_epsilon is not None and unit == "row":
+        assert until_refused([0] * 60)[1] == Decimal(price.row_epsilon) * 10**12
+    assert (price.row_epsilon is None) == (release is REFUTED or (unit == "row" and price.answers_per_row is None))
 
 
 def test_a_price_without_a_finite_number_says_so():
@@ -381,9 +383,9 @@ def test_a_price_without_a_finite_number_says_so():
 
 
 def test_a_mean_is_priced_once_for_all_plays():
-    told = accounting.price(study(answers=laplace("0.5", plays="mean"), epsilon_per_row="2"))
-    assert told.answers_per_row == 2
-    assert "the mean of a query's plays of a row costs 0.5" in told.sentence
+    price = accounting.price(study(answers=laplace("0.5", plays="mean"), epsilon_per_row="2"))
+    assert price.answers_per_row == 2
+    assert "the mean of a query's plays of a row costs 0.5" in price.sentence
 
 
 def test_a_study_without_a_delta_has_no_tight_price_and_a_huge_one_is_priced_at_once():

@@ -231,10 +231,10 @@ def test_the_passport_says_what_was_done():
     spec = study(answers("0.25", 3.0, 1.0), variance=0.5)
     scale = laplace_scale(4.0, Decimal("0.25"))
     privacy = wire.PrivacyNoise(family="laplace", scale=scale, bound=4.0, variance=2 * scale**2)
-    told = wire.NoisePassport(privacy=privacy, clip=(-4.0, 4.0), measurement_variance=0.5)
-    assert passport_of(spec) == told
+    passport = wire.NoisePassport(privacy=privacy, clip=(-4.0, 4.0), measurement_variance=0.5)
+    assert passport_of(spec) == passport
     made = measure(np.zeros(2), [wire.RowPlays(row=5, plays=2), wire.RowPlays(row=1)], spec)
-    assert [(a.row, a.play, a.passport) for a in made] == [(5, 1, told), (5, 2, told), (1, 1, told)]
+    assert [(a.row, a.play, a.passport) for a in made] == [(5, 1, passport), (5, 2, passport), (1, 1, passport)]
     assert len({a.y for a in made}) == 3
     bare = study(wire.NoAnswerNoise(mechanism="none"), variance=0.5)
     assert passport_of(bare) == wire.NoisePassport(measurement_variance=0.5)
@@ -254,7 +254,7 @@ RELEASES = {
         mechanism="po_gp_ucb", epsilon="1", delta=1e-5, r=1, acknowledge_refuted=True
     ),
 }
-ONE = "Each released y is 0.2-differentially private"
+GUARANTEE_OF_ONE_ANSWER = "Each released y is 0.2-differentially private"
 
 
 @pytest.mark.parametrize("beginning", RELEASES)
@@ -272,5 +272,5 @@ def test_the_guarantee_says_what_holds_for_release_and_answers(beginning, said, 
     assert text.startswith(beginning)
     sound = "differential privacy of each row" in text  # with no other release do they add up to anything
     assert text.endswith(end.format(", with the release" + "," * (" to " in end) if sound else ""))
-    assert (ONE in text) == (said.mechanism == "laplace")
+    assert (GUARANTEE_OF_ONE_ANSWER in text) == (said.mechanism == "laplace")
     assert len(text) <= 4_000

@@ -69,12 +69,12 @@ def wang_cdf(epsilon, t):
     """The distribution function of Algorithm 2: density p' in [l, r], p' / e^epsilon elsewhere in [-c, c]."""
     s = math.exp(epsilon / 2)
     c = (s + 1) / (s - 1)
-    left = (c + 1) / 2 * t - (c - 1) / 2
-    right = left + c - 1
+    lower = (c + 1) / 2 * t - (c - 1) / 2
+    right = lower + c - 1
     dense = (math.exp(epsilon) - s) / (2 * s + 2)
 
     def cdf(x):
-        inside = np.clip(x, left, right) - left
+        inside = np.clip(x, lower, right) - lower
         return dense * inside + dense / math.exp(epsilon) * (np.clip(x, -c, c) + c - inside)
 
     return cdf
@@ -123,9 +123,9 @@ def test_a_point_is_as_likely_as_the_law_says_and_no_point_is_left_out(epsilon, 
     for w in range(-20 + law.half, 21 - law.half):
         weights = dict.fromkeys(range(-20, 21), Fraction(0))
         for is_inside, count, share in ((True, m, p), (False, 41 - m, 1 - p)):
-            for place in range(count):
+            for index in range(count):
                 monkeypatch.setattr(
-                    bounded.secrets, "randbelow", lambda n, count=count, place=place: place if n == count else None
+                    bounded.secrets, "randbelow", lambda n, count=count, index=index: index if n == count else None
                 )
                 weights[law._place(w, is_inside)] += share / count
         assert sum(weights.values()) == 1
@@ -137,7 +137,7 @@ def test_a_point_is_as_likely_as_the_law_says_and_no_point_is_left_out(epsilon, 
         assert float(variance) * law.point**2 <= law.variance * (1 + 1e-12)
         laws.append(weights)
     assert math.isclose(float(variance) * law.point**2, law.variance, rel_tol=1e-9)  # w = W is the worst
-    worst = max(one[x] / other[x] for one in laws for other in laws for x in one)
+    worst = max(first[x] / other[x] for first in laws for other in laws for x in first)
     assert worst == law.loss <= Fraction(Decimal(epsilon).exp())
 
 
@@ -219,8 +219,8 @@ def audited(spec, draws, far=1.0):
 @pytest.mark.parametrize("far", [1.0, 10.0], ids=["at the bound", "ten times beyond"])
 @pytest.mark.parametrize("kind", MAKERS)
 def test_an_audit_does_not_find_more_than_epsilon(kind, far):
-    found = audited(study(kind), scaled(10_000 if far == 1 else 4_000), far)
-    assert LEAST < found <= 1.0
+    lower_bound = audited(study(kind), scaled(10_000 if far == 1 else 4_000), far)
+    assert LEAST < lower_bound <= 1.0
 
 
 def numpy_coin(rng):
@@ -255,8 +255,8 @@ def test_a_coin_that_tells_too_much_is_found_by_the_audit(kind, factor, fast):
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_the_controls_themselves_pass_where_nothing_is_broken(kind, fast):
-    found = audited(study(kind), 30_000)
-    assert 0.8 < found <= 1.0
+    lower_bound = audited(study(kind), 30_000)
+    assert 0.8 < lower_bound <= 1.0
 
 
 def test_a_clip_that_is_missing_is_found_by_the_audit(fast):
@@ -316,8 +316,8 @@ def test_the_bound_on_e_to_epsilon_is_below_it_and_a_rounded_probability_below_i
     below = bounded._exp_below(Decimal(epsilon))
     with mpmath.workdps(90):
         exact = mpmath.exp(mpmath.mpf(epsilon))
-        told = mpmath.mpf(below.numerator) / below.denominator
-        assert exact * (1 - mpmath.mpf("1e-57")) < told < exact
+        computed = mpmath.mpf(below.numerator) / below.denominator
+        assert exact * (1 - mpmath.mpf("1e-57")) < computed < exact
     share = below / (1 + below)
     assert Fraction(bounded._below(share)) <= share < Fraction(math.nextafter(bounded._below(share), 2))
 
@@ -355,7 +355,7 @@ def test_forked_processes_draw_different_answers(kind):
     """400 draws in each of four forks after the parent drew: a copied state would repeat all."""
     law = MAKERS[kind](C, Decimal(1))
     law.draw(np.zeros(10))
-    told = []
+    outcomes = []
     for _ in range(4):
         reader, writer = os.pipe()
         if (child := os.fork()) == 0:
@@ -365,9 +365,9 @@ def test_forked_processes_draw_different_answers(kind):
             os._exit(0)
         os.close(writer)
         with os.fdopen(reader, "rb") as file:
-            told.append(file.read())
+            outcomes.append(file.read())
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert len({*told, law.draw(np.zeros(400)).tobytes()}) == 5
+    assert len({*outcomes, law.draw(np.zeros(400)).tobytes()}) == 5
 
 
 # --- what is taken, and what is said ---------------------------------------------------------------------------
@@ -394,32 +394,32 @@ def test_auto_takes_the_smallest_worst_variance(epsilon, taken):
 
 def test_the_worst_variances_are_those_of_the_papers():
     """In units of C^2: one_bit 16.7, 4.7; piecewise 1.23; laplace 32, 8, 2."""
-    told = {
+    statements = {
         (kind, epsilon): mechanism_of(study(kind, epsilon).answers).noise.variance / C**2
         for kind in KINDS
         for epsilon in ("0.5", "1", "2")
     }
     for epsilon in ("0.5", "1", "2"):
         eps = float(epsilon)
-        assert told["laplace", epsilon] == pytest.approx(8 / eps**2, rel=1e-9)
-        assert told["one_bit", epsilon] == pytest.approx(duchi(eps)[1], rel=1e-9)
-        assert told["piecewise", epsilon] == pytest.approx(wang(eps)[1], rel=1e-9)
-    assert round(told["one_bit", "0.5"], 1) == 16.7
-    assert round(told["one_bit", "1"], 1) == 4.7
+        assert statements["laplace", epsilon] == pytest.approx(8 / eps**2, rel=1e-9)
+        assert statements["one_bit", epsilon] == pytest.approx(duchi(eps)[1], rel=1e-9)
+        assert statements["piecewise", epsilon] == pytest.approx(wang(eps)[1], rel=1e-9)
+    assert round(statements["one_bit", "0.5"], 1) == 16.7
+    assert round(statements["one_bit", "1"], 1) == 4.7
 
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_the_passport_says_what_was_done(kind):
     spec = study(kind, "2", variance=0.5, value_bound=3.0, noise_bound=1.0, centre=10.0)
     size, worst = (duchi if kind == "one_bit" else wang)(2.0)
-    told = passport_of(spec)
-    assert (told.privacy.family, told.privacy.bound, told.clip) == (kind, 4.0, (6.0, 14.0))
-    assert told.privacy.scale == pytest.approx(4 * size, rel=1e-9)
-    assert told.privacy.variance == pytest.approx(16 * worst, rel=1e-9)
-    assert (told.measurement_variance, passport_of(spec, 4).measurement_variance) == (0.5, 0.125)
-    assert passport_of(spec, 4).privacy == told.privacy
+    passport = passport_of(spec)
+    assert (passport.privacy.family, passport.privacy.bound, passport.clip) == (kind, 4.0, (6.0, 14.0))
+    assert passport.privacy.scale == pytest.approx(4 * size, rel=1e-9)
+    assert passport.privacy.variance == pytest.approx(16 * worst, rel=1e-9)
+    assert (passport.measurement_variance, passport_of(spec, 4).measurement_variance) == (0.5, 0.125)
+    assert passport_of(spec, 4).privacy == passport.privacy
     drawn = ask(10.0, 2_000, spec)
-    assert np.abs(drawn - 10.0).max() <= told.privacy.scale * (1 + 1e-9)
+    assert np.abs(drawn - 10.0).max() <= passport.privacy.scale * (1 + 1e-9)
 
 
 def test_only_bounded_answers_have_a_largest_epsilon():

@@ -45,8 +45,8 @@ def test_the_noise_suffices_and_hardly_exceeds_what_is_needed(epsilon, delta, se
 @pytest.mark.parametrize("factor", [1e-3, 0.5, 2.0, 1e4])
 def test_the_noise_grows_with_delta(factor):
     """Noise is in scaled units: Delta times as much protects a change Delta times as large."""
-    one, scaled = (gaussian_sd(Decimal("0.7"), 1e-6, s, 4) for s in (1.0, factor))
-    assert scaled == pytest.approx(factor * one, rel=1e-12)
+    unit, scaled = (gaussian_sd(Decimal("0.7"), 1e-6, s, 4) for s in (1.0, factor))
+    assert scaled == pytest.approx(factor * unit, rel=1e-12)
 
 
 def delta_of_the_draw(epsilon: mpmath.mpf, sd: float, dimension: int) -> mpmath.mpf:
@@ -136,9 +136,9 @@ TABLE = {
 def test_the_averaged_noise_is_that_of_the_table(shape, printed):
     """delta = 1e-5, Delta = 1, to every printed digit."""
     for epsilon, text in zip(EPSILONS, printed, strict=True):
-        found = Decimal(projected_gaussian_sd(Decimal(epsilon), 1e-5, 1.0, *shape))
+        sd = Decimal(projected_gaussian_sd(Decimal(epsilon), 1e-5, 1.0, *shape))
         unit = Decimal(1).scaleb(Decimal(text).as_tuple().exponent)
-        assert abs(found - Decimal(text)) <= unit / 2 * Decimal("1.001"), (epsilon, found)
+        assert abs(sd - Decimal(text)) <= unit / 2 * Decimal("1.001"), (epsilon, sd)
 
 
 FULL = scaled(1) >= 20
@@ -201,10 +201,10 @@ def test_the_averaged_noise_suffices_by_another_quadrature(shape, epsilon, delta
                 *(min(max(peak + k / mpmath.sqrt(d), 0), mpmath.pi / 2) for k in range(-6, 7)),
             }
         )
-        found = mpmath.quad(integrand, marks, maxdegree=4)
-    assert found <= delta
+        integral = mpmath.quad(integrand, marks, maxdegree=4)
+    assert integral <= delta
     # What is left is the slack: of the lattice where the noise is 10^7 Delta, of orthonormality for 1,000 features.
-    assert found >= delta * (1 - 2e-3) or projection_error(d, r) > 1e-7
+    assert integral >= delta * (1 - 2e-3) or projection_error(d, r) > 1e-7
 
 
 def test_more_columns_need_less_noise_and_all_of_them_that_of_the_plain_mechanism():
@@ -215,8 +215,8 @@ def test_more_columns_need_less_noise_and_all_of_them_that_of_the_plain_mechanis
 
 
 def test_slack_after_the_projection_is_paid_for():
-    one, more = (projected_gaussian_sd(Decimal(1), 1e-5, 1.0, 13, 3, slack) for slack in (0.0, 0.1))
-    assert one * 1.01 < more < one * 1.15
+    exact, more = (projected_gaussian_sd(Decimal(1), 1e-5, 1.0, 13, 3, slack) for slack in (0.0, 0.1))
+    assert exact * 1.01 < more < exact * 1.15
 
 
 @pytest.mark.parametrize(
@@ -236,9 +236,9 @@ def test_a_projection_without_meaning_has_no_noise(epsilon, delta, sensitivity, 
 @pytest.mark.parametrize("epsilon", [1e-6, 1e-3, 1.0, 30.0, 1000.0])
 def test_the_curve_in_doubles_is_that_in_sixty_digits(epsilon):
     shifts = np.geomspace(1e-7, 1e3, 60)
-    found = gaussian_delta(epsilon, shifts)
+    computed = gaussian_delta(epsilon, shifts)
     with mpmath.workdps(60):
-        for shift, value in zip(shifts, found, strict=True):
+        for shift, value in zip(shifts, computed, strict=True):
             s, e = mpmath.mpf(shift), mpmath.mpf(epsilon)
             exact = mpmath.ncdf(s / 2 - e / s) - mpmath.exp(e) * mpmath.ncdf(-s / 2 - e / s)
             if exact > 1e-30:

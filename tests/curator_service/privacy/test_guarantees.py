@@ -64,19 +64,19 @@ def study(
     )
 
 
-def told(release: ReleaseSpec, *given, **more) -> str:
+def text_of(release: ReleaseSpec, *given, **more) -> str:
     return guarantee(study(release, *given, **more))
 
 
 def test_a_sound_release_is_told_with_its_parameters():
-    text = told(GAUSSIAN)
+    text = text_of(GAUSSIAN)
     assert "(1.25, 2e-06)-differential privacy" in text
     assert "at most 0.4 in scaled units" in text
 
 
 @pytest.mark.parametrize("d", [1, 4, 20])
 def test_the_published_release_is_told_to_be_refuted(d):
-    text = told(PUBLISHED, d)
+    text = text_of(PUBLISHED, d)
     assert "refuted" in text
     assert "no differential privacy" in text
     assert f"{d + 1} known rows reconstruct" in text
@@ -84,25 +84,25 @@ def test_the_published_release_is_told_to_be_refuted(d):
 
 
 def test_an_unprotected_release_promises_nothing():
-    text = told(IDENTITY)
+    text = text_of(IDENTITY)
     assert text.startswith("None")
     assert "differential" not in text
 
 
 @pytest.mark.parametrize("release", [GAUSSIAN, PUBLISHED, IDENTITY], ids=lambda s: s.mechanism)
 def test_answers_without_noise_are_told_to_be_exact_and_no_others(release):
-    assert told(release).endswith(EXACT_ANSWERS)
+    assert text_of(release).endswith(EXACT_ANSWERS)
     assert "without privacy noise" in EXACT_ANSWERS
-    assert EXACT_ANSWERS not in told(release, answers=LAPLACE)
+    assert EXACT_ANSWERS not in text_of(release, answers=LAPLACE)
 
 
 def test_private_answers_are_told_with_their_epsilon_and_how_they_add_up():
-    one = "Each released y is 0.75-differentially private"
-    alone = told(GAUSSIAN, answers=LAPLACE, unit="answer")
-    summed = told(GAUSSIAN, answers=LAPLACE)
-    capped = told(GAUSSIAN, answers=LAPLACE, cap="6.5")
+    sentence = "Each released y is 0.75-differentially private"
+    alone = text_of(GAUSSIAN, answers=LAPLACE, unit="answer")
+    summed = text_of(GAUSSIAN, answers=LAPLACE)
+    capped = text_of(GAUSSIAN, answers=LAPLACE, cap="6.5")
     for text in (alone, summed, capped):
-        assert one in text
+        assert sentence in text
         assert "chosen by the modeler" in text
     assert "another person's" in alone
     assert "add up" not in alone
@@ -119,24 +119,24 @@ def test_a_cap_on_the_study_caps_what_is_said_of_a_row():
 
 
 def test_pure_privacy_is_told_without_a_delta():
-    text = told(PLANAR)
+    text = text_of(PLANAR)
     assert text.startswith("1.25-differential privacy")
     assert "at most 0.4 in scaled units" in text
     assert "2e-06" not in text
 
 
 def test_auto_promises_what_it_takes_and_a_study_what_ran():
-    assert told(AUTO) == told(PLANAR)  # at d = 3 the smaller noise
-    assert guarantee(study(AUTO), None, GAUSSIAN) == told(GAUSSIAN)
+    assert text_of(AUTO) == text_of(PLANAR)  # at d = 3 the smaller noise
+    assert guarantee(study(AUTO), None, GAUSSIAN) == text_of(GAUSSIAN)
 
 
 @pytest.mark.parametrize("answers", ANSWERS[1:], ids=lambda a: a.mechanism)
 def test_each_answer_mechanism_is_told_with_its_epsilon(answers):
-    text = told(GAUSSIAN, answers=answers)
+    text = text_of(GAUSSIAN, answers=answers)
     assert "Each released y is 0.75-differentially private (clipped" in text
     assert "released once, as their mean" not in text
     mean = answers.model_copy(update={"plays": "mean"})
-    assert "released once, as their mean" in told(GAUSSIAN, answers=mean)
+    assert "released once, as their mean" in text_of(GAUSSIAN, answers=mean)
 
 
 @pytest.mark.parametrize("release", RELEASES, ids=lambda r: r.mechanism)

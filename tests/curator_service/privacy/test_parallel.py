@@ -36,28 +36,28 @@ def blocks_of(x: np.ndarray, rows: int):
 
 
 def applied(law, x: np.ndarray, rows: int = 7, **more) -> tuple[np.ndarray, list[float]]:
-    out, told = np.full(x.shape, np.nan), []
-    apply(law, blocks_of(x, rows), out, told.append, len(x), **more)
-    return out, told
+    out, shares = np.full(x.shape, np.nan), []
+    apply(law, blocks_of(x, rows), out, shares.append, len(x), **more)
+    return out, shares
 
 
 def test_every_row_is_done_once_in_its_place_by_other_processes():
     x = np.arange(60.0).reshape(20, 3)
-    out, told = applied(Plus(), x)
+    out, progress = applied(Plus(), x)
     np.testing.assert_array_equal(np.floor(out - x), np.ones((20, 3)))
     workers = set(np.unique((out - x - 1) * 2**32).round().astype(int))
     assert 1 <= len(workers) <= 2
     assert os.getpid() not in workers
-    assert told == sorted(told)
-    assert told[-1] == 1.0
-    assert len(told) == 20
+    assert progress == sorted(progress)
+    assert progress[-1] == 1.0
+    assert len(progress) == 20
 
 
 def test_what_is_quick_is_drawn_here():
     x = np.zeros((20, 3))
-    out, told = applied(Plus(draws_per_row=10.0), x)
+    out, progress = applied(Plus(draws_per_row=10.0), x)
     assert np.unique((out - 1) * 2**32).round().tolist() == [os.getpid()]
-    assert told[-1] == 1.0
+    assert progress[-1] == 1.0
 
 
 def test_one_processor_draws_here(monkeypatch):
@@ -85,22 +85,22 @@ def test_workers_draw_the_law_and_share_no_noise(monkeypatch):
 def test_what_was_drawn_does_not_pile_up(monkeypatch):
     """OpenDP's own objects hold the values of a call in cycles until a collection that comes late, or never."""
 
-    def left(rows: int) -> int:
-        return sum(type(one).__name__ == f"c_double_Array_{rows}" for one in gc.get_objects())
+    def buffers_of(rows: int) -> int:
+        return sum(type(item).__name__ == f"c_double_Array_{rows}" for item in gc.get_objects())
 
     gc.disable()
     try:
         GaussianLaw(1, 1.0).add(np.zeros((1_999, 1)))
-        assert left(1_999) == 1  # nobody else's
+        assert buffers_of(1_999) == 1  # nobody else's
         monkeypatch.setattr(parallel, "PIECE_DRAWS", 1_997)
         applied(GaussianLaw(1, 1.0), np.zeros((5 * 1_997, 1)), rows=1_997)
-        assert left(1_997) == 0
+        assert buffers_of(1_997) == 0
     finally:
         gc.enable()
 
 
 @pytest.mark.parametrize(
-    ("then", "told"),
+    ("then", "message"),
     [
         ("die", "ended before its time"),
         ("fail", "not finite"),
@@ -108,9 +108,9 @@ def test_what_was_drawn_does_not_pile_up(monkeypatch):
         ("shorten", "ended before its time"),
     ],
 )
-def test_a_draw_that_goes_wrong_anywhere_ends_the_whole(then, told):
+def test_a_draw_that_goes_wrong_anywhere_ends_the_whole(then, message):
     """And quotes no value."""
-    with pytest.raises(NumericalFailure, match=told) as caught:
+    with pytest.raises(NumericalFailure, match=message) as caught:
         applied(Plus(then), np.arange(40.0).reshape(20, 2))
     assert "[" not in str(caught.value)
 
@@ -124,11 +124,11 @@ def test_a_value_that_is_not_finite_is_refused_by_a_worker(monkeypatch):
 
 
 def test_a_listener_that_fails_ends_the_workers():
-    def told(share: float) -> None:
+    def on_progress(share: float) -> None:
         raise RuntimeError("stop")
 
     with pytest.raises(RuntimeError, match="stop") as kept:
-        apply(Plus(), blocks_of(np.zeros((20, 2)), 5), np.empty((20, 2)), told, 20)
+        apply(Plus(), blocks_of(np.zeros((20, 2)), 5), np.empty((20, 2)), on_progress, 20)
     assert active_children() == [], kept  # at once, though the error and its frames are still here
 
 
@@ -139,16 +139,16 @@ def test_few_pieces_are_in_flight_at_a_time(monkeypatch):
 
     def blocks():
         nonlocal read
-        for place, block in blocks_of(np.zeros((100, 2)), 5):
+        for index, block in blocks_of(np.zeros((100, 2)), 5):
             read += 1
             assert read <= done + 4
-            yield place, block
+            yield index, block
 
-    def told(share: float) -> None:
+    def on_progress(share: float) -> None:
         nonlocal done
         done += 1
 
-    apply(Plus(), blocks(), np.empty((100, 2)), told, 100)
+    apply(Plus(), blocks(), np.empty((100, 2)), on_progress, 100)
     assert (read, done) == (20, 20)
 
 
@@ -167,11 +167,11 @@ if __name__ == "__main__":
 
 
 def descendants(pid: int) -> list[int]:
-    found = []
+    processes = []
     for task in Path(f"/proc/{pid}/task").iterdir():
         for child in (task / "children").read_text().split():
-            found += [int(child), *descendants(int(child))]
-    return found
+            processes += [int(child), *descendants(int(child))]
+    return processes
 
 
 def lives(pid: int) -> bool:

@@ -133,12 +133,12 @@ def test_by_halves_the_law_is_that_of_the_whole():
     assert [round(planar.acceptance(d), 2) for d in (2, 3, 7, 12)] == [0.79, 0.6, 0.21, 0.05]
 
 
-@pytest.mark.parametrize(("d", "left"), [(2, 1), (3, 1), (7, 3), (12, 6)])
-def test_the_share_that_is_kept_is_the_one_computed(d, left):
+@pytest.mark.parametrize(("d", "kept_coordinates"), [(2, 1), (3, 1), (7, 3), (12, 6)])
+def test_the_share_that_is_kept_is_the_one_computed(d, kept_coordinates):
     n, scale = scaled(4_000), 2.0**40
-    pairs = np.hstack([planar.vectors(left, n, scale), planar.vectors(d - left, n, scale)])
-    share = planar.acceptance(d) / planar.acceptance(left) / planar.acceptance(d - left)
-    assert stats.binomtest(int(planar.keep(pairs, left, scale).sum()), n, share).pvalue > MISTAKEN
+    pairs = np.hstack([planar.vectors(kept_coordinates, n, scale), planar.vectors(d - kept_coordinates, n, scale)])
+    share = planar.acceptance(d) / planar.acceptance(kept_coordinates) / planar.acceptance(d - kept_coordinates)
+    assert stats.binomtest(int(planar.keep(pairs, kept_coordinates, scale).sum()), n, share).pvalue > MISTAKEN
     whole = planar.acceptance(7)  # the control: another dimension's share
     assert stats.binomtest(round(n * share), n, whole).pvalue < MISTAKEN
 
@@ -149,9 +149,9 @@ def test_on_a_coarse_lattice_the_law_is_the_discrete_one():
     axis = np.arange(-reach, reach + 1)
     weight = np.exp(-math.sqrt(2) * np.hypot(axis[:, None], axis[None, :]) / 3.0)
     weight /= weight.sum()
-    found = planar.vectors(2, n, 3.0)
+    vectors = planar.vectors(2, n, 3.0)
     counts = np.zeros_like(weight)
-    np.add.at(counts, (found[:, 0] + reach, found[:, 1] + reach), 1)
+    np.add.at(counts, (vectors[:, 0] + reach, vectors[:, 1] + reach), 1)
     often = weight * n >= 20
 
     def p_value(expected: np.ndarray) -> float:
@@ -163,10 +163,10 @@ def test_on_a_coarse_lattice_the_law_is_the_discrete_one():
     assert p_value(proposed / proposed.sum()) < MISTAKEN
 
 
-def kept_probability(pair, left: int, scale: float) -> mpmath.mpf:
+def kept_probability(pair, rest: int, scale: float) -> mpmath.mpf:
     d = len(pair)
-    norms = [mpmath.sqrt(sum(mpmath.mpf(x) ** 2 for x in part)) for part in (pair, pair[:left], pair[left:])]
-    terms = [mpmath.sqrt(size) * norm for size, norm in zip((d, left, d - left), norms, strict=True)]
+    norms = [mpmath.sqrt(sum(mpmath.mpf(x) ** 2 for x in part)) for part in (pair, pair[:rest], pair[rest:])]
+    terms = [mpmath.sqrt(size) * norm for size, norm in zip((d, rest, d - rest), norms, strict=True)]
     return mpmath.exp(-(terms[0] - terms[1] - terms[2]) / mpmath.mpf(scale))
 
 
@@ -179,26 +179,26 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("pair", "left", "scale"), PAIRS)
+@pytest.mark.parametrize(("pair", "rest", "scale"), PAIRS)
 @pytest.mark.parametrize(("nudge", "kept"), [(-2, True), (2, False)])
-def test_a_uniform_just_below_p_keeps_and_just_above_does_not(monkeypatch, pair, left, scale, nudge, kept):
+def test_a_uniform_just_below_p_keeps_and_just_above_does_not(monkeypatch, pair, rest, scale, nudge, kept):
     """U agrees with p for 53 + 128 bits and parts from it in the last of 64 more: it is compared to the end."""
     with mpmath.workdps(150):
-        digits = int(mpmath.floor(kept_probability(pair, left, scale) * mpmath.mpf(2) ** 245)) + nudge
+        digits = int(mpmath.floor(kept_probability(pair, rest, scale) * mpmath.mpf(2) ** 245)) + nudge
     parts = [(digits >> 192 << 11 | 5).to_bytes(8, "little")]
     parts += [(digits >> shift & (2**64 - 1)).to_bytes(8) for shift in (128, 64, 0)]
     monkeypatch.setattr(planar.os, "urandom", lambda size: parts.pop(0))
-    assert planar.keep(np.array([pair]), left, scale).tolist() == [kept]
+    assert planar.keep(np.array([pair]), rest, scale).tolist() == [kept]
     assert not parts
 
 
-@pytest.mark.parametrize(("pair", "left", "scale"), PAIRS[:3])
+@pytest.mark.parametrize(("pair", "rest", "scale"), PAIRS[:3])
 @pytest.mark.parametrize(("nudge", "kept"), [(-1_000, True), (1_000, False)])
-def test_where_53_bits_are_enough_no_more_are_asked_for(monkeypatch, pair, left, scale, nudge, kept):
-    word = int(kept_probability(pair, left, scale) * 2**53) + nudge
+def test_where_53_bits_are_enough_no_more_are_asked_for(monkeypatch, pair, rest, scale, nudge, kept):
+    word = int(kept_probability(pair, rest, scale) * 2**53) + nudge
     parts = [(max(word, 0) << 11).to_bytes(8, "little")]
     monkeypatch.setattr(planar.os, "urandom", lambda size: parts.pop(0))
-    assert planar.keep(np.array([pair]), left, scale).tolist() == [kept]
+    assert planar.keep(np.array([pair]), rest, scale).tolist() == [kept]
 
 
 def test_doubles_decide_only_what_is_certain():
@@ -206,13 +206,13 @@ def test_doubles_decide_only_what_is_certain():
     rng = np.random.default_rng(0)
     for _ in range(300):
         d = int(rng.integers(2, 21))
-        left, scale = d // 2, float(2.0 ** rng.uniform(0, 44))
+        rest, scale = d // 2, float(2.0 ** rng.uniform(0, 44))
         pair = np.rint(rng.laplace(scale=scale, size=d)).astype(np.int64)
         real = pair.astype(float)
         whole = math.sqrt(d * (real**2).sum())
-        parts = math.sqrt(left * (real[:left] ** 2).sum()) + math.sqrt((d - left) * (real[left:] ** 2).sum())
+        parts = math.sqrt(rest * (real[:rest] ** 2).sum()) + math.sqrt((d - rest) * (real[rest:] ** 2).sum())
         with mpmath.workdps(50):
-            p = kept_probability(pair.tolist(), left, scale)
+            p = kept_probability(pair.tolist(), rest, scale)
             off = abs(mpmath.log(p) - mpmath.mpf((parts - whole) / scale))
             assert off <= (d + 8) * mpmath.mpf(2) ** -53 * (whole + parts) / scale
             assert p <= 1 + mpmath.mpf(10) ** -40

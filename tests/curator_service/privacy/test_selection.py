@@ -34,14 +34,14 @@ def exponential(scores, scale):
 def permute_and_flip(scores, scale):
     """Its definition: in a random order, each is taken with probability exp((score - best) / scale), until one is."""
     heads = np.exp((scores - scores.max()) / scale)
-    found = np.zeros(len(scores))
+    probabilities = np.zeros(len(scores))
     orders = list(itertools.permutations(range(len(scores))))
     for order in orders:
-        left = 1.0
-        for place in order:
-            found[place] += left * heads[place] / len(orders)
-            left *= 1 - heads[place]
-    return found
+        remaining = 1.0
+        for index in order:
+            probabilities[index] += remaining * heads[index] / len(orders)
+            remaining *= 1 - heads[index]
+    return probabilities
 
 
 EXACT = {"exponential": exponential, "permute_and_flip": permute_and_flip}
@@ -79,9 +79,9 @@ def test_the_other_law_would_be_caught(drawn):
 def test_no_neighbour_makes_a_place_more_than_e_to_the_epsilon_times_likelier(law):
     """Exact probabilities, over all neighbours that move each score by the sensitivity one way or the other."""
     scale = selection_scale(SENSITIVITY, EPSILON)
-    here = EXACT[law](SCORES, scale)
+    expected = EXACT[law](SCORES, scale)
     moves = itertools.product((-SENSITIVITY, 0, SENSITIVITY), repeat=len(SCORES))
-    most = max(float(np.abs(np.log(here / EXACT[law](SCORES + move, scale))).max()) for move in moves)
+    most = max(float(np.abs(np.log(expected / EXACT[law](SCORES + move, scale))).max()) for move in moves)
     assert 0.6 * float(EPSILON) < most <= float(EPSILON)
     # The control: at half of the scale it is exceeded.
     assert float(np.abs(np.log(EXACT[law](SCORES, scale / 2) / EXACT[law](-SCORES, scale / 2))).max()) > float(EPSILON)

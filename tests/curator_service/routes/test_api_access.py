@@ -79,8 +79,8 @@ def test_no_file_of_either_service_holds_the_secret_of_a_token(
         run = vendor.start(run_of(curator.url, study, iterations=2))
         vendor.wait(run.id, timeout_s=60)
         vendor.start(run_of("http://127.0.0.1:9", study))
-        known = {curator.token, modeler.token, study.token, rotated.json()["token"]}
-        known.add(curator.told("token", "create", "--name", "a", "--role", "auditor").stdout.strip())
+        secrets = {curator.token, modeler.token, study.token, rotated.json()["token"]}
+        secrets.add(curator.run_in_process("token", "create", "--name", "a", "--role", "auditor").stdout.strip())
         shown = [http.get(where).text for where in (f"/v1/studies/{study.id}/grants", "/v1/audit/entries")]
         shown += [reply.model_dump_json() for reply in (vendor.run(run.id), vendor.export(run.id))]
     whole = [path for side in (curator, modeler) for path in side.data.rglob("*") if path.is_file()]
@@ -92,7 +92,7 @@ def test_no_file_of_either_service_holds_the_secret_of_a_token(
     }
     stored = b"".join(path.read_bytes() for path in whole)
     stored += "".join([curator.log, modeler.log, curator.run("token", "list").stdout, *shown]).encode()
-    for token in known:
+    for token in secrets:
         kid, secret = token.removeprefix("blindopt_").split(".")
         assert len(secret) == 43
         assert secret.encode() not in stored
@@ -136,8 +136,10 @@ def test_a_token_that_has_expired_opens_nothing_though_the_service_was_not_resta
             time.sleep(0.02)
         assert set(statuses) == {200, 401}
         assert refusal(ask(http, study, json=QUERY)) == (401, "unauthenticated")
-    told = [record["exchange"] for record in curator.records() if (record.get("exchange") or {}).get("status") == 401]
-    assert any(exchange["study_id"] == study.id for exchange in told)  # who it was is known: the log tells
+    exchanges = [
+        record["exchange"] for record in curator.records() if (record.get("exchange") or {}).get("status") == 401
+    ]
+    assert any(exchange["study_id"] == study.id for exchange in exchanges)  # who it was is known: the log tells
 
 
 @pytest.mark.parametrize("how", ["over REST", "on the command line"])
@@ -185,7 +187,7 @@ def test_two_tokens_of_a_grant_are_live_and_a_third_is_refused(curator, owner, s
             assert http.get(f"/v1/studies/{study.id}").is_success
     owner.revoke_token(study.id, grant.id, grant.kid)
     third = owner.rotate(study.id, grant.id, wire.Rotation())
-    (view,) = [found for found in owner.grants(study.id) if found.id == grant.id]
+    (view,) = [candidate for candidate in owner.grants(study.id) if candidate.id == grant.id]
     assert [(token.kid, token.state) for token in view.tokens] == [
         (grant.kid, "revoked"), (second.kid, "live"), (third.kid, "live"),
     ]  # fmt: skip
@@ -236,12 +238,12 @@ def test_a_grant_of_another_study_is_not_found(owner, dataset, open_study, grant
         with pytest.raises(Remote) as refused:
             act()
         assert refused.value.remote_code == "not_found"
-    assert grant.id not in {found.id for found in owner.grants(other.id)}
+    assert grant.id not in {view.id for view in owner.grants(other.id)}
 
 
 def test_last_use_is_shown_to_the_minute(curator, owner, study, grant, until):
     def used():
-        (view,) = [found for found in owner.grants(study.id) if found.id == grant.id]
+        (view,) = [candidate for candidate in owner.grants(study.id) if candidate.id == grant.id]
         return view.tokens[0].last_used_at
 
     assert used() is None
@@ -303,8 +305,8 @@ def test_a_principal_that_asks_too_often_waits_and_another_does_not(limited):
             assert [same.get(f"/v1/studies/{study.id}").status_code for _ in range(5)][-1] == 429
         time.sleep(float(refused[-1].headers["retry-after"]))
         assert http.get(f"/v1/studies/{study.id}").is_success  # as Retry-After said
-    told = curator.records()[before:]
-    assert 429 not in {(record.get("exchange") or {}).get("status") for record in told}  # not looked at, not told
+    records = curator.records()[before:]
+    assert 429 not in {(record.get("exchange") or {}).get("status") for record in records}  # not looked at, not told
 
 
 def test_bad_tokens_from_one_address_are_limited(limited):
@@ -343,8 +345,8 @@ def test_a_run_survives_429_and_finishes_and_both_logs_tell_the_same(limited, ma
     exports = []
     for side in (curator, modeler):
         exports.append(tmp_path / f"{side.name}.jsonl")
-        exports[-1].write_text(side.told("audit", "export").stdout)
-    compared = curator.told("audit", "reconcile", study.id, *map(str, exports))
+        exports[-1].write_text(side.run_in_process("audit", "export").stdout)
+    compared = curator.run_in_process("audit", "reconcile", study.id, *map(str, exports))
     assert compared.returncode == 0, compared.stdout + compared.stderr
 
 
@@ -429,8 +431,8 @@ def test_a_running_run_takes_a_replaced_token_at_once(curator, owner, dataset, o
     until(lambda: vendor.run(run).trials >= 3)
     second = owner.rotate(study.id, study.grant_id, wire.Rotation())
     vendor.replace_token(run, second.token)
-    asked = vendor.run(run).trials
-    until(lambda: (view := vendor.run(run)).trials > asked + 5 or view.ended_at)
+    trials = vendor.run(run).trials
+    until(lambda: (view := vendor.run(run)).trials > trials + 5 or view.ended_at)
     owner.revoke_token(study.id, study.grant_id, study.kid)
     assert vendor.wait(run, timeout_s=60).state == "completed"
     with StudyClient(curator.url, study.token, study.id) as old, pytest.raises(Remote, match="unauthenticated"):

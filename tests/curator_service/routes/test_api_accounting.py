@@ -32,28 +32,32 @@ def ask(curator):
     """Asks rows (row, plays) of a study under a key of its own; the status."""
     count = iter(range(10**6))
 
-    def one(study, *rows):
+    def ask_rows(study, *rows):
         body = {"rows": [{"row": row, "plays": plays} for row, plays in rows]}
         with curator.http(study.token, **{"Idempotency-Key": f"accounting-{next(count)}"}) as http:
             return http.post(f"/v1/studies/{study.id}/queries", json=body).status_code
 
-    return one
+    return ask_rows
 
 
 def test_a_report_counts_every_row_by_the_sum_and_tightly(made, ask, owner):
     study = made()
     assert ask(study, (7, 5), (8, 2)) == 201
     assert ask(study, (9, 1), (8, 3)) == 201
-    told = owner.accounting(study.id)
-    assert told.delta == 1e-5  # the study's own
-    assert [(row.answers, row.rows, row.epsilon) for row in told.rows] == [(0, 397, "1"), (1, 1, "1.2"), (5, 2, "2")]
-    assert told.rows[2].tight_epsilon == pytest.approx(1.76, abs=0.005)
-    assert told.study.epsilon == owner.balance(study.id).total_epsilon == "3.2"
-    assert told.study.tight_epsilon < 3.2
-    assert "epsilon 2 by the sum, 1.76 at delta 1e-05" in told.sentence
+    accounting = owner.accounting(study.id)
+    assert accounting.delta == 1e-5  # the study's own
+    assert [(row.answers, row.rows, row.epsilon) for row in accounting.rows] == [
+        (0, 397, "1"),
+        (1, 1, "1.2"),
+        (5, 2, "2"),
+    ]
+    assert accounting.rows[2].tight_epsilon == pytest.approx(1.76, abs=0.005)
+    assert accounting.study.epsilon == owner.balance(study.id).total_epsilon == "3.2"
+    assert accounting.study.tight_epsilon < 3.2
+    assert "epsilon 2 by the sum, 1.76 at delta 1e-05" in accounting.sentence
     smaller = owner.accounting(study.id, delta=1e-7)
     assert smaller.delta == 1e-7
-    assert smaller.rows[2].tight_epsilon > told.rows[2].tight_epsilon
+    assert smaller.rows[2].tight_epsilon > accounting.rows[2].tight_epsilon
 
 
 @pytest.mark.parametrize("delta", ["0", "1e-19", "0.11", "-1", "nan", "inf", "x", ""])
@@ -63,24 +67,24 @@ def test_a_delta_that_makes_no_sense_is_refused(delta, curator, opened):
 
 
 def test_a_report_without_a_delta_of_the_study_is_at_a_millionth_and_null_where_nothing_is_bounded(made, owner):
-    told = owner.accounting(made(IDENTITY, wire.NoAnswerNoise(mechanism="none")).id)
-    assert told.delta == 1e-6
-    assert (told.study.epsilon, told.study.tight_epsilon) == ("0", 0.0)  # public records, and no answer yet
+    accounting = owner.accounting(made(IDENTITY, wire.NoAnswerNoise(mechanism="none")).id)
+    assert accounting.delta == 1e-6
+    assert (accounting.study.epsilon, accounting.study.tight_epsilon) == ("0", 0.0)  # public records, and no answer yet
     refuted = owner.accounting(made(REFUTED).id)
     assert (refuted.rows[0].epsilon, refuted.rows[0].tight_epsilon) == (None, None)
 
 
 def views(owner, study):
     """What each view says the release has cost, and release and answers together: of the study, of row 7."""
-    balance, told = owner.balance(study.id), owner.accounting(study.id)
+    balance, accounting = owner.balance(study.id), owner.accounting(study.id)
     exposed = {row.row: row.spent for row in owner.exposure(study.id)}
     price = owner.preview(owner.create_study(study.view.spec).id).price
-    by_answers = {row.answers: row.epsilon for row in told.rows}
+    by_answers = {row.answers: row.epsilon for row in accounting.rows}
     lines = list(owner.ledger(study.id))
     assert {line.total_epsilon is None for line in lines} == {balance.total_epsilon is None}
     return {
         "release": {balance.release_epsilon, lines[0].epsilon, by_answers[0], price.release_epsilon},
-        "study": {balance.total_epsilon, told.study.epsilon},
+        "study": {balance.total_epsilon, accounting.study.epsilon},
         "row": {exposed[7], by_answers[5]},
     }
 
@@ -96,8 +100,8 @@ def test_ledger_exposure_price_and_accounting_tell_the_same_of_a_release(release
 
 def test_of_a_draft_nothing_is_spent_and_of_no_study_nothing_is_told(made, owner, opened):
     spec = opened.view.spec.model_copy(update={"release": GAUSSIAN, "answers": laplace()})
-    told = owner.accounting(owner.create_study(spec).id)
-    assert [(row.answers, row.rows, row.epsilon, row.tight_epsilon) for row in told.rows] == [(0, 400, "0", 0.0)]
+    accounting = owner.accounting(owner.create_study(spec).id)
+    assert [(row.answers, row.rows, row.epsilon, row.tight_epsilon) for row in accounting.rows] == [(0, 400, "0", 0.0)]
     with pytest.raises(Remote) as refused:
         owner.accounting("std_0000000000000000")
     assert refused.value.remote_status == 404
@@ -106,29 +110,29 @@ def test_of_a_draft_nothing_is_spent_and_of_no_study_nothing_is_told(made, owner
 def test_an_auditor_reads_the_same_report(curator, made, ask, owner):
     study = made()
     ask(study, (1, 1))
-    token = curator.told("token", "create", "--name", "a", "--role", "auditor").stdout.strip()
+    token = curator.run_in_process("token", "create", "--name", "a", "--role", "auditor").stdout.strip()
     with OwnerClient(curator.url, token) as auditor:
         assert auditor.accounting(study.id) == owner.accounting(study.id)
 
 
 def test_a_report_depends_on_what_was_asked_and_not_on_the_values(owner, small, open_study, ask):
-    told = []
+    reports = []
     for stretch in (1.0, 0.001):
         lines = small.csv.decode().splitlines()
         values = [[repr(float(cell) * stretch) for cell in line.split(",")] for line in lines[1:]]
         file = "\n".join([lines[0], *map(",".join, values)]).encode()
         study = open_study(owner, owner.register("stretched", file), GAUSSIAN, answers=laplace())
         assert ask(study, (0, 3), (1, 1)) == 201
-        told.append(owner.accounting(study.id))
-    assert told[0] == told[1]
+        reports.append(owner.accounting(study.id))
+    assert reports[0] == reports[1]
 
 
 def test_each_answer_of_another_person_is_counted_alone(made, ask, owner):
     study = made(answers=laplace("1.5"), unit="answer")
     assert ask(study, (3, 4)) == 201
-    told = owner.accounting(study.id)
-    assert [(row.answers, row.epsilon) for row in told.rows] == [(0, "1"), (4, "1.5")]
-    assert told.study.epsilon == "7"
+    accounting = owner.accounting(study.id)
+    assert [(row.answers, row.epsilon) for row in accounting.rows] == [(0, "1"), (4, "1.5")]
+    assert accounting.study.epsilon == "7"
 
 
 def test_a_preview_tells_the_price(owner, opened):
@@ -143,8 +147,8 @@ def test_a_preview_tells_the_price(owner, opened):
         "5",
     )
     size = 1 / 3.7306
-    told = tight_epsilon([Part("gaussian", size), Part("laplace", 0.5, 8)], 1e-5)
-    assert price.tight_row_epsilon == pytest.approx(told, rel=1e-3)
+    tight = tight_epsilon([Part("gaussian", size), Part("laplace", 0.5, 8)], 1e-5)
+    assert price.tight_row_epsilon == pytest.approx(tight, rel=1e-3)
     assert price.sentence.endswith("this budget buys 8 more answers per row.")
 
 
@@ -163,13 +167,13 @@ def test_ledger_totals_are_what_the_mechanisms_cost_whatever_was_asked(seed, cap
         refused += status == 403
         for row, plays in rows if status == 201 else []:
             released[row] += plays
-    balance, told = owner.balance(study.id), owner.accounting(study.id)
-    assert Decimal(balance.total_epsilon) == 1 + sum(released) * epsilon == Decimal(told.study.epsilon)
+    balance, accounting = owner.balance(study.id), owner.accounting(study.id)
+    assert Decimal(balance.total_epsilon) == 1 + sum(released) * epsilon == Decimal(accounting.study.epsilon)
     assert {exposed.row: Decimal(exposed.spent) for exposed in owner.exposure(study.id)} == {
         row: 1 + plays * epsilon for row, plays in enumerate(released) if plays
     }
-    by_answers = {row.answers: (row.rows, Decimal(row.epsilon)) for row in told.rows}
+    by_answers = {row.answers: (row.rows, Decimal(row.epsilon)) for row in accounting.rows}
     assert by_answers == {plays: (released.count(plays), 1 + plays * epsilon) for plays in set(released)}
     assert sum(line.kind == "refused" for line in owner.ledger(study.id)) == refused
-    for loss in (*told.rows, told.study):
+    for loss in (*accounting.rows, accounting.study):
         assert loss.tight_epsilon <= float(loss.epsilon)

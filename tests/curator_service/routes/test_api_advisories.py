@@ -66,7 +66,7 @@ def test_an_advisory_names_the_studies_that_it_touches(world):
     assert world.advisory.affected == [world.opened.id, world.by_auto.id, world.answering.id]
     assert (world.advisory.mechanism, world.advisory.version, world.advisory.reason) == ("gaussian", 1, WHY)
     assert world.owner.advisories() == [world.advisory]
-    token = world.service.told("token", "create", "--name", "a", "--role", "auditor").stdout.strip()
+    token = world.service.run_in_process("token", "create", "--name", "a", "--role", "auditor").stdout.strip()
     with OwnerClient(world.service.url, token) as auditor:
         assert auditor.advisories() == [world.advisory]
         assert refusal(lambda: auditor.withdraw(WITHDRAWN)) == (403, "forbidden")
@@ -99,10 +99,10 @@ def test_nothing_bounds_what_a_withdrawn_release_costs_in_any_view(world):
     assert (before.release_epsilon, after.release_epsilon) == ("1", None)
     assert after.sentence.startswith("The release has no finite epsilon")
     for opened, cost in ((world.opened, None), (world.by_auto, None), (world.other, "0")):
-        told, balance = world.owner.accounting(opened.id), world.owner.balance(opened.id)
-        assert {told.rows[0].epsilon, balance.release_epsilon} == {cost}
+        accounting, balance = world.owner.accounting(opened.id), world.owner.balance(opened.id)
+        assert {accounting.rows[0].epsilon, balance.release_epsilon} == {cost}
         assert [line.epsilon for line in world.owner.ledger(opened.id) if line.kind == "release"] == [cost]
-        assert ("without a bound" in told.sentence) == (cost is None)
+        assert ("without a bound" in accounting.sentence) == (cost is None)
 
 
 def test_private_answers_keep_their_promise_beside_a_withdrawn_release(world):
@@ -149,9 +149,9 @@ def test_a_study_that_is_open_goes_on_and_says_so(world):
 def test_meta_shows_what_is_withdrawn(world):
     with world.service.http("") as http:
         meta = wire.CuratorMeta.model_validate_json(http.get("/v1/meta").content)
-    told = {mechanism.name: mechanism.status for mechanism in meta.mechanisms}
-    assert told["gaussian"] == "withdrawn"
-    assert (told["identity"], told["po_gp_ucb"]) == ("unprotected", "refuted")
+    statuses = {mechanism.name: mechanism.status for mechanism in meta.mechanisms}
+    assert statuses["gaussian"] == "withdrawn"
+    assert (statuses["identity"], statuses["po_gp_ucb"]) == ("unprotected", "refuted")
 
 
 def test_a_retry_gets_the_same_advisory_and_a_second_one_is_refused(world):
@@ -163,8 +163,8 @@ def test_a_retry_gets_the_same_advisory_and_a_second_one_is_refused(world):
 @pytest.mark.parametrize("said", [("rot13", 1), ("gaussian", 2), ("auto", 1)])
 def test_only_what_there_is_can_be_withdrawn(said, world):
     mechanism, version = said
-    told = wire.AdvisoryCreate(mechanism=mechanism, version=version, reason="no")
-    assert refusal(lambda: world.owner.withdraw(told)) == (422, "invalid")
+    advisory = wire.AdvisoryCreate(mechanism=mechanism, version=version, reason="no")
+    assert refusal(lambda: world.owner.withdraw(advisory)) == (422, "invalid")
 
 
 def test_the_log_tells_a_withdrawal_without_its_words_and_verifies(world):
@@ -173,7 +173,7 @@ def test_the_log_tells_a_withdrawal_without_its_words_and_verifies(world):
         "advisory_id": world.advisory.id, "mechanism": "gaussian", "version": 1,
     }  # fmt: skip
     assert WHY not in str(record)
-    assert world.service.told("audit", "verify").returncode == 0
+    assert world.service.run_in_process("audit", "verify").returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_table_that_is_not_what_the_log_says_is_found(change, says, world, mak
                 db.execute(f"DROP TRIGGER {trigger}")
         db.execute(change)
         db.commit()
-    verified = copy.told("audit", "verify")
+    verified = copy.run_in_process("audit", "verify")
     assert verified.returncode != 0
     assert says in verified.stdout + verified.stderr
 
@@ -240,11 +240,11 @@ def test_a_forecast_of_auto_tries_what_a_release_would_take_today(world):
             update={"release": AUTO, "kernel": wire.Kernel(lengthscale=3.0, signal_variance=1.0, noise_variance=1e-4)}
         )
     )
-    asked = wire.ForecastCreate(epsilons=["1"], mechanisms=["auto"], functions=2, queries=2, rows=10)
-    began = world.owner.start_forecast(draft.id, asked)
-    while (found := world.owner.forecast(draft.id, began.id)).state == "running":
+    forecast_spec = wire.ForecastCreate(epsilons=["1"], mechanisms=["auto"], functions=2, queries=2, rows=10)
+    began = world.owner.start_forecast(draft.id, forecast_spec)
+    while (view := world.owner.forecast(draft.id, began.id)).state == "running":
         time.sleep(0.05)
-    assert [point.runs_as for point in found.points if point.mechanism == "auto"] == ["planar_laplace"]
+    assert [point.runs_as for point in view.points if point.mechanism == "auto"] == ["planar_laplace"]
     assert world.owner.preview(draft.id).mechanism == "planar_laplace"
 
 
@@ -262,7 +262,7 @@ class InProcess:
         self.curator = build(Settings(data_dir=folder)).state.curator
         _, self.who = self.curator.context.authentication.issue("owner", "o", days=1)
         upload = Upload(name="d", public=True, columns=None, filename="a.csv")
-        dataset = self.curator.datasets.register(self.asked("dataset"), upload, io.BytesIO(small.csv))
+        dataset = self.curator.datasets.register(self.request("dataset"), upload, io.BytesIO(small.csv))
         self.spec = wire.StudyCreate(
             name="s",
             dataset_id=json.loads(dataset.body)["id"],
@@ -271,55 +271,57 @@ class InProcess:
             release=GAUSSIAN,
         )
 
-    def asked(self, key):
+    def request(self, key):
         return RequestContext(self.who, "req", "POST", f"/{key}", key, "0" * 64)
 
     def draft(self, key="draft"):
-        return json.loads(self.curator.studies.create(self.asked(key), self.spec).body)["id"]
+        return json.loads(self.curator.studies.create(self.request(key), self.spec).body)["id"]
 
 
 @pytest.fixture
-def here(tmp_path, small):
-    found = InProcess(tmp_path, small)
-    yield found
-    found.curator.context.close()
+def in_process(tmp_path, small):
+    curator_in_process = InProcess(tmp_path, small)
+    yield curator_in_process
+    curator_in_process.curator.context.close()
 
 
-def test_an_advisory_that_the_program_brings_counts_like_an_owner_s(here, monkeypatch):
+def test_an_advisory_that_the_program_brings_counts_like_an_owner_s(in_process, monkeypatch):
     """The tuple that ships with the code is empty in this version."""
     assert advisories.BUILT_IN == ()
     ours = advisories.Advisory("adv_program_1", "gaussian", 1, WHY, datetime(2026, 1, 1, tzinfo=UTC))
     monkeypatch.setattr(advisories, "BUILT_IN", (ours,))
-    told = here.curator.advisories
-    assert told.withdrawn() == {"gaussian"}
-    draft = here.draft()
-    assert here.curator.releases.preview(draft).status == "withdrawn"
+    use_case = in_process.curator.advisories
+    assert use_case.withdrawn() == {"gaussian"}
+    draft = in_process.draft()
+    assert in_process.curator.releases.preview(draft).status == "withdrawn"
     with pytest.raises(MechanismWithdrawn):
-        here.curator.releases.release(here.asked("release"), draft)
+        in_process.curator.releases.release(in_process.request("release"), draft)
     with pytest.raises(StateConflict):
-        told.withdraw(here.asked("again"), WITHDRAWN)
+        use_case.withdraw(in_process.request("again"), WITHDRAWN)
     other = wire.AdvisoryCreate(mechanism="po_gp_ucb", version=1, reason="refuted")
-    told.withdraw(here.asked("other"), other)
-    listed = told.page(0, 10)
-    assert [(place, view.mechanism, view.affected) for place, view in listed] == [
+    use_case.withdraw(in_process.request("other"), other)
+    listed = use_case.page(0, 10)
+    assert [(position, view.mechanism, view.affected) for position, view in listed] == [
         (1, "gaussian", []), (2, "po_gp_ucb", []),
     ]  # fmt: skip
-    assert told.page(0, 1) + told.page(1, 1) == listed
+    assert use_case.page(0, 1) + use_case.page(1, 1) == listed
 
 
-def test_a_release_that_is_being_drawn_when_its_mechanism_is_withdrawn_does_not_leave(here, monkeypatch, tmp_path):
+def test_a_release_that_is_being_drawn_when_its_mechanism_is_withdrawn_does_not_leave(
+    in_process, monkeypatch, tmp_path
+):
     draw = GaussianMechanism.draw
 
     def draw_and_be_withdrawn(*given):
-        here.curator.advisories.withdraw(here.asked("advisory"), WITHDRAWN)
+        in_process.curator.advisories.withdraw(in_process.request("advisory"), WITHDRAWN)
         return draw(*given)
 
     monkeypatch.setattr(GaussianMechanism, "draw", draw_and_be_withdrawn)
-    draft = here.draft()
+    draft = in_process.draft()
     with pytest.raises(MechanismWithdrawn):
-        here.curator.releases.release(here.asked("release"), draft)
-    after = here.curator.studies.one(draft)
+        in_process.curator.releases.release(in_process.request("release"), draft)
+    after = in_process.curator.studies.one(draft)
     assert (after.state, after.release_id) == ("draft", None)
     assert list((tmp_path / "files").glob("rel_*")) == []
     # It was charged before the draw, and stays so: a crash or a withdrawal may waste budget, never overspend.
-    assert [line.kind for line in here.curator.accounts.ledger(draft, 0, 9)[0]] == ["release"]
+    assert [line.kind for line in in_process.curator.accounts.ledger(draft, 0, 9)[0]] == ["release"]

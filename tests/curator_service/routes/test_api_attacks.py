@@ -36,9 +36,9 @@ def draft_of(owner, dataset, small, releases):
 @pytest.mark.parametrize("release", ["identity", "gaussian", "po_gp_ucb"])
 def test_a_preview_tells_the_owner_what_each_attack_gets(owner, draft_of, release):
     report = owner.preview(draft_of(release))
-    found = {finding.attack: finding for finding in report.attacks}
-    assert list(found) == EVERY
-    share, distance = found["known_rows"].figure, found["known_rows"].distance
+    findings = {finding.attack: finding for finding in report.attacks}
+    assert list(findings) == EVERY
+    share, distance = findings["known_rows"].figure, findings["known_rows"].distance
     assert (share < 0.05 and distance > 0.1) if release == "gaussian" else (share == 1.0 and distance < 1e-6)
 
 
@@ -53,8 +53,8 @@ def test_a_preview_of_a_turned_release_says_that_its_trials_are_too_few(owner, d
     )
     draft = owner.create_study(spec).id
     previews = (owner.preview(draft) for _ in range(4))  # by luck something is seen in one preview of 150
-    found = ({finding.attack: finding for finding in preview.attacks}["column_space"] for preview in previews)
-    sentence = next(finding.sentence for finding in found if finding.figure == 0)
+    findings = ({finding.attack: finding for finding in preview.attacks}["column_space"] for preview in previews)
+    sentence = next(finding.sentence for finding in findings if finding.figure == 0)
     assert "too few trials to tell; with about" in sentence
 
 
@@ -111,13 +111,13 @@ def test_the_command_attacks_a_draft_and_then_what_was_released_beside_the_servi
         assert f"attacks on release {release}" in done.stdout if released else "a trial release" in done.stdout
         assert [line.split()[0] for line in done.stdout.splitlines() if line[:1].isalpha()][2:] == EVERY
         assert "rebuilds 100 % of the others" in done.stdout.replace("\n    ", " ")
-    told = json.loads(curator.run("attack", study, "--json").stdout)
-    assert (told["study_id"], told["state"]) == (study, "open")
-    assert [wire.Finding.model_validate(finding).attack for finding in told["findings"]] == EVERY
-    linkage = next(finding for finding in told["findings"] if finding["attack"] == "linkage")
+    body = json.loads(curator.run("attack", study, "--json").stdout)
+    assert (body["study_id"], body["state"]) == (study, "open")
+    assert [wire.Finding.model_validate(finding).attack for finding in body["findings"]] == EVERY
+    linkage = next(finding for finding in body["findings"] if finding["attack"] == "linkage")
     assert linkage["figure"] == 1.0
     assert "among 400 rows" in linkage["sentence"]
-    assert curator.told("audit", "verify").returncode == 0
+    assert curator.run_in_process("audit", "verify").returncode == 0
 
 
 def test_the_command_leaves_a_release_that_is_being_drawn_alone(curator):
@@ -132,10 +132,10 @@ def test_the_command_leaves_a_release_that_is_being_drawn_alone(curator):
 def test_a_service_takes_away_what_a_crash_left_when_it_starts(make_service, tmp_path):
     service = make_service("curator", tmp_path).start()
     assert service.stop() == 0
-    left = service.data / "files/tmp/half-drawn.npy"
-    left.write_bytes(b"x")
+    leftover = service.data / "files/tmp/half-drawn.npy"
+    leftover.write_bytes(b"x")
     service.start()
-    assert not left.exists()
+    assert not leftover.exists()
 
 
 def test_the_command_says_in_words_what_is_wrong(curator, make_service, tmp_path):

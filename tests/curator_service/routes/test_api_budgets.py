@@ -44,12 +44,12 @@ def ask(curator):
     """Asks rows (row, plays) of a study under a key of its own."""
     count = iter(range(10**6))
 
-    def one(study, *rows, key=None):
+    def ask_rows(study, *rows, key=None):
         body = {"rows": [{"row": row, "plays": plays} for row, plays in rows]}
         with curator.http(study.token, **{"Idempotency-Key": key or f"budget-{next(count)}"}) as http:
             return http.post(f"/v1/studies/{study.id}/queries", json=body)
 
-    return one
+    return ask_rows
 
 
 def budget_of(reply):
@@ -75,8 +75,8 @@ def test_ten_answers_of_a_tenth_fit_under_one_and_the_eleventh_is_refused(answer
 def test_a_mean_of_plays_is_one_answer_for_one_charge(answers, unit, made, ask, owner, curator):
     study = made(answers("0.4", "mean"), unit, GAUSSIAN, epsilon_per_row="1.1", epsilon_total="1.6", queries=300)
     reply = ask(study, (5, 100), (6, 90))
-    told = [(a["row"], a["play"], a["plays"]) for a in reply.json()["answers"]]
-    assert (reply.status_code, told) == (201, [(5, 1, 100), (6, 1, 90)])
+    plays_answered = [(a["row"], a["play"], a["plays"]) for a in reply.json()["answers"]]
+    assert (reply.status_code, plays_answered) == (201, [(5, 1, 100), (6, 1, 90)])
     assert (
         budget_of(ask(study, (6, 3), (7, 2)))
         == (
@@ -98,7 +98,7 @@ def test_a_mean_of_plays_is_one_answer_for_one_charge(answers, unit, made, ask, 
     seen = [(row.row, row.queries, row.plays, row.epsilon, row.spent) for row in owner.exposure(study.id)]
     spent = "1.1" if unit == "row" else "0.7"
     assert seen == [(5, 1, 100, "0.4", spent), (6, 1, 90, "0.4", spent)]
-    verified = curator.told("audit", "verify")
+    verified = curator.run_in_process("audit", "verify")
     assert (verified.returncode, verified.stderr) == (0, "")
 
 
@@ -170,7 +170,7 @@ def test_a_refusal_is_recorded_and_costs_nothing(made, ask, owner, curator):
     after = owner.balance(study.id)
     assert (after.total_epsilon, after.total_plays) == (balance.total_epsilon, balance.total_plays) == ("0.2", 2)
     line = list(owner.ledger(study.id))[-1]
-    told = (
+    details = (
         line.kind,
         line.query_id,
         line.row,
@@ -180,7 +180,7 @@ def test_a_refusal_is_recorded_and_costs_nothing(made, ask, owner, curator):
         line.total_epsilon,
         line.cap,
     )
-    assert told == ("refused", None, 8, 2, "0.2", "0.2", "0.2", "epsilon_per_row")
+    assert details == ("refused", None, 8, 2, "0.2", "0.2", "0.2", "epsilon_per_row")
     records = curator.records()
     record = [r for r in records if r["kind"] == "charge.refused" and r["details"]["study_id"] == study.id][-1]
     exchanges = [r["exchange"] for r in records if "exchange" in r]
@@ -196,7 +196,7 @@ def test_a_refusal_is_recorded_and_costs_nothing(made, ask, owner, curator):
 def test_the_ledger_verifies_after_refusals_and_says_so_offline(made, ask, curator):
     study = made(epsilon_per_row="0.1")
     assert [ask(study, (0, 1)).status_code for _ in range(3)] == [201, 403, 403]
-    verified = curator.told("audit", "verify")
+    verified = curator.run_in_process("audit", "verify")
     assert (verified.returncode, verified.stderr) == (0, "")
 
 
@@ -209,7 +209,7 @@ def test_a_price_past_the_database_s_integers_is_refused_and_recorded(made, ask,
     line = list(owner.ledger(study.id))[-1]
     assert (line.kind, line.epsilon, line.plays, line.total_epsilon) == ("refused", "10000000", 10_000, "0")
     assert ask(study, (0, 1)).status_code == 201
-    assert curator.told("audit", "verify").returncode == 0
+    assert curator.run_in_process("audit", "verify").returncode == 0
 
 
 @pytest.mark.parametrize("name", ["epsilon_per_row", "epsilon_total"])
@@ -257,7 +257,7 @@ def test_a_refusal_depends_on_the_history_of_requests_and_not_on_the_data(owner,
     other = owner.register("other", ("\n".join(lines) + "\n").encode(), public=True)
     first = owner.register("first", small.csv, public=True)
     budget = wire.Budget(epsilon_per_row="0.5", epsilon_total="2.3", queries=25)
-    told = []
+    statuses = []
     for dataset in (first, other):
         study = open_study(owner, dataset, answers=laplace("0.1"), budget=budget)
         draws = np.random.default_rng(2)
@@ -268,9 +268,9 @@ def test_a_refusal_depends_on_the_history_of_requests_and_not_on_the_data(owner,
         refused = [without_ids(reply) for reply in replies if reply.status_code == 403]
         lines = [line.model_dump(exclude={"seq", "created_at", "query_id"}) for line in owner.ledger(study.id)]
         exposed = [row.model_dump(exclude={"record"}) for row in owner.exposure(study.id)]
-        told.append(([reply.status_code for reply in replies], refused, lines, exposed))
-    assert told[0] == told[1]
-    assert {json.loads(body)["budget"]["cap"] for _, body, _ in told[0][1]} >= {"epsilon_per_row", "epsilon_total"}
+        statuses.append(([reply.status_code for reply in replies], refused, lines, exposed))
+    assert statuses[0] == statuses[1]
+    assert {json.loads(body)["budget"]["cap"] for _, body, _ in statuses[0][1]} >= {"epsilon_per_row", "epsilon_total"}
 
 
 def test_a_modeler_sees_the_caps_and_not_the_ledger(made, ask, curator):
@@ -288,7 +288,7 @@ def test_an_auditor_sees_what_was_spent_and_not_which_records(made, ask, curator
     study = made(wire.NoAnswerNoise(mechanism="none"), queries=9)
     for row in (5, 3, 5):
         assert ask(study, (row, 1)).status_code == 201
-    token = curator.told("token", "create", "--name", "a", "--role", "auditor").stdout.strip()
+    token = curator.run_in_process("token", "create", "--name", "a", "--role", "auditor").stdout.strip()
     with OwnerClient(curator.url, token) as auditor:
         seen = list(auditor.exposure(study.id))
         assert [(row.row, row.record, row.queries) for row in seen] == [(3, None, 1), (5, None, 2)]
@@ -304,13 +304,13 @@ def test_ledger_and_exposure_come_in_pages_that_neither_skip_nor_repeat(made, as
         ask(study, (row, 1))
     with curator.http() as http:
         for what, name, whole in (("ledger", "seq", owner.ledger), ("exposure", "row", owner.exposure)):
-            found, token = [], None
+            names, token = [], None
             while True:
                 params = {"page_size": 2} | ({"page_token": token} if token else {})
                 page = http.get(f"/v1/studies/{study.id}/{what}", params=params).json()
                 items = page["entries" if what == "ledger" else "rows"]
                 assert len(items) <= 2
-                found += [item[name] for item in items]
+                names += [item[name] for item in items]
                 if (token := page["next_page_token"]) is None:
                     break
-            assert found == [getattr(item, name) for item in whole(study.id)] == sorted(set(found))
+            assert names == [getattr(item, name) for item in whole(study.id)] == sorted(set(names))

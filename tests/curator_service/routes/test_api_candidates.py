@@ -121,8 +121,8 @@ def test_each_download_is_a_record_with_the_digest_of_the_file(curator, modeler,
     before = len(curator.records())
     for headers in ({}, {"Range": "bytes=0-99"}, {"If-None-Match": "*"}):
         modeler.get(path, headers=headers)
-    told = [record["exchange"] for record in curator.records()[before:]]
-    assert [(e["status"], e["reply_sha256"]) for e in told] == [(s, opened.sha256) for s in (200, 206, 304)]
+    exchanges = [record["exchange"] for record in curator.records()[before:]]
+    assert [(e["status"], e["reply_sha256"]) for e in exchanges] == [(s, opened.sha256) for s in (200, 206, 304)]
 
 
 def test_a_download_that_breaks_goes_on_where_it_broke(curator, owner, small, open_study, bad_network, tmp_path):
@@ -131,10 +131,12 @@ def test_a_download_that_breaks_goes_on_where_it_broke(curator, owner, small, op
     lines = [",".join(small.names), *(f"{a!r},{b!r},0" for a, b in values.tolist())]
     study = open_study(owner, owner.register("large", "\n".join(lines).encode(), public=True))
     stored = (curator.data / "files" / f"{study.view.release_id}.npy").read_bytes()
-    told, target, size = [], tmp_path / "z.npy", len(stored)
+    requests, target, size = [], tmp_path / "z.npy", len(stored)
     before = len(curator.records())
     with bad_network(curator.port, [1_500_000, 1_500_000]) as proxy:
-        with StudyClient(proxy.url, study.token, study.id, observe=lambda exchange, _: told.append(exchange)) as client:
+        with StudyClient(
+            proxy.url, study.token, study.id, observe=lambda exchange, _: requests.append(exchange)
+        ) as client:
             client.download(target, study.sha256, max_bytes=size)
         assert (proxy.broken, proxy.connections) == (2, 3)
         assert proxy.carried < size + 2 * (1 << 20)
@@ -142,7 +144,7 @@ def test_a_download_that_breaks_goes_on_where_it_broke(curator, owner, small, op
     assert list(tmp_path.iterdir()) == [target]
     recorded = [record["exchange"] for record in curator.records()[before:]]
     assert [e["status"] for e in recorded] == [200, 206, 206]
-    assert [e.as_json() for e in told] == recorded[-1:]  # those that broke are told by the curator alone
+    assert [e.as_json() for e in requests] == recorded[-1:]  # those that broke are told by the curator alone
 
 
 def test_a_download_that_never_gets_through_leaves_no_file(curator, opened, bad_network, tmp_path):

@@ -78,19 +78,19 @@ def _moves(owner, study, identity, until):
 
 
 def test_one_is_accepted_and_found_again_where_location_says(curator, owner, draft):
-    asked = SHORT.model_copy(update={"mechanisms": ["gaussian", "planar_laplace"], "epsilons": ["1"]})
+    spec = SHORT.model_copy(update={"mechanisms": ["gaussian", "planar_laplace"], "epsilons": ["1"]})
     with curator.http() as http:
-        reply = _post(http, _path(draft), "life", asked)
+        reply = _post(http, _path(draft), "life", spec)
         assert reply.status_code == 202, reply.text
         begun = wire.ForecastView.model_validate_json(reply.content)
-        assert (begun.state, begun.progress, begun.points, begun.spec) == ("running", 0, [], asked)
+        assert (begun.state, begun.progress, begun.points, begun.spec) == ("running", 0, [], spec)
         assert reply.headers["Location"] == _path(draft, begun.id)
         assert http.get(reply.headers["Location"]).status_code == 200
     ended = owner.wait_forecast(draft, begun.id, timeout_s=WAIT)
     assert (ended.state, ended.progress, ended.problem) == ("completed", 1, None)
     assert ended.ended_at > ended.created_at == begun.created_at
-    told = [(point.mechanism, point.epsilon) for point in ended.points]
-    assert told == [("identity", None), ("random_rows", None), ("gaussian", "1"), ("planar_laplace", "1")]
+    points = [(point.mechanism, point.epsilon) for point in ended.points]
+    assert points == [("identity", None), ("random_rows", None), ("gaussian", "1"), ("planar_laplace", "1")]
     assert all(point.low <= point.regret <= point.high for point in ended.points)
     assert owner.forecast(draft, begun.id) == ended
 
@@ -139,7 +139,7 @@ def test_progress_moves_and_the_exchange_goes_on(curator, owner, draft, study_cl
 
 
 def test_one_that_runs_and_one_that_waits_can_be_cancelled(curator, owner, draft, until):
-    runs, waits, after = (owner.start_forecast(draft, asked).id for asked in (LONG, LONG, SHORT))
+    runs, waits, after = (owner.start_forecast(draft, spec).id for spec in (LONG, LONG, SHORT))
     moved = _moves(owner, draft, runs, until).progress
     assert owner.cancel_forecast(draft, waits).state == "cancelled"
     cancelled = owner.cancel_forecast(draft, runs)
@@ -178,15 +178,15 @@ def test_records_that_a_mechanism_cannot_take_make_it_fail_with_the_reason(owner
     measurement = wire.ColumnMeasurement(column="y", direction="maximize")
     spec = _study(twins, small).model_copy(update={"features": features, "measurement": measurement})
     study = owner.create_study(spec).id
-    asked = SHORT.model_copy(update={"mechanisms": ["po_gp_ucb"]})
-    ended = owner.wait_forecast(study, owner.start_forecast(study, asked).id, timeout_s=WAIT)
+    forecast_spec = SHORT.model_copy(update={"mechanisms": ["po_gp_ucb"]})
+    ended = owner.wait_forecast(study, owner.start_forecast(study, forecast_spec).id, timeout_s=WAIT)
     assert ended.state == "failed"
     assert "linearly dependent" in ended.problem
 
 
 def test_one_whose_process_dies_fails_and_the_next_one_runs(curator, owner, draft, until):
     """What a machine does that is short of memory."""
-    begun, after = (owner.start_forecast(draft, asked).id for asked in (LONG, SHORT))
+    begun, after = (owner.start_forecast(draft, spec).id for spec in (LONG, SHORT))
     _moves(owner, draft, begun, until)
     (worker,) = _children(curator)
     os.kill(int(worker.name), signal.SIGKILL)
@@ -233,10 +233,10 @@ def test_a_fault_in_the_curator_itself_is_told_without_its_text(tmp_path, small,
     jobs, sample = Forecasts(context, vault, settings), Forecasts._sample
     failing = [first]
 
-    def fails(self, *asked):
+    def fails(self, *args):
         if failing and failing.pop():
             raise ZeroDivisionError("77123456789.25")
-        return sample(self, *asked)
+        return sample(self, *args)
 
     monkeypatch.setattr(Forecasts, "_sample", fails)
     try:
@@ -258,7 +258,7 @@ def _stored(context, vault, small, count):
     columns = json.dumps([{"name": name} for name in small.names])
     said = {"created_at": "2026-01-01T00:00:00.000000Z"}
     dataset = {"name": "d", "public": 0, "rows": 400, "columns": columns, "dropped": "[]", "sha256": "0" * 64}
-    study, ids = f"std_{0:016x}", [f"fct_{place:016x}" for place in range(count)]
+    study, ids = f"std_{0:016x}", [f"fct_{position:016x}" for position in range(count)]
     release = wire.GaussianRelease(mechanism="gaussian", epsilon="4", delta=1e-5)
     spec = wire.StudyCreate(
         name="s",
@@ -273,8 +273,8 @@ def _stored(context, vault, small, count):
         store.insert(db, store.datasets, id="ds_0", **dataset, **said)
         store.insert(db, store.studies, id=study, dataset_id="ds_0", state="draft", spec=spec, **said)
         for identity in ids:
-            told = {"state": "running", "spec": SHORT.model_dump_json(), "progress": 0.0, "points": "[]"}
-            store.insert(db, table.forecasts, id=identity, study_id=study, **told, **said)
+            values = {"state": "running", "spec": SHORT.model_dump_json(), "progress": 0.0, "points": "[]"}
+            store.insert(db, table.forecasts, id=identity, study_id=study, **values, **said)
 
     context.database.write(add)
     return ids
@@ -282,15 +282,15 @@ def _stored(context, vault, small, count):
 
 def _children(service):
     """Processes whose parent is the service."""
-    found = []
+    faults = []
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = status.read_text().rpartition(")")[2].split()
         except OSError:
             continue
         if int(fields[1]) == service.process.pid and fields[0] != "Z":
-            found.append(status.parent)
-    return found
+            faults.append(status.parent)
+    return faults
 
 
 def _is_gone(process):
@@ -316,7 +316,7 @@ def test_a_kill_and_a_shutdown_leave_it_failed_and_nothing_runs_on(own, until):
             assert view.ended_at is not None
             assert "ask for it again" in view.problem
     assert owner.wait_forecast(study, owner.start_forecast(study, SHORT).id, timeout_s=WAIT).state == "completed"
-    assert service.told("audit", "verify").returncode == 0
+    assert service.run_in_process("audit", "verify").returncode == 0
 
 
 # --- who may see what -----------------------------------------------------------------------------
@@ -324,7 +324,7 @@ def test_a_kill_and_a_shutdown_leave_it_failed_and_nothing_runs_on(own, until):
 
 def test_nobody_but_the_owner_gets_near_it(curator, owner, opened):
     made = owner.wait_forecast(opened.id, owner.start_forecast(opened.id, SHORT).id, timeout_s=WAIT)
-    auditor = curator.told("token", "create", "--role", "auditor", "--name", "forecasts").stdout.strip()
+    auditor = curator.run_in_process("token", "create", "--role", "auditor", "--name", "forecasts").stdout.strip()
     before = len(owner.forecasts(opened.id))
     for token in (opened.token, auditor):
         with curator.http(token) as http:
@@ -349,8 +349,8 @@ def test_an_auditor_can_tell_from_what_failed_that_features_depend_on_each_other
     curator, owner, small
 ):
     """Two datasets that differ in one value: the same requests, the same study, other records in the log."""
-    token = curator.told("token", "create", "--role", "auditor", "--name", "gaps").stdout.strip()
-    told = {}
+    token = curator.run_in_process("token", "create", "--role", "auditor", "--name", "gaps").stdout.strip()
+    views = {}
     for name, last in (("independent", 7), ("dependent", 29)):
         lines = b"".join(b"%d,%d,1\n" % (i, i if i < 29 else last) for i in range(30))
         twins = owner.register(name, b"a,b,y\n" + lines)
@@ -362,17 +362,17 @@ def test_an_auditor_can_tell_from_what_failed_that_features_depend_on_each_other
             ),
         }
         study = owner.create_study(_study(twins, small).model_copy(update=changed)).id
-        asked = SHORT.model_copy(update={"mechanisms": ["po_gp_ucb"], "rows": 1_000})
-        owner.wait_forecast(study, owner.start_forecast(study, asked).id, timeout_s=WAIT)
+        spec = SHORT.model_copy(update={"mechanisms": ["po_gp_ucb"], "rows": 1_000})
+        owner.wait_forecast(study, owner.start_forecast(study, spec).id, timeout_s=WAIT)
         with suppress(Remote):
             owner.release(study)
         with OwnerClient(curator.url, token) as auditor:
             records = [json.loads(entry.body) for entry in auditor.audit()]
         mine = [r for r in records if (r.get("details") or {}).get("study_id") == study]
-        told[name] = {(r["kind"], r["details"].get("state")) for r in mine}
+        views[name] = {(r["kind"], r["details"].get("state")) for r in mine}
     only = ("forecast.ended", "failed"), ("release.abandoned", None)
-    assert told["dependent"] - told["independent"] == set(only)
-    assert told["independent"] - told["dependent"] == {("forecast.ended", "completed"), ("study.released", None)}
+    assert views["dependent"] - views["independent"] == set(only)
+    assert views["independent"] - views["dependent"] == {("forecast.ended", "completed"), ("study.released", None)}
     (gap,) = (gap for gap in GAPS if gap.heading == "Who sees what")
     assert all(word in gap.says for word in ("Auditors", "abandoned", "failed", "linearly dependent"))
 
@@ -381,8 +381,8 @@ def test_logs_tell_ids_and_counts_and_nothing_that_was_found(curator, owner, dat
     study = owner.create_study(_study(dataset, small)).id
     done = owner.wait_forecast(study, owner.start_forecast(study, SHORT).id, timeout_s=WAIT)
     cancelled = owner.cancel_forecast(study, owner.start_forecast(study, LONG).id)
-    told = [record for record in curator.records() if record["kind"].startswith("forecast.")]
-    records = [record for record in told if record["details"]["study_id"] == study]
+    log_records = [record for record in curator.records() if record["kind"].startswith("forecast.")]
+    records = [record for record in log_records if record["details"]["study_id"] == study]
     assert [record["kind"] for record in records] == [
         "forecast.started",
         "forecast.ended",
@@ -396,7 +396,7 @@ def test_logs_tell_ids_and_counts_and_nothing_that_was_found(curator, owner, dat
     for point in done.points:
         for value in (point.regret, point.low, point.high, point.distance_error, point.noise_sd):
             if len(text := repr(value)) > 8:  # shorter ones are in times and counts too
-                assert not tells(curator.log + repr(told), text[:8])
+                assert not tells(curator.log + repr(log_records), text[:8])
 
 
 # --- what is refused ------------------------------------------------------------------------------

@@ -86,11 +86,11 @@ def test_a_key_is_its_bearer_s_own(curator, owner, noisy, modeler):
 
 def test_an_answer_is_read_again_by_who_asked_and_by_nobody_else(curator, owner, noisy, modeler):
     path = f"/v1/studies/{noisy.id}/queries"
-    asked = modeler.post(path, json=QUERY, headers=_key("mine"))
-    assert modeler.get(f"{path}/{asked.json()['id']}").content == asked.content
+    queried = modeler.post(path, json=QUERY, headers=_key("mine"))
+    assert modeler.get(f"{path}/{queried.json()['id']}").content == queried.content
     grant = owner.grant(noisy.id, wire.GrantCreate(name="another modeler"))
     with curator.http(grant.token) as another:
-        reply = another.get(f"{path}/{asked.json()['id']}")
+        reply = another.get(f"{path}/{queried.json()['id']}")
     assert (reply.status_code, reply.json()["code"]) == (404, "not_found")
 
 
@@ -166,15 +166,15 @@ def test_long_work_asked_twice_at_once_is_done_once(what, curator, owner, opened
     """The second request meets the first under way, or its stored reply; never a second effect."""
     draft = owner.create_study(opened.view.spec)
     counts = "SELECT (SELECT count(*) FROM releases) + (SELECT count(*) FROM datasets)"
-    before, found, together = curator.rows(counts)[0][0], [], threading.Barrier(4)
+    before, replies, together = curator.rows(counts)[0][0], [], threading.Barrier(4)
 
     def ask():
         with curator.http() as http:
             together.wait()
             if what == "release":
-                found.append(http.post(f"/v1/studies/{draft.id}:release", headers=_key(f"twice {draft.id}")))
+                replies.append(http.post(f"/v1/studies/{draft.id}:release", headers=_key(f"twice {draft.id}")))
             else:
-                found.append(_upload(http, f"twice {draft.id}"))
+                replies.append(_upload(http, f"twice {draft.id}"))
 
     threads = [threading.Thread(target=ask) for _ in range(4)]
     for thread in threads:
@@ -182,9 +182,9 @@ def test_long_work_asked_twice_at_once_is_done_once(what, curator, owner, opened
     for thread in threads:
         thread.join()
     assert curator.rows(counts)[0][0] == before + 1
-    done = [reply for reply in found if reply.is_success]
+    done = [reply for reply in replies if reply.is_success]
     assert len({reply.content for reply in done}) == 1
-    for reply in found:
+    for reply in replies:
         if not reply.is_success:
             assert (reply.status_code, reply.json()["code"], reply.json()["retryable"]) == (409, "still_running", True)
             assert reply.headers["retry-after"] == "1"

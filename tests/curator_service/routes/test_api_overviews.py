@@ -12,7 +12,7 @@ from blindopt import wire
 from blindopt.client import OwnerClient, StudyClient
 from curator_service.context import open_context
 from curator_service.settings import Settings
-from service_kit.context.log_verification import Verifier
+from service_kit.context.log_verification import LogVerification
 from service_kit.store import audit_log
 
 ANSWERS = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.25", value_bound=2.0)
@@ -21,7 +21,7 @@ BUDGET = wire.Budget(epsilon_per_row="5", queries=60)
 
 
 @pytest.fixture(scope="module")
-def asked(owner, curator, dataset, open_study):
+def measured_study(owner, curator, dataset, open_study):
     """A study with 41 measurements of 12 rows."""
     made = open_study(
         owner,
@@ -47,42 +47,44 @@ def _get(curator, path, **query):
         return reply.json()
 
 
-def test_an_account_is_what_the_ledger_adds_up_to(curator, owner, asked):
-    lines = list(owner.ledger(asked.id))
-    told = _get(curator, f"/v1/studies/{asked.id}/account")
+def test_an_account_is_what_the_ledger_adds_up_to(curator, owner, measured_study):
+    lines = list(owner.ledger(measured_study.id))
+    account = _get(curator, f"/v1/studies/{measured_study.id}/account")
     by_row = Counter()
     for line in lines:
         if line.kind == "answers":
             by_row[line.row] += Decimal(line.epsilon)
-    assert Decimal(told["total_epsilon"]) == 2 + sum(by_row.values())
-    assert Decimal(told["row_epsilon"]) == 2 + max(by_row.values())
-    assert told["total_plays"] == sum(line.plays for line in lines if line.kind != "refused")
+    assert Decimal(account["total_epsilon"]) == 2 + sum(by_row.values())
+    assert Decimal(account["row_epsilon"]) == 2 + max(by_row.values())
+    assert account["total_plays"] == sum(line.plays for line in lines if line.kind != "refused")
     listed = _get(curator, "/v1/accounts", page_size=1000)["accounts"]
-    assert told in listed
+    assert account in listed
 
 
 @pytest.mark.parametrize("points", [2, 3, 7, 1000])
-def test_a_thinned_ledger_is_some_of_its_lines_with_the_last(curator, owner, asked, points):
-    lines = list(owner.ledger(asked.id))
-    told = _get(curator, f"/v1/studies/{asked.id}/ledger/curve", points=points)
-    assert told["lines"] == len(lines)
-    chosen = [(p["line"], p["total_epsilon"], p["total_plays"]) for p in told["points"]]
+def test_a_thinned_ledger_is_some_of_its_lines_with_the_last(curator, owner, measured_study, points):
+    lines = list(owner.ledger(measured_study.id))
+    curve = _get(curator, f"/v1/studies/{measured_study.id}/ledger/curve", points=points)
+    assert curve["lines"] == len(lines)
+    chosen = [(p["line"], p["total_epsilon"], p["total_plays"]) for p in curve["points"]]
     assert len(chosen) <= points
     assert chosen == [(n, lines[n - 1].total_epsilon, lines[n - 1].total_plays) for n, _, _ in chosen]
     assert (chosen[0][0], chosen[-1][0]) == (1, len(lines))
     assert points < len(lines) or len(chosen) == len(lines)
 
 
-def test_the_histogram_counts_every_row_once(curator, owner, asked, small):
-    plays = Counter(row.row for row in owner.ledger(asked.id) for _ in range(row.plays) if row.kind != "refused")
+def test_the_histogram_counts_every_row_once(curator, owner, measured_study, small):
+    plays = Counter(
+        row.row for row in owner.ledger(measured_study.id) for _ in range(row.plays) if row.kind != "refused"
+    )
     slow = Counter(plays.values())
     slow[0] = len(small.x) - len(plays)
-    told = _get(curator, f"/v1/studies/{asked.id}/exposure/histogram")["counts"]
-    assert {part["plays"]: part["rows"] for part in told} == dict(slow)
-    assert [line.kind for line in owner.ledger(asked.id) if line.row == REFUSED] == ["refused"]
-    exposed = _get(curator, f"/v1/studies/{asked.id}/exposure", page_size=5)
+    counts = _get(curator, f"/v1/studies/{measured_study.id}/exposure/histogram")["counts"]
+    assert {part["plays"]: part["rows"] for part in counts} == dict(slow)
+    assert [line.kind for line in owner.ledger(measured_study.id) if line.row == REFUSED] == ["refused"]
+    exposed = _get(curator, f"/v1/studies/{measured_study.id}/exposure", page_size=5)
     assert [row["row"] for row in exposed["rows"]] == sorted(plays)[:5]
-    assert REFUSED not in [row["row"] for row in _get(curator, f"/v1/studies/{asked.id}/exposure")["rows"]]
+    assert REFUSED not in [row["row"] for row in _get(curator, f"/v1/studies/{measured_study.id}/exposure")["rows"]]
 
 
 def test_a_check_tells_what_the_draft_then_is_and_makes_none(curator, owner, dataset, small):
@@ -97,17 +99,17 @@ def test_a_check_tells_what_the_draft_then_is_and_makes_none(curator, owner, dat
     )
     before = curator.rows("select count(*) from studies")
     with curator.http() as api:
-        told = api.post("/v1/studies:check", json=study.model_dump()).json()
+        body = api.post("/v1/studies:check", json=study.model_dump()).json()
         wrong = study.model_dump() | {"features": [{"column": "none", "lower": 0.0, "upper": 1.0}]}
         refused = api.post("/v1/studies:check", json=wrong)
     assert curator.rows("select count(*) from studies") == before
     assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "features.0.column")
     draft = owner.create_study(study)
     preview = owner.preview(draft.id)
-    assert told["guarantee"] == draft.guarantee == preview.guarantee
-    assert told["features"] == [feature.model_dump() for feature in preview.features]
-    assert told["price"] == preview.price.model_dump()
-    assert (told["mechanism"], told["noise_sd"]) == (preview.mechanism, preview.noise_sd)
+    assert body["guarantee"] == draft.guarantee == preview.guarantee
+    assert body["features"] == [feature.model_dump() for feature in preview.features]
+    assert body["price"] == preview.price.model_dump()
+    assert (body["mechanism"], body["noise_sd"]) == (preview.mechanism, preview.noise_sd)
 
 
 def test_the_log_is_read_backwards_and_by_kind(curator):
@@ -131,15 +133,15 @@ def test_verifying_finds_a_record_that_was_changed_long_ago(tmp_path):
         now = datetime(2026, 1, 1, tzinfo=UTC)
         for i in range(150):
             context.database.write(lambda db, i=i: audit_log.append(db, "test", actor="cli", now=now, details={"n": i}))
-        verifier = Verifier(context)
+        verifier = LogVerification(context)
         assert verifier.state().last is None
-        told = verifier.walk()
-        assert (told.sound, told.root) == (True, context.audit_trail.head().root)
+        verification = verifier.verify()
+        assert (verification.sound, verification.root) == (True, context.audit_trail.head().root)
         with closing(sqlite3.connect(tmp_path / "curator.sqlite")) as db:
             db.execute("DROP TRIGGER log_UPDATE")
             db.execute("UPDATE log SET body = CAST(replace(CAST(body AS TEXT), ':20}', ':21}') AS BLOB)")
             db.commit()
-        told = verifier.walk()
-        assert (told.sound, told.root) == (False, None)
-        assert "was changed" in told.problem
-        assert verifier.state().last == told
+        verification = verifier.verify()
+        assert (verification.sound, verification.root) == (False, None)
+        assert "was changed" in verification.problem
+        assert verifier.state().last == verification

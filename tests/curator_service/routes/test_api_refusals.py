@@ -105,9 +105,9 @@ STATUS = {
 class Case:
     """One bad request: what is sent, by whom, and what must come back."""
 
-    def __init__(self, name, code, asked, *, who="owner", key=True, **sent):
+    def __init__(self, name, code, request, *, who="owner", key=True, **sent):
         self.name, self.code, self.status = name, code, STATUS[code]
-        self.method, _, self.path = asked.partition(" ")
+        self.method, _, self.path = request.partition(" ")
         self.who, self.key, self.sent = who, key, sent
         # A refusal of a modeler is a record; an owner's leaves nothing.
         self.records = int(who in ("modeler", "early", "closed", "revoked"))
@@ -153,10 +153,10 @@ def study(**changes):
         spec = json.loads(json.dumps(stage.spec))
         for name, value in changes.items():
             *inner, last = name.split("__")
-            place = spec
+            position = spec
             for part in inner:
-                place = place[int(part) if part.isdecimal() else part]
-            place[last] = value(stage) if callable(value) else value
+                position = position[int(part) if part.isdecimal() else part]
+            position[last] = value(stage) if callable(value) else value
         return spec
 
     return body
@@ -185,8 +185,8 @@ def gaussian(**changes):
 
 
 def po_gp_ucb(**changes):
-    known = {"mechanism": "po_gp_ucb", "epsilon": "1", "delta": 1e-5, "r": 2, "acknowledge_refuted": True}
-    return {k: v for k, v in (known | changes).items() if v is not None}
+    release = {"mechanism": "po_gp_ucb", "epsilon": "1", "delta": 1e-5, "r": 2, "acknowledge_refuted": True}
+    return {k: v for k, v in (release | changes).items() if v is not None}
 
 
 PRIVATE = gaussian()
@@ -294,8 +294,8 @@ WHAT = [
     Case("a list as body", "invalid", ASK, who="modeler", json=[]),
     Case("broken JSON", "invalid", ASK, who="modeler", **row('{"row": 1')),
     *(
-        Case(f"{name}, {who}", code, asked, who=who, content=content, headers=JSON)
-        for who, asked, code in (("modeler", ASK, "invalid"), ("owner", "POST /v1/studies", "bad_request"))
+        Case(f"{name}, {who}", code, request, who=who, content=content, headers=JSON)
+        for who, request, code in (("modeler", ASK, "invalid"), ("owner", "POST /v1/studies", "bad_request"))
         for name, content in {
             "not UTF-8": b'{"rows": "\xff\xfe"}',
             "a number of 5000 digits": b'{"rows": [{"row": ' + b"1" * 5000 + b"}]}",
@@ -486,20 +486,20 @@ def test_a_bad_request_is_refused_as_documented_and_changes_nothing(case, stage)
     assert len(added) == case.records
     for record in added:  # a refusal of a modeler
         assert record["kind"] == "exchange"
-        told = record["exchange"]
-        assert (told["status"], told["request_id"]) == (case.status, problem.request_id)
+        exchange = record["exchange"]
+        assert (exchange["status"], exchange["request_id"]) == (case.status, problem.request_id)
     with curator.http("") as client:
         assert client.get("/healthz").json() == client.get("/readyz").json() == {"status": "ok"}
 
 
 def test_why_a_token_is_refused_is_not_told(stage):
     """No token, an unknown one, a wrong secret, an expired one, a revoked one: one answer."""
-    told = set()
+    codes = set()
     for case in WHO:
         if case.status == 401:
             problem = case.send(stage).json()
-            told.add(json.dumps({k: v for k, v in problem.items() if k not in ("instance", "request_id")}))
-    assert len(told) == 1
+            codes.add(json.dumps({k: v for k, v in problem.items() if k not in ("instance", "request_id")}))
+    assert len(codes) == 1
 
 
 def test_what_is_not_there_and_what_is_another_s_read_alike_to_a_modeler(stage):
@@ -515,8 +515,8 @@ def test_an_error_in_a_file_has_its_row_its_line_and_its_column(stage):
     text = b'a,b,c\n1,2,3\n4,x,6\n"7\n",,inf\n'  # the last row takes two lines
     with stage.curator.http() as client:
         problem = client.post("/v1/datasets", **file(text), headers={"Idempotency-Key": "placed"}).json()
-    found = [(error["row"], error["line"], error["column"]) for error in problem["errors"]]
-    assert sorted(found) == [(2, 3, "b"), (3, 5, "b"), (3, 5, "c")]
+    places_of_errors = [(error["row"], error["line"], error["column"]) for error in problem["errors"]]
+    assert sorted(places_of_errors) == [(2, 3, "b"), (3, 5, "b"), (3, 5, "c")]
     assert problem["errors_total"] == 3
 
 
@@ -575,10 +575,10 @@ def test_an_archived_dataset_takes_no_new_study_but_its_old_ones_go_on(owner, sm
         reply = client.post(f"/v1/datasets/{dataset.id}:archive", headers={"Idempotency-Key": f"a {dataset.id}"})
         assert (reply.status_code, reply.json()["state"]) == (200, "archived")
     with curator.http(study.token) as client:
-        asked = client.post(f"/v1/studies/{study.id}/queries", json=QUERY, headers={"Idempotency-Key": "k"})
-    assert asked.status_code == 201
+        query_reply = client.post(f"/v1/studies/{study.id}/queries", json=QUERY, headers={"Idempotency-Key": "k"})
+    assert query_reply.status_code == 201
 
 
 def test_after_all_of_this_the_log_verifies(curator):
-    done = curator.told("audit", "verify")
+    done = curator.run_in_process("audit", "verify")
     assert (done.returncode, done.stderr) == (0, "")

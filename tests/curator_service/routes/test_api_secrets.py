@@ -74,11 +74,11 @@ def test_a_refused_file_is_not_echoed(sent, curator):
 
 
 def _inside(spec, path, value):
-    place = spec
+    position = spec
     *inner, last = path
     for part in inner:
-        place = place[part]
-    place[last] = value
+        position = position[part]
+    position[last] = value
     return spec
 
 

@@ -18,7 +18,7 @@ from curator_service import app as curator_app
 from curator_service.measurement.column import measure
 from curator_service.settings import Settings
 from curator_service.use_cases.queries.queries import Exchanges
-from service_kit.web.reply_pacing import Pace
+from service_kit.web.reply_pacing import ReplyPacing
 from tests.scale import scaled
 
 UNSEEN = 1e-9  # a padded service fails about as often
@@ -64,11 +64,11 @@ def at_once(talk):
 @pytest.mark.parametrize(("work_s", "half_ways", "wholes"), [(0.0, 1, 2), (0.012, 1, 2), (0.030, 3, 4), (0.052, 3, 4)])
 def test_results_settle_half_way_and_replies_leave_at_whole_periods(work_s, half_ways, wholes):
     async def go():
-        pace, now = Pace(0.04), asyncio.get_running_loop().time
+        pace, now = ReplyPacing(0.04), asyncio.get_running_loop().time
         await asyncio.sleep(work_s)
-        await pace.half_way()
+        await pace.half_period()
         settled = now()
-        await pace.whole()
+        await pace.full_period()
         pace.stop()
         return settled / 0.02, now() / 0.02
 
@@ -77,9 +77,9 @@ def test_results_settle_half_way_and_replies_leave_at_whole_periods(work_s, half
 
 def test_work_past_its_deadline_leaves_at_the_next_one():
     async def go():
-        pace = Pace(0.03)
+        pace = ReplyPacing(0.03)
         await asyncio.sleep(0.04)
-        await pace.whole()
+        await pace.full_period()
         pace.stop()
         return asyncio.get_running_loop().time()
 
@@ -88,8 +88,8 @@ def test_work_past_its_deadline_leaves_at_the_next_one():
 
 def test_many_wait_for_one_tick_and_one_that_gives_up_takes_none_with_it():
     async def go():
-        pace = Pace(0.02)
-        waiting = [asyncio.create_task(pace.whole()) for _ in range(5)]
+        pace = ReplyPacing(0.02)
+        waiting = [asyncio.create_task(pace.full_period()) for _ in range(5)]
         await asyncio.sleep(0)
         waiting[0].cancel()
         done = await asyncio.gather(*waiting, return_exceptions=True)
@@ -113,16 +113,16 @@ def test_the_time_of_a_draw_tells_of_its_noise():
         release=wire.IdentityRelease(mechanism="identity"),
         answers=LAPLACE,
     )
-    asked, outcome = [wire.RowPlays(row=0)], np.zeros(1)
+    rows, outcome = [wire.RowPlays(row=0)], np.zeros(1)
     seconds, noise = [], []
     for _ in range(scaled(4_000)):
         start = time.thread_time()  # what others do on the machine is not in it
-        (answer,) = measure(outcome, asked, spec)
+        (answer,) = measure(outcome, rows, spec)
         seconds.append(time.thread_time() - start)
         noise.append(answer.y)
-    found = correlated(seconds, noise)
-    assert found.statistic > 0.05
-    assert found.pvalue < SEEN
+    correlation = correlated(seconds, noise)
+    assert correlation.statistic > 0.05
+    assert correlation.pvalue < SEEN
 
 
 class Local:
@@ -211,7 +211,7 @@ def told_by_time(local, count, *, rounds=1, together=1):
     async def talk(ask):
         noise, seconds, moments = [], [], []
 
-        async def one(key):
+        async def send_query(key):
             began = time.time()
             reply, took = await ask(key, {"rows": [{"row": 0}]})
             assert reply.status_code == 201
@@ -222,11 +222,11 @@ def told_by_time(local, count, *, rounds=1, together=1):
 
         for n in range(rounds):
             for first in range(0, count, together):
-                await asyncio.gather(*(one(f"{n} {k}") for k in range(first, min(count, first + together))))
-            found = correlated(seconds, noise), correlated(moments, noise)
-            if max(one.pvalue for one in found) < SEEN:
+                await asyncio.gather(*(send_query(f"{n} {k}") for k in range(first, min(count, first + together))))
+            correlations = correlated(seconds, noise), correlated(moments, noise)
+            if max(correlation.pvalue for correlation in correlations) < SEEN:
                 break
-        return *found, seconds
+        return *correlations, seconds
 
     return local.run(talk)
 

@@ -31,12 +31,12 @@ class Replies:
         self.make = self.good
 
     @staticmethod
-    def good(asked, count):
-        point = asked["hyperparameters"]
+    def good(request, count):
+        point = request["hyperparameters"]
         return 200, json.dumps({"score": 0.2 * point["depth"] + point["rate"]}).encode()
 
-    def __call__(self, asked, count):
-        return self.make(asked, count)
+    def __call__(self, request, count):
+        return self.make(request, count)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def _good_again(request):
     if "scorer" in request.fixturenames:
         replies, scorer = request.getfixturevalue("replies"), request.getfixturevalue("scorer")
         replies.make = replies.good
-        scorer.asked.clear(), scorer.keys.clear()
+        scorer.requests.clear(), scorer.keys.clear()
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +101,8 @@ def case(owner):
     return registered(owner)
 
 
-def _ended(owner, asked):
-    return owner.wait_tuning(owner.start_tuning(asked).id, timeout_s=WAIT, poll_s=0.02)
+def _ended(owner, spec):
+    return owner.wait_tuning(owner.start_tuning(spec).id, timeout_s=WAIT, poll_s=0.02)
 
 
 # --- what is released -----------------------------------------------------------------------------
@@ -119,7 +119,7 @@ LOSSES = {
 def test_with_hardly_any_noise_it_releases_the_best_point_and_its_score(owner, case, loss):
     """Against scores that were computed another way, from the raw rows."""
     said = {"loss": loss, "clip": 0.8} if loss == "clipped_logistic" else {"loss": loss}
-    ended = _ended(owner, case.asked("1000", score=said))
+    ended = _ended(owner, case.spec("1000", score=said))
     true = scores(rows_of(150, 1), rows_of(200, 2), LOSSES[loss])
     assert (ended.state, ended.problem, ended.progress) == ("completed", None, 1)
     assert true[ended.result.index] == pytest.approx(max(true), abs=1e-3)
@@ -135,15 +135,15 @@ def test_noise_has_the_scale_that_the_preview_tells(owner, case):
     A quarter or 2.2 of it but for one chance in 10^8: gamma(40).
     """
     budget = wire.TuningBudget(epsilon="0.5", index_share="0")
-    asked = case.asked(grid=[wire.TuningAxis(name="lambda", values=[0.1])], budget=budget)
-    report = owner.preview_tuning(asked)
+    spec = case.spec(grid=[wire.TuningAxis(name="lambda", values=[0.1])], budget=budget)
+    report = owner.preview_tuning(spec)
     assert report.value_scale == pytest.approx(1 / (200 * 0.5), rel=1e-3)
     true = scores(rows_of(150, 1), rows_of(200, 2), LOSSES["zero_one"])[PENALTIES.index(0.1)]
-    begun = [owner.start_tuning(asked).id for _ in range(8)]
+    begun = [owner.start_tuning(spec).id for _ in range(8)]
     errors = []
     for _ in range(5):
         errors += [owner.wait_tuning(i, timeout_s=WAIT, poll_s=0.01).result.value - true for i in begun]
-        begun = [owner.start_tuning(asked).id for _ in range(8)] if len(errors) < 40 else []
+        begun = [owner.start_tuning(spec).id for _ in range(8)] if len(errors) < 40 else []
     assert len(set(errors)) == len(errors) == 40
     assert 0.25 < np.mean(np.abs(errors)) / report.value_scale < 2.2
 
@@ -154,17 +154,19 @@ def test_an_http_score_is_asked_for_every_point_and_signed(owner, case, scorer):
     assert ended.result.hyperparameters == {"depth": 3.0, "rate": 0.2}
     assert ended.result.index == 5
     assert ended.result.value == pytest.approx(0.8, abs=1e-3)
-    assert [told["hyperparameters"] for told in scorer.asked] == [
+    assert [request["hyperparameters"] for request in scorer.requests] == [
         {"depth": d, "rate": r} for d in (1.0, 2.0, 3.0) for r in (0.1, 0.2)
     ]
-    assert {told["model"] for told in scorer.asked} == {"trees"}
-    assert {(told["validation_dataset_id"], told["records"]) for told in scorer.asked} == {(case.validation.id, 200)}
+    assert {request["model"] for request in scorer.requests} == {"trees"}
+    assert {(request["validation_dataset_id"], request["records"]) for request in scorer.requests} == {
+        (case.validation.id, 200)
+    }
     assert scorer.keys == [f"{ended.id}:{n}" for n in range(1, 7)]
     assert scorer.forged == 0
 
 
 def test_scores_outside_the_range_are_clipped_and_counted_for_the_owner_alone(curator, owner, case, replies):
-    replies.make = lambda asked, count: (200, b'{"score": %r}' % (7 if count % 2 else 0.5))
+    replies.make = lambda request, count: (200, b'{"score": %r}' % (7 if count % 2 else 0.5))
     ended = _ended(owner, case.http("1000"))
     assert (ended.state, ended.clipped, ended.evaluations) == ("completed", 3, 6)
     assert ended.result.value == pytest.approx(1.0, abs=1e-3)
@@ -173,7 +175,7 @@ def test_scores_outside_the_range_are_clipped_and_counted_for_the_owner_alone(cu
 
 def test_scores_of_records_are_clipped_one_by_one(owner, case, replies):
     """Half of the records tell 3, which counts as 1."""
-    replies.make = lambda asked, count: (200, json.dumps({"scores": [3.0, 0.0] * 100}).encode())
+    replies.make = lambda request, count: (200, json.dumps({"scores": [3.0, 0.0] * 100}).encode())
     ended = _ended(owner, case.http("1000", reply="records"))
     assert ended.result.value == pytest.approx(0.5, abs=1e-3)
     assert ended.clipped == 6 * 100
@@ -195,9 +197,9 @@ def test_the_seed_of_a_simulation_cannot_be_picked_by_previews(owner):
     case = registered(owner, m=50, seed=32)
     prior = wire.TuningPrior(lengthscale=1.0, one_minus_k1=1e-4, evaluations=5)
     method = wire.GpUcbSimulated(name="gp_ucb_simulated", prior=prior, pairs=200)
-    asked = case.asked(method=method, budget=wire.TuningBudget(epsilon="1", delta=0.05), caps=WIDE)
-    previews = [owner.preview_tuning(asked).index_sensitivity for _ in range(2)]
-    ended = [_ended(owner, asked) for _ in range(2)]
+    spec = case.spec(method=method, budget=wire.TuningBudget(epsilon="1", delta=0.05), caps=WIDE)
+    previews = [owner.preview_tuning(spec).index_sensitivity for _ in range(2)]
+    ended = [_ended(owner, spec) for _ in range(2)]
     assert [view.state for view in ended] == ["completed"] * 2
     assert len({previews[0], *(view.report.index_sensitivity for view in ended)}) == 3
     assert previews[0] == previews[1]
@@ -209,11 +211,11 @@ def test_the_seed_of_a_simulation_cannot_be_picked_by_previews(owner):
 @pytest.mark.parametrize(
     ("reply", "word"),
     [
-        (lambda asked, count: (200, b'{"score": NaN}'), "finite"),
-        (lambda asked, count: (200, b'{"score": 0.125}') if count < 4 else (200, b'{"score": Infinity}'), "finite"),
-        (lambda asked, count: (503, b""), "failed 3 times"),
-        (lambda asked, count: (200, b'{"score": "0.512345"}'), "protocol"),
-        (lambda asked, count: (404, b""), "404"),
+        (lambda request, count: (200, b'{"score": NaN}'), "finite"),
+        (lambda request, count: (200, b'{"score": 0.125}') if count < 4 else (200, b'{"score": Infinity}'), "finite"),
+        (lambda request, count: (503, b""), "failed 3 times"),
+        (lambda request, count: (200, b'{"score": "0.512345"}'), "protocol"),
+        (lambda request, count: (404, b""), "404"),
     ],
     ids=["NaN", "infinity", "unavailable", "no number", "not there"],
 )
@@ -231,14 +233,14 @@ def test_a_scorer_that_fails_fails_the_tuning_and_the_charge_stays(owner, case, 
 
 
 def test_a_fault_that_passes_is_retried_under_the_same_key(owner, case, replies, scorer):
-    replies.make = lambda asked, count: (503, b"") if count in (1, 2) else (200, b'{"score": 0.5}')
+    replies.make = lambda request, count: (503, b"") if count in (1, 2) else (200, b'{"score": 0.5}')
     ended = _ended(owner, case.http())
     assert ended.state == "completed"
     assert scorer.keys == [f"{ended.id}:{n}" for n in (1, 1, 1, 2, 3, 4, 5, 6)]
 
 
 def test_a_slow_scorer_is_given_up(hurried, replies):
-    replies.make = lambda asked, count: time.sleep(1.5) or (200, b'{"score": 0.5}')
+    replies.make = lambda request, count: time.sleep(1.5) or (200, b'{"score": 0.5}')
     with hurried("scorer_timeout_seconds") as owner:
         ended = _ended(owner, registered(owner, m=20).http())
     assert ended.state == "failed"
@@ -261,7 +263,7 @@ def test_without_a_scorer_an_http_score_is_refused(make_service, tmp_path):
 
 def test_a_preview_spends_nothing_and_tells_what_will_be_spent(owner):
     case = registered(owner, seed=11)
-    report = owner.preview_tuning(case.asked("0.3", "5"))
+    report = owner.preview_tuning(case.spec("0.3", "5"))
     assert (report.epsilon, report.delta, report.points, report.records) == ("0.3", "0", 5, 200)
     assert Decimal(report.index_epsilon) + Decimal(report.value_epsilon) == Decimal("0.3")
     assert report.index_sensitivity == pytest.approx(1 / 200, rel=1e-6)
@@ -269,19 +271,19 @@ def test_a_preview_spends_nothing_and_tells_what_will_be_spent(owner):
     assert "Worst case: 0.3-differential privacy" in report.guarantee
     assert (report.spent_epsilon, report.cap_epsilon) == ("0", "5")
     assert owner.tuning_charges(case.validation.id) == []
-    begun = owner.start_tuning(case.asked("0.3", "5"))
+    begun = owner.start_tuning(case.spec("0.3", "5"))
     assert begun.report == report
-    again = owner.preview_tuning(case.asked("0.3", "7"))
+    again = owner.preview_tuning(case.spec("0.3", "7"))
     assert (again.spent_epsilon, again.cap_epsilon) == ("0.3", "5")
 
 
 def test_ten_tenths_fit_under_one_and_the_eleventh_is_refused(owner):
     case = registered(owner, m=20, seed=12)
-    asked = case.asked("0.1", "1.0")
+    spec = case.spec("0.1", "1.0")
     for _ in range(10):
-        assert _ended(owner, asked).state == "completed"
+        assert _ended(owner, spec).state == "completed"
     with pytest.raises(Remote) as refused:
-        owner.start_tuning(asked)
+        owner.start_tuning(spec)
     assert (refused.value.remote_status, refused.value.remote_code) == (403, "privacy_budget_exhausted")
     lines = owner.tuning_charges(case.validation.id)
     assert [line.kind for line in lines] == ["tuning"] * 10 + ["refused"]
@@ -292,18 +294,18 @@ def test_ten_tenths_fit_under_one_and_the_eleventh_is_refused(owner):
 def test_requests_at_once_never_spend_more_than_the_cap(owner):
     """Eight at once under a cap for three: three are made."""
     case = registered(owner, m=20, seed=23)
-    asked = case.asked("1", "3")
+    spec = case.spec("1", "3")
 
     def start(_):
         try:
-            return owner.start_tuning(asked).id
+            return owner.start_tuning(spec).id
         except Remote as refusal:
             return refusal.remote_code
 
     with ThreadPoolExecutor(8) as pool:
-        told = list(pool.map(start, range(8)))
-    assert told.count("privacy_budget_exhausted") == 5
-    assert len({identity for identity in told if identity.startswith("tun_")}) == 3
+        views = list(pool.map(start, range(8)))
+    assert views.count("privacy_budget_exhausted") == 5
+    assert len({identity for identity in views if identity.startswith("tun_")}) == 3
     lines = owner.tuning_charges(case.validation.id)
     assert sorted(line.kind for line in lines) == ["refused"] * 5 + ["tuning"] * 3
     assert lines[-1].total_epsilon == "3"
@@ -311,30 +313,30 @@ def test_requests_at_once_never_spend_more_than_the_cap(owner):
 
 def test_a_cap_can_be_lowered_and_never_raised(owner):
     case = registered(owner, m=20, seed=13)
-    _ended(owner, case.asked("1", "3"))
+    _ended(owner, case.spec("1", "3"))
     with pytest.raises(Remote, match="of 2 spent"):
-        owner.start_tuning(case.asked("1.5", "2"))  # refused: its cap binds nothing
-    _ended(owner, case.asked("1", "3"))
-    _ended(owner, case.asked("0.5", "2.5"))
+        owner.start_tuning(case.spec("1.5", "2"))  # refused: its cap binds nothing
+    _ended(owner, case.spec("1", "3"))
+    _ended(owner, case.spec("0.5", "2.5"))
     with pytest.raises(Remote, match=r"of 2\.5 spent"):
-        owner.start_tuning(case.asked("0.1", "1000"))
+        owner.start_tuning(case.spec("0.1", "1000"))
 
 
 def test_the_same_file_registered_again_has_the_same_account(owner):
     """The control: other bytes are another account."""
     case = registered(owner, m=20, seed=14)
-    _ended(owner, case.asked("1", "1"))
+    _ended(owner, case.spec("1", "1"))
     again = registered(owner, m=20, seed=14)
     assert again.validation.id != case.validation.id
     with pytest.raises(Remote, match="of 1 spent"):
-        owner.start_tuning(again.asked("1", "1"))
+        owner.start_tuning(again.spec("1", "1"))
     assert owner.tuning_charges(again.validation.id) == owner.tuning_charges(case.validation.id)
-    assert _ended(owner, registered(owner, m=20, seed=15).asked("1", "1")).state == "completed"
+    assert _ended(owner, registered(owner, m=20, seed=15).spec("1", "1")).state == "completed"
 
 
 def test_the_same_key_gets_the_same_bytes_and_is_charged_once(curator, owner):
     case = registered(owner, m=20, seed=16)
-    body, headers = case.asked().model_dump(mode="json"), {"Idempotency-Key": "once"}
+    body, headers = case.spec().model_dump(mode="json"), {"Idempotency-Key": "once"}
     with curator.http() as http:
         first = http.post("/v1/tunings", json=body, headers=headers)
         assert first.status_code == 202, first.text
@@ -354,7 +356,7 @@ def test_the_charge_is_there_before_the_first_score_is_asked(owner, case, replie
     """The scorer itself looks."""
     seen = []
 
-    def look(asked, count):
+    def look(request, count):
         seen.append([line.tuning_id for line in owner_beside.tuning_charges(case.validation.id)])
         return 200, b'{"score": 0.5}'
 
@@ -363,7 +365,7 @@ def test_the_charge_is_there_before_the_first_score_is_asked(owner, case, replie
         replies.make = look
         ended = _ended(owner, case.http())
     assert ended.state == "completed"
-    assert all(ended.id in told for told in seen)
+    assert all(ended.id in ids for ids in seen)
     assert len(seen) == 6
 
 
@@ -397,7 +399,7 @@ def test_what_cannot_be_is_refused_with_its_field_before_any_charge(curator, own
     changed, field = BAD[name]
     before = owner.tuning_charges(case.validation.id)
     with curator.http() as http:
-        body = case.asked().model_dump(mode="json") | changed
+        body = case.spec().model_dump(mode="json") | changed
         reply = http.post(path, json=body, headers={"Idempotency-Key": f"bad {name}"})
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid"), reply.text
     assert [error["field"].startswith(field) for error in reply.json()["errors"]] == [True]
@@ -420,7 +422,7 @@ def test_what_cannot_be_is_refused_with_its_field_before_any_charge(curator, own
     ids=str,
 )
 def test_scores_that_do_not_fit_their_datasets_are_refused_with_the_field(curator, owner, case, change, field):
-    body = case.asked().model_dump(mode="json")
+    body = case.spec().model_dump(mode="json")
     if change.get("training_dataset_id") == "private":
         change = {"training_dataset_id": case.validation.id}
     body["score"] |= change
@@ -442,7 +444,7 @@ def test_scores_that_do_not_fit_their_datasets_are_refused_with_the_field(curato
 )
 def test_a_centre_outside_the_range_is_refused_with_its_field_before_any_charge(curator, owner, case, method, field):
     before = owner.tuning_charges(case.validation.id)
-    body = case.asked().model_dump(mode="json") | {"method": method, "budget": {"epsilon": "1", "delta": 0.01}}
+    body = case.spec().model_dump(mode="json") | {"method": method, "budget": {"epsilon": "1", "delta": 0.01}}
     with curator.http() as http:
         reply = http.post("/v1/tunings", json=body, headers={"Idempotency-Key": f"far {field}"})
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid"), reply.text
@@ -460,7 +462,7 @@ def test_training_and_validation_on_one_file_are_refused_before_any_charge(owner
         case = Case(public, validation)
         for ask in (owner.preview_tuning, owner.start_tuning):
             with pytest.raises(Remote, match="are the same") as refused:
-                ask(case.asked())
+                ask(case.spec())
             assert refused.value.remote_status == 422
         assert owner.tuning_charges(validation.id) == []
 
@@ -478,7 +480,7 @@ def test_a_range_without_width_is_refused(curator, case, lower, upper):
 def test_a_column_that_only_the_training_dataset_has_is_refused(owner, case):
     other = owner.register("other columns", csv_of(rows_of(20, 3), ("zt_age", "zt_weight", NAMES[2])))
     with pytest.raises(Remote, match="columns do not fit"):
-        owner.start_tuning(case.asked(validation_dataset_id=other.id))
+        owner.start_tuning(case.spec(validation_dataset_id=other.id))
 
 
 def test_an_archived_dataset_is_not_tuned_on(curator, owner):
@@ -487,7 +489,7 @@ def test_an_archived_dataset_is_not_tuned_on(curator, owner):
         path = f"/v1/datasets/{case.validation.id}:archive"
         assert http.post(path, headers={"Idempotency-Key": "old"}).status_code == 200
     with pytest.raises(Remote, match="archived") as refused:
-        owner.start_tuning(case.asked())
+        owner.start_tuning(case.spec())
     assert refused.value.remote_status == 409
 
 
@@ -498,7 +500,7 @@ def test_an_archived_dataset_is_not_tuned_on(curator, owner):
 def stuck(replies):
     """The scorer answers no more until the test is over, or calls what it is given."""
     free = threading.Event()
-    replies.make = lambda asked, count: (free.wait(60), (200, b'{"score": 0.5}'))[1]
+    replies.make = lambda request, count: (free.wait(60), (200, b'{"score": 0.5}'))[1]
 
     def go_on():
         replies.make = replies.good
@@ -510,7 +512,7 @@ def stuck(replies):
 
 def test_one_that_runs_and_one_that_waits_can_be_cancelled_and_stay_charged(owner, case, stuck, scorer, until):
     runs, waits = (owner.start_tuning(case.http()).id for _ in range(2))
-    until(lambda: scorer.asked)
+    until(lambda: scorer.requests)
     for identity in (waits, runs):
         view = owner.cancel_tuning(identity)
         assert (view.state, view.result, view.problem) == ("cancelled", None, None)
@@ -528,28 +530,28 @@ def test_a_kill_or_a_shutdown_leaves_it_failed_with_its_charge_and_draws_no_seco
     with OwnerClient(service.url, service.token, timeout_s=60) as owner:
         case = registered(owner, m=20, seed=18)
         for end in (service.kill, service.stop):
-            scorer.asked.clear()
+            scorer.requests.clear()
             runs, waits = (owner.start_tuning(case.http()).id for _ in range(2))
-            until(lambda: scorer.asked)
+            until(lambda: scorer.requests)
             assert end() in (None, 0)
-            asked = len(scorer.asked)
+            count = len(scorer.requests)
             service.start()
             for identity in (runs, waits):
                 view = owner.tuning(identity)
                 assert (view.state, view.result) == ("failed", None)
                 assert "stays spent" in view.problem
-            assert len(scorer.asked) == asked
+            assert len(scorer.requests) == count
         assert len(owner.tuning_charges(case.validation.id)) == 4
         stuck()
         assert _ended(owner, case.http()).state == "completed"
-    assert service.told("audit", "verify").returncode == 0, service.told("audit", "verify").stderr
+    assert service.run_in_process("audit", "verify").returncode == 0, service.run_in_process("audit", "verify").stderr
 
 
 def test_one_whose_process_dies_fails_and_the_next_one_runs(curator, owner, case, stuck, scorer, until):
     from tests.curator_service.routes.test_api_forecasts import _children
 
     begun = owner.start_tuning(case.http()).id
-    until(lambda: scorer.asked)
+    until(lambda: scorer.requests)
     for worker in _children(curator):
         os.kill(int(worker.name), signal.SIGKILL)
     ended = owner.wait_tuning(begun, timeout_s=WAIT)
@@ -578,16 +580,16 @@ def test_more_than_may_wait_are_refused_and_not_charged(make_service, tmp_path, 
 
 def test_nothing_of_the_trace_leaves_in_logs_records_or_replies(curator, owner, case, replies):
     """Scores that are recognisable; the released value is 0.8 with hardly any noise."""
-    told = [0.1234567, 0.2345678, 0.3456789, 0.4567891, 0.5678912, 0.8]
-    replies.make = lambda asked, count: (200, json.dumps({"score": told[asked["evaluation"] - 1]}).encode())
+    scores = [0.1234567, 0.2345678, 0.3456789, 0.4567891, 0.5678912, 0.8]
+    replies.make = lambda request, count: (200, json.dumps({"score": scores[request["evaluation"] - 1]}).encode())
     ended = _ended(owner, case.http("1000"))
     assert ended.result.index == 5
-    auditor = curator.told("token", "create", "--role", "auditor", "--name", "t").stdout.strip()
+    auditor = curator.run_in_process("token", "create", "--role", "auditor", "--name", "t").stdout.strip()
     with curator.http(auditor) as http:
         read = http.get(f"/v1/datasets/{case.validation.id}/ledger").text
     everything = curator.log + json.dumps(curator.records()) + owner.tuning(ended.id).model_dump_json() + read
     everything += repr(curator.rows("SELECT * FROM tunings") + curator.rows("SELECT * FROM tuning_ledger"))
-    for score in told[:-1]:
+    for score in scores[:-1]:
         assert not tells(everything, str(score)[:8])
     assert tells(everything, str(ended.result.value)[:8])  # the control: what is released is found this way
     records = [r for r in curator.records() if r.get("details", {}).get("tuning_id") == ended.id]
@@ -597,8 +599,8 @@ def test_nothing_of_the_trace_leaves_in_logs_records_or_replies(curator, owner, 
 
 
 def test_an_auditor_reads_the_account_and_nothing_else(curator, owner, case):
-    made = _ended(owner, case.asked())
-    auditor = curator.told("token", "create", "--role", "auditor", "--name", "a").stdout.strip()
+    made = _ended(owner, case.spec())
+    auditor = curator.run_in_process("token", "create", "--role", "auditor", "--name", "a").stdout.strip()
     with curator.http(auditor) as http:
         for path in ("/v1/tunings", f"/v1/tunings/{made.id}"):
             assert http.get(path).status_code == 403
@@ -611,7 +613,7 @@ def test_an_auditor_reads_the_account_and_nothing_else(curator, owner, case):
 
 
 def test_tunings_are_listed_by_page_in_the_order_of_their_creation(curator, owner, case):
-    made = [_ended(owner, case.asked()).id for _ in range(2)]
+    made = [_ended(owner, case.spec()).id for _ in range(2)]
     assert [view.id for view in owner.tunings()][-2:] == made
     with curator.http() as http:
         page = http.get("/v1/tunings", params={"page_size": 1}).json()
@@ -642,10 +644,10 @@ def test_every_method_is_previewed_charged_run_and_told(owner, case, name):
     assumes = "prior" in type(METHODS[name]).model_fields
     budget = wire.TuningBudget(epsilon="2", delta=0.05 if assumes else 0.0)
     caps = wire.TuningCaps(epsilon="100000", delta=0.5)
-    asked = case.asked(method=METHODS[name], budget=budget, caps=caps, score={"loss": "ramp"})
-    asked = asked.model_copy(update={"validation_dataset_id": owner.register("m", csv_of(rows_of(50, 21))).id})
-    report = owner.preview_tuning(asked)
-    ended = _ended(owner, asked)
+    spec = case.spec(method=METHODS[name], budget=budget, caps=caps, score={"loss": "ramp"})
+    spec = spec.model_copy(update={"validation_dataset_id": owner.register("m", csv_of(rows_of(50, 21))).id})
+    report = owner.preview_tuning(spec)
+    ended = _ended(owner, spec)
     assert (ended.state, ended.problem) == ("completed", None)
     same = ["epsilon", "delta", "guarantee"]
     if name != "gp_ucb_simulated":  # whose seed is not known before it is charged
@@ -655,20 +657,20 @@ def test_every_method_is_previewed_charged_run_and_told(owner, case, name):
     assert (ended.result.index is None) == (report.index_scale is None)
     assert (ended.result.value is None) == (report.value_scale is None)
     assert ("on average" in report.guarantee.lower()) == assumes
-    charges = owner.tuning_charges(asked.validation_dataset_id)
+    charges = owner.tuning_charges(spec.validation_dataset_id)
     assert (charges[-1].epsilon, charges[-1].delta) == (report.epsilon, report.delta)
 
 
 def test_a_method_that_does_not_fit_its_score_is_refused_before_any_charge(owner, case):
     before = owner.tuning_charges(case.validation.id)
-    for asked in (
-        case.asked(method=METHODS["kusner_3"]),  # the 0/1 loss has no Lipschitz constant
-        case.asked(method=METHODS["public_weights"]),
-        case.asked(method=METHODS["gp_design"]),  # no delta
+    for spec in (
+        case.spec(method=METHODS["kusner_3"]),  # the 0/1 loss has no Lipschitz constant
+        case.spec(method=METHODS["public_weights"]),
+        case.spec(method=METHODS["gp_design"]),  # no delta
         case.http().model_copy(update={"method": METHODS["public_weights"]}),
     ):
         with pytest.raises(Remote) as refused:
-            owner.start_tuning(asked)
+            owner.start_tuning(spec)
         assert (refused.value.remote_status, refused.value.remote_code) == (422, "tuning_impossible")
     assert owner.tuning_charges(case.validation.id) == before
 
@@ -677,7 +679,7 @@ def test_a_plan_that_takes_too_long_is_refused_and_names_the_setting(hurried):
     method = METHODS["gp_ucb_simulated"].model_copy(update={"pairs": 100_000})
     with hurried("tuning_plan_seconds_max") as owner:
         case = registered(owner, m=20)
-        asked = case.asked(method=method, budget=wire.TuningBudget(epsilon="1", delta=0.05))
+        spec = case.spec(method=method, budget=wire.TuningBudget(epsilon="1", delta=0.05))
         with pytest.raises(Remote, match="TUNING_PLAN_SECONDS_MAX"):
-            owner.start_tuning(asked)
+            owner.start_tuning(spec)
         assert owner.tuning_charges(case.validation.id) == []

@@ -49,16 +49,16 @@ class Drafts:
 
     def records(self, kind):
         with self.house.context.database.read() as db:
-            told = [entry.record for entry in audit_log.walk(db)]
-        return [record["details"] for record in told if record["kind"] == kind]
+            records = [entry.record for entry in audit_log.walk(db)]
+        return [record["details"] for record in records if record["kind"] == kind]
 
     def forecast(self):
         """Writes down a forecast that has ended; its path."""
         with self.house.context.database.read() as db:
             seq = db.execute(studies.select().where(studies.c.id == self.view["id"])).one().seq
         row = {"id": f"fct_{seq:016x}", "study_id": self.view["id"], "state": "completed", "progress": 1.0}
-        asked = wire.ForecastCreate(epsilons=["1"], mechanisms=["auto"]).model_dump_json()
-        row |= {"spec": asked, "points": "[]", "created_at": self.view["created_at"]}
+        forecast = wire.ForecastCreate(epsilons=["1"], mechanisms=["auto"]).model_dump_json()
+        row |= {"spec": forecast, "points": "[]", "created_at": self.view["created_at"]}
         self.house.context.database.write(lambda db: db.execute(forecasts.forecasts.insert().values(**row)))
         return f"{self.path}/forecasts/{row['id']}"
 
@@ -142,7 +142,7 @@ def test_what_was_released_is_never_changed(drafts, verb):
 def test_a_draft_whose_release_was_charged_and_interrupted_is_never_changed(drafts, monkeypatch):
     """Else the records would be protected by less than what was charged for."""
 
-    def fails(*told):
+    def fails(*args):
         raise OSError("no disk")
 
     monkeypatch.setattr(type(drafts.house.curator.releases), "_in_secret_order", fails)
@@ -160,7 +160,7 @@ def test_forecasts_stay_where_they_would_be_the_same_and_go_where_not(drafts):
     other = drafts.put(drafts.body(_spec(drafts.dataset, kernel=None)))
     assert other.status_code == 200
     assert drafts.house.send("owner", "GET", path).status_code == 404
-    assert [told["forecasts_dropped"] for told in drafts.records("study.changed")] == [0, 1]
+    assert [details["forecasts_dropped"] for details in drafts.records("study.changed")] == [0, 1]
 
 
 def test_a_draft_with_a_forecast_under_way_waits_for_it(drafts):

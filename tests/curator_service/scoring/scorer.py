@@ -1,16 +1,14 @@
 """A scorer as an owner would write one, over real HTTP, and several that misbehave."""
 
-import hmac
 import json
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from blindopt.client import webhook_signature
+from tests.shared.service_kit.notices.notice_receiver import documented_check
 
 KEY = "a secret of thirty-two characters"
 
@@ -21,19 +19,17 @@ class Scorer:
 
     reply: Callable[[dict[str, Any], int], tuple[int, bytes]]
     url: str = ""
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    requests: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str] = field(default_factory=list)
     forged: int = 0
 
     def take(self, headers: Any, body: bytes) -> tuple[int, bytes]:
-        told = dict(part.split("=", 1) for part in headers["Blindopt-Signature"].split(","))
-        fresh = abs(time.time() - int(told["t"])) < 300
-        if not (fresh and hmac.compare_digest(told["v1"], webhook_signature(KEY.encode(), body, int(told["t"])))):
+        if not documented_check()(headers["Blindopt-Signature"], body, KEY.encode()):
             self.forged += 1
             return 401, b""
-        self.asked.append(json.loads(body))
+        self.requests.append(json.loads(body))
         self.keys.append(headers["Idempotency-Key"])
-        return self.reply(self.asked[-1], len(self.asked))
+        return self.reply(self.requests[-1], len(self.requests))
 
 
 @contextmanager
@@ -50,7 +46,7 @@ def serving(reply: Callable[[dict[str, Any], int], tuple[int, bytes]]) -> Iterat
                 self.end_headers()
                 self.wfile.write(body)
 
-        def log_message(self, *told: Any) -> None:
+        def log_message(self, *args: Any) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -22,9 +22,9 @@ def _score(url, *, records=40, each=False, attempts=3, timeout_s=5.0, key=KEY, w
 
 
 def test_it_is_asked_for_a_point_with_a_signature_and_a_key():
-    with serving(lambda asked, count: (200, b'{"score": 0.25}')) as scorer:
+    with serving(lambda request, count: (200, b'{"score": 0.25}')) as scorer:
         assert _score(scorer.url) == 0.25
-    assert scorer.asked == [
+    assert scorer.requests == [
         {
             "tuning_id": "tun_1",
             "evaluation": 7,
@@ -40,16 +40,16 @@ def test_it_is_asked_for_a_point_with_a_signature_and_a_key():
 def test_another_key_does_not_verify():
     """The control of the signature."""
     with (
-        serving(lambda asked, count: (200, b'{"score": 0.25}')) as scorer,
+        serving(lambda request, count: (200, b'{"score": 0.25}')) as scorer,
         pytest.raises(TuningFailed, match="answered 401"),
     ):
         _score(scorer.url, key=KEY + "!")
-    assert (scorer.forged, scorer.asked) == (1, [])
+    assert (scorer.forged, scorer.requests) == (1, [])
 
 
 def test_a_fault_that_passes_is_retried_under_the_same_key():
     waits = []
-    with serving(lambda asked, count: (503, b"") if count < 3 else (200, b'{"score": 1}')) as scorer:
+    with serving(lambda request, count: (503, b"") if count < 3 else (200, b'{"score": 1}')) as scorer:
         assert _score(scorer.url, waits=waits) == 1.0
     assert scorer.keys == ["tun_1:7"] * 3
     assert waits == [0.2, 0.4]
@@ -65,7 +65,7 @@ def test_waits_grow_and_end_at_a_limit():
 
 def test_one_that_is_slow_is_given_up_after_the_last_attempt():
     with (
-        serving(lambda asked, count: time.sleep(1) or (200, b"{}")) as scorer,
+        serving(lambda request, count: time.sleep(1) or (200, b"{}")) as scorer,
         pytest.raises(TuningFailed, match="failed 2 times, at last: the other party did not answer in time"),
     ):
         _score(scorer.url, attempts=2, timeout_s=0.1)
@@ -78,9 +78,9 @@ def _dripping(parts, seconds):
 
     def answer(connection):
         with suppress(OSError), connection:
-            asked = b""
-            while not asked.endswith(b"}"):  # head and body come by themselves; one unread would reset the connection
-                asked += connection.recv(65_536)
+            received = b""
+            while not received.endswith(b"}"):  # head and body come apart; one unread would reset the connection
+                received += connection.recv(65_536)
             for part in parts:
                 connection.sendall(part)
                 time.sleep(seconds)
@@ -122,11 +122,11 @@ def test_a_reply_that_comes_a_byte_at_a_time_is_given_up_in_time(slow):
 
 def test_a_redirect_is_not_followed_and_a_reply_without_end_is_cut():
     """What answers at the other address would be a score."""
-    with serving(lambda asked, count: (200, b'{"score": 0.5}')) as other:
+    with serving(lambda request, count: (200, b'{"score": 0.5}')) as other:
         moved = f"HTTP/1.1 307 Moved\r\nLocation: {other.url}\r\nContent-Length: 0\r\n\r\n".encode()
         with _dripping([moved], 0) as (url, _), pytest.raises(TuningFailed, match="answered 307"):
             _score(url)
-        assert other.asked == []
+        assert other.requests == []
     endless = [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", *[b"100\r\n" + b" " * 256 + b"\r\n"] * 100]
     with _dripping(endless, 0) as (url, _):
         client = WebhookClient(url, KEY.encode(), timeout_s=5, reply_max_bytes=10_000)
@@ -137,11 +137,11 @@ def test_a_redirect_is_not_followed_and_a_reply_without_end_is_cut():
 @pytest.mark.parametrize("status", [400, 404, 302, 201])
 def test_a_refusal_is_not_retried(status):
     with (
-        serving(lambda asked, count: (status, b'{"score": 0.5}')) as scorer,
+        serving(lambda request, count: (status, b'{"score": 0.5}')) as scorer,
         pytest.raises(TuningFailed, match=f"answered {status}"),
     ):
         _score(scorer.url)
-    assert len(scorer.asked) == 1
+    assert len(scorer.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_refusal_is_not_retried(status):
 )
 def test_what_is_no_score_fails_and_is_not_repeated_in_the_text(body):
     with (
-        serving(lambda asked, count: (200, body)) as scorer,
+        serving(lambda request, count: (200, body)) as scorer,
         pytest.raises(TuningFailed, match="broke the protocol") as failed,
     ):
         _score(scorer.url)
@@ -161,13 +161,13 @@ def test_what_is_no_score_fails_and_is_not_repeated_in_the_text(body):
 )
 def test_numbers_that_are_not_finite_arrive_as_what_they_are(body, value):
     """So that the tuning fails for this reason, and is not asked for again."""
-    with serving(lambda asked, count: (200, b'{"score": %s}' % body)) as scorer:
+    with serving(lambda request, count: (200, b'{"score": %s}' % body)) as scorer:
         np.testing.assert_equal(_score(scorer.url), value)
-    assert len(scorer.asked) == 1
+    assert len(scorer.requests) == 1
 
 
 def test_scores_of_records_come_as_a_list_of_just_so_many():
-    with serving(lambda asked, count: (200, b'{"scores": [0.5, 1, NaN]}')) as scorer:
+    with serving(lambda request, count: (200, b'{"scores": [0.5, 1, NaN]}')) as scorer:
         np.testing.assert_equal(_score(scorer.url, records=3, each=True), [0.5, 1.0, math.nan])
         for m in (2, 4):
             with pytest.raises(TuningFailed, match=f"each of the {m} validation records"):

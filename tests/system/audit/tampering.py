@@ -66,19 +66,19 @@ class Party:
             return db.execute(query, values).fetchall()
 
     def export(self, path: Path) -> Path:
-        code, told = self.command("audit", "export")
-        assert code == 0, told
-        path.write_text(told)
+        code, output = self.command("audit", "export")
+        assert code == 0, output
+        path.write_text(output)
         return path
 
     def records(self, grant: str | None = None) -> list[Record]:
         """A log, parsed."""
-        told = (
+        entries = (
             self.rows("SELECT body FROM log ORDER BY seq")
             if grant is None
             else self.rows("SELECT body FROM shared WHERE grant_id = ? ORDER BY seq", grant)
         )
-        return [json.loads(body) for (body,) in told]
+        return [json.loads(body) for (body,) in entries]
 
     def keep_checkpoint(self) -> None:
         """Sign the log as it is now, in the file that the service holds its log against at its start."""
@@ -88,7 +88,9 @@ class Party:
     def rewrite(self, change: Callable[[list[Record]], list[Record]], grant: str | None = None) -> None:
         """A whole history anew: records changed at will, places, hashes and frontiers made to fit."""
         member = "seq" if grant is None else "position"
-        bodies = [merkle_log.canonical({**r, member: place}) for place, r in enumerate(change(self.records(grant)))]
+        bodies = [
+            merkle_log.canonical({**r, member: position}) for position, r in enumerate(change(self.records(grant)))
+        ]
         with self.open() as db:
             table, more = ("log", ()) if grant is None else ("shared", (grant,))
             db.execute(f"DELETE FROM {table}" + ("" if grant is None else " WHERE grant_id = ?"), more)
@@ -99,17 +101,17 @@ class Party:
 def rows_of(bodies: list[bytes]) -> list[tuple[int, bytes, bytes, bytes]]:
     """Place, body, leaf and frontier of each record of a log."""
     rows, peaks = [], []
-    for place, body in enumerate(bodies):
+    for position, body in enumerate(bodies):
         leaf = hashlib.sha256(b"\0" + body).digest()
-        peaks = merkle_log.grow(peaks, place, leaf)
-        rows.append((place, body, leaf, b"".join(peaks)))
+        peaks = merkle_log.grow(peaks, position, leaf)
+        rows.append((position, body, leaf, b"".join(peaks)))
     return rows
 
 
 def head_of(bodies: list[bytes]) -> Head:
     peaks: list[bytes] = []
-    for place, body in enumerate(bodies):
-        peaks = merkle_log.grow(peaks, place, hashlib.sha256(b"\0" + body).digest())
+    for position, body in enumerate(bodies):
+        peaks = merkle_log.grow(peaks, position, hashlib.sha256(b"\0" + body).digest())
     return Head(len(bodies), merkle_log.root(peaks).hex())
 
 
@@ -118,17 +120,17 @@ def receipts_under(party: Party, forger: Signer, grant: str) -> None:
     bodies = [merkle_log.canonical(record) for record in party.records(grant)]
     with party.open() as db:
         db.execute("DELETE FROM receipts WHERE grant_id = ?", (grant,))
-        for place, body in enumerate(bodies):
-            note = forger.sign(Checkpoint(f"{forger.name}/{grant}", head_of(bodies[: place + 1])))
-            db.execute("INSERT INTO receipts VALUES (?, ?, ?, ?)", (grant, place, body, note))
+        for position, body in enumerate(bodies):
+            note = forger.sign(Checkpoint(f"{forger.name}/{grant}", head_of(bodies[: position + 1])))
+            db.execute("INSERT INTO receipts VALUES (?, ?, ?, ?)", (grant, position, body, note))
 
 
 def lines(path: Path) -> list[Record]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def write_lines(path: Path, told: list[Record]) -> Path:
-    path.write_text("".join(json.dumps(line) + "\n" for line in told))
+def write_lines(path: Path, records: list[Record]) -> Path:
+    path.write_text("".join(json.dumps(line) + "\n" for line in records))
     return path
 
 

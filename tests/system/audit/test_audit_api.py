@@ -20,7 +20,7 @@ MODELER, OTHER = Signer.of("modeler", b"m" * 32), Signer.of("modeler", b"o" * 32
 
 @pytest.fixture(scope="module")
 def auditor(curator) -> str:
-    return curator.told("token", "create", "--name", "auditor", "--role", "auditor").stdout.strip()
+    return curator.run_in_process("token", "create", "--name", "auditor", "--role", "auditor").stdout.strip()
 
 
 @pytest.fixture
@@ -59,10 +59,10 @@ def test_a_modeler_sees_the_shared_log_of_its_grant_and_nothing_else(modeler_of,
     assert merkle_log.verify(entries, index="position").size == 4
     assert {entry.record["grant_id"] for entry in entries} == {study.grant_id}
     assert listed(modeler_of, grant_id=study.grant_id) == entries
-    told = modeler_of.get("/v1/audit/checkpoint").json()
+    body = modeler_of.get("/v1/audit/checkpoint").json()
     key = Verifier.parse(curator.run("audit", "key").stdout.strip())
-    head = Head(told["size"], told["root"])
-    assert key.verify(told["note"]) == Checkpoint(f"{key.name}/{study.grant_id}", head)
+    head = Head(body["size"], body["root"])
+    assert key.verify(body["note"]) == Checkpoint(f"{key.name}/{study.grant_id}", head)
     assert head == merkle_log.verify(entries, index="position")
 
 
@@ -100,8 +100,8 @@ def test_owner_and_auditor_see_every_log(modeler_of, curator, auditor, study):
             own = listed(http)
             assert merkle_log.verify(own).size == len(own)
             assert listed(http, grant_id=study.grant_id) == shared
-            told = http.get("/v1/audit/checkpoint", params={"grant_id": study.grant_id}).json()
-            assert (told["size"], told["root"]) == (4, merkle_log.verify(shared, index="position").root)
+            body = http.get("/v1/audit/checkpoint", params={"grant_id": study.grant_id}).json()
+            assert (body["size"], body["root"]) == (4, merkle_log.verify(shared, index="position").root)
 
 
 def test_an_auditor_can_do_nothing_but_look(curator, auditor, study):
@@ -115,19 +115,19 @@ def test_an_auditor_can_do_nothing_but_look(curator, auditor, study):
 def test_every_log_is_proved_to_have_only_grown(modeler_of, curator, study):
     """Own and shared, between any two sizes; and no proof for sizes that are none."""
     with curator.http() as http:
-        for entries, params, place in (
+        for entries, params, position in (
             (listed(http)[:9], {}, "seq"),
             (listed(modeler_of), {"grant_id": study.grant_id}, "position"),
         ):
-            heads = [merkle_log.verify(entries[:size], index=place) for size in range(len(entries) + 1)]
+            heads = [merkle_log.verify(entries[:size], index=position) for size in range(len(entries) + 1)]
             for first, second in itertools.combinations_with_replacement(range(1, len(heads)), 2):
-                asked = {"first": first, "second": second, **params}
-                told = http.get("/v1/audit/consistency", params=asked).json()
-                proof = [bytes.fromhex(node) for node in told["proof"]]
+                query = {"first": first, "second": second, **params}
+                body = http.get("/v1/audit/consistency", params=query).json()
+                proof = [bytes.fromhex(node) for node in body["proof"]]
                 assert merkle_log.is_consistent(heads[first], heads[second], proof)
         for first, second in ((0, 1), (2, 1), (1, 5), (-1, 2), (1, 2**53), (5, 5)):
-            asked = {"first": first, "second": second, "grant_id": study.grant_id}
-            assert http.get("/v1/audit/consistency", params=asked).status_code == 422
+            query = {"first": first, "second": second, "grant_id": study.grant_id}
+            assert http.get("/v1/audit/consistency", params=query).status_code == 422
 
 
 @pytest.mark.parametrize("token", ["-1", "x", "1e3", "9" * 16, "\u0661"])
@@ -223,7 +223,7 @@ def test_what_is_not_this_log_countersigned_is_refused(modeler_of, curator, stud
         return MODELER.countersign(who.sign(Checkpoint(where, Head(size, root))), 1)
 
     true = merkle_log.verify(listed(modeler_of), index="position").root
-    for told, status in (
+    for countersigning, status in (
         (MODELER.countersign(anothers, 1), 422),
         (MODELER.countersign(own, 1), 422),
         (forged(0, merkle_log.EMPTY.root), 422),
@@ -244,8 +244,8 @@ def test_what_is_not_this_log_countersigned_is_refused(modeler_of, curator, stud
         ("\n" * 4_000, 422),
         ("\ud800".encode("utf-8", "surrogatepass").decode("latin-1"), 422),
     ):
-        reply = send(modeler_of, told)
-        assert reply.status_code == status, (told, reply.text)
+        reply = send(modeler_of, countersigning)
+        assert reply.status_code == status, (countersigning, reply.text)
     assert kept(curator, study) == []
 
 
@@ -276,7 +276,7 @@ def test_a_modeler_shows_its_logs_to_vendor_and_viewer(modeler, vendor, curator,
     opened = open_study(owner, dataset)
     run = vendor.wait(vendor.start(run_of(curator.url, opened, random=True, iterations=3)).id, timeout_s=240)
     assert run.state == "completed"
-    viewer = modeler.told("token", "create", "--name", "viewer", "--role", "viewer").stdout.strip()
+    viewer = modeler.run_in_process("token", "create", "--name", "viewer", "--role", "viewer").stdout.strip()
     key = Verifier.parse(modeler.run("audit", "key").stdout.strip())
     for token in (None, viewer):
         with modeler.http(token) as http, curator.http() as there:
@@ -284,9 +284,9 @@ def test_a_modeler_shows_its_logs_to_vendor_and_viewer(modeler, vendor, curator,
             assert ours == theirs
             assert len(ours) == 2 + 4
             for params, size in (({}, len(listed(http))), ({"grant_id": opened.grant_id}, 6)):
-                told = http.get("/v1/audit/checkpoint", params=params).json()
-                assert key.verify(told["note"]).head == Head(told["size"], told["root"])
-                assert told["size"] == size
+                body = http.get("/v1/audit/checkpoint", params=params).json()
+                assert key.verify(body["note"]).head == Head(body["size"], body["root"])
+                assert body["size"] == size
             proof = http.get("/v1/audit/consistency", params={"first": 2, "second": 6, "grant_id": opened.grant_id})
             nodes = [bytes.fromhex(node) for node in proof.json()["proof"]]
             heads = [merkle_log.verify(ours[:size], index="position") for size in (2, 6)]

@@ -49,8 +49,8 @@ def play(parties, small, open_study):
         def make(algorithm, answers=None, iterations=LENGTH - 2, release=None, **chosen):
             more = ({"answers": answers} if answers else {}) | ({"release": release} if release else {})
             study = open_study(owner, data, **more)
-            told = {"curator_url": curator.url, "study_id": study.id, "token": study.token, "algorithm": algorithm}
-            return vendor.start(wire.RunCreate(iterations=iterations, initial_rows=2, seed=9, **told, **chosen)).id
+            target = {"curator_url": curator.url, "study_id": study.id, "token": study.token, "algorithm": algorithm}
+            return vendor.start(wire.RunCreate(iterations=iterations, initial_rows=2, seed=9, **target, **chosen)).id
 
         def ended(run):
             return vendor.wait(run, timeout_s=240)
@@ -60,9 +60,9 @@ def play(parties, small, open_study):
 
 
 def replayed(modeler, run, *options):
-    code, told = command(modeler, "replay", run, *options)
-    assert len(told.splitlines()) == 1, told
-    return code, told.strip()
+    code, output = command(modeler, "replay", run, *options)
+    assert len(output.splitlines()) == 1, output
+    return code, output.strip()
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +86,7 @@ def runs(play):
 def test_a_run_of_each_family_is_derived_again_as_it_was(runs, parties):
     for name, run in runs.items():
         clean = (
-            f"{run}: {LENGTH} choices derived again, each as it is recorded; {LENGTH} answers, each as the log tells"
+            f"{run}: {LENGTH} choices derived again, each as it is recorded; {LENGTH} answers, each as the log records"
         )
         assert replayed(parties[1], run) == (0, clean), name
 
@@ -129,7 +129,7 @@ def change(party, table, run, where="1", **values):
 def changed_row(run, number, recorded, derived):
     return (
         f"{run}: trial {number}: recorded row {recorded} (algorithm), derived row {derived} (algorithm); "
-        f"the log tells that row {derived} was asked"
+        f"the log records that row {derived} was asked"
     )
 
 
@@ -140,10 +140,10 @@ def _row(party, run, number):
 @pytest.mark.parametrize("name", ["gp_ucb", "gp_bucb", "ldp_moma", "thompson"])
 def test_another_row_in_the_record_is_named_with_what_is_derived(name, copy, runs):
     run, at = runs[name], 7
-    asked = _row(copy, run, at)
-    change(copy, "trials", run, f"number = {at}", row=399 - asked)
-    code, told = replayed(copy, run)
-    assert (code, told) == (1, changed_row(run, at, 399 - asked, asked))
+    row = _row(copy, run, at)
+    change(copy, "trials", run, f"number = {at}", row=399 - row)
+    code, output = replayed(copy, run)
+    assert (code, output) == (1, changed_row(run, at, 399 - row, row))
     assert copy.command("replay", runs["igp_ucb"])[0] == 0  # another run is as it was
 
 
@@ -152,10 +152,10 @@ def test_another_row_in_the_record_is_named_with_what_is_derived(name, copy, run
     [
         ("y", lambda y: y + 1e-9, "the recorded answer about row {row} is not what the reply says"),
         ("reply", lambda body: body.replace(b"answered", b"answerer"), "the stored reply is not the one that the log"),
-        ("reply", lambda body: None, "the stored reply is not the one that the log tells"),
+        ("reply", lambda body: None, "the stored reply is not the one that the log records"),
         ("mean", lambda mean: mean + 1e-6, "recorded mean {value} of row {row}, derived"),
         ("sd", lambda sd: sd * 1.001, "recorded sd {value} of row {row}, derived"),
-        ("acquisition", lambda found: None, "recorded acquisition None of row {row}, derived"),
+        ("acquisition", lambda mean: None, "recorded acquisition None of row {row}, derived"),
         ("ties", lambda ties: ties + 1, "recorded ties {value} of row {row}, derived"),
         ("phase", lambda phase: "initial", "recorded phase initial of row {row}, derived algorithm"),
         ("plays", lambda plays: 2, "the recorded answer about row {row} is not what the reply says"),
@@ -166,17 +166,17 @@ def test_any_other_change_of_a_trial_is_named(column, change_of, says, copy, run
     before = copy.rows(f"SELECT {column} FROM trials WHERE run_id = ? AND number = ?", run, at)[0][0]
     value = change_of(before)
     change(copy, "trials", run, f"number = {at}", **{column: value})
-    code, told = replayed(copy, run)
+    code, output = replayed(copy, run)
     expected = f"{run}: trial {at}: " + says.format(row=_row(copy, run, at), value=value)
-    assert (code, told[: len(expected)]) == (1, expected)
+    assert (code, output[: len(expected)]) == (1, expected)
 
 
 def test_settings_that_were_changed_are_named(copy, runs):
     run = runs["gp_ucb"]
     (spec,) = copy.rows("SELECT spec FROM runs WHERE id = ?", run)[0]
     change(copy, "runs", run, spec=json.dumps(json.loads(spec) | {"seed": 10}))
-    code, told = replayed(copy, run)
-    assert (code, "settings are not those that the log tells" in told) == (1, True)
+    code, output = replayed(copy, run)
+    assert (code, "settings are not those that the log records" in output) == (1, True)
 
 
 def test_a_changed_answer_is_missed_by_nobody_who_writes_the_log_anew(copy, runs):
@@ -188,10 +188,10 @@ def test_a_changed_answer_is_missed_by_nobody_who_writes_the_log_anew(copy, runs
     forged = json.dumps(reply).encode()
     change(copy, "trials", run, f"number = {at}", y=reply["answers"][0]["y"], reply=forged)
     with pytest.MonkeyPatch.context() as patch:
-        # What the log tells is taken for true: this test is about the choices alone.
+        # What the log records is taken for true: this test is about the choices alone.
         patch.setattr("modeler_service.integrity.replay._against_log", lambda *_: iter(()))
-        code, told = replayed(copy, run)
-    assert (code, f"{run}: trial {at + 1}: recorded" in told) == (1, True), told
+        code, output = replayed(copy, run)
+    assert (code, f"{run}: trial {at + 1}: recorded" in output) == (1, True), output
 
 
 @pytest.mark.parametrize("how", ["missing", "half", "unanswered", "last", "ended"])
@@ -211,25 +211,25 @@ def test_a_record_with_holes_is_named(how, copy, runs):
     says = {
         "missing": "trial 5: missing: the record goes on with trial 6",
         "half": "trial 6: recorded nothing, derived row",
-        "last": f"trial {LENGTH}: the log tells an answer, the record has no such trial",
-        "unanswered": "trial 5: the log tells an answer, the record has none",
+        "last": f"trial {LENGTH}: the log records an answer, the record has no such trial",
+        "unanswered": "trial 5: the log records an answer, the record has none",
         "ended": "recorded that the run ended by exhausted, derived by budget",
     }[how]
-    code, told = replayed(copy, run)
-    assert (code, told[: len(f"{run}: {says}")]) == (1, f"{run}: {says}")
+    code, output = replayed(copy, run)
+    assert (code, output[: len(f"{run}: {says}")]) == (1, f"{run}: {says}")
 
 
 def test_a_log_that_does_not_verify_is_no_ground_for_a_replay(copy, runs):
     with copy.open() as db:
         db.execute("UPDATE log SET body = x'7b7d' WHERE seq = 9")
-    code, told = replayed(copy, runs["random"])
-    assert (code, told.startswith("error: record 9")) == (1, True), told
+    code, output = replayed(copy, runs["random"])
+    assert (code, output.startswith("error: record 9")) == (1, True), output
 
 
 def test_candidates_that_are_gone_or_others_are_told_with_what_to_do(copy, runs):
     run = runs["gp_ucb"]
-    told = json.loads(copy.rows("SELECT study FROM runs WHERE id = ?", run)[0][0])
-    file = copy.data / "candidates" / f"{told['release_sha256']}.npy"
+    body = json.loads(copy.rows("SELECT study FROM runs WHERE id = ?", run)[0][0])
+    file = copy.data / "candidates" / f"{body['release_sha256']}.npy"
     whole = file.read_bytes()
     file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     code, said = replayed(copy, run)
@@ -273,10 +273,10 @@ def _at_home(folder, run, tmp_path, export="run.json"):
 def test_an_export_is_derived_again_without_the_service(taken_home, tmp_path):
     run, folder = taken_home
     assert _at_home(folder, run, tmp_path)[0] == 0
-    told = json.loads((folder / "run.json").read_text())
-    row = told["trials"][8]["row"]
-    told["trials"][8]["row"] = 399 - row
-    (folder / "other.json").write_text(json.dumps(told))
+    body = json.loads((folder / "run.json").read_text())
+    row = body["trials"][8]["row"]
+    body["trials"][8]["row"] = 399 - row
+    (folder / "other.json").write_text(json.dumps(body))
     code, said = _at_home(folder, run, tmp_path, "other.json")
     assert (code, said) == (1, changed_row(run, 9, 399 - row, row))
 
@@ -284,13 +284,13 @@ def test_an_export_is_derived_again_without_the_service(taken_home, tmp_path):
 def test_an_export_without_its_log_or_of_another_run_is_refused(taken_home, tmp_path):
     run, folder = taken_home
     nowhere = Party("modeler", tmp_path / "nothing")
-    code, told = replayed(nowhere, run, "--export", str(folder / "run.json"))
-    assert (code, "--export and --log belong together" in told) == (1, True)
-    code, told = _at_home(folder, "run_0000000000000000", tmp_path)
-    assert (code, f"the export is of {run}, not of run_0000000000000000" in told) == (1, True)
+    code, output = replayed(nowhere, run, "--export", str(folder / "run.json"))
+    assert (code, "--export and --log belong together" in output) == (1, True)
+    code, output = _at_home(folder, "run_0000000000000000", tmp_path)
+    assert (code, f"the export is of {run}, not of run_0000000000000000" in output) == (1, True)
     (folder / "broken.json").write_text("{}")
-    code, told = _at_home(folder, run, tmp_path, "broken.json")
-    assert (code, "is no export of a run in JSON" in told) == (1, True)
+    code, output = _at_home(folder, run, tmp_path, "broken.json")
+    assert (code, "is no export of a run in JSON" in output) == (1, True)
 
 
 # --- kills ----------------------------------------------------------------------------------------
@@ -308,8 +308,8 @@ def test_a_run_that_was_killed_and_resumed_is_derived_again_as_it_was(play, part
         service.kill()
         assert modeler.rows(count, run)[0][0] < 200
         if service is modeler:
-            code, told = replayed(modeler, run)  # in the middle: what was chosen so far
-            assert (code, "choices derived again" in told) == (0, True), told
+            code, output = replayed(modeler, run)  # in the middle: what was chosen so far
+            assert (code, "choices derived again" in output) == (0, True), output
         service.start()
     assert play.ended(run).trials == 200
     assert replayed(modeler, run)[0] == 0

@@ -58,8 +58,8 @@ class Pair:
         """Export both and compare; each export must pass by itself, or the fault is not the other side's to find."""
         paths = [party.export(folder / f"{party.name}.jsonl") for party in (self.curator, self.modeler)]
         for party, path in zip((self.curator, self.modeler), paths, strict=True):
-            code, told = party.command("audit", "verify", str(path))
-            assert code == 0, told
+            code, output = party.command("audit", "verify", str(path))
+            assert code == 0, output
         return self.curator.command("audit", "reconcile", self.study, *map(str, paths))
 
 
@@ -73,14 +73,14 @@ def finished(make_service, small, run_of, tmp_path_factory):
         dataset = owner.register("small", small.csv, public=True)
         study = owner.release(owner.create_study(checks.draft(small, dataset.id, epsilon="0.5", answers=14)).id)
         grant = owner.grant(study.id, wire.GrantCreate(name="modeler"))
-        asked = wire.RunCreate(
+        spec = wire.RunCreate(
             curator_url=curator.url,
             study_id=study.id,
             token=grant.token,
             algorithm=wire.RandomRows(name="random"),
             iterations=11,
         )
-        run = vendor.wait(vendor.start(asked).id, timeout_s=240)
+        run = vendor.wait(vendor.start(spec).id, timeout_s=240)
         assert (run.state, run.trials) == ("completed", 12)
     assert curator.stop() == modeler.stop() == 0
     parties = [Party(service.name, service.data) for service in (curator, modeler)]
@@ -96,20 +96,20 @@ def pair(finished, tmp_path):
     return finished.copy(tmp_path)
 
 
-def found(party: Party, *told: str) -> None:
+def check_found(party: Party, *expected: str) -> None:
     """`audit verify` fails and says all of ``told``, in one line without a traceback."""
     code, text = party.command("audit", "verify")
     assert (code, text.count("\n")) == (1, 1), text
     assert text.startswith("error: ")
-    for pattern in told:
+    for pattern in expected:
         assert re.search(pattern, text), text
 
 
 def test_what_nobody_touched_passes(pair, finished, tmp_path):
     for party in (pair.curator, pair.modeler):
         size = party.rows("SELECT count(*) FROM log")[0][0]
-        code, told = party.command("audit", "verify")
-        assert (code, told.startswith(f"{size} records, root ")) == (0, True), told
+        code, output = party.command("audit", "verify")
+        assert (code, output.startswith(f"{size} records, root ")) == (0, True), output
     assert pair.reconcile(tmp_path) == (0, "14 exchanges compared, 0 differences\n")
     assert pair.curator.rows("SELECT size FROM countersignatures") == [(7,), (12,), (14,)]
 
@@ -131,10 +131,10 @@ def put(db: Any, pair: Pair, log: str, row: tuple[int, bytes, bytes, bytes]) -> 
         db.execute("INSERT INTO shared VALUES (?, ?, ?, ?, ?)", (pair.grant, *row))
 
 
-def shift(db: Any, where: str, place: int) -> None:
+def shift(db: Any, where: str, position: int) -> None:
     """Make room for a row at ``place``; by way of negative numbers, for places are unique."""
     table, condition = where.split(" WHERE ")
-    db.execute(f"UPDATE {table} SET seq = -seq - 2 WHERE {condition} AND seq >= ?", (place,))
+    db.execute(f"UPDATE {table} SET seq = -seq - 2 WHERE {condition} AND seq >= ?", (position,))
     db.execute(f"UPDATE {table} SET seq = -seq - 1 WHERE {condition} AND seq < 0")
 
 
@@ -144,12 +144,12 @@ both_logs = pytest.mark.parametrize(
 
 
 @both_logs
-@pytest.mark.parametrize("place", [0, 6])
-def test_a_record_that_is_gone_leaves_a_gap(name, log, place, pair):
+@pytest.mark.parametrize("position", [0, 6])
+def test_a_record_that_is_gone_leaves_a_gap(name, log, position, pair):
     party, where, _ = log_of(pair, name, log)
     with party.open() as db:
-        db.execute(f"DELETE FROM {where} AND seq = ?", (place,))
-    found(party, f"record {place} is missing: the log continues at {place + 1}")
+        db.execute(f"DELETE FROM {where} AND seq = ?", (position,))
+    check_found(party, f"record {position} is missing: the log continues at {position + 1}")
 
 
 @both_logs
@@ -161,7 +161,7 @@ def test_a_flipped_bit_is_found_at_its_record(name, log, part, bit, pair):
     with party.open() as db:
         table, condition = where.split(" WHERE ")
         db.execute(f"UPDATE {table} SET {part} = ? WHERE {condition} AND seq = 6", (bytes(content),))
-    found(party, r"record 6 was (changed|inserted or replaced)")
+    check_found(party, r"record 6 was (changed|inserted or replaced)")
 
 
 @both_logs
@@ -171,7 +171,7 @@ def test_a_record_that_is_no_bytes_is_found_as_any_other(name, log, value, pair)
     with party.open() as db:
         table, condition = where.split(" WHERE ")
         db.execute(f"UPDATE {table} SET body = ? WHERE {condition} AND seq = 5", (value,))
-    found(party, "record 5 was changed")
+    check_found(party, "record 5 was changed")
 
 
 @both_logs
@@ -181,7 +181,7 @@ def test_two_records_that_changed_places_are_found_at_the_first(name, log, pair)
         db.execute(f"DELETE FROM {where} AND seq IN (4, 9)")
         put(db, pair, log, (4, *rows[9][1:]))
         put(db, pair, log, (9, *rows[4][1:]))
-    found(party, "record 4 was moved: it says it is 9")
+    check_found(party, "record 4 was moved: it says it is 9")
 
 
 @both_logs
@@ -194,7 +194,7 @@ def test_an_insertion_is_found_at_its_place(name, log, pair):
     with party.open() as db:
         shift(db, where, 6)
         put(db, pair, log, row)
-    found(
+    check_found(
         party, "record 7 was (repeated|moved)" if log == "own" else "a fork at or before record 6: a signed checkpoint"
     )
 
@@ -208,7 +208,7 @@ def test_an_insertion_in_the_place_of_another_is_found(name, log, pair):
         db.execute(f"DELETE FROM {where} AND seq = 6")
         put(db, pair, log, rows_of([*(r[1] for r in rows[:6]), forged])[6])
     replaced = "record 7 was inserted or replaced: the tree before or at it differs"
-    found(party, replaced if log == "own" else "a fork at or before record 6: a signed checkpoint")
+    check_found(party, replaced if log == "own" else "a fork at or before record 6: a signed checkpoint")
 
 
 @both_logs
@@ -217,17 +217,17 @@ def test_a_record_that_comes_twice_is_found_at_the_second(name, log, pair):
     with party.open() as db:
         shift(db, where, 7)
         put(db, pair, log, (7, *rows[6][1:]))
-    found(party, "record 7 was repeated: it is record 6 again")
+    check_found(party, "record 7 was repeated: it is record 6 again")
 
 
 @both_logs
 @pytest.mark.parametrize("cut", [1, 3])
 def test_a_cut_tail_is_found(name, log, cut, pair):
     party, where, rows = log_of(pair, name, log)
-    left = len(rows) - cut
+    remaining = len(rows) - cut
     with party.open() as db:
-        db.execute(f"DELETE FROM {where} AND seq >= ?", (left,))
-    found(party, f"the tail was cut: the log ends after {left} records, .* {len(rows)}$")
+        db.execute(f"DELETE FROM {where} AND seq >= ?", (remaining,))
+    check_found(party, f"the tail was cut: the log ends after {remaining} records, .* {len(rows)}$")
 
 
 @pytest.mark.parametrize("name", ["curator", "modeler"])
@@ -235,7 +235,7 @@ def test_a_shared_log_that_is_gone_is_found(name, pair):
     party = pair.party(name)
     with party.open() as db:
         db.execute("DELETE FROM shared")
-    found(party, f"shared log {pair.grant}: the tail was cut: the log ends after 0 records")
+    check_found(party, f"shared log {pair.grant}: the tail was cut: the log ends after 0 records")
 
 
 @pytest.mark.parametrize("name", ["curator", "modeler"])
@@ -244,13 +244,13 @@ def test_an_own_log_written_anew_does_not_fit_the_shared_one(name, pair):
     party = pair.party(name)
 
     def lie(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        told = next(r for r in records if (r.get("exchange") or {}).get("position") == 7)
-        told["exchange"]["reply_sha256"] = "0" * 64
+        record = next(r for r in records if (r.get("exchange") or {}).get("position") == 7)
+        record["exchange"]["reply_sha256"] = "0" * 64
         return records
 
     party.rewrite(lie)
     party.keep_checkpoint()
-    found(party, f"shared log {pair.grant}: place 7 is not what the party's own log has")
+    check_found(party, f"shared log {pair.grant}: place 7 is not what the party's own log has")
 
 
 @pytest.mark.parametrize("name", ["curator", "modeler"])
@@ -258,20 +258,20 @@ def test_a_log_put_back_to_an_older_state_does_not_fit_the_checkpoint_that_was_k
     party = pair.party(name)
     size = len(party.records())
     party.rewrite(lambda records: [*records[:-4], *({**r, "kind": "nothing"} for r in records[-4:])])
-    found(party, f"a fork: two signed checkpoints of size {size} are of two histories")
+    check_found(party, f"a fork: two signed checkpoints of size {size} are of two histories")
 
 
 @pytest.mark.parametrize("content", ["", "nonsense", "\x00\xff", "curator.1/log\n1\nAAAA\n\n\u2014 curator.1 AAAA\n"])
 def test_a_checkpoint_file_that_is_none_is_found(content, pair):
     (pair.curator.data / "checkpoint").write_bytes(content.encode("latin-1", "replace"))
-    found(pair.curator, "note")
+    check_found(pair.curator, "note")
 
 
 # --- what stands beside the logs ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ("UPDATE ledger SET cost = '0.25' WHERE seq = 3", r"ledger line 3 .* was changed"),
         ("UPDATE ledger SET row = row + 1 WHERE seq = 3", r"ledger line 3 .* was changed"),
@@ -302,7 +302,7 @@ def test_a_checkpoint_file_that_is_none_is_found(content, pair):
         ("INSERT INTO queries SELECT {query} FROM queries WHERE seq = 3", "query qry_x is missing in the log"),
     ],
 )  # fmt: skip
-def test_what_the_curator_stores_beside_its_log_must_fit_it(change, told, pair):
+def test_what_the_curator_stores_beside_its_log_must_fit_it(change, message, pair):
     party = pair.curator
     columns = [name for _, name, *_ in party.rows("PRAGMA table_info(ledger)")]
     more = ", ".join("99" if name == "seq" else name for name in columns)
@@ -311,11 +311,11 @@ def test_what_the_curator_stores_beside_its_log_must_fit_it(change, told, pair):
     with party.open() as db:
         statement = change.format(answer=f"idempotency_key = '{pair.run}:4'", more=more, run=pair.run, query=query)
         assert db.execute(statement).rowcount > 0
-    found(party, told.format(run=pair.run))
+    check_found(party, message.format(run=pair.run))
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ("DELETE FROM receipts WHERE seq = 5", "the receipt of place 5 is missing"),
         ("DELETE FROM receipts", "the receipt of place 0 is missing"),
@@ -335,25 +335,25 @@ def test_what_the_curator_stores_beside_its_log_must_fit_it(change, told, pair):
         ("UPDATE trials SET passport = '' WHERE number = 4", "trial 4 of {run} .* not what the curator said"),
         ("UPDATE trials SET reply = '' WHERE number = 4", "trial 4 of {run} .* not what the curator said"),
         ("UPDATE trials SET y = NULL WHERE number = 4", "trial 4 of {run} .* not what the curator said"),
-        ("DELETE FROM trials WHERE number = 12", "trial 12 of {run} lacks the answer that the log tells"),
+        ("DELETE FROM trials WHERE number = 12", "trial 12 of {run} lacks the answer that the log records"),
     ],
 )
-def test_what_the_modeler_stores_beside_its_log_must_fit_it(change, told, pair):
+def test_what_the_modeler_stores_beside_its_log_must_fit_it(change, message, pair):
     party = pair.modeler
     with party.open() as db:
         for statement in change.split(";"):
             assert db.execute(statement).rowcount > 0
-    found(party, told.format(run=pair.run))
+    check_found(party, message.format(run=pair.run))
 
 
 # --- a history written anew and signed with the party's own key: the other side's to find -------------------
 
 
-def other_answer(records: list[dict[str, Any]], place: int, digest: str) -> list[dict[str, Any]]:
+def other_answer(records: list[dict[str, Any]], position: int, digest: str) -> list[dict[str, Any]]:
     """``records`` of an own or shared log, with another reply at one place of the shared log."""
     for record in records:
         exchange = record.get("exchange", record) or {}
-        if exchange.get("position") == place:
+        if exchange.get("position") == position:
             exchange["reply_sha256"] = digest
     return records
 
@@ -377,7 +377,7 @@ def test_a_curator_that_tells_another_answer_is_convicted_by_the_receipts_it_gav
     """Reply, ledger, both logs and checkpoint fit each other; what the modeler signed is thrown away."""
     curator = pair.curator
     key = f"{pair.run}:4"
-    place = next(e["position"] for e in curator.records(pair.grant) if e["idempotency_key"] == key)
+    position = next(e["position"] for e in curator.records(pair.grant) if e["idempotency_key"] == key)
     (body,) = curator.rows("SELECT body FROM replies WHERE idempotency_key = ?", key)[0]
     with curator.open() as db:
         reply = re.sub(rb'"y":-?[0-9.e-]+', b'"y":0.125', bytes(body))
@@ -385,41 +385,41 @@ def test_a_curator_that_tells_another_answer_is_convicted_by_the_receipts_it_gav
         db.execute("DELETE FROM keys")
     drop_countersignatures(curator)
     digest = merkle_log.sha256(reply)
-    curator.rewrite(lambda rs: other_answer(rs, place, digest), pair.grant)
-    curator.rewrite(lambda rs: without_countersignatures(other_answer(rs, place, digest)))
+    curator.rewrite(lambda rs: other_answer(rs, position, digest), pair.grant)
+    curator.rewrite(lambda rs: without_countersignatures(other_answer(rs, position, digest)))
     curator.keep_checkpoint()
-    code, told = curator.command("audit", "verify")
-    assert code == 0, told  # nothing that it holds itself shows it
-    code, told = pair.reconcile(tmp_path)
+    code, output = curator.command("audit", "verify")
+    assert code == 0, output  # nothing that it holds itself shows it
+    code, output = pair.reconcile(tmp_path)
     assert code == 1
-    assert f"{pair.grant} place {place}: differs in reply_sha256" in told
-    forks = re.findall(rf"{pair.grant} size (\d+): a fork: the curator signed another history than it exported", told)
-    assert [int(size) for size in forks] == list(range(place + 1, 15))
+    assert f"{pair.grant} place {position}: differs in reply_sha256" in output
+    forks = re.findall(rf"{pair.grant} size (\d+): a fork: the curator signed another history than it exported", output)
+    assert [int(size) for size in forks] == list(range(position + 1, 15))
 
 
 def test_a_modeler_that_tells_another_answer_is_convicted_by_its_countersignatures(pair, tmp_path):
     """It cannot sign as the curator, so it pins a key of its own making and signs its receipts with that."""
-    modeler, place = pair.modeler, 7
+    modeler, position = pair.modeler, 7
     forger = Signer("curator.forged", Ed25519PrivateKey.from_private_bytes(SEED))
-    ((reply,),) = modeler.rows("SELECT reply FROM trials WHERE number = ?", place - 1)
+    ((reply,),) = modeler.rows("SELECT reply FROM trials WHERE number = ?", position - 1)
     said = json.loads(reply)
     said["answers"][0]["y"] += 1
     reply, digest = json.dumps(said).encode(), merkle_log.sha256(json.dumps(said).encode())
-    modeler.rewrite(lambda rs: other_answer(rs, place, digest), pair.grant)
-    modeler.rewrite(lambda rs: without_countersignatures(other_answer(rs, place, digest)))
+    modeler.rewrite(lambda rs: other_answer(rs, position, digest), pair.grant)
+    modeler.rewrite(lambda rs: without_countersignatures(other_answer(rs, position, digest)))
     modeler.keep_checkpoint()
     receipts_under(modeler, forger, pair.grant)
     with modeler.open() as db:
-        db.execute("UPDATE trials SET reply = ?, y = y + 1 WHERE number = ?", (reply, place - 1))
+        db.execute("UPDATE trials SET reply = ?, y = y + 1 WHERE number = ?", (reply, position - 1))
         db.execute("UPDATE keys SET vkey = ?", (forger.verifier.vkey,))
         db.execute("DELETE FROM countersignatures")
-    code, told = modeler.command("audit", "verify")
-    assert code == 0, told
-    code, told = pair.reconcile(tmp_path)
+    code, output = modeler.command("audit", "verify")
+    assert code == 0, output
+    code, output = pair.reconcile(tmp_path)
     assert code == 1
-    assert f"{pair.grant} place {place}: differs in reply_sha256" in told
-    assert f"{pair.grant}: the key that the modeler holds receipts of is not the curator's" in told
-    forks = re.findall(rf"{pair.grant} size (\d+): a fork: the modeler signed another history than it exported", told)
+    assert f"{pair.grant} place {position}: differs in reply_sha256" in output
+    assert f"{pair.grant}: the key that the modeler holds receipts of is not the curator's" in output
+    forks = re.findall(rf"{pair.grant} size (\d+): a fork: the modeler signed another history than it exported", output)
     assert forks == ["12", "14"]
 
 
@@ -441,13 +441,13 @@ def test_a_curator_that_cut_both_its_logs_is_convicted(pair, tmp_path):
     curator.rewrite(lambda rs: rs[:12], pair.grant)
     curator.rewrite(lambda rs: [r for r in rs if not forgotten(r)])
     curator.keep_checkpoint()
-    code, told = curator.command("audit", "verify")
-    assert code == 0, told
-    code, told = pair.reconcile(tmp_path)
+    code, output = curator.command("audit", "verify")
+    assert code == 0, output
+    code, output = pair.reconcile(tmp_path)
     assert code == 1
-    assert f"{pair.grant} place 12: only the modeler has it: the curator's tail is missing" in told
-    assert f"{pair.grant} size 13: the curator signed it and no longer has it: its tail was cut" in told
-    assert f"{pair.grant} size 14: the curator signed it and no longer has it: its tail was cut" in told
+    assert f"{pair.grant} place 12: only the modeler has it: the curator's tail is missing" in output
+    assert f"{pair.grant} size 13: the curator signed it and no longer has it: its tail was cut" in output
+    assert f"{pair.grant} size 14: the curator signed it and no longer has it: its tail was cut" in output
 
 
 def forget(party: Party, grant: str) -> None:
@@ -471,10 +471,10 @@ def test_a_modeler_that_forgets_a_whole_run_is_convicted(pair, tmp_path):
     forget(pair.modeler, pair.grant)
     with pair.modeler.open() as db:
         db.execute("DELETE FROM trials")
-    code, told = pair.reconcile(tmp_path)
+    code, output = pair.reconcile(tmp_path)
     assert code == 1
-    assert f"{pair.grant} place 0: only the curator has it: the modeler's tail is missing" in told
-    assert f"{pair.grant} size 7: the modeler signed it and no longer has it: its tail was cut" in told
+    assert f"{pair.grant} place 0: only the curator has it: the modeler's tail is missing" in output
+    assert f"{pair.grant} size 7: the modeler signed it and no longer has it: its tail was cut" in output
 
 
 def test_a_curator_that_forgets_a_whole_run_is_convicted(pair, tmp_path):
@@ -485,12 +485,12 @@ def test_a_curator_that_forgets_a_whole_run_is_convicted(pair, tmp_path):
         db.execute("DELETE FROM replies WHERE principal = ?", (pair.grant,))
     curator.rewrite(lambda rs: [r for r in rs if r["kind"] != "charge"])
     forget(curator, pair.grant)
-    code, told = curator.command("audit", "verify")
-    assert code == 0, told
-    code, told = pair.reconcile(tmp_path)
+    code, output = curator.command("audit", "verify")
+    assert code == 0, output
+    code, output = pair.reconcile(tmp_path)
     assert code == 1
-    assert f"{pair.grant} place 0: only the modeler has it: the curator's tail is missing" in told
-    assert f"{pair.grant} size 1: the curator signed it and no longer has it: its tail was cut" in told
+    assert f"{pair.grant} place 0: only the modeler has it: the curator's tail is missing" in output
+    assert f"{pair.grant} size 1: the curator signed it and no longer has it: its tail was cut" in output
 
 
 def test_a_curator_with_a_new_key_is_convicted(pair, tmp_path):
@@ -499,11 +499,11 @@ def test_a_curator_with_a_new_key_is_convicted(pair, tmp_path):
     drop_countersignatures(pair.curator)
     pair.curator.rewrite(without_countersignatures)
     pair.curator.keep_checkpoint()
-    code, told = pair.curator.command("audit", "verify")
-    assert code == 0, told
-    code, told = pair.reconcile(tmp_path)
+    code, output = pair.curator.command("audit", "verify")
+    assert code == 0, output
+    code, output = pair.reconcile(tmp_path)
     assert code == 1
-    assert f"{pair.grant}: the key that the modeler holds receipts of is not the curator's" in told
+    assert f"{pair.grant}: the key that the modeler holds receipts of is not the curator's" in output
 
 
 def test_a_modeler_with_a_new_key_is_convicted(pair, tmp_path):
@@ -512,21 +512,21 @@ def test_a_modeler_with_a_new_key_is_convicted(pair, tmp_path):
         db.execute("DELETE FROM countersignatures")
     pair.modeler.rewrite(without_countersignatures)
     pair.modeler.keep_checkpoint()
-    code, told = pair.reconcile(tmp_path)
+    code, output = pair.reconcile(tmp_path)
     assert code == 1
-    assert f"{pair.grant}: the key that the curator holds countersignatures of is not the modeler's" in told
+    assert f"{pair.grant}: the key that the curator holds countersignatures of is not the modeler's" in output
 
 
 @pytest.mark.parametrize("name", ["curator", "modeler"])
 def test_a_key_that_was_learnt_another_way_shows_a_history_signed_anew(name, pair, tmp_path):
     party = pair.party(name)
-    known = party.command("audit", "key")[1].strip()
-    assert party.command("audit", "verify", "--key", known)[0] == 0
+    key = party.command("audit", "key")[1].strip()
+    assert party.command("audit", "verify", "--key", key)[0] == 0
     (party.data / "secrets" / "log.key").write_text(SEED.hex())
     (party.data / "checkpoint").unlink()
-    code, told = party.command("audit", "verify", "--key", known)
+    code, output = party.command("audit", "verify", "--key", key)
     assert code == 1
-    assert "not with the key that was given" in told
+    assert "not with the key that was given" in output
 
 
 # --- exports ------------------------------------------------------------------------------------------------
@@ -538,36 +538,36 @@ def test_no_line_of_an_export_can_be_left_out_changed_or_repeated(name, finished
     whole = lines(finished.party(name).export(tmp_path / "whole.jsonl"))
     path = tmp_path / "edited.jsonl"
     first_by_kind: dict[str, int] = {}
-    for place, line in enumerate(whole):
+    for position, line in enumerate(whole):
         kind = str(line.get("kind") or ("subject" if "subject" in line else line.get("grant_id", "first")))
-        first_by_kind.setdefault(kind, place)
+        first_by_kind.setdefault(kind, position)
         # All lines of one kind are alike; of each, the first, the second, and the last are tried.
-        last = place + 1 == len(whole) or whole[place + 1].keys() != line.keys()
-        if place - first_by_kind[kind] > 1 and not last:
+        last = position + 1 == len(whole) or whole[position + 1].keys() != line.keys()
+        if position - first_by_kind[kind] > 1 and not last:
             continue
-        missed = verdict(finished.party(name), write_lines(path, whole[:place] + whole[place + 1 :]))
+        missed = verdict(finished.party(name), write_lines(path, whole[:position] + whole[position + 1 :]))
         # Of two checkpoints of the own log that say the same, one may go.
-        assert missed or line.get("kind") == "checkpoint", f"line {place} left out: {line}"
+        assert missed or line.get("kind") == "checkpoint", f"line {position} left out: {line}"
         for member, value in line.items():
             changed = {**line, member: value + 1 if isinstance(value, int) else f"{value or ''}x"}
-            edited = [*whole[:place], changed, *whole[place + 1 :]]
-            assert verdict(finished.party(name), write_lines(path, edited)), f"line {place}: {member} of {line}"
+            edited = [*whole[:position], changed, *whole[position + 1 :]]
+            assert verdict(finished.party(name), write_lines(path, edited)), f"line {position}: {member} of {line}"
 
 
 def verdict(party: Party, path: Path) -> str | None:
     """What `audit verify` finds in an export, or None."""
-    code, told = party.command("audit", "verify", str(path))
+    code, output = party.command("audit", "verify", str(path))
     assert code in (0, 1)
-    assert code == 0 or told.startswith("error: "), told
-    return told if code else None
+    assert code == 0 or output.startswith("error: "), output
+    return output if code else None
 
 
 @pytest.mark.parametrize("name", ["curator", "modeler"])
 def test_an_export_without_its_last_lines_is_no_whole_export(name, finished, tmp_path):
     whole = lines(finished.party(name).export(tmp_path / "whole.jsonl"))
     path = tmp_path / "cut.jsonl"
-    for left in (1, 2, len(whole) // 2, len(whole) - 1):
-        assert verdict(finished.party(name), write_lines(path, whole[:left])), left
+    for size in (1, 2, len(whole) // 2, len(whole) - 1):
+        assert verdict(finished.party(name), write_lines(path, whole[:size])), size
 
 
 def test_an_export_that_hides_its_checkpoints_and_the_tail_is_found(finished, tmp_path):
@@ -582,9 +582,9 @@ def test_an_export_that_hides_its_checkpoints_and_the_tail_is_found(finished, tm
         and not (line.get("seq") == last and line["grant_id"] is None)
     ]
     assert len(hidden) < len(whole) - 1
-    told = verdict(party, write_lines(tmp_path / "hidden.jsonl", hidden))
-    assert told is not None
-    assert "checkpoint" in told
+    output = verdict(party, write_lines(tmp_path / "hidden.jsonl", hidden))
+    assert output is not None
+    assert "checkpoint" in output
 
 
 @pytest.mark.parametrize(
@@ -606,16 +606,16 @@ def test_an_export_that_hides_its_checkpoints_and_the_tail_is_found(finished, tm
 def test_a_line_that_is_none_of_an_export_is_refused_in_words(line, finished, tmp_path):
     path = finished.curator.export(tmp_path / "export.jsonl")
     path.write_bytes(path.read_bytes() + line + b"\n")
-    told = verdict(finished.curator, path)
-    assert told is not None
-    assert told.count("\n") == 1
+    output = verdict(finished.curator, path)
+    assert output is not None
+    assert output.count("\n") == 1
 
 
 def test_the_two_sides_of_a_comparison_cannot_be_mixed_up(finished, tmp_path):
     curator, modeler = (p.export(tmp_path / f"{p.name}.jsonl") for p in (finished.curator, finished.modeler))
     for first, second in ((modeler, curator), (curator, curator), (modeler, modeler)):
-        code, told = finished.curator.command("audit", "reconcile", finished.study, str(first), str(second))
-        assert (code, "is an export of" in told) == (1, True)
+        code, output = finished.curator.command("audit", "reconcile", finished.study, str(first), str(second))
+        assert (code, "is an export of" in output) == (1, True)
 
 
 # --- at the start ---------------------------------------------------------------------------------------------
@@ -650,7 +650,7 @@ def spoilt(party: Party) -> None:
     (party.data / "checkpoint").write_bytes(b"\xff\xfe")
 
 
-class Here(Service):
+class InProcess(Service):
     """A service on a thread of this process: what its command builds and serves, but for the start of a process."""
 
     BUILDS = {"curator": (curator_app.build, CuratorSettings), "modeler": (modeler_app.build, ModelerSettings)}
@@ -684,15 +684,15 @@ def serving(make_service, finished, tmp_path, caplog, monkeypatch) -> Iterator[C
 
     As a process of its own where its tail was cut or nothing was done, else on a thread: processes take their time.
     """
-    made: list[Here] = []
+    made: list[InProcess] = []
     monkeypatch.setattr(tempfile, "tempdir", None)  # a curator says where its uploads go
 
     def make(name: str, tamper: Callable[[Party], None], process: bool) -> Any:
-        service = make_service(name, tmp_path) if process else Here(name, tmp_path / name)
+        service = make_service(name, tmp_path) if process else InProcess(name, tmp_path / name)
         shutil.copytree(finished.party(name).data, service.data)
         shutil.copy(finished.party(name).data.parent / "first-token", service.folder / "first-token")
         tamper(Party(name, service.data))
-        if isinstance(service, Here):
+        if isinstance(service, InProcess):
             made.append(service)
             service.serve(caplog)
         else:
@@ -708,7 +708,7 @@ def answers(service: Any) -> bool:
     try:
         return httpx.get(f"{service.url}/healthz", timeout=60, trust_env=False).status_code == 200
     except httpx.TransportError:
-        up = service.is_up() if isinstance(service, Here) else service.process.poll() is None
+        up = service.is_up() if isinstance(service, InProcess) else service.process.poll() is None
         assert up, service.log[-2000:]
         return False
 
@@ -772,8 +772,8 @@ def test_a_modeler_whose_log_is_not_what_it_was_leaves_its_runs_alone(tamper, se
         assert vendor.get("/readyz").json()["code"] == "audit_unavailable"
         assert len(vendor.get("/v1/audit/entries").json()["entries"]) > 10
         assert vendor.get(f"/v1/runs/{finished.run}").json()["state"] == "running"
-        asked = vendor.post(f"/v1/runs/{finished.run}:stop", headers={"Idempotency-Key": "k"})
-        assert (asked.status_code, asked.json()["code"]) == (503, "audit_unavailable")
+        reply = vendor.post(f"/v1/runs/{finished.run}:stop", headers={"Idempotency-Key": "k"})
+        assert (reply.status_code, reply.json()["code"]) == (503, "audit_unavailable")
     size = party.rows("SELECT count(*) FROM log")
     assert service.stop() == 0
     assert party.rows("SELECT count(*) FROM log") == size

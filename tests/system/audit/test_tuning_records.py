@@ -11,7 +11,7 @@ from blindopt.errors import Remote
 from curator_service.cli import tune
 from tests.curator_service.tuning_case import registered
 from tests.system.audit.tampering import Party
-from tests.system.audit.test_tampering import found
+from tests.system.audit.test_tampering import check_found
 
 WAIT = 240.0
 
@@ -23,12 +23,12 @@ def finished(make_service, tmp_path_factory):
     service = make_service("curator", folder).start()
     with OwnerClient(service.url, service.token) as owner:
         case = registered(owner, m=20)
-        first = owner.wait_tuning(owner.start_tuning(case.asked("1", "2.5")).id, timeout_s=WAIT)
+        first = owner.wait_tuning(owner.start_tuning(case.spec("1", "2.5")).id, timeout_s=WAIT)
         done = service.run("backup", str(folder / "backup"))
         assert done.returncode == 0, done.stderr
-        second = owner.wait_tuning(owner.start_tuning(case.asked("1", "2.5")).id, timeout_s=WAIT)
+        second = owner.wait_tuning(owner.start_tuning(case.spec("1", "2.5")).id, timeout_s=WAIT)
         with pytest.raises(Remote, match=r"of 2\.5 spent"):
-            owner.start_tuning(case.asked("1", "2.5"))
+            owner.start_tuning(case.spec("1", "2.5"))
         assert (first.state, second.state) == ("completed", "completed")
     assert service.stop() == 0
     party = Party("curator", service.data)
@@ -38,12 +38,12 @@ def finished(make_service, tmp_path_factory):
 
 
 def test_what_nobody_touched_passes(finished):
-    code, told = finished[1].command("audit", "verify")
-    assert code == 0, told
+    code, output = finished[1].command("audit", "verify")
+    assert code == 0, output
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ("UPDATE tuning_ledger SET epsilon = '0.5' WHERE seq = 1", "line 1 of the ledger of tunings"),
         ("UPDATE tuning_ledger SET total_epsilon = '1' WHERE seq = 2", "line 2 of the ledger of tunings"),
@@ -60,22 +60,22 @@ def test_what_nobody_touched_passes(finished):
         ("DELETE FROM tunings WHERE seq = 2", r"tuning tun_\w+ is missing"),
     ],
 )
-def test_what_is_stored_of_tunings_must_fit_the_log(change, told, finished, tmp_path):
+def test_what_is_stored_of_tunings_must_fit_the_log(change, message, finished, tmp_path):
     party = finished[1].copy(tmp_path / "copy")
     with party.open() as db:
         assert db.execute(change).rowcount > 0
-    found(party, told)
+    check_found(party, message)
 
 
 def test_a_restored_curator_tunes_no_more_on_files_whose_charges_may_be_lost(finished, make_service, tmp_path):
     """The second tuning came after the backup: its charge is not in it. Other bytes are an account of their own."""
     service, party, case = finished
     target = Party("curator", tmp_path / "restored")
-    code, told = target.command(
+    code, output = target.command(
         "restore", str(service.folder.parent / "backup"), "--secrets", str(party.data / "secrets")
     )
-    assert code == 0, told
-    assert "registered after the backup are forgotten" in told
+    assert code == 0, output
+    assert "registered after the backup are forgotten" in output
     assert target.command("audit", "verify")[0] == 0
     again = replace(make_service("curator", tmp_path), folder=tmp_path / "serving")
     shutil.copytree(target.data, again.data)
@@ -85,18 +85,18 @@ def test_a_restored_curator_tunes_no_more_on_files_whose_charges_may_be_lost(fin
         with OwnerClient(again.url, again.token) as owner:
             for ask in (owner.start_tuning, owner.preview_tuning):
                 with pytest.raises(Remote, match="restored") as refused:
-                    ask(case.asked("0.1", "2.5"))
+                    ask(case.spec("0.1", "2.5"))
                 assert refused.value.remote_status == 409
             assert [line.kind for line in owner.tuning_charges(case.validation.id)] == ["tuning", "closed"]
             assert len(owner.tunings()) == 1
             other = registered(owner, m=20, seed=77)
             with pytest.raises(Remote, match="restored"):  # the training file is closed too, and may be public still
-                owner.start_tuning(case.asked("0.1", "2.5"))
-            ended = owner.wait_tuning(owner.start_tuning(other.asked("0.1", "2.5")).id, timeout_s=WAIT)
+                owner.start_tuning(case.spec("0.1", "2.5"))
+            ended = owner.wait_tuning(owner.start_tuning(other.spec("0.1", "2.5")).id, timeout_s=WAIT)
             assert ended.state == "completed"
     finally:
         assert again.stop() == 0
-    assert again.told("audit", "verify").returncode == 0
+    assert again.run_in_process("audit", "verify").returncode == 0
 
 
 # --- the command line -------------------------------------------------------------------------------
@@ -108,11 +108,11 @@ def test_the_command_tells_what_it_costs_then_waits_and_prints_the_choice(make_s
     token.write_text(service.token + "\n")
     with OwnerClient(service.url, service.token) as owner:
         case = registered(owner, m=200)
-        request.write_text(case.asked("1000").model_dump_json())
+        request.write_text(case.spec("1000").model_dump_json())
         where = (str(request), "--token-file", str(token), "--url", service.url)
-        told = service.run("tune", *where, "--preview")
-        assert told.returncode == 0, told.stderr
-        assert "grid_exponential: 5 hyper-parameters, 200 records, epsilon 1000" in told.stdout
+        preview = service.run("tune", *where, "--preview")
+        assert preview.returncode == 0, preview.stderr
+        assert "grid_exponential: 5 hyper-parameters, 200 records, epsilon 1000" in preview.stdout
         assert owner.tunings() == []
         done = service.run("tune", *where, "--key", "mine")
         assert done.returncode == 0, done.stderr
@@ -127,7 +127,7 @@ def test_the_command_tells_what_it_costs_then_waits_and_prints_the_choice(make_s
         assert len(owner.tunings()) == 1
         # The count of clipped scores is private: with the result that may leave it must not come.
         clipped = view.model_copy(update={"clipped": 31_415})
-        monkeypatch.setattr(OwnerClient, "wait_tuning", lambda *asked, **how: clipped)
+        monkeypatch.setattr(OwnerClient, "wait_tuning", lambda *arguments, **how: clipped)
         for as_json, whole in ((False, False), (True, False), (False, True)):
             tune(request, token, service.url, preview=False, key="mine", as_json=as_json, whole=whole)
             printed = capsys.readouterr()
@@ -136,6 +136,6 @@ def test_the_command_tells_what_it_costs_then_waits_and_prints_the_choice(make_s
     request.write_text("{}")
     assert service.run("tune", *where).returncode == 1
     token.write_text("blindopt_0000000000000000.nonsense")
-    request.write_text(case.asked().model_dump_json())
+    request.write_text(case.spec().model_dump_json())
     refused = service.run("tune", *where)
     assert (refused.returncode, "unauthenticated" in refused.stderr) == (1, True)

@@ -103,18 +103,20 @@ def check_charges(curator: Any, study: Study, keys: dict[str, int], records: lis
     ]
     charged, wanted = Counter(key for _, key in queries), Counter(keys.keys())
     assert charged == wanted, f"charged otherwise than asked: {_difference(charged, wanted)}"
-    known = {query: keys[key] for query, key in queries}
+    answered_keys = {query: keys[key] for query, key in queries}
     with OwnerClient(curator.url, curator.token) as owner:
-        lines = [line for line in owner.ledger(study.id) if line.query_id in known]
-    assert Counter(line.query_id for line in lines) == Counter(known), "the ledger charged a query twice, or not at all"
+        lines = [line for line in owner.ledger(study.id) if line.query_id in answered_keys]
+    assert Counter(line.query_id for line in lines) == Counter(answered_keys), (
+        "the ledger charged a query twice, or not at all"
+    )
     spent = sum(Decimal(line.epsilon or "0") for line in lines)
     assert spent == sum(keys.values()) * Decimal(study.epsilon), f"the ledger's sum is {spent}"
-    told = Counter(
+    charge_counts = Counter(
         record["details"]["query_id"]
         for record in records
-        if record["kind"] == "charge" and record["details"].get("query_id") in known
+        if record["kind"] == "charge" and record["details"].get("query_id") in answered_keys
     )
-    assert told == Counter(known.keys()), "the log does not tell each charge once"
+    assert charge_counts == Counter(answered_keys.keys()), "the log does not tell each charge once"
 
 
 def check_answers(
@@ -127,8 +129,8 @@ def check_answers(
 ) -> None:
     """What the modeler stored is what the curator stored, and both logs tell that reply and no other."""
     grant = _grant(curator, study)
-    found = curator.rows("SELECT idempotency_key, body FROM replies WHERE principal = ? AND status = 201", grant)
-    replies = {key: wire.QueryReply.model_validate_json(body) for key, body in found if key in keys}
+    stored = curator.rows("SELECT idempotency_key, body FROM replies WHERE principal = ? AND status = 201", grant)
+    replies = {key: wire.QueryReply.model_validate_json(body) for key, body in stored if key in keys}
     assert replies.keys() == keys.keys(), "the curator has no stored answer for a trial"
     for run in {key.partition(":")[0] for key in keys}:
         trials = modeler.rows(
@@ -138,8 +140,10 @@ def check_answers(
             reply = replies[f"{run}:{first}"]
             answer = reply.answers[number - first]
             assert len(reply.answers) == keys[f"{run}:{first}"]
-            told = (reply.id, answer.row, answer.y, answer.passport.model_dump_json())
-            assert told == (query_id, row, y, passport), f"trial {run}:{number} has another answer than was stored"
+            answer_sent = (reply.id, answer.row, answer.y, answer.passport.model_dump_json())
+            assert answer_sent == (query_id, row, y, passport), (
+                f"trial {run}:{number} has another answer than was stored"
+            )
     for name, log in (("curator", records), ("modeler", modeler_records)):
         digests: dict[str, set[str]] = {}
         first: Counter[str] = Counter()
@@ -149,7 +153,7 @@ def check_answers(
                 digests.setdefault(exchange["idempotency_key"], set()).add(exchange["reply_sha256"])
                 first[exchange["idempotency_key"]] += not exchange["replayed"]
         assert digests.keys() == keys.keys(), f"an answer is not in the {name}'s log"
-        assert all(len(told) == 1 for told in digests.values()), f"the {name} tells two answers to one query"
+        assert all(len(stories) == 1 for stories in digests.values()), f"the {name} tells two answers to one query"
         assert name == "modeler" or set(first.values()) <= {1}, "the curator answered a query anew"
 
 
@@ -173,14 +177,14 @@ def check_choices(modeler: Any, runs: Iterable[str]) -> None:
         spec, study = wire.RunSpec.model_validate_json(spec_text), wire.StudyView.model_validate_json(study_text)
         z = npy_files.load(modeler.data / "candidates" / f"{study.release_sha256}.npy")
         choosing = RowChooser(spec, study, z)
-        told = modeler.rows(
+        rows = modeler.rows(
             "SELECT query, phase, row, mean, sd, ties, y, passport FROM trials WHERE run_id = ? ORDER BY number", run
         )
-        for first, query in groupby(told, lambda trial: trial[0]):
+        for first, query in groupby(rows, lambda trial: trial[0]):
             trials, choices = list(query), choosing.next()
-            found = [(first, choice.phase, choice.row, choice.mean, choice.sd, choice.ties) for choice in choices]
+            derived = [(first, choice.phase, choice.row, choice.mean, choice.sd, choice.ties) for choice in choices]
             stored = [trial[:6] for trial in trials]
-            assert stored == found, f"trial {run}:{first} was chosen otherwise than its past says"
+            assert stored == derived, f"trial {run}:{first} was chosen otherwise than its past says"
             for _, _, row, _, _, _, y, passport in trials:
                 if y is not None:  # the last ones of a run whose budget ended
                     choosing.observe(row, y, wire.NoisePassport.model_validate_json(passport))
@@ -190,9 +194,9 @@ def check_exact(modeler: Any, run: str, small: Any) -> None:
     """Each answer is the outcome itself: with ``check_choices``, the run is the one that nobody disturbed."""
     ((text,),) = modeler.rows("SELECT study FROM runs WHERE id = ?", run)
     sha256 = wire.StudyView.model_validate_json(text).release_sha256
-    place = small.place_of(npy_files.load(modeler.data / "candidates" / f"{sha256}.npy"))
+    order = small.place_of(npy_files.load(modeler.data / "candidates" / f"{sha256}.npy"))
     for number, row, y in modeler.rows("SELECT number, row, y FROM trials WHERE run_id = ?", run):
-        assert y == small.y[place[row]], f"trial {run}:{number} has not the outcome of its row"
+        assert y == small.y[order[row]], f"trial {run}:{number} has not the outcome of its row"
 
 
 def check_replays(curator: Any, study: Study, keys: Iterable[str]) -> None:
@@ -225,25 +229,25 @@ def _difference(a: Counter[str], b: Counter[str]) -> str:
 
 def check_service(service: Any) -> None:
     """Its logs, signatures and tables verify, its database is whole, no file is left over."""
-    status, told = command(service, "audit", "verify")
-    assert status == 0, f"audit verify of the {service.name}: {told}"
+    status, output = command(service, "audit", "verify")
+    assert status == 0, f"audit verify of the {service.name}: {output}"
     assert service.rows("PRAGMA integrity_check") == [("ok",)]
     assert service.rows("PRAGMA foreign_key_check") == []
-    left = {path.name for path in service.data.rglob("*.part")} - {"checkpoint.part"}
+    remaining = {path.name for path in service.data.rglob("*.part")} - {"checkpoint.part"}
     if service.name == "curator":
         named = {f"{name}.npy" for (name,) in service.rows("SELECT id FROM datasets UNION SELECT id FROM releases")}
         named |= {f"{name}.order.npy" for (name,) in service.rows("SELECT id FROM releases")}
-        left |= {path.name for path in (service.data / "files").rglob("*.npy")} ^ named
+        remaining |= {path.name for path in (service.data / "files").rglob("*.npy")} ^ named
         assert service.rows("SELECT id FROM studies WHERE state = 'releasing'") == []
-    assert left == set(), f"files of the {service.name}: {left}"
+    assert remaining == set(), f"files of the {service.name}: {remaining}"
 
 
 def export(service: Any, folder: Path) -> Path:
     """The export of a service as a file."""
-    status, told = command(service, "audit", "export")
-    assert status == 0, told
+    status, output = command(service, "audit", "export")
+    assert status == 0, output
     path = folder / f"{service.name}-{service.port}.jsonl"
-    path.write_text(told)
+    path.write_text(output)
     return path
 
 
@@ -252,5 +256,5 @@ def check_reconciled(curator: Any, modeler: Any, studies: Iterable[str], folder:
     ours, theirs = export(curator, folder), export(modeler, folder)
     for study in studies:
         for service in (curator, modeler):
-            status, told = command(service, "audit", "reconcile", study, str(ours), str(theirs))
-            assert (status, told.endswith(" exchanges compared, 0 differences\n")) == (0, True), told
+            status, output = command(service, "audit", "reconcile", study, str(ours), str(theirs))
+            assert (status, output.endswith(" exchanges compared, 0 differences\n")) == (0, True), output

@@ -83,8 +83,8 @@ class Gun:
             passed = self._passed[shot.name] = self._passed.get(shot.name, 0) + 1
             if passed != shot.passage:
                 return
-            with self._control.with_name(SHOTS).open("a") as told:
-                told.write(json.dumps({"point": point, "about": about, "delay": shot.delay}) + "\n")
+            with self._control.with_name(SHOTS).open("a") as file:
+                file.write(json.dumps({"point": point, "about": about, "delay": shot.delay}) + "\n")
             self._control.unlink(missing_ok=True)
             if shot.delay:
                 threading.Timer(shot.delay, _die).start()
@@ -121,9 +121,9 @@ class Commits:
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def marked(*args: Any, **kwargs: Any) -> Any:
-                found = original(*args, **kwargs)
+                result = original(*args, **kwargs)
                 self._done.append((point, about(*args, **kwargs)))
-                return found
+                return result
 
             return marked
 
@@ -140,10 +140,10 @@ class Commits:
                 done, commits._done = commits._done, []
                 for point, about in done:
                     commits._gun.passes(f"{point}.before-commit", about)
-                found = super().execute(sql, *args)
+                result = super().execute(sql, *args)
                 for point, about in done:
                     commits._gun.passes(f"{point}.after-commit", about)
-                return found
+                return result
 
         for module in (sqlite3, sqlite3.dbapi2):
             _around(module, "connect", lambda connect: functools.partial(connect, factory=Watched))
@@ -157,11 +157,11 @@ def _call(gun: Gun, owner: Any, name: str, point: str, about: Callable[..., str]
 
     def make(original: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
-            told = about(*args, **kwargs)
-            gun.passes(f"{point}.before", told)
-            found = original(*args, **kwargs)
-            gun.passes(f"{point}.after", told)
-            return found
+            text = about(*args, **kwargs)
+            gun.passes(f"{point}.before", text)
+            result = original(*args, **kwargs)
+            gun.passes(f"{point}.after", text)
+            return result
 
         return watched
 
@@ -218,13 +218,13 @@ def curator(gun: Gun) -> Callable[[], None]:
     commits = Commits(gun)
     commits.watch()
     commits.mark(store, "begin_query", "charge", lambda db, **values: str(values["idempotency_key"]))
-    commits.mark(measurement_entries, "append", "entered", lambda db, known, *_, **__: str(known.query_id))
+    commits.mark(measurement_entries, "append", "entered", lambda db, inquiry, *_, **__: str(inquiry.query_id))
     commits.mark(answer_versions.Versions, "_tell", "told", lambda self, db, drawn: str(drawn.query_id))
     _call(gun, answer_versions, "release", "version.draw")
-    commits.mark(queries.Exchanges, "_settle", "answer", lambda self, db, asked, *_: str(asked.key))
+    commits.mark(queries.Exchanges, "_settle", "answer", lambda self, db, caller, *_: str(caller.key))
     commits.mark(checkpoints, "countersign", "countersigned", lambda db, grant, size, *_: f"{grant}:{size}")
     commits.mark(Datasets, "_add", "registered")
-    commits.mark(releases.Releases, "_charge", "release", lambda self, db, asked, identity, spec: identity)
+    commits.mark(releases.Releases, "_charge", "release", lambda self, db, request, identity, spec: identity)
     commits.mark(releases.Releases, "_publish", "published", lambda self, db, identity, *_: identity)
     commits.mark(releases.Releases, "_abandon", "abandoned", lambda self, db, identity, actor: identity)
     _call(gun, vault.Vault, "_settle", "file", lambda self, partial, identity: identity)
@@ -247,20 +247,20 @@ def curator(gun: Gun) -> Callable[[], None]:
     _call(gun, Tunings, "_ending", "tuning.drawn")
 
     def named(ask: Callable[..., Any]) -> Callable[..., Any]:
-        async def asks(self: Any, asked: Any, *rest: Any) -> Any:
-            _asking.set(asked.key or "")
-            return await ask(self, asked, *rest)
+        async def asks(self: Any, caller: Any, *rest: Any) -> Any:
+            _asking.set(caller.key or "")
+            return await ask(self, caller, *rest)
 
         return asks
 
     def drawn(measure: Callable[..., Any]) -> Callable[..., Any]:
-        def draws(outcomes: Any, asked: Any, spec: Any) -> Any:
+        def draws(outcomes: Any, request: Any, spec: Any) -> Any:
             if is_exact(spec):  # nothing is drawn
-                return measure(outcomes, asked, spec)
+                return measure(outcomes, request, spec)
             gun.passes("draw.before", _asking.get())
-            found = measure(outcomes, asked, spec)
+            result = measure(outcomes, request, spec)
             gun.passes("draw.after", _asking.get())
-            return found
+            return result
 
         return draws
 
@@ -286,7 +286,7 @@ def modeler(gun: Gun) -> Callable[[], None]:
     commits.mark(store, "answer_trial", "answered", lambda db, run_id, number, **_: f"{run_id}:{number}")
     commits.mark(store, "ask_trials", "pending", lambda db, run_id, first, **_: f"{run_id}:{first}")
     commits.mark(store, "add_version", "version", lambda db, run_id, first, *_, **__: f"{run_id}:{first}")
-    commits.mark(Witness, "_take", "taken")
+    commits.mark(Witness, "_add_entries_in", "taken")
     commits.mark(checkpoints, "countersign", "countersigned", lambda db, grant, size, *_: f"{grant}:{size}")
     commits.mark(scheduler, "end", "ended", lambda db, outbox, identity, *_: identity)
     _call(gun, StudyClient, "ask", "ask", lambda self, query, *, key: key)
@@ -294,7 +294,7 @@ def modeler(gun: Gun) -> Callable[[], None]:
     _call(gun, StudyClient, "revisions", "revisions")
     _call(gun, StudyClient, "_fetch", "download")
     _call(gun, StudyClient, "checkpoint", "checkpoint")
-    _call(gun, StudyClient, "countersign", "countersign", lambda self, told, *, key: key)
+    _call(gun, StudyClient, "countersign", "countersign", lambda self, countersigning, *, key: key)
     _break_modeler(gun, worker)
     return cli.main
 
@@ -316,40 +316,40 @@ def _break_curator(gun: Gun) -> None:
     def redrawing(ask: Callable[..., Any]) -> Callable[..., Any]:
         """A retry gets another draw instead of the stored reply."""
 
-        async def asks(self: Any, asked: Any, identity: str, request: Any, *pace: Any) -> Any:
-            reply = await ask(self, asked, identity, request, *pace)
+        async def asks(self: Any, caller: Any, identity: str, request: Any, *pace: Any) -> Any:
+            reply = await ask(self, caller, identity, request, *pace)
             if not (reply.replayed and gun.broken("redrawn")):
                 return reply
-            told = wire.QueryReply.model_validate_json(reply.body)
-            answers = self._measured(self._check(asked, identity, request), request)
-            return replace(reply, body=told.model_copy(update={"answers": answers}).model_dump_json().encode())
+            answered = wire.QueryReply.model_validate_json(reply.body)
+            answers = self._measured(self._check(caller, identity, request), request)
+            return replace(reply, body=answered.model_copy(update={"answers": answers}).model_dump_json().encode())
 
         return asks
 
     pending: dict[str, tuple[Any, ...]] = {}
 
     def beginning(begin: Callable[..., Any]) -> Callable[..., Any]:
-        def begins(self: Any, db: Any, asked: Any, identity: str, released: Any, request: Any) -> Any:
-            earlier = store.begun(db, asked.principal.id, asked.key)
+        def begins(self: Any, db: Any, caller: Any, identity: str, released: Any, request: Any) -> Any:
+            earlier = store.begun(db, caller.principal.id, caller.key)
             if gun.broken("drawn first") and earlier is None:  # charged only when there is an answer to charge for
-                pending[new_id("qry")] = (begin, asked, identity, released, request)
+                pending[new_id("qry")] = (begin, caller, identity, released, request)
                 return list(pending)[-1]
-            found = begin(self, db, asked, identity, released, request)
-            if gun.broken("charged twice") and earlier is not None and isinstance(found, str):
+            result = begin(self, db, caller, identity, released, request)
+            if gun.broken("charged twice") and earlier is not None and isinstance(result, str):
                 rows = [(item.row, item.plays) for item in request.rows]
-                known = lines.row_balances(db, identity, [row for row, _ in rows])
-                charges = ledger.charge_answers(released.spec, lines.balance(db, identity), rows, known)
-                lines.add(db, identity, "answers", charges, query_id=found, at=stamp(self._context.clock()))
-            return found
+                balances = lines.row_balances(db, identity, [row for row, _ in rows])
+                charges = ledger.charge_answers(released.spec, lines.balance(db, identity), rows, balances)
+                lines.add(db, identity, "answers", charges, query_id=result, at=stamp(self._context.clock()))
+            return result
 
         return begins
 
     def settling(settle: Callable[..., Any]) -> Callable[..., Any]:
-        def settles(self: Any, db: Any, asked: Any, identity: str, query_id: str, answers: Any) -> Any:
+        def settles(self: Any, db: Any, caller: Any, identity: str, query_id: str, answers: Any) -> Any:
             if query_id in pending:
                 begin, *what = pending.pop(query_id)
                 query_id = begin(self, db, *what)
-            return settle(self, db, asked, identity, query_id, answers)
+            return settle(self, db, caller, identity, query_id, answers)
 
         return settles
 
@@ -400,14 +400,14 @@ def _break_modeler(gun: Gun, run: Any) -> None:
         """What is asked depends on more than the release, the seed and the answers."""
 
         def follows(self: Any) -> Any:
-            found = following(self)
+            result = following(self)
             if not gun.broken("chosen by chance"):
-                return found
-            return [p if p.phase == "initial" else replace(p, row=secrets.randbelow(400)) for p in found]
+                return result
+            return [p if p.phase == "initial" else replace(p, row=secrets.randbelow(400)) for p in result]
 
         return follows
 
-    _around(Witness, "keep", forgetting)
+    _around(Witness, "record_in", forgetting)
     _around(run.RowChooser, "next", wavering)
 
 

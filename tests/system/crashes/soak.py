@@ -236,8 +236,10 @@ class Soak:
         ), f"refused though {spent[tight]} of {self.tight_answers} answers were given"
         with OwnerClient(self.curator.url, self.curator.token) as owner:
             for study in self.studies:
-                told = owner.balance(study)
-                assert told.total_plays == spent[study], f"{told.total_plays} were charged, {spent[study]} answered"
+                balance = owner.balance(study)
+                assert balance.total_plays == spent[study], (
+                    f"{balance.total_plays} were charged, {spent[study]} answered"
+                )
         checks.check_reconciled(self.curator, self.modelers[0], self.studies[:1], self.folder)
         return answers, self.curator.rows("SELECT count(*) FROM shared")[0][0]
 

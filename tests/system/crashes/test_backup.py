@@ -31,14 +31,14 @@ def parties(make_service, small, tmp_path_factory):
         study = owner.release(owner.create_study(checks.draft(small, dataset.id, epsilon="0.5")).id)
         draft = owner.create_study(checks.draft(small, dataset.id))
         grant = owner.grant(study.id, wire.GrantCreate(name="modeler"))
-        asked = wire.RunCreate(
+        spec = wire.RunCreate(
             curator_url=curator.url,
             study_id=study.id,
             token=grant.token,
             algorithm=wire.RandomRows(name="random"),
             iterations=60,
         )
-        run = vendor.start(asked).id
+        run = vendor.start(spec).id
         while vendor.run(run).trials < 8:
             pass
         made = [checks.command(s, "backup", str(folder / f"{s.name}-backup")) for s in (modeler, curator)]
@@ -66,9 +66,9 @@ def restored(parties, tmp_path) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("name", ["curator", "modeler"])
 def test_a_copy_made_beside_writes_verifies_and_is_of_one_moment(name, restored, parties):
-    party, code, told = restored(name)
-    assert code == 0, told
-    assert told.startswith("restored ")
+    party, code, output = restored(name)
+    assert code == 0, output
+    assert output.startswith("restored ")
     assert party.command("audit", "verify")[0] == 0
     records = party.records()
     assert records[-1]["kind"] == "log.restored"
@@ -136,8 +136,8 @@ def test_what_a_restored_modeler_was_doing_goes_on_to_the_same_end(restored, par
     assert again.rows(columns) == modeler.rows(columns)
     assert curator.rows("SELECT count(*) FROM ledger") == charged
     for service in (curator, again):
-        code, told = checks.command(service, "audit", "verify")
-        assert code == 0, told
+        code, output = checks.command(service, "audit", "verify")
+        assert code == 0, output
     assert again.stop() == 0
 
 
@@ -146,9 +146,9 @@ def test_what_a_restored_modeler_was_doing_goes_on_to_the_same_end(restored, par
 
 def refused(outcome: tuple[Party, int, str], why: str) -> None:
     """In one line; nothing that a service would serve is left behind, nor in the way of the next try."""
-    party, code, told = outcome
-    assert (code, told.count("\n")) == (1, 1), told
-    assert why in told, told
+    party, code, output = outcome
+    assert (code, output.count("\n")) == (1, 1), output
+    assert why in output, output
     assert not (party.data / f"{party.name}.sqlite").exists()
     assert not (party.data / "secrets").exists()
 
@@ -167,8 +167,8 @@ def test_a_folder_with_anything_in_it_is_refused_and_left_alone(restored, tmp_pa
     assert (party.data / "note").read_text() == "mine"
     (party.data / "note").unlink()
     assert restored("curator")[1] == 0
-    code, told = party.command("restore", "x", "--secrets", "y")
-    assert (code, "is not empty" in told) == (1, True)
+    code, output = party.command("restore", "x", "--secrets", "y")
+    assert (code, "is not empty" in output) == (1, True)
 
 
 @pytest.mark.parametrize("key", KEYS)
@@ -186,14 +186,14 @@ def test_the_key_of_another_service_is_refused(restored, parties, tmp_path):
 
 
 def manifest_of(folder: Path, **changes: Any) -> None:
-    told = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps(told | changes))
+    body = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(body | changes))
 
 
 def digests(folder: Path) -> None:
     """Make the manifest fit whatever is there."""
-    told = json.loads((folder / "manifest.json").read_text())["files"]
-    manifest_of(folder, files={name: digest(folder / name) for name in told})
+    body = json.loads((folder / "manifest.json").read_text())["files"]
+    manifest_of(folder, files={name: digest(folder / name) for name in body})
 
 
 def test_a_file_with_a_flipped_bit_is_refused(restored, copied):
@@ -225,15 +225,15 @@ def test_a_manifest_that_names_files_elsewhere_is_refused(name, restored, copied
 
 def test_a_backup_without_its_database_is_refused(restored, copied):
     """Else a new and empty one would take its place, and verify."""
-    told = json.loads((copied / "manifest.json").read_text())["files"]
-    manifest_of(copied, files={name: value for name, value in told.items() if not name.endswith(".sqlite")})
+    body = json.loads((copied / "manifest.json").read_text())["files"]
+    manifest_of(copied, files={name: value for name, value in body.items() if not name.endswith(".sqlite")})
     refused(restored("curator", copied), "backup")
 
 
 def test_a_backup_without_a_file_that_its_database_names_is_refused(restored, copied):
-    told = json.loads((copied / "manifest.json").read_text())["files"]
-    gone = next(name for name in told if name.startswith("files/"))
-    manifest_of(copied, files={name: value for name, value in told.items() if name != gone})
+    body = json.loads((copied / "manifest.json").read_text())["files"]
+    gone = next(name for name in body if name.startswith("files/"))
+    manifest_of(copied, files={name: value for name, value in body.items() if name != gone})
     refused(restored("curator", copied), gone)
 
 
@@ -265,12 +265,12 @@ def test_a_backup_that_is_not_of_its_signed_head_is_refused(size, restored, copi
 
 def test_a_backup_goes_to_a_new_folder(parties):
     curator, _, folder, *_ = parties
-    code, told = checks.command(curator, "backup", str(folder / "curator-backup"))
-    assert (code, "exists: a backup goes to a new folder" in told) == (1, True)
+    code, output = checks.command(curator, "backup", str(folder / "curator-backup"))
+    assert (code, "exists: a backup goes to a new folder" in output) == (1, True)
 
 
 def test_a_backup_of_nothing_is_refused(tmp_path):
     party = Party("curator", tmp_path / "nothing")
-    code, told = party.command("backup", str(tmp_path / "target"))
-    assert (code, "holds no data of a service" in told) == (1, True)
+    code, output = party.command("backup", str(tmp_path / "target"))
+    assert (code, "holds no data of a service" in output) == (1, True)
     assert not (tmp_path / "target").exists()

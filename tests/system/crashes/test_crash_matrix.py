@@ -101,12 +101,13 @@ class Parties:
         return len(shots(self.control(service))) > self.fired[service.name]
 
     def restore(self):
-        """Both up, and no shot aimed at either or under way."""
+        """Both ready, and no shot aimed at either or under way."""
         for service in (self.curator, self.modeler):
             self.control(service).unlink(missing_ok=True)
             if self.is_doomed(service) or self.has_died(service):
                 _wait_for(lambda service=service: self.has_died(service))
-                service.start()
+                service.process = service.spawn()
+            service.await_ready()
 
     def owner(self):
         return OwnerClient(self.curator.url, self.curator.token, timeout_s=240)
@@ -173,10 +174,10 @@ def _played(parties, studies, shots_left=0, aim=None, expected=None, **chosen):
         for service in (parties.curator, parties.modeler):
             if parties.has_died(service):
                 _check_death(parties, service, dict(zip(runs, studies, strict=True)), expected)
-                service.start()
                 died += 1
                 if died < shots_left:
-                    aim()
+                    aim()  # before the service is back: it may pass the point as soon as it is
+                service.process = service.spawn()  # and it may die there before it was seen to be ready
         ended = parties.modeler.rows(
             f"SELECT count(*) FROM runs WHERE id IN ({','.join('?' * len(runs))}) AND ended_at IS NOT NULL", *runs
         )
@@ -200,32 +201,32 @@ def _facts(parties, key):
     run, _, number = key.partition(":")
     trial = parties.modeler.rows("SELECT y FROM trials WHERE run_id = ? AND number = ?", run, int(number))
     reply = parties.curator.rows("SELECT 1 FROM replies WHERE idempotency_key = ?", key)
-    known = parties.curator.rows("SELECT id FROM queries WHERE idempotency_key = ?", key)
+    stored = parties.curator.rows("SELECT id FROM queries WHERE idempotency_key = ?", key)
     charges = parties.curator.rows(
         "SELECT l.seq FROM ledger l JOIN queries q ON q.id = l.query_id WHERE q.idempotency_key = ?", key
     )
-    asked = parties.modeler.rows("SELECT 1 FROM trials WHERE run_id = ? AND query = ?", run, int(number))
-    assert len(charges) == len(known) * len(asked) <= len(asked), f"{key} was charged {len(charges)} times"
+    rows = parties.modeler.rows("SELECT 1 FROM trials WHERE run_id = ? AND query = ?", run, int(number))
+    assert len(charges) == len(stored) * len(rows) <= len(rows), f"{key} was charged {len(charges)} times"
     facts = [
         ("chosen", trial),
         ("charged", charges),
         ("answered", reply),
         ("stored", trial and trial[0][0] is not None),
     ]
-    return " ".join(name for name, found in facts if found)
+    return " ".join(name for name, holds in facts if holds)
 
 
 def _check_death(parties, service, studies, expected=None):
     """The kill came where its name says, and left what it must."""
-    told = shots(parties.control(service))[-1]
+    shot = shots(parties.control(service))[-1]
     if expected is None:
-        _, expected = IN_A_RUN[service.name, told["point"]]
-    if expected is None or told["delay"]:
+        _, expected = IN_A_RUN[service.name, shot["point"]]
+    if expected is None or shot["delay"]:
         return
-    study = studies.get(told["about"].partition(":")[0])
+    study = studies.get(shot["about"].partition(":")[0])
     if study is not None and study.epsilon == "0":
-        expected = EXACT.get(told["point"], expected)
-    assert _facts(parties, told["about"]) == expected, told
+        expected = EXACT.get(shot["point"], expected)
+    assert _facts(parties, shot["about"]) == expected, shot
 
 
 def _check_all(parties, studies, runs, tmp_path):
@@ -286,8 +287,8 @@ def test_a_batch_that_a_kill_interrupts_is_asked_again_as_it_was_and_charged_onc
     aim = functools.partial(Shot(point, passage).aim, parties.control(victim))
     died, runs = _played(parties, [study], 1, aim, expected=stored, **IN_BATCHES)
     assert died == 1, "the point was not passed"
-    told = shots(parties.control(victim))[-1]
-    assert told["about"] == f"{runs[0]}:3"
+    shot = shots(parties.control(victim))[-1]
+    assert shot["about"] == f"{runs[0]}:3"
     queries = parties.modeler.rows("SELECT query, count(*) FROM trials WHERE run_id = ? GROUP BY query", runs[0])
     assert queries == [(1, 2), (3, 4), (7, 4)]
     _check_all(parties, [study], runs, tmp_path)
@@ -420,8 +421,8 @@ def test_a_registration_that_a_kill_interrupts_makes_one_dataset_when_it_is_sent
                 owner.register(name, small.csv, public=True, key=name)
             _dies(parties)
             curator.start()
-            told = owner.register(name, small.csv, public=True, key=name)
-        assert curator.rows("SELECT id FROM datasets WHERE name = ?", name) == [(told.id,)]
+            registered = owner.register(name, small.csv, public=True, key=name)
+        assert curator.rows("SELECT id FROM datasets WHERE name = ?", name) == [(registered.id,)]
         checks.check_service(curator)
 
 
@@ -445,10 +446,10 @@ def _play_and_check(parties, study, folder, aim):
 
 @pytest.mark.parametrize("how", WRONG)
 def test_a_service_that_is_wrong_on_purpose_is_found(parties, small, dataset, tmp_path, how):
-    name, point, passage, found = WRONG[how]
+    name, point, passage, message = WRONG[how]
     study, victim = _opened(parties, small, dataset, answers=2 * LENGTH), parties.named(name)
     parties.control(victim).with_name("broken").write_text(how)
-    with pytest.raises(AssertionError, match=found):
+    with pytest.raises(AssertionError, match=message):
         _play_and_check(parties, study, tmp_path, lambda: Shot(point, passage).aim(parties.control(victim)))
 
 

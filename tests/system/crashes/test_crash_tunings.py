@@ -40,7 +40,7 @@ if KILLS > 1:
 
 @pytest.fixture(scope="module")
 def scorer():
-    with serving(lambda asked, count: (200, b'{"score": 0.5}')) as scorer:
+    with serving(lambda body, count: (200, b'{"score": 0.5}')) as scorer:
         yield scorer
 
 
@@ -86,12 +86,12 @@ def _wait_for(what):
 
 def _workers(service):
     """Processes that score for this service: they must not outlive it."""
-    found = []
+    own = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if b"curator_service.scoring.worker" in (process / "cmdline").read_bytes():
-                found.append(f"={service.data}\0".encode() in (process / "environ").read_bytes())
-    return sum(found)
+                own.append(f"={service.data}\0".encode() in (process / "environ").read_bytes())
+    return sum(own)
 
 
 class Killed:
@@ -99,7 +99,7 @@ class Killed:
 
     def __init__(self, curator, owner, case):
         self.curator, self.owner = curator, owner
-        self.asked, self.key = case.http("0.001", "1000"), secrets.token_hex(8)
+        self.spec, self.key = case.http("0.001", "1000"), secrets.token_hex(8)
         self.before = {identity for (identity,) in curator.rows("SELECT id FROM tunings")}
         self.outcome = None
 
@@ -119,7 +119,7 @@ class Killed:
         delay = random.choice([0.0, random.uniform(0, DELAY_SECONDS)]) if KILLS > 1 else 0.0
         Shot(point, delay=delay).aim(_control(self.curator))
         with contextlib.suppress(Unreachable):
-            identity = self.owner.start_tuning(self.asked, key=self.key).id
+            identity = self.owner.start_tuning(self.spec, key=self.key).id
             while self.curator.process.poll() is None:
                 self.owner.tuning(identity)
                 time.sleep(0.1)
@@ -140,12 +140,12 @@ class Killed:
 
     def check_end(self, state):
         """What the next start makes of it, for whoever asks for it again."""
-        begun = self.owner.start_tuning(self.asked, key=self.key)  # the stored reply, or the first one
+        begun = self.owner.start_tuning(self.spec, key=self.key)  # the stored reply, or the first one
         ended = self.owner.wait_tuning(begun.id, timeout_s=PATIENCE_SECONDS, poll_s=0.2)
         assert ended.state == {None: "completed", "running": "failed", "completed": "completed"}[state], "tuned again"
-        told = None if ended.result is None else ended.result.model_dump()
-        assert self.outcome is None or told == json.loads(self.outcome)["result"], "another outcome"
-        assert (told is None) == (ended.state == "failed")
+        result = None if ended.result is None else ended.result.model_dump()
+        assert self.outcome is None or result == json.loads(self.outcome)["result"], "another outcome"
+        assert (result is None) == (ended.state == "failed")
         assert self.owner.tuning(begun.id) == ended
         assert self.stored()[2] == 1
         kinds = [r["kind"] for r in self.curator.records() if r.get("details", {}).get("tuning_id") == begun.id]
@@ -179,7 +179,7 @@ WRONG = {
 @pytest.mark.parametrize("how", WRONG)
 def test_a_curator_that_is_wrong_on_purpose_is_found(curator, case, how):
     """The controls: one that draws again under the charge that it has, and one that charges nothing."""
-    point, expected, found = WRONG[how]
+    point, expected, message = WRONG[how]
     _control(curator).with_name("broken").write_text(how)
     with OwnerClient(curator.url, curator.token, timeout_s=240) as owner:
         killed = Killed(curator, owner, case)
@@ -190,5 +190,5 @@ def test_a_curator_that_is_wrong_on_purpose_is_found(curator, case, how):
             curator.start()
             killed.check_end(expected)
 
-        with pytest.raises(AssertionError, match=found):
+        with pytest.raises(AssertionError, match=message):
             check()

@@ -168,11 +168,11 @@ def test_a_stop_that_was_accepted_survives_a_restart(parties, own, exact, run_of
     vendor.stop(first)
     vendor.wait(first, timeout_s=240)
     until(lambda: vendor.run(second).ended_at or _answered(modeler, second) >= 3)
-    found = vendor.run(second)
-    if found.ended_at is None:
+    ended = vendor.run(second)
+    if ended.ended_at is None:
         vendor.stop(second)
         vendor.wait(second, timeout_s=240)
-    assert (found.state, found.trials) == ("stopped", 0)
+    assert (ended.state, ended.trials) == ("stopped", 0)
 
 
 def test_sigterm_ends_a_modeler_whose_curator_is_silent(parties, own, exact, run_of, until):
@@ -198,9 +198,9 @@ def test_an_answer_lost_on_the_way_is_answered_again_with_the_same_bytes(parties
     query = wire.QueryRequest(rows=[wire.RowPlays(row=9, plays=3)])
     count = "SELECT count(*) FROM queries WHERE study_id = ?"
     before, size = curator.rows(count, noisy.id)[0][0], len(curator.records())
-    told = []
+    states = []
     with bad_network(curator.port, [0, 100]) as proxy:
-        with StudyClient(proxy.url, noisy.token, noisy.id, observe=lambda *what: told.append(what)) as client:
+        with StudyClient(proxy.url, noisy.token, noisy.id, observe=lambda *what: states.append(what)) as client:
             for _ in range(2):
                 with pytest.raises(Unreachable):
                     client.ask(query, key="lost-1")
@@ -210,10 +210,10 @@ def test_an_answer_lost_on_the_way_is_answered_again_with_the_same_bytes(parties
     ((stored,),) = curator.rows("SELECT body FROM replies WHERE idempotency_key = 'lost-1'")
     assert (last.body, last.exchange.replayed) == (stored, True)
     assert wire.QueryReply.model_validate_json(stored) == reply
-    recorded = [found for r in curator.records()[size:] if (found := r.get("exchange"))]
+    recorded = [recorded_exchange for r in curator.records()[size:] if (recorded_exchange := r.get("exchange"))]
     assert [e["replayed"] for e in recorded] == [False, True, True]
     assert {e["reply_sha256"] for e in recorded} == {last.exchange.reply_sha256}
-    assert [exchange.as_json() for exchange, _ in told] == []  # an answer is told by who stores it
+    assert [exchange.as_json() for exchange, _ in states] == []  # an answer is told by who stores it
     assert last.exchange.as_json() == recorded[-1]
 
 
@@ -234,20 +234,20 @@ def test_one_query_asked_by_many_at_once_is_answered_once(parties, own, noisy):
     query = wire.QueryRequest(rows=[wire.RowPlays(row=11)])
     count = "SELECT count(*) FROM queries WHERE study_id = ?"
     before = curator.rows(count, noisy.id)[0][0]
-    found, together = [], threading.Barrier(8)
+    replies, together = [], threading.Barrier(8)
 
     def ask():
         with StudyClient(curator.url, noisy.token, noisy.id) as client:
             together.wait()
-            found.append(_insisted(client, query, "at-once"))
+            replies.append(_insisted(client, query, "at-once"))
 
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len({exchange.reply_sha256 for exchange in found}) == 1
-    assert Counter(exchange.replayed for exchange in found) == {True: 7, False: 1}
+    assert len({exchange.reply_sha256 for exchange in replies}) == 1
+    assert Counter(exchange.replayed for exchange in replies) == {True: 7, False: 1}
     assert curator.rows(count, noisy.id)[0][0] == before + 1
 
 
@@ -273,23 +273,23 @@ def test_a_release_that_a_kill_interrupts_leaves_a_draft_and_none_of_its_files(p
             with suppress(Unreachable), OwnerClient(curator.url, curator.token, timeout_s=300) as another:
                 another.release(draft.id, key=f"interrupted {draft.id}")
 
-        known = set(files.rglob("*"))
+        before = set(files.rglob("*"))
         asking = threading.Thread(target=release)
         asking.start()
-        until(lambda: set(files.rglob("*")) - known)  # Z is being drawn
+        until(lambda: set(files.rglob("*")) - before)  # Z is being drawn
         curator.kill()
         asking.join()
-        return curator.rows("SELECT state FROM studies WHERE id = ?", draft.id) == [("releasing",)], known
+        return curator.rows("SELECT state FROM studies WHERE id = ?", draft.id) == [("releasing",)], before
 
     for _ in range(20):  # a busy machine may kill too late to be a test
         draft = owner.create_study(spec)
-        is_interrupted, known = killed(draft)
+        is_interrupted, before = killed(draft)
         if is_interrupted:
             break
         curator.start()
     assert is_interrupted, "each kill came too late to be a test"
     curator.start()
-    assert set(files.rglob("*")) == known
+    assert set(files.rglob("*")) == before
     assert owner.study(draft.id).state == "draft"
     released = owner.release(draft.id, key=f"interrupted {draft.id}")  # the same key: nothing was answered under it
     assert (released.state, released.report.n) == ("open", 80_000)
@@ -300,7 +300,7 @@ def test_a_release_that_a_kill_interrupts_leaves_a_draft_and_none_of_its_files(p
 
 def test_the_logs_of_both_verify_after_all_of_this(parties, own):
     for service in parties:
-        done = service.told("audit", "verify")
+        done = service.run_in_process("audit", "verify")
         assert (done.returncode, done.stderr) == (0, "")
         size = len(service.records())
         assert done.stdout.startswith(f"{size} records, root ")

@@ -128,7 +128,7 @@ def test_on_a_full_disk_every_query_is_refused_and_later_answered_once(
                     check_unavailable(reply, "audit_unavailable")
                     assert b"NUMPY" not in reply.content
                 check_unavailable(ask(http, study, "first"), "audit_unavailable")
-                ready = until(lambda: (told := own.get("/readyz")).status_code == 503 and told)  # as old as a second
+                ready = until(lambda: (reply := own.get("/readyz")).status_code == 503 and reply)  # as old as a second
                 check_unavailable(ready, "audit_unavailable")
                 assert own.get("/healthz").status_code == 200
                 assert own.get(f"/v1/studies/{study.id}/ledger").status_code == 200  # an owner only reads
@@ -174,7 +174,7 @@ def test_where_no_file_may_grow_the_same_holds(answers, no_room, make_service, t
             with no_room(curator):
                 for _ in range(3):
                     check_unavailable(ask(http, study, "k"), "audit_unavailable")
-                ready = until(lambda: (told := own.get("/readyz")).status_code == 503 and told)
+                ready = until(lambda: (reply := own.get("/readyz")).status_code == 503 and reply)
                 check_unavailable(ready, "audit_unavailable")
             answered = {"k": ask(http, study, "k").content}
             until(lambda: own.get("/readyz").status_code == 200)
@@ -237,14 +237,14 @@ def test_a_release_that_could_not_be_taken_back_is_begun_anew_without_a_restart(
     """The disk fills between its beginning and the record that it was given up."""
     settings = Settings(data_dir=tmp_path / "data")
 
-    def asked(key):
+    def request_of(key):
         return RequestContext(who, secrets.token_hex(16), "POST", "/x", key, "0" * 64)
 
     with open_context(settings) as context:
         _, who = context.authentication.issue("owner", "o", days=1)
         curator = Curator(context, Vault(tmp_path / "data/files"), settings)
         upload = Upload(name="d", public=True, columns=None, filename="d.csv")
-        made = curator.datasets.register(asked("d"), upload, io.BytesIO(small.csv))
+        made = curator.datasets.register(request_of("d"), upload, io.BytesIO(small.csv))
         spec = wire.StudyCreate(
             name="s",
             dataset_id=wire.DatasetView.model_validate_json(made.body).id,
@@ -252,7 +252,7 @@ def test_a_release_that_could_not_be_taken_back_is_begun_anew_without_a_restart(
             measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
             release=wire.IdentityRelease(mechanism="identity"),
         )
-        draft = wire.StudyOwnerView.model_validate_json(curator.studies.create(asked("s"), spec).body)
+        draft = wire.StudyOwnerView.model_validate_json(curator.studies.create(request_of("s"), spec).body)
 
         def full(*args):
             raise AuditUnavailable("the disk is full")
@@ -266,10 +266,10 @@ def test_a_release_that_could_not_be_taken_back_is_begun_anew_without_a_restart(
 
             broken.setattr(Vault, "keep_release", full_from_now_on)
             with pytest.raises(AuditUnavailable):
-                curator.releases.release(asked("r"), draft.id)
+                curator.releases.release(request_of("r"), draft.id)
         assert curator.studies.one(draft.id).state == "releasing"
         assert sorted(path.name for path in (tmp_path / "data/files").rglob("*") if path.is_file()) == files
-        curator.releases.release(asked(key), draft.id)
+        curator.releases.release(request_of(key), draft.id)
         assert curator.studies.one(draft.id).state == "open"
         with context.database.read() as db:
             assert [line.kind for line in lines.page(db, draft.id, after=0, limit=-1)] == ["release"]
@@ -295,8 +295,8 @@ def test_a_run_waits_while_its_modeler_s_disk_is_full_and_goes_on_by_itself(
         trials = vendor.export(run).trials
     kept = "SELECT body FROM replies WHERE principal = ? AND idempotency_key LIKE 'run_%'"
     stored = curator.rows(kept, study.grant_id)
-    told = [wire.QueryReply.model_validate_json(body) for (body,) in stored]
-    answers = {reply.id: (reply.answers[0].row, reply.answers[0].y) for reply in told}
+    stored_answers = [wire.QueryReply.model_validate_json(body) for (body,) in stored]
+    answers = {reply.id: (reply.answers[0].row, reply.answers[0].y) for reply in stored_answers}
     assert {trial.query_id: (trial.row, trial.y) for trial in trials} == answers
     charges = curator.rows("SELECT count(*), count(DISTINCT query_id) FROM ledger WHERE kind = 'answers'")
     assert charges == [(151, 151)]

@@ -45,8 +45,8 @@ def curator(make_service, tmp_path_factory):
 def study(curator, small):
     with OwnerClient(curator.url, curator.token) as owner:
         dataset = owner.register("small", small.csv, public=True).id
-    with opened(small, curator, dataset, answers=LAPLACE) as asked:
-        yield asked
+    with opened(small, curator, dataset, answers=LAPLACE) as study:
+        yield study
 
 
 def _wait_for(what):
@@ -57,8 +57,8 @@ def _wait_for(what):
 
 
 def _kinds(curator, query_id):
-    found = curator.rows("SELECT kind FROM ledger WHERE query_id = ?", query_id)
-    return Counter(kind for (kind,) in found)
+    stored = curator.rows("SELECT kind FROM ledger WHERE query_id = ?", query_id)
+    return Counter(kind for (kind,) in stored)
 
 
 def _has_told(curator, query_id, version):
@@ -66,22 +66,22 @@ def _has_told(curator, query_id, version):
 
 
 def _bodies(curator, query_id):
-    found = curator.rows("SELECT version, body FROM revisions WHERE query_id = ? ORDER BY version", query_id)
-    return dict(found)
+    stored = curator.rows("SELECT version, body FROM revisions WHERE query_id = ? ORDER BY version", query_id)
+    return dict(stored)
 
 
 @pytest.mark.parametrize(("act", "point"), KILLS)
 def test_a_kill_leaves_one_charge_and_one_draw_for_each_version(curator, study, act, point):
     control, key = curator.folder / "control", f"{act} {point}"
     rows = [wire.RowPlays(row=row) for row in (3, 4)]
-    asked, seen = {}, {}
+    queries, seen = {}, {}
 
     def step_of(step, client):
         if step == "ask":
             return study.modeler.ask(wire.QueryRequest(rows=rows), key=key)[0]
         if step == "answer":
-            return client.answer(asked["id"], told(asked["items"], 1.0, 2.0), key=f"answer {key}")
-        return client.correct(asked["id"], told(asked["items"][:1], 3.0), key=f"correct {key}")
+            return client.answer(queries["id"], told(queries["items"], 1.0, 2.0), key=f"answer {key}")
+        return client.correct(queries["id"], told(queries["items"][:1], 3.0), key=f"correct {key}")
 
     with MeasurerClient(curator.url, study.measurer_token) as client:
         for step in ("ask", "answer", "correct"):
@@ -96,25 +96,25 @@ def test_a_kill_leaves_one_charge_and_one_draw_for_each_version(curator, study, 
                 begun = act != "ask" and KILLS[act, point]
                 if begun:  # nobody asks again: it is told all the same
                     version = 1 if act == "answer" else 2
-                    _wait_for(functools.partial(_has_told, curator, asked["id"], version))
+                    _wait_for(functools.partial(_has_told, curator, queries["id"], version))
                 stored = {record["kind"] for record in curator.records()[before + 1 :]}
                 names = {"ask": "charge", "answer": "measurement.answered", "correct": "measurement.corrected"}
                 assert (names[act] in stored) == KILLS[act, point]
-            found = step_of(step, client)
-            assert isinstance(found, wire.QueryPending if step == "ask" else wire.QueryMeasurements)
+            reply = step_of(step, client)
+            assert isinstance(reply, wire.QueryPending if step == "ask" else wire.QueryMeasurements)
             if step == "ask":
-                asked = {"id": found.id, "items": list(client.inbox(query_id=found.id))}
-                assert len(asked["items"]) == 2
-            seen = _bodies(curator, asked["id"]) | seen  # what was told once stays
-            assert seen == _bodies(curator, asked["id"])
-            assert step_of(step, client) == found  # under its key, nothing more happens
-    assert _kinds(curator, asked["id"]) == {"answers": 2, "correction": 1}
-    bodies = _bodies(curator, asked["id"])
+                queries = {"id": reply.id, "items": list(client.inbox(query_id=reply.id))}
+                assert len(queries["items"]) == 2
+            seen = _bodies(curator, queries["id"]) | seen  # what was told once stays
+            assert seen == _bodies(curator, queries["id"])
+            assert step_of(step, client) == reply  # under its key, nothing more happens
+    assert _kinds(curator, queries["id"]) == {"answers": 2, "correction": 1}
+    bodies = _bodies(curator, queries["id"])
     assert list(bodies) == [1, 2]
     first, second = (wire.QueryReply.model_validate_json(body) for body in bodies.values())
     assert first.answers[1] == second.answers[1]
     assert first.answers[0] != second.answers[0]
-    assert study.modeler.query(asked["id"])[1].body == bodies[2]
+    assert study.modeler.query(queries["id"])[1].body == bodies[2]
 
 
 def test_after_all_kills_the_log_verifies(curator, study):
@@ -124,12 +124,12 @@ def test_after_all_kills_the_log_verifies(curator, study):
 
 def test_a_date_that_passed_while_the_curator_was_down_counts_at_its_start(curator, study, small):
     dataset = study.owner.study(study.study).spec.dataset_id
-    with opened(small, curator, dataset, measurement={"due_hours": 0.001}) as asked:
-        query = asked.ask(3)
+    with opened(small, curator, dataset, measurement={"due_hours": 0.001}) as opened_study:
+        query = opened_study.ask(3)
         curator.kill()
         time.sleep(4.0)
         curator.start()
-        _wait_for(lambda: asked.modeler.query(query.id)[0].state == "answered")
-        assert asked.reply(query.id).declined == [3]
-        assert asked.of(query.id)[0].state == "overdue"
-        assert asked.measurer.answer(query.id, told(asked.of(query.id), 1.0)).version == 2
+        _wait_for(lambda: opened_study.modeler.query(query.id)[0].state == "answered")
+        assert opened_study.reply(query.id).declined == [3]
+        assert opened_study.of(query.id)[0].state == "overdue"
+        assert opened_study.measurer.answer(query.id, told(opened_study.of(query.id), 1.0)).version == 2

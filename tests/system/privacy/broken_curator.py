@@ -18,12 +18,12 @@ from curator_service.use_cases.studies import releases
 
 def twice_the_epsilon() -> None:
     """Noise for twice the epsilon that is claimed: B + R where 2 (B + R) should be."""
-    told, released = privatize.mechanism_of, releases.mechanism_of
+    of_answers, released = privatize.mechanism_of, releases.mechanism_of
 
     def doubled(said):
         return said.model_copy(update={"epsilon": str(2 * amount(said.epsilon))}) if hasattr(said, "epsilon") else said
 
-    privatize.mechanism_of = lambda answers: told(doubled(answers))
+    privatize.mechanism_of = lambda answers: of_answers(doubled(answers))
     releases.mechanism_of = lambda spec, chosen: released(spec, doubled(chosen))
 
 
@@ -31,12 +31,12 @@ def eight_times_the_epsilon_in_tunings() -> None:
     """Draws of tunings for eight times the epsilon that is told and charged."""
     made = tunings.Tunings._job
 
-    def job(self, identity, asked, charged=None):
+    def job(self, identity, spec, charged=None):
         if charged is not None:  # to be run
-            eightfold = str(8 * amount(asked.budget.epsilon))
-            asked = asked.model_copy(update={"budget": asked.budget.model_copy(update={"epsilon": eightfold})})
+            eightfold = str(8 * amount(spec.budget.epsilon))
+            spec = spec.model_copy(update={"budget": spec.budget.model_copy(update={"epsilon": eightfold})})
             charged = eightfold, charged[1]
-        return made(self, identity, asked, charged)
+        return made(self, identity, spec, charged)
 
     tunings.Tunings._job = job
 

@@ -125,11 +125,11 @@ def gaussian_epsilon(high: np.ndarray, low: np.ndarray, delta: float) -> float:
 
 def audited_release(service, name, trials, open_study) -> float:
     """The epsilon that so many releases of each of two neighbours prove. They differ by Delta along the diagonal."""
-    here, there = np.full(2, -0.1), np.full(2, -0.1) + 0.5 / math.sqrt(2)
+    low, there = np.full(2, -0.1), np.full(2, -0.1) + 0.5 / math.sqrt(2)
     scores = []
-    for row in (there, here):
+    for row in (there, low):
         z = released(service, RELEASES[name], row.tolist(), trials, open_study)
-        scores.append(np.linalg.norm(z - here, axis=1) - np.linalg.norm(z - there, axis=1))
+        scores.append(np.linalg.norm(z - low, axis=1) - np.linalg.norm(z - there, axis=1))
     return gaussian_epsilon(*scores, delta=1e-5) if name == "gaussian" else lower_bound(*scores)
 
 
@@ -161,8 +161,8 @@ def audited_tunings(service, share, trials) -> float:
     drawn = []
     with OwnerClient(service.url, service.token, timeout_s=240) as owner:
         for wrong in (0, 1):
-            asked = neighbour(owner, wrong, share)
-            begun = {owner.start_tuning(asked).id for _ in range(trials)}
+            spec = neighbour(owner, wrong, share)
+            begun = {owner.start_tuning(spec).id for _ in range(trials)}
             ended = [owner.wait_tuning(identity, timeout_s=300, poll_s=0.05) for identity in sorted(begun)]
             assert [view.state for view in ended] == ["completed"] * trials, ended[0].problem
             drawn.append(np.array([speaks_for_the_first(view.result) for view in ended]))

@@ -35,17 +35,22 @@ def test_a_run_of_20_trials_goes_on_as_ever(
     assert (export.run.study.answers, export.run.study.reply_after_ms) == (said, deadline)
     size = {"one_bit": (math.exp(2) + 1) / (math.exp(2) - 1), "piecewise": (math.e + 1) / (math.e - 1)}[kind] * 0.6
     for trial in export.trials:
-        told = trial.passport.privacy
-        assert (trial.plays, told.family, told.bound, trial.passport.clip) == (1, kind, 0.6, (0.5 - 0.6, 0.5 + 0.6))
-        assert told.scale == pytest.approx(size)
-        assert abs(trial.y - 0.5) <= told.scale * (1 + 1e-9)
-        assert (trial.passport.measurement_variance, 0 < told.variance <= told.scale**2) == (0.01, True)
+        privacy = trial.passport.privacy
+        assert (trial.plays, privacy.family, privacy.bound, trial.passport.clip) == (
+            1,
+            kind,
+            0.6,
+            (0.5 - 0.6, 0.5 + 0.6),
+        )
+        assert privacy.scale == pytest.approx(size)
+        assert abs(trial.y - 0.5) <= privacy.scale * (1 + 1e-9)
+        assert (trial.passport.measurement_variance, 0 < privacy.variance <= privacy.scale**2) == (0.01, True)
     lines = list(csv.DictReader(io.StringIO(vendor.export_csv(started.id))))
     assert {(line["plays"], line["privacy_family"]) for line in lines} == {("1", kind)}
     assert {float(line["privacy_variance"]) for line in lines} == {export.trials[0].passport.privacy.variance}
     assert owner.balance(opened.id).total_epsilon == "40"
     for service in (curator, modeler):
-        verified = service.told("audit", "verify")
+        verified = service.run_in_process("audit", "verify")
         assert (verified.returncode, verified.stderr) == (0, "")
 
 
@@ -58,11 +63,11 @@ def test_a_curator_that_is_killed_while_a_reply_waits_answers_its_retry_under_on
         study = open_study(
             owner, owner.register("d", small.csv, public=True), answers=answers_of("piecewise"), reply_after_ms=4_000
         )
-    body, told = {"rows": [{"row": 3, "plays": 2}]}, []
+    body, replies = {"rows": [{"row": 3, "plays": 2}]}, []
 
     def send():
         with service.http(study.token, **{"Idempotency-Key": "k"}) as http, suppress(httpx.TransportError):
-            told.append(http.post(f"/v1/studies/{study.id}/queries", json=body))
+            replies.append(http.post(f"/v1/studies/{study.id}/queries", json=body))
 
     def stored():
         return service.rows("SELECT body FROM replies WHERE idempotency_key = 'k'")
@@ -73,11 +78,11 @@ def test_a_curator_that_is_killed_while_a_reply_waits_answers_its_retry_under_on
     before = stored()
     service.kill()
     first.join()
-    assert (told, len(before)) == ([], 1 if when == "settled" else 0)
+    assert (replies, len(before)) == ([], 1 if when == "settled" else 0)
     service.start()
     send()
-    (reply,) = told
+    (reply,) = replies
     assert (reply.status_code, reply.headers.get("idempotency-replayed")) == (201, "true" if before else None)
     assert before in ([], [(reply.content,)])
     assert service.rows("SELECT plays, cost FROM ledger WHERE kind = 'answers'") == [(2, "4")]
-    assert service.told("audit", "verify").returncode == 0
+    assert service.run_in_process("audit", "verify").returncode == 0

@@ -79,7 +79,7 @@ def test_every_algorithm_runs_to_its_end_and_may_ask_a_row_again(family, study_o
         assert {trial.passport.privacy.family for trial in trials} == {family}
         few = ["below 100" in warning for warning in ended.warnings]
         assert any(few) == (family != "none")
-    assert curator.told("audit", "verify").returncode == 0
+    assert curator.run_in_process("audit", "verify").returncode == 0
     if family != "none":  # each play is a query of its own, charged
         spent = owner.balance(opened.id).total_epsilon
         assert float(spent) == 2 * 18 * len(started)

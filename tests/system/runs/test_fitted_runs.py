@@ -24,8 +24,8 @@ def again(z, study, run, trials):
     for trial in trials:
         if trial.phase == "algorithm":
             choice = algorithm.choose(trial.number - run.initial_rows)
-            told, last = (algorithm.fitted if algorithm.fitted != last else None), algorithm.fitted
-            made.append((choice.row, choice.acquisition, told))
+            fitted, last = (algorithm.fitted if algorithm.fitted != last else None), algorithm.fitted
+            made.append((choice.row, choice.acquisition, fitted))
         algorithm.observe(trial.row, sign * trial.y, trial.passport)
     return made
 
@@ -51,7 +51,7 @@ def test_a_run_without_a_kernel_fits_one_and_tells_each_fit(
     assert (run.state, run.trials, run.fit) == ("completed", 18, FIT)
     export = vendor.export(run.id)
     fits = {trial.number: trial.fitted for trial in export.trials if trial.fitted}
-    assert [(number, told.answers) for number, told in fits.items()] == [(6, 5), (10, 9), (14, 13), (18, 17)]
+    assert [(number, fit.answers) for number, fit in fits.items()] == [(6, 5), (10, 9), (14, 13), (18, 17)]
     assert run.fitted == export.run.fitted == fits[18]
     assert run.fitted.problem is None
     assert run.warnings == []

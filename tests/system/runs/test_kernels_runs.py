@@ -28,8 +28,8 @@ def test_a_run_chooses_what_the_engine_chooses_with_the_noise_of_z_and_y(
         client.download(tmp_path / "z.npy", study.release_sha256, max_bytes=10**8)
     z, trials = np.load(tmp_path / "z.npy"), vendor.export(run.id).trials
 
-    def again(noise=study.noise, told=study.kernel, passports=True):
-        algorithm = GpUcb(z, GpSettings(told, 1, run.seed, capacity=16, noise=noise), 0.05)
+    def again(noise=study.noise, kernel=study.kernel, passports=True):
+        algorithm = GpUcb(z, GpSettings(kernel, 1, run.seed, capacity=16, noise=noise), 0.05)
         bounds = []
         for number, trial in enumerate(trials):
             if trial.phase == "algorithm":
@@ -41,7 +41,7 @@ def test_a_run_chooses_what_the_engine_chooses_with_the_noise_of_z_and_y(
     made = [(trial.row, trial.acquisition) for trial in trials[1:]]
     assert again() == made
     assert again(noise=wire.NoiseLaw(family="none")) != made
-    assert again(told=kernel.model_copy(update={"kind": KINDS[KINDS.index(kind) - 1]})) != made
+    assert again(kernel=kernel.model_copy(update={"kind": KINDS[KINDS.index(kind) - 1]})) != made
     assert again(passports=False) != made
 
 

@@ -14,11 +14,11 @@ LENGTHSCALE = SIDE / 6.4
 NOISE = 1e-5
 KERNEL = wire.Kernel(lengthscale=LENGTHSCALE, signal_variance=1.0, noise_variance=NOISE)
 RELEASE = wire.NoiseLaw(family="random_projection")
-ONE = wire.Interval(lower=1.0, upper=1.0)
+UNIT = wire.Interval(lower=1.0, upper=1.0)
 SIZE_ALONE = wire.Fit(
     every=10,
     mean="kernel",
-    bounds=wire.FitBounds(signal_variance=ONE, noise_variance=wire.Interval(lower=NOISE, upper=NOISE)),
+    bounds=wire.FitBounds(signal_variance=UNIT, noise_variance=wire.Interval(lower=NOISE, upper=NOISE)),
 )
 """Signal, noise and mean are the study's, and public; only distances are stretched."""
 
@@ -53,16 +53,16 @@ def regret(z, y, kernel, fit, seed, rng):
 
 def test_a_fit_of_the_lengthscale_takes_back_what_the_lift_costs():
     """Eight functions. The study's length-scale is too small by the gain, which a modeler is not told."""
-    told, alone, whole, sizes = [], [], [], []
+    given, alone, whole, sizes = [], [], [], []
     for seed in range(8):
         z, y, gain, rng = problem(seed)
-        told.append(regret(z, y, KERNEL, None, seed, rng)[0])
+        given.append(regret(z, y, KERNEL, None, seed, rng)[0])
         for fit, regrets in ((SIZE_ALONE, alone), (wire.Fit(), whole)):
-            found, size = regret(z, y, KERNEL, fit, seed, rng)
-            regrets.append(found)
+            value, size = regret(z, y, KERNEL, fit, seed, rng)
+            regrets.append(value)
             sizes.append(size / (LENGTHSCALE * gain))
     assert gain > 3
-    assert np.mean(told) > 0.025
-    assert np.mean(alone) < np.mean(told) / 4
-    assert np.mean(whole) < np.mean(told) / 4
+    assert np.mean(given) > 0.025
+    assert np.mean(alone) < np.mean(given) / 4
+    assert np.mean(whole) < np.mean(given) / 4
     assert 0.7 < min(sizes) < max(sizes) < 1.5

@@ -24,8 +24,8 @@ def test_a_measurer_answers_ten_questions_and_the_run_ends(village, tmp_path, sm
     assert (run.state, run.ended_because, run.trials, run.declined) == ("completed", "budget", 10, 0)
     export = village.vendor.export(run.id)
     z = npy_files.load(village.modeler.data / "candidates" / f"{run.study.release_sha256}.npy")
-    place = small.place_of(z)
-    assert [trial.y for trial in export.trials] == [small.y[place[trial.row]] for trial in export.trials]
+    order = small.place_of(z)
+    assert [trial.y for trial in export.trials] == [small.y[order[trial.row]] for trial in export.trials]
     assert run.best.y == max(trial.y for trial in export.trials)
     assert len(village.charges(opened[0])) == 10
     village.check(opened[0], run.id, folder=tmp_path)
@@ -69,11 +69,11 @@ def test_a_correction_and_a_late_answer_change_a_later_choice(village, tmp_path,
     first = {version.number: version for version in reversed(export.versions)}
 
     def row(number, *, corrected):
-        known = RowChooser(spec, ended.study, z)
+        chooser = RowChooser(spec, ended.study, z)
         for trial in trials[: number - 1]:
             y = trial.y if corrected else first[trial.number].y
-            known.decline(trial.row) if y is None else known.observe(trial.row, y, trial.passport)
-        return known.next()[0].row
+            chooser.decline(trial.row) if y is None else chooser.observe(trial.row, y, trial.passport)
+        return chooser.next()[0].row
 
     assert [row(n, corrected=n > 6) for n in range(1, 11)] == [trial.row for trial in trials]
     assert row(7, corrected=False) != trials[6].row
@@ -101,8 +101,8 @@ def test_an_answer_that_is_taken_back_is_forgotten_by_the_run(village, tmp_path,
     assert (trials[1].y, trials[1].declined, trials[1].version) == (None, True, 2)
     assert trials[1].row not in {trial.row for trial in trials[6:]}
     assert ended.best.trial != 2
-    known = {v.number: v for v in export.versions if v.version == 1}
-    assert known[2].y is not None  # what was once known stays in the record
+    first = {v.number: v for v in export.versions if v.version == 1}
+    assert first[2].y is not None  # what was once known stays in the record
     z = npy_files.load(village.modeler.data / "candidates" / f"{ended.study.release_sha256}.npy")
     names = wire.RunSpec.model_fields.keys() & wire.RunView.model_fields.keys()
     spec = wire.RunSpec(**{name: getattr(ended, name) for name in names})
@@ -110,7 +110,7 @@ def test_an_answer_that_is_taken_back_is_forgotten_by_the_run(village, tmp_path,
     def row(number, *, forgotten):
         choosing = RowChooser(spec, ended.study, z)
         for trial in trials[: number - 1]:
-            y = trial.y if forgotten else known[trial.number].y
+            y = trial.y if forgotten else first[trial.number].y
             passport = trial.passport or trials[0].passport
             choosing.decline(trial.row) if y is None else choosing.observe(trial.row, y, passport)
         return choosing.next()[0].row

@@ -29,13 +29,13 @@ def run(curator, vendor, opened):
     """Start a run and wait for it, or not."""
 
     def start(algorithm="gp_ucb", study=opened, wait=True, **chosen):
-        told = wire.RunCreate(
+        spec = wire.RunCreate(
             curator_url=curator.url,
             study_id=study.id,
             token=study.token,
             **{"algorithm": {"name": algorithm}, "iterations": 12, "initial_rows": 2} | chosen,
         )
-        made = vendor.start(told)
+        made = vendor.start(spec)
         return vendor.wait(made.id, timeout_s=240) if wait else made
 
     return start
@@ -52,11 +52,11 @@ def z(modeler):
 def dense(z, export, kernel):
     """Posterior moments at all rows from the export, by one solve."""
     own = kernel.noise_variance
-    told = [(t.row, t.y, t.passport.measurement_variance, t.passport.privacy.variance or 0.0) for t in export.trials]
-    told += [(o.row, o.y, o.noise_variance or 0.0, 0.0) for o in export.observations]
-    rows = np.array([row for row, *_ in told])
-    y = np.array([y for _, y, *_ in told])
-    spread = [max(own, measured) + private for *_, measured, private in told]
+    past = [(t.row, t.y, t.passport.measurement_variance, t.passport.privacy.variance or 0.0) for t in export.trials]
+    past += [(o.row, o.y, o.noise_variance or 0.0, 0.0) for o in export.observations]
+    rows = np.array([row for row, *_ in past])
+    y = np.array([y for _, y, *_ in past])
+    spread = [max(own, measured) + private for *_, measured, private in past]
     k = SquaredExponential(kernel.lengthscale, kernel.signal_variance)(z, z)
     inverse = np.linalg.inv(k[np.ix_(rows, rows)] + np.diag(spread))
     return k[:, rows] @ inverse @ y, np.diag(k) - np.einsum("ij,jk,ik->i", k[:, rows], inverse, k[:, rows])
@@ -72,11 +72,11 @@ def test_a_batch_is_one_query_and_each_of_its_answers_a_trial(run, vendor, curat
     export = vendor.export(done.id)
     assert [trial.query for trial in export.trials] == [1] * 5 + [6] * 2 + [8] * 5 + [13] * 5 + [18] * 3
     assert len({trial.query_id for trial in export.trials}) == 5
-    place = small.place_of(z(done))
-    assert all(trial.y == small.y[place[trial.row]] for trial in export.trials)
+    order = small.place_of(z(done))
+    assert all(trial.y == small.y[order[trial.row]] for trial in export.trials)
     keys = [key for (key,) in curator.rows("SELECT idempotency_key FROM queries ORDER BY seq") if done.id in key]
     assert keys == [f"{done.id}:{first}" for first in (1, 6, 8, 13, 18)]
-    assert modeler.told("audit", "verify").returncode == 0
+    assert modeler.run_in_process("audit", "verify").returncode == 0
 
 
 def test_the_choices_of_a_batched_run_follow_from_its_record(run, vendor, z):
@@ -86,10 +86,10 @@ def test_the_choices_of_a_batched_run_follow_from_its_record(run, vendor, z):
     choosing = RowChooser(wire.RunSpec(**settings), done.study, z(done))
     trials = list(export.trials)
     while proposals := choosing.next():
-        asked, trials = trials[: len(proposals)], trials[len(proposals) :]
-        assert [p.row for p in proposals] == [t.row for t in asked]
-        assert [p.mean for p in proposals] == [t.mean for t in asked]
-        for trial in asked:
+        batch, trials = trials[: len(proposals)], trials[len(proposals) :]
+        assert [p.row for p in proposals] == [t.row for t in batch]
+        assert [p.mean for p in proposals] == [t.mean for t in batch]
+        for trial in batch:
             choosing.observe(trial.row, trial.y, trial.passport)
     assert trials == []
     assert len({trial.row for trial in export.trials}) == 27
@@ -138,8 +138,8 @@ def test_runs_tell_which_rule_ended_them(run, small):
 
 
 def _observations(small, z, rows):
-    place = small.place_of(z)
-    return [wire.Observation(row=row, y=float(small.y[place[row]])) for row in rows]
+    order = small.place_of(z)
+    return [wire.Observation(row=row, y=float(small.y[order[row]])) for row in rows]
 
 
 def test_past_observations_are_part_of_the_record_and_never_reach_the_curator(run, vendor, z, small, modeler, curator):
@@ -152,9 +152,9 @@ def test_past_observations_are_part_of_the_record_and_never_reach_the_curator(ru
     dry = vendor.import_observations(held.id, body, dry_run=True)
     assert (dry.dry_run, dry.observations, dry.rows, dry.total, dry.faults) == (True, 4, 3, 4, [])
     assert vendor.run(held.id).observations == 0
-    told = vendor.import_observations(held.id, body, key="import")
-    assert vendor.import_observations(held.id, body, key="import") == told
-    assert (told.dry_run, told.total) == (False, 4)
+    imported = vendor.import_observations(held.id, body, key="import")
+    assert vendor.import_observations(held.id, body, key="import") == imported
+    assert (imported.dry_run, imported.total) == (False, 4)
     lines = f"row,y,noise_variance\n9,0.25,4\n{past[0].row},{past[0].y!r},\n"
     with modeler.http() as http:
         headers = {"Content-Type": "text/csv", "Idempotency-Key": "csv"}
@@ -171,9 +171,9 @@ def test_past_observations_are_part_of_the_record_and_never_reach_the_curator(ru
     assert [t.row for t in vendor.export(at_once.id).trials] == [t.row for t in export.trials]
     without = run(initial_rows=0, iterations=4)
     assert [t.row for t in vendor.export(without.id).trials] != [t.row for t in export.trials]
-    with pytest.raises(Remote, match="has started") as found:
+    with pytest.raises(Remote, match="has started") as error:
         vendor.import_observations(done.id, body)
-    assert found.value.remote_status == 409
+    assert error.value.remote_status == 409
 
 
 def test_a_dry_run_tells_every_fault_and_an_import_with_one_stores_nothing(run, vendor, modeler):
@@ -198,11 +198,11 @@ def test_a_dry_run_tells_every_fault_and_an_import_with_one_stores_nothing(run, 
 
 
 def test_an_import_asks_nothing_of_a_curator_that_is_away(run, vendor, opened):
-    told = wire.RunCreate(curator_url="http://127.0.0.1:9", study_id=opened.id, token=opened.token, hold=True)
-    held = vendor.start(told)
-    with pytest.raises(Remote) as found:
+    spec = wire.RunCreate(curator_url="http://127.0.0.1:9", study_id=opened.id, token=opened.token, hold=True)
+    held = vendor.start(spec)
+    with pytest.raises(Remote) as error:
         vendor.import_observations(held.id, wire.ObservationImport(observations=[wire.Observation(row=0, y=0.0)]))
-    assert (found.value.remote_status, found.value.remote_retryable) == (502, True)
+    assert (error.value.remote_status, error.value.remote_retryable) == (502, True)
 
 
 def test_a_run_with_a_past_observation_outside_its_release_fails_in_words(run):
@@ -219,15 +219,19 @@ def test_the_recommendation_is_the_best_mean_of_the_dense_posterior(run, vendor,
     export, candidates = vendor.export(done.id), z(done)
     mean, variance = dense(candidates, export, small.kernel)
     rows = sorted({t.row for t in export.trials})
-    told = done.recommendation
-    assert told == vendor.recommendation(done.id)
-    assert (told.row, told.by, told.outcomes) == (max(rows, key=lambda row: mean[row]), "posterior", 17)
-    assert told.mean == pytest.approx(mean[told.row], abs=1e-8)
-    assert told.sd == pytest.approx(math.sqrt(max(variance[told.row], 0)), abs=1e-6)
+    recommended = done.recommendation
+    assert recommended == vendor.recommendation(done.id)
+    assert (recommended.row, recommended.by, recommended.outcomes) == (
+        max(rows, key=lambda row: mean[row]),
+        "posterior",
+        17,
+    )
+    assert recommended.mean == pytest.approx(mean[recommended.row], abs=1e-8)
+    assert recommended.sd == pytest.approx(math.sqrt(max(variance[recommended.row], 0)), abs=1e-6)
     over_all = vendor.recommendation(done.id, over="all")
     assert (over_all.row, over_all.over) == (int(mean.argmax()), "all")
     printed = modeler.run("recommendation", done.id)
-    assert wire.Recommendation.model_validate_json(printed.stdout) == told
+    assert wire.Recommendation.model_validate_json(printed.stdout) == recommended
     assert modeler.run("recommendation", "run_0").returncode == 1
 
 
@@ -251,14 +255,14 @@ def test_what_nobody_believes_is_refused_in_words(run, vendor):
     guess = run("random")
     assert vendor.recommendation(guess.id).by == "observed"
     for ask in (lambda: vendor.posterior(guess.id), lambda: vendor.recommendation(guess.id, over="all")):
-        with pytest.raises(Remote, match="estimates nothing") as found:
+        with pytest.raises(Remote, match="estimates nothing") as error:
             ask()
-        assert found.value.remote_status == 422
+        assert error.value.remote_status == 422
     held = run(hold=True, wait=False)
     for ask in (vendor.posterior, vendor.recommendation):
-        with pytest.raises(Remote) as found:
+        with pytest.raises(Remote) as error:
             ask(held.id)
-        assert found.value.remote_status == 409
+        assert error.value.remote_status == 409
 
 
 def test_private_answers_count_with_their_variance_in_what_is_recommended(owner, dataset, open_study, run, vendor, z):
@@ -266,9 +270,9 @@ def test_private_answers_count_with_their_variance_in_what_is_recommended(owner,
     private = open_study(owner, dataset, answers=LAPLACE, kernel=kernel)
     done = run("gp_bucb", study=private, batch_size=6, iterations=24, initial_rows=6)
     mean, variance = dense(z(done), vendor.export(done.id), kernel)
-    told = done.recommendation
-    assert told.mean == pytest.approx(mean[told.row], abs=1e-8)
-    assert told.sd == pytest.approx(math.sqrt(variance[told.row]), abs=1e-8)
+    recommended = done.recommendation
+    assert recommended.mean == pytest.approx(mean[recommended.row], abs=1e-8)
+    assert recommended.sd == pytest.approx(math.sqrt(variance[recommended.row]), abs=1e-8)
 
 
 # --- files and events -------------------------------------------------------------------------------
@@ -290,17 +294,17 @@ def test_parquet_has_the_trials_and_all_else_as_metadata(run, vendor, modeler):
 
 
 def _events(lines):
-    found, current = [], {}
+    events, current = [], {}
     for line in lines:
         if line:
             name, _, value = line.partition(": ")
             current[name] = value
         elif current.keys() - {"retry"}:
-            found.append(current)
+            events.append(current)
             current = {}
         else:
             current = {}
-    return found
+    return events
 
 
 def test_events_tell_each_trial_once_and_go_on_where_they_were_left(run, vendor, modeler):
@@ -308,12 +312,12 @@ def test_events_tell_each_trial_once_and_go_on_where_they_were_left(run, vendor,
     with modeler.http() as http:
         with http.stream("GET", f"/v1/runs/{made.id}/events") as reply:
             assert reply.headers["content-type"].startswith("text/event-stream")
-            told = _events(reply.iter_lines())
-        trials = [event for event in told if event["event"] == "trial"]
+            events = _events(reply.iter_lines())
+        trials = [event for event in events if event["event"] == "trial"]
         assert [int(event["id"]) for event in trials] == list(range(1, 43))
         stored = vendor.export(made.id).trials
         assert [wire.TrialView.model_validate_json(event["data"]) for event in trials] == stored
-        last = told[-1]
+        last = events[-1]
         assert (last["event"], json.loads(last["data"])["state"], "id" in last) == ("run", "completed", False)
         with http.stream("GET", f"/v1/runs/{made.id}/events", headers={"Last-Event-ID": "30"}) as reply:
             again = _events(reply.iter_lines())

@@ -99,8 +99,8 @@ def test_the_kernel_of_a_run_comes_before_that_of_the_study(play, opened, small,
 def test_a_stopped_run_ends_soon_and_keeps_its_answers(vendor, curator, opened, run_of, until):
     run = vendor.start(run_of(curator.url, opened, iterations=20_000))
     until(lambda: vendor.run(run.id).trials >= 10)
-    told = vendor.stop(run.id)
-    assert told.id == run.id
+    stopped = vendor.stop(run.id)
+    assert stopped.id == run.id
     ended = vendor.wait(run.id, timeout_s=240)
     assert (ended.state, ended.ended_because, ended.problem) == ("stopped", "stopped", None)
     assert 10 <= ended.trials < 20_000
@@ -117,10 +117,10 @@ def test_a_run_that_is_stopped_as_it_starts_ends_once_and_stays_ended(vendor, cu
         vendor.stop(run.id)
         ended.append(vendor.wait(run.id, timeout_s=240).id)
     records = [record for record in modeler.records() if record["kind"] == "run.ended"]
-    told = Counter(record["details"]["run_id"] for record in records)
+    counts = Counter(record["details"]["run_id"] for record in records)
     for run in map(vendor.run, ended):
         assert (run.state, run.ended_because, run.problem) == ("stopped", "stopped", None)
-        assert told[run.id] <= 1
+        assert counts[run.id] <= 1
         assert run.started_at is None or run.started_at <= run.ended_at
 
 
@@ -131,7 +131,7 @@ def test_logs_that_are_exported_in_the_middle_of_a_run_verify(
     until(lambda: vendor.run(run.id).trials >= 5)
     for service in (curator, modeler):
         path = tmp_path / f"{service.name}.jsonl"
-        path.write_text(service.told("audit", "export").stdout)
+        path.write_text(service.run_in_process("audit", "export").stdout)
         export = reconciliation.read(path)
         assert reconciliation.verify_export(export).size == len(export.own)
         assert f"{run.id}:5" in {exchange["idempotency_key"] for exchange in export.exchanges(opened.grant_id)}
@@ -159,8 +159,8 @@ def test_csv_and_json_exports_tell_the_trials_alike(play, opened, vendor):
             "ties": trial.ties,
         }
         for name in ("y", "mean", "sd", "acquisition"):
-            told = getattr(trial, name)
-            assert line[name] == "" if told is None else float(line[name]) == told
+            value = getattr(trial, name)
+            assert line[name] == "" if value is None else float(line[name]) == value
         assert (line["phase"], line["query_id"]) == (trial.phase, trial.query_id)
         assert float(line["measurement_variance"]) == trial.passport.measurement_variance
         assert datetime.fromisoformat(line["answered_at"]) == trial.answered_at
@@ -174,8 +174,8 @@ def test_trials_and_runs_are_listed_in_pages_without_a_gap(play, opened, vendor,
         listed, token = [], None
         with modeler.http() as client:
             while True:
-                asked = {"page_size": size} | ({"page_token": token} if token else {})
-                page = client.get(path, params=asked).json()
+                query = {"page_size": size} | ({"page_token": token} if token else {})
+                page = client.get(path, params=query).json()
                 assert 0 < len(page[name]) <= size
                 listed += page[name]
                 if (token := page["next_page_token"]) is None:

@@ -7,27 +7,32 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from blindopt.gp import compiled as tiles
-from blindopt.gp import compiled_loops
+from blindopt.gp import compiled, compiled_loops
+from blindopt.gp.compiled import CompiledUpdates
 from blindopt.gp.input_noise import noise_aware
 from blindopt.gp.kernels import KERNELS, SquaredExponential, kernel_of
+from blindopt.gp.lazy_maximum import THRESHOLDS, Thresholds
 from blindopt.gp.posterior import Posterior
 from blindopt.wire.releases import NoiseLaw
 
 N = 2_200  # enough for compiled loops, and the last tile is not full
 
 
-def made(z, kernel, monkeypatch, *, compiled, **more):
-    with monkeypatch.context() as patch:
-        if not compiled:
-            patch.setattr(tiles, "compiled", lambda: None)
-        posterior = Posterior(z, kernel, noise_variance=1e-2, capacity=60, **more)
-    assert (posterior._tiles is not None) == compiled
-    return posterior
+PLAIN = Thresholds(compiled_min=10**9)
 
 
-def both(z, kernel, monkeypatch, **more):
-    return [made(z, kernel, monkeypatch, compiled=compiled, **more) for compiled in (True, False)]
+def build_pair(z, kernel, **more):
+    """The same posterior by compiled loops and in plain numpy."""
+    pair = [
+        Posterior(z, kernel, noise_variance=1e-2, capacity=60, thresholds=thresholds, **more)
+        for thresholds in (THRESHOLDS, PLAIN)
+    ]
+    assert [is_compiled(posterior) for posterior in pair] == [True, False]
+    return pair
+
+
+def is_compiled(posterior):
+    return isinstance(posterior.lazy.updates, CompiledUpdates)
 
 
 def generator():
@@ -48,24 +53,24 @@ def test_exp_is_numpys_to_two_units_in_the_last_place():
 @pytest.mark.parametrize("lengthscale", [0.7, 0.004], ids=["products", "differences"])
 @pytest.mark.parametrize("nugget", [0.0, 0.3])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 3e-4)])
-def test_moments_are_those_of_plain_numpy(kind, lengthscale, nugget, dtype, tolerance, monkeypatch):
+def test_moments_are_those_of_plain_numpy(kind, lengthscale, nugget, dtype, tolerance):
     """To 1e-12 (float32: 3e-4) of their scale, after outcomes one by one or many, supposed ones and a retreat."""
     rng = np.random.default_rng(1)
     z = rng.uniform(size=(N, 3))
     z[1_000:1_100] = z[0]  # duplicates: distance nought
     rows, y = rng.integers(0, N, size=60), rng.normal(size=60)
-    pair = both(z, kernel_of(kind, lengthscale, 2.0), monkeypatch, nugget=nugget, dtype=dtype)
+    pair = build_pair(z, kernel_of(kind, lengthscale, 2.0), nugget=nugget, dtype=dtype)
 
     def agree():
-        one, other = pair
-        scale = 1 + np.abs(other.mean).max()
-        np.testing.assert_allclose(one.mean, other.mean, rtol=0, atol=tolerance * scale)
-        np.testing.assert_allclose(one.variance, other.variance, rtol=0, atol=tolerance * (2.0 + nugget))
+        loops, plain = pair
+        scale = 1 + np.abs(plain.mean).max()
+        np.testing.assert_allclose(loops.mean, plain.mean, rtol=0, atol=tolerance * scale)
+        np.testing.assert_allclose(loops.variance, plain.variance, rtol=0, atol=tolerance * (2.0 + nugget))
 
     for start, end in ((0, 1), (1, 2), (2, 19), (19, 40)):
         for posterior in pair:
-            for row, told in zip(rows[start:end], y[start:end], strict=True):
-                posterior.observe(int(row), float(told))
+            for row, outcome in zip(rows[start:end], y[start:end], strict=True):
+                posterior.observe(int(row), float(outcome))
         agree()
     for posterior in pair:
         for row in rows[40:45]:
@@ -81,27 +86,27 @@ def test_moments_are_those_of_plain_numpy(kind, lengthscale, nugget, dtype, tole
 
 @pytest.mark.parametrize("kind", KERNELS)
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
-def test_the_same_rows_are_chosen_to_the_last_bit_also_where_some_are_hidden(kind, dtype, monkeypatch):
+def test_the_same_rows_are_chosen_to_the_last_bit_also_where_some_are_hidden(kind, dtype):
     z = np.random.default_rng(2).uniform(0, 4, size=(N, 2))
     y = np.sin(2 * z).sum(axis=1)
-    pair, hidden = both(z, kernel_of(kind, 0.8, 1.0), monkeypatch, dtype=dtype), []
+    pair, hidden = build_pair(z, kernel_of(kind, 0.8, 1.0), dtype=dtype), []
     for step in range(40):
-        one, other = (posterior.choose(20.0 + step, generator) for posterior in pair)
-        assert one == other
-        hidden.append(one.row)
+        choice, plain_choice = (posterior.choose(20.0 + step, generator) for posterior in pair)
+        assert choice == plain_choice
+        hidden.append(choice.row)
         for posterior in pair:
-            posterior.observe(one.row, float(y[one.row]))
+            posterior.observe(choice.row, float(y[choice.row]))
             posterior.hide(np.array(hidden if step >= 20 else [], dtype=np.intp))
     assert len(set(hidden)) > 20
 
 
-def test_who_is_hidden_is_not_chosen_however_few_are_left(monkeypatch):
+def test_a_hidden_row_is_not_chosen_however_few_are_shown():
     z = np.random.default_rng(3).normal(size=(N, 2))
-    posterior = made(z, SquaredExponential(1.0), monkeypatch, compiled=True)
+    posterior, _ = build_pair(z, SquaredExponential(1.0))
     posterior.observe(0, 1.0)
-    for left in (np.arange(700, 800), np.array([2_199]), np.array([256])):
-        posterior.hide(np.setdiff1d(np.arange(N), left))
-        assert posterior.choose(9.0, generator).row in left
+    for shown in (np.arange(700, 800), np.array([2_199]), np.array([256])):
+        posterior.hide(np.setdiff1d(np.arange(N), shown))
+        assert posterior.choose(9.0, generator).row in shown
     posterior.hide(np.arange(N))
     with pytest.raises(IndexError):
         posterior.choose(9.0, generator)
@@ -109,13 +114,13 @@ def test_who_is_hidden_is_not_chosen_however_few_are_left(monkeypatch):
 
 def test_candidates_far_apart_and_kernels_without_loops_are_left_to_numpy():
     z = np.random.default_rng(4).normal(size=(N, 2))
-    assert Posterior(z, SquaredExponential(1.0), noise_variance=1.0, capacity=2)._tiles is not None
+    assert is_compiled(Posterior(z, SquaredExponential(1.0), noise_variance=1.0, capacity=2))
     averaged, nugget = noise_aware(kernel_of("matern_32", 1.0, 1.0), NoiseLaw(family="planar_laplace", sd=0.3), 2)
     far = Posterior(1e150 * z, SquaredExponential(1.0), noise_variance=1.0, capacity=2)
     unknown = Posterior(z, averaged, noise_variance=1.0, nugget=nugget, capacity=2)
     few = Posterior(z[:100], SquaredExponential(1.0), noise_variance=1.0, capacity=2)
     for posterior in (far, unknown, few):
-        assert posterior._tiles is None
+        assert not is_compiled(posterior)
         posterior.observe(0, 1.0)
         assert posterior.choose(9.0, generator).row != 0
 
@@ -141,21 +146,22 @@ def test_several_runs_at_once_choose_as_each_does_alone():
 def test_numba_is_loaded_by_a_run_that_is_large_enough_for_it_to_pay():
     code = """
 import sys, numpy as np
+from blindopt.gp.compiled import CompiledUpdates
 from blindopt.gp.kernels import SquaredExponential
 from blindopt.gp.posterior import Posterior
 z = np.random.default_rng(0).normal(size=(2_200, 2))
 for capacity in (50, 1_300, 50):
-    used = Posterior(z, SquaredExponential(1.0), noise_variance=1.0, capacity=capacity)._tiles is not None
-    print(used, "numba" in sys.modules)
+    posterior = Posterior(z, SquaredExponential(1.0), noise_variance=1.0, capacity=capacity)
+    print(isinstance(posterior.lazy.updates, CompiledUpdates), "numba" in sys.modules)
 """
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.split() == ["False", "False", "True", "True", "True", "True"]
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.split() == ["False", "False", "True", "True", "True", "True"]
 
 
 @pytest.mark.parametrize("error", [ImportError, RuntimeError])
-def test_without_numba_or_a_place_for_its_cache_plain_numpy_does_it(error, monkeypatch):
-    """A module that is None in sys.modules cannot be imported; numba says with RuntimeError that it has no place."""
-    tiles.compiled.cache_clear()
+def test_without_numba_or_a_directory_for_its_cache_there_are_no_compiled_loops(error, monkeypatch):
+    """A module that is None in sys.modules cannot be imported; numba raises RuntimeError if it has no directory."""
+    compiled.compiled.cache_clear()
     with monkeypatch.context() as patch:
         patch.delattr("blindopt.gp.compiled_loops")
         if error is ImportError:
@@ -163,13 +169,13 @@ def test_without_numba_or_a_place_for_its_cache_plain_numpy_does_it(error, monke
         else:
             patch.delitem(sys.modules, "blindopt.gp.compiled_loops")
             patch.setattr("numba.njit", lambda **_: (_ for _ in ()).throw(RuntimeError("no locator")))
-        assert tiles.compiled() is None
-    tiles.compiled.cache_clear()
-    assert tiles.compiled() is compiled_loops
+        assert compiled.compiled() is None
+    compiled.compiled.cache_clear()
+    assert compiled.compiled() is compiled_loops
 
 
 @pytest.mark.parametrize("module", ["modeler_service.cli", "modeler_service.app", "curator_service.cli", "demo"])
 def test_numba_is_not_imported_before_a_run_needs_it(module):
     code = f"import sys, {module}, blindopt.gp.posterior; print('numba' in sys.modules)"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert told.stdout.strip() == "False"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "False"

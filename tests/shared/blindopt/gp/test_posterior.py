@@ -3,6 +3,7 @@
 import itertools
 import math
 import tracemalloc
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,10 +12,10 @@ from hypothesis import strategies as st
 from scipy.linalg import cho_factor, cho_solve
 
 from blindopt.errors import NumericalFailure
-from blindopt.gp import compiled as tiles_module
-from blindopt.gp import posterior as posterior_module
-from blindopt.gp.candidates import Points
+from blindopt.gp.candidates import Candidates
+from blindopt.gp.compiled import CompiledUpdates
 from blindopt.gp.kernels import Matern52, SquaredExponential
+from blindopt.gp.lazy_maximum import SeparateUpdates, Thresholds, TogetherUpdates
 from blindopt.gp.posterior import Posterior
 
 
@@ -80,25 +81,17 @@ def test_asking_one_row_t_times_averages_its_noise():
 @given(order=st.permutations(range(5)))
 def test_the_order_of_the_outcomes_does_not_matter(order):
     candidates = np.linspace(0, 3, 12).reshape(6, 2)
-    told = [(0, 1.0), (3, -2.0), (0, 0.5), (5, 4.0), (3, -1.0)]
+    observations = [(0, 1.0), (3, -2.0), (0, 0.5), (5, 4.0), (3, -1.0)]
 
     def after(sequence):
         posterior = Posterior(candidates, SquaredExponential(1.0), noise_variance=0.01, capacity=5)
         for i in sequence:
-            posterior.observe(*told[i])
+            posterior.observe(*observations[i])
         return posterior
 
-    one, other = after(range(5)), after(order)
-    np.testing.assert_allclose(one.mean, other.mean, atol=1e-11)
-    np.testing.assert_allclose(one.variance, other.variance, atol=1e-11)
-
-
-def test_the_variance_is_never_negative_however_small_the_noise():
-    candidates = np.linspace(0, 1, 50).reshape(-1, 1)  # far closer than the lengthscale: nearly singular
-    posterior = Posterior(candidates, SquaredExponential(1.0), noise_variance=1e-12, capacity=60)
-    for t in range(60):
-        posterior.observe(t % 50, math.sin(t % 50))
-        assert posterior.variance.min() >= 0.0
+    in_order, permuted = after(range(5)), after(order)
+    np.testing.assert_allclose(in_order.mean, permuted.mean, atol=1e-11)
+    np.testing.assert_allclose(in_order.variance, permuted.variance, atol=1e-11)
 
 
 def small():
@@ -151,15 +144,15 @@ def test_noise_variance_must_be_positive_and_finite(noise_variance):
         Posterior(np.zeros((2, 1)), SquaredExponential(1.0), noise_variance=noise_variance, capacity=1)
 
 
-@pytest.mark.parametrize(("place", "bad"), list(itertools.product([(0, 0), (1, 1)], [math.nan, math.inf])))
-def test_candidates_must_be_finite(place, bad):
+@pytest.mark.parametrize(("position", "bad"), list(itertools.product([(0, 0), (1, 1)], [math.nan, math.inf])))
+def test_candidates_must_be_finite(position, bad):
     candidates = np.zeros((2, 2))
-    candidates[place] = bad
+    candidates[position] = bad
     with pytest.raises(NumericalFailure, match="not finite"):
         Posterior(candidates, SquaredExponential(1.0), noise_variance=1.0, capacity=1)
 
 
-def test_the_candidates_are_left_as_they_were():
+def test_the_candidates_are_not_changed():
     candidates = np.random.default_rng(3).normal(size=(5, 2))
     before = candidates.copy()
     posterior = Posterior(candidates, SquaredExponential(1.0), noise_variance=1.0, capacity=2)
@@ -170,7 +163,13 @@ def test_the_candidates_are_left_as_they_were():
 # --- choosing --------------------------------------------------------------------------------------
 
 WEIGHTS = [20.0 + 2 * math.log(step) for step in range(1, 41)]
-PATHS = list(itertools.product(["all", "near", "late", "fused"], [np.float64, np.float32]))
+NEVER = 10**9
+WAYS = {
+    "compiled": (CompiledUpdates, Thresholds(compiled_min=0, compiled_work_min=0, tile=16)),
+    "together": (TogetherUpdates, Thresholds(compiled_min=NEVER, together_max=NEVER)),
+    "separate": (SeparateUpdates, Thresholds(compiled_min=NEVER, together_max=0)),
+}
+PATHS = list(itertools.product(WAYS, [np.float64, np.float32]))
 
 
 def in_long_double(candidates, kernel, rows, outcomes, weight, *, noise, mean=0.0, nugget=0.0):
@@ -204,26 +203,11 @@ def in_long_double(candidates, kernel, rows, outcomes, weight, *, noise, mean=0.
 
 
 @pytest.fixture
-def path(request, monkeypatch):
-    """How candidates are brought up to date, and in which precision they are kept."""
-    monkeypatch.setattr(posterior_module, "_FEW", 0 if request.param[0] == "late" else 10**9)
-    monkeypatch.setattr(posterior_module, "_LITTLE", 0 if request.param[0] == "near" else 10**9)
-    monkeypatch.setattr(posterior_module, "_SHARE", 2)
-    monkeypatch.setattr(posterior_module, "_FIRST", 16)
-    monkeypatch.setattr(posterior_module, "_SCAN", 100)
-    monkeypatch.setattr(posterior_module, "_CELLS", 500)
-    use_compiled(monkeypatch, request.param[0] == "fused")
-    return request.param[1]
-
-
-def use_compiled(monkeypatch, wanted):
-    """Small tiles, of which some wait; or plain numpy, as if numba were absent."""
-    monkeypatch.setattr(tiles_module, "_WORTH", 0)
-    monkeypatch.setattr(tiles_module, "TILE", 16)
-    if wanted:
-        assert tiles_module.compiled() is not None
-    else:
-        monkeypatch.setattr(tiles_module, "compiled", lambda: None)
+def path(request):
+    """Arguments of a posterior: how its candidates are updated, in small blocks, and in which precision."""
+    way, dtype = request.param
+    thresholds = replace(WAYS[way][1], next_batch=16, scan=100, block_numbers=500)
+    return {"thresholds": thresholds, "dtype": dtype}
 
 
 def first():
@@ -237,7 +221,7 @@ def test_the_chosen_row_has_the_true_maximum_at_every_step(path, kernel, nugget)
     """40 steps of 300 candidates on each way of computing, also in single precision: the gap is below 1e-9."""
     z = np.random.default_rng(0).uniform(0, 4, size=(300, 2))
     y = np.sin(2 * z[:, 0]) + np.cos(3 * z[:, 1]) * z[:, 0] / 2
-    posterior = Posterior(z, kernel, noise_variance=1e-3, prior_mean=0.3, nugget=nugget, capacity=41, dtype=path)
+    posterior = Posterior(z, kernel, noise_variance=1e-3, prior_mean=0.3, nugget=nugget, capacity=41, **path)
     rows = [7]
     posterior.observe(7, float(y[7]))
     for weight in WEIGHTS:
@@ -250,99 +234,109 @@ def test_the_chosen_row_has_the_true_maximum_at_every_step(path, kernel, nugget)
     assert len(set(rows)) > 10
 
 
-def walk(posterior, y, *, look=lambda step: True, steps=40):
-    """The rows of a run that chooses at some steps, and is told the row 7 at the others."""
+def walk(posterior, y, *, steps=40, after=lambda posterior: None):
+    """The choices of a run that starts with row 7; ``after`` is called after each observation."""
     posterior.observe(7, float(y[7]))
+    after(posterior)
     choices = []
-    for step, weight in enumerate(WEIGHTS[:steps]):
-        row = 7
-        if look(step):
-            choices.append(posterior.choose(weight, first))
-            row = choices[-1].row
+    for weight in WEIGHTS[:steps]:
+        choices.append(posterior.choose(weight, first))
+        row = choices[-1].row
         posterior.observe(row, float(y[row]))
+        after(posterior)
     return choices
 
 
-def test_every_way_of_computing_chooses_the_same_to_the_last_bit(monkeypatch):
+def test_every_way_of_computing_chooses_the_same_to_the_last_bit():
     z = np.random.default_rng(1).uniform(0, 4, size=(500, 3))
     y = np.sin(2 * z).sum(axis=1)
-    found = []
-    ways = [(10**9, 10**9, True), (10**9, 10**9, False), (10**9, 0, False), (0, 0, False)]
-    for (few, little, compiled), dtype in itertools.product(ways, [np.float64, np.float32]):
-        monkeypatch.setattr(posterior_module, "_FEW", few)
-        monkeypatch.setattr(posterior_module, "_LITTLE", little)
-        with monkeypatch.context() as patch:
-            use_compiled(patch, compiled)
-            posterior = Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50, dtype=dtype)
-            assert (posterior._tiles is not None) == compiled
-            found.append(walk(posterior, y))
-    assert all(choices == found[0] for choices in found)
+    runs = []
+    for (updates, thresholds), dtype in itertools.product(WAYS.values(), [np.float64, np.float32]):
+        posterior = Posterior(
+            z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50, dtype=dtype, thresholds=thresholds
+        )
+        assert isinstance(posterior.lazy.updates, updates)
+        runs.append(walk(posterior, y))
+    assert all(choices == runs[0] for choices in runs)
 
 
 @pytest.mark.parametrize("path", PATHS, indirect=True, ids=str)
-def test_who_goes_on_after_a_crash_chooses_what_would_have_been_chosen(path):
-    """Told all outcomes without choosing once, it chooses the same row with the same bits; duplicates tie."""
+def test_a_run_that_goes_on_after_a_crash_makes_the_same_choices(path):
+    """Given all outcomes without choosing once, it chooses the same row with the same bits; duplicates tie."""
     z = np.repeat(np.random.default_rng(2).uniform(0, 4, size=(150, 2)), 2, axis=0)
     y = np.sin(2 * z).sum(axis=1)
-    one = Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50, dtype=path)
+    through = Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50, **path)
     rows = [7]
-    one.observe(7, float(y[7]))
+    through.observe(7, float(y[7]))
     for weight in WEIGHTS:
-        choice = one.choose(weight, first)
-        other = Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50, dtype=path)
+        choice = through.choose(weight, first)
+        restarted = Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50, **path)
         for row in rows:
-            other.observe(row, float(y[row]))
-        assert other.choose(weight, first) == choice
+            restarted.observe(row, float(y[row]))
+        assert restarted.choose(weight, first) == choice
         assert choice.ties % 2 == 0
         rows.append(choice.row)
-        one.observe(choice.row, float(y[choice.row]))
+        through.observe(choice.row, float(y[choice.row]))
 
 
-@pytest.mark.parametrize("way", ["late", "near", "fused"])
-def test_late_candidates_are_left_late_and_a_bound_that_forgets_surprise_is_caught(way, monkeypatch):
-    """The negative control: without w^2 in the bound the wrong rows are left out, and other rows are chosen."""
-    monkeypatch.setattr(posterior_module, "_FEW", 0 if way == "late" else 10**9)
-    monkeypatch.setattr(posterior_module, "_LITTLE", 0 if way == "near" else 10**9)
-    use_compiled(monkeypatch, way == "fused")
+@pytest.mark.parametrize(("way", "waiting"), [("separate", 0.3), ("compiled", 0.1)])
+def test_candidates_wait_and_a_bound_that_forgets_the_weights_is_caught(way, waiting):
+    """The negative control: without w^2 in the bound the wrong rows wait, and other rows are chosen."""
     z = np.random.default_rng(3).uniform(0, 4, size=(2_000, 3))
     y = 4 * np.sin(2 * z).sum(axis=1)
-    make = lambda: Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50)  # noqa: E731
-    honest, broken = make(), make()
-    rows = walk(honest, y)
-    if way == "late":
-        assert (honest._state < honest.count - 5).mean() > 0.3
-    elif way == "fused":
-        assert len(honest._tiles.knowing_more(honest.count - 5)) < 0.9 * honest.n
-    else:
-        assert honest._everybody < honest.count - 1
-        assert honest._ahead is not None
+    thresholds = WAYS[way][1]
 
-    class Forgets(np.ndarray):
-        def __getitem__(self, place):
-            return np.zeros_like(super().__getitem__(place))
+    def build():
+        return Posterior(z, SquaredExponential(1.0), noise_variance=1e-4, capacity=50, thresholds=thresholds)
 
-    outcomes = broken._tiles.close if broken._tiles else None
-    if outcomes is not None:
-        forgets = lambda told, surprise, *more: outcomes(told, np.zeros_like(surprise), *more)  # noqa: E731
-        monkeypatch.setattr(broken._tiles, "close", forgets)
+    honest, broken = build(), build()
+    choices = walk(honest, y)
+    assert len(honest.lazy.updates.ahead_of(honest.count - 6)) < (1 - waiting) * len(z)
 
-    told = broken._outcomes
-    real = told._append
+    def forget(posterior):
+        posterior.observations.weight_sq_cumsum[:] = 0.0
 
-    def append(*more):
-        real(*more)
-        told.surprise = told.surprise.view(Forgets)
+    assert walk(broken, y, after=forget) != choices
 
-    monkeypatch.setattr(told, "_append", append)
-    assert walk(broken, y) != rows
+
+@pytest.mark.parametrize("path", PATHS, indirect=True, ids=str)
+def test_the_variance_is_never_negative_however_small_the_noise(path):
+    """Rows far closer than the lengthscale, so nearly singular: after each outcome, and after ten together."""
+    candidates = np.linspace(0, 1, 50).reshape(-1, 1)
+    for together in (1, 10):
+        posterior = Posterior(candidates, SquaredExponential(1.0), noise_variance=1e-12, capacity=60, **path)
+        for t in range(60):
+            posterior.observe(t % 50, math.sin(t % 50))
+            if t % together == together - 1:
+                assert posterior.variance.min() >= 0.0
+
+
+@pytest.mark.parametrize("path", PATHS, indirect=True, ids=str)
+def test_any_hidden_rows_leave_a_choice_among_the_others(path):
+    """All but one row hidden, whole stripes hidden, the leaders hidden: a choice ends, and is the best row shown."""
+    z = np.random.default_rng(10).uniform(0, 4, size=(300, 2))
+    y = np.sin(2 * z[:, 0]) + np.cos(3 * z[:, 1])
+    posterior = Posterior(z, SquaredExponential(0.8), noise_variance=1e-3, capacity=60, **path)
+    posterior.observe(7, float(y[7]))
+    rows = [7]
+    for step in range(40):
+        bound = in_long_double(z, SquaredExponential(0.8), rows, y[rows], 4.0, noise=1e-3)
+        order = np.argsort(-bound)
+        shown = (order[-1:], np.arange(296, 300), order[64 + step :], order[::7])[step % 4]
+        posterior.hide(np.setdiff1d(np.arange(300), shown))
+        choice = posterior.choose(4.0, first)
+        assert choice.row in shown
+        assert bound[choice.row] == pytest.approx(float(bound[shown].max()), rel=1e-9)
+        rows.append(choice.row)
+        posterior.observe(choice.row, float(y[choice.row]))
 
 
 @pytest.mark.parametrize("path", PATHS, indirect=True, ids=str)
 def test_moments_of_all_are_the_textbooks_whenever_they_are_asked_for(path):
     z = np.random.default_rng(4).normal(size=(300, 3))
     y = np.sin(z).sum(axis=1)
-    posterior = Posterior(z, SquaredExponential(1.2, 2.0), noise_variance=0.01, capacity=50, dtype=path)
-    rows, tolerance = [], 1e-9 if path is np.float64 else 3e-4
+    posterior = Posterior(z, SquaredExponential(1.2, 2.0), noise_variance=0.01, capacity=50, **path)
+    rows, tolerance = [], 1e-9 if path["dtype"] is np.float64 else 3e-4
     for step in range(30):
         if step % 3:
             posterior.choose(9.0, first)
@@ -362,7 +356,7 @@ def test_each_answer_may_have_its_own_noise(path):
     z, noise = rng.normal(size=(200, 2)), rng.uniform(1e-3, 2.0, size=40)
     y = np.sin(z).sum(axis=1)
     rows = rng.integers(0, 60, size=40)
-    posterior = Posterior(z, SquaredExponential(1.2), noise_variance=1e-3, capacity=41, dtype=path)
+    posterior = Posterior(z, SquaredExponential(1.2), noise_variance=1e-3, capacity=41, **path)
     for row, own in zip(rows, noise, strict=True):
         posterior.observe(int(row), float(y[row]), float(own))
     bound = in_long_double(z, SquaredExponential(1.2), rows, y[rows], 9.0, noise=noise)
@@ -380,8 +374,9 @@ def test_candidates_that_span_two_directions_are_kept_in_two_and_choose_the_same
     deep = flat @ lift + shift
     y = np.sin(3 * flat).sum(axis=1)
     kernel = SquaredExponential(1.5)
-    assert Points(deep, kernel, np.float64).columns == 2 + 2
-    assert Points(deep + 1e-6 * np.random.default_rng(8).normal(size=deep.shape), kernel, np.float64).columns == 6 + 2
+    assert Candidates(deep, kernel, np.float64).width == 2 + 2
+    thick = deep + 1e-6 * np.random.default_rng(8).normal(size=deep.shape)
+    assert Candidates(thick, kernel, np.float64).width == 6 + 2
     posterior = Posterior(deep, kernel, noise_variance=1e-3, capacity=41)
     rows = [7]
     posterior.observe(7, float(y[7]))

@@ -1,22 +1,28 @@
-"""What the posterior does for runs beside choosing: rows supposed and retracted, rows hidden, the best of some rows."""
+"""What the posterior does besides choosing: rows supposed and retracted, rows hidden, the best of given rows."""
 
 import numpy as np
 import pytest
 
-from blindopt.gp import posterior as posterior_module
 from blindopt.gp.kernels import Matern52, SquaredExponential
+from blindopt.gp.lazy_maximum import Thresholds
 from blindopt.gp.posterior import Posterior
 
 N, NOISE, MEAN = 300, 1e-2, 0.3
 KERNEL = SquaredExponential(0.8, 2.0)
 
 
-@pytest.fixture(params=["all", "late"], autouse=True)
-def path(request, monkeypatch):
-    """How candidates are brought up to date."""
-    monkeypatch.setattr(posterior_module, "_FEW", {"all": 10**9, "late": 0}[request.param])
-    for name, small in (("_FIRST", 16), ("_SCAN", 100), ("_CELLS", 500), ("_LEADERS", 8), ("_SOLVED", 64)):
-        monkeypatch.setattr(posterior_module, name, small)
+@pytest.fixture(params=["together", "separate"])
+def build(request):
+    """Build a posterior of candidates that are updated this way, in small blocks."""
+    together_max = {"together": 10**9, "separate": 0}[request.param]
+    small = {"next_batch": 16, "scan": 100, "block_numbers": 500, "leaders": 8, "solve_block": 64}
+    thresholds = Thresholds(compiled_min=10**9, together_max=together_max, **small)
+
+    def posterior(z, capacity=80, kernel=KERNEL, **more):
+        options = {"prior_mean": MEAN, "capacity": capacity, "thresholds": thresholds, **more}
+        return Posterior(z, kernel, noise_variance=NOISE, **options)
+
+    return posterior
 
 
 def candidates():
@@ -37,15 +43,11 @@ def dense(z, rows, y, noises, kernel=KERNEL, nugget=0.0):
     return mean, np.diag(k) - np.einsum("ij,jk,ik->i", cross, inverse, cross)
 
 
-def made(z, capacity=80, **more):
-    return Posterior(z, KERNEL, noise_variance=NOISE, prior_mean=MEAN, capacity=capacity, **more)
-
-
 def first():
     return np.random.default_rng(0)
 
 
-def walked(posterior, y, steps, start=7, weight=9.0):
+def walk(posterior, y, steps, start=7, weight=9.0):
     rows = [start]
     posterior.observe(start, float(y[start]))
     for _ in range(steps):
@@ -56,46 +58,46 @@ def walked(posterior, y, steps, start=7, weight=9.0):
 
 
 @pytest.mark.parametrize("nugget", [0.0, 0.5])
-def test_a_supposed_outcome_changes_the_variance_as_any_outcome_would_and_no_mean(nugget):
+def test_a_supposed_outcome_changes_the_variance_as_any_outcome_would_and_no_mean(build, nugget):
     z = candidates()
-    y, posterior = outcomes(z), made(z, nugget=nugget)
-    rows = walked(posterior, y, 10)
+    y, posterior = outcomes(z), build(z, nugget=nugget)
+    rows = walk(posterior, y, 10)
     mean = posterior.mean.copy()
     for row in (5, 100, 5):
         posterior.suppose(row, 0.3)
-    asked = [*rows, 5, 100, 5]
+    supposed = [*rows, 5, 100, 5]
     noises = [NOISE] * len(rows) + [0.3] * 3
-    _, variance = dense(z, asked, y[asked], noises, nugget=nugget)  # whatever the outcomes
+    _, variance = dense(z, supposed, y[supposed], noises, nugget=nugget)  # whatever the outcomes
     np.testing.assert_allclose(posterior.mean, mean, atol=1e-9)
     np.testing.assert_allclose(posterior.variance, variance, atol=1e-9)
 
 
-def test_who_retracts_goes_on_as_if_nothing_had_been_supposed():
-    """To the last bit of each choice, whoever looked at what meanwhile."""
+def test_after_a_retreat_all_is_as_if_nothing_had_been_supposed(build):
+    """To the last bit of each choice, also where all moments were computed meanwhile."""
     z = candidates()
-    y, plain, other = outcomes(z), made(z), made(z)
-    for posterior in (plain, other):
+    y, plain, supposing = outcomes(z), build(z), build(z)
+    for posterior in (plain, supposing):
         posterior.observe(7, float(y[7]))
     for step in range(40):
         for number in range(step % 4):
-            row = other.choose(4.0, first).row
-            other.suppose(row)
+            row = supposing.choose(4.0, first).row
+            supposing.suppose(row)
             if number == 2:
-                _ = other.variance  # brings everybody up to date with what is only supposed
-        other.retract(plain.count)
-        assert other.count == plain.count
-        choices = [posterior.choose(9.0, first) for posterior in (plain, other)]
+                _ = supposing.variance  # brings all candidates up to date with what is only supposed
+        supposing.retract(plain.count)
+        assert supposing.count == plain.count
+        choices = [posterior.choose(9.0, first) for posterior in (plain, supposing)]
         assert choices[0] == choices[1]
-        for posterior in (plain, other):
+        for posterior in (plain, supposing):
             posterior.observe(choices[0].row, float(y[choices[0].row]))
-    np.testing.assert_allclose(plain.mean, other.mean, atol=1e-10)
-    np.testing.assert_allclose(plain.variance, other.variance, atol=1e-10)
+    np.testing.assert_allclose(plain.mean, supposing.mean, atol=1e-10)
+    np.testing.assert_allclose(plain.variance, supposing.variance, atol=1e-10)
 
 
-def test_retracting_to_nothing_gives_the_prior():
+def test_retracting_to_nothing_gives_the_prior(build):
     z = candidates()
-    posterior = made(z)
-    walked(posterior, outcomes(z), 3)
+    posterior = build(z)
+    walk(posterior, outcomes(z), 3)
     _ = posterior.mean
     posterior.retract(0)
     np.testing.assert_array_equal(posterior.mean, MEAN)
@@ -104,10 +106,10 @@ def test_retracting_to_nothing_gives_the_prior():
         posterior.retract(1)
 
 
-def test_a_hidden_row_is_never_chosen_and_the_best_of_the_others_is():
-    """Each asked row is hidden; the choice has the largest bound of the dense posterior among the others."""
+def test_a_hidden_row_is_never_chosen_and_the_best_of_the_others_is(build):
+    """Each observed row is hidden; the choice has the largest bound of the dense posterior among the others."""
     z = candidates()
-    y, posterior = outcomes(z), made(z, capacity=N)
+    y, posterior = outcomes(z), build(z, capacity=N)
     rows = [7]
     posterior.observe(7, float(y[7]))
     for step in range(60):
@@ -120,42 +122,42 @@ def test_a_hidden_row_is_never_chosen_and_the_best_of_the_others_is():
         assert choice.row not in rows
         rows.append(choice.row)
         posterior.observe(choice.row, float(y[choice.row]))
-    free = made(z, capacity=N)
-    assert len(set(walked(free, y, 60, weight=0.5))) < 61  # unhidden, it does come back
+    free = build(z, capacity=N)
+    assert len(set(walk(free, y, 60, weight=0.5))) < 61  # unhidden, it does come back
 
 
-def test_hidden_rows_are_shown_again_and_a_posterior_with_none_left_refuses():
+def test_hidden_rows_are_shown_again_and_a_posterior_with_none_left_refuses(build):
     z = candidates()
-    posterior = made(z)
-    everybody = np.arange(N)
-    posterior.hide(np.delete(everybody, 3))
+    posterior = build(z)
+    every_row = np.arange(N)
+    posterior.hide(np.delete(every_row, 3))
     assert posterior.choose(1.0, first).row == 3
     posterior.observe(7, 1.0)
     assert posterior.choose(1.0, first).row == 3
-    posterior.hide(everybody)
+    posterior.hide(every_row)
     with pytest.raises(IndexError, match="hidden"):
         posterior.choose(1.0, first)
-    posterior.hide(everybody[:0])
+    posterior.hide(every_row[:0])
     assert posterior.choose(1.0, first).row not in (3, 7)
 
 
 @pytest.mark.parametrize("weight", [0.0, 4.0])
-def test_the_best_of_some_rows_has_the_largest_lower_bound_of_the_dense_posterior(weight):
+def test_the_best_of_given_rows_has_the_largest_lower_bound_of_the_dense_posterior(build, weight):
     z, rng = candidates(), np.random.default_rng(4)
-    y, posterior = outcomes(z), made(z)
-    rows = walked(posterior, y, 25)
+    y, posterior = outcomes(z), build(z)
+    rows = walk(posterior, y, 25)
     mean, variance = dense(z, rows, y[rows], NOISE)
     low = mean - np.sqrt(weight * np.maximum(variance, 0.0))
-    for some in (np.arange(N), np.unique(rows), np.sort(rng.choice(N, 40, replace=False)), np.array([9])):
-        row, m, v = posterior.best(some, weight)
-        assert row in some
-        assert low[row] == pytest.approx(low[some].max(), abs=1e-8)
+    for subset in (np.arange(N), np.unique(rows), np.sort(rng.choice(N, 40, replace=False)), np.array([9])):
+        row, m, v = posterior.best(subset, weight)
+        assert row in subset
+        assert low[row] == pytest.approx(low[subset].max(), abs=1e-8)
         assert (m, v) == (pytest.approx(mean[row], abs=1e-8), pytest.approx(variance[row], abs=1e-8))
-        told = posterior.moments(some)
-        np.testing.assert_allclose(told[0], mean[some], atol=1e-8)
-        np.testing.assert_allclose(told[1], variance[some], atol=1e-8)
+        moments = posterior.moments(subset)
+        np.testing.assert_allclose(moments[0], mean[subset], atol=1e-8)
+        np.testing.assert_allclose(moments[1], variance[subset], atol=1e-8)
 
 
-def test_before_any_outcome_the_best_row_is_the_first():
-    posterior = Posterior(candidates(), Matern52(1.5, 2.0), noise_variance=NOISE, prior_mean=MEAN, capacity=3)
+def test_before_any_outcome_the_best_row_is_the_first(build):
+    posterior = build(candidates(), 3, Matern52(1.5, 2.0))
     assert posterior.best(np.arange(4, 40)) == (4, MEAN, 2.0)

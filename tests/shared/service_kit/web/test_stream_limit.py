@@ -1,37 +1,38 @@
-"""Places for streams: nobody takes them all, and none is lost."""
+"""The limit on open streams: no principal takes all slots, and no slot is lost."""
 
 from blindopt.errors import RateLimited
-from service_kit.web.stream_limit import ALL, EACH, Places
+from service_kit.web.stream_limit import PRINCIPAL_MAX, TOTAL_MAX, StreamLimit
 
 
-def _takes(places, who, most=ALL):
-    """As many places as there are for one."""
-    found = []
-    while len(found) < most:
+def _acquire_all(limit, principal):
+    """As many slots as a principal gets."""
+    slots = []
+    while len(slots) < TOTAL_MAX:
         try:
-            found.append(places.take(who))
+            slots.append(limit.acquire(principal))
         except RateLimited:
             break
-    return found
+    return slots
 
 
-def test_each_has_so_many_and_all_have_so_many():
-    places = Places()
-    held = [_takes(places, f"usr_{n}") for n in range(ALL)]
-    assert [len(one) for one in held] == [EACH] * (ALL // EACH) + [0] * (ALL - ALL // EACH)
-    held[0].pop().give_back()
-    assert len(_takes(places, "usr_new")) == 1
+def test_each_principal_and_all_together_have_a_limit():
+    limit = StreamLimit()
+    slots = [_acquire_all(limit, f"usr_{n}") for n in range(TOTAL_MAX)]
+    full = TOTAL_MAX // PRINCIPAL_MAX
+    assert [len(own) for own in slots] == [PRINCIPAL_MAX] * full + [0] * (TOTAL_MAX - full)
+    slots[0].pop().release()
+    assert len(_acquire_all(limit, "usr_new")) == 1
 
 
-def test_a_place_is_free_again_once_it_is_given_back_or_forgotten_and_no_more_than_once():
-    places = Places()
-    held = _takes(places, "usr_1")
-    given = held.pop()
-    given.give_back()
-    given.give_back()
-    del given
-    again = _takes(places, "usr_1")
+def test_a_slot_is_free_again_once_it_is_released_or_garbage_collected_and_counts_once():
+    limit = StreamLimit()
+    slots = _acquire_all(limit, "usr_1")
+    released = slots.pop()
+    released.release()
+    released.release()
+    del released
+    again = _acquire_all(limit, "usr_1")
     assert len(again) == 1
-    held.clear()
+    slots.clear()
     again.clear()
-    assert len(_takes(places, "usr_1")) == EACH
+    assert len(_acquire_all(limit, "usr_1")) == PRINCIPAL_MAX
