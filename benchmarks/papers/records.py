@@ -1,8 +1,8 @@
 """PO-GP-UCB on Branin-Hoo, on loans and on house sales: the shape of the paper's Tables 4 to 9 on other data.
 
-As in the paper the kernel, with one length-scale, is learned from the original data by maximum likelihood, and inputs
-are brought to a largest norm of 25; before, each is divided by its standard deviation, those of houses excepted, which
-are kilometres already. An outcome is that of the record, in standard deviations: nothing is added to it.
+As in the paper, the kernel, with one length-scale, is learned from the original data by maximum likelihood, and inputs
+are scaled to a largest norm of 25. First, each is divided by its standard deviation, except those of houses, which are
+in kilometres. The outcome is that of the record, in standard deviations, without added noise.
 """
 
 import csv
@@ -32,27 +32,27 @@ RS: dict[int, tuple[int, ...]] = {
     15: (3, 9, 12, 15, 20, 30),
     20: (5, 10, 15, 20, 30, 50),
 }
-"""r of the three tables of each data set, by the largest r that is not to be lifted."""
+"""r of the three tables of each data set, by the largest r that must not be lifted."""
 FITTED = 600
-"""Records that the kernel is learned from."""
+"""Number of records from which the kernel is learned."""
 PROPERTIES = 2_004
 PLANAR = "planar Laplace"
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A data set of the paper's kind: T, delta, and how far below the middle epsilon the quoted small ones lie."""
+    """A data set of the paper's kind: T, delta, and the distances of the quoted small epsilons below the middle one."""
 
     load: Callable[[int], tuple[Matrix, Vector]]
     steps: int
     delta: float
     below: tuple[float, ...]
     is_isotropic: bool = False
-    """Whether the inputs are in one unit already."""
+    """Whether all inputs have the same unit."""
 
 
 def branin(side: int) -> tuple[Matrix, Vector]:
-    """Minus the Branin-Hoo function on a grid of its usual domain: the paper's appendix is not at hand."""
+    """Minus the Branin-Hoo function on a grid of its usual domain: the paper's appendix was not available."""
     a, b = np.meshgrid(np.linspace(-5.0, 10.0, side), np.linspace(0.0, 15.0, side), indexing="ij")
     bend = b - 5.1 / (4 * np.pi**2) * a**2 + 5 / np.pi * a - 6
     value = bend**2 + 10 * (1 - 1 / (8 * np.pi)) * np.cos(a) + 10
@@ -60,12 +60,12 @@ def branin(side: int) -> tuple[Matrix, Vector]:
 
 
 def loans(side: int) -> tuple[Matrix, Vector]:
-    """Loans, those of the highest return wanted."""
+    """Loans: the return is to be maximized."""
     return sources.loans()
 
 
 def properties(side: int) -> tuple[Matrix, Vector]:
-    """Place in kilometres of 2,004 sales, drawn once, and minus the logarithm of the price of a square metre."""
+    """Position in kilometres of 2,004 sales, drawn once, and minus the logarithm of the price of a square metre."""
     sales = list(csv.DictReader(io.StringIO(csv_bytes().decode())))
     chosen = np.random.default_rng(5).choice(len(sales), PROPERTIES, replace=False)
     rows = [sales[index] for index in chosen]
@@ -85,18 +85,18 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Fitted:
-    """A data set ready to be searched: its ground, and y (n,) of variance 1 where the kernel's is sigma_y^2."""
+    """A prepared data set: its ground, and y (n,) of variance 1."""
 
     ground: Ground
     y: Vector
     powers: dict[float, int]
-    """The logarithm of each table's epsilon, with the largest r that is not lifted at it."""
+    """Largest r that is not lifted, by the logarithm of each table's epsilon."""
     sigma_min: float
 
 
 @lru_cache(maxsize=3)
 def fitted(name: str, side: int) -> Fitted:
-    """Learn the kernel and choose the epsilons: of one decimal in the exponent, as small as leaves r unlifted."""
+    """Learn the kernel, and choose each epsilon as the smallest, to one decimal of its logarithm, that lifts no r."""
     setting = SETTINGS[name]
     raw, y = setting.load(side)
     y = (y - y.mean()) / y.std()
@@ -105,7 +105,7 @@ def fitted(name: str, side: int) -> Fitted:
         x /= raw.std(axis=0)
     scale = NORM / np.linalg.norm(x, axis=1).max()
     kernel = _learned(x * scale, y)
-    ground = Ground(x * scale * (1 - 1e-12), kernel)  # within the bounds, whatever the rounding
+    ground = Ground(x * scale * (1 - 1e-12), kernel)  # stays within the bounds after rounding
     sigma_min = spectrum(ground.rows).sigma_min
     powers: dict[float, int] = {}
     for r in RS:
@@ -115,7 +115,7 @@ def fitted(name: str, side: int) -> Fitted:
 
 
 def _learned(x: Matrix, y: Vector) -> wire.Kernel:
-    """Length-scale, sigma_y^2 and sigma_n^2 by maximum likelihood on some of the records."""
+    """Fit length-scale, sigma_y^2 and sigma_n^2 by maximum likelihood on a sample of the records."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
@@ -123,7 +123,9 @@ def _learned(x: Matrix, y: Vector) -> wire.Kernel:
     sample = np.random.default_rng(6).choice(len(y), min(FITTED, len(y)), replace=False)
     start = ConstantKernel(1.0, (1e-2, 1e4)) * RBF(5.0, (0.1, 100.0)) + WhiteKernel(0.1, (1e-5, 10.0))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # of Branin-Hoo: no noise is found, and 1e-5 kept
+        warnings.simplefilter(
+            "ignore", ConvergenceWarning
+        )  # on Branin-Hoo, which has no noise: sigma_n^2 stays at its bound, 1e-5
         kernel = GaussianProcessRegressor(start, random_state=0).fit(x[sample], y[sample]).kernel_
     return wire.Kernel(
         lengthscale=float(kernel.k1.k2.length_scale),
@@ -134,7 +136,7 @@ def _learned(x: Matrix, y: Vector) -> wire.Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The tables of one data set, its quoted small epsilons, and planar Laplace noise at two levels."""
+    """The tables of a data set, the small epsilons that the paper quotes, and planar Laplace noise at two levels."""
 
     name: str
 
@@ -191,6 +193,6 @@ def cells(name: str, data: Fitted) -> list[tuple[float, int]]:
 
 
 def planar_levels(data: Fitted) -> dict[str, Decimal]:
-    """The epsilons of the sound release."""
+    """Epsilons of the sound release."""
     middle = list(data.powers)[1]
     return {"1": Decimal(1), f"e^{middle:.1f}": Decimal(repr(exp(middle)))}

@@ -1,4 +1,4 @@
-"""Functions of a Gaussian process on the 100 x 100 grid: Tables 1 to 3 of PO-GP-UCB, and sound releases beside it."""
+"""Functions of a Gaussian process on the 100 x 100 grid: Tables 1 to 3 of PO-GP-UCB, and sound releases."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from curator_service.release.planar_laplace import PlanarLaplaceMechanism
 from curator_service.release.po_gp_ucb import PoGpUcb, largest_r, spectrum
 
 SIDE_PER_LENGTHSCALE = 6.4
-"""The printed length-scale of 1.25 with inputs of norm 25 would be 28.3: docs/results.md says why it cannot be."""
+"""The printed length-scale of 1.25 with inputs of norm 25 would be 28.3, which docs/results.md rules out."""
 NOISE_VARIANCE = 1e-5
 DELTA = 1e-5
 STEPS = 50
@@ -43,7 +43,7 @@ LAWS = {
 
 
 def cell(power: float, r: int) -> str:
-    """The name of a column: epsilon = e^power."""
+    """Name of the column for epsilon = e^power."""
     return f"e^{power:.1f}, r = {r}"
 
 
@@ -54,7 +54,7 @@ def published(power: float, r: int, delta: float = DELTA) -> PoGpUcb:
 
 @lru_cache(maxsize=1)
 def ground(side: int) -> Ground:
-    """The grid, centred, its corners at norm 25."""
+    """Make the grid, centred, with its corners at norm 25."""
     axis = np.linspace(-1.0, 1.0, side) * NORM / sqrt(2)
     x = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
     lengthscale = NORM * sqrt(2) / SIDE_PER_LENGTHSCALE
@@ -63,7 +63,7 @@ def ground(side: int) -> Ground:
 
 @lru_cache(maxsize=1)
 def _root(side: int) -> Matrix:
-    """A (side, side) with A A^T the kernel matrix of one axis."""
+    """Return A (side, side) such that A A^T is the kernel matrix of one axis."""
     axis = np.linspace(-1.0, 1.0, side)[:, None] * NORM / sqrt(2)
     values, vectors = np.linalg.eigh(SquaredExponential(ground(side).kernel.lengthscale)(axis, axis))
     root: Matrix = vectors * np.sqrt(np.maximum(values, 0.0))
@@ -71,7 +71,7 @@ def _root(side: int) -> Matrix:
 
 
 def draw(side: int, rng: np.random.Generator) -> Vector:
-    """Draw f ~ GP(0, kernel) on the grid, exact: its covariance is the Kronecker product of those of the two axes.
+    """Draw f ~ GP(0, kernel) on the grid exactly: its covariance is the Kronecker product of those of the axes.
 
     vec(A G A^T) has covariance (A A^T) x (A A^T) for a matrix G of independent N(0, 1).
     """
@@ -87,7 +87,7 @@ def _hunt(stream: int, run: int, side: int) -> Hunt:
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Tables 1 to 3 and the epsilons quoted beside them, all on the same functions."""
+    """Tables 1 to 3 and the epsilons that the paper quotes beside them, all on the same functions."""
 
     name: str = "synthetic"
 

@@ -1,14 +1,11 @@
-"""What curator and modeler must agree on: words on the wire, errors, numerics, the audit log.
+"""blindopt: what a data owner's curator and a vendor's modeler share.
 
-Everything here except ``blindopt.client`` is pure: no HTTP, no database, no
-clock, no environment. Notation of the numerics, used in every module:
+- ``blindopt.wire``: the types of all requests and replies.
+- ``blindopt.client``: HTTP clients of both services, for vendors, owners, measurers and data scientists.
+- ``blindopt.gp``: Gaussian processes over finite candidates, with the notation table of the mathematics.
+- ``blindopt.audit``: verification of the append-only audit logs of both services.
+- ``blindopt.formats``: tables as CSV and NumPy files.
+- ``blindopt.errors``: the errors of all of these.
 
-====================  ============  =======================================================
-name                  shape         meaning
-====================  ============  =======================================================
-``candidates``  Z     (n, r)        what the modeler sees of the records, one row per record
-``outcomes``    y     (t,)          released measurements, in the units of the measurement
-``rows``              (t,)          index into Z of each outcome
-``mean``, ``variance``  (n,)        posterior moments of f at every candidate
-====================  ============  =======================================================
+Everything except ``blindopt.client`` is pure: no HTTP, no database, no clock, no environment.
 """

