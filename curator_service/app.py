@@ -26,7 +26,7 @@ from curator_service.use_cases.curator import Curator
 from curator_service.vault import Vault
 from service_kit import app as serving
 from service_kit.identity.tokens import Principal
-from service_kit.notices.delivery import Courier
+from service_kit.notices.delivery import NoticeDelivery
 from service_kit.notices.receiver import Receiver
 from service_kit.store.base import Clock, utc_now
 
@@ -42,7 +42,7 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
     """The curator as an ASGI application. Only one process may serve a data folder."""
     context = open_context(settings, clock)
     context.audit_trail.guard()
-    courier = Courier(context, "blindopt-curator", Receiver.of(settings))
+    delivery = NoticeDelivery(context, "blindopt-curator", Receiver.of(settings))
     vault = Vault(settings.data_dir / "files")
     tempfile.tempdir = str(vault.scratch)  # an upload that does not fit in memory stays in the private folder
     curator = Curator(context, vault, settings)
@@ -53,8 +53,8 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
             ends.callback(context.close)
             context.database.attach()
             ends.push_async_callback(context.database.finish)
-            courier.start()
-            ends.push_async_callback(run_in_threadpool, courier.close)
+            delivery.start()
+            ends.push_async_callback(run_in_threadpool, delivery.close)
             curator.start()
             ends.push_async_callback(run_in_threadpool, curator.close)
             ends.push_async_callback(curator.releases.stop)
@@ -72,7 +72,7 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
         title="blindopt curator",
         description=DESCRIPTION,
         context=context,
-        courier=courier,
+        delivery=delivery,
         settings=settings,
         routers=[  # the busiest first
             queries.router,

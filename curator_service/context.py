@@ -18,7 +18,7 @@ def open_context(settings: Settings, clock: Clock = utc_now) -> ServiceContext:
     database = Database(folder / "curator.sqlite", tables, append_only=append_only, migrations=migrations)
     keys = folder / "secrets"
     log_key = signer(keys / "log.key", "curator")
-    outbox = Outbox("blindopt-curator", settings.told_events, clock)
+    outbox = Outbox("blindopt-curator", settings.enabled_events, clock)
     return ServiceContext.open(
         database, Seal(keys / "seal.key"), log_key, clock, checkpoint_file=folder / "checkpoint", outbox=outbox
     )

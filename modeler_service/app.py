@@ -13,7 +13,7 @@ from modeler_service.routes import connections, meta, runs, suggestions
 from modeler_service.settings import Settings
 from modeler_service.use_cases.modeler import Modeler
 from service_kit import app as serving
-from service_kit.notices.delivery import Courier
+from service_kit.notices.delivery import NoticeDelivery
 from service_kit.notices.receiver import Receiver
 
 DESCRIPTION = """\
@@ -28,7 +28,7 @@ def build(settings: Settings) -> FastAPI:
     """The modeler as an ASGI application. Only one process may serve a data folder."""
     context = open_context(settings)
     context.audit_trail.guard()
-    courier = Courier(context, "blindopt-modeler", Receiver.of(settings))
+    delivery = NoticeDelivery(context, "blindopt-modeler", Receiver.of(settings))
     modeler = Modeler(context, settings)
 
     @asynccontextmanager
@@ -37,8 +37,8 @@ def build(settings: Settings) -> FastAPI:
             ends.callback(context.close)
             context.database.attach()
             ends.push_async_callback(context.database.finish)
-            courier.start()
-            ends.push_async_callback(run_in_threadpool, courier.close)
+            delivery.start()
+            ends.push_async_callback(run_in_threadpool, delivery.close)
             modeler.work()
             ends.push_async_callback(run_in_threadpool, modeler.close)
             yield
@@ -47,7 +47,7 @@ def build(settings: Settings) -> FastAPI:
         title="blindopt modeler",
         description=DESCRIPTION,
         context=context,
-        courier=courier,
+        delivery=delivery,
         settings=settings,
         routers=[meta.router, runs.router, suggestions.router, connections.router],
         hot=[suggestions.HOT],

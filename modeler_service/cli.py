@@ -34,9 +34,9 @@ def _check(db: Connection, records: Iterable[Json]) -> None:
 
 
 def _restored(db: Connection, context: ServiceContext) -> None:
-    from modeler_service.runs.witness import restored
+    from modeler_service.runs.witness import record_restore
 
-    restored(db, context)
+    record_restore(db, context)
 
 
 app = cli.build(
@@ -61,14 +61,14 @@ def recommendation(
     ] = "asked",
 ) -> None:
     """Print the row to take by the answers of a run, with its mean and a 95 % interval, as JSON."""
-    from modeler_service.runs.posterior_views import Beliefs
+    from modeler_service.runs.posterior_views import PosteriorViews
 
     with cli.plain_errors():
         settings = cast(Settings, cli.existing(Settings))
         with open_context(settings) as context:
-            beliefs = Beliefs(context.database, settings.data_dir / "candidates", settings.look_memory_max_bytes)
-            told = beliefs.recommendation(run, over)
-    typer.echo(told.model_dump_json(indent=2))
+            views = PosteriorViews(context.database, settings.data_dir / "candidates", settings.look_memory_max_bytes)
+            best = views.recommendation(run, over)
+    typer.echo(best.model_dump_json(indent=2))
 
 
 @app.command()
@@ -80,10 +80,10 @@ def replay(
         Path | None, typer.Option(help="The npy file of the candidates; default: that in DATA_DIR.")
     ] = None,
 ) -> None:
-    """Derive every choice of a run again; exit 1 and name the first that differs from what was recorded.
+    """Derive every choice of a run again; exit 1 and name the first that differs from its record.
 
-    Changes nothing and asks nobody; also beside the service. Where --export, --log and --candidates are all given, no
-    data of a service are needed.
+    It changes nothing and sends no request, and may run beside the service. With --export, --log and --candidates it
+    needs no data of a service.
     """
     from blindopt.audit import reconciliation
     from blindopt.errors import LogBroken, StateConflict
@@ -94,28 +94,29 @@ def replay(
         if (export is None) != (log is None):
             raise StateConflict("--export and --log belong together: the one is held against the other")
         if export is not None and log is not None:
-            record, told = replays.exported(export), reconciliation.read(log)
+            record, log_export = replays.read_export(export), reconciliation.read(log)
         else:
             with open_context(cast(Settings, cli.existing(Settings))) as context, context.database.read() as db:
-                told = context.audit_trail.export(db)
-                record = replays.stored(db, run)
+                log_export = context.audit_trail.export(db)
+                record = replays.read_stored(db, run)
         if record.identity != run:
             raise StateConflict(f"the export is of {record.identity}, not of {run}")
-        reconciliation.verify_export(told)
-        if told.service != "blindopt-modeler":
-            raise LogBroken(f"the log is of {told.service}, not of the modeler")
+        reconciliation.verify_export(log_export)
+        if log_export.service != "blindopt-modeler":
+            raise LogBroken(f"the log is of {log_export.service}, not of the modeler")
         if candidates is None:
             folder = cast(Settings, cli.existing(Settings)).data_dir / "candidates"
             candidates = path_of(folder, record.study.release_sha256)
         matrix = replays.candidates_of(record, candidates)
-        found = replays.replay(record, replays.told_of((entry.record for entry in told.own), record), matrix)
-    if found is not None:
-        typer.echo(f"{run}: {found}")
+        summary = replays.summarize_log((entry.record for entry in log_export.own), record)
+        difference = replays.replay(record, summary, matrix)
+    if difference is not None:
+        typer.echo(f"{run}: {difference}")
         raise typer.Exit(1)
     answered = sum(trial.y is not None for trial in record.trials)
     typer.echo(
         f"{run}: {len(record.trials)} choices derived again, each as it is recorded; "
-        f"{answered} answers, each as the log tells"
+        f"{answered} answers, each as the log records"
     )
 
 

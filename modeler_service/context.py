@@ -1,4 +1,4 @@
-"""Opens what the modeler keeps: for the service and, without the rest of it, for the command line."""
+"""The modeler's database, keys and log, for the service and for the command line."""
 
 from modeler_service import store
 from modeler_service.settings import Settings
@@ -17,7 +17,7 @@ def open_context(settings: Settings, clock: Clock = utc_now) -> ServiceContext:
     database = Database(folder / "modeler.sqlite", tables, append_only=append_only, migrations=migrations)
     keys = folder / "secrets"
     log_key = signer(keys / "log.key", "modeler")
-    outbox = Outbox("blindopt-modeler", settings.told_events, clock)
+    outbox = Outbox("blindopt-modeler", settings.enabled_events, clock)
     return ServiceContext.open(
         database, Seal(keys / "seal.key"), log_key, clock, checkpoint_file=folder / "checkpoint", outbox=outbox
     )

@@ -29,18 +29,20 @@ class Settings(ServiceSettings):
     people_hold_seconds: float = Field(
         20.0, ge=0, description="How long a run keeps its worker for people who measure, before it waits without one."
     )
-    people_seconds: float = Field(15.0, gt=0, description="How long it then waits before it looks for their answer.")
+    people_seconds: float = Field(
+        15.0, gt=0, description="How long it then waits before it asks the curator for their answer."
+    )
     people_seconds_max: float = Field(
-        300.0, gt=0, description="How long between two looks at most; each wait is twice the last."
+        300.0, gt=0, description="Longest time between two such requests; each wait is twice the last."
     )
     people_days: float = Field(
-        30.0, gt=0, description="How long it holds its place without a curator to ask; each look begins it anew."
+        30.0, gt=0, description="How long it waits while its curator does not answer; each reply restarts this time."
     )
     notify_wait_minutes: float = Field(
-        60.0, ge=0, description="A run that has waited for its curator for so long is told by webhook."
+        60.0, ge=0, description="A run that has waited for its curator for so long brings a notice by webhook."
     )
     lease_seconds: float = Field(
-        300.0, gt=0, description="A run that made no step for so long is taken from its worker, and waits."
+        300.0, gt=0, description="A run that made no progress for so long is taken from its worker, and waits."
     )
     countersign_every: int = Field(50, ge=1, description="Answers between two countersignatures; one at each end too.")
     curator_ca: FilePath | None = Field(
@@ -60,5 +62,5 @@ class Settings(ServiceSettings):
         1 << 30, ge=1 << 20, description="Most memory that one request for suggestions may need."
     )
     suggestion_seconds: float = Field(
-        30.0, gt=0, description="How long one may take; looked at between the parts of its work."
+        30.0, gt=0, description="How long one may take; checked between the parts of its work."
     )

@@ -1,4 +1,4 @@
-"""The modeler's tables: runs, their trials, and what they began with. The only room of the modeler with SQL."""
+"""The modeler's tables: runs, trials, answer versions and past observations. Only this module has SQL."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -28,7 +28,7 @@ from sqlalchemy import (
 
 from blindopt.errors import NotFound
 from service_kit.store.database import Connection
-from service_kit.store.prepared_statement import Prepared
+from service_kit.store.prepared_statement import PreparedStatement
 from service_kit.store.schema import Migrations
 
 METADATA = MetaData()
@@ -53,8 +53,8 @@ runs = Table(
     Column("waits", Integer, nullable=False, default=0),
     Column("waits_until", Text),
     Column("waiting_for", Text),  # of the present wait, or the last one
-    Column("looked_at", Text),  # while a query is pending: when its curator last told so
-    Column("revision", Integer, nullable=False, default=0),  # the last one of the curator's that was read
+    Column("looked_at", Text),  # while a query is pending: when its curator last confirmed it
+    Column("revision", Integer, nullable=False, default=0),  # the last revision of the curator that was read
     Column("ended_at", Text),
     Column("ended_because", Text),
     Column("problem", Text),
@@ -74,7 +74,7 @@ trials = Table(
     Column("acquisition", Float),
     Column("ties", Integer, nullable=False),
     Column("chosen_at", Text, nullable=False),
-    Column("asked_at", Text),  # when the query was taken, to be answered later
+    Column("asked_at", Text),  # when the query was accepted, to be answered later
     Column("answered_at", Text),
     Column("query_id", Text),
     Column("y", Float),
@@ -82,8 +82,8 @@ trials = Table(
     Column("version", Integer),
     Column("plays", Integer),
     Column("passport", Text),
-    Column("reply", LargeBinary),  # of the query: with its first trial
-    Column("fitted", Text),  # the hyper-parameters it was chosen with, where they are new
+    Column("reply", LargeBinary),  # of the query, in the row of its first trial
+    Column("fitted", Text),  # the hyper-parameters of the choice, if they are new
     PrimaryKeyConstraint("run_id", "number"),
     # Pages of long runs read these alone, and not the replies beside them.
     Index("trials_by_y", "run_id", "y", "number"),
@@ -98,13 +98,13 @@ versions = Table(
     Column("seq", Integer, primary_key=True),
     Column("run_id", Text, ForeignKey("runs.id"), nullable=False),
     Column("query", Integer, nullable=False),  # number of its first trial
-    Column("version", Integer, nullable=False),  # 0: that it is pending
+    Column("version", Integer, nullable=False),  # 0: it is pending
     Column("after", Integer, nullable=False),  # how many trials were chosen by then
     Column("at", Text, nullable=False),
     Column("reply", LargeBinary, nullable=False),
     UniqueConstraint("run_id", "query", "version"),
 )
-"""What a curator told of queries that people answer. A trial has the last of it, here all of it stays."""
+"""Every version of the replies to queries that people answer; a trial has the last version alone."""
 APPEND_ONLY = ("versions",)
 observations = Table(
     "observations",
@@ -118,8 +118,8 @@ observations = Table(
 )
 
 
-_RUN = Prepared(select(runs).where(runs.c.id == bindparam("identity")))
-_ADD_TRIAL = Prepared(
+_RUN = PreparedStatement(select(runs).where(runs.c.id == bindparam("identity")))
+_ADD_TRIAL = PreparedStatement(
     trials.insert(),
     ["run_id", "number", "query", "phase", "row", "mean", "sd", "acquisition", "ties", "chosen_at", "fitted",
      "declined"],
@@ -138,7 +138,7 @@ def change_run(db: Connection, identity: str, **values: Any) -> None:
 
 def run(db: Connection, identity: str) -> Any:
     """The run with this id. Raises NotFound."""
-    row = _RUN.one(db, identity=identity)
+    row = _RUN.row(db, identity=identity)
     if row is None:
         raise NotFound("there is no such run")
     return row
@@ -156,9 +156,9 @@ def newest_runs(db: Connection, *, before: int | None, limit: int) -> list[Row[A
 
 
 def states(db: Connection) -> list[tuple[str, str | None, int]]:
-    """How many runs are in each state, by what they wait for, or last waited for."""
-    found = select(runs.c.state, runs.c.waiting_for, func.count()).group_by(runs.c.state, runs.c.waiting_for)
-    return [(state, waits, count) for state, waits, count in db.execute(found)]
+    """Count the runs by state, and by what they wait for or last waited for."""
+    query = select(runs.c.state, runs.c.waiting_for, func.count()).group_by(runs.c.state, runs.c.waiting_for)
+    return [(state, waits, count) for state, waits, count in db.execute(query)]
 
 
 def unfinished(db: Connection) -> list[Row[Any]]:
@@ -168,14 +168,14 @@ def unfinished(db: Connection) -> list[Row[Any]]:
 
 
 def take(db: Connection, identity: str, now: str) -> int:
-    """Give the run to a new holder; the number of its lease. Who held it before can write no more."""
+    """Give the run a new lease, and return its number. The worker with the lease before can write no more."""
     lease = int(run(db, identity).lease) + 1
     change_run(db, identity, lease=lease, heartbeat_at=now)
     return lease
 
 
 def beat(db: Connection, identity: str, lease: int, now: str) -> bool:
-    """Note that the holder of ``lease`` made a step; False if the run was given to another."""
+    """Note that the worker with this lease is alive; return False if the run has another lease."""
     where = (runs.c.id == identity) & (runs.c.lease == lease)
     return bool(db.execute(update(runs).where(where).values(heartbeat_at=now)).rowcount == 1)
 
@@ -192,35 +192,35 @@ def answer_trial(db: Connection, run_id: str, number: int, **values: Any) -> Non
 
 
 def ask_trials(db: Connection, run_id: str, first: int, *, asked_at: str, query_id: str) -> None:
-    """Store that the curator took the query that begins with trial ``first``."""
+    """Store that the curator accepted the query that begins with trial ``first``."""
     where = (trials.c.run_id == run_id) & (trials.c.query == first)
     db.execute(update(trials).where(where).values(asked_at=asked_at, query_id=query_id))
 
 
 def add_version(db: Connection, run_id: str, first: int, version: int, *, at: str, reply: bytes) -> None:
-    """Keep what was told of the query that begins with trial ``first``, for the choices that come after."""
+    """Store a version of the reply to the query that begins with trial ``first``."""
     after = db.execute(select(func.max(trials.c.number)).where(trials.c.run_id == run_id)).scalar_one()
     values = {"run_id": run_id, "query": first, "version": version, "after": after, "at": at, "reply": reply}
     db.execute(versions.insert(), values)
 
 
 def version_page(db: Connection, run_id: str) -> list[Row[Any]]:
-    """All that was told of a run's queries that people answer, in the order in which it came."""
+    """All versions of a run's replies, in the order of arrival."""
     return list(db.execute(select(versions).where(versions.c.run_id == run_id).order_by(versions.c.seq)))
 
 
 def runs_with_versions(db: Connection) -> list[str]:
-    """Runs that were told something of a pending query."""
+    """Runs that have versions of a reply."""
     return list(db.execute(select(versions.c.run_id).distinct().order_by(versions.c.run_id)).scalars())
 
 
 def last_version(db: Connection, run_id: str) -> int:
-    """The place of the last thing told of a run's pending queries; 0 where there is none."""
+    """The sequence number of the last version of a run's replies; 0 if there is none."""
     return int(db.execute(select(func.max(versions.c.seq)).where(versions.c.run_id == run_id)).scalar() or 0)
 
 
 def corrected(db: Connection, run_id: str, *, since: int, until: int) -> list[Row[Any]]:
-    """Trials up to number ``until`` whose answer was told again after place ``since`` of the versions."""
+    """Trials up to number ``until`` with another version of their answer after sequence number ``since``."""
     earlier = versions.alias()
     before = (earlier.c.run_id == run_id) & (earlier.c.query == versions.c.query) & (earlier.c.version > 0)
     again = select(versions.c.query).where(
@@ -257,37 +257,37 @@ def newest_trials(db: Connection, run_id: str, *, before: int | None, limit: int
 
 
 def curve(db: Connection, run_id: str, points: int, *, largest: bool) -> tuple[int, list[Row[Any]]]:
-    """How many trials a run has, and at most ``points`` at even distances, each with the best y until it."""
+    """Return the number of trials of a run, and at most ``points`` evenly spaced trials with the best y so far."""
     of_run = trials.c.run_id == run_id
     count = db.execute(select(func.count()).select_from(trials).where(of_run)).scalar_one()
     best = (func.max if largest else func.min)(trials.c.y).over(order_by=trials.c.number)
-    told = select(*(trials.c[name] for name in ("number", "y", "mean", "sd")), best.label("best")).where(of_run)
-    found = told.subquery()
+    columns = (trials.c[name] for name in ("number", "y", "mean", "sd"))
+    rows = select(*columns, best.label("best")).where(of_run).subquery()
     every = max(1, -(-count // (points - 1)))
-    chosen = ((found.c.number - 1) % every == 0) | (found.c.number == count)
-    return int(count), list(db.execute(select(found).where(chosen).order_by(found.c.number)))
+    chosen = ((rows.c.number - 1) % every == 0) | (rows.c.number == count)
+    return int(count), list(db.execute(select(rows).where(chosen).order_by(rows.c.number)))
 
 
 def answered(db: Connection, run_id: str) -> int:
-    """How many trials of a run have an answer."""
+    """Count the trials of a run that have an answer."""
     where = (trials.c.run_id == run_id) & trials.c.y.is_not(None)
     return int(db.execute(select(func.count()).select_from(trials).where(where)).scalar_one())
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What is counted of a run: trials with an answer, declined, waiting to be measured; past measurements."""
+    """Numbers of a run's trials with an answer, declined, and waiting to be measured; of its past measurements."""
 
     answered: int
     declined: int
     pending: int
     pending_since: str | None
-    """When the first of those that wait was taken."""
+    """When the first pending query was accepted."""
     observations: int
 
 
 def counts(db: Connection, run_ids: Sequence[str]) -> dict[str, Counts]:
-    """Of each of these runs, in four statements for all of them: each reads one index alone."""
+    """Return the counts of each of these runs, by four statements, each of which reads a single index."""
     waits = trials.c.asked_at.is_not(None) & trials.c.answered_at.is_(None)
     answers = _counted(db, trials, run_ids, trials.c.y.is_not(None))
     declines = _counted(db, trials, run_ids, _DECLINED)
@@ -299,14 +299,14 @@ def counts(db: Connection, run_ids: Sequence[str]) -> dict[str, Counts]:
     }
 
 
-_DECLINED = text("declined = 1")  # as its index says it
+_DECLINED = text("declined = 1")  # exactly as in its index
 
 
 def _counted(db: Connection, table: Table, run_ids: Sequence[str], where: Any, *more: Any) -> dict[str, Sequence[Any]]:
     query = select(table.c.run_id, func.count(), *more).where(table.c.run_id.in_(run_ids), where)
-    found: dict[str, Sequence[Any]] = defaultdict(lambda: (0, None))
-    found |= {row[0]: row[1:] for row in db.execute(query.group_by(table.c.run_id))}
-    return found
+    counted: dict[str, Sequence[Any]] = defaultdict(lambda: (0, None))
+    counted |= {row[0]: row[1:] for row in db.execute(query.group_by(table.c.run_id))}
+    return counted
 
 
 def best(db: Connection, run_id: str, *, largest: bool) -> Row[Any] | None:
@@ -325,20 +325,20 @@ def last_fit(db: Connection, run_id: str) -> str | None:
 def answered_trials(db: Connection) -> Iterable[Row[Any]]:
     """Every answered trial of every run, and those declined, in order; streamed."""
     names = ("run_id", "number", "query", "row", "y", "declined", "version", "plays", "passport", "query_id", "reply")
-    told = select(*(trials.c[name] for name in names)).where(trials.c.answered_at.is_not(None))
-    return db.execute(told.order_by(trials.c.run_id, trials.c.number))
+    query = select(*(trials.c[name] for name in names)).where(trials.c.answered_at.is_not(None))
+    return db.execute(query.order_by(trials.c.run_id, trials.c.number))
 
 
 def add_observations(db: Connection, run_id: str, past: Iterable[dict[str, Any]]) -> None:
     """Add past measurements to those that a run begins with."""
-    known = observation_count(db, run_id)
-    rows = [{"run_id": run_id, "number": number, **values} for number, values in enumerate(past, start=known + 1)]
+    count = observation_count(db, run_id)
+    rows = [{"run_id": run_id, "number": number, **values} for number, values in enumerate(past, start=count + 1)]
     if rows:
         db.execute(observations.insert(), rows)
 
 
 def observation_count(db: Connection, run_id: str) -> int:
-    """How many past measurements a run begins with."""
+    """Count the past measurements that a run begins with."""
     where = observations.c.run_id == run_id
     return int(db.execute(select(func.count()).select_from(observations).where(where)).scalar_one())
 
@@ -350,8 +350,8 @@ def observation_page(db: Connection, run_id: str) -> list[Row[Any]]:
 
 
 def progress(db: Connection, run_id: str) -> tuple[Any, ...]:
-    """What changes when there is news of a run: its states, versions of answers, settled trials. Raises NotFound."""
+    """Return what changes with each event of a run: states, last version, settled trials. Raises NotFound."""
     row = run(db, run_id)
     settled = answered(db, run_id) + _counted(db, trials, [run_id], _DECLINED)[run_id][0]
-    told = last_version(db, run_id)
-    return row.state, row.ended_at, row.ended_because, row.problem, row.waits_until, told, settled
+    version = last_version(db, run_id)
+    return row.state, row.ended_at, row.ended_because, row.problem, row.waits_until, version, settled

@@ -2,9 +2,12 @@
 
 import ast
 import re
+from collections import Counter
 from functools import cache
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 from curator_service.settings import Settings as CuratorSettings
@@ -66,6 +69,22 @@ def test_there_is_source_to_read():
         "modeler_service.runs.scheduler",
     }
     assert "blindopt.errors" in _imports(ROOT / "shared/blindopt/client/study.py")
+
+
+def test_no_import_goes_in_a_circle():
+    """Imports for type checkers included."""
+    packages = ("blindopt", "service_kit", "curator_service", "modeler_service", "demo")
+    graph = grimp.build_graph(*packages, exclude_type_checking_imports=False, cache_dir=None)
+    assert graph.modules
+    TopologicalSorter({m: graph.find_modules_directly_imported_by(m) for m in graph.modules}).prepare()
+
+
+def test_no_folder_is_a_pile_and_no_module_a_book():
+    """At most 23 modules in a folder; a module longer than 400 lines tells one story and is named here."""
+    sizes = Counter(path.parent.relative_to(ROOT).as_posix() for path in FILES if path.name != "__init__.py")
+    assert {folder: size for folder, size in sizes.items() if size > 23} == {}
+    long = {path.relative_to(ROOT).as_posix() for path in FILES if len(path.read_text().splitlines()) > 400}
+    assert long <= {"curator_service/store/inbox.py", "shared/blindopt/wire/runs.py"}
 
 
 def test_no_array_is_loaded_or_saved_with_pickle():

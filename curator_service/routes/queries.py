@@ -111,8 +111,8 @@ async def _ask(request: Request) -> Response:
     query = await body_of(request, wire.QueryRequest)
     told = await request_context(request, request.headers.get("idempotency-key"))
     curator: Curator = request.app.state.curator
-    pace = getattr(request.state, "pace", None)
-    return RecordedReply(await curator.exchange.ask(told, study_id, query, pace))
+    pacing = getattr(request.state, "pacing", None)
+    return RecordedReply(await curator.exchange.ask(told, study_id, query, pacing))
 
 
 def period_of(curator: Curator, method: str, path: str, principal: Principal) -> float | None:

@@ -8,7 +8,7 @@ from sqlalchemy import Column, ForeignKey, Integer, Row, Table, Text, UniqueCons
 from blindopt.errors import NotFound
 from curator_service.store.base import METADATA
 from service_kit.store.database import Connection
-from service_kit.store.prepared_statement import Prepared
+from service_kit.store.prepared_statement import PreparedStatement
 
 datasets = Table(
     "datasets",
@@ -61,13 +61,13 @@ queries = Table(
     Column("created_at", Text, nullable=False),
     UniqueConstraint("grant_id", "idempotency_key"),
 )
-_BEGUN = Prepared(
+_BEGUN = PreparedStatement(
     select(queries.c.id, queries.c.request_sha256).where(
         queries.c.grant_id == bindparam("grant"), queries.c.idempotency_key == bindparam("key")
     )
 )
-_ADD_QUERY = Prepared(queries.insert(), [column.key for column in queries.c if column.key != "seq"])
-_STATE = Prepared(select(studies.c.state).where(studies.c.id == bindparam("identity")))
+_ADD_QUERY = PreparedStatement(queries.insert(), [column.key for column in queries.c if column.key != "seq"])
+_STATE = PreparedStatement(select(studies.c.state).where(studies.c.id == bindparam("identity")))
 
 
 def begin_query(db: Connection, **values: Any) -> None:
@@ -77,7 +77,7 @@ def begin_query(db: Connection, **values: Any) -> None:
 
 def begun(db: Connection, grant_id: str, key: str) -> Any:
     """The query that was charged under this key: answered, or interrupted before its answer was stored."""
-    return _BEGUN.one(db, grant=grant_id, key=key)
+    return _BEGUN.row(db, grant=grant_id, key=key)
 
 
 def insert(db: Connection, table: Table, **values: Any) -> None:
@@ -116,7 +116,7 @@ def releases_of(db: Connection, study_ids: Sequence[str]) -> dict[str, Row[Any]]
 
 def state_of(db: Connection, study_id: str) -> str:
     """draft, releasing, open or closed; NotFound if there is no such study."""
-    row = _STATE.one(db, identity=study_id)
+    row = _STATE.row(db, identity=study_id)
     if row is None:
         raise NotFound("there is no such study")
     return str(row.state)

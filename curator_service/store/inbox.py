@@ -26,7 +26,7 @@ from sqlalchemy import (
 from blindopt.errors import NotFound
 from curator_service.store.base import METADATA
 from service_kit.store.database import Connection
-from service_kit.store.prepared_statement import Prepared
+from service_kit.store.prepared_statement import PreparedStatement
 
 _LEFT = "state = 'open' AND next_at IS NULL AND (attempts > 0 OR problem IS NOT NULL)"
 """Measurements that the owner's system is asked for no more: it tells later, or it was given up."""
@@ -120,13 +120,13 @@ revisions = Table(
 )
 """Append-only: versions that were told, as they were told, in the order in which each grant got them."""
 
-LATEST = Prepared(
+LATEST = PreparedStatement(
     select(revisions.c.version, revisions.c.body)
     .where(revisions.c.query_id == bindparam("query"))
     .order_by(revisions.c.version.desc())
     .limit(1)
 )
-_INQUIRY = Prepared(select(inquiries).where(inquiries.c.query_id == bindparam("query")))
+_INQUIRY = PreparedStatement(select(inquiries).where(inquiries.c.query_id == bindparam("query")))
 
 
 Asking = Literal["waiting", "expected", "given_up"]
@@ -150,7 +150,7 @@ def ask(db: Connection, inquiry: dict[str, Any], asked: Sequence[dict[str, Any]]
 
 def inquiry(db: Connection, query_id: str) -> Any:
     """Where a query stands, or None where it is not one of these."""
-    return _INQUIRY.one(db, query=query_id)
+    return _INQUIRY.row(db, query=query_id)
 
 
 def change_inquiry(db: Connection, query_id: str, **values: Any) -> None:
@@ -313,7 +313,7 @@ def revision(db: Connection, query_id: str, version: int) -> Any:
 
 def latest(db: Connection, query_id: str) -> Any:
     """The latest version that was told, or None."""
-    return LATEST.one(db, query=query_id)
+    return LATEST.row(db, query=query_id)
 
 
 def tell(db: Connection, grant_id: str, query_id: str, version: int, body: bytes, at: str) -> None:

@@ -8,7 +8,7 @@ from sqlalchemy import Column, ForeignKey, Index, Integer, Table, Text, bindpara
 from curator_service.privacy.ledger import Balance, Charge, RowBalance, text
 from curator_service.store.base import METADATA
 from service_kit.store.database import Connection
-from service_kit.store.prepared_statement import Prepared
+from service_kit.store.prepared_statement import PreparedStatement
 
 _ledger = Table(
     "ledger",
@@ -31,24 +31,24 @@ _ledger = Table(
     Index("ledger_by_study", "study_id", "seq"),
     Index("ledger_by_row", "study_id", "row", "seq", "kind", "row_queries", "row_plays", "row_total"),
 )
-_LAST = Prepared(
+_LAST = PreparedStatement(
     select(_ledger.c.release, _ledger.c.total, _ledger.c.total_plays)
     .where(_ledger.c.study_id == bindparam("study"))
     .order_by(_ledger.c.seq.desc())
     .limit(1)
 )
-_LAST_OF_ROW = Prepared(
+_LAST_OF_ROW = PreparedStatement(
     select(_ledger.c.row_queries, _ledger.c.row_plays, _ledger.c.row_total)
     .where(_ledger.c.study_id == bindparam("study"), _ledger.c.row == bindparam("row"), _ledger.c.kind != "refused")
     .order_by(_ledger.c.seq.desc())
     .limit(1)
 )
-_ADD = Prepared(_ledger.insert(), [column.key for column in _ledger.c if column.key != "seq"])
+_ADD = PreparedStatement(_ledger.insert(), [column.key for column in _ledger.c if column.key != "seq"])
 
 
 def balance(db: Connection, study_id: str) -> Balance:
     """What a study has spent."""
-    last = _LAST.one(db, study=study_id)
+    last = _LAST.row(db, study=study_id)
     return Balance() if last is None else Balance(last.release, last.total, last.total_plays)
 
 
@@ -56,7 +56,7 @@ def row_balances(db: Connection, study_id: str, rows: Iterable[int]) -> dict[int
     """What the answers about each of ``rows`` have spent."""
     found = {}
     for row in set(rows):
-        last = _LAST_OF_ROW.one(db, study=study_id, row=row)
+        last = _LAST_OF_ROW.row(db, study=study_id, row=row)
         if last is not None:
             found[row] = RowBalance(last.row_queries, last.row_plays, last.row_total)
     return found

@@ -18,7 +18,7 @@ _PERCENT = 80
 def pending(db: Connection, outbox: Outbox, study_id: str, query_id: str, measurements: int) -> None:
     """A query waits for people or a system of the owner's."""
     subject = wire.NoticeSubject(study_id=study_id, query_id=query_id)
-    outbox.tell(db, "query_pending", subject, wire.NoticeCounts(measurements=measurements))
+    outbox.add(db, "query_pending", subject, wire.NoticeCounts(measurements=measurements))
 
 
 def spent(db: Connection, outbox: Outbox, study_id: str, spec: wire.StudyCreate, charges: list[Charge]) -> None:
@@ -26,7 +26,7 @@ def spent(db: Connection, outbox: Outbox, study_id: str, spec: wire.StudyCreate,
 
     Where answers compose by row, epsilon_per_row is told for the first row that comes so far, without its number.
     """
-    if not outbox.tells("budget_80") or not charges:
+    if not outbox.wants("budget_80") or not charges:
         return
     budget, after = spec.budget, charges[-1].after
     of_rows = max(charge.row_after.total for charge in charges) if spec.privacy_unit == "row" else 0
@@ -37,7 +37,7 @@ def spent(db: Connection, outbox: Outbox, study_id: str, spec: wire.StudyCreate,
 
 def tuning_spent(db: Connection, outbox: Outbox, dataset_id: str, account: Account) -> None:
     """A tuning was charged: the same for the caps of its file's account; ``dataset_id`` is the account's name."""
-    if outbox.tells("budget_80"):
+    if outbox.wants("budget_80"):
         _near(db, outbox, "epsilon", account.epsilon, account.cap_epsilon, dataset_id=dataset_id)
         _near(db, outbox, "delta", account.delta, account.cap_delta, dataset_id=dataset_id)
 
@@ -53,19 +53,19 @@ def _near(db: Connection, outbox: Outbox, cap: str, amount: Any, limit: Any, **w
     subject = wire.NoticeSubject.model_validate({"cap": cap, **whose})
     (name,) = whose.values()
     counts = wire.NoticeCounts(percent=int(100 * amount // limit))
-    outbox.tell(db, "budget_80", subject, counts, once=f"budget_80 {name} {cap}")
+    outbox.add(db, "budget_80", subject, counts, once=f"budget_80 {name} {cap}")
 
 
 def release_ended(db: Connection, outbox: Outbox, study_id: str, state: Literal["open", "draft"]) -> None:
     """A release was published, or was not made."""
-    outbox.tell(db, "release_ended", wire.NoticeSubject(study_id=study_id, state=state))
+    outbox.add(db, "release_ended", wire.NoticeSubject(study_id=study_id, state=state))
 
 
 def forecast_ended(db: Connection, outbox: Outbox, row: Any) -> None:
     """A forecast has completed or failed; ``row``: of its table."""
-    outbox.tell(db, "forecast_ended", wire.NoticeSubject(study_id=row.study_id, forecast_id=row.id))
+    outbox.add(db, "forecast_ended", wire.NoticeSubject(study_id=row.study_id, forecast_id=row.id))
 
 
 def tuning_ended(db: Connection, outbox: Outbox, row: Any) -> None:
     """A tuning has completed or failed; ``row``: of its table."""
-    outbox.tell(db, "tuning_ended", wire.NoticeSubject(tuning_id=row.id))
+    outbox.add(db, "tuning_ended", wire.NoticeSubject(tuning_id=row.id))

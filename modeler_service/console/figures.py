@@ -1,4 +1,4 @@
-"""Charts of runs: what was answered, what was believed of the chosen rows, what is believed of the others."""
+"""Charts of runs: answers, estimates of the chosen rows, and the posterior at the candidates."""
 
 from collections.abc import Sequence
 
@@ -11,8 +11,8 @@ _WIDE = 1.959963984540054  # of a normal, for 95 %
 
 def best_so_far(points: Sequence[wire.CurvePoint]) -> Series:
     """The best y until each trial."""
-    told = [point for point in points if point.best is not None]
-    return Series("best so far", [point.number for point in told], [point.best for point in told], is_step=True)
+    shown = [point for point in points if point.best is not None]
+    return Series("best so far", [point.number for point in shown], [point.best for point in shown], is_step=True)
 
 
 def convergence(run: wire.RunView, points: Sequence[wire.CurvePoint]) -> Chart:
@@ -25,31 +25,31 @@ def convergence(run: wire.RunView, points: Sequence[wire.CurvePoint]) -> Chart:
 
 
 def beliefs(trials: Sequence[wire.CurvePoint]) -> Chart | None:
-    """What the algorithm expected of each row that it chose, and what came of it; None where it expects nothing."""
-    known = [trial for trial in trials if trial.mean is not None and trial.sd is not None]
-    if not known:
+    """The estimate of each chosen row and its answer; None if the algorithm has no estimates."""
+    estimated = [trial for trial in trials if trial.mean is not None and trial.sd is not None]
+    if not estimated:
         return None
-    numbers = [trial.number for trial in known]
+    numbers = [trial.number for trial in estimated]
     expected = Series(
         "expected, with a 95 % interval of f",
         numbers,
-        [trial.mean for trial in known],
-        [(trial.mean or 0) - _WIDE * (trial.sd or 0) for trial in known],
-        [(trial.mean or 0) + _WIDE * (trial.sd or 0) for trial in known],
+        [trial.mean for trial in estimated],
+        [(trial.mean or 0) - _WIDE * (trial.sd or 0) for trial in estimated],
+        [(trial.mean or 0) + _WIDE * (trial.sd or 0) for trial in estimated],
     )
-    came = Series("answer", numbers, [trial.y for trial in known], dots=True)
-    return charts.line("beliefs", "Chosen rows: expected and answered", [expected, came], x="trial", y="y")
+    answers = Series("answer", numbers, [trial.y for trial in estimated], dots=True)
+    return charts.line("beliefs", "Chosen rows: expected and answered", [expected, answers], x="trial", y="y")
 
 
-def landscape(found: wire.PosteriorMap) -> Chart:
-    """Candidates on the first two principal axes of Z, coloured by what is believed of them."""
-    asked = [point for point in found.points if point.asked]
-    others = [point for point in found.points if not point.asked]
-    first, second = (f"{100 * share:.0f} % of the variance of Z" for share in found.shares)
+def landscape(view: wire.PosteriorMap) -> Chart:
+    """Candidates on the first two principal axes of Z, coloured by their posterior mean."""
+    queried = [point for point in view.points if point.asked]
+    others = [point for point in view.points if not point.asked]
+    first, second = (f"{100 * share:.0f} % of the variance of Z" for share in view.shares)
     return charts.scatter(
         "map",
         "What is believed of the candidates",
-        [_group("not asked", others, is_ring=False), _group("asked", asked, is_ring=True)],
+        [_group("not asked", others, is_ring=False), _group("asked", queried, is_ring=True)],
         x=f"first principal axis ({first})",
         y=f"second ({second})",
         colour="posterior mean",
@@ -71,6 +71,6 @@ def compared(runs: Sequence[tuple[wire.RunView, Sequence[wire.CurvePoint]]]) -> 
     """The best so far of several runs."""
     series = []
     for run, points in runs:
-        one = best_so_far(points)
-        series.append(Series(f"{run.name} ({run.id[-6:]})", one.x, one.y, is_step=True))
+        best = best_so_far(points)
+        series.append(Series(f"{run.name} ({run.id[-6:]})", best.x, best.y, is_step=True))
     return charts.line("compared", "Best answer so far", series, x="trial", y="y")

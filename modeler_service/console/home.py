@@ -1,4 +1,4 @@
-"""The first page: what is under way, and what needs somebody."""
+"""The first page: how many runs are in which state, and the newest runs."""
 
 from starlette.responses import Response
 
@@ -11,13 +11,15 @@ _SHOWN = 10
 
 @pages.get("/", roles=("vendor", "viewer"), nav="Home")
 async def home(page: Page) -> Response:
-    """Where one lands after the login."""
-    found = await page.api.read("/v1/runs", wire.RunPage, order="newest", page_size=_SHOWN)
+    """Show the first page after the login."""
+    listed = await page.api.read("/v1/runs", wire.RunPage, order="newest", page_size=_SHOWN)
     counts = [
-        ("under way", found.counts.running + found.counts.queued),
-        ("waiting for people", found.counts.waiting_for_people),
-        ("waiting for their curator", found.counts.waiting_for_curator),
-        ("paused", found.counts.paused),
-        ("failed", found.counts.failed),
+        ("under way", listed.counts.running + listed.counts.queued),
+        ("waiting for people", listed.counts.waiting_for_people),
+        ("waiting for their curator", listed.counts.waiting_for_curator),
+        ("paused", listed.counts.paused),
+        ("failed", listed.counts.failed),
     ]
-    return page.show("home.html", title="Home", counts=counts, runs=found.runs, more=found.next_page_token is not None)
+    return page.show(
+        "home.html", title="Home", counts=counts, runs=listed.runs, more=listed.next_page_token is not None
+    )

@@ -1,4 +1,4 @@
-"""The audit log: its records, newest first, and whether it is what it was."""
+"""The audit log: its records, newest first, and whether it verifies."""
 
 from starlette.responses import Response
 
@@ -12,23 +12,23 @@ pages = Pages()
 @pages.get("/log", roles=("vendor", "viewer"), nav="Log")
 async def log(page: Page) -> Response:
     """Records, and the state of the log."""
-    found = await page.api.get("/v1/audit/entries", order="newest", page_token=page.query.get("page_token"))
-    told = {
-        "entries": [row_of(entry) for entry in found["entries"]],
-        "next": found["next_page_token"],
+    entries = await page.api.get("/v1/audit/entries", order="newest", page_token=page.query.get("page_token"))
+    values = {
+        "entries": [row_of(entry) for entry in entries["entries"]],
+        "next": entries["next_page_token"],
         "state": await page.api.get("/v1/audit/verification"),
         "head": await page.api.get("/v1/audit/checkpoint"),
     }
-    return page.show("log.html", title="Audit log", **told)
+    return page.show("log.html", title="Audit log", **values)
 
 
 @pages.post("/log:verify", roles=("vendor", "viewer"))
 async def verify(page: Page, form: Form) -> Response:
-    """Walk all of it now."""
+    """Verify the whole log now."""
     return await verified(page)
 
 
 @pages.get("/log/file", roles=("vendor", "viewer"))
 async def file(page: Page) -> Response:
-    """The whole log as a file, from its first record."""
+    """Send the whole log as a file, from its first record."""
     return await downloads.listing(page, "/v1/audit/entries", "entries", "audit-log", wire.AuditEntry)

@@ -1,4 +1,4 @@
-"""Notices: what the modeler told its people by webhook."""
+"""The notices that the modeler sent by webhook."""
 
 from blindopt import wire
 from service_kit.console import Page

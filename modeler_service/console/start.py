@@ -40,56 +40,56 @@ async def start_form(page: Page) -> Response:
 
 
 def _blank(**more: object) -> Form:
-    told: dict[str, object] = {"name": "run", "algorithm": AUTO, "iterations": 50, "initial_rows": 5}
-    told |= {"batch_size": 1, "seed": 0, "initial_design": "random", "repeats": "algorithm", "hyper": "study"}
-    return Form.blank(**(told | {"kernel": "squared_exponential"} | more))
+    values: dict[str, object] = {"name": "run", "algorithm": AUTO, "iterations": 50, "initial_rows": 5}
+    values |= {"batch_size": 1, "seed": 0, "initial_design": "random", "repeats": "algorithm", "hyper": "study"}
+    return Form.blank(**(values | {"kernel": "squared_exponential"} | more))
 
 
 async def _like(page: Page) -> Form:
     run = await page.api.read(f"/v1/runs/{id_of('run', page.query['like'])}", wire.RunView)
-    told: dict[str, object] = {"name": run.name, "curator_url": run.curator_url, "study_id": run.study_id}
-    told |= {"algorithm": run.algorithm.name, "iterations": run.iterations, "initial_rows": run.initial_rows}
-    told |= {"batch_size": run.batch_size, "seed": run.seed + 1, "initial_design": run.initial_design}
-    told |= {"repeats": run.repeats, "target": run.stop.target, "improvement": run.stop.improvement}
+    values: dict[str, object] = {"name": run.name, "curator_url": run.curator_url, "study_id": run.study_id}
+    values |= {"algorithm": run.algorithm.name, "iterations": run.iterations, "initial_rows": run.initial_rows}
+    values |= {"batch_size": run.batch_size, "seed": run.seed + 1, "initial_design": run.initial_design}
+    values |= {"repeats": run.repeats, "target": run.stop.target, "improvement": run.stop.improvement}
     if run.kernel is not None:
         kernel = {"lengthscale": run.kernel.lengthscale, "signal_variance": run.kernel.signal_variance}
-        told |= kernel | {"noise_variance": run.kernel.noise_variance, "mean": run.kernel.mean}
-        told |= {"hyper": "told", "kernel": run.kernel.kind}
+        values |= kernel | {"noise_variance": run.kernel.noise_variance, "mean": run.kernel.mean}
+        values |= {"hyper": "told", "kernel": run.kernel.kind}
     if run.fit is not None:
-        told["hyper"] = "fitted"
-    return _blank(**told)
+        values["hyper"] = "fitted"
+    return _blank(**values)
 
 
 def _show(page: Page, form: Form, *, status: int = 200, report: wire.ConnectionReport | None = None) -> Response:
-    """The form; what was typed is kept, but the token: it is never shown again."""
-    told = {"form": form, "report": report, "algorithms": ALGORITHMS, "kernels": KERNELS}
-    return page.show("start.html", title="Start a run", trail=_TRAIL, status=status, **told)
+    """Show the form with the values that were entered, but without the token, which is never shown again."""
+    values = {"form": form, "report": report, "algorithms": ALGORITHMS, "kernels": KERNELS}
+    return page.show("start.html", title="Start a run", trail=_TRAIL, status=status, **values)
 
 
 # --- the connection -----------------------------------------------------------------------------------
 
 
 def _access(form: Form) -> dict[str, Any]:
-    told: dict[str, Any] = {name: form.text(name) for name in ("curator_url", "study_id", "token")}
-    return told | ({"log_key": form.get("log_key")} if form.get("log_key") else {})
+    access: dict[str, Any] = {name: form.text(name) for name in ("curator_url", "study_id", "token")}
+    return access | ({"log_key": form.get("log_key")} if form.get("log_key") else {})
 
 
-async def _tried(page: Page, form: Form) -> tuple[Form, wire.ConnectionReport | None]:
-    """What came of trying the connection; or the form with what is wrong with it."""
+async def _try_connection(page: Page, form: Form) -> tuple[Form, wire.ConnectionReport | None]:
+    """Test the connection; return its report, or None and the form with its faults."""
     access = _access(form)
     if not form.ok:
         return form.again(), None
     try:
-        found = await page.api.post("/v1/connections:test", access)
+        report = await page.api.post("/v1/connections:test", access)
     except ApiProblem as problem:
         return form.failed(problem), None
-    return form, wire.ConnectionReport.model_validate(found, strict=False)
+    return form, wire.ConnectionReport.model_validate(report, strict=False)
 
 
 @pages.post("/start:test", roles=("vendor",))
 async def test(page: Page, form: Form) -> Response:
-    """Try the connection; nothing is started."""
-    form, report = await _tried(page, form)
+    """Test the connection without starting a run."""
+    form, report = await _try_connection(page, form)
     if page.request.headers.get("x-fragment"):
         return page.fragment("connection.html", report=report, form=form)
     return _show(page, form.again() if form.ok else form, report=report, status=200 if form.ok else 422)
@@ -98,9 +98,9 @@ async def test(page: Page, form: Form) -> Response:
 # --- the run ------------------------------------------------------------------------------------------
 
 
-def recommended(study: wire.StudyView, batch: int) -> str:
-    """The algorithm for what a study tells (docs/algorithms.md)."""
-    # Those for few arms ask rows again, which adds up where the rows are people.
+def recommended_algorithm(study: wire.StudyView, batch: int) -> str:
+    """Return the recommended algorithm for a study (docs/algorithms.md)."""
+    # Algorithms for few arms repeat rows, which adds up in the budget where the privacy unit is the row.
     few = study.n <= _FEW_ARMS_MAX and study.kernel is not None and study.privacy_unit == "answer"
     if batch > 1:
         return "gp_bucb"
@@ -112,41 +112,45 @@ def recommended(study: wire.StudyView, batch: int) -> str:
 
 
 def _spec(form: Form) -> dict[str, Any]:
-    """The body of the request, without the algorithm."""
-    told: dict[str, Any] = _access(form) | {"name": form.text("name")}
+    """Return the body of the request, without the algorithm."""
+    body: dict[str, Any] = _access(form) | {"name": form.text("name")}
     for name in ("iterations", "initial_rows", "batch_size", "seed"):
-        told[name] = form.integer(name)
-    told |= {"initial_design": form.get("initial_design", "random"), "repeats": form.get("repeats", "algorithm")}
+        body[name] = form.integer(name)
+    body |= {"initial_design": form.get("initial_design", "random"), "repeats": form.get("repeats", "algorithm")}
     rules = {name: form.real(name, needed=False) for name in ("target", "improvement")}
     if any(value is not None for value in rules.values()):
-        told["stop"] = rules | {"target_by": form.get("target_by", "observed")}
+        body["stop"] = rules | {"target_by": form.get("target_by", "observed")}
     if form.get("hyper") == "told":
         numbers = {name: form.real(name) for name in ("lengthscale", "signal_variance", "noise_variance")}
         mean = form.real("mean", needed=False) or 0.0
-        told["kernel"] = numbers | {"kind": form.get("kernel", "squared_exponential"), "mean": mean}
+        body["kernel"] = numbers | {"kind": form.get("kernel", "squared_exponential"), "mean": mean}
     elif form.get("hyper") == "fitted":
-        told["fit"] = {}
+        body["fit"] = {}
     if form.has("hold"):
-        told["hold"] = True
-    return told
+        body["hold"] = True
+    return body
 
 
 @pages.post("/start", roles=("vendor",))
 async def start(page: Page, form: Form) -> Response:
     """Queue the run; with the recommended algorithm once the study is known."""
-    told = _spec(form)
+    body = _spec(form)
     name = form.get("algorithm", AUTO)
     if not form.ok:
         return _show(page, form.again(), status=422)
     if name == AUTO:
-        form, report = await _tried(page, form)
+        form, report = await _try_connection(page, form)
         if report is None or report.study is None or not report.ok:
             return _show(page, form.again() if form.ok else form, report=report, status=422)
-        name = "gp_ucb" if "fit" in told and told["batch_size"] == 1 else recommended(report.study, told["batch_size"])
-        if report.study.kernel is None and "kernel" not in told and "fit" not in told:
-            told["fit"] = {}  # the study tells none, and none was given
+        name = (
+            "gp_ucb"
+            if "fit" in body and body["batch_size"] == 1
+            else recommended_algorithm(report.study, body["batch_size"])
+        )
+        if report.study.kernel is None and "kernel" not in body and "fit" not in body:
+            body["fit"] = {}  # neither the study nor the form has a kernel
     try:
-        made = await page.api.post("/v1/runs", told | {"algorithm": {"name": name}}, key=form.key)
+        run = await page.api.post("/v1/runs", body | {"algorithm": {"name": name}}, key=form.key)
     except ApiProblem as problem:
         return _show(page, form.failed(problem, _NAMES), status=422)
-    return page.go(f"/runs/{made['id']}", f"The run is queued, with {name}.")
+    return page.go(f"/runs/{run['id']}", f"The run is queued, with {name}.")

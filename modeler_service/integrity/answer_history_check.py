@@ -1,4 +1,4 @@
-"""What is stored of a query that people answered, held against the log: every version, in its order and at its time."""
+"""Check that stored answer versions of a query match the audit log, in order and time."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,12 +9,12 @@ from blindopt.audit.merkle_log import Json, sha256
 from modeler_service.runs.record import Version
 
 Stored = tuple[float | None, int | None, str | None, bool, int | None]
-"""y, plays, passport, whether it is declined, and version of one trial."""
+"""y, plays, passport, whether it was declined, and version of one trial."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A query as the log tells it: digests, and the status of the first reply: 201 answered, 202 pending."""
+    """A query in the log: digests, and the status of the first reply: 201 answered, 202 pending."""
 
     request_sha256: str
     reply_sha256: str
@@ -23,7 +23,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """An answer that was fetched later: its digest, and the first trial of the last query that was sent before."""
+    """An answer that was fetched later: its digest, and the first trial of the last query sent before it."""
 
     reply_sha256: str
     sent: int
@@ -31,12 +31,12 @@ class Fetched:
 
 @dataclass(slots=True)
 class Exchanges:
-    """What a modeler's own log tells of one run's queries."""
+    """The queries of one run in the modeler's own log."""
 
     sent: dict[int, Sent] = field(default_factory=dict)
     """By the number of the query's first trial."""
     fetched: dict[str, list[Fetched]] = field(default_factory=dict)
-    """By query, in the order in which they came."""
+    """By query id, in the order of arrival."""
     last: int = 0
 
     def add(self, record: Json, identity: str) -> None:
@@ -47,8 +47,8 @@ class Exchanges:
             self.last = int(number)
             self.sent[self.last] = Sent(exchange["request_sha256"], exchange["reply_sha256"], exchange["status"])
         elif record["actor"] == identity and exchange["method"] == "GET" and exchange["status"] == 200:
-            where, _, query_id = str(exchange["path"]).rpartition("/")
-            if where.endswith("/queries"):
+            parent, _, query_id = str(exchange["path"]).rpartition("/")
+            if parent.endswith("/queries"):
                 self.fetched.setdefault(query_id, []).append(Fetched(exchange["reply_sha256"], self.last))
 
 
@@ -57,14 +57,14 @@ def faults(
     query_id: str | None,
     stored: Sequence[Stored],
     versions: Sequence[Version],
-    told: Exchanges,
+    exchanges: Exchanges,
     ends: Mapping[int, int],
 ) -> Iterator[str]:
-    """What is wrong with a query that begins with trial ``first``, in words. ``ends``: the last trial of each query.
+    """Describe each fault of the query that begins with trial ``first``. ``ends``: the last trial of each query.
 
-    ``versions`` are those that are stored of it, as they came.
+    ``versions`` are the stored versions of its answer, in the order of arrival.
     """
-    sent, fetched = told.sent[first], list(told.fetched.get(query_id or "", []))
+    sent, fetched = exchanges.sent[first], list(exchanges.fetched.get(query_id or "", []))
     if sent.status == 201:
         fetched.insert(0, Fetched(sent.reply_sha256, first))
     else:
@@ -72,18 +72,18 @@ def faults(
     answered = [version for version in versions if version.version]
     for version, exchange in zip_longest(answered, fetched):
         if version is None:
-            yield "the log tells an answer that the record has not"
+            yield "the log records an answer that the record has not"
             return
         name = f"version {version.version} of its answer"
         if exchange is None:
-            yield f"the log does not tell {name}"
+            yield f"the log does not record {name}"
             return
         if version.reply is not None and sha256(version.reply) != exchange.reply_sha256:
-            yield f"{name}: the stored reply is not the one that the log tells"
+            yield f"{name}: the stored reply is not the one that the log records"
         elif version.answers is None:
             yield f"{name}: the stored reply is not about it"
         if (after := ends.get(exchange.sent)) != version.after:
-            yield f"{name} came after trial {after}, as the log tells, and not after trial {version.after}"
+            yield f"{name} came after trial {after}, as the log records, and not after trial {version.after}"
     if list(stored) != (_values(answered[-1]) if answered else [(None, None, None, False, None)] * len(stored)):
         yield "the recorded answer is not what the last reply says"
 
@@ -92,7 +92,7 @@ def _pending_faults(pending: Sequence[Version], query_id: str | None, sent: Sent
     if not pending or pending[0].reply is None:  # an export has no replies
         return
     if sha256(pending[0].reply) != sent.reply_sha256:
-        yield "the stored reply, that it is pending, is not the one that the log tells"
+        yield "the stored reply, that it is pending, is not the one that the log records"
     elif wire.QueryPending.model_validate_json(pending[0].reply).id != query_id:
         yield "the recorded query is not the one that the curator named"
 

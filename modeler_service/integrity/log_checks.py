@@ -1,4 +1,4 @@
-"""What must hold between the modeler's tables and its log, whatever happened: part of `audit verify`."""
+"""Checks of the modeler's tables against its audit log: part of `audit verify`."""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -16,75 +16,75 @@ from service_kit.store.database import Connection
 
 
 def check(db: Connection, records: Iterable[Json]) -> None:
-    """Every answered query has the exchange that asked its rows and told its y, and the reverse. Raises LogBroken.
+    """Check that each answered query has the exchange with its rows and answers, and the reverse. Raises LogBroken.
 
-    Of queries that people answer, that holds of each version, in the order and at the time that the log tells.
+    For queries that people answer, this is checked for each version, in the order and at the time of the log.
     """
     answered: dict[str, tuple[str, str]] = {}
     disputed: set[str] = set()
-    told_of: dict[str, Exchanges] = {}
+    exchanges_of: dict[str, Exchanges] = {}
     for record in records:
         exchange = record.get("exchange")
         if exchange and str(record["actor"]).startswith("run_"):
-            told_of.setdefault(record["actor"], Exchanges()).add(record, record["actor"])
+            exchanges_of.setdefault(record["actor"], Exchanges()).add(record, record["actor"])
         if exchange and exchange["method"] == "POST" and exchange["status"] == 201:
-            told = exchange["request_sha256"], exchange["reply_sha256"]
-            answered[str(exchange["idempotency_key"])] = told
+            answered[str(exchange["idempotency_key"])] = exchange["request_sha256"], exchange["reply_sha256"]
         elif record["kind"] == "log.disputed":
             disputed.add(record["actor"])
-    later = _check_later(db, told_of, disputed)
-    for (run_id, first), found in groupby(store.answered_trials(db), lambda trial: (trial.run_id, trial.query)):
-        trials = list(found)
-        if (run_id, first) in later:
+    checked = _check_versions(db, exchanges_of, disputed)
+    for (run_id, first), rows in groupby(store.answered_trials(db), lambda trial: (trial.run_id, trial.query)):
+        trials = list(rows)
+        if (run_id, first) in checked:
             answered.pop(f"{run_id}:{first}", None)
             continue
-        where = f"trial {first} of {run_id}"
-        for place, trial in enumerate(trials, start=first):
-            if trial.number != place:
-                raise LogBroken(f"trial {trial.number} of {run_id} has an answer that the log does not tell")
-        told = answered.pop(f"{run_id}:{first}", ("", ""))
-        if told == ("", ""):
-            raise LogBroken(f"{where} has an answer that the log does not tell")
-        if told[0] != sha256(query_body(query_of([trial.row for trial in trials]))):
-            raise LogBroken(f"{where} was changed: the log tells that another row was asked")
-        if told[1] != sha256(trials[0].reply or b"") or not _says(trials):
-            raise LogBroken(f"{where} was changed: its answer is not what the curator said")
+        name = f"trial {first} of {run_id}"
+        for expected, trial in enumerate(trials, start=first):
+            if trial.number != expected:
+                raise LogBroken(f"trial {trial.number} of {run_id} has an answer that the log does not record")
+        request_sha256, reply_sha256 = answered.pop(f"{run_id}:{first}", ("", ""))
+        if not request_sha256 and not reply_sha256:
+            raise LogBroken(f"{name} has an answer that the log does not record")
+        if request_sha256 != sha256(query_body(query_of([trial.row for trial in trials]))):
+            raise LogBroken(f"{name} was changed: the log records that another row was asked")
+        if reply_sha256 != sha256(trials[0].reply or b"") or not _has_answers(trials):
+            raise LogBroken(f"{name} was changed: its answer is not what the curator said")
     for key in answered:
         run_id, _, number = key.rpartition(":")
-        if run_id not in disputed:  # an answer that was not taken, because it broke the protocol
-            raise LogBroken(f"trial {number} of {run_id} lacks the answer that the log tells")
+        if run_id not in disputed:  # an answer that broke the protocol was not stored
+            raise LogBroken(f"trial {number} of {run_id} lacks the answer that the log records")
 
 
-def _check_later(db: Connection, told_of: dict[str, Exchanges], disputed: set[str]) -> set[tuple[str, int]]:
-    """Check the queries that people answer, or are still to answer; those that were looked at. Raises LogBroken."""
-    seen: set[tuple[str, int]] = set()
+def _check_versions(db: Connection, exchanges_of: dict[str, Exchanges], disputed: set[str]) -> set[tuple[str, int]]:
+    """Check the queries that people answered or have yet to answer; return these queries. Raises LogBroken."""
+    checked: set[tuple[str, int]] = set()
     for run_id in store.runs_with_versions(db):
-        told, versions = told_of.get(run_id, Exchanges()), versions_of(db, run_id)
+        exchanges, versions = exchanges_of.get(run_id, Exchanges()), versions_of(db, run_id)
         queries: dict[int, list[Any]] = {}
         for trial in store.trial_page(db, run_id):
             queries.setdefault(trial.query, []).append(trial)
         ends = {first: trials[-1].number for first, trials in queries.items()}
         for first in sorted({version.first for version in versions}):
-            trials, where = queries.get(first, []), f"trial {first} of {run_id}"
-            if first not in told.sent:
-                raise LogBroken(f"{where} has an answer that the log does not tell")
-            if told.sent[first].request_sha256 != sha256(query_body(query_of([trial.row for trial in trials]))):
-                raise LogBroken(f"{where} was changed: the log tells that another row was asked")
-            known = [version for version in versions if version.first == first]
+            trials, name = queries.get(first, []), f"trial {first} of {run_id}"
+            if first not in exchanges.sent:
+                raise LogBroken(f"{name} has an answer that the log does not record")
+            if exchanges.sent[first].request_sha256 != sha256(query_body(query_of([trial.row for trial in trials]))):
+                raise LogBroken(f"{name} was changed: the log records that another row was asked")
+            of_query = [version for version in versions if version.first == first]
             stored = [(t.y, t.plays, t.passport, bool(t.declined), t.version) for t in trials]
-            for what in faults(first, trials[0].query_id, stored, known, told, ends):
+            for what in faults(first, trials[0].query_id, stored, of_query, exchanges, ends):
                 if run_id not in disputed:
-                    raise LogBroken(f"{where} was changed: {what}")
-            seen.add((run_id, first))
-    for run_id, told in told_of.items():
-        lacking = [first for first, sent in told.sent.items() if sent.status == 202 and (run_id, first) not in seen]
+                    raise LogBroken(f"{name} was changed: {what}")
+            checked.add((run_id, first))
+    for run_id, exchanges in exchanges_of.items():
+        pending = [first for first, sent in exchanges.sent.items() if sent.status == 202]
+        lacking = [first for first in pending if (run_id, first) not in checked]
         if lacking and run_id not in disputed:
-            raise LogBroken(f"trial {lacking[0]} of {run_id} lacks what the log tells: that its query is pending")
-    return seen
+            raise LogBroken(f"trial {lacking[0]} of {run_id} lacks what the log records: that its query is pending")
+    return checked
 
 
-def _says(trials: list[Any]) -> bool:
+def _has_answers(trials: list[Any]) -> bool:
     """Whether the stored reply of a query has its answers, in order."""
     answers = wire.QueryReply.model_validate_json(trials[0].reply).answers
-    told = [(answer.y, answer.plays, answer.passport.model_dump_json()) for answer in answers]
-    return told == [(trial.y, trial.plays, trial.passport) for trial in trials]
+    replied = [(answer.y, answer.plays, answer.passport.model_dump_json()) for answer in answers]
+    return replied == [(trial.y, trial.plays, trial.passport) for trial in trials]

@@ -1,4 +1,4 @@
-"""Every choice of a run derived again from its record, and the first that differs. Offline, changes nothing."""
+"""Derives every choice of a run again from its record, and finds the first that differs. Changes nothing."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,21 +16,21 @@ from modeler_service import store
 from modeler_service.choosing.chooser import RowChooser
 from modeler_service.integrity import answer_history_check
 from modeler_service.integrity.answer_history_check import Exchanges, Sent
-from modeler_service.runs.candidates import opened
+from modeler_service.runs.candidates import open_candidates
 from modeler_service.runs.curator_queries import query_of
 from modeler_service.runs.record import Version, observations_of, versions_of
 from modeler_service.runs.trial_views import trial_view
 from service_kit.store.database import Connection
 
 _NEAR = 1e-7
-"""How far a mean, a width or a bound may be off: another machine adds in another order. Rows may not."""
+"""Relative tolerance of a mean, an sd or a bound: another machine adds in another order. Rows must be equal."""
 
-_OTHER = "but the log tells that another query was asked"
+_OTHER = "but the log records that another query was asked"
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What is kept of a run. ``replies``: what its curator answered, by the first trial of each query.
+    """The record of a run. ``replies`` holds its curator's replies by the first trial of each query.
 
     An export has no replies, and no digest of the settings: they are then None.
     """
@@ -47,8 +47,8 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What the log tells of a run: digests of its requests and replies, settings, candidates."""
+class RunLogSummary:
+    """What the log records of a run: digests of its requests and replies, settings and candidates."""
 
     exchanges: Exchanges
     spec_sha256: str | None
@@ -57,7 +57,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The first thing that is not as it was recorded; ``trial`` is None where it is about the whole run."""
+    """A difference between record, log and derivation; ``trial`` is None if it concerns the whole run."""
 
     trial: int | None
     what: str
@@ -66,8 +66,8 @@ class Difference:
         return self.what if self.trial is None else f"trial {self.trial}: {self.what}"
 
 
-def stored(db: Connection, identity: str) -> Recorded:
-    """The record of a run in the modeler's database. Raises NotFound, and StateConflict for one that chose nothing."""
+def read_stored(db: Connection, identity: str) -> Recorded:
+    """Read the record of a run from the database. Raises NotFound, and StateConflict if the run chose no row."""
     row, trials = store.run(db, identity), store.trial_page(db, identity)
     if row.study is None or not trials:
         raise StateConflict(f"{identity} has chosen nothing")
@@ -84,27 +84,26 @@ def stored(db: Connection, identity: str) -> Recorded:
     )
 
 
-def exported(path: Path) -> Recorded:
-    """The record of a run in a file that its export made (JSON). Raises StateConflict for what is none."""
+def read_export(path: Path) -> Recorded:
+    """Read the record of a run from its export in JSON. Raises StateConflict for any other file."""
     try:
-        told = wire.RunExport.model_validate_json(path.read_bytes())
-        settings = {name: getattr(told.run, name) for name in wire.RunSpec.model_fields if hasattr(told.run, name)}
-        spec = wire.RunSpec(**settings)
+        export = wire.RunExport.model_validate_json(path.read_bytes())
+        run = export.run
+        spec = wire.RunSpec(**{name: getattr(run, name) for name in wire.RunSpec.model_fields if hasattr(run, name)})
     except ValueError:
         raise StateConflict(f"{path} is no export of a run in JSON") from None
-    if told.run.study is None or not told.trials:
-        raise StateConflict(f"{told.run.id} has chosen nothing")
-    versions = _versions(told)
-    return Recorded(told.run.id, spec, told.run.study, told.observations, told.trials, versions, told.run.ended_because)
+    if run.study is None or not export.trials:
+        raise StateConflict(f"{run.id} has chosen nothing")
+    return Recorded(run.id, spec, run.study, export.observations, export.trials, _versions(export), run.ended_because)
 
 
-def _versions(told: wire.RunExport) -> list[Version]:
-    """What was told of each query that people answered, as it came: an export tells it trial by trial."""
-    rows = {trial.number: (trial.query, trial.row) for trial in told.trials}
-    found: dict[tuple[int, int], Version] = {}
-    for item in told.versions:
+def _versions(export: wire.RunExport) -> list[Version]:
+    """Return the answer versions of an export, which has them trial by trial, in the order of arrival."""
+    rows = {trial.number: (trial.query, trial.row) for trial in export.trials}
+    versions: dict[tuple[int, int], Version] = {}
+    for item in export.versions:
         first, row = rows.get(item.number, (item.number, 0))
-        version = found.setdefault(
+        version = versions.setdefault(
             (first, item.version), Version(first, item.version, item.after, item.at, [], reply=None)
         )
         answer = None
@@ -112,11 +111,11 @@ def _versions(told: wire.RunExport) -> list[Version]:
             answer = wire.Answer(row=row, play=1, plays=item.plays, y=item.y, passport=item.passport)
         assert version.answers is not None
         version.answers.append(answer)
-    return list(found.values())
+    return list(versions.values())
 
 
-def told_of(records: Iterable[Json], run: Recorded) -> Told:
-    """What the modeler's own log tells of a run."""
+def summarize_log(records: Iterable[Json], run: Recorded) -> RunLogSummary:
+    """Summarize the records of the modeler's own log that concern a run."""
     exchanges = Exchanges()
     spec_sha256, releases = None, set()
     for record in records:
@@ -127,11 +126,11 @@ def told_of(records: Iterable[Json], run: Recorded) -> Told:
         exchanges.add(record, run.identity)
         if exchange["path"] == f"/v1/studies/{run.spec.study_id}/candidates" and exchange["status"] in (200, 206):
             releases.add(exchange["reply_sha256"])
-    return Told(exchanges, spec_sha256, frozenset(releases))
+    return RunLogSummary(exchanges, spec_sha256, frozenset(releases))
 
 
 def candidates_of(run: Recorded, path: Path) -> Matrix:
-    """The candidates of a run from their file, checked against the digest. Raises NotFound and StateConflict."""
+    """Map the candidates of a run, after a check of their digest. Raises NotFound and StateConflict."""
     if not path.exists():
         raise NotFound(
             f"the candidates are not there: {path.name} is missing. Have them fetched again (by a request for "
@@ -140,79 +139,79 @@ def candidates_of(run: Recorded, path: Path) -> Matrix:
         )
     if npy_files.digest(path) != run.study.release_sha256:
         raise StateConflict(f"{path} does not hold the candidates of the run: its SHA-256 is another")
-    return opened(path, run.study)
+    return open_candidates(path, run.study)
 
 
-def replay(run: Recorded, told: Told, candidates: Matrix) -> Difference | None:
-    """The first difference between the record, the log and what is derived; None where there is none."""
-    return next(_differences(run, told, candidates), None)
+def replay(run: Recorded, summary: RunLogSummary, candidates: Matrix) -> Difference | None:
+    """Return the first difference between the record, the log and the choices derived again; None without any."""
+    return next(_differences(run, summary, candidates), None)
 
 
-def _differences(run: Recorded, told: Told, candidates: Matrix) -> Iterator[Difference]:
-    if None not in (told.spec_sha256, run.spec_sha256) and told.spec_sha256 != run.spec_sha256:
-        yield Difference(None, "the run's settings are not those that the log tells it was created with")
-    if told.releases and run.study.release_sha256 not in told.releases:
-        yield Difference(None, "the log tells that other candidates were fetched than those of the record")
-    past = _Past(run, candidates)
-    for first, found in groupby(run.trials, lambda trial: trial.query):
-        trials = list(found)
-        yield from past.at(first)
-        yield from _against_choices(first, trials, past.choosing, told.exchanges.sent.get(first))
-        yield from _against_log(run, trials, told.exchanges, past)
+def _differences(run: Recorded, summary: RunLogSummary, candidates: Matrix) -> Iterator[Difference]:
+    if None not in (summary.spec_sha256, run.spec_sha256) and summary.spec_sha256 != run.spec_sha256:
+        yield Difference(None, "the run's settings are not those that the log records it was created with")
+    if summary.releases and run.study.release_sha256 not in summary.releases:
+        yield Difference(None, "the log records that other candidates were fetched than those of the record")
+    history = _History(run, candidates)
+    for first, group in groupby(run.trials, lambda trial: trial.query):
+        trials = list(group)
+        yield from history.go_to(first)
+        yield from _against_choices(first, trials, history.chooser, summary.exchanges.sent.get(first))
+        yield from _against_log(run, trials, summary.exchanges, history)
         if not all(map(_is_settled, trials)):
             if trials[-1] is not run.trials[-1]:
                 yield Difference(first, "has no answer, and others come after it")
             break
-        yield from past.take(trials)
-    yield from past.at(len(run.trials) + 1)
-    yield from _against_end(run, told, past.choosing)
+        yield from history.take(trials)
+    yield from history.go_to(len(run.trials) + 1)
+    yield from _against_end(run, summary, history.chooser)
 
 
-class _Past:
-    """What was known at each choice. After a correction the choices follow from all answers as they then were."""
+class _History:
+    """A chooser with the answers before each choice; after a correction, all answers in their version at that time."""
 
     def __init__(self, run: Recorded, candidates: Matrix) -> None:
         self._run, self._candidates = run, candidates
-        self.choosing = self._fresh()
+        self.chooser = self._build_chooser()
         self.ends = {trial.query: trial.number for trial in run.trials}
         """The last trial of each query, by its first."""
         self.versions: dict[int, list[Version]] = {}
         for version in run.versions:
             self.versions.setdefault(version.first, []).append(version)
-        first = {id(version) for told in self.versions.values() for version in [v for v in told if v.version][:1]}
+        first = {id(version) for group in self.versions.values() for version in [v for v in group if v.version][:1]}
         self._later = [version for version in run.versions if version.version and id(version) not in first]
-        self._known: list[tuple[int, wire.Answer | None]] = []
+        self._answers: list[tuple[int, wire.Answer | None]] = []
 
-    def _fresh(self) -> RowChooser:
+    def _build_chooser(self) -> RowChooser:
         return RowChooser(self._run.spec, self._run.study, self._candidates, self._run.observations)
 
-    def at(self, number: int) -> Iterator[Difference]:
-        """Know what was known when trial ``number`` was chosen."""
-        came = [version for version in self._later if version.after < number]
-        if not came:
+    def go_to(self, number: int) -> Iterator[Difference]:
+        """Take the corrections into account that came before trial ``number`` was chosen."""
+        corrections = [version for version in self._later if version.after < number]
+        if not corrections:
             return
-        for version in came:
+        for version in corrections:
             self._later.remove(version)
-            for place, answer in enumerate(version.answers or [], start=version.first - 1):
-                self._known[place] = self._known[place][0], answer
-        self.choosing = self._fresh()
-        for place, (row, answer) in enumerate(self._known, start=1):
-            yield from self._observe(place, row, answer)
+            for index, answer in enumerate(version.answers or [], start=version.first - 1):
+                self._answers[index] = self._answers[index][0], answer
+        self.chooser = self._build_chooser()
+        for past, (row, answer) in enumerate(self._answers, start=1):
+            yield from self._observe(past, row, answer)
 
     def take(self, trials: list[wire.TrialView]) -> Iterator[Difference]:
-        """Know the first answers to a query."""
-        told = [version for version in self.versions.get(trials[0].number, []) if version.version]
-        answers = (told[0].answers or []) if told else [_answer(trial) for trial in trials]
+        """Take the first answers to a query into account."""
+        versions = [version for version in self.versions.get(trials[0].number, []) if version.version]
+        answers = (versions[0].answers or []) if versions else [_answer(trial) for trial in trials]
         for trial, answer in zip(trials, answers, strict=True):
-            self._known.append((trial.row, answer))
+            self._answers.append((trial.row, answer))
             yield from self._observe(trial.number, trial.row, answer)
 
     def _observe(self, number: int, row: int, answer: wire.Answer | None) -> Iterator[Difference]:
         try:
             if answer is None:
-                self.choosing.decline(row)
+                self.chooser.decline(row)
             else:
-                self.choosing.observe(row, answer.y, answer.passport)
+                self.chooser.observe(row, answer.y, answer.passport)
         except (BlindoptError, ValueError, IndexError) as error:
             yield Difference(number, f"its answer cannot be taken into account: {error}")
 
@@ -228,33 +227,33 @@ def _answer(trial: wire.TrialView) -> wire.Answer | None:
 
 
 def _against_choices(
-    first: int, trials: list[wire.TrialView], choosing: RowChooser, exchange: Sent | None
+    first: int, trials: list[wire.TrialView], chooser: RowChooser, exchange: Sent | None
 ) -> Iterator[Difference]:
-    """The trials of one query against the rows that are derived for it."""
-    place, proposals = choosing.seen + 1, choosing.next()
-    if first != place or [trial.number for trial in trials] != list(range(first, first + len(trials))):
+    """Compare the trials of one query with the rows that are derived for it."""
+    expected, proposals = chooser.seen + 1, chooser.next()
+    if first != expected or [trial.number for trial in trials] != list(range(first, first + len(trials))):
         numbers = {trial.number for trial in trials}
-        missing = next(number for number in range(place, place + len(trials) + 1) if number not in numbers)
+        missing = next(number for number in range(expected, expected + len(trials) + 1) if number not in numbers)
         later = min((number for number in numbers if number > missing), default=first)
         yield Difference(missing, f"missing: the record goes on with trial {later}")
-    asked = [trial.row for trial in trials]
-    derived = [proposal.row for proposal in proposals]
-    if (told := trials[0].fitted) is not None and _values(told) != _values(choosing.fitted):
+    recorded_rows = [trial.row for trial in trials]
+    derived_rows = [proposal.row for proposal in proposals]
+    if (fitted := trials[0].fitted) is not None and _values(fitted) != _values(chooser.fitted):
         yield Difference(first, "recorded hyper-parameters are not those that are fitted again")
-    for trial, found in zip(trials, proposals, strict=False):
-        if trial.row != found.row:
-            what = f"recorded row {trial.row} ({trial.phase}), derived row {found.row} ({found.phase})"
+    for trial, proposal in zip(trials, proposals, strict=False):
+        if trial.row != proposal.row:
+            what = f"recorded row {trial.row} ({trial.phase}), derived row {proposal.row} ({proposal.phase})"
             if exchange is not None:
-                by_log = {_asks(asked): f"row {trial.row}", _asks(derived): f"row {found.row}"}
-                what += f"; the log tells that {by_log.get(exchange.request_sha256, 'neither')} was asked"
+                by_log = {_digest(recorded_rows): f"row {trial.row}", _digest(derived_rows): f"row {proposal.row}"}
+                what += f"; the log records that {by_log.get(exchange.request_sha256, 'neither')} was asked"
             yield Difference(trial.number, what)
         for name in ("phase", "ties", "mean", "sd", "acquisition"):
-            recorded, again = getattr(trial, name), getattr(found, name)
-            if not _is_same(recorded, again):
-                what = f"recorded {name} {recorded} of row {trial.row}, derived {again}"
+            recorded, derived = getattr(trial, name), getattr(proposal, name)
+            if not _is_same(recorded, derived):
+                what = f"recorded {name} {recorded} of row {trial.row}, derived {derived}"
                 yield Difference(trial.number, what)
     if len(trials) > len(proposals):
-        why = f" ({choosing.ended_because})" if not proposals else ""
+        why = f" ({chooser.ended_because})" if not proposals else ""
         extra = trials[len(proposals)]
         yield Difference(extra.number, f"recorded row {extra.row}, derived an end before it{why}")
     if len(trials) < len(proposals):
@@ -263,7 +262,7 @@ def _against_choices(
 
 
 def _values(fitted: wire.Fitted | None) -> Json | None:
-    """What choices depend on: those are rounded, and the same on every machine."""
+    """The values that choices depend on: they are rounded, and so the same on every machine."""
     return None if fitted is None else fitted.model_dump(exclude={"log_likelihood"})
 
 
@@ -273,42 +272,44 @@ def _is_same(recorded: object, derived: object) -> bool:
     return recorded == derived
 
 
-def _asks(rows: list[int]) -> str:
+def _digest(rows: list[int]) -> str:
     return sha256(query_body(query_of(rows)))
 
 
-def _against_log(run: Recorded, trials: list[wire.TrialView], told: Exchanges, past: _Past) -> Iterator[Difference]:
-    """An answered query asked the rows, and was told the answers, that the log has digests of."""
+def _against_log(
+    run: Recorded, trials: list[wire.TrialView], exchanges: Exchanges, history: _History
+) -> Iterator[Difference]:
+    """Compare rows and answers of a query with their digests in the log."""
     first, answered = trials[0].number, [_is_settled(trial) for trial in trials]
-    exchange, versions = told.sent.get(first), past.versions.get(first, [])
+    exchange, versions = exchanges.sent.get(first), history.versions.get(first, [])
     if exchange is not None and (exchange.status == 202 or versions):
-        if exchange.request_sha256 != _asks([trial.row for trial in trials]):
+        if exchange.request_sha256 != _digest([trial.row for trial in trials]):
             yield Difference(first, f"recorded and derived row {trials[0].row}, {_OTHER}")
         stored = [_stored(trial) for trial in trials]
-        for what in answer_history_check.faults(first, trials[0].query_id, stored, versions, told, past.ends):
+        for what in answer_history_check.faults(first, trials[0].query_id, stored, versions, exchanges, history.ends):
             yield Difference(first, what)
         return
     if not all(answered):
         if exchange is not None or any(answered):
-            what = "the log tells an answer" if exchange is not None else "others of its query have an answer"
+            what = "the log records an answer" if exchange is not None else "others of its query have an answer"
             yield Difference(trials[answered.index(False)].number, f"{what}, the record has none")
         return
     if exchange is None:
-        yield Difference(first, "the record has an answer that the log does not tell")
+        yield Difference(first, "the record has an answer that the log does not record")
         return
-    if exchange.request_sha256 != _asks([trial.row for trial in trials]):
+    if exchange.request_sha256 != _digest([trial.row for trial in trials]):
         yield Difference(first, f"recorded and derived row {trials[0].row}, {_OTHER}")
     if run.replies is not None:
         body = run.replies.get(first, b"")
         if exchange.reply_sha256 != sha256(body):
-            yield Difference(first, "the stored reply is not the one that the log tells")
+            yield Difference(first, "the stored reply is not the one that the log records")
             return
         answers = wire.QueryReply.model_validate_json(body).answers
-        for trial, said in zip_longest(trials, answers):
-            if said is None or trial is None or not _says(said, trial):
-                where = f"about row {trial.row} " if trial is not None else ""
+        for trial, answer in zip_longest(trials, answers):
+            if answer is None or trial is None or not _is_answer_of(answer, trial):
+                about = f"about row {trial.row} " if trial is not None else ""
                 number = trial.number if trial is not None else trials[-1].number
-                yield Difference(number, f"the recorded answer {where}is not what the reply says")
+                yield Difference(number, f"the recorded answer {about}is not what the reply says")
 
 
 def _stored(trial: wire.TrialView) -> answer_history_check.Stored:
@@ -316,19 +317,18 @@ def _stored(trial: wire.TrialView) -> answer_history_check.Stored:
     return trial.y, trial.plays, passport, trial.declined, trial.version
 
 
-def _says(answer: wire.Answer, trial: wire.TrialView) -> bool:
-    told = answer.row, answer.y, answer.plays, answer.passport
-    return told == (trial.row, trial.y, trial.plays, trial.passport)
+def _is_answer_of(answer: wire.Answer, trial: wire.TrialView) -> bool:
+    return (answer.row, answer.y, answer.plays, answer.passport) == (trial.row, trial.y, trial.plays, trial.passport)
 
 
-def _against_end(run: Recorded, told: Told, choosing: RowChooser) -> Iterator[Difference]:
-    later = [number for number in told.exchanges.sent if number > len(run.trials)]
+def _against_end(run: Recorded, summary: RunLogSummary, chooser: RowChooser) -> Iterator[Difference]:
+    later = [number for number in summary.exchanges.sent if number > len(run.trials)]
     if later:
-        yield Difference(min(later), "the log tells an answer, the record has no such trial")
+        yield Difference(min(later), "the log records an answer, the record has no such trial")
     if run.ended_because in ("budget", "exhausted", "target", "improvement"):
-        if further := choosing.next():
+        if further := chooser.next():
             what = f"recorded the run's end ({run.ended_because}), derived row {further[0].row}"
             yield Difference(len(run.trials) + 1, what)
-        elif choosing.ended_because != run.ended_because:
-            what = f"recorded that the run ended by {run.ended_because}, derived by {choosing.ended_because}"
+        elif chooser.ended_because != run.ended_because:
+            what = f"recorded that the run ended by {run.ended_because}, derived by {chooser.ended_because}"
             yield Difference(None, what)

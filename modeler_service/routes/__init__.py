@@ -1,1 +1,1 @@
-"""Translations between HTTP and the service: parse, one call, reply."""
+"""HTTP routes: each parses its request, makes one call, and replies."""

@@ -39,7 +39,7 @@ BINARY: dict[str, Any] = {"type": "string", "format": "binary"}
 
 
 async def modeler_of(request: Request) -> Modeler:
-    """The service behind a request."""
+    """The use cases of the service that a request belongs to."""
     modeler: Modeler = request.app.state.modeler
     return modeler
 
@@ -68,19 +68,19 @@ def list_runs(
 
 @router.get("/{run_id}", dependencies=_READ)
 def get_run(run_id: RunId, modeler: ModelerDep) -> wire.RunView:
-    """A run and how far it is."""
+    """A run and its progress."""
     return modeler.run(run_id)
 
 
 @router.post("/{run_id}:stop", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
 def stop_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
-    """End it after the query under way; what was answered is kept."""
+    """End a run after the query under way; its answers are kept."""
     return RecordedReply(modeler.stop(caller, run_id))
 
 
 @router.post("/{run_id}:pause", response_model=wire.RunView, responses=documented(409), dependencies=_WRITE)
 def pause_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) -> Response:
-    """Halt it after the query under way, until it is resumed."""
+    """Pause a run after the query under way, until it is resumed."""
     return RecordedReply(modeler.pause(caller, run_id))
 
 
@@ -94,7 +94,7 @@ def resume_run(run_id: RunId, caller: RequestContextDep, modeler: ModelerDep) ->
 def replace_token(
     run_id: RunId, token: wire.TokenReplacement, caller: RequestContextDep, modeler: ModelerDep
 ) -> Response:
-    """Go on under another token of the same grant."""
+    """Replace the token of a run by another one of the same grant."""
     return RecordedReply(modeler.replace_token(caller, run_id, token))
 
 
@@ -117,7 +117,7 @@ def get_run_curve(
     modeler: ModelerDep,
     points: Annotated[int, Query(ge=2, le=5_000, description="At most so many.")] = 500,
 ) -> wire.RunCurve:
-    """How a run went, thinned for a chart: y, the best y so far, and what was expected of the row."""
+    """The course of a run, thinned for a chart: y, the best y so far, and the estimate of the row before."""
     return modeler.curve(run_id, points)
 
 
@@ -145,13 +145,13 @@ def export_run(
     ] = "json",
 ) -> Response:
     """Everything needed to redo the run (json, parquet), or its trials alone (csv)."""
-    found = modeler.export(run_id)
+    exported = modeler.export(run_id)
     headers = {"Content-Disposition": f'attachment; filename="{run_id}.{form}"'}
     if form == "csv":
-        return Response(exports.as_csv(found), headers=headers, media_type="text/csv")
+        return Response(exports.as_csv(exported), headers=headers, media_type="text/csv")
     if form == "parquet":
-        return Response(exports.as_parquet(found), headers=headers, media_type=PARQUET)
-    return Response(found.model_dump_json(), media_type="application/json")
+        return Response(exports.as_parquet(exported), headers=headers, media_type=PARQUET)
+    return Response(exported.model_dump_json(), media_type="application/json")
 
 
 @router.get("/{run_id}/recommendation", responses=documented(409), dependencies=_READ)
@@ -162,7 +162,7 @@ def get_recommendation(
         Literal["asked", "all"], Query(description="asked: the best of the rows asked; all: the best of all rows.")
     ] = "asked",
 ) -> wire.Recommendation:
-    """The row to take by the answers so far, and how sure that is."""
+    """The recommended row after the answers so far, with an interval."""
     return modeler.recommendation(run_id, over)
 
 
@@ -175,12 +175,12 @@ def get_posterior(
         int | None, Query(ge=1, le=1_000, description="So many rows of the best means instead of a page.")
     ] = None,
 ) -> wire.PosteriorPage:
-    """What is believed of f after the answers so far: by row, or the best rows."""
+    """The posterior of f after the answers so far: by row, or the best rows."""
     if top is not None:
-        outcomes, points = modeler.beliefs.top(run_id, top)
+        outcomes, points = modeler.posteriors.top(run_id, top)
         return wire.PosteriorPage(outcomes=outcomes, points=points)
     after = -1 if paging.token is None else min(paging.token, 2**31)
-    outcomes, points = modeler.beliefs.posterior(run_id, after + 1, paging.limit)
+    outcomes, points = modeler.posteriors.posterior(run_id, after + 1, paging.limit)
     points, token = paging.cut(points, lambda point: point.row)
     return wire.PosteriorPage(outcomes=outcomes, points=points, next_page_token=token)
 
@@ -191,8 +191,8 @@ def get_map(
     modeler: ModelerDep,
     points: Annotated[int, Query(ge=1, le=5_000, description="About how many rows besides those asked.")] = 1_000,
 ) -> wire.PosteriorMap:
-    """What is believed of f over the first two principal axes of Z: to draw."""
-    return modeler.beliefs.map(run_id, points)
+    """The posterior of f over the first two principal axes of Z, for a chart."""
+    return modeler.posteriors.map(run_id, points)
 
 
 @router.get(
@@ -206,16 +206,16 @@ async def follow_run(
     run_id: RunId,
     modeler: ModelerDep,
     last_event_id: Annotated[
-        str | None, Header(pattern=r"^[0-9]{1,9}$", description="Number of the last trial that was told.")
+        str | None, Header(pattern=r"^[0-9]{1,9}$", description="Number of the last trial that was sent.")
     ] = None,
 ) -> Response:
-    """News as server-sent events: `trial` (id: its number) for each answer or decline, `run` when its state changes.
+    """Events of a run (server-sent): `trial` (id: its number) for each answer or decline, `run` when its state changes.
 
-    `correction` (without an id) tells a trial again whose answer was corrected, or came late. Ends with the run. A
-    connection that breaks, or is ended after ten minutes, goes on by Last-Event-ID.
+    `correction` (without an id) repeats a trial whose answer was corrected or came late. The stream ends with the run.
+    A connection that breaks, or is ended after ten minutes, goes on by Last-Event-ID.
     """
-    look = partial(modeler.news, run_id)
-    stream = await modeler.streams.follow(request.state.principal.id, look, int(last_event_id or 0))
+    load = partial(modeler.update, run_id)
+    stream = await modeler.streams.follow(request.state.principal.id, load, int(last_event_id or 0))
     return StreamingResponse(stream, media_type="text/event-stream")
 
 
@@ -245,14 +245,14 @@ async def import_observations(
     idempotency_key: IdempotencyKey = None,
     dry_run: Annotated[bool, Query(description="Check every line and store nothing.")] = False,
 ) -> Response:
-    """Give a run that was created with `hold` what was measured before, as JSON or CSV. The curator never sees it."""
+    """Add past measurements to a run that was created with `hold`, as JSON or CSV. The curator never sees them."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media == "text/csv":
-        found = await run_in_threadpool(imports.of_csv, await request.body())
+        past = await run_in_threadpool(imports.of_csv, await request.body())
     else:
-        found = imports.of_json(await body_of(request, wire.ObservationImport))
-    one = await request_context(request, idempotency_key)  # its digest needs the whole body, which is read by now
+        past = imports.of_json(await body_of(request, wire.ObservationImport))
+    context = await request_context(request, idempotency_key)  # its digest needs the whole body, which is read by now
     if dry_run:
-        report = await run_in_threadpool(modeler.check_import, one, run_id, found)
+        report = await run_in_threadpool(modeler.check_import, context, run_id, past)
         return Response(report.model_dump_json(), media_type="application/json")
-    return RecordedReply(await run_in_threadpool(modeler.observe, one, run_id, found))
+    return RecordedReply(await run_in_threadpool(modeler.observe, context, run_id, past))

@@ -6,7 +6,7 @@ from starlette.routing import Route
 
 from blindopt import wire
 from modeler_service.use_cases.modeler import Modeler
-from service_kit.web.dependencies import api_router, json_of, parsed, permitted
+from service_kit.web.dependencies import api_router, json_of, parse, permitted
 from service_kit.web.problems import documented
 
 PATH = "/v1/suggestions"
@@ -14,7 +14,7 @@ router = api_router("suggestions", "vendor")
 
 
 @router.post(PATH, response_model=wire.SuggestionReply, responses=documented(502))
-async def suggest(asked: wire.SuggestionRequest) -> Response:
+async def suggest(request: wire.SuggestionRequest) -> Response:
     """Rows to ask next, from observations so far. Creates and spends nothing: no Idempotency-Key is needed."""
     raise AssertionError("documented here, answered by `_suggest`")
 
@@ -25,7 +25,7 @@ async def _suggest(request: Request) -> Response:
     principal = permitted(request.state.principal, "vendor")
     modeler: Modeler = request.app.state.modeler
     body = await json_of(request)
-    reply = await modeler.suggestions.of(lambda: parsed(body, wire.SuggestionRequest), principal.actor)
+    reply = await modeler.suggestions.of(lambda: parse(body, wire.SuggestionRequest), principal.actor)
     return Response(reply, media_type="application/json")
 
 

@@ -1,1 +1,1 @@
-"""Runs: scheduling, workers, the exchange with a curator, and what is stored of it."""
+"""Runs: scheduler, workers, sessions and queries to a curator, stored records."""

@@ -1,4 +1,4 @@
-"""A release as the modeler keeps it: one file by its digest, fetched once."""
+"""The releases that the modeler stores: one file for each digest, downloaded once."""
 
 import threading
 from collections import OrderedDict
@@ -13,57 +13,56 @@ from blindopt.formats import npy_files
 
 
 def path_of(folder: Path, release_sha256: str) -> Path:
-    """Where the candidates of a release are kept."""
+    """Return the path of the file that holds the candidates of a release."""
     return folder / f"{release_sha256}.npy"
 
 
-class Digests:
-    """Digests of files that this process has read, by what tells a file from another and from itself before a change.
+class DigestCache:
+    """Digests of the ``size`` files that were read last, by inode, size and times.
 
-    A release may be gigabytes, and is looked at many times. Safe to call from several threads.
+    A release may have gigabytes, and is checked often. Safe to call from several threads.
     """
 
-    _MOST = 256
-
-    def __init__(self) -> None:
+    def __init__(self, digest: Callable[[Path], str] = npy_files.digest, size: int = 256) -> None:
+        self._digest, self._size = digest, size
         self._lock = threading.Lock()
-        self._known: OrderedDict[tuple[int, ...], str] = OrderedDict()
+        self._digests: OrderedDict[tuple[int, ...], str] = OrderedDict()
 
-    def of(self, path: Path, *, anew: bool = False) -> str:
-        """The SHA-256 of a file; read to its end where it is not known yet, was changed, or is asked for ``anew``."""
-        at = path.stat()
-        key = (at.st_dev, at.st_ino, at.st_size, at.st_mtime_ns, at.st_ctime_ns)
+    def of(self, path: Path, *, reread: bool = False) -> str:
+        """Return the SHA-256 of a file; it is read if it was not read before, has changed, or for ``reread``."""
+        status = path.stat()
+        key = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
         with self._lock:
-            found = None if anew else self._known.get(key)
-        if found is None:
-            found = npy_files.digest(path)
+            digest = None if reread else self._digests.get(key)
+        if digest is None:
+            digest = self._digest(path)
             with self._lock:
-                self._known[key] = found
-                while len(self._known) > self._MOST:
-                    self._known.popitem(last=False)
-        return found
+                self._digests[key] = digest
+                while len(self._digests) > self._size:
+                    self._digests.popitem(last=False)
+        return digest
 
 
-_DIGESTS = Digests()
+_DIGESTS = DigestCache()
 
 
-def is_here(path: Path, release_sha256: str, *, anew: bool = False) -> bool:
-    """Whether the file of a release is there and is what its digest says; ``anew``: whatever was found before."""
-    return path.exists() and _DIGESTS.of(path, anew=anew) == release_sha256
+def is_stored(path: Path, release_sha256: str, *, reread: bool = False) -> bool:
+    """Whether the file of a release exists and has the right digest; ``reread`` does without the cached digest."""
+    return path.exists() and _DIGESTS.of(path, reread=reread) == release_sha256
 
 
-def fetched(
+def fetch_candidates(
     curator: StudyClient,
     study: wire.StudyView,
     folder: Path,
     most_bytes: int,
     attempt: Callable[[Callable[[], None]], None] = lambda call: call(),
     *,
-    anew: bool = False,
+    reread: bool = False,
 ) -> Matrix:
-    """The candidates of a study, memory-mapped, from their file or their curator; ``attempt`` may call again.
+    """Return the candidates of a study, memory-mapped, from their file or their curator; ``attempt`` may retry.
 
-    ``anew`` reads the whole file whatever was found of it before.
+    ``reread`` reads the whole file even if its digest is cached.
 
     Raises NumericalFailure for a release of more than ``most_bytes``, or of another shape than its study says.
     """
@@ -71,13 +70,13 @@ def fetched(
     if size > most_bytes:
         raise NumericalFailure(f"the release has {study.n} x {study.r} numbers: more than CANDIDATES_MAX_BYTES allows")
     path = path_of(folder, study.release_sha256)
-    if not is_here(path, study.release_sha256, anew=anew):
+    if not is_stored(path, study.release_sha256, reread=reread):
         attempt(lambda: curator.download(path, study.release_sha256, max_bytes=size))
-    return opened(path, study)
+    return open_candidates(path, study)
 
 
-def opened(path: Path, study: wire.StudyView) -> Matrix:
-    """The candidates in a file. NumericalFailure if their shape is not the one that their study says."""
+def open_candidates(path: Path, study: wire.StudyView) -> Matrix:
+    """Map the candidates in a file. Raises NumericalFailure if their shape is not that of their study."""
     candidates = npy_files.load(path)
     if candidates.shape != (study.n, study.r):
         raise NumericalFailure(f"the candidates are {candidates.shape}, the study says {(study.n, study.r)}")

@@ -1,4 +1,4 @@
-"""What a run asks its curator, and what is stored of the answers: at once, or when people have measured."""
+"""The queries of a run to its curator, and the answers that are stored: at once, or after people have measured."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -6,208 +6,217 @@ from itertools import pairwise
 from typing import Any
 
 from blindopt import wire
-from blindopt.client import Reply, StudyClient
+from blindopt.audit.merkle_log import sha256
+from blindopt.client import Reply, StudyClient, query_body
 from blindopt.errors import ProtocolViolated, Remote
 from modeler_service import store
 from modeler_service.runs.answers import answers_of, values_of
 from modeler_service.runs.interrupts import Pending
-from modeler_service.runs.lease import Hold
+from modeler_service.runs.lease import RunLease
 from modeler_service.runs.witness import Witness
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection
 
 LOOK_SECONDS = 2.0
-"""How long one request waits for people: who stops a run does not wait longer."""
+"""The longest wait of one request for people; a run that is stopped waits no longer."""
 LEAST_SECONDS = 0.2
-"""Between two of them, also where a curator does not wait."""
+"""The shortest time between two such requests, also if the curator does not wait."""
 
 
 def query_of(rows: Iterable[int]) -> wire.QueryRequest:
-    """How a run asks for one measurement of each of ``rows``."""
+    """Return the query for one measurement of each of ``rows``."""
     return wire.QueryRequest(rows=[wire.RowPlays(row=row, plays=1) for row in rows])
 
 
-class Asking:
-    """The questions of one run. ``trials`` are those that were stored when they were last read.
+def is_run_query(db: Connection, key: str, request_sha256: str | None) -> bool:
+    """Whether a run chose the query under this idempotency key, with a body of this digest (None: of any digest)."""
+    run_id, _, number = key.rpartition(":")
+    rows = store.query_rows(db, run_id, int(number)) if number.isdecimal() and len(number) < 10 else []
+    return bool(rows) and request_sha256 in (None, sha256(query_body(query_of(rows))))
 
-    ``crowded`` tells whether other runs want its worker: it then waits without one sooner.
+
+class CuratorQueries:
+    """The queries of one run. ``trials`` are the run's trials when they were last read.
+
+    ``crowded`` returns whether other runs wait for a worker: this one then waits without its worker sooner.
     """
 
-    def __init__(self, hold: Hold, witness: Witness, crowded: Callable[[], bool]) -> None:
-        self._hold, self._witness, self._crowded = hold, witness, crowded
+    def __init__(self, lease: RunLease, witness: Witness, crowded: Callable[[], bool]) -> None:
+        self._lease, self._witness, self._crowded = lease, witness, crowded
         self.takes_time = False
-        """Whether people measure in its study."""
-        row = hold.read(lambda db: store.run(db, hold.identity))
+        """Whether people measure the records of the study."""
+        row = lease.read(lambda db: store.run(db, lease.identity))
         self._waited, self._revision = row.waits > 0, row.revision
         self.trials: list[Any] = []
         self.reload()
 
     def reload(self) -> None:
         """Read the trials again."""
-        self.trials = self._hold.read(lambda db: store.trial_page(db, self._hold.identity))
+        self.trials = self._lease.read(lambda db: store.trial_page(db, self._lease.identity))
 
     @property
     def settled(self) -> int:
-        """How many trials have an answer, or a decline, before the first that has neither."""
-        return next((at for at, trial in enumerate(self.trials) if trial.answered_at is None), len(self.trials))
+        """The number of trials with an answer or a decline before the first that has neither."""
+        return next((index for index, trial in enumerate(self.trials) if trial.answered_at is None), len(self.trials))
 
     def chosen(self, first: int) -> list[int]:
-        """The rows of the query that begins with this trial, if it was chosen before the run was taken up."""
+        """Return the rows of the query that begins with trial ``first``; none if it was not chosen yet."""
         end = first - 1
         while end < len(self.trials) and self.trials[end].query == first:
             end += 1
         return [int(trial.row) for trial in self.trials[first - 1 : end]]
 
     def ask(self, curator: StudyClient, first: int, rows: list[int]) -> list[wire.Answer | None]:
-        """Ask for one measurement of each row; what the reply says of each.
+        """Query one measurement of each row; return and store the answer of each.
 
-        Raises Pending where people measure, and take longer than a worker is held for them.
+        Raises Pending where people measure, and take longer than a worker waits for them.
         """
-        if (query_id := self._asked(first)) is None:
-            reply, told = self._hold.retry(lambda: curator.ask(query_of(rows), key=f"{self._hold.identity}:{first}"))
-            if isinstance(reply, wire.QueryReply):
-                return self._store(reply, told, first, rows)
-            query_id = self._store_pending(reply, told, first)
+        if (query_id := self._pending_query(first)) is None:
+            key = f"{self._lease.identity}:{first}"
+            parsed, reply = self._lease.retry(lambda: curator.ask(query_of(rows), key=key))
+            if isinstance(parsed, wire.QueryReply):
+                return self._store(parsed, reply, first, rows)
+            query_id = self._store_pending(parsed, reply, first)
         return self._await(curator, query_id, first, rows)
 
-    def _asked(self, first: int) -> str | None:
-        """The query of this trial at the curator, which took it before the run was taken up."""
+    def _pending_query(self, first: int) -> str | None:
+        """Return the id of the query of trial ``first`` if the curator has accepted it already."""
         return self.trials[first - 1].query_id if first <= len(self.trials) else None
 
     def _await(self, curator: StudyClient, query_id: str, first: int, rows: list[int]) -> list[wire.Answer | None]:
-        """Wait for people, for a little while."""
-        deadline = time.monotonic() + self._hold.settings.people_hold_seconds
-        while (left := deadline - time.monotonic()) > 0 and not self._crowded():
-            began, wait_s = time.monotonic(), min(left, LOOK_SECONDS)
-            if (found := self._fetched(curator, query_id, first, rows, wait_s)) is not None:
-                return found
-            self._hold.signal.check()
-            self._hold.signal.wait(max(0.0, began + min(wait_s, LEAST_SECONDS) - time.monotonic()))
-        if (found := self._fetched(curator, query_id, first, rows, 0.0)) is not None:
-            return found
+        """Wait for people to measure, for a short time."""
+        deadline = time.monotonic() + self._lease.settings.people_hold_seconds
+        while (remaining := deadline - time.monotonic()) > 0 and not self._crowded():
+            began, wait_s = time.monotonic(), min(remaining, LOOK_SECONDS)
+            if (answers := self._fetch(curator, query_id, first, rows, wait_s)) is not None:
+                return answers
+            self._lease.interrupt.check()
+            self._lease.interrupt.wait(max(0.0, began + min(wait_s, LEAST_SECONDS) - time.monotonic()))
+        if (answers := self._fetch(curator, query_id, first, rows, 0.0)) is not None:
+            return answers
         raise Pending
 
     def look(self, curator: StudyClient) -> None:
-        """Where people were asked and had not answered: whether they have. Before anything that costs more."""
+        """Fetch the answer to a pending query, before any work that costs more. Raises Pending if there is none."""
         first = self.settled + 1
-        if (query_id := self._asked(first)) is None:
+        if (query_id := self._pending_query(first)) is None:
             return
         try:
-            if self._fetched(curator, query_id, first, self.chosen(first), 0.0) is None:
+            if self._fetch(curator, query_id, first, self.chosen(first), 0.0) is None:
                 raise Pending
         except Remote as error:
             if error.remote_code != "not_found":
                 raise
-            return  # the token is of another grant: the study will say so
+            return  # the token belongs to another grant, which a check of the study finds
         self.reload()
 
-    def _fetched(
+    def _fetch(
         self, curator: StudyClient, query_id: str, first: int, rows: list[int], wait_s: float
     ) -> list[wire.Answer | None] | None:
-        """What was measured of a query, stored; None while it is pending."""
-        reply, told = self._hold.retry(lambda: curator.query(query_id, wait_s=wait_s))
-        if isinstance(reply, wire.QueryPending):
+        """Fetch and store the answers to a query; None while it is pending."""
+        parsed, reply = self._lease.retry(lambda: curator.query(query_id, wait_s=wait_s))
+        if isinstance(parsed, wire.QueryPending):
             return None
-        return self._store(reply, told, first, rows, query_id=query_id)
+        return self._store(parsed, reply, first, rows, query_id=query_id)
 
     def revise(self, curator: StudyClient) -> bool:
-        """Read what was corrected since the last time, or answered late; whether anything was."""
+        """Read the answers that were corrected, or came late, since the last call; return whether there were any."""
         queries: dict[str, list[Any]] = {}
-        for trial in self._hold.read(lambda db: store.trial_page(db, self._hold.identity)):
+        for trial in self._lease.read(lambda db: store.trial_page(db, self._lease.identity)):
             queries.setdefault(trial.query_id, []).append(trial)
-        changed, more, known = False, True, self._revision
+        changed, more, before = False, True, self._revision
         while more:
-            page = self._hold.retry(lambda: curator.revisions(self._revision))
-            places = [self._revision, *(revision.seq for revision in page.revisions)]
-            if any(later <= earlier for earlier, later in pairwise(places)):
+            page = self._lease.retry(lambda: curator.revisions(self._revision))
+            numbers = [self._revision, *(revision.seq for revision in page.revisions)]
+            if any(later <= earlier for earlier, later in pairwise(numbers)):
                 raise ProtocolViolated("the curator's revisions are not in order")
             for revision in page.revisions:
-                trials = queries.get(revision.query_id)  # else another run's
+                trials = queries.get(revision.query_id)  # None for a query of another run
                 if trials and revision.version > (trials[0].version or 0):
-                    changed |= self._corrected(curator, trials, revision.version)
-            self._revision, more = places[-1], page.next_page_token is not None and len(places) > 1
-        if self._revision > known:
-            self._hold.write(lambda db: store.change_run(db, self._hold.identity, revision=self._revision))
+                    changed |= self._fetch_correction(curator, trials, revision.version)
+            self._revision, more = numbers[-1], page.next_page_token is not None and len(numbers) > 1
+        if self._revision > before:
+            self._lease.write(lambda db: store.change_run(db, self._lease.identity, revision=self._revision))
         if changed:
             self.reload()
         return changed
 
-    def _corrected(self, curator: StudyClient, trials: list[Any], version: int) -> bool:
-        """Take another version of a query's answer."""
+    def _fetch_correction(self, curator: StudyClient, trials: list[Any], version: int) -> bool:
+        """Fetch and store a later version of a query's answer; False if it is stored already."""
         query_id, first = trials[0].query_id, trials[0].number
-        known = self._hold.read(lambda db: store.trial(db, self._hold.identity, first))
-        if known is None or (known.version or 0) >= version:
+        row = self._lease.read(lambda db: store.trial(db, self._lease.identity, first))
+        if row is None or (row.version or 0) >= version:
             return False
-        reply, told = self._hold.retry(lambda: curator.query(query_id, version=version))
-        if isinstance(reply, wire.QueryPending):
+        parsed, reply = self._lease.retry(lambda: curator.query(query_id, version=version))
+        if isinstance(parsed, wire.QueryPending):
             raise ProtocolViolated("the curator told of an answer that it does not give")
         rows = [int(trial.row) for trial in trials]
-        self._store(reply, told, first, rows, query_id=query_id, least=version)
+        self._store(parsed, reply, first, rows, query_id=query_id, least=version)
         return True
 
-    def _store_pending(self, reply: wire.QueryPending, told: Reply, first: int) -> str:
-        """Keep that a query was taken, in one transaction with its exchange; its id."""
-        self._need_receipt(told)
-        now = stamp(self._hold.now)
+    def _store_pending(self, pending: wire.QueryPending, reply: Reply, first: int) -> str:
+        """Store that a query was accepted, in one transaction with its exchange; return its id."""
+        self._require_receipt(reply)
+        now = stamp(self._lease.now)
 
         def work(db: Connection) -> None:
-            self._hold.check(db)
-            store.ask_trials(db, self._hold.identity, first, asked_at=now, query_id=reply.id)
-            store.add_version(db, self._hold.identity, first, 0, at=now, reply=told.body)
+            self._lease.check(db)
+            store.ask_trials(db, self._lease.identity, first, asked_at=now, query_id=pending.id)
+            store.add_version(db, self._lease.identity, first, 0, at=now, reply=reply.body)
             self._begin_wait(db, looked_at=now)
-            self._witness.keep(db, told.exchange, told.receipt)
+            self._witness.record_in(db, reply.exchange, reply.receipt)
 
-        self._hold.context.database.write(work)
+        self._lease.context.database.write(work)
         self._waited = False
-        return reply.id
+        return pending.id
 
     def _store(
         self,
-        reply: wire.QueryReply,
-        told: Reply,
+        parsed: wire.QueryReply,
+        reply: Reply,
         first: int,
         rows: list[int],
         *,
         query_id: str | None = None,
         least: int = 1,
     ) -> list[wire.Answer | None]:
-        """Keep what a query's reply says, in one transaction with its exchange; the answers.
+        """Store the answers of a query's reply, in one transaction with its exchange; return them.
 
-        ``query_id``: of a query that was pending; ``least``: the version that was asked for.
+        ``query_id`` is the id of a query that was pending, and ``least`` the version that was requested.
         """
         try:
-            answers = answers_of(reply, rows)
-            if query_id not in (None, reply.id) or reply.version < least:
+            answers = answers_of(parsed, rows)
+            if query_id not in (None, parsed.id) or parsed.version < least:
                 raise ProtocolViolated("the curator answered another query than was asked, or an older version")
         except ProtocolViolated:
-            self._witness.tell(told.exchange, told.receipt)
+            self._witness.record(reply.exchange, reply.receipt)
             raise
-        self._need_receipt(told)
-        now, is_kept = stamp(self._hold.now), query_id is not None or self.takes_time or None in answers
+        self._require_receipt(reply)
+        now, has_versions = stamp(self._lease.now), query_id is not None or self.takes_time or None in answers
 
         def work(db: Connection) -> None:
-            self._hold.check(db)
-            if is_kept:
-                store.add_version(db, self._hold.identity, first, reply.version, at=now, reply=told.body)
+            self._lease.check(db)
+            if has_versions:
+                store.add_version(db, self._lease.identity, first, parsed.version, at=now, reply=reply.body)
             for number, answer in enumerate(answers, start=first):
-                values = values_of(answer, reply) | {"query_id": reply.id}
-                # The log has the reply's digest: so nobody can change y afterwards.
-                values["reply"] = told.body if number == first else None
-                store.answer_trial(db, self._hold.identity, number, answered_at=now, **values)
+                values = values_of(answer, parsed) | {"query_id": parsed.id}
+                # The log has the reply's digest, so that a later change of y is detected.
+                values["reply"] = reply.body if number == first else None
+                store.answer_trial(db, self._lease.identity, number, answered_at=now, **values)
             if self._waited or query_id is not None:
                 self._begin_wait(db, looked_at=None)
-            self._witness.keep(db, told.exchange, told.receipt)
+            self._witness.record_in(db, reply.exchange, reply.receipt)
 
-        self._hold.context.database.write(work)
+        self._lease.context.database.write(work)
         self._waited = False
         return answers
 
-    def _need_receipt(self, told: Reply) -> None:
-        if told.receipt is None:
-            self._witness.tell(told.exchange, None)
+    def _require_receipt(self, reply: Reply) -> None:
+        if reply.receipt is None:
+            self._witness.record(reply.exchange, None)
             raise ProtocolViolated("the curator's answer came without a receipt of its log")
 
     def _begin_wait(self, db: Connection, looked_at: str | None) -> None:
-        """The curator has answered: the next wait is a new one."""
+        """Reset the wait: the curator has answered, and the next wait is a new one."""
         values = {"waits": 0, "waiting_since": None, "waiting_for": None, "looked_at": looked_at}
-        store.change_run(db, self._hold.identity, **values)
+        store.change_run(db, self._lease.identity, **values)

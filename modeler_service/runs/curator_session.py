@@ -1,4 +1,4 @@
-"""Meeting a curator outside a run: its study, told by the log that this side knows, or a dispute."""
+"""Sessions with a curator: a connection, and outside a run its study with a trusted log."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -6,34 +6,58 @@ from contextlib import contextmanager
 from blindopt import wire
 from blindopt.client import StudyClient
 from blindopt.errors import ProtocolViolated
-from modeler_service.runs.witness import Asked, Witness
-from modeler_service.runs.worker import connected
+from modeler_service.runs.witness import IsOwnQuery, Witness
 from modeler_service.settings import Settings
 from service_kit.context.context import ServiceContext
 
+StudyAddress = wire.StudyAccess | wire.RunSpec
+"""Types that name a curator and one of its studies."""
+
+
+def connect(
+    settings: Settings,
+    address: StudyAddress,
+    token: str,
+    witness: Witness,
+    *,
+    cancelled: Callable[[], bool] = lambda: False,
+    progress: Callable[[], None] = lambda: None,
+) -> StudyClient:
+    """Return a client of a study, whose exchanges the witness records."""
+    return StudyClient(
+        address.curator_url,
+        token,
+        address.study_id,
+        timeout_s=settings.curator_timeout_seconds,
+        verify=str(settings.curator_ca) if settings.curator_ca else True,
+        observe=witness.record,
+        cancelled=cancelled,
+        progress=progress,
+    )
+
 
 @contextmanager
-def met(
+def open_session(
     context: ServiceContext,
     settings: Settings,
-    told: wire.StudyAccess | wire.RunSpec,
+    address: StudyAddress,
     token: str,
     actor: str,
-    request: Asked = lambda db, key, digest: False,
+    is_own_query: IsOwnQuery = lambda db, key, digest: False,
     *,
     cancelled: Callable[[], bool] = lambda: False,
 ) -> Iterator[tuple[StudyClient, wire.StudyView]]:
-    """A connection to the curator of a study, and the study, whose log is signed with the key that is expected.
+    """Connect to the curator of a study, and check that its log is signed with the expected key.
 
-    Nothing is asked that this side's own log could not tell. Raises AuditUnavailable, Unreachable, Remote, and
-    ProtocolViolated, which is recorded: also what the caller finds in the block.
+    No request is sent while this side's own log does not verify. Raises AuditUnavailable, Unreachable, Remote, and
+    ProtocolViolated; a violation is recorded, also one that the caller raises in the block.
     """
     context.audit_trail.check_sound()
-    witness = Witness(context, told.study_id, actor, request)
+    witness = Witness(context, address.study_id, actor, is_own_query)
     try:
-        with connected(settings, told, token, witness, cancelled=cancelled) as curator:
+        with connect(settings, address, token, witness, cancelled=cancelled) as curator:
             study = curator.study()
-            witness.trust(study, told.log_key)
+            witness.trust(study, address.log_key)
             yield curator, study
     except ProtocolViolated as error:
         witness.dispute(str(error))

@@ -1,43 +1,43 @@
-"""How a run's worker is told to halt, and tells that it makes progress."""
+"""How the worker of a run is interrupted, and how it reports progress."""
 
 import threading
 import time
 
 
 class Interrupted(Exception):
-    """The run was told to halt (stop, pause, another token), was given to another worker, or the service ends."""
+    """The run must halt (stop, pause, another token), was given to another worker, or the service closes."""
 
 
 class Pending(Exception):
-    """People measure what the run asked, and have not yet: it waits for them without a worker."""
+    """The query of the run waits to be measured by people: the run waits for it without a worker."""
 
 
-class Signal:
-    """Between one worker and those who watch it."""
+class Interrupt:
+    """A flag that interrupts one worker, and the time of its last progress. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._halt = threading.Event()
         self.last_step = time.monotonic()
 
     def halt(self) -> None:
-        """Tell the worker to leave the run after the request under way."""
+        """Ask the worker to leave the run after the request under way."""
         self._halt.set()
 
     def is_set(self) -> bool:
-        """Whether it was told."""
+        """Whether the worker was asked to halt."""
         return self._halt.is_set()
 
     def check(self) -> None:
-        """Interrupted if it was told."""
+        """Raise Interrupted if the worker was asked to halt."""
         if self._halt.is_set():
             raise Interrupted
 
     def wait(self, seconds: float) -> None:
-        """Sleep; Interrupted as soon as it is told."""
+        """Sleep; raise Interrupted as soon as the worker is asked to halt."""
         self.last_step = time.monotonic() + seconds
         if self._halt.wait(seconds):
             raise Interrupted
 
     def progress(self) -> None:
-        """The worker made a step."""
+        """Note that the worker made progress."""
         self.last_step = time.monotonic()

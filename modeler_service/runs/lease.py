@@ -1,4 +1,4 @@
-"""A worker's hold of a run: what it writes while it has the lease, and how it tries again."""
+"""The lease of a worker on its run: writes while it holds, and requests that are retried."""
 
 import random
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from blindopt.errors import BlindoptError, Remote, Unreachable
 from modeler_service import store
-from modeler_service.runs.interrupts import Interrupted, Signal
+from modeler_service.runs.interrupts import Interrupt, Interrupted
 from modeler_service.settings import Settings
 from service_kit.context.context import ServiceContext
 from service_kit.store.base import stamp
@@ -21,51 +21,53 @@ def can_retry(error: BlindoptError) -> bool:
     return error.remote_retryable if isinstance(error, Remote) else error.retryable
 
 
-class Hold:
-    """One run in the hands of one worker, while its ``lease`` is the run's."""
+class RunLease:
+    """The right of one worker to write a run, as long as ``number`` is the run's latest lease."""
 
-    def __init__(self, context: ServiceContext, settings: Settings, identity: str, lease: int, signal: Signal) -> None:
-        self.context, self.settings, self.identity, self.signal = context, settings, identity, signal
-        self._lease = lease
+    def __init__(
+        self, context: ServiceContext, settings: Settings, identity: str, number: int, interrupt: Interrupt
+    ) -> None:
+        self.context, self.settings, self.identity, self.interrupt = context, settings, identity, interrupt
+        self._number = number
 
     @property
     def now(self) -> datetime:
-        """The time."""
+        """The time of the service's clock."""
         return self.context.clock()
 
     def retry(self, call: Callable[[], T]) -> T:
-        """Call again, ever slower, while a retry may help. Interrupted when told so meanwhile."""
+        """Call, and again with longer pauses while a retry may help. Raises Interrupted during a pause."""
         wait = 0.1
-        for left in reversed(range(self.settings.retry_attempts)):
+        for remaining in reversed(range(self.settings.retry_attempts)):
             try:
-                found = call()
-                self.signal.progress()
-                return found
+                result = call()
+                self.interrupt.progress()
+                return result
             except (Remote, Unreachable) as error:
-                if not left or not can_retry(error):
+                if not remaining or not can_retry(error):
                     raise
-                asked = (error.retry_after_s if isinstance(error, Remote) else None) or 0.0
-            # Jitter keeps many runs from knocking in step; it is no secret and decides nothing.
-            pause = max(wait * random.uniform(0.5, 1.0), asked)  # noqa: S311
-            self.signal.wait(min(pause, self.settings.retry_seconds_max))
+                retry_after = (error.retry_after_s if isinstance(error, Remote) else None) or 0.0
+            # Jitter keeps many runs from retrying in step; it is no secret and decides nothing.
+            pause = max(wait * random.uniform(0.5, 1.0), retry_after)  # noqa: S311
+            self.interrupt.wait(min(pause, self.settings.retry_seconds_max))
             wait *= 2
         raise AssertionError("unreachable")
 
     def check(self, db: Connection) -> None:
-        """Interrupted if the run was given to another worker meanwhile."""
-        if not store.beat(db, self.identity, self._lease, stamp(self.now)):
+        """Raise Interrupted if the run was given to another worker meanwhile."""
+        if not store.beat(db, self.identity, self._number, stamp(self.now)):
             raise Interrupted
 
     def read(self, work: Callable[[Connection], T]) -> T:
-        """What is stored."""
+        """Run ``work`` in a transaction that reads."""
         with self.context.database.read() as db:
             return work(db)
 
     def write(self, work: Callable[[Connection], None]) -> None:
-        """Run ``work`` in one transaction; Interrupted if the run was given to another worker meanwhile."""
+        """Run ``work`` in one transaction. Raises Interrupted if the run was given to another worker meanwhile."""
 
-        def held(db: Connection) -> None:
+        def leased(db: Connection) -> None:
             self.check(db)
             work(db)
 
-        self.context.database.write(held)
+        self.context.database.write(leased)

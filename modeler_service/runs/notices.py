@@ -1,4 +1,4 @@
-"""What the modeler tells its vendor by webhook: ids, counts and codes; no y, no row, no words of a curator."""
+"""Notices to the vendor by webhook: ids, counts and codes; no y, no row, no text of a curator."""
 
 import json
 from collections.abc import Iterator
@@ -19,34 +19,34 @@ def _codes(kind: type[errors.BlindoptError]) -> Iterator[str]:
 
 
 _CODES = {*_codes(errors.BlindoptError), "out_of_memory"}
-"""A curator may answer with any code: another one than ours is not passed on."""
+"""The codes that are passed on: a curator may answer with any code."""
 
 
-def ended(db: Connection, outbox: Outbox, row: Any, ending: dict[str, Any]) -> None:
-    """A run has ended; ``row``: of its table, before that."""
+def notify_ended(db: Connection, outbox: Outbox, row: Any, ending: dict[str, Any]) -> None:
+    """Send the notice that a run has ended; ``row`` is its row before that."""
     event: wire.NoticeEvent = "run_failed" if ending["state"] == "failed" else "run_ended"
-    if outbox.tells(event):
-        outbox.tell(db, event, _subject(row, ending), wire.NoticeCounts(answers=store.answered(db, row.id)))
+    if outbox.wants(event):
+        outbox.add(db, event, _subject(row, ending), wire.NoticeCounts(answers=store.answered(db, row.id)))
 
 
-def waits(
+def notify_waiting(
     db: Connection, outbox: Outbox, row: Any, ending: dict[str, Any], now: datetime, longer_than: timedelta
 ) -> None:
-    """A run waits, again: tell it once for each time that its curator is gone for so long, not while people measure."""
+    """Send a notice once for each time that a run waits for its curator (not for people) ``longer_than`` this."""
     if ending.get("waiting_for", "curator") != "curator":
         return
     since = moment(ending["waiting_since"])
-    if outbox.tells("run_waiting") and now - since >= longer_than:
+    if outbox.wants("run_waiting") and now - since >= longer_than:
         counts = wire.NoticeCounts(
             answers=store.answered(db, row.id), minutes=int((now - since) / timedelta(minutes=1))
         )
         once = f"run_waiting {row.id} {ending['waiting_since']}"
-        outbox.tell(db, "run_waiting", _subject(row, ending), counts, once=once)
+        outbox.add(db, "run_waiting", _subject(row, ending), counts, once=once)
 
 
-def disputed(db: Connection, outbox: Outbox, study_id: str) -> None:
-    """A curator broke the protocol, or told two histories; its own words are in the log alone."""
-    outbox.tell(db, "log_disputed", wire.NoticeSubject(study_id=study_id))
+def notify_disputed(db: Connection, outbox: Outbox, study_id: str) -> None:
+    """Send the notice that a curator broke the protocol; the curator's own text stays in the log."""
+    outbox.add(db, "log_disputed", wire.NoticeSubject(study_id=study_id))
 
 
 def _subject(row: Any, ending: dict[str, Any]) -> wire.NoticeSubject:

@@ -1,4 +1,4 @@
-"""What is believed of f after the answers of a run: computed from its record when somebody asks."""
+"""Recommendations, posteriors and maps of a run, computed from its record on request."""
 
 import threading
 from collections import Counter
@@ -17,7 +17,7 @@ from modeler_service.runs.record import Outline, Record
 from service_kit.store.database import Database
 
 WORK_MAX = 3e10
-"""Multiplications of one look, about: seconds, not minutes."""
+"""The most multiplications of one view, about: seconds, not minutes."""
 _BLOCK = 1 << 16
 KEPT_BYTES = 256 << 20
 WAIT_SECONDS = 20.0
@@ -26,61 +26,61 @@ QUANTILE = 1.959963984540054  # of a normal, for 95 %
 Over = Literal["asked", "all"]
 
 
-class Beliefs:
-    """Recommendations and posteriors of runs, one computed at a time.
+class PosteriorViews:
+    """Computes recommendations and posteriors of runs, one at a time.
 
-    The last state is kept, so that the next page of the same posterior costs little, if it is not large. What would
-    take more than ``memory_max`` bytes or WORK_MAX multiplications is refused.
+    The last state is kept if it is not large, so that the next page of the same posterior costs little. A view that
+    needs more than ``memory_max`` bytes or ``work_max`` multiplications is refused.
     """
 
-    def __init__(self, database: Database, folder: Path, memory_max: int) -> None:
-        self._database, self._folder, self._memory_max = database, folder, memory_max
+    def __init__(self, database: Database, folder: Path, memory_max: int, work_max: float = WORK_MAX) -> None:
+        self._database, self._folder, self._memory_max, self._work_max = database, folder, memory_max, work_max
         self._lock = threading.Lock()
         self._kept: tuple[str, int, int, RowChooser] | None = None
 
     def recommendation(self, identity: str, over: Over) -> wire.Recommendation:
-        """The row to take. Raises StateConflict before an outcome is known."""
+        """Return the recommended row. Raises StateConflict before the first outcome."""
 
-        def looked_at(run: Outline) -> int:
+        def rows_needed(run: Outline) -> int:
             if not run.outcomes:
                 raise StateConflict("nothing is known yet: wait for the first answer")
             return run.begun.n if over == "all" else min(run.begun.n, run.outcomes)
 
-        record = self._record(identity, looked_at)
-        with _Held(self._lock):
-            told = recommended(self._state(identity, record, looked_at(record.outline)), over)
-        if told is None:
+        record = self._record(identity, rows_needed)
+        with _Exclusive(self._lock):
+            recommendation = recommendation_of(self._state(identity, record, rows_needed(record.outline)), over)
+        if recommendation is None:
             raise Invalid(f"{record.spec.algorithm.name} estimates nothing: only the rows asked can be compared")
-        return told
+        return recommendation
 
     def posterior(self, identity: str, after: int, limit: int) -> tuple[int, list[wire.PosteriorPoint]]:
-        """``limit`` rows from row ``after`` on, and how many outcomes they rest on."""
+        """Return the number of outcomes, and the posterior of ``limit`` rows from row ``after`` on."""
         record = self._record(identity, lambda run: max(0, min(limit, run.begun.n - after)))
         rows = np.arange(after, min(after + limit, record.begun.n))
-        with _Held(self._lock):
+        with _Exclusive(self._lock):
             return record.outcomes, _points(self._state(identity, record, len(rows)), rows)
 
     def top(self, identity: str, count: int) -> tuple[int, list[wire.PosteriorPoint]]:
-        """The ``count`` rows of the best means, the best first; the smaller row of equals."""
+        """Return the ``count`` rows of the best means, the best first; the smaller row of equals."""
         record = self._record(identity, lambda run: run.begun.n)
-        with _Held(self._lock):
-            choosing = self._state(identity, record, record.begun.n)
-            mean, _ = _learner(choosing).moments(np.arange(record.begun.n))
+        with _Exclusive(self._lock):
+            chooser = self._state(identity, record, record.begun.n)
+            mean, _ = _learner(chooser).moments(np.arange(record.begun.n))
             rows = np.argsort(-mean, kind="stable")[:count]
-            return record.outcomes, _points(choosing, rows)
+            return record.outcomes, _points(chooser, rows)
 
     def map(self, identity: str, count: int) -> wire.PosteriorMap:
-        """Rows on the first two principal axes of Z: those asked, and about ``count`` others spread evenly."""
-        record = self._record(identity, lambda run: min(run.begun.n, count))  # and those asked: looked at again, below
-        asked = Counter(told.row for told in [*record.observations, *record.trials])
+        """Return rows on the first two principal axes of Z: those queried, and about ``count`` others spread evenly."""
+        record = self._record(identity, lambda run: min(run.begun.n, count))  # the rows queried are checked below
+        queried = Counter(outcome.row for outcome in [*record.observations, *record.trials])
         n = record.begun.n
         spread = np.arange(n) if n <= count else np.linspace(0, n - 1, count).astype(np.intp)
-        rows = np.union1d(spread, np.array(sorted(asked), dtype=np.intp))
-        places, shares = on_axes(record.candidates(self._folder), rows)
+        rows = np.union1d(spread, np.array(sorted(queried), dtype=np.intp))
+        coordinates, shares = on_axes(record.candidates(self._folder), rows)
         points: list[wire.PosteriorPoint] | None
-        with _Held(self._lock):
-            choosing = self._state(identity, record, len(rows))
-            points = None if choosing.learner is None else _points(choosing, rows)
+        with _Exclusive(self._lock):
+            chooser = self._state(identity, record, len(rows))
+            points = None if chooser.learner is None else _points(chooser, rows)
         return wire.PosteriorMap(
             outcomes=record.outcomes,
             shares=shares,
@@ -88,45 +88,45 @@ class Beliefs:
             points=[
                 wire.MapPoint(
                     row=int(row),
-                    first=float(place[0]),
-                    second=float(place[1]),
-                    mean=points[at].mean if points else None,
-                    sd=points[at].sd if points else None,
-                    asked=asked[int(row)],
+                    first=float(first),
+                    second=float(second),
+                    mean=points[index].mean if points else None,
+                    sd=points[index].sd if points else None,
+                    asked=queried[int(row)],
                 )
-                for at, (row, place) in enumerate(zip(rows, places, strict=True))
+                for index, (row, (first, second)) in enumerate(zip(rows, coordinates, strict=True))
             ],
         )
 
     def _record(self, identity: str, rows: Callable[[Outline], int]) -> Record:
-        """A run's record, for a look at so many ``rows``: refused before it is read where that would take too much."""
+        """Read a run's record for a view of ``rows``; refuse before reading it if that would take too much."""
         with self._database.read() as db:
             outline = Outline.of(db, identity)
             self._check(outline, rows(outline))
             return Record.of(db, identity)
 
     def _check(self, run: Outline, rows: int) -> None:
-        if work_of(run, rows) > WORK_MAX or run.memory > self._memory_max:
+        if work_of(run, rows) > self._work_max or run.memory > self._memory_max:
             raise Invalid(
                 f"{run.outcomes} outcomes and {rows} rows are too many to compute at once: "
                 "take fewer rows, or the export of the run"
             )
 
     def _state(self, identity: str, record: Record, rows: int) -> RowChooser:
-        """The state after the answers so far, for a look at so many rows."""
+        """Return the state after the answers so far, for a view of so many rows."""
         self._check(record.outline, rows)
-        mark = identity, len(record.trials), record.told
-        if self._kept is not None and self._kept[:3] == mark:
+        key = identity, len(record.trials), record.last_version
+        if self._kept is not None and self._kept[:3] == key:
             return self._kept[3]
-        self._kept = None  # before another one needs its memory
-        choosing = record.replayed(record.candidates(self._folder))
+        self._kept = None  # free its memory first
+        chooser = record.replayed(record.candidates(self._folder))
         if record.outline.memory <= KEPT_BYTES:
-            self._kept = *mark, choosing
-        return choosing
+            self._kept = *key, chooser
+        return chooser
 
 
-class _Held:
-    """One computation at a time; StillRunning where another one takes long."""
+class _Exclusive:
+    """Allows one computation at a time; raises StillRunning if another one takes long."""
 
     def __init__(self, lock: threading.Lock) -> None:
         self._lock = lock
@@ -139,29 +139,29 @@ class _Held:
         self._lock.release()
 
 
-def on_axes(candidates: Matrix, rows: Rows) -> tuple[Matrix, list[float]]:
-    """``rows`` (m, 2) on the first two principal axes of all candidates (n, r), and the shares of variance there.
+def on_axes(candidates: Matrix, rows: Rows, block: int = _BLOCK) -> tuple[Matrix, list[float]]:
+    """Project ``rows`` on the first two principal axes of all candidates (n, r): (m, 2), and the shares of variance.
 
-    An axis points to where its largest entry is positive. By blocks of rows: candidates may be larger than memory.
+    The largest entry of an axis is positive. Candidates may be larger than memory: ``block`` rows are read at a time.
     """
     n, r = candidates.shape
-    middle = sum(candidates[at : at + _BLOCK].sum(axis=0) for at in range(0, n, _BLOCK)) / n
+    middle = sum(candidates[start : start + block].sum(axis=0) for start in range(0, n, block)) / n
     spread = np.zeros((r, r))
-    for at in range(0, n, _BLOCK):
-        part = candidates[at : at + _BLOCK] - middle
+    for start in range(0, n, block):
+        part = candidates[start : start + block] - middle
         spread += part.T @ part
     values, vectors = np.linalg.eigh(spread)
     axes = vectors[:, ::-1][:, :2]
     axes = axes * np.where(axes[np.abs(axes).argmax(axis=0), np.arange(axes.shape[1])] < 0, -1.0, 1.0)
-    found = np.zeros((len(rows), 2))
-    found[:, : axes.shape[1]] = (candidates[rows] - middle) @ axes
+    projected = np.zeros((len(rows), 2))
+    projected[:, : axes.shape[1]] = (candidates[rows] - middle) @ axes
     total = float(values.sum())
     shares = [float(v) / total if total > 0 else 0.0 for v in [*values[::-1][:2], 0.0][:2]]
-    return found, shares
+    return projected, shares
 
 
 def work_of(run: Outline, rows: int) -> float:
-    """Multiplications that a look at so many rows takes, about."""
+    """Estimate the multiplications of a view of so many rows."""
     t, n = float(run.outcomes), float(run.begun.n)
     match run.spec.algorithm:
         case wire.RandomRows():
@@ -172,36 +172,36 @@ def work_of(run: Outline, rows: int) -> float:
             return 3 * t**3 + rows * t * t
 
 
-def recommended(choosing: RowChooser, over: Over) -> wire.Recommendation | None:
-    """The row of the best mean; None where nothing is known, or estimated."""
-    if (found := choosing.best(over)) is None:
+def recommendation_of(chooser: RowChooser, over: Over) -> wire.Recommendation | None:
+    """Return the row of the best mean; None before the first outcome, and if the algorithm has no estimate."""
+    if (best := chooser.best(over)) is None:
         return None
     by: Literal["posterior", "estimate", "observed"] = "posterior"
-    if choosing.learner is None:
+    if chooser.learner is None:
         by = "observed"
-    elif choosing.few_arms:
+    elif chooser.few_arms:
         by = "estimate"
-    reach = None if found.sd is None else QUANTILE * found.sd
+    reach = None if best.sd is None else QUANTILE * best.sd
     return wire.Recommendation(
-        row=found.row,
+        row=best.row,
         over=over,
         by=by,
-        mean=found.mean,
-        sd=found.sd,
-        interval=None if reach is None else [found.mean - reach, found.mean + reach],
-        outcomes=choosing.outcomes,
+        mean=best.mean,
+        sd=best.sd,
+        interval=None if reach is None else [best.mean - reach, best.mean + reach],
+        outcomes=chooser.outcomes,
     )
 
 
-def _learner(choosing: RowChooser) -> Learner:
-    if choosing.learner is None:
+def _learner(chooser: RowChooser) -> Learner:
+    if chooser.learner is None:
         raise Invalid("the algorithm of this run estimates nothing")
-    return choosing.learner
+    return chooser.learner
 
 
-def _points(choosing: RowChooser, rows: Rows) -> list[wire.PosteriorPoint]:
-    mean, variance = _learner(choosing).moments(rows)
+def _points(chooser: RowChooser, rows: Rows) -> list[wire.PosteriorPoint]:
+    mean, variance = _learner(chooser).moments(rows)
     return [
-        wire.PosteriorPoint(row=int(row), mean=float(choosing.sign * m), sd=float(v) ** 0.5)
+        wire.PosteriorPoint(row=int(row), mean=float(chooser.sign * m), sd=float(v) ** 0.5)
         for row, m, v in zip(rows, mean, variance, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""A run's record as it is stored, and its choices derived from it again."""
+"""The stored record of a run, and the state of its chooser derived from the record."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,14 +12,14 @@ from blindopt.formats import npy_files
 from modeler_service import store
 from modeler_service.choosing.chooser import RowChooser, memory_needed
 from modeler_service.runs.answers import answers_of
-from modeler_service.runs.candidates import is_here, path_of
+from modeler_service.runs.candidates import is_stored, path_of
 from service_kit.store.base import moment
 from service_kit.store.database import Connection
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What a run is, and how many answers and past measurements it has: known without reading them."""
+    """Settings and study of a run, and its number of answers and past measurements, read without reading these."""
 
     spec: wire.RunSpec
     study: wire.StudyView | None
@@ -37,28 +37,28 @@ class Outline:
 
     @property
     def begun(self) -> wire.StudyView:
-        """What the curator told of the study. StateConflict before it did."""
+        """The curator's view of the study. Raises StateConflict before the curator has sent it."""
         return _begun(self.study)
 
     @property
     def memory(self) -> int:
-        """Bytes that the state after all outcomes needs, about."""
+        """Estimate of the bytes that the state after all outcomes needs."""
         spec = self.spec.model_copy(update={"iterations": self.outcomes, "initial_rows": 0})
         return memory_needed(spec, self.begun, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """All that is known of a run by now but the candidates. ``trials``: those that were answered, or declined.
+    """All data of a run but the candidates; ``trials`` are those that were answered or declined.
 
-    ``told``: the place of the last thing that was told of its pending queries.
+    ``last_version`` is the sequence number of the last stored answer version.
     """
 
     spec: wire.RunSpec
     study: wire.StudyView | None
     observations: list[wire.Observation]
     trials: list[Any]
-    told: int
+    last_version: int
 
     @classmethod
     def of(cls, db: Connection, identity: str) -> "Record":
@@ -69,40 +69,40 @@ class Record:
             study=wire.StudyView.model_validate_json(row.study) if row.study else None,
             observations=observations_of(db, identity),
             trials=[trial for trial in store.trial_page(db, identity) if trial.answered_at is not None],
-            told=store.last_version(db, identity),
+            last_version=store.last_version(db, identity),
         )
 
     @property
     def outcomes(self) -> int:
-        """How many answers and past measurements there are."""
+        """The number of answers and past measurements."""
         return len(self.observations) + sum(trial.y is not None for trial in self.trials)
 
     @property
     def begun(self) -> wire.StudyView:
-        """What the curator told of the study. StateConflict before it did."""
+        """The curator's view of the study. Raises StateConflict before the curator has sent it."""
         return _begun(self.study)
 
     @property
     def outline(self) -> Outline:
-        """Of this very record."""
+        """The outline of this record."""
         return Outline(self.spec, self.study, self.outcomes)
 
     def candidates(self, folder: Path) -> Matrix:
-        """The candidates, as they were fetched and checked. StateConflict where they are not there."""
+        """Map the candidates as they were fetched and checked. Raises StateConflict if they are not stored."""
         path = path_of(folder, self.begun.release_sha256)
-        if not is_here(path, self.begun.release_sha256):
+        if not is_stored(path, self.begun.release_sha256):
             raise StateConflict("the candidates are not here: they are fetched when a run on the study works")
         return npy_files.load(path)
 
     def replayed(self, candidates: Matrix) -> RowChooser:
-        """The state after all answers as they were last told, to be looked at and not to choose from."""
-        choosing = RowChooser(self.spec, self.begun, candidates, self.observations, outcomes=self.outcomes)
+        """Return a chooser that was shown all answers in their last version, for its estimates and not its choices."""
+        chooser = RowChooser(self.spec, self.begun, candidates, self.observations, outcomes=self.outcomes)
         for trial in self.trials:
             if trial.y is None:
-                choosing.decline(trial.row)
+                chooser.decline(trial.row)
             else:
-                choosing.observe(trial.row, trial.y, wire.NoisePassport.model_validate_json(trial.passport))
-        return choosing
+                chooser.observe(trial.row, trial.y, wire.NoisePassport.model_validate_json(trial.passport))
+        return chooser
 
 
 def _begun(study: wire.StudyView | None) -> wire.StudyView:
@@ -113,9 +113,9 @@ def _begun(study: wire.StudyView | None) -> wire.StudyView:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What was told of a query that people answer, and when: it counts for the choices after trial ``after``.
+    """A version of the answer to a query that people answer; choices after trial ``after`` depend on it.
 
-    Version 0 says that it is pending. ``reply`` is None in a record that has no replies.
+    Version 0 says that the query is pending. ``reply`` is None in a record that has no replies.
     """
 
     first: int
@@ -123,12 +123,12 @@ class Version:
     after: int
     at: datetime
     answers: list[wire.Answer | None] | None
-    """Of each trial, None for a declined one; None for a reply that is none about the query."""
+    """The answer of each trial, None for a declined one; None as a whole if the reply is not about the query."""
     reply: bytes | None
 
     @property
     def view(self) -> list[wire.AnswerVersion]:
-        """As it is told, trial by trial; nothing for a pending one."""
+        """The version on the wire, trial by trial; empty for a pending query."""
         return [
             wire.AnswerVersion(
                 number=number,
@@ -144,7 +144,7 @@ class Version:
 
 
 def versions_of(db: Connection, identity: str) -> list[Version]:
-    """All that was told of a run's pending queries, as it came."""
+    """Return all answer versions of a run, in the order of their arrival."""
     rows: dict[int, list[int]] = {}
     for trial in store.trial_page(db, identity):
         rows.setdefault(trial.query, []).append(trial.row)
@@ -157,13 +157,13 @@ def _version(row: Any, rows: list[int]) -> Version:
         try:
             reply = wire.QueryReply.model_validate_json(row.reply)
             answers = answers_of(reply, rows) if reply.version == row.version else None
-        except (ValueError, ProtocolViolated):  # somebody changed it
+        except (ValueError, ProtocolViolated):  # the stored reply was changed
             answers = None
     return Version(row.query, row.version, row.after, moment(row.at), answers, row.reply)
 
 
 def observations_of(db: Connection, identity: str) -> list[wire.Observation]:
-    """The past measurements that a run begins with, in order."""
+    """Return the past measurements that a run begins with, in order."""
     return [
         wire.Observation(row=row.row, y=row.y, noise_variance=row.noise_variance)
         for row in store.observation_page(db, identity)

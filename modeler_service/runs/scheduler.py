@@ -1,4 +1,4 @@
-"""The lives of runs: queue, workers, leases, waiting, ends."""
+"""The scheduling of runs: queue, workers, leases, waits, ends."""
 
 import json
 import logging
@@ -13,9 +13,9 @@ from typing import Any
 from blindopt.errors import AuditUnavailable, BlindoptError, Remote, StorageUnavailable
 from modeler_service import store
 from modeler_service.runs import notices
-from modeler_service.runs.interrupts import Interrupted, Pending, Signal
+from modeler_service.runs.interrupts import Interrupt, Interrupted, Pending
 from modeler_service.runs.lease import can_retry
-from modeler_service.runs.worker import Ending, Run
+from modeler_service.runs.worker import Ending, RunWorker
 from modeler_service.settings import Settings
 from service_kit.context.context import ServiceContext
 from service_kit.context.outbox import Outbox
@@ -31,45 +31,47 @@ _HOW_TO_GO_ON = (
     "so for PEOPLE_DAYS nobody could be asked whether the query was answered, and the run has ended: start another "
     "with its answers as observations"
 )
-WAITS_MIN = 3  # before a run fails that waited too long: a clock that jumps ahead fails none
+WAITS_MIN = 3  # waits before a run fails that waited too long, so that a clock that jumps ahead fails none
 STUCK = "the curator keeps a request open without answering it"
 
 
 @dataclass(slots=True)
-class _Held:
-    signal: Signal
+class _ActiveRun:
+    """A run in the hands of a worker."""
+
+    interrupt: Interrupt
     thread: threading.Thread
     lease: int | None = None
-    again: bool = False
-    """Whether it was submitted meanwhile."""
+    resubmitted: bool = False
+    """Whether the run was submitted again while the worker had it."""
 
 
-class Runs:
+class RunScheduler:
     """Works on runs in threads, several at once.
 
-    What is under way at a shutdown or a crash goes on at the next start from the stored trials, and asks
-    again under the same idempotency keys. A run waits without a worker for people who measure, and for a
-    curator that does not answer, and goes on by itself; one whose worker makes no step is taken from it
-    (its lease ends: it writes no more).
+    A run that a shutdown or a crash interrupts goes on at the next start from the stored trials, and repeats its query
+    under the same idempotency key. A run waits without a worker for people who measure, and for a curator that does not
+    answer, and goes on by itself. A run whose worker makes no progress is taken from it: its lease ends, and it cannot
+    write any more.
     """
 
     def __init__(self, context: ServiceContext, settings: Settings) -> None:
         self._context = context
         self._settings = settings
-        self._told_after = timedelta(minutes=settings.notify_wait_minutes)
+        self._notify_after = timedelta(minutes=settings.notify_wait_minutes)
         self._folder = settings.data_dir / "candidates"
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for leftover in self._folder.glob("*.part"):  # a kill in the middle of a transfer
+        for leftover in self._folder.glob("*.part"):  # of a transfer that a kill cut off
             leftover.unlink()
         self._closing = threading.Event()
-        self._holding = threading.Lock()
-        self._held: dict[str, _Held] = {}
+        self._active_lock = threading.Lock()
+        self._active: dict[str, _ActiveRun] = {}
         self._waiting: dict[str, datetime] = {}
         self._queue: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Take up what is unfinished, and work from now on."""
+        """Take up unfinished runs, and work from now on."""
         with self._context.database.read() as db:
             unfinished = store.unfinished(db)
         for row in unfinished:
@@ -87,26 +89,31 @@ class Runs:
         self._threads.append(thread)
         thread.start()
 
+    @property
+    def is_queue_empty(self) -> bool:
+        """Whether no run waits for a worker."""
+        return self._queue.empty()
+
     def submit(self, identity: str) -> None:
         """Queue a stored run."""
         self._waiting.pop(identity, None)
         self._queue.put(identity)
 
     def wake(self, identity: str) -> None:
-        """Let a run that waits look now, and one that is looking look again."""
-        if identity in self._waiting or identity in self._held:
+        """Let a waiting run go on now, and an active one once more when its worker leaves it."""
+        if identity in self._waiting or identity in self._active:
             self.submit(identity)
 
     def halt(self, identity: str) -> None:
-        """Tell a run's worker that what is stored of the run has changed: it leaves after the query under way."""
-        if (held := self._held.get(identity)) is not None:
-            held.signal.halt()
+        """Ask the worker of a run to leave it after the query under way, since the stored run has changed."""
+        if (active := self._active.get(identity)) is not None:
+            active.interrupt.halt()
 
     def close(self) -> None:
-        """Leave runs where they are; the next start takes them up. Waits a little for queries under way."""
+        """Leave the runs, which the next start takes up. Waits a few seconds for queries under way."""
         self._closing.set()
-        for held in list(self._held.values()):
-            held.signal.halt()
+        for active in list(self._active.values()):
+            active.interrupt.halt()
         for _ in self._threads:
             self._queue.put("")
         deadline = time.monotonic() + CLOSE_SECONDS
@@ -120,30 +127,30 @@ class Runs:
             try:
                 self._work(identity)
             except Exception as error:
-                # A run whose end could not be stored stays as it is, and is taken up again.
+                # A run whose end could not be stored is taken up again.
                 log.error("the end of a run could not be stored", extra={"fields": {"kind": type(error).__name__}})
             if threading.current_thread() not in self._threads:
-                return  # another took this worker's place while it was stuck
+                return  # it was replaced while it was stuck
 
     def _work(self, identity: str) -> None:
-        self._context.audit_trail.check_sound()  # nothing is asked that the log could not tell
-        # Held before what is stored is read: what it is told from now on reaches its signal.
-        held = _Held(Signal(), threading.current_thread())
-        with self._holding:
-            if (holder := self._held.setdefault(identity, held)) is not held:
-                holder.again = True  # it looks at what is stored when it lets go
+        self._context.audit_trail.check_sound()  # no query is sent that could not be logged
+        # It is active before the stored run is read, so that every later change of the run interrupts the worker.
+        active = _ActiveRun(Interrupt(), threading.current_thread())
+        with self._active_lock:
+            if (other := self._active.setdefault(identity, active)) is not active:
+                other.resubmitted = True  # the other worker reads the stored run when it leaves it
                 return
         stored = False
         try:
-            held.lease = self._context.database.write(lambda db: self._take(db, identity))
-            if held.lease is not None:
-                self._end(identity, held.lease, self._outcome(identity, held.lease, held.signal))
+            active.lease = self._context.database.write(lambda db: self._take(db, identity))
+            if active.lease is not None:
+                self._end(identity, active.lease, self._outcome(identity, active.lease, active.interrupt))
             stored = True
         finally:
-            self._let_go(identity, held, stored=stored)
+            self._leave(identity, active, stored=stored)
 
     def _take(self, db: Connection, identity: str) -> int | None:
-        """Begin to work on a run, or do what it was told meanwhile."""
+        """Take the lease of a run; None if it has ended, is paused, or must stop or pause now."""
         row, now = store.run(db, identity), stamp(self._context.clock())
         if row.ended_at is not None or row.state == "paused":
             return None
@@ -154,16 +161,18 @@ class Runs:
         store.change_run(db, identity, state="running", started_at=started, waits_until=None, problem=None)
         return store.take(db, identity, now)
 
-    def _let_go(self, identity: str, held: _Held, *, stored: bool, then: Callable[[], None] = lambda: None) -> None:
-        """Hold a run no more, unless another does by now; what is stored of it says whether it is taken up again.
+    def _leave(
+        self, identity: str, active: _ActiveRun, *, stored: bool, then: Callable[[], None] = lambda: None
+    ) -> None:
+        """Remove an active run, unless another worker has it by now, and queue it again if its stored state says so.
 
-        Not at once where something could not be ``stored``: the disk is full, most likely. ``then`` is done
-        first, if it was held.
+        A run whose state could not be ``stored`` waits first: most likely the disk is full. ``then`` is called after
+        the removal.
         """
-        with self._holding:
-            if self._held.get(identity) is not held:
+        with self._active_lock:
+            if self._active.get(identity) is not active:
                 return
-            del self._held[identity]
+            del self._active[identity]
         then()
         if self._closing.is_set():
             return
@@ -172,20 +181,21 @@ class Runs:
             with self._context.database.read() as db:
                 row = store.run(db, identity)
         except Exception:
-            self._waiting[identity] = soon  # whatever is stored of it, it is looked at again
+            self._waiting[identity] = soon  # its stored state could not be read: try again
             raise
-        if row.state == "waiting" and not held.again:
+        if row.state == "waiting" and not active.resubmitted:
             self._waiting[identity] = moment(row.waits_until)
         elif row.state in ("queued", "running") and not stored:
             self._waiting[identity] = soon
         elif row.state in ("queued", "waiting"):
             self.submit(identity)
 
-    def _outcome(self, identity: str, lease: int, signal: Signal) -> Ending | None:
-        """Work on a run; how it ended, or None if it only halted."""
+    def _outcome(self, identity: str, lease: int, interrupt: Interrupt) -> Ending | None:
+        """Work on a run; return how it ended, or None if it only halted."""
         try:
-            crowded = lambda: not self._queue.empty()  # noqa: E731
-            return Run(self._context, self._settings, self._folder, identity, lease, signal, crowded).work()
+            crowded = lambda: not self.is_queue_empty  # noqa: E731
+            worker = RunWorker(self._context, self._settings, self._folder, identity, lease, interrupt, crowded)
+            return worker.work()
         except Interrupted:
             return None
         except Pending:
@@ -197,12 +207,12 @@ class Runs:
             return self._waits(identity, problem) if can_retry(error) else _failed(problem)
         except BlindoptError as error:
             problem = _problem(error.code, str(error))
-            ours = isinstance(error, StorageUnavailable | AuditUnavailable)
-            return self._waits(identity, problem, ours=ours) if can_retry(error) else _failed(problem)
+            is_local = isinstance(error, StorageUnavailable | AuditUnavailable)
+            return self._waits(identity, problem, is_local=is_local) if can_retry(error) else _failed(problem)
         except OSError as error:
-            if (told := StorageUnavailable.of(error)) is None:
+            if (unavailable := StorageUnavailable.of(error)) is None:
                 return self._fault(identity, error)
-            return self._waits(identity, _problem(told.code, str(told)), ours=True)
+            return self._waits(identity, _problem(unavailable.code, str(unavailable)), is_local=True)
         except MemoryError:
             detail = "rows times queries need more memory than there is: ask for fewer iterations"
             return _failed(_problem("out_of_memory", detail))
@@ -214,12 +224,12 @@ class Runs:
         log.exception("a run failed", extra={"fields": {"run": identity}})
         return _failed(_problem("internal", f"a fault on our side ({type(error).__name__})"))
 
-    def _waits(self, identity: str, problem: str, *, ours: bool = False) -> Ending:
-        """Wait for a curator that does not answer; fail at the first contact, and in the end.
+    def _waits(self, identity: str, problem: str, *, is_local: bool = False) -> Ending:
+        """Wait for a curator that does not answer; fail at the first contact, and after too long a wait.
 
-        What is ``ours``, a full disk say, passes at the first contact as later.
+        A problem that ``is_local``, such as a full disk, fails no run at the first contact.
 
-        The place of a run whose query people have is held for days, from the last time that its curator told so.
+        A run whose query is pending waits for days, from the last time that its curator confirmed it.
         """
         with self._context.database.read() as db:
             row = store.run(db, identity)
@@ -230,20 +240,20 @@ class Runs:
             since, longest = moment(row.looked_at), timedelta(days=settings.people_days)
         too_long = now - since > longest and waiting["waits"] > WAITS_MIN
         if too_long and row.looked_at is not None:
-            problem = _with_words(problem, _HOW_TO_GO_ON)
-        if too_long or (row.study is None and not ours):
+            problem = _with_detail(problem, _HOW_TO_GO_ON)
+        if too_long or (row.study is None and not is_local):
             return _failed(problem)
         return waiting | {"problem": problem}
 
     def _waits_for_people(self, identity: str) -> Ending:
-        """Wait for those who measure; each look at the curator lets it hold its place from anew."""
+        """Wait for people to measure; each answer of the curator that the query is pending extends the wait."""
         with self._context.database.read() as db:
             row = store.run(db, identity)
         waiting = self._waiting_state(row, "people", self._settings.people_seconds, self._settings.people_seconds_max)
         return waiting | {"problem": None, "looked_at": stamp(self._context.clock())}
 
     def _waiting_state(self, row: Any, what: str, first: float, longest: float) -> Ending:
-        """Without a worker, twice as long each time. Another wait begins anew."""
+        """Return the columns of a wait, twice as long each time; a wait for something else begins anew."""
         now, goes_on = self._context.clock(), row.waiting_for == what
         waits = row.waits if goes_on else 0
         since = row.waiting_since if goes_on and row.waiting_since else stamp(now)
@@ -257,7 +267,7 @@ class Runs:
         }
 
     def _end(self, identity: str, lease: int, ending: Ending | None) -> None:
-        """Store how a worker left a run. One that was told to halt while it ended by itself has ended."""
+        """Store how a worker left a run. A run that ended by itself stays ended if it was asked to halt meanwhile."""
         if ending is None and self._closing.is_set():
             return
         now = self._context.clock()
@@ -267,14 +277,14 @@ class Runs:
             if row.lease != lease or row.ended_at is not None:
                 return
             waits = ending is not None and ending["state"] == "waiting"
-            told = halted_state(row) if ending is None or waits else None
-            if told is not None:
-                end(db, self._context.outbox, identity, told, now)
-            elif ending is None:  # its token was replaced, or a pause was taken back
+            halted = halted_state(row) if ending is None or waits else None
+            if halted is not None:
+                end(db, self._context.outbox, identity, halted, now)
+            elif ending is None:  # its token was replaced, or it was resumed
                 store.change_run(db, identity, state="queued")
             elif waits:
                 store.change_run(db, identity, **ending)
-                notices.waits(db, self._context.outbox, row, ending, now, self._told_after)
+                notices.notify_waiting(db, self._context.outbox, row, ending, now, self._notify_after)
             else:
                 end(db, self._context.outbox, identity, ending, now)
 
@@ -287,46 +297,46 @@ class Runs:
             try:
                 self._wake()
                 self._free()
-            except Exception as error:  # the database cannot be written for now: look again
+            except Exception as error:  # the database cannot be written for now: try again
                 log.error("runs could not be watched", extra={"fields": {"kind": type(error).__name__}})
 
     def _wake(self) -> None:
-        """Queue waiting runs whose time has come."""
+        """Queue the runs whose wait is over."""
         now = self._context.clock()
         for identity, until in list(self._waiting.items()):
             if until <= now:
                 self.submit(identity)
 
     def _free(self) -> None:
-        """Take runs from workers that make no step, and put other workers in their place."""
-        for identity, held in list(self._held.items()):
-            late = time.monotonic() - held.signal.last_step > self._settings.lease_seconds
-            if late and held.lease is not None:
-                held.signal.halt()
+        """Take runs from workers that make no progress, and replace these workers."""
+        for identity, active in list(self._active.items()):
+            late = time.monotonic() - active.interrupt.last_step > self._settings.lease_seconds
+            if late and active.lease is not None:
+                active.interrupt.halt()
                 ending = self._waits(identity, _problem("unreachable", STUCK))
-                self._end(identity, held.lease, ending)
+                self._end(identity, active.lease, ending)
                 self._context.database.write(lambda db, i=identity: store.take(db, i, stamp(self._context.clock())))  # type: ignore[misc]
-                self._let_go(identity, held, stored=True, then=lambda h=held: self._replace(h.thread))  # type: ignore[misc]
+                self._leave(identity, active, stored=True, then=lambda a=active: self._replace(a.thread))  # type: ignore[misc]
 
     def _replace(self, stuck: threading.Thread) -> None:
-        self._threads.remove(stuck)  # should it ever come back, it ends
+        self._threads.remove(stuck)  # if it ever goes on, it ends
         self._add_worker()
 
 
 def halted_state(row: Any) -> Ending | None:
-    """What a run that was told to stop or to pause becomes."""
+    """Return the state of a run that was asked to stop or to pause; None for any other."""
     if row.stop_asked_at is not None:
         return {"state": "stopped", "ended_because": "stopped"}
     return {"state": "paused"} if row.pause_asked_at is not None else None
 
 
 def end(db: Connection, outbox: Outbox, identity: str, ending: Ending, now: datetime) -> None:
-    """Store a state that no worker is needed for, and tell the log and who waits for the end."""
+    """Store a state that needs no worker, with its record in the log and its notice."""
     none = dict.fromkeys(("waits_until", "waiting_since", "waiting_for", "problem"))
     values: dict[str, Any] = {**none, "waits": 0, **ending}
     if ending["state"] != "paused":
         values["ended_at"] = stamp(now)
-        notices.ended(db, outbox, store.run(db, identity), ending)
+        notices.notify_ended(db, outbox, store.run(db, identity), ending)
     store.change_run(db, identity, **values)
     kind = "run.paused" if ending["state"] == "paused" else "run.ended"
     details = {"run_id": identity, "state": ending["state"], "because": ending.get("ended_because")}
@@ -337,9 +347,9 @@ def _problem(code: str, detail: str) -> str:
     return json.dumps({"code": code, "detail": detail})
 
 
-def _with_words(problem: str, words: str) -> str:
-    told = json.loads(problem)
-    return _problem(told["code"], f"{told['detail']}; {words}")
+def _with_detail(problem: str, detail: str) -> str:
+    values = json.loads(problem)
+    return _problem(values["code"], f"{values['detail']}; {detail}")
 
 
 def _failed(problem: str) -> Ending:

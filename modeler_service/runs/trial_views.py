@@ -1,4 +1,4 @@
-"""How rows of the database are told."""
+"""Rows of the database as views on the wire."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from service_kit.store.base import moment
 
 
 def trial_view(row: Any) -> wire.TrialView:
-    """A trial as it is told."""
+    """Return the view of a trial."""
     return wire.TrialView(
         number=row.number,
         query=row.query,

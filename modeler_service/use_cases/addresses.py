@@ -1,11 +1,11 @@
-"""Where a grant's token may be sent."""
+"""The addresses that a grant's token may be sent to."""
 
 from blindopt.errors import Invalid
 from service_kit.web.urls import is_plain_abroad
 
 
 def check_address(url: str, field: str, *, plain_http: bool) -> None:
-    """Invalid, with the ``field`` it came in, for plain http to another machine unless that is allowed."""
+    """Raise Invalid, with the ``field`` of the URL, for plain http to another machine unless that is allowed."""
     if not plain_http and is_plain_abroad(url):
         raise Invalid(
             "a grant token is not sent over plain http to another machine",

@@ -1,4 +1,4 @@
-"""Trying a connection to a curator: what is wrong, in plain words."""
+"""A test of the connection to a curator, with an explanation of the step that fails."""
 
 import socket
 import ssl
@@ -7,14 +7,15 @@ from urllib.parse import urlsplit
 
 from blindopt import wire
 from blindopt.errors import Invalid, ProtocolViolated, Remote, Unreachable
+from modeler_service.runs.curator_session import connect
 from modeler_service.runs.witness import Witness
-from modeler_service.runs.worker import connected
 from modeler_service.settings import Settings
 from modeler_service.use_cases.addresses import check_address
 from service_kit.context.context import ServiceContext
 
-_ORDER: tuple[Literal["address", "reach", "token", "key"], ...] = ("address", "reach", "token", "key")
-_WORDS = {
+_StepName = Literal["address", "reach", "token", "key"]
+_ORDER: tuple[_StepName, ...] = ("address", "reach", "token", "key")
+_EXPLANATIONS = {
     "unauthenticated": (
         "the curator does not know this token: check that it was copied whole, or ask the data owner for a new one "
         "(it may have expired or been revoked)"
@@ -26,61 +27,64 @@ _WORDS = {
 }
 
 
-def tried(context: ServiceContext, settings: Settings, told: wire.StudyAccess, actor: str) -> wire.ConnectionReport:
-    """Each step until one fails. Asks for the study, which both logs tell; spends nothing."""
-    found: dict[str, wire.ConnectionStep] = {}
+def try_connection(
+    context: ServiceContext, settings: Settings, access: wire.StudyAccess, actor: str
+) -> wire.ConnectionReport:
+    """Take each step until one fails. It requests the study, which both logs record, and spends nothing."""
+    steps = {name: _step(name, "not_tried", "an earlier step failed") for name in _ORDER}
     study = None
     try:
-        check_address(told.curator_url, "curator_url", plain_http=settings.allow_plain_http)
-        found["address"] = _step("address", "ok", f"a token may be sent to {told.curator_url}")
-        study = _study(context, settings, told, actor, found)
+        check_address(access.curator_url, "curator_url", plain_http=settings.allow_plain_http)
+        steps["address"] = _step("address", "ok", f"a token may be sent to {access.curator_url}")
+        study = _study(context, settings, access, actor, steps)
     except Invalid as error:
-        found["address"] = _step("address", "failed", f"{error}: use https://")
-    for name in _ORDER:
-        if name not in found:
-            found[name] = _step(name, "not_tried", "an earlier step failed")
-    steps = [found[name] for name in _ORDER]
-    return wire.ConnectionReport(ok=all(step.state == "ok" for step in steps), steps=steps, study=study)
+        steps["address"] = _step("address", "failed", f"{error}: use https://")
+    ok = all(step.state == "ok" for step in steps.values())
+    return wire.ConnectionReport(ok=ok, steps=list(steps.values()), study=study)
 
 
 def _study(
     context: ServiceContext,
     settings: Settings,
-    told: wire.StudyAccess,
+    access: wire.StudyAccess,
     actor: str,
-    found: dict[str, wire.ConnectionStep],
+    steps: dict[_StepName, wire.ConnectionStep],
 ) -> wire.StudyView | None:
+    """Take the steps that need the curator; return the study if it was sent."""
     context.audit_trail.check_sound()
-    witness = Witness(context, told.study_id, actor, lambda db, key, digest: False)
+    witness = Witness(context, access.study_id, actor, lambda db, key, digest: False)
     try:
-        with connected(settings, told, told.token, witness) as curator:
+        with connect(settings, access, access.token, witness) as curator:
             study = curator.study()
     except Unreachable as error:
-        found["reach"] = _step("reach", "failed", _why(told.curator_url, error))
+        steps["reach"] = _step("reach", "failed", _why(access.curator_url, error))
         return None
     except ProtocolViolated:
-        words = "something answers there, but not as a curator of this version: check the address and its port"
-        found["reach"] = _step("reach", "failed", words)
+        detail = "something answers there, but not as a curator of this version: check the address and its port"
+        steps["reach"] = _step("reach", "failed", detail)
         return None
     except Remote as error:
-        found["reach"] = _step("reach", "ok", "a curator answers")
-        found["token"] = _step("token", "failed", _WORDS.get(error.remote_code, f"the curator refuses: {error}"))
+        steps["reach"] = _step("reach", "ok", "a curator answers")
+        detail = _EXPLANATIONS.get(error.remote_code, f"the curator refuses: {error}")
+        steps["token"] = _step("token", "failed", detail)
         return None
-    found["reach"] = _step("reach", "ok", "a curator answers")
-    found["token"] = _step("token", "ok", f"the token opens the study: {study.n:,} rows, {study.r} columns")
+    steps["reach"] = _step("reach", "ok", "a curator answers")
+    steps["token"] = _step("token", "ok", f"the token opens the study: {study.n:,} rows, {study.r} columns")
     try:
-        witness.trust(study, told.log_key)
+        witness.trust(study, access.log_key)
     except ProtocolViolated as error:
         witness.dispute(str(error))
-        words = f"{error}: ask the data owner, by another way, for the verifier key of its log, and trust nothing until"
-        found["key"] = _step("key", "failed", words)
+        detail = (
+            f"{error}: ask the data owner, by another way, for the verifier key of its log, and trust nothing until"
+        )
+        steps["key"] = _step("key", "failed", detail)
     else:
-        found["key"] = _step("key", "ok", f"its log is signed with {study.log_key}")
+        steps["key"] = _step("key", "ok", f"its log is signed with {study.log_key}")
     return study
 
 
 def _why(url: str, error: Unreachable) -> str:
-    """Where on the way to the curator it ends."""
+    """Explain why the curator cannot be reached."""
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     try:
@@ -102,7 +106,5 @@ def _why(url: str, error: Unreachable) -> str:
     return f"{error}: check address and port, and that a firewall lets this machine through"
 
 
-def _step(
-    name: Literal["address", "reach", "token", "key"], state: Literal["ok", "failed", "not_tried"], detail: str
-) -> wire.ConnectionStep:
+def _step(name: _StepName, state: Literal["ok", "failed", "not_tried"], detail: str) -> wire.ConnectionStep:
     return wire.ConnectionStep(name=name, state=state, detail=detail)

@@ -19,12 +19,12 @@ RUN_KEY = b"blindopt_run"
 
 
 def as_csv(export: wire.RunExport) -> str:
-    """The trials, one line each. A text cell that a spreadsheet would take for a formula begins with an apostrophe."""
+    """Return the trials, one line each. Text that a spreadsheet would take for a formula begins with an apostrophe."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    for line in _lines(export):
-        writer.writerow({name: harmless(value) for name, value in line.items()})
+    for trial in export.trials:
+        writer.writerow({name: harmless(value) for name, value in _line(trial).items()})
     return text.getvalue()
 
 
@@ -34,7 +34,7 @@ def has_parquet() -> bool:
 
 
 def as_parquet(export: wire.RunExport) -> bytes:
-    """The trials as columns, and all else that is needed to redo the run as metadata. Invalid without pyarrow."""
+    """Return the trials as columns, and the rest of the export as metadata. Raises Invalid without pyarrow."""
     if not has_parquet():
         raise Invalid("parquet needs pyarrow, which is not installed here: ask for json or csv, or install it")
     import pyarrow as pa
@@ -47,24 +47,18 @@ def as_parquet(export: wire.RunExport) -> bytes:
     schema = pa.schema([(name, kinds.get(name, pa.float64())) for name in COLUMNS])
     whole = export.model_copy(update={"trials": []}).model_dump_json().encode()
     moments = ("chosen_at", "asked_at", "answered_at")
-    lines = [line | {name: getattr(trial, name) for name in moments} for line, trial in _paired(export)]
+    lines = [_line(trial) | {name: getattr(trial, name) for name in moments} for trial in export.trials]
     table = pa.Table.from_pylist(lines, schema=schema.with_metadata({RUN_KEY: whole}))
     file = io.BytesIO()
     pq.write_table(table, file)
     return file.getvalue()
 
 
-def _lines(export: wire.RunExport) -> list[dict[str, Any]]:
-    return [line for line, _ in _paired(export)]
-
-
-def _paired(export: wire.RunExport) -> list[tuple[dict[str, Any], wire.TrialView]]:
-    found = []
-    for trial in export.trials:
-        told: dict[str, Any] = trial.model_dump(mode="json")
-        if trial.passport is not None:
-            told["measurement_variance"] = trial.passport.measurement_variance
-            for name in ("family", "scale", "variance"):
-                told[f"privacy_{name}"] = getattr(trial.passport.privacy, name)
-        found.append(({name: told.get(name) for name in COLUMNS}, trial))
-    return found
+def _line(trial: wire.TrialView) -> dict[str, Any]:
+    """Return the values of a trial by column."""
+    values: dict[str, Any] = trial.model_dump(mode="json")
+    if trial.passport is not None:
+        values["measurement_variance"] = trial.passport.measurement_variance
+        for name in ("family", "scale", "variance"):
+            values[f"privacy_{name}"] = getattr(trial.passport.privacy, name)
+    return {name: values.get(name) for name in COLUMNS}

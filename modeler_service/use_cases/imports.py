@@ -1,4 +1,4 @@
-"""Past measurements that a run begins with: read from JSON or CSV, checked line by line."""
+"""Past measurements that a run begins with, read from JSON or CSV and checked line by line."""
 
 import re
 from collections.abc import Sequence
@@ -17,46 +17,46 @@ _ROW = re.compile(r"[0-9]{1,15}")
 
 @dataclass(frozen=True, slots=True)
 class Import:
-    """What was read, each with the line that it came from, and what could not be."""
+    """Observations with their line numbers, and the lines that could not be read."""
 
     observations: list[tuple[int, wire.Observation]]
     faults: list[wire.ImportFault]
 
 
-def of_json(told: wire.ObservationImport) -> Import:
-    """A JSON body, whose form was checked already; lines are places in the list."""
-    return Import(list(enumerate(told.observations, start=1)), [])
+def of_json(body: wire.ObservationImport) -> Import:
+    """Read a JSON body, which was validated already; line numbers are positions in the list, from 1."""
+    return Import(list(enumerate(body.observations, start=1)), [])
 
 
 def of_csv(body: bytes) -> Import:
-    """A CSV file with a header: ``row``, ``y``, and ``noise_variance`` where known. Raises Invalid if it is none."""
+    """Read a CSV file with the header ``row``, ``y``, and ``noise_variance`` where it is known. Raises Invalid."""
     lines = rows(body)
     _, header = next(lines, (1, []))
     if set(header) - set(COLUMNS) or not {"row", "y"} <= set(header) or len(set(header)) < len(header):
         raise Invalid("the first line must name the columns: row, y, and noise_variance where it is known")
-    found: list[tuple[int, wire.Observation]] = []
+    observations: list[tuple[int, wire.Observation]] = []
     faults: list[wire.ImportFault] = []
     for line, cells in lines:
         if not cells:  # an empty line
             continue
-        one = _line(line, header, cells)
-        if isinstance(one, wire.Observation):
-            found.append((line, one))
+        parsed = _line(line, header, cells)
+        if isinstance(parsed, wire.Observation):
+            observations.append((line, parsed))
         elif len(faults) < FAULTS_MAX:
-            faults += one
-        if len(found) > wire.OBSERVATIONS_MAX:
+            faults += parsed
+        if len(observations) > wire.OBSERVATIONS_MAX:
             raise Invalid(f"a run begins with {wire.OBSERVATIONS_MAX} past measurements at most")
-    return Import(found, faults[:FAULTS_MAX])
+    return Import(observations, faults[:FAULTS_MAX])
 
 
 def _line(number: int, header: list[str], cells: list[str]) -> wire.Observation | list[wire.ImportFault]:
     if len(cells) != len(header):
         message = f"has {len(cells)} cells, the header {len(header)}"
         return [wire.ImportFault(line=number, field="line", message=message)]
-    told = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
     values: dict[str, int | float] = {}
     faults: list[wire.ImportFault] = []
-    for name, cell in told.items():
+    for name, text in zip(header, cells, strict=True):
+        cell = text.strip()
         if name == "noise_variance" and not cell:
             continue
         value = _row(cell) if name == "row" else decimal(cell)
@@ -80,33 +80,33 @@ def _row(cell: str) -> int | None:
     return int(cell) if _ROW.fullmatch(cell) else None
 
 
-def misfits(found: Import, spec: wire.RunSpec, n: int) -> list[wire.ImportFault]:
-    """What does not fit the run or its release, and what could not be read, by line: 1,000 at most."""
-    faults = list(found.faults)
-    for line, past in found.observations:
+def misfits(past: Import, spec: wire.RunSpec, n: int) -> list[wire.ImportFault]:
+    """Return the faults of lines that do not fit the run or its release, or could not be read: at most 1,000."""
+    faults = list(past.faults)
+    for line, observation in past.observations:
         if len(faults) >= FAULTS_MAX:
             break
-        if past.row >= n:
+        if observation.row >= n:
             message = f"is not in the release, which has rows 0 to {n - 1}"
             faults.append(wire.ImportFault(line=line, field="row", message=message))
-        if past.noise_variance is not None and takes_no_variance(spec):
+        if observation.noise_variance is not None and takes_no_variance(spec):
             message = f"{spec.algorithm.name} takes each y for an answer of the study: leave it out"
             faults.append(wire.ImportFault(line=line, field="noise_variance", message=message))
     return sorted(faults, key=lambda fault: fault.line)[:FAULTS_MAX]
 
 
 def takes_no_variance(spec: wire.RunSpec) -> bool:
-    """Whether the algorithm has one law for all outcomes."""
+    """Whether the algorithm assumes the same noise of all outcomes."""
     return isinstance(spec.algorithm, wire.FewArmsSpec)
 
 
-def report(found: Import, faults: Sequence[wire.ImportFault], *, known: int, dry_run: bool) -> wire.ImportReport:
-    """What an import did, or would do."""
-    good = [past for line, past in found.observations if line not in {fault.line for fault in faults}]
+def report(past: Import, faults: Sequence[wire.ImportFault], *, before: int, dry_run: bool) -> wire.ImportReport:
+    """Return the report of an import, or of a dry run of it, into a run that has ``before`` past measurements."""
+    good = [observation for line, observation in past.observations if line not in {fault.line for fault in faults}]
     return wire.ImportReport(
         dry_run=dry_run,
         observations=len(good),
-        rows=len({past.row for past in good}),
-        total=known + len(good),
+        rows=len({observation.row for observation in good}),
+        total=before + len(good),
         faults=list(faults),
     )

@@ -10,17 +10,17 @@ from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Busy, Invalid, Remote, StateConflict
 from modeler_service import store
-from modeler_service.runs.curator_session import met
-from modeler_service.runs.posterior_views import Beliefs, Over
+from modeler_service.runs.curator_queries import is_run_query
+from modeler_service.runs.curator_session import open_session
+from modeler_service.runs.posterior_views import Over, PosteriorViews
 from modeler_service.runs.record import observations_of, versions_of
-from modeler_service.runs.scheduler import Runs, end, halted_state
+from modeler_service.runs.scheduler import RunScheduler, end, halted_state
 from modeler_service.runs.trial_views import trial_view
-from modeler_service.runs.worker import was_asked
 from modeler_service.settings import Settings
 from modeler_service.use_cases import connections
 from modeler_service.use_cases.addresses import check_address
 from modeler_service.use_cases.imports import Import, misfits, report
-from modeler_service.use_cases.run_events import TRIALS_MAX, News, Streams
+from modeler_service.use_cases.run_events import TRIALS_MAX, RunStreams, RunUpdate
 from modeler_service.use_cases.suggestions import Suggestions
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
@@ -36,32 +36,33 @@ class Modeler:
     def __init__(self, context: ServiceContext, settings: Settings) -> None:
         self.context = context
         self._settings = settings
-        self._runs = Runs(context, settings)
-        self.beliefs = Beliefs(context.database, settings.data_dir / "candidates", settings.look_memory_max_bytes)
-        self.streams = Streams()
+        self.scheduler = RunScheduler(context, settings)
+        folder = settings.data_dir / "candidates"
+        self.posteriors = PosteriorViews(context.database, folder, settings.look_memory_max_bytes)
+        self.streams = RunStreams()
         self.suggestions = Suggestions(context, settings)
-        self._trying: dict[str, Lock] = {}
+        self._connection_locks: dict[str, Lock] = {}
 
     def jobs(self) -> dict[str, dict[str, int]]:
-        """How many jobs of each kind are in each state."""
+        """Count the jobs of each kind in each state."""
         with self.context.database.read() as db:
             return {"run": states(db, store.runs)}
 
     def work(self) -> None:
-        """Work on runs from now on, those that were left too."""
-        self._runs.start()
+        """Work on runs from now on, also on unfinished ones."""
+        self.scheduler.start()
 
     def close(self) -> None:
-        """Leave the runs; the next start takes them up."""
+        """Leave the runs, which the next start takes up."""
         self.streams.close()
         self.suggestions.close()
-        self._runs.close()
+        self.scheduler.close()
 
     def start(self, request: RequestContext, spec: wire.RunCreate) -> StoredReply:
         """Store a run and queue it. Its token is sealed and never shown again."""
         check_address(spec.curator_url, "curator_url", plain_http=self._settings.allow_plain_http)
         past = Import(list(enumerate(spec.observations, start=1)), [])
-        _check_fits(misfits(past, spec, 2**53))  # how many rows there are is known when the run begins
+        _check_fits(misfits(past, spec, 2**53))  # the number of rows is known only when the run begins
         identity = f"run_{secrets.token_hex(8)}"
         settings = spec.model_dump_json(exclude={"token", "observations", "hold"})
 
@@ -86,86 +87,86 @@ class Modeler:
 
         reply = self.context.idempotency.once(request, effect)
         if not reply.replayed and not spec.hold:
-            self._runs.submit(identity)
+            self.scheduler.submit(identity)
         return reply
 
-    def check_import(self, request: RequestContext, identity: str, found: Import) -> wire.ImportReport:
-        """What an import would do; nothing is stored. Asks the curator for the study where it is not known yet."""
-        self.context.idempotency.key_of(request)  # a dry run is refused for what would refuse the import
-        spec, known, n = self._importing(identity)
-        faults = misfits(found, spec, n)
-        if known + len(found.observations) > wire.OBSERVATIONS_MAX:
-            line = found.observations[wire.OBSERVATIONS_MAX - known][0]
-            faults.append(wire.ImportFault(line=line, field="line", message=_too_many(known)))
-        return report(found, faults, known=known, dry_run=True)
+    def check_import(self, request: RequestContext, identity: str, past: Import) -> wire.ImportReport:
+        """Return the report of an import, and store nothing. Requests the study from the curator."""
+        self.context.idempotency.key_of(request)  # a dry run is refused whenever the import would be
+        spec, before, n = self._importing(identity)
+        faults = misfits(past, spec, n)
+        if before + len(past.observations) > wire.OBSERVATIONS_MAX:
+            line = past.observations[wire.OBSERVATIONS_MAX - before][0]
+            faults.append(wire.ImportFault(line=line, field="line", message=_too_many(before)))
+        return report(past, faults, before=before, dry_run=True)
 
-    def observe(self, request: RequestContext, identity: str, found: Import) -> StoredReply:
-        """Give a run that was not started past measurements. Invalid tells what is wrong with which line."""
+    def observe(self, request: RequestContext, identity: str, past: Import) -> StoredReply:
+        """Add past measurements to a run that was not started. Raises Invalid with the faults by line."""
         if (earlier := self.context.idempotency.earlier(request)) is not None:
             return earlier
         spec, _, n = self._importing(identity)
-        _check_fits(misfits(found, spec, n))
+        _check_fits(misfits(past, spec, n))
 
         def effect(db: Connection) -> Effect:
             _check_not_started(store.run(db, identity))
-            known = store.observation_count(db, identity)
-            if known + len(found.observations) > wire.OBSERVATIONS_MAX:
-                raise Invalid(_too_many(known))
-            store.add_observations(db, identity, [past.model_dump() for _, past in found.observations])
-            details = {"run_id": identity, "observations": len(found.observations)}
-            return Effect(report(found, [], known=known, dry_run=False), "run.observations_imported", details)
+            before = store.observation_count(db, identity)
+            if before + len(past.observations) > wire.OBSERVATIONS_MAX:
+                raise Invalid(_too_many(before))
+            store.add_observations(db, identity, [observation.model_dump() for _, observation in past.observations])
+            details = {"run_id": identity, "observations": len(past.observations)}
+            return Effect(report(past, [], before=before, dry_run=False), "run.observations_imported", details)
 
         return self.context.idempotency.once(request, effect)
 
     def _importing(self, identity: str) -> tuple[wire.RunSpec, int, int]:
-        """Settings of a run that was not started, how many past measurements it has, and the rows of its release."""
+        """Return settings, number of past measurements and number of candidates of a run that was not started."""
         with self.context.database.read() as db:
-            row, known = store.run(db, identity), store.observation_count(db, identity)
+            row, before = store.run(db, identity), store.observation_count(db, identity)
         _check_not_started(row)
         spec = wire.RunSpec.model_validate_json(row.spec)
         token = self.context.seal.open(row.sealed_token).decode()
         try:
-            with met(self.context, self._settings, spec, token, identity, was_asked) as (_, study):
-                return spec, known, study.n
+            with open_session(self.context, self._settings, spec, token, identity, is_run_query) as (_, study):
+                return spec, before, study.n
         except Remote as error:
             raise StateConflict(f"the curator refused to tell of the study: {error}") from None
 
-    def news(self, identity: str, after: int, mark: tuple[object, ...] | None) -> News:
-        """Answered trials that follow trial ``after``, and the run where it is not as ``mark`` says."""
+    def update(self, identity: str, after: int, mark: tuple[object, ...] | None) -> RunUpdate:
+        """Return answered trials after trial ``after``, and the run if its state is not that of ``mark``."""
         with self.context.database.read() as db:
             now = store.progress(db, identity)
-            found = store.trial_page(db, identity, after=after, limit=TRIALS_MAX) if now[-1] > after else []
-            trials = [trial_view(row) for row in found if row.answered_at is not None]
-            # Who comes again may have missed corrections: it is told all of them.
-            told, last = int(mark[-2]) if mark is not None else 0, now[-2]  # type: ignore[call-overload]
-            again = store.corrected(db, identity, since=told, until=after) if last > told else []
+            rows = store.trial_page(db, identity, after=after, limit=TRIALS_MAX) if now[-1] > after else []
+            trials = [trial_view(row) for row in rows if row.answered_at is not None]
+            # A client that connects again may have missed corrections: it gets all of them.
+            sent, last = int(mark[-2]) if mark is not None else 0, now[-2]  # type: ignore[call-overload]
+            corrected = store.corrected(db, identity, since=sent, until=after) if last > sent else []
             run = self._view(db, identity) if now != mark else None
-            return News(trials, run, now, [trial_view(row) for row in again])
+            return RunUpdate(trials, run, now, [trial_view(row) for row in corrected])
 
-    def try_connection(self, told: wire.StudyAccess, principal: Principal) -> wire.ConnectionReport:
-        """Whether a run could be started with these; nothing is kept but what the log tells.
+    def try_connection(self, access: wire.StudyAccess, principal: Principal) -> wire.ConnectionReport:
+        """Test whether a run could be started on a study; nothing but log records is stored.
 
-        One at a time for each principal, as a curator may keep a thread until its timeout: Busy for another.
+        One test at a time for each principal, since a curator may block a thread until the timeout. Raises Busy.
         """
-        turn = self._trying.setdefault(principal.id, Lock())
-        if not turn.acquire(blocking=False):
+        lock = self._connection_locks.setdefault(principal.id, Lock())
+        if not lock.acquire(blocking=False):
             raise Busy("another connection of yours is being tried: wait for what comes of it", seconds=5)
         try:
-            return connections.tried(self.context, self._settings, told, principal.actor)
+            return connections.try_connection(self.context, self._settings, access, principal.actor)
         finally:
-            turn.release()
+            lock.release()
 
     def stop(self, request: RequestContext, identity: str) -> StoredReply:
-        """Tell a run to end after the query under way; at once where none is. Durable.
+        """End a run after the query under way, or at once if there is none. Durable.
 
-        Raises StateConflict if it ended by itself.
+        Raises StateConflict if the run has ended by itself.
         """
         return self._halt(request, identity, "stop", ended=("stopped",))
 
     def pause(self, request: RequestContext, identity: str) -> StoredReply:
-        """Tell a run to halt after the query under way; at once where none is. Durable.
+        """Pause a run after the query under way, or at once if there is none. Durable.
 
-        Raises StateConflict if it has ended.
+        Raises StateConflict if the run has ended.
         """
         return self._halt(request, identity, "pause", ended=())
 
@@ -176,105 +177,105 @@ class Modeler:
                 raise StateConflict("the run has ended already")
             if row.ended_at is None:
                 store.change_run(db, identity, **{f"{what}_asked_at": stamp(now)})
-                told = halted_state(store.run(db, identity))
-                if row.state != "running" and told is not None and row.state != told["state"]:
-                    end(db, self.context.outbox, identity, told, now)
+                halted = halted_state(store.run(db, identity))
+                if row.state != "running" and halted is not None and row.state != halted["state"]:
+                    end(db, self.context.outbox, identity, halted, now)
             return Effect(self._view(db, identity), f"run.{what}_asked", {"run_id": identity}, 200)
 
         reply = self.context.idempotency.once(request, effect)
-        self._runs.halt(identity)
+        self.scheduler.halt(identity)
         return reply
 
     def resume(self, request: RequestContext, identity: str) -> StoredReply:
-        """Let a paused run go on, and one that waits try now. Raises StateConflict if it has ended."""
+        """Resume a paused run, or end the wait of a waiting one. Raises StateConflict if the run has ended."""
 
         def effect(db: Connection) -> Effect:
             row = store.run(db, identity)
             if row.ended_at is not None or row.stop_asked_at is not None:
                 raise StateConflict("the run has ended, or was told to: it cannot be resumed")
             state = row.state if row.state == "running" else "queued"
-            looked_at = row.looked_at and stamp(self.context.clock())  # its place was held while it was paused
-            told = {"pause_asked_at": None, "waits_until": None, "looked_at": looked_at}
-            store.change_run(db, identity, state=state, **told)
+            looked_at = row.looked_at and stamp(self.context.clock())  # the pause does not count as a wait
+            values = {"pause_asked_at": None, "waits_until": None, "looked_at": looked_at}
+            store.change_run(db, identity, state=state, **values)
             return Effect(self._view(db, identity), "run.resumed", {"run_id": identity}, 200)
 
         reply = self.context.idempotency.once(request, effect)
         if not reply.replayed:
-            self._runs.submit(identity)
+            self.scheduler.submit(identity)
         return reply
 
-    def replace_token(self, request: RequestContext, identity: str, told: wire.TokenReplacement) -> StoredReply:
-        """Seal another token of the grant for a run. Raises StateConflict if it has ended."""
+    def replace_token(self, request: RequestContext, identity: str, replacement: wire.TokenReplacement) -> StoredReply:
+        """Store another token of the grant for a run. Raises StateConflict if the run has ended."""
 
         def effect(db: Connection) -> Effect:
             if store.run(db, identity).ended_at is not None:
                 raise StateConflict("the run has ended: start another")
-            store.change_run(db, identity, sealed_token=self.context.seal.close(told.token.encode()))
+            store.change_run(db, identity, sealed_token=self.context.seal.close(replacement.token.encode()))
             return Effect(self._view(db, identity), "run.token_replaced", {"run_id": identity}, 200)
 
         reply = self.context.idempotency.once(request, effect)
-        self._runs.halt(identity)  # its worker takes it up again, with the new token
-        self._runs.wake(identity)
+        self.scheduler.halt(identity)  # its worker takes it up again, with the new token
+        self.scheduler.wake(identity)
         return reply
 
     def run(self, identity: str) -> wire.RunView:
-        """One run."""
+        """Return a run."""
         with self.context.database.read() as db:
             return self._view(db, identity)
 
     def runs(self, after: int | None, limit: int, *, newest: bool = False) -> list[tuple[int, wire.RunView]]:
-        """Runs with their sequence numbers: those after one, or before it with the ``newest`` first."""
+        """Return runs with their sequence numbers: those after ``after``, or before it with the ``newest`` first."""
         with self.context.database.read() as db:
             if newest:
-                found = store.newest_runs(db, before=after, limit=limit)
+                rows = store.newest_runs(db, before=after, limit=limit)
             else:
-                found = store.run_page(db, after=after or 0, limit=limit)
-            counted = store.counts(db, [row.id for row in found])
-            return [(row.seq, self._view_of(db, row, counted[row.id])) for row in found]
+                rows = store.run_page(db, after=after or 0, limit=limit)
+            counted = store.counts(db, [row.id for row in rows])
+            return [(row.seq, self._view_of(db, row, counted[row.id])) for row in rows]
 
     def counts(self) -> wire.RunCounts:
-        """How many runs are in each state."""
-        found: Counter[str] = Counter()
+        """Count the runs in each state."""
+        counts: Counter[str] = Counter()
         with self.context.database.read() as db:
             for state, waits, count in store.states(db):
                 waiting = "waiting_for_people" if waits == "people" else "waiting_for_curator"
-                found[waiting if state == "waiting" else state] += count
-        return wire.RunCounts(**found)
+                counts[waiting if state == "waiting" else state] += count
+        return wire.RunCounts(**counts)
 
     def trials(self, identity: str, after: int | None, limit: int, *, newest: bool = False) -> list[wire.TrialView]:
-        """Trials of a run: those after one in order, or before it with the ``newest`` first."""
+        """Return trials of a run: those after number ``after`` in order, or before it with the ``newest`` first."""
         with self.context.database.read() as db:
             store.run(db, identity)
             if newest:
-                found = store.newest_trials(db, identity, before=after, limit=limit)
+                rows = store.newest_trials(db, identity, before=after, limit=limit)
             else:
-                found = store.trial_page(db, identity, after=after or 0, limit=limit)
-            return [trial_view(row) for row in found]
+                rows = store.trial_page(db, identity, after=after or 0, limit=limit)
+            return [trial_view(row) for row in rows]
 
     def curve(self, identity: str, points: int) -> wire.RunCurve:
-        """How a run went, for a chart."""
+        """Return the course of a run, for a chart."""
         with self.context.database.read() as db:
             row = store.run(db, identity)
             study = wire.StudyView.model_validate_json(row.study) if row.study else None
             largest = study is None or study.direction == "maximize"
-            count, found = store.curve(db, identity, points, largest=largest)
-        shown = [wire.CurvePoint(number=p.number, y=p.y, best=p.best, mean=p.mean, sd=p.sd) for p in found]
+            count, rows = store.curve(db, identity, points, largest=largest)
+        shown = [wire.CurvePoint(number=p.number, y=p.y, best=p.best, mean=p.mean, sd=p.sd) for p in rows]
         return wire.RunCurve(trials=count, points=shown)
 
     def recommendation(self, identity: str, over: Over) -> wire.Recommendation:
-        """The row to take: as it was stored at the run's end, or computed now."""
+        """Return the recommended row: as stored at the run's end, or computed now."""
         with self.context.database.read() as db:
-            told = store.run(db, identity).recommendation
-        if told is not None and over == "asked":
-            return wire.Recommendation.model_validate_json(told)
-        return self.beliefs.recommendation(identity, over)
+            stored = store.run(db, identity).recommendation
+        if stored is not None and over == "asked":
+            return wire.Recommendation.model_validate_json(stored)
+        return self.posteriors.recommendation(identity, over)
 
     def export(self, identity: str) -> wire.RunExport:
-        """Everything needed to redo a run, given the release."""
+        """Return all that is needed to repeat a run, but for the release."""
         with self.context.database.read() as db:
             trials = [trial_view(row) for row in store.trial_page(db, identity)]
             run, past = self._view(db, identity), observations_of(db, identity)
-            versions = [told for version in versions_of(db, identity) for told in version.view]
+            versions = [view for version in versions_of(db, identity) for view in version.view]
             return wire.RunExport(run=run, trials=trials, observations=past, versions=versions)
 
     def _view(self, db: Connection, identity: str) -> wire.RunView:
@@ -286,7 +287,7 @@ class Modeler:
         last = store.last_fit(db, row.id) if spec.fit else None
         fitted = wire.Fitted.model_validate_json(last) if last else None
         warnings = json.loads(row.warnings) if row.warnings else []
-        told = row.recommendation
+        recommendation = row.recommendation
         waits_for = row.waiting_for if row.state == "waiting" else None
         since = counted.pending_since if waits_for == "people" else row.waiting_since if waits_for else None
         best = store.best(db, row.id, largest=study.direction == "maximize") if study else None
@@ -323,7 +324,7 @@ class Modeler:
             initial_design=spec.initial_design,
             stop=spec.stop,
             observations=counted.observations,
-            recommendation=told and wire.Recommendation.model_validate_json(told),
+            recommendation=recommendation and wire.Recommendation.model_validate_json(recommendation),
         )
 
 
@@ -334,12 +335,12 @@ def _check_not_started(row: Any) -> None:
         raise StateConflict("the run may start at any moment: create it with hold, import, then resume it")
 
 
-def _too_many(known: int) -> str:
-    return f"a run begins with {wire.OBSERVATIONS_MAX} past measurements at most: it has {known}"
+def _too_many(count: int) -> str:
+    return f"a run begins with {wire.OBSERVATIONS_MAX} past measurements at most: it has {count}"
 
 
 def _check_fits(faults: list[wire.ImportFault]) -> None:
-    """Invalid for an import with faults, which it lists."""
+    """Raise Invalid with the faults of an import, if there are any."""
     if faults:
-        told: list[dict[str, object]] = [{"field": f"{f.line}.{f.field}", "message": f.message} for f in faults]
-        raise Invalid("the observations cannot be taken: errors says which line and what", told)
+        errors: list[dict[str, object]] = [{"field": f"{f.line}.{f.field}", "message": f.message} for f in faults]
+        raise Invalid("the observations cannot be taken: errors says which line and what", errors)

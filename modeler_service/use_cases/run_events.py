@@ -1,4 +1,4 @@
-"""News of a run as server-sent events, from what is stored: nothing is lost in between."""
+"""Events of a run as server-sent events, read from the stored run: none is lost."""
 
 import asyncio
 import time
@@ -12,28 +12,28 @@ from service_kit.web.server_sent_events import Batches, EventStreams, event
 
 POLL_SECONDS = 0.3
 STREAM_SECONDS = 600.0
-"""Then it ends: who comes again shows a token that is still good."""
+"""The longest stream: a client that connects again authenticates again."""
 TRIALS_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
-class News:
-    """What there is to tell: settled trials that were not told yet, the run where it has changed, and corrections."""
+class RunUpdate:
+    """Settled trials that were not sent yet, the run if it has changed, and corrections."""
 
     trials: list[wire.TrialView]
     run: wire.RunView | None
     mark: tuple[object, ...]
-    """Tells one state of the run from another."""
+    """Identifies the state of the run."""
     corrected: list[wire.TrialView] = field(default_factory=list)
-    """Trials told before, whose answer is another one now."""
+    """Trials that were sent before, whose answer has changed since."""
 
 
-Look = Callable[[int, tuple[object, ...] | None], News]
-"""Given the number of the last trial told, and the last mark: the news."""
+LoadUpdate = Callable[[int, tuple[object, ...] | None], RunUpdate]
+"""Returns the update after the last trial that was sent, by its number, and the last mark."""
 
 
-class Streams:
-    """As many streams at once as the service bears."""
+class RunStreams:
+    """The event streams of runs, limited in number."""
 
     def __init__(self) -> None:
         self._streams = EventStreams()
@@ -43,26 +43,26 @@ class Streams:
         """Let every stream end."""
         self._closing = True
 
-    async def follow(self, who: str, look: Look, after: int) -> AsyncIterator[str]:
-        """Begin to tell a principal news after trial ``after``. Raises what a look raises, and RateLimited."""
-        return await self._streams.open(who, self._news(look, after))
+    async def follow(self, principal_id: str, load: LoadUpdate, after: int) -> AsyncIterator[str]:
+        """Begin a stream of events after trial ``after``. Raises what ``load`` raises, and RateLimited."""
+        return await self._streams.open(principal_id, self._batches(load, after))
 
-    async def _news(self, look: Look, after: int) -> Batches:
+    async def _batches(self, load: LoadUpdate, after: int) -> Batches:
         end = time.monotonic() + STREAM_SECONDS
         mark: tuple[object, ...] | None = None
         ended = False
         while True:
-            news = await run_in_threadpool(look, after, mark)
-            mark = news.mark
-            if news.trials:
-                after = news.trials[-1].number
-            batch = [event("trial", trial.model_dump_json(), trial.number) for trial in news.trials]
-            batch += [event("correction", trial.model_dump_json()) for trial in news.corrected]
-            if news.run is not None:
-                batch.append(event("run", news.run.model_dump_json()))
-                ended = news.run.ended_at is not None
+            update = await run_in_threadpool(load, after, mark)
+            mark = update.mark
+            if update.trials:
+                after = update.trials[-1].number
+            batch = [event("trial", trial.model_dump_json(), trial.number) for trial in update.trials]
+            batch += [event("correction", trial.model_dump_json()) for trial in update.corrected]
+            if update.run is not None:
+                batch.append(event("run", update.run.model_dump_json()))
+                ended = update.run.ended_at is not None
             yield batch
-            more = len(news.trials) == TRIALS_MAX
+            more = len(update.trials) == TRIALS_MAX
             if (ended and not more) or self._closing or time.monotonic() > end:
                 return
             if not more:

@@ -11,17 +11,17 @@ from blindopt import wire
 from blindopt.errors import AuditUnavailable
 from service_kit.console import Console
 from service_kit.context.context import ServiceContext
-from service_kit.context.log_verification import Verifier
+from service_kit.context.log_verification import LogVerification
 from service_kit.identity.tokens import Principal, Role
-from service_kit.notices.delivery import Courier
+from service_kit.notices.delivery import NoticeDelivery
 from service_kit.settings import ServiceSettings
 from service_kit.version import VERSION
 from service_kit.web import audit_routes, notice_routes, problems
 from service_kit.web.metrics import PATH as METRICS_PATH
 from service_kit.web.metrics import Jobs, Metrics
 from service_kit.web.metrics import router as metrics_router
-from service_kit.web.middleware import Gate
-from service_kit.web.rate_limit import Buckets
+from service_kit.web.middleware import RequestMiddleware
+from service_kit.web.rate_limit import RateLimit
 
 
 def build(
@@ -36,7 +36,7 @@ def build(
     auditors: tuple[Role, ...],
     monitors: tuple[Role, ...] = (),
     jobs: Jobs = dict,
-    courier: Courier | None = None,
+    delivery: NoticeDelivery | None = None,
     noticed: tuple[Role, ...] = (),
     hot: list[Route] | None = None,
     lifespan: Any = None,
@@ -49,7 +49,7 @@ def build(
     ``monitors`` may read metrics, where settings have them on; ``jobs`` counts jobs by kind and state, for them.
     ``hot`` are routes that answer in front of the documented ones, without FastAPI's machinery; ``read_by_hand`` are
     bodies that routes parse themselves, for the contract; ``console`` are the pages for people.
-    ``courier`` delivers notices, which the roles ``noticed`` may read; the first of them may send a test.
+    ``delivery`` delivers notices, which the roles ``noticed`` may read; the first of them may send a test.
     FastAPI's documentation pages load outside resources, so only /openapi.json is served.
     """
     app = FastAPI(
@@ -63,26 +63,26 @@ def build(
         redirect_slashes=False,  # a redirect would repeat the Host header
     )
     app.state.context = context
-    app.state.verifier = Verifier(context)
+    app.state.log_verification = LogVerification(context)
     metrics = Metrics(jobs) if settings.metrics else None
-    failed = metrics.login_failed if metrics is not None else lambda: None
-    app.state.front = console.open(app, context, settings, failed) if console is not None else None
-    app.state.courier = courier
+    on_failed_login = metrics.count_failed_login if metrics is not None else lambda: None
+    app.state.console = console.open(app, context, settings, on_failed_login) if console is not None else None
+    app.state.notice_delivery = delivery
     problems.install(app)
     app.add_middleware(
-        Gate,
+        RequestMiddleware,
         context=context,
-        asking=Buckets(settings.rate_per_second, settings.rate_burst),
-        failing=Buckets(settings.bad_tokens_per_minute / 60, settings.bad_tokens_per_minute),
+        principal_rate=RateLimit(settings.rate_per_second, settings.rate_burst),
+        bad_token_rate=RateLimit(settings.bad_tokens_per_minute / 60, settings.bad_tokens_per_minute),
         limit_of=limit_of,
         period_of=period_of,
-        count=metrics.request if metrics is not None else None,
-        front=app.state.front,
+        count=metrics.count_request if metrics is not None else None,
+        console=app.state.console,
     )
     app.router.routes.extend(hot or [])
     for router in [*routers, audit_routes.router(auditors), _health()]:
         app.include_router(router)
-    if courier is not None:
+    if delivery is not None:
         app.include_router(notice_routes.router(noticed, noticed[:1]))
     if metrics is not None:
         app.include_router(metrics_router(metrics, monitors))

@@ -68,7 +68,7 @@ class ServiceSettings(BaseSettings):
         return {name.strip() for name in self.notify_events.split(",")} - {""}
 
     @property
-    def told_events(self) -> frozenset[str]:
+    def enabled_events(self) -> frozenset[str]:
         """The events that are told; none where there is no receiver."""
         return frozenset(self._events() if self.notify_url is not None else ())
 

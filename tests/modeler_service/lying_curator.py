@@ -1,4 +1,4 @@
-"""A curator that tells what a test wants it to: on a real socket, with a key and a shared log of its own."""
+"""A curator that answers as a test wants: on a real socket, with a key and a shared log of its own."""
 
 import base64
 import io
@@ -24,21 +24,21 @@ def note_of(signer: Signer, origin: str, size: int, root: str) -> str:
 
 
 def receipt(position: object, note: str) -> str:
-    """As it travels."""
+    """A receipt as the header has it."""
     return f"{position} {base64.b64encode(note.encode()).decode()}"
 
 
-class Curator:
-    """Honest as it stands; a test lies by replacing ``receipt_of``, ``checkpoint``, ``entries`` or ``on_query``.
+class FakeCurator:
+    """Honest, until a test replaces ``receipt_of``, ``checkpoint``, ``entries`` or ``on_query``.
 
-    ``study`` is the reply of a real curator, of which what names the parties is replaced.
+    ``study`` is the reply of a real curator, whose ids and key are replaced.
     """
 
     def __init__(self, study: dict[str, Any], key: bytes | None = None) -> None:
         self.signer = Signer.of("curator", key or secrets.token_bytes(32))
         self.grant, self.study_id = f"grt_{secrets.token_hex(8)}", f"std_{secrets.token_hex(8)}"
         file = io.BytesIO()
-        # The same distances, and so the same choices, every time; moved, so that nobody has fetched this file before.
+        # The same distances, and so the same choices, every time; moved, so that no other test has fetched this file.
         np.save(file, np.random.default_rng(7).normal(size=(40, 2)) + math.ldexp(secrets.randbits(53), -53))
         self.candidates = file.getvalue()
         self.study = study | {
@@ -52,24 +52,24 @@ class Curator:
         self.bodies: list[bytes] = []
         self.replies: dict[str, bytes] = {}
         self.countersignatures: list[tuple[str, str]] = []
-        self.asked = 0
+        self.query_count = 0
         self.receipt_of: Callable[[int], str | None] = lambda position: receipt(position, self.note(position + 1))
         self.checkpoint: Callable[[], str] = lambda: self.note(len(self.bodies))
         self.entries: Callable[[int], list[bytes]] = lambda after: self.bodies[after + 1 :]
         self.after: Callable[[str, str], None] = lambda method, path: None
-        """Once an exchange is in its log; ConnectionAbortedError loses the reply on the way."""
+        """Called when an exchange is in its log; ConnectionAbortedError loses the reply."""
         self.on_query: Callable[[int], None] = lambda number: None
-        self.lose: set[int] = set()
-        """Queries, counted from 1, whose reply is lost on the way."""
-        self._lock = threading.Lock()
+        self.lost: set[int] = set()
+        """Numbers of the queries, from 1, whose reply is lost."""
+        self.lock = threading.Lock()
         self._server: ThreadingHTTPServer | None = None
 
-    # --- what it signs ----------------------------------------------------------------------------
+    # --- signatures ----------------------------------------------------------------------------
 
     def peaks(self, bodies: list[bytes]) -> list[bytes]:
         peaks: list[bytes] = []
-        for place, body in enumerate(bodies):
-            peaks = merkle_log.grow(peaks, place, merkle_log.leaf_hash(body))
+        for index, body in enumerate(bodies):
+            peaks = merkle_log.grow(peaks, index, merkle_log.leaf_hash(body))
         return peaks
 
     def root(self, bodies: list[bytes]) -> str:
@@ -77,12 +77,12 @@ class Curator:
 
     def note(self, size: int, *, grant: str | None = None, bodies: list[bytes] | None = None) -> str:
         """A checkpoint of its log, or of another, up to ``size``."""
-        told = (self.bodies if bodies is None else bodies)[:size]
-        return note_of(self.signer, f"{self.signer.name}/{grant or self.grant}", size, self.root(told))
+        logged = (self.bodies if bodies is None else bodies)[:size]
+        return note_of(self.signer, f"{self.signer.name}/{grant or self.grant}", size, self.root(logged))
 
-    def tell(self, **changes: Any) -> bytes:
-        """Add an exchange that no one had to its log."""
-        told: dict[str, Any] = {
+    def add_exchange(self, **changes: Any) -> bytes:
+        """Add an exchange to its log that never took place."""
+        values: dict[str, Any] = {
             "study_id": self.study_id,
             "grant_id": self.grant,
             "position": len(self.bodies),
@@ -95,22 +95,22 @@ class Curator:
             "reply_sha256": merkle_log.sha256(b"x"),
         }
         body = changes.pop("body", None)
-        self.bodies.append(body or Exchange(**{**told, **changes}).body)
+        self.bodies.append(body or Exchange(**{**values, **changes}).body)
         return self.bodies[-1]
 
-    def witnessed(self) -> list[Head]:
-        """What the modeler countersigned; each signature is checked."""
+    def countersigned_heads(self) -> list[Head]:
+        """The heads that the modeler countersigned; each signature is checked."""
         return [Verifier.parse(key).verify_countersignature(note)[0].head for note, key in self.countersignatures]
 
-    # --- what it answers --------------------------------------------------------------------------
+    # --- replies --------------------------------------------------------------------------
 
-    def _reply(self, request: "_Request") -> tuple[int, bytes, Headers]:
+    def reply(self, request: "CuratorRequest") -> tuple[int, bytes, Headers]:
         path, _, query = request.path.partition("?")
         match request.command, path.removeprefix("/v1"):
             case "GET", "/audit/checkpoint":
                 note = self.checkpoint()
-                told = {"size": len(self.bodies), "root": self.root(self.bodies), "note": note}
-                return 200, json.dumps(told).encode(), {}
+                head = {"size": len(self.bodies), "root": self.root(self.bodies), "note": note}
+                return 200, json.dumps(head).encode(), {}
             case "GET", "/audit/entries":
                 after = int(query.partition("page_token=")[2] or -1)
                 entries = [
@@ -119,43 +119,43 @@ class Curator:
                 ]
                 return 200, json.dumps({"entries": entries, "next_page_token": None}).encode(), {}
             case "POST", "/audit/countersignatures":
-                told = json.loads(request.body)
-                self.countersignatures.append((told["note"], told["key"]))
+                signed = json.loads(request.body)
+                self.countersignatures.append((signed["note"], signed["key"]))
                 size = len(self.bodies)
                 return 201, json.dumps({"grant_id": self.grant, "size": size, "time": 1}).encode(), {}
-        return self._shared(request, path)
+        return self.log_and_reply(request, path)
 
-    def _shared(self, request: "_Request", path: str) -> tuple[int, bytes, Headers]:
-        status, reply, headers = self._exchange(request, path)
-        if (request.command, status) == ("GET", 202):  # tells nothing: in neither log
+    def log_and_reply(self, request: "CuratorRequest", path: str) -> tuple[int, bytes, Headers]:
+        status, reply, headers = self.exchange(request, path)
+        if (request.command, status) == ("GET", 202):  # a poll without an answer is in neither log
             return status, reply, headers
-        key, told, place = request.headers["Idempotency-Key"], merkle_log.sha256(reply), len(self.bodies)
+        key, digest, position = request.headers["Idempotency-Key"], merkle_log.sha256(reply), len(self.bodies)
         self.bodies.append(
             Exchange(
                 study_id=self.study_id,
                 grant_id=self.grant,
-                position=place,
+                position=position,
                 request_id=request.headers["X-Request-ID"],
                 method=request.command,
                 path=path,
                 idempotency_key=key,
                 request_sha256=merkle_log.sha256(request.body),
                 status=status,
-                reply_sha256=told,
+                reply_sha256=digest,
                 replayed="Idempotency-Replayed" in headers,
             ).body
         )
         self.after(request.command, path)
         if path.endswith("/queries"):
-            self.asked += 1
-            self.on_query(self.asked)
-            if self.asked in self.lose:
+            self.query_count += 1
+            self.on_query(self.query_count)
+            if self.query_count in self.lost:
                 raise ConnectionAbortedError
-        if (header := self.receipt_of(place)) is not None:
+        if (header := self.receipt_of(position)) is not None:
             headers["Blindopt-Receipt"] = header
         return status, reply, headers
 
-    def _exchange(self, request: "_Request", path: str) -> tuple[int, bytes, Headers]:
+    def exchange(self, request: "CuratorRequest", path: str) -> tuple[int, bytes, Headers]:
         key, headers = request.headers["Idempotency-Key"], {}
         if path.endswith("/candidates"):
             return 200, self.candidates, {"ETag": f'"sha256-{merkle_log.sha256(self.candidates)}"'}
@@ -169,7 +169,7 @@ class Curator:
 
     def _answer(self, row: int) -> bytes:
         answer = {"row": row, "play": 1, "y": float(row % 7), "passport": {"measurement_variance": 0.0}}
-        told = {
+        reply = {
             "id": f"qry_{secrets.token_hex(8)}",
             "study_id": self.study_id,
             "state": "answered",
@@ -177,7 +177,7 @@ class Curator:
             "answers": [answer],
             "salt": secrets.token_hex(16),
         }
-        return json.dumps(told).encode()
+        return json.dumps(reply).encode()
 
     # --- on a socket ------------------------------------------------------------------------------
 
@@ -186,13 +186,13 @@ class Curator:
         assert self._server is not None
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
-    def __enter__(self) -> "Curator":
+    def __enter__(self) -> "FakeCurator":
         curator = self
 
-        class Bound(_Request):
+        class Bound(CuratorRequest):
             def answer(self) -> tuple[int, bytes, Headers]:
-                with curator._lock:
-                    return curator._reply(self)
+                with curator.lock:
+                    return curator.reply(self)
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Bound)
         self._server.daemon_threads = True
@@ -205,7 +205,7 @@ class Curator:
         self._server.server_close()
 
 
-class _Request(BaseHTTPRequestHandler):
+class CuratorRequest(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     body = b""
 

@@ -31,7 +31,7 @@ from service_kit.store import audit_log, stored_replies
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
-from service_kit.web.reply_pacing import Pace
+from service_kit.web.reply_pacing import ReplyPacing
 
 WAITS_MAX = 256
 """Looks at pending queries that one grant may have waiting at once."""
@@ -106,13 +106,13 @@ class Exchanges:
         return self._periods[identity]
 
     async def ask(
-        self, caller: RequestContext, identity: str, request: wire.QueryRequest, pace: Pace | None = None
+        self, caller: RequestContext, identity: str, request: wire.QueryRequest, pacing: ReplyPacing | None = None
     ) -> StoredReply:
         """Measure rows: charge and commit, then draw, then store answer and record, then reply.
 
         What a crash leaves after the charge is taken up by the retry under the same key: one charge, one
         answer, the same bytes ever after. Where nothing is drawn, charge and answer are one transaction.
-        With a ``pace``, what was drawn is settled half way to the next deadline: neither the reply's moment nor the
+        With ``pacing``, what was drawn is settled half way to the next deadline: neither the reply's moment nor the
         log tells how long the draw took. Where people or a system must measure, the charge and a pending reply are
         one transaction. Raises BudgetExhausted, which is recorded and costs nothing.
         """
@@ -139,8 +139,8 @@ class Exchanges:
                 return _or_raise(begun)
             # A draw takes its time: others are not kept waiting.
             answers = await asyncio.to_thread(self._measured, released, request)
-            if pace is not None:
-                await pace.half_way()
+            if pacing is not None:
+                await pacing.half_period()
             return await write(lambda db: self._settle(db, caller, identity, begun, answers))
         finally:
             self._under_way.discard(name)
@@ -161,7 +161,7 @@ class Exchanges:
         _check_open(db, identity)
         key, digest = self._context.idempotency.key_of(caller)
         if (begun := store.begun(db, caller.principal.id, key)) is not None:  # a crash came between
-            stored_replies.same_request(begun.request_sha256, digest)
+            stored_replies.check_same_request(begun.request_sha256, digest)
             return str(begun.id)
         rows = [(item.row, item.plays) for item in request.rows]
         now = self._context.clock()

@@ -11,7 +11,6 @@ from blindopt.gp.single_thread_blas import left_product, right_product
 from modeler_service.algorithms.bandits.few_arms import BanditProblem, FewArms, amplitude
 
 PRUNED_EVERY = 32
-_SAFE = 1 - 1e-9  # |u| <= N^(-1/2) holds up to rounding
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +51,9 @@ class LdpAta(FewArms):
     line 9: the analysis needs b_t.
     """
 
+    SAFE = 1 - 1e-9
+    """A reward is kept from this share of its bound on: |u| <= N^(-1/2) holds up to rounding."""
+
     def __init__(self, problem: BanditProblem, settings: AtaSettings, renewed_every: int = RENEWED_EVERY) -> None:
         super().__init__(problem)
         self.settings = settings
@@ -74,23 +76,23 @@ class LdpAta(FewArms):
 
     def mean(self) -> Vector:
         """mu~ of each arm (n,)."""
-        total = right_product(self.root.turned, self._sums)
+        total = right_product(self.root.whitened, self._sums)
         self._gather()
         if len(self._arms):
-            products = self.root.turned[:, self._arms] * self._rewards
+            products = self.root.whitened[:, self._arms] * self._rewards
             products[np.abs(products) <= self._cut] = 0.0
             total -= products.sum(axis=1)
-        return left_product(total, self.root.turned)
+        return left_product(total, self.root.whitened)
 
     def estimates(self) -> tuple[Vector, Vector, float, float]:
         root = self.root
         width = self.settings.width(root.plays, root.rank, self.problem.horizon)
-        return self.mean(), self._missed + root.lam * root.norms, width, self._sd
+        return self.mean(), self._missed + root.lam * root.squared_norms, width, self._sd
 
     def _learn(self, arm: int, reward: float) -> None:
         self.root.play(arm)
         self._sums[arm] += reward
-        if abs(reward) > self._cut * sqrt(self.root.counts[arm]) * _SAFE:
+        if abs(reward) > self._cut * sqrt(self.root.counts[arm]) * self.SAFE:
             self._new.append((arm, reward))
         if self.root.plays % PRUNED_EVERY == 0:
             self._prune()
@@ -104,5 +106,5 @@ class LdpAta(FewArms):
 
     def _prune(self) -> None:
         self._gather()
-        kept = np.abs(self._rewards) > self._cut * np.sqrt(self.root.counts[self._arms]) * _SAFE
+        kept = np.abs(self._rewards) > self._cut * np.sqrt(self.root.counts[self._arms]) * self.SAFE
         self._arms, self._rewards = self._arms[kept], self._rewards[kept]

@@ -3,21 +3,19 @@
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal, Protocol
 from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from service_kit.console import exports
-from service_kit.console.api import Api, Passed, Reply, problem_of
+from service_kit.console.api import Api, ApiProblem, Passed, Reply, problem_of
 from service_kit.console.charts import Chart
+from service_kit.console.flashes import Flashes
 from service_kit.console.forms import Form, fresh_key
 from service_kit.console.sessions import Session
 from service_kit.identity.tokens import Principal, Role
-
-if TYPE_CHECKING:
-    from service_kit.console.site import Console
 
 ROOT = "/console"
 Get = Callable[["Page"], Awaitable[Response]]
@@ -64,10 +62,35 @@ class Pages:
         return declare
 
 
+class Site(Protocol):
+    """What a page needs of its console."""
+
+    entries: list[Entry]
+    flashes: Flashes
+
+    def is_live(self, session: Session) -> bool:
+        """Whether the session is still open."""
+        ...
+
+    def page(
+        self, page: "Page", template: str, *, status: int, title: str, trail: Trail = (), **context: Any
+    ) -> Response:
+        """Render a whole page."""
+        ...
+
+    def fragment(self, page: "Page", template: str, **context: Any) -> Response:
+        """Render a part of a page."""
+        ...
+
+    def show_problem(self, page: "Page", problem: ApiProblem) -> Response:
+        """Render a refusal of the API as a page."""
+        ...
+
+
 class Page:
     """One request for a page, by somebody who may see it."""
 
-    def __init__(self, request: Request, site: "Console", session: Session) -> None:
+    def __init__(self, request: Request, site: Site, session: Session) -> None:
         self.request = request
         self.site = site
         self.session = session
@@ -156,7 +179,7 @@ class Page:
         asked = self.api.scope_of("GET", path, query, kept | ({"accept": accept} if accept else {}))
 
         def refused(reply: Reply) -> Response:
-            return self.site.told(self, problem_of(reply, path, self.request.state.request_id))
+            return self.site.show_problem(self, problem_of(reply, path, self.request.state.request_id))
 
         return _Streamed(Passed(self.request.app, asked, refused, lambda: self.site.is_live(self.session)))
 

@@ -5,7 +5,7 @@ import mimetypes
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
@@ -15,9 +15,6 @@ from blindopt.errors import NotFound
 from service_kit.console import words
 from service_kit.console.api import ApiProblem
 from service_kit.version import VERSION
-
-if TYPE_CHECKING:
-    from service_kit.console.pages import Page
 
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".png": "image/png"}
 _FOR_EVER = "public, max-age=31536000, immutable"
@@ -65,20 +62,20 @@ class Renderer:
             return Response(status_code=304, headers=headers)
         return Response(self._files[name], 200, headers, media_type=media)
 
-    def page(self, page: "Page | None", template: str, status: int, **context: Any) -> Response:
+    def page(self, page: object | None, template: str, status: int, **context: Any) -> Response:
         """A whole page."""
         filled: dict[str, Any] = {"trail": (), "flashes": (), "form": None, "page": page, "ui": self._ui, **context}
         html = self._env.get_template(template).render(filled)
         return Response(html, status, media_type="text/html")
 
-    def part(self, page: "Page", template: str, **context: Any) -> Response:
+    def part(self, page: object, template: str, **context: Any) -> Response:
         """A part of a page."""
         html = self._env.get_template(template).render({"form": None, "page": page, "ui": self._ui, **context})
         return Response(html, 200, media_type="text/html")
 
     def error(
         self,
-        page: "Page | None",
+        page: object | None,
         status: int,
         title: str,
         detail: str,

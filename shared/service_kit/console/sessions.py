@@ -23,9 +23,9 @@ from service_kit.identity import passwords
 from service_kit.identity.tokens import Principal
 from service_kit.store import audit_log, sessions, users
 from service_kit.store.database import Connection
-from service_kit.store.sessions import Opened
+from service_kit.store.sessions import NewSession
 from service_kit.store.users import User
-from service_kit.web.rate_limit import Buckets
+from service_kit.web.rate_limit import RateLimit
 
 log = logging.getLogger("blindopt.logins")
 COOKIE = "__Host-blindopt-{}"
@@ -80,8 +80,8 @@ class Sessions:
         self._idle = idle
         self._life = life
         self._seen: dict[bytes, float] = {}
-        self._by_address = Buckets(logins_per_minute / 20, 3 * logins_per_minute)
-        self._by_name = Buckets(logins_per_minute / 60, logins_per_minute)
+        self._by_address = RateLimit(logins_per_minute / 20, 3 * logins_per_minute)
+        self._by_name = RateLimit(logins_per_minute / 60, logins_per_minute)
         self._checks: CapacityLimiter | None = None
         self._failed = failed
         self._told: dict[str, float] = {}
@@ -101,7 +101,7 @@ class Sessions:
         if not clear.startswith(_LABEL):
             return None
         secret = clear.removeprefix(_LABEL)
-        row = self._context.database.look(sessions.FIND, id_sha256=hashlib.sha256(secret).digest())
+        row = self._context.database.read_row(sessions.FIND, id_sha256=hashlib.sha256(secret).digest())
         if not self._is_good(row):
             return None
         found = Session(Principal(id=row.user_id, kid=row.user_id, role=row.role, name=row.name), secret)
@@ -111,7 +111,7 @@ class Sessions:
 
     def is_live(self, session: Session) -> bool:
         """Whether it still is, for what goes on for long."""
-        return self._is_good(self._context.database.look(sessions.FIND, id_sha256=session.id_sha256))
+        return self._is_good(self._context.database.read_row(sessions.FIND, id_sha256=session.id_sha256))
 
     def _is_good(self, row: Any) -> bool:
         now = self._context.clock()
@@ -125,7 +125,7 @@ class Sessions:
         self._seen = {k: then for k, then in self._seen.items() if now - then < _SEEN_SECONDS} | {key: now}
         at = self._context.clock()
         with suppress(AuditUnavailable):
-            self._context.database.submit(lambda db: sessions.seen(db, key, at))
+            self._context.database.submit(lambda db: sessions.record_use(db, key, at))
 
     async def open(self, name: str, password: str, address: str) -> str:
         """Check a password; the value of a cookie for a new session.
@@ -156,7 +156,7 @@ class Sessions:
         await self._context.database.write_soon(lambda db: self._begin(db, user, secret, again))
         return self._context.seal.close(_LABEL + secret).decode()
 
-    def _take(self, buckets: Buckets, name: str, kind: str) -> None:
+    def _take(self, buckets: RateLimit, name: str, kind: str) -> None:
         """Count a try; where there were too many, say so in the log, once a minute and without a name."""
         try:
             buckets.take(name)
@@ -169,14 +169,14 @@ class Sessions:
 
     def _known(self, name: str) -> User | None:
         with self._context.database.read() as db:
-            return users.named(db, name)
+            return users.by_name(db, name)
 
     def _begin(self, db: Connection, user: User, secret: bytes, again: str | None) -> None:
-        known = users.named(db, user.name)  # the check took a while: what was checked may hold no more
+        known = users.by_name(db, user.name)  # the check took a while: what was checked may hold no more
         if known is None or known.disabled_at is not None or known.password_hash != user.password_hash:
             raise Unauthenticated(_WRONG)
         now = self._context.clock()
-        sessions.add(db, Opened(hashlib.sha256(secret).digest(), user.id, now, now + self._life))
+        sessions.add(db, NewSession(hashlib.sha256(secret).digest(), user.id, now, now + self._life))
         if again is not None:
             users.set_hash(db, user.id, again)
         audit_log.append(db, "session.opened", actor=user.principal.actor, now=now, details={})

@@ -23,7 +23,7 @@ from service_kit.console.sessions import Session, Sessions
 from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Principal
 from service_kit.settings import ServiceSettings
-from service_kit.web.problems import as_ours
+from service_kit.web.problems import as_blindopt_error
 
 HERE = Path(__file__).parent
 CSP = (
@@ -134,7 +134,7 @@ class Console:
             try:
                 return await handler(request)
             except (BlindoptError, HTTPException) as error:
-                return self.refusal(request.scope, as_ours(error))
+                return self.refusal(request.scope, as_blindopt_error(error))
 
         endpoint.__dict__["roles"] = roles  # a test walks every route and reads this
         return Route(path, endpoint, methods=[method], include_in_schema=False)
@@ -152,7 +152,7 @@ class Console:
                     return await entry.handler(page)
                 return await entry.handler(page, await self._form(request, session))
             except ApiProblem as problem:
-                return self.told(page, problem)
+                return self.show_problem(page, problem)
 
         return handler
 
@@ -251,7 +251,7 @@ class Console:
         """A part of a page."""
         return self._renderer.part(page, template, **context)
 
-    def told(self, page: Page, problem: ApiProblem) -> Response:
+    def show_problem(self, page: Page, problem: ApiProblem) -> Response:
         """What the API refused, as a page."""
         found = problem.problem
         kept = {k: v for k, v in problem.headers.items() if k == "retry-after"}

@@ -1,4 +1,4 @@
-"""Verifies the whole log when somebody asks, and remembers what came of it."""
+"""Verification of the whole log on request, and the result of the last one."""
 
 import threading
 import time
@@ -8,32 +8,32 @@ from blindopt.errors import Busy, LogBroken
 from service_kit.context.context import ServiceContext
 
 
-class Verifier:
-    """One walk at a time."""
+class LogVerification:
+    """Verifies the logs of a service, one verification at a time."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
         self._started_at = context.clock()
-        self._turn = threading.Lock()
+        self._running = threading.Lock()
         self._last: wire.Verification | None = None
 
     def state(self) -> wire.VerificationState:
-        """What is known without a walk."""
+        """The state of the log when the service started, and the last verification since."""
         return wire.VerificationState(
             sound_at_start=self._context.audit_trail.is_sound, started_at=self._started_at, last=self._last
         )
 
-    def walk(self) -> wire.Verification:
-        """Verify now. Raises Busy while another walk is under way."""
-        if not self._turn.acquire(blocking=False):
+    def verify(self) -> wire.Verification:
+        """Verify every record now. Raises Busy while another verification is running."""
+        if not self._running.acquire(blocking=False):
             raise Busy("the log is being verified: look again in a few seconds", seconds=5)
         try:
-            self._last = self._walked()
+            self._last = self._verify()
             return self._last
         finally:
-            self._turn.release()
+            self._running.release()
 
-    def _walked(self) -> wire.Verification:
+    def _verify(self) -> wire.Verification:
         at, began = self._context.clock(), time.monotonic()
         problem: str | None = None
         root: str | None = None

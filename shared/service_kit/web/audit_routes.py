@@ -1,4 +1,4 @@
-"""/v1/audit: the log over REST. A modeler sees the shared log of its own grant and nothing else."""
+"""/v1/audit: the log over REST. A modeler sees only the shared log of its own grant."""
 
 from typing import Annotated, Any, Literal
 
@@ -8,7 +8,7 @@ from blindopt import wire
 from blindopt.audit import merkle_log
 from blindopt.errors import Invalid, NotFound
 from service_kit.context.context import ServiceContext
-from service_kit.context.log_verification import Verifier
+from service_kit.context.log_verification import LogVerification
 from service_kit.identity.tokens import Principal, Role
 from service_kit.store import audit_log
 from service_kit.web.dependencies import allowed, api_router
@@ -19,8 +19,8 @@ GrantId = Annotated[
 ]
 
 
-def _which(request: Request, grant_id: GrantId = None) -> str | None:
-    """The log that is asked: for a modeler that of its own grant."""
+def _log_id(request: Request, grant_id: GrantId = None) -> str | None:
+    """The grant of the shared log that is requested, or None for the own log; a modeler's own grant for a modeler."""
     principal: Principal = request.state.principal
     if principal.study_id is None:
         return grant_id
@@ -29,7 +29,7 @@ def _which(request: Request, grant_id: GrantId = None) -> str | None:
     return principal.id
 
 
-Which = Annotated[str | None, Depends(_which)]
+LogId = Annotated[str | None, Depends(_log_id)]
 
 
 def router(auditors: tuple[Role, ...]) -> APIRouter:
@@ -39,7 +39,7 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
     @routes.get("/entries")
     def list_audit_entries(
         request: Request,
-        which: Which,
+        log_id: LogId,
         paging: PagingDep,
         kind: Annotated[
             str | None,
@@ -51,62 +51,62 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
             Literal["oldest", "newest"], Query(description="Which records come first; ask each page in the same order.")
         ] = "oldest",
     ) -> wire.AuditPage:
-        """A log, from its first record or from its last."""
-        chosen = None if which is not None else kind  # an exchange of a shared log has no kind
+        """Records of a log, from its first or from its last."""
+        own_kind = None if log_id is not None else kind  # an exchange of a shared log has no kind
         with _context(request).database.read() as db:
-            entries = audit_log.look(
-                db, which, place=paging.token, kind=chosen, newest=order == "newest", limit=paging.limit
+            entries = audit_log.page(
+                db, log_id, position=paging.token, kind=own_kind, newest=order == "newest", limit=paging.limit
             )
         entries, token = paging.cut(entries, lambda entry: entry.seq)
-        return wire.AuditPage(entries=[entry_view(entry, which) for entry in entries], next_page_token=token)
+        return wire.AuditPage(entries=[entry_view(entry, log_id) for entry in entries], next_page_token=token)
 
     @routes.get("/checkpoint")
-    def get_audit_checkpoint(request: Request, which: Which) -> wire.Checkpoint:
-        """Size and root of a log, signed; 503 for a log that is not what it was, under which nothing is signed."""
+    def get_audit_checkpoint(request: Request, log_id: LogId) -> wire.Checkpoint:
+        """Size and root of a log, signed. 503 for a log that does not verify: nothing is signed for it."""
         context = _context(request)
         context.audit_trail.check_sound()
-        head = context.audit_trail.head(which)
-        return wire.Checkpoint(size=head.size, root=head.root, note=context.audit_trail.sign(head, which))
+        head = context.audit_trail.head(log_id)
+        return wire.Checkpoint(size=head.size, root=head.root, note=context.audit_trail.sign(head, log_id))
 
     @routes.get("/consistency")
     def get_audit_consistency(
         request: Request,
-        which: Which,
+        log_id: LogId,
         first: Annotated[int, Query(ge=1, lt=2**53, description="Records of the older checkpoint.")],
         second: Annotated[int, Query(ge=1, lt=2**53, description="Records of the newer one.")],
     ) -> wire.Consistency:
-        """Proof that the log of the older checkpoint is where that of the newer one began."""
+        """Proof that the log of the newer checkpoint begins with that of the older one."""
         with _context(request).database.read() as db:
-            if not first <= second <= audit_log.head(db, which).size:
+            if not first <= second <= audit_log.head(db, log_id).size:
                 fault: dict[str, object] = {"field": "second", "message": "must be between first and the log's size"}
                 raise Invalid("the log does not have that many records, or first is larger than second", [fault])
-            proof = audit_log.consistency(db, which, first, second)
+            proof = audit_log.consistency(db, log_id, first, second)
         return wire.Consistency(first=first, second=second, proof=[node.hex() for node in proof])
 
     @routes.post(":verify", dependencies=[_readers_of_all(auditors)])
     def verify_audit_log(request: Request) -> wire.Verification:
-        """Walk all of the log now, and the logs of all grants. Changes nothing; some seconds for a long log."""
-        return _verifier(request).walk()
+        """Verify every record of the log and of the logs of all grants. Changes nothing; may take seconds."""
+        return _log_verification(request).verify()
 
     @routes.get("/verification", dependencies=[_readers_of_all(auditors)])
     def get_audit_verification(request: Request) -> wire.VerificationState:
-        """When the log was last verified, and what came of it."""
-        return _verifier(request).state()
+        """When the log was last verified, and with what result."""
+        return _log_verification(request).state()
 
     return routes
 
 
 def _readers_of_all(auditors: tuple[Role, ...]) -> Any:
-    return allowed(*(role for role in auditors if role != "modeler"))  # who sees its own part alone cannot ask for all
+    return allowed(*(role for role in auditors if role != "modeler"))  # a modeler sees one log only
 
 
-def _verifier(request: Request) -> Verifier:
-    verifier: Verifier = request.app.state.verifier
-    return verifier
+def _log_verification(request: Request) -> LogVerification:
+    verification: LogVerification = request.app.state.log_verification
+    return verification
 
 
 def entry_view(entry: merkle_log.Entry, grant_id: str | None = None) -> wire.AuditEntry:
-    """An entry as it travels."""
+    """An entry of a log as its wire type."""
     return wire.AuditEntry(
         seq=entry.seq,
         body=entry.body.decode(errors="replace"),

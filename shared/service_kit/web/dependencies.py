@@ -32,9 +32,9 @@ def api_router(tag: str, *roles: Role, prefix: str = "", dependencies: tuple[Any
 
 
 def allowed(*roles: Role) -> Any:
-    """A dependency: the principal, if it has one of ``roles``; else Forbidden."""
+    """A dependency that returns the principal if it has one of ``roles``, and raises Forbidden otherwise."""
 
-    async def check(request: Request) -> Principal:  # a plain function would cost a thread each time
+    async def check(request: Request) -> Principal:  # a plain function would run in a thread each time
         return permitted(request.state.principal, *roles)
 
     check.__dict__["roles"] = roles  # a test walks every route and reads this
@@ -42,7 +42,7 @@ def allowed(*roles: Role) -> Any:
 
 
 def permitted(principal: Principal, *roles: Role) -> Principal:
-    """The principal, if it has one of ``roles``; else Forbidden."""
+    """Return the principal if it has one of ``roles``. Raises Forbidden otherwise."""
     if principal.role not in roles:
         raise Forbidden(f"this needs the role {' or '.join(roles)}")
     return principal
@@ -55,7 +55,7 @@ IdempotencyKey = Annotated[
 
 
 async def request_context(request: Request, idempotency_key: IdempotencyKey = None) -> RequestContext:
-    """The request as far as idempotency and the log care; reads the body to its end."""
+    """The request as idempotency and the log see it. Reads the body to its end."""
     return RequestContext(
         principal=request.state.principal,
         request_id=request.state.request_id,
@@ -68,19 +68,19 @@ async def request_context(request: Request, idempotency_key: IdempotencyKey = No
 
 async def body_of(request: Request, model: type[B]) -> B:
     """The JSON body of a hot route as ``model``. Raises Invalid, as FastAPI's own parsing would."""
-    return parsed(await json_of(request), model)
+    return parse(await json_of(request), model)
 
 
 async def json_of(request: Request) -> bytes:
-    """The body of a request that says that it is JSON. Raises Invalid for another media type."""
+    """The body of a JSON request, not parsed. Raises Invalid for another media type."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json":
         raise Invalid("send a JSON body", [{"field": "body", "message": "Content-Type must be application/json"}])
     return await request.body()
 
 
-def parsed(body: bytes, model: type[B]) -> B:
-    """A JSON body as ``model``. Raises Invalid, as FastAPI's own parsing would."""
+def parse(body: bytes, model: type[B]) -> B:
+    """Parse a JSON body as ``model``. Raises Invalid, as FastAPI's own parsing would."""
     try:
         return model.model_validate_json(body)
     except ValidationError as error:

@@ -1,8 +1,8 @@
-"""How the service asks itself: a request in process, whose principal is known without a token.
+"""Requests of the service to its own API, in process, whose principal needs no token.
 
-The mark lies in the ASGI scope, which the server builds: nothing that is sent over a network gets there, as the server
-puts what it reads under ``headers``, ``path`` and the like, and as text. All else holds as for any request: roles,
-limits of rate and size, idempotency, the log.
+The mark lies in the ASGI scope, which the server builds. Nothing sent over a network gets there: the server puts what
+it reads under ``headers``, ``path`` and the like, as text. Roles, limits of rate and size, idempotency and the log
+apply as to any other request.
 """
 
 from dataclasses import dataclass
@@ -15,18 +15,18 @@ _KEY = "blindopt.inside"
 
 
 @dataclass(frozen=True, slots=True)
-class _Inside:
-    """A type of its own: text under the same key would not do."""
+class _Mark:
+    """A type of its own, so that text under the same key is no mark."""
 
     principal: Principal
 
 
 def mark(scope: Scope, principal: Principal) -> None:
-    """Say in a scope that we made whom it speaks for."""
-    scope[_KEY] = _Inside(principal)
+    """Mark the scope of a request that the service sends to itself with its principal."""
+    scope[_KEY] = _Mark(principal)
 
 
 def principal_of(scope: Scope) -> Principal | None:
-    """Whom a request speaks for that we made ourselves; None for any other."""
-    found = scope.get(_KEY)
-    return found.principal if isinstance(found, _Inside) else None
+    """The principal of a marked scope; None for any other."""
+    value = scope.get(_KEY)
+    return value.principal if isinstance(value, _Mark) else None

@@ -1,8 +1,8 @@
-"""What a service tells Prometheus: how many requests, how long they took, how many jobs are in which state.
+"""Metrics for Prometheus: the number of requests, their durations, and the number of jobs in each state.
 
 Labels are route templates, methods, classes of statuses, kinds and states: a fixed, short list of each. No id, key,
-token, name or value is a label, and no metric is of anything that was measured, drawn or scored. Durations are those
-of the access log: where replies keep a deadline, they end at it.
+token, name or value is a label, and no metric depends on what was measured, drawn or scored. Durations are those of
+the access log: where replies keep a deadline, they end at it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -13,21 +13,20 @@ from starlette.responses import Response
 
 from blindopt.errors import StateConflict
 from service_kit.identity.tokens import Role
-from service_kit.web.dependencies import allowed
-from service_kit.web.problems import documented
+from service_kit.web.dependencies import api_router
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import GaugeMetricFamily
 
 PATH = "/metrics"
-MISSING = "METRICS needs the package prometheus-client: install blindopt[metrics]"
+MISSING = "METRICS needs the package prometheus-client: install blindopt-services[metrics]"
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 CLASSES = frozenset({1, 2, 3, 4, 5})
 SECONDS = (0.001, 0.0025, 0.01, 0.05, 0.25, 1.0, 5.0, 30.0)
 """Upper ends of the buckets."""
 
 Jobs = Callable[[], Mapping[str, Mapping[str, int]]]
-"""How many jobs of each kind are in each state, as of now."""
+"""Returns how many jobs of each kind are in each state now."""
 
 
 class Metrics:
@@ -38,8 +37,8 @@ class Metrics:
             import prometheus_client as prometheus
         except ImportError:
             raise StateConflict(MISSING) from None
-        prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]  # when somebody first asked for what is nobody's business
-        # A registry of our own: the library's tells of the machine and the process too.
+        prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]  # they would show when each label was first seen
+        # A registry of our own: the default one also has metrics of the machine and the process.
         self._registry = prometheus.CollectorRegistry()
         labels = ("method", "route", "status")
         self._requests = prometheus.Counter(
@@ -55,31 +54,31 @@ class Metrics:
         self._login_failed = prometheus.Counter(
             "blindopt_login_failed", "Logins that were refused: wrong, or throttled.", registry=self._registry
         )
-        self._registry.register(_States(jobs))
+        self._registry.register(_JobStates(jobs))
         self._prometheus = prometheus
 
-    def request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count a request; ``route`` is a template, never a path. Status 0: it was cut before its reply."""
-        known = method if method in METHODS else "other"
-        answered = f"{status // 100}xx" if status // 100 in CLASSES else "none"
-        self._requests.labels(known, route, answered).inc()
-        # To the millisecond: how long a draw took tells of what was drawn, in microseconds.
-        self._seconds.labels(known, route).observe(round(seconds, 3))
+    def count_request(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request. ``route`` is a template, never a path; status 0 means that it was cut before its reply."""
+        method = method if method in METHODS else "other"
+        status_class = f"{status // 100}xx" if status // 100 in CLASSES else "none"
+        self._requests.labels(method, route, status_class).inc()
+        # In milliseconds: the microseconds that a draw took would depend on what was drawn.
+        self._seconds.labels(method, route).observe(round(seconds, 3))
 
-    def login_failed(self) -> None:
+    def count_failed_login(self) -> None:
         """Count a login that was refused."""
         self._login_failed.inc()
 
     def exposition(self) -> Response:
-        """All of it, in the text format of Prometheus."""
+        """All metrics, in the text format of Prometheus."""
         return Response(self._prometheus.generate_latest(self._registry), media_type=_MEDIA_TYPE)
 
 
 _MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class _States:
-    """Jobs by state, counted when they are asked for."""
+class _JobStates:
+    """Jobs by state, counted when they are collected."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
@@ -100,16 +99,15 @@ class _States:
 
 def router(metrics: Metrics, readers: tuple[Role, ...]) -> APIRouter:
     """/metrics, for ``readers``."""
-    routes = APIRouter(tags=["health"])
+    routes = api_router("health", *readers)
 
     @routes.get(
         PATH,
-        dependencies=[allowed(*readers)],
         response_class=Response,
-        responses={200: {"content": {"text/plain": {}}, "description": "Prometheus text format."}, **documented()},
+        responses={200: {"content": {"text/plain": {}}, "description": "Prometheus text format."}},
         operation_id="metrics",
     )
-    def told() -> Response:
+    def get_metrics() -> Response:
         """Requests and jobs of this process, for Prometheus: counts alone, of nothing private."""
         return metrics.exposition()
 

@@ -41,7 +41,7 @@ _WHEN = {
 
 
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Entries for a route's ``responses``: what every route may answer, and ``statuses``."""
+    """Entries for a route's ``responses``: the errors that every route may reply with, and ``statuses``."""
     return {
         s: {"description": _WHEN[s], **_PROBLEM}
         for s in sorted({400, 401, 403, 404, 405, 413, 422, 429, 500, 503, *statuses})
@@ -87,61 +87,61 @@ class _HttpError(BlindoptError):
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error of the routes with a problem document that echoes nothing."""
+    """Reply to every error of a route with a problem document, which repeats nothing of the request."""
 
     def answer(request: Request, error: Exception) -> Response:
-        ours = as_ours(error)
-        if ours.status == 405 and (methods := _methods(app.openapi(), request.url.path)):
-            ours.headers = {"Allow": ", ".join(methods)}
-        front = getattr(request.app.state, "front", None)
-        if front is not None and front.owns(request.url.path):
-            page: Response = front.refusal(request.scope, ours)
+        converted = as_blindopt_error(error)
+        if converted.status == 405 and (methods := _methods(app.openapi(), request.url.path)):
+            converted.headers = {"Allow": ", ".join(methods)}
+        console = getattr(request.app.state, "console", None)
+        if console is not None and console.owns(request.url.path):
+            page: Response = console.refusal(request.scope, converted)
             return page
-        return response(ours, path=request.url.path, request_id=request.state.request_id)
+        return response(converted, path=request.url.path, request_id=request.state.request_id)
 
     for kind in (BlindoptError, RequestValidationError, HTTPException):
         app.add_exception_handler(kind, answer)
 
 
 def _methods(contract: dict[str, Any], path: str) -> list[str]:
-    """Every method of a path that the contract tells; the framework names those of one of its routes alone."""
+    """Every method of a path in the OpenAPI document; the framework names those of one of its routes only."""
     return [
         method.upper()
         for template, operations in contract["paths"].items()
-        if re.fullmatch(re.sub(r"{\w+}", "[^/:]+", template), path)  # what follows a colon is a verb, never an id
+        if re.fullmatch(re.sub(r"{\w+}", "[^/:]+", template), path)  # a colon is followed by a verb, never by an id
         for method in operations
     ]
 
 
-def as_ours(error: Exception) -> BlindoptError:
-    """Any error that a route ends in, as one of ours that tells nothing of what was sent."""
+def as_blindopt_error(error: Exception) -> BlindoptError:
+    """Convert any error that a route raises to a BlindoptError, whose text repeats nothing of the request."""
     if isinstance(error, BlindoptError):
         return error
-    cause = error.__cause__  # the framework tells of whatever stops it in a form as if the form were wrong
-    if isinstance(error, HTTPException) and (told := StorageUnavailable.of(cause)) is not None:
-        return told
+    cause = error.__cause__  # the framework reports any error while it reads a form as a wrong form
+    if isinstance(error, HTTPException) and (unavailable := StorageUnavailable.of(cause)) is not None:
+        return unavailable
     if isinstance(error, HTTPException):
         return _HttpError(error.status_code, error.headers or {})
     assert isinstance(error, RequestValidationError)
     return invalid(error.errors())
 
 
-def invalid(found: Sequence[Any]) -> Invalid:
-    """What pydantic found wrong: location and message, never `input` or `ctx`, which hold what was sent."""
-    errors: list[dict[str, object]] = [{"field": _field(e), "message": _message(e)} for e in found[:50]]
-    return Invalid("the request does not fit the schema: errors says where", errors)
+def invalid(errors: Sequence[Any]) -> Invalid:
+    """The errors of pydantic: location and message, never `input` or `ctx`, which hold values of the request."""
+    faults: list[dict[str, object]] = [{"field": _field(error), "message": _message(error)} for error in errors[:50]]
+    return Invalid("the request does not fit the schema: errors says where", faults)
 
 
-def _message(found: dict[str, Any]) -> str:
-    if found["type"] == "union_tag_invalid":  # its text quotes the tag that was sent
-        return f"{found['ctx']['discriminator']} must be one of {found['ctx']['expected_tags']}"
-    return str(found["msg"])[:300]
+def _message(error: dict[str, Any]) -> str:
+    if error["type"] == "union_tag_invalid":  # its text quotes the tag of the request
+        return f"{error['ctx']['discriminator']} must be one of {error['ctx']['expected_tags']}"
+    return str(error["msg"])[:300]
 
 
-def _field(found: dict[str, Any]) -> str:
-    if found["type"] == "json_invalid":  # its place is that of a character
+def _field(error: dict[str, Any]) -> str:
+    if error["type"] == "json_invalid":  # its location is that of a character
         return "body"
-    return ".".join(str(part)[:60] for part in found["loc"] if part != "body")[:300]
+    return ".".join(str(part)[:60] for part in error["loc"] if part != "body")[:300]
 
 
 def add_schema(document: dict[str, Any], models: tuple[type[BaseModel], ...]) -> None:

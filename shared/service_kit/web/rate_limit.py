@@ -1,4 +1,4 @@
-"""Rate limits: token buckets in the memory of one process. The privacy budget is the real limit."""
+"""Rate limits: token buckets in the memory of one process. They bound load; the privacy budget bounds disclosure."""
 
 import math
 import time
@@ -9,34 +9,35 @@ from blindopt.errors import RateLimited
 _NAMES_MAX = 10_000
 
 
-class Buckets:
-    """``burst`` requests at once and ``per_second`` in the long run, for each name."""
+class RateLimit:
+    """A token bucket for each name: ``burst`` requests at once, and ``per_second`` in the long run."""
 
     def __init__(self, per_second: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_second = per_second
         self._burst = burst
         self._clock = clock
-        self._left: dict[str, tuple[float, float]] = {}
+        self._buckets: dict[str, tuple[float, float]] = {}
+        """By name: the tokens in the bucket, and when they were counted."""
 
-    def _now(self, name: str) -> tuple[float, float]:
-        """What is left for ``name`` now, and now."""
+    def _count(self, name: str) -> tuple[float, float]:
+        """The tokens that ``name`` has now, and the time."""
         now = self._clock()
-        left, then = self._left.get(name, (float(self._burst), now))
-        return min(float(self._burst), left + (now - then) * self._per_second), now
+        tokens, counted_at = self._buckets.get(name, (float(self._burst), now))
+        return min(float(self._burst), tokens + (now - counted_at) * self._per_second), now
 
     def check(self, name: str) -> None:
-        """RateLimited if nothing is left for ``name``."""
-        left, _ = self._now(name)
-        if left < 1:
-            raise RateLimited(math.ceil((1 - left) / self._per_second))
+        """Raise RateLimited if ``name`` has no token."""
+        tokens, _ = self._count(name)
+        if tokens < 1:
+            raise RateLimited(math.ceil((1 - tokens) / self._per_second))
 
     def take(self, name: str) -> None:
-        """Use one up. RateLimited if nothing is left."""
+        """Take a token of ``name``. Raises RateLimited if it has none."""
         self.check(name)
-        if name not in self._left and len(self._left) >= _NAMES_MAX:
-            # Full buckets say nothing; where all are in use, the oldest goes.
-            self._left = {n: state for n, state in self._left.items() if self._now(n)[0] < self._burst}
-            while len(self._left) >= _NAMES_MAX:
-                del self._left[next(iter(self._left))]
-        left, now = self._now(name)
-        self._left[name] = (left - 1, now)
+        if name not in self._buckets and len(self._buckets) >= _NAMES_MAX:
+            # A full bucket holds no information. If none is full, the oldest is dropped.
+            self._buckets = {n: bucket for n, bucket in self._buckets.items() if self._count(n)[0] < self._burst}
+            while len(self._buckets) >= _NAMES_MAX:
+                del self._buckets[next(iter(self._buckets))]
+        tokens, now = self._count(name)
+        self._buckets[name] = (tokens - 1, now)

@@ -1,15 +1,15 @@
-"""Deadlines that tell nothing of the work before them."""
+"""Reply deadlines that reveal nothing about the work done before them."""
 
 import asyncio
 
 
-class Pace:
-    """Replies leave at whole multiples of ``period_s`` after the arrival, results are settled half way between.
+class ReplyPacing:
+    """Ticks every half of ``period_s`` after the arrival: results are stored at odd ticks, replies sent at even ones.
 
-    The clock is set at the arrival and ticks by itself, whatever the work does meanwhile: a timer that is set
-    when the work is done would be rounded to the loop's milliseconds, and its rounding would tell of the work.
-    What is settled at the half way tells nothing either, however it is seen: the moment in the reply, the log, a
-    retry that comes in between. Work that takes longer waits for the next tick of its kind.
+    The ticks do not depend on the work: a timer set when the work is done would be rounded to the milliseconds of the
+    event loop, and the rounding would depend on how long the work took. Storing at a tick hides that time also from
+    those who see the moment in the reply, in the log or by a retry. Work that takes longer waits for the next tick of
+    its kind.
     """
 
     def __init__(self, period_s: float) -> None:
@@ -17,32 +17,32 @@ class Pace:
         self._half = period_s / 2
         self._arrival = self._loop.time()
         self._ticks = 0
-        self._next = self._loop.create_future()
-        self._set()
+        self._next_tick = self._loop.create_future()
+        self._schedule()
 
-    async def half_way(self) -> None:
+    async def half_period(self) -> None:
         """Wait until an odd number of half periods have passed."""
-        await self._until(1)
+        await self._wait(1)
 
-    async def whole(self) -> None:
+    async def full_period(self) -> None:
         """Wait until a whole number of periods have passed."""
-        await self._until(0)
+        await self._wait(0)
 
     def stop(self) -> None:
-        """Tick no more."""
+        """Stop the ticks."""
         self._timer.cancel()
 
-    async def _until(self, odd: int) -> None:
+    async def _wait(self, parity: int) -> None:
         while True:
-            await asyncio.shield(self._next)  # several may wait for one tick
-            if self._ticks % 2 == odd:
+            await asyncio.shield(self._next_tick)  # several coroutines may wait for one tick
+            if self._ticks % 2 == parity:
                 return
 
-    def _set(self) -> None:
+    def _schedule(self) -> None:
         self._timer = self._loop.call_at(self._arrival + (self._ticks + 1) * self._half, self._tick)
 
     def _tick(self) -> None:
         self._ticks += 1
-        ticked, self._next = self._next, self._loop.create_future()
-        ticked.set_result(None)
-        self._set()
+        tick, self._next_tick = self._next_tick, self._loop.create_future()
+        tick.set_result(None)
+        self._schedule()

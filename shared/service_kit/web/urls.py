@@ -1,11 +1,11 @@
-"""Which addresses a request leaves this machine for."""
+"""Whether an address is on another machine."""
 
 import ipaddress
 from urllib.parse import urlsplit
 
 
 def is_plain_abroad(url: str) -> bool:
-    """Whether what is sent there goes over plain http to another machine, where whoever is between reads it.
+    """Whether requests to an address leave this machine over plain http, readable on the way.
 
     >>> is_plain_abroad("http://10.0.0.7/score"), is_plain_abroad("http://[::1]:9000"), is_plain_abroad("https://x.org")
     (True, False, False)

@@ -95,20 +95,20 @@ class Oracle:
 
     def in_the_way(self, rows):
         """(cap, row, requested, spent, limit) of every cap that a query would pass."""
-        budget, found, asked = self.spec.budget, set(), dict.fromkeys((row for row, _ in rows), Fraction(0))
+        budget, passed, requested = self.spec.budget, set(), dict.fromkeys((row for row, _ in rows), Fraction(0))
         for row, plays in rows:
-            asked[row] += self.cost(plays)
-        plays, cost = sum(plays for _, plays in rows), sum(asked.values())
+            requested[row] += self.cost(plays)
+        plays, cost = sum(plays for _, plays in rows), sum(requested.values())
         if budget.queries is not None and self.plays + plays > budget.queries:
-            found.add(("queries", None, Fraction(plays), Fraction(self.plays), Fraction(budget.queries)))
+            passed.add(("queries", None, Fraction(plays), Fraction(self.plays), Fraction(budget.queries)))
         if (cap := budget.epsilon_total) is not None and self.total + cost > Fraction(cap):
-            found.add(("epsilon_total", None, cost, self.total, Fraction(cap)))
+            passed.add(("epsilon_total", None, cost, self.total, Fraction(cap)))
         if (cap := budget.epsilon_per_row) is not None:
-            for row, price in asked.items():
+            for row, price in requested.items():
                 spent = self.release + self.rows[row]
                 if self.spec.privacy_unit == "row" and spent + price > Fraction(cap):
-                    found.add(("epsilon_per_row", row, price, spent, Fraction(cap)))
-        return found
+                    passed.add(("epsilon_per_row", row, price, spent, Fraction(cap)))
+        return passed
 
     def charge(self, rows):
         for row, plays in rows:
@@ -212,9 +212,9 @@ def test_every_decision_and_every_balance_is_that_of_the_oracle(spec, queries):
         try:
             book.ask(rows)
         except BudgetExhausted as error:
-            told = error.budget
-            numbers = (Fraction(told[name]) for name in ("requested", "spent", "limit"))
-            assert (told["cap"], told["row"], *numbers) in in_the_way
+            budget = error.budget
+            numbers = (Fraction(budget[name]) for name in ("requested", "spent", "limit"))
+            assert (budget["cap"], budget["row"], *numbers) in in_the_way
             assert (book.balance, book.rows, len(book.lines)) == before
         else:
             assert not in_the_way
@@ -353,8 +353,8 @@ SPECS = [
 FEW = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 2)), min_size=1, max_size=2)
 
 
-class Told:
-    """What was asked under one key, whether it was charged, and the bytes that answered it."""
+class KeyRecord:
+    """The query under one key, whether it was charged, and the bytes of its answer."""
 
     def __init__(self, rows, charged):
         self.rows, self.charged, self.reply = rows, charged, None
@@ -369,7 +369,7 @@ class Studied(RuleBasedStateMachine):
         super().__init__()
         memory = Path("/dev/shm")
         self.folder = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
-        self.told, self.refused, self.closed, self.revoked = {}, 0, False, False
+        self.records, self.refused, self.closed, self.revoked = {}, 0, False, False
         self.context = self.before_measuring = None
         self._start()
 
@@ -388,7 +388,7 @@ class Studied(RuleBasedStateMachine):
         studies = WatchedStudies(vault, lambda: self.before_measuring and self.before_measuring())
         self.exchange = self.exchanges(self.context, vault, self.curator.limits, studies, Bells())
 
-    def _asked(self, who, body="", key=None, path="/x"):
+    def _caller(self, who, body="", key=None, path="/x"):
         request_id = secrets.token_hex(16)
         return RequestContext(
             who, request_id, "POST", path, key or secrets.token_hex(8), merkle_log.sha256(body.encode())
@@ -398,14 +398,14 @@ class Studied(RuleBasedStateMachine):
     def open(self, chosen):
         _, owner = self.context.authentication.issue("owner", "o", days=1)
         upload = Upload(name="d", public=True, columns=None, filename="d.csv")
-        dataset = self.curator.datasets.register(self._asked(owner), upload, io.BytesIO(DATA))
+        dataset = self.curator.datasets.register(self._caller(owner), upload, io.BytesIO(DATA))
         self.spec = study(dataset_id=wire.DatasetView.model_validate_json(dataset.body).id, **chosen)
-        draft = self.curator.studies.create(self._asked(owner), self.spec)
+        draft = self.curator.studies.create(self._caller(owner), self.spec)
         self.study_id = wire.StudyOwnerView.model_validate_json(draft.body).id
-        self.curator.releases.release(self._asked(owner), self.study_id)
-        grant = self.curator.grants.grant(self._asked(owner), self.study_id, wire.GrantCreate(name="m"))
-        told = wire.GrantReply.model_validate_json(grant.body)
-        self.owner, self.modeler = owner, Principal(told.id, told.kid, "modeler", "m", self.study_id)
+        self.curator.releases.release(self._caller(owner), self.study_id)
+        grant = self.curator.grants.grant(self._caller(owner), self.study_id, wire.GrantCreate(name="m"))
+        reply = wire.GrantReply.model_validate_json(grant.body)
+        self.owner, self.modeler = owner, Principal(reply.id, reply.kid, "modeler", "m", self.study_id)
         self.oracle = Oracle(self.spec)
         if self.spec.release is not IDENTITY:
             self.oracle.release = Fraction(self.spec.release.epsilon)
@@ -413,33 +413,33 @@ class Studied(RuleBasedStateMachine):
     def request(self, key, rows):
         query = wire.QueryRequest(rows=[wire.RowPlays(row=row, plays=plays) for row, plays in rows])
         path = f"/v1/studies/{self.study_id}/queries"
-        return self.exchange.ask(self._asked(self.modeler, query.model_dump_json(), key, path), self.study_id, query)
+        return self.exchange.ask(self._caller(self.modeler, query.model_dump_json(), key, path), self.study_id, query)
 
     def ask_under(self, key, rows):
         """Ask, and hold the outcome against the model."""
-        told = self.told.get(key)
+        record = self.records.get(key)
         try:
             reply = asyncio.run(self.request(key, rows))
         except (StudyNotOpen, Unauthenticated):
             assert self.ended
-            assert told is None or told.reply is None
+            assert record is None or record.reply is None
         except BudgetExhausted:
-            assert told is None
+            assert record is None
             assert self.oracle.in_the_way(rows)
             self.refused += 1
         except IdempotencyKeyReused:
-            assert told is not None
-            assert told.rows != rows
+            assert record is not None
+            assert record.rows != rows
         else:
-            if told is None:
+            if record is None:
                 assert not self.oracle.in_the_way(rows), "a cap was passed"
                 assert not self.ended, "answered after the end"
                 self.oracle.charge(rows)
-                told = self.told[key] = Told(rows, charged=True)
-            assert told.rows == rows, "another query was answered"
-            assert reply.replayed == (told.reply is not None)
-            assert told.reply in (None, reply.body), "answered in two ways"
-            told.reply = reply.body
+                record = self.records[key] = KeyRecord(rows, charged=True)
+            assert record.rows == rows, "another query was answered"
+            assert reply.replayed == (record.reply is not None)
+            assert record.reply in (None, reply.body), "answered in two ways"
+            record.reply = reply.body
 
     @rule(rows=FEW)
     def ask(self, rows):
@@ -458,20 +458,20 @@ class Studied(RuleBasedStateMachine):
         # Without noise, charge and answer are one transaction: nothing is left of either.
         if free and not self.ended and self.spec.answers is not EXACT:
             self.oracle.charge(rows)
-            self.told[key] = Told(rows, charged=True)
+            self.records[key] = KeyRecord(rows, charged=True)
 
     @rule(pick=st.randoms(use_true_random=False))
     def retry(self, pick):
-        if self.told:
-            key = pick.choice(list(self.told))
-            self.ask_under(key, self.told[key].rows)
+        if self.records:
+            key = pick.choice(list(self.records))
+            self.ask_under(key, self.records[key].rows)
 
     @rule(pick=st.randoms(use_true_random=False), rows=FEW)
     def retry_with_another_body(self, pick, rows):
         """Under a key whose answer is still due, if there is one: no stored reply protects it."""
-        if self.told:
-            due = [key for key, told in self.told.items() if told.reply is None]
-            self.ask_under(pick.choice(due or list(self.told)), rows)
+        if self.records:
+            due = [key for key, record in self.records.items() if record.reply is None]
+            self.ask_under(pick.choice(due or list(self.records)), rows)
 
     @rule(rows=FEW, count=st.integers(2, 4), same=st.booleans())
     def ask_at_once(self, rows, count, same):
@@ -489,12 +489,12 @@ class Studied(RuleBasedStateMachine):
             elif not isinstance(outcome, StudyNotOpen | Unauthenticated):
                 if isinstance(outcome, BaseException):
                     raise outcome
-                if key not in self.told:
+                if key not in self.records:
                     assert not self.oracle.in_the_way(rows), "a cap was passed"
                     self.oracle.charge(rows)
-                    self.told[key] = Told(rows, charged=True)
-                    self.told[key].reply = outcome.body
-                assert self.told[key].reply == outcome.body
+                    self.records[key] = KeyRecord(rows, charged=True)
+                    self.records[key].reply = outcome.body
+                assert self.records[key].reply == outcome.body
 
     @rule()
     def restart(self):
@@ -504,10 +504,10 @@ class Studied(RuleBasedStateMachine):
     @rule(how=st.sampled_from(["close", "revoke", ""]))
     def end(self, how):
         if how == "close":
-            self.curator.studies.close(self._asked(self.owner), self.study_id)
+            self.curator.studies.close(self._caller(self.owner), self.study_id)
             self.closed = True
         elif how == "revoke":
-            self.curator.grants.revoke(self._asked(self.owner), self.study_id, self.modeler.id)
+            self.curator.grants.revoke(self._caller(self.owner), self.study_id, self.modeler.id)
             self.revoked = True
 
     @invariant()
@@ -528,7 +528,7 @@ class Studied(RuleBasedStateMachine):
         if budget.epsilon_per_row is not None and self.spec.privacy_unit == "row":
             assert all(self.oracle.release + c <= Fraction(budget.epsilon_per_row) for c in self.oracle.rows.values())
         of_query = Counter(line.query_id for line in charges if line.kind == "answers")
-        assert sorted(of_query.values()) == sorted(len(told.rows) for told in self.told.values())
+        assert sorted(of_query.values()) == sorted(len(record.rows) for record in self.records.values())
         recorded = sum(record["kind"] == "charge.refused" for record in records)
         assert len(page) - len(charges) == self.refused == recorded, "a refusal without its record"
 
@@ -554,7 +554,7 @@ def studied():
 
 def test_after_a_crash_before_the_answer_the_key_serves_the_query_that_was_charged(studied):
     studied.crash_between_charge_and_answer([(0, 1)])
-    (key,) = studied.told
+    (key,) = studied.records
     with pytest.raises(IdempotencyKeyReused):
         asyncio.run(studied.request(key, [(1, 1)]))
     answered = wire.QueryReply.model_validate_json(asyncio.run(studied.request(key, [(0, 1)])).body)
@@ -580,10 +580,10 @@ def test_a_study_that_closes_during_the_draw_gives_no_answer(studied):
 class ChecksOutside(Exchanges):
     """Looks at the balance in one transaction and charges in another."""
 
-    async def ask(self, asked, identity, request):
+    async def ask(self, caller, identity, request):
         rows = [(item.row, item.plays) for item in request.rows]
         with self._context.database.read() as db:
-            known = store.begun(db, asked.principal.id, asked.key)
+            begun = store.begun(db, caller.principal.id, caller.key)
             balances = lines.row_balances(db, identity, [row for row, _ in rows])
             released, balance, is_open = (
                 self._studies.of(db, identity),
@@ -591,15 +591,15 @@ class ChecksOutside(Exchanges):
                 store.state_of(db, identity),
             )
         try:
-            if known is None and is_open == "open":
+            if begun is None and is_open == "open":
                 charge_answers(released.spec, balance, rows, balances)
         except BudgetExhausted as refusal:
             await self._context.database.write_soon(
-                lambda db, refusal=refusal: self._refuse(db, asked, identity, released.spec, rows, refusal)
+                lambda db, refusal=refusal: self._refuse(db, caller, identity, released.spec, rows, refusal)
             )
             raise
         await asyncio.sleep(0)
-        return await super().ask(asked, identity, request)
+        return await super().ask(caller, identity, request)
 
     def _begin(self, *args):
         with pytest.MonkeyPatch.context() as unchecked:
@@ -610,32 +610,32 @@ class ChecksOutside(Exchanges):
 class DrawsFirst(Exchanges):
     """Measures before it charges: who is interrupted in between has seen y for nothing."""
 
-    async def ask(self, asked, identity, request):
-        released = self._check(asked, identity, request)
+    async def ask(self, caller, identity, request):
+        released = self._check(caller, identity, request)
         answers = self._measured(released, request)
         return await self._context.database.write_soon(
-            lambda db: self._answer_at_once(db, asked, identity, released, request, answers)
+            lambda db: self._answer_at_once(db, caller, identity, released, request, answers)
         )
 
 
 class ChargesAgain(Exchanges):
     """Takes a retry after a crash for a new query."""
 
-    def _begin(self, db, asked, identity, released, request):
+    def _begin(self, db, caller, identity, released, request):
         other = RequestContext(
-            asked.principal, asked.request_id, asked.method, asked.path, f"{asked.key}'", asked.body_sha256
+            caller.principal, caller.request_id, caller.method, caller.path, f"{caller.key}'", caller.body_sha256
         )
-        if self._context.idempotency.stored(db, asked) is None and self._context.idempotency.stored(db, other) is None:
+        if self._context.idempotency.stored(db, caller) is None and self._context.idempotency.stored(db, other) is None:
             with suppress(BudgetExhausted):
                 super()._begin(db, other, identity, released, request)
-        return super()._begin(db, asked, identity, released, request)
+        return super()._begin(db, caller, identity, released, request)
 
 
 class DrawsAnew(Exchanges):
     """Answers a retry with fresh noise."""
 
-    async def ask(self, asked, identity, request):
-        reply = await super().ask(asked, identity, request)
+    async def ask(self, caller, identity, request):
+        reply = await super().ask(caller, identity, request)
         if reply.replayed:
             answers = self._measured(self._studies.known(identity), request)
             fresh = wire.QueryReply.model_validate_json(reply.body).model_copy(update={"answers": answers})
@@ -646,11 +646,11 @@ class DrawsAnew(Exchanges):
 class ForgetsBody(Exchanges):
     """Answers whatever query comes under a key that was charged and not answered."""
 
-    def _begin(self, db, asked, *rest):
-        begun = store.begun(db, asked.principal.id, asked.key)
-        if begun is not None and self._context.idempotency.stored(db, asked) is None:
+    def _begin(self, db, caller, *rest):
+        begun = store.begun(db, caller.principal.id, caller.key)
+        if begun is not None and self._context.idempotency.stored(db, caller) is None:
             return begun.id
-        return super()._begin(db, asked, *rest)
+        return super()._begin(db, caller, *rest)
 
 
 class ForgetsRefusals(Exchanges):
@@ -663,10 +663,10 @@ class ForgetsRefusals(Exchanges):
 class StaysOpen(Exchanges):
     """Does not look at the token again when it charges."""
 
-    def _begin(self, db, asked, *rest):
+    def _begin(self, db, caller, *rest):
         with pytest.MonkeyPatch.context() as unchecked:
             unchecked.setattr(self._context.authentication, "check_live", lambda *args: None)
-            return super()._begin(db, asked, *rest)
+            return super()._begin(db, caller, *rest)
 
 
 @pytest.mark.parametrize(
@@ -718,7 +718,7 @@ class Undone(Exception):
 
 def is_found(context, change):
     """Whether the check finds this change, which is undone."""
-    found = []
+    problems = []
 
     def work(db):
         for verb in ("UPDATE", "DELETE"):
@@ -727,12 +727,12 @@ def is_found(context, change):
         try:
             log_checks.check(db, [entry.record for entry in audit_log.walk(db)])
         except LogBroken as error:
-            found.append(str(error))
+            problems.append(str(error))
         raise Undone
 
     with pytest.raises(Undone):
         context.database.write(work)
-    return bool(found)
+    return bool(problems)
 
 
 @pytest.mark.parametrize("cap", ["epsilon_per_row", "epsilon_total"])
@@ -764,13 +764,13 @@ def test_a_correction_is_priced_and_refused_as_an_oracle_in_fractions_says(rows,
     spec = study(answers=laplace("0.25"), unit=unit, queries=1, **caps)
     balances = {row: ledger.RowBalance(1, n, n * units("0.25")) for row, n in spent.items()}
     before = Balance(0, units("0.25") * sum(spent.values()), sum(spent.values()))
-    asked = Counter()
+    requested = Counter()
     for row, n in rows:
-        asked[row] += n
+        requested[row] += n
     if whole:
-        allowed = price * (sum(spent.values()) + sum(asked.values())) <= limit
+        allowed = price * (sum(spent.values()) + sum(requested.values())) <= limit
     elif unit == "row":
-        allowed = all(price * (spent.get(row, 0) + n) <= limit for row, n in asked.items())
+        allowed = all(price * (spent.get(row, 0) + n) <= limit for row, n in requested.items())
     else:
         allowed = price * (again + 1) <= limit
     if not allowed:
@@ -779,8 +779,8 @@ def test_a_correction_is_priced_and_refused_as_an_oracle_in_fractions_says(rows,
         return
     charges = ledger.charge_corrections(spec, before, rows, balances, again)
     assert [(c.row, c.plays, Fraction(text(c.cost))) for c in charges] == [(row, 0, n * price) for row, n in rows]
-    assert Fraction(text(charges[-1].after.total)) == price * (sum(spent.values()) + sum(asked.values()))
+    assert Fraction(text(charges[-1].after.total)) == price * (sum(spent.values()) + sum(requested.values()))
     assert charges[-1].after.plays == before.plays
-    for row, n in asked.items():
+    for row, n in requested.items():
         last = [c.row_after for c in charges if c.row == row][-1]
         assert (last.plays, Fraction(text(last.total))) == (spent.get(row, 0), price * (spent.get(row, 0) + n))

@@ -12,7 +12,7 @@ from blindopt import wire
 from blindopt.client import OwnerClient, StudyClient
 from curator_service.context import open_context
 from curator_service.settings import Settings
-from service_kit.context.log_verification import Verifier
+from service_kit.context.log_verification import LogVerification
 from service_kit.store import audit_log
 
 ANSWERS = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.25", value_bound=2.0)
@@ -133,15 +133,15 @@ def test_verifying_finds_a_record_that_was_changed_long_ago(tmp_path):
         now = datetime(2026, 1, 1, tzinfo=UTC)
         for i in range(150):
             context.database.write(lambda db, i=i: audit_log.append(db, "test", actor="cli", now=now, details={"n": i}))
-        verifier = Verifier(context)
+        verifier = LogVerification(context)
         assert verifier.state().last is None
-        verification = verifier.walk()
+        verification = verifier.verify()
         assert (verification.sound, verification.root) == (True, context.audit_trail.head().root)
         with closing(sqlite3.connect(tmp_path / "curator.sqlite")) as db:
             db.execute("DROP TRIGGER log_UPDATE")
             db.execute("UPDATE log SET body = CAST(replace(CAST(body AS TEXT), ':20}', ':21}') AS BLOB)")
             db.commit()
-        verification = verifier.walk()
+        verification = verifier.verify()
         assert (verification.sound, verification.root) == (False, None)
         assert "was changed" in verification.problem
         assert verifier.state().last == verification

@@ -18,7 +18,7 @@ from curator_service import app as curator_app
 from curator_service.measurement.column import measure
 from curator_service.settings import Settings
 from curator_service.use_cases.queries.queries import Exchanges
-from service_kit.web.reply_pacing import Pace
+from service_kit.web.reply_pacing import ReplyPacing
 from tests.scale import scaled
 
 UNSEEN = 1e-9  # a padded service fails about as often
@@ -64,11 +64,11 @@ def at_once(talk):
 @pytest.mark.parametrize(("work_s", "half_ways", "wholes"), [(0.0, 1, 2), (0.012, 1, 2), (0.030, 3, 4), (0.052, 3, 4)])
 def test_results_settle_half_way_and_replies_leave_at_whole_periods(work_s, half_ways, wholes):
     async def go():
-        pace, now = Pace(0.04), asyncio.get_running_loop().time
+        pace, now = ReplyPacing(0.04), asyncio.get_running_loop().time
         await asyncio.sleep(work_s)
-        await pace.half_way()
+        await pace.half_period()
         settled = now()
-        await pace.whole()
+        await pace.full_period()
         pace.stop()
         return settled / 0.02, now() / 0.02
 
@@ -77,9 +77,9 @@ def test_results_settle_half_way_and_replies_leave_at_whole_periods(work_s, half
 
 def test_work_past_its_deadline_leaves_at_the_next_one():
     async def go():
-        pace = Pace(0.03)
+        pace = ReplyPacing(0.03)
         await asyncio.sleep(0.04)
-        await pace.whole()
+        await pace.full_period()
         pace.stop()
         return asyncio.get_running_loop().time()
 
@@ -88,8 +88,8 @@ def test_work_past_its_deadline_leaves_at_the_next_one():
 
 def test_many_wait_for_one_tick_and_one_that_gives_up_takes_none_with_it():
     async def go():
-        pace = Pace(0.02)
-        waiting = [asyncio.create_task(pace.whole()) for _ in range(5)]
+        pace = ReplyPacing(0.02)
+        waiting = [asyncio.create_task(pace.full_period()) for _ in range(5)]
         await asyncio.sleep(0)
         waiting[0].cancel()
         done = await asyncio.gather(*waiting, return_exceptions=True)

@@ -12,7 +12,7 @@ from blindopt.gp.acquisition import beta
 from modeler_service.algorithms.factory import NAMES, build_algorithm
 from modeler_service.choosing import initial_design
 from modeler_service.choosing.chooser import RowChooser
-from modeler_service.runs.posterior_views import recommended
+from modeler_service.runs.posterior_views import recommendation_of
 from tests.modeler_service.choosing.small_runs import KERNEL, N, candidates, outcome_of, played, spec, study
 
 HEAVY = {"value_bound": 3.0, "noise_moment": 1.0}
@@ -266,7 +266,7 @@ def _gap(rows, y, z, step, sign):
 
 def test_the_gap_holds_in_repeated_draws_as_often_as_it_says():
     """f from the process itself: when the rule ends a run, the best row left is better by more than it says at most
-    5 % of the time. With bounds a fifth as wide it is wrong often: the test can tell."""
+    5 % of the time. With bounds a fifth as wide it is wrong often: the test would notice."""
     z, rng = candidates(), np.random.default_rng(8)
     squared = ((z[:, None, :] - z[None, :, :]) ** 2).sum(axis=2)
     root = np.linalg.cholesky(KERNEL.signal_variance * np.exp(-squared / (2 * 0.8**2)) + 1e-10 * np.eye(N))
@@ -355,7 +355,7 @@ def test_the_recommended_row_has_the_best_posterior_mean(direction, over):
     rows = flat(played(run, y))
     mean, sd = dense(rows, y, z, sign)
     wanted = max(set(rows) if over == "asked" else range(N), key=lambda row: mean[row])
-    recommendation = recommended(run, over)
+    recommendation = recommendation_of(run, over)
     assert (recommendation.row, recommendation.over, recommendation.by, recommendation.outcomes) == (
         wanted,
         over,
@@ -373,14 +373,14 @@ def test_an_algorithm_over_few_arms_recommends_by_its_own_estimate():
     y = outcome_of(candidates())
     run = make("igp_ucb", iterations=30)
     rows = flat(played(run, y))
-    recommendation = recommended(run, "asked")
+    recommendation = recommendation_of(run, "asked")
     assert recommendation.by == "estimate"
     mean, _ = run.learner.moments(np.arange(N))
     assert (recommendation.row, recommendation.mean) == (
         max(set(rows), key=lambda row: mean[row]),
         pytest.approx(mean[recommendation.row]),
     )
-    assert recommended(run, "all").row == int(mean.argmax())
+    assert recommendation_of(run, "all").row == int(mean.argmax())
 
 
 @pytest.mark.parametrize("direction", ["maximize", "minimize"])
@@ -388,7 +388,7 @@ def test_random_recommends_the_best_mean_of_what_was_observed(direction):
     sign = 1 if direction == "maximize" else -1
     past = [wire.Observation(row=7, y=9.0 * sign), wire.Observation(row=7, y=1.0 * sign)]
     run = make("random", observations=[*past, wire.Observation(row=8, y=6.0 * sign)], direction=direction)
-    recommendation = recommended(run, "asked")
+    recommendation = recommendation_of(run, "asked")
     assert (recommendation.row, recommendation.mean, recommendation.sd, recommendation.interval, recommendation.by) == (
         8,
         6.0 * sign,
@@ -396,8 +396,8 @@ def test_random_recommends_the_best_mean_of_what_was_observed(direction):
         None,
         "observed",
     )
-    assert recommended(run, "all") is None
-    assert recommended(make("random"), "asked") is None
+    assert recommendation_of(run, "all") is None
+    assert recommendation_of(make("random"), "asked") is None
 
 
 @pytest.mark.parametrize("options", [{"fit": {}, "initial_rows": 0}, {"initial_design": "maximin", "initial_rows": 10}])
@@ -456,11 +456,11 @@ def test_a_declined_row_is_a_trial_that_teaches_nothing_and_is_not_chosen_again(
             run.observe(proposal.row, float(y[proposal.row]))
             answered.add(proposal.row)
     assert (count, run.ended_because, run.outcomes) == (35, "budget", 35 - 11)
-    assert recommended(run, "asked").row in answered
+    assert recommendation_of(run, "asked").row in answered
 
 
 @pytest.mark.parametrize("algorithm", [a for a in ALL if a not in ("random", MOMA)], ids=_name)
-def test_what_is_believed_after_declines_is_what_is_believed_of_the_answers_alone(algorithm):
+def test_estimates_after_declines_are_those_of_the_answers_alone(algorithm):
     y, rows = outcome_of(candidates()), [3, 9, 3, 17, 40, 9]
     with_declines, without = make(algorithm, initial_rows=0), make(algorithm, initial_rows=0)
     for index, row in enumerate(rows):
@@ -482,7 +482,7 @@ def test_a_run_whose_rows_are_all_declined_is_exhausted(algorithm, repeats):
             queried.append(proposal.row)
             run.decline(proposal.row)
     assert sorted(queried) == list(range(N))
-    assert (run.ended_because, recommended(run, "asked")) == ("exhausted", None)
+    assert (run.ended_because, recommendation_of(run, "asked")) == ("exhausted", None)
 
 
 @pytest.mark.parametrize("algorithm", ["gp_ucb", "random"])

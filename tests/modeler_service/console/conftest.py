@@ -28,15 +28,15 @@ def service(make_service, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def people(service):
+def browsers(service):
     """A browser for each role, logged in."""
     nothing = httpx.Cookies()
     with httpx.Client(base_url=service.url, trust_env=False, timeout=60, verify=False, cookies=nothing) as client:
-        found = {role: Browser(service.url, client) for role in ROLES}
-        for role, person in found.items():
-            person.send("POST", "/console/login", data={"name": role, "password": PASSWORD})
-            assert person.path == "/console/"
-        yield found
+        browsers = {role: Browser(service.url, client) for role in ROLES}
+        for role, browser in browsers.items():
+            browser.send("POST", "/console/login", data={"name": role, "password": PASSWORD})
+            assert browser.path == "/console/"
+        yield browsers
 
 
 @pytest.fixture(scope="module")

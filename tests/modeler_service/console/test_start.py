@@ -3,7 +3,7 @@
 import pytest
 
 from blindopt import wire
-from modeler_service.console.start import recommended
+from modeler_service.console.start import recommended_algorithm
 from tests.modeler_service.choosing.small_runs import study
 
 KERNEL = wire.Kernel(lengthscale=1.0, signal_variance=1.0, noise_variance=0.1)
@@ -30,5 +30,5 @@ ANSWERS = {
     ],
 )
 def test_what_is_recommended_follows_from_the_study(answers, unit, n, kernel, batch, name):
-    told = study(answers=ANSWERS[answers], privacy_unit=unit, n=n, kernel=kernel)
-    assert recommended(told, batch) == name
+    view = study(answers=ANSWERS[answers], privacy_unit=unit, n=n, kernel=kernel)
+    assert recommended_algorithm(view, batch) == name

@@ -1,6 +1,5 @@
 """Runs that are paused, resumed, stopped, that wait for their curator, and whose worker is stuck."""
 
-import secrets
 import socket
 import threading
 import time
@@ -10,16 +9,13 @@ import pytest
 
 from blindopt import wire
 from blindopt.client import OwnerClient, VendorClient
-from blindopt.errors import Remote
+from blindopt.errors import AuditUnavailable, Remote
 from modeler_service import store
-from modeler_service.app import build
 from modeler_service.runs import scheduler
-from modeler_service.settings import Settings
-from service_kit.context.request import RequestContext
-from service_kit.store.database import Database
+from tests.modeler_service.in_process_modeler import modeler_at_work, request_of
+from tests.modeler_service.in_process_modeler import start as start_run
 
 LENGTH = 70
-SPEC = wire.RunCreate(curator_url="http://127.0.0.1:9", study_id="std_0123456789abcdef", token="t")
 
 
 @pytest.fixture(scope="module")
@@ -64,15 +60,15 @@ def start(own_curator, exact, vendor, run_of):
     if own_curator.process.poll() is not None:
         own_curator.start()
 
-    def one(url=own_curator.url, seed=3, opened=exact):
+    def start_on(url=own_curator.url, seed=3, opened=exact):
         return vendor.start(run_of(url, opened, iterations=LENGTH, initial_rows=0, seed=seed)).id
 
-    return one
+    return start_on
 
 
 @pytest.fixture(scope="module")
 def undisturbed(quick, own_curator, exact, run_of):
-    """The rows of a run that nobody disturbs."""
+    """The rows of a run without any disturbance."""
     with VendorClient(quick.url, quick.token) as client:
         run = client.start(run_of(own_curator.url, exact, iterations=LENGTH, initial_rows=0, seed=3))
         assert client.wait(run.id, timeout_s=60).state == "completed"
@@ -128,7 +124,7 @@ def finished(vendor, run_id):
 # --- pause, resume, stop --------------------------------------------------------------------------------------
 
 
-def test_a_paused_run_halts_and_a_resumed_one_asks_the_rows_of_one_that_was_let_alone(
+def test_a_paused_run_halts_and_a_resumed_run_queries_the_rows_of_an_undisturbed_run(
     start, vendor, until, undisturbed, own_curator
 ):
     run = start()
@@ -138,8 +134,8 @@ def test_a_paused_run_halts_and_a_resumed_one_asks_the_rows_of_one_that_was_let_
         paused = until(lambda: (view := vendor.run(run)).state == "paused" and view)
         assert moment <= paused.trials < LENGTH
         assert (paused.ended_at, paused.ended_because, paused.waits_until) == (None, None, None)
-        asked = own_curator.rows("SELECT count(*) FROM queries WHERE idempotency_key LIKE ?", f"{run}:%")[0][0]
-        assert asked == paused.trials == vendor.run(run).trials  # nothing is asked meanwhile
+        queries = own_curator.rows("SELECT count(*) FROM queries WHERE idempotency_key LIKE ?", f"{run}:%")[0][0]
+        assert queries == paused.trials == vendor.run(run).trials  # no query is sent meanwhile
         assert vendor.resume(run).state in ("queued", "running")
     assert finished(vendor, run) == undisturbed
 
@@ -236,7 +232,7 @@ def test_a_run_that_waits_can_be_paused_resumed_and_stopped(start, vendor, until
     assert vendor.run(stopped).state == "stopped"
 
 
-def test_a_run_that_nobody_answers_at_the_first_contact_fails(start, vendor):
+def test_a_run_without_an_answer_at_the_first_contact_fails(start, vendor):
     run = vendor.wait(start("http://127.0.0.1:9"), timeout_s=60)
     assert (run.state, run.ended_because, run.problem.code, run.trials) == ("failed", "failed", "unreachable", 0)
 
@@ -362,30 +358,25 @@ def test_queued_and_running_runs_go_on_after_a_kill(start, vendor, until, undist
         assert finished(vendor, run) == undisturbed
 
 
-# --- moments that are hard to meet: in one process, with a worker whose work is a stand-in ---------------------
+# --- moments that are hard to meet: in one process, with a stand-in for the work of a run -----------------------
 
 
-@pytest.fixture
-def modeler(tmp_path):
-    app = build(Settings(data_dir=tmp_path / "data", concurrent_runs=3))
-    app.state.modeler.work()
-    yield app.state.modeler
-    app.state.modeler.close()
-    app.state.context.database.close()
-
-
-class Work:
-    """Works until it is told to halt; with ``done`` it completes."""
+class StandIn:
+    """Works on a run until it is interrupted; completes it once ``done`` is set."""
 
     def __init__(self):
         self.begun, self.done, self.at_once = 0, threading.Event(), 0
 
-    def of(self, run):
+    def of(self, context, settings, folder, identity, lease_number, interrupt, crowded):
+        self.interrupt = interrupt
+        return self
+
+    def work(self):
         self.begun += 1
         self.at_once += 1
         try:
             while not self.done.wait(0.005):
-                run._signal.check()
+                self.interrupt.check()
             return {"state": "completed", "ended_because": "budget"}
         finally:
             self.at_once -= 1
@@ -393,132 +384,92 @@ class Work:
 
 @pytest.fixture
 def work(monkeypatch):
-    stand_in = Work()
-    monkeypatch.setattr(scheduler.Run, "work", lambda run: stand_in.of(run))
+    stand_in = StandIn()
+    monkeypatch.setattr(scheduler, "RunWorker", stand_in.of)
     return stand_in
 
 
 @pytest.fixture
-def ask(modeler):
-    """Does something to a run, as a route would."""
-    vendor = modeler.context.authentication.issue("vendor", "v", days=1)[1]
-
-    def one(what, *rest):
-        asked = RequestContext(vendor, secrets.token_hex(16), "POST", "/x", secrets.token_hex(16), "0" * 64)
-        return wire.RunView.model_validate_json(getattr(modeler, what)(asked, *rest).body)
-
-    return one
+def modeler(tmp_path, work):
+    with modeler_at_work(tmp_path, concurrent_runs=3) as modeler:
+        yield modeler
 
 
-def after_end(monkeypatch, act):
-    """Call ``act`` once, right after a worker has stored how it left a run."""
-    end, left = scheduler.Runs._end, [act]
-
-    def ended(self, *args):
-        end(self, *args)
-        if left:
-            left.pop()()
-
-    monkeypatch.setattr(scheduler.Runs, "_end", ended)
-
-
-def test_a_run_with_another_token_is_taken_up_again(modeler, work, ask, until, monkeypatch):
+def test_a_run_with_another_token_is_taken_up_again(modeler, work, until):
     """Other workers are idle: one of them may look at the run before its own has let it go."""
-    take, taken = scheduler.Runs._take, []
+    database = modeler.context.database
 
-    def counted(*args):
-        found = take(*args)
-        taken.append(found)
-        return found
+    def wait_for_another(number):
+        if number == 2:  # the run was taken, and has ended
+            with suppress(AssertionError):
+                until(lambda: database.writes > 2, within=0.5)
 
-    monkeypatch.setattr(scheduler.Runs, "_take", counted)
-
-    def wait_for_another():
-        with suppress(AssertionError):
-            until(lambda: len(taken) > 1, within=0.5)
-
-    after_end(monkeypatch, wait_for_another)
-    run = ask("start", SPEC).id
+    database.after_write = wait_for_another
+    run = start_run(modeler)
     until(lambda: work.begun == 1)
-    ask("replace_token", run, wire.TokenReplacement(token="another"))
+    modeler.replace_token(request_of(modeler), run, wire.TokenReplacement(token="another"))
     until(lambda: work.begun >= 2)
     work.done.set()
     assert until(lambda: modeler.run(run).ended_at and modeler.run(run)).state == "completed"
 
 
-def test_a_run_that_is_resumed_at_the_moment_it_is_paused_goes_on(modeler, work, ask, until, monkeypatch):
-    def resume():
-        assert modeler.run(run).state == "paused"
-        ask("resume", run)
-        until(modeler._runs._queue.empty)
+def test_a_run_that_is_resumed_at_the_moment_it_is_paused_goes_on(modeler, work, until):
+    def resume(number):
+        if number == 2:
+            assert modeler.run(run).state == "paused"
+            modeler.resume(request_of(modeler), run)
+            until(lambda: modeler.scheduler.is_queue_empty)
 
-    after_end(monkeypatch, resume)
-    run = ask("start", SPEC).id
+    modeler.context.database.after_write = resume
+    run = start_run(modeler)
     until(lambda: work.begun == 1)
-    ask("pause", run)
+    modeler.pause(request_of(modeler), run)
     until(lambda: work.begun >= 2)
     work.done.set()
     assert until(lambda: modeler.run(run).ended_at and modeler.run(run)).state == "completed"
 
 
-@pytest.mark.parametrize(("what", "state"), [("pause", "paused"), ("stop", "stopped")])
-def test_a_run_that_is_told_to_halt_at_the_moment_it_is_taken_halts(
-    modeler, work, ask, until, monkeypatch, what, state
-):
-    write, here, told = Database.write, threading.get_ident(), []
-
-    def told_just_after(database, act):
-        """The first write of the run's own thread says that it is running."""
-        result = write(database, act)
-        if threading.get_ident() != here and not told:
+@pytest.mark.parametrize(("command", "state"), [("pause", "paused"), ("stop", "stopped")])
+def test_a_run_that_is_paused_or_stopped_at_the_moment_it_is_taken_halts(modeler, work, until, command, state):
+    def halt(number):
+        if number == 1:
             with modeler.context.database.read() as db:
-                told.append(store.run_page(db, after=0, limit=1)[0].id)
-            ask(what, told[0])
-        return result
+                identity = store.run_page(db, after=0, limit=1)[0].id
+            getattr(modeler, command)(request_of(modeler), identity)
 
-    monkeypatch.setattr(Database, "write", told_just_after)
-    run = ask("start", SPEC).id
+    modeler.context.database.after_write = halt
+    run = start_run(modeler)
     until(lambda: modeler.run(run).state == state)
     until(lambda: work.at_once == 0)
 
 
-def test_a_run_that_is_in_the_queue_twice_is_worked_on_once(modeler, work, ask, until):
-    run = ask("start", SPEC).id
+def test_a_run_that_is_in_the_queue_twice_is_worked_on_once(modeler, work, until):
+    run = start_run(modeler)
     until(lambda: work.begun == 1)
     for _ in range(20):
-        modeler._runs.submit(run)
-    until(modeler._runs._queue.empty)
+        modeler.scheduler.submit(run)
+    until(lambda: modeler.scheduler.is_queue_empty)
     assert (work.begun, work.at_once) == (1, 1)
-    ask("pause", run)
+    modeler.pause(request_of(modeler), run)
     until(lambda: modeler.run(run).state == "paused")
     for _ in range(20):
-        modeler._runs.submit(run)
-    until(modeler._runs._queue.empty)
+        modeler.scheduler.submit(run)
+    until(lambda: modeler.scheduler.is_queue_empty)
     assert (work.begun, modeler.run(run).state) == (1, "paused")
 
 
-def test_a_run_whose_end_could_not_be_stored_is_taken_up_when_it_can(tmp_path, work, until, monkeypatch):
+def test_a_run_whose_end_could_not_be_stored_is_taken_up_when_it_can(tmp_path, work, until):
     """A full disk must not leave a run that says it is running and has no worker."""
-    from blindopt.errors import AuditUnavailable
+    failed = []
 
-    settings = Settings(data_dir=tmp_path / "data", concurrent_runs=1, wait_seconds_first=0.2)
-    modeler = build(settings).state.modeler
-    modeler.work()
-    try:
-        vendor = modeler.context.authentication.issue("vendor", "v", days=1)[1]
-        end, left = scheduler.Runs._end, [1, 2]
+    def fill(number):
+        if number in (2, 4):  # each follows a write that takes the run
+            failed.append(number)
+            raise AuditUnavailable("the disk is full")
 
-        def full(self, *args):
-            if left:
-                left.pop()
-                raise AuditUnavailable("the disk is full")
-            end(self, *args)
-
-        monkeypatch.setattr(scheduler.Runs, "_end", full)
+    with modeler_at_work(tmp_path, concurrent_runs=1, wait_seconds_first=0.2) as modeler:
+        modeler.context.database.before_write = fill
         work.done.set()
-        asked = RequestContext(vendor, secrets.token_hex(16), "POST", "/x", secrets.token_hex(16), "0" * 64)
-        run = wire.RunView.model_validate_json(modeler.start(asked, SPEC).body).id
+        run = start_run(modeler)
         assert until(lambda: modeler.run(run).ended_at and modeler.run(run)).state == "completed"
-    finally:
-        modeler.close()
-        modeler.context.database.close()
+    assert failed == [2, 4]

@@ -189,7 +189,7 @@ def test_a_token_of_the_curator_opens_nothing_at_the_modeler(modeler, curator, o
             _check_problem(http.get("/v1/runs"), 401, "unauthenticated")
 
 
-def test_a_run_with_a_token_that_is_not_one_fails_as_unauthenticated(curator, opened, vendor, run_of):
+def test_a_run_with_a_token_that_is_none_fails_as_unauthenticated(curator, opened, vendor, run_of):
     spec = run_of(curator.url, opened).model_copy(update={"token": TOKEN})
     run = vendor.wait(vendor.start(spec).id, timeout_s=60)
     assert (run.state, run.problem.code, run.trials) == ("failed", "unauthenticated", 0)
@@ -225,8 +225,8 @@ def hostile():
 
 
 @pytest.fixture
-def told(curator, opened):
-    """What an honest curator tells of a study."""
+def honest(curator, opened):
+    """Study and candidates of an honest curator."""
     with curator.http(opened.token) as http:
         path = f"/v1/studies/{opened.id}"
         return http.get(path).json(), http.get(f"{path}/candidates").content
@@ -250,9 +250,9 @@ class Bomb:
 
 @pytest.mark.parametrize("lie", ["page", "500", "not finite", "pickle", "shape", "digest", "huge", "text", "more rows"])
 def test_a_curator_that_lies_fails_the_run_and_nothing_else(
-    lie, hostile, told, vendor, modeler, opened, run_of, tmp_path
+    lie, hostile, honest, vendor, modeler, opened, run_of, tmp_path
 ):
-    study, file = told
+    study, file = honest
     z = np.frombuffer(file[-6400:]).reshape(400, 2).copy()
     if lie == "not finite":
         z[3, 1] = np.nan

@@ -1,4 +1,4 @@
-"""A curator whose people answer when a test lets them: queries are pending, answers are corrected."""
+"""A curator with people who measure: queries are pending until a test answers them, and may be corrected."""
 
 import json
 import re
@@ -6,31 +6,31 @@ import secrets
 from typing import Any
 from urllib.parse import parse_qs
 
-from tests.modeler_service.lying_curator import Curator, Headers, _Request
+from tests.modeler_service.lying_curator import CuratorRequest, FakeCurator, Headers
 
 AT = "2026-11-21T00:00:00Z"
 
 
-class Patient(Curator):
-    """Honest. ``measure`` tells what is measured of a row at once; None: it waits for ``answer``."""
+class HumanMeasuredCurator(FakeCurator):
+    """Honest. ``measure`` returns the y of a row at once; without it, a query waits for ``answer``."""
 
     def __init__(self, study: dict[str, Any], **chosen: Any) -> None:
         super().__init__(study | {"measurement_source": "inbox"}, **chosen)
         self.rows: dict[str, list[int]] = {}
-        """Of each query, in the order in which they were asked."""
+        """The rows of each query, in the order of the queries."""
         self.versions: dict[str, list[bytes]] = {}
         self.revised: list[tuple[str, int]] = []
         self.measure: Any = None
         self.looks = self.studies = 0
         self.refuses: tuple[int, str] | None = None
-        """Status and code with which it refuses everything."""
+        """Status and code of a refusal of every request."""
         self.seqs: list[int] | None = None
         self.page = 1_000
-        """How many revisions it tells at once."""
+        """The most revisions of a reply."""
 
     @property
     def open(self) -> list[str]:
-        """Queries that wait."""
+        """The pending queries."""
         return [query for query in self.rows if not self.versions[query]]
 
     def answer(self, query: str, *values: float | None, declined: list[int] | None = None) -> None:
@@ -43,7 +43,7 @@ class Patient(Curator):
             if y is not None
         ]
         measured = {answer["row"] for answer in answers}
-        told = {
+        reply = {
             "id": query,
             "study_id": self.study_id,
             "state": "answered",
@@ -53,13 +53,13 @@ class Patient(Curator):
             "declined": sorted(set(rows) - measured) if declined is None else declined,
             "salt": secrets.token_hex(16),
         }
-        self.versions[query].append(json.dumps(told).encode())
-        self.revised.append((query, told["version"]))
+        self.versions[query].append(json.dumps(reply).encode())
+        self.revised.append((query, reply["version"]))
 
-    def _exchange(self, request: _Request, path: str) -> tuple[int, bytes, Headers]:
+    def exchange(self, request: CuratorRequest, path: str) -> tuple[int, bytes, Headers]:
         if self.refuses is not None:
             status, code = self.refuses
-            told = {
+            problem = {
                 "type": "about:blank",
                 "title": "no",
                 "status": status,
@@ -67,27 +67,27 @@ class Patient(Curator):
                 "instance": path,
                 "code": code,
             }
-            return status, json.dumps(told | {"retryable": status == 503, "request_id": "0" * 32}).encode(), {}
-        asked = parse_qs(request.path.partition("?")[2])
+            return status, json.dumps(problem | {"retryable": status == 503, "request_id": "0" * 32}).encode(), {}
+        parameters = parse_qs(request.path.partition("?")[2])
         if path.endswith("/revisions"):
-            after = int(asked.get("page_token", ["0"])[0])
-            told = [
+            after = int(parameters.get("page_token", ["0"])[0])
+            revisions = [
                 {"seq": seq, "query_id": query, "version": version}
                 for seq, (query, version) in enumerate(self.revised, start=1)
                 if seq > after
             ]
-            more = str(told[self.page - 1]["seq"]) if len(told) > self.page else None
-            told = told[: self.page]
-            for item, seq in zip(told, self.seqs or [], strict=False):
+            more = str(revisions[self.page - 1]["seq"]) if len(revisions) > self.page else None
+            revisions = revisions[: self.page]
+            for item, seq in zip(revisions, self.seqs or [], strict=False):
                 item["seq"] = seq
-            return 200, json.dumps({"revisions": told, "next_page_token": more}).encode(), {}
-        if found := re.search("/queries/(qry_[0-9a-f]{16})$", path):
+            return 200, json.dumps({"revisions": revisions, "next_page_token": more}).encode(), {}
+        if match := re.search("/queries/(qry_[0-9a-f]{16})$", path):
             self.looks += 1
-            versions = self.versions[found[1]]
-            return (200, versions[-1], {}) if versions else (202, self._pending(found[1]), {})
+            versions = self.versions[match[1]]
+            return (200, versions[-1], {}) if versions else (202, self._pending(match[1]), {})
         if not path.endswith("/queries"):
             self.studies += path.endswith(self.study_id)
-            return super()._exchange(request, path)
+            return super().exchange(request, path)
         key = request.headers["Idempotency-Key"]
         if key in self.replies:
             return 202, self.replies[key], {"Idempotency-Replayed": "true"}
@@ -102,5 +102,5 @@ class Patient(Curator):
         return 202, self.replies[key], {}
 
     def _pending(self, query: str) -> bytes:
-        told = {"id": query, "study_id": self.study_id, "state": "pending", "created_at": AT, "due_at": None}
-        return json.dumps(told).encode()
+        pending = {"id": query, "study_id": self.study_id, "state": "pending", "created_at": AT, "due_at": None}
+        return json.dumps(pending).encode()

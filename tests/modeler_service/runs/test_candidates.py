@@ -1,4 +1,4 @@
-"""Candidates on the disk: read whole once, and again where the file is not what it was."""
+"""Candidates on the disk: read whole once, and again if the file has changed."""
 
 import os
 from hashlib import sha256
@@ -6,42 +6,57 @@ from hashlib import sha256
 import pytest
 
 from blindopt.formats import npy_files
-from modeler_service.runs import candidates
+from modeler_service.runs.candidates import DigestCache, is_stored
 
 
 @pytest.fixture
-def reads(monkeypatch):
-    found, digest = [], npy_files.digest
-    monkeypatch.setattr(npy_files, "digest", lambda path: found.append(path.name) or digest(path))
-    return found
+def reads():
+    """Names of the files that were read."""
+    return []
 
 
-def test_a_file_is_read_once_and_again_only_when_it_is_asked_for_or_was_changed(tmp_path, reads):
+@pytest.fixture
+def cache(reads):
+    return DigestCache(lambda path: reads.append(path.name) or npy_files.digest(path), size=3)
+
+
+def test_a_file_is_read_once_and_again_only_on_request_or_after_a_change(tmp_path, cache, reads):
     content = b"x" * 100_000
-    path, told = tmp_path / "z.npy", sha256(content).hexdigest()
-    assert not candidates.is_here(path, told)
+    path, digest = tmp_path / "z.npy", sha256(content).hexdigest()
     path.write_bytes(content)
-    assert [candidates.is_here(path, told) for _ in range(5)] == [True] * 5
+    assert [cache.of(path) for _ in range(5)] == [digest] * 5
     assert len(reads) == 1
-    assert not candidates.is_here(path, "0" * 64)
-    assert candidates.is_here(path, told, anew=True)
+    assert cache.of(path, reread=True) == digest
     assert len(reads) == 2
-    at = path.stat()
+    status = path.stat()
     with path.open("r+b") as file:  # a flipped byte, and the time of the last change put back
         file.write(b"y")
-    os.utime(path, ns=(at.st_atime_ns, at.st_mtime_ns))
-    assert not candidates.is_here(path, told)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert cache.of(path) == sha256(b"y" + content[1:]).hexdigest()
     other = tmp_path / "other"
     other.write_bytes(content)
     other.replace(path)  # another file under the name, as a download puts there
-    assert candidates.is_here(path, told)
+    assert cache.of(path) == digest
     assert len(reads) == 4
 
 
-def test_what_is_remembered_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(candidates.Digests, "_MOST", 3)
-    digests = candidates.Digests()
+def test_a_release_is_stored_if_its_file_has_its_digest(tmp_path):
+    path, digest = tmp_path / "z.npy", sha256(b"z").hexdigest()
+    assert not is_stored(path, digest)
+    path.write_bytes(b"z")
+    assert is_stored(path, digest)
+    assert not is_stored(path, "0" * 64)
+    path.write_bytes(b"y")
+    assert not is_stored(path, digest)
+    assert not is_stored(path, digest, reread=True)
+
+
+def test_the_cache_is_bounded(tmp_path, cache, reads):
     for number in range(10):
         (tmp_path / str(number)).write_bytes(bytes([number]))
-        digests.of(tmp_path / str(number))
-    assert len(digests._known) == 3
+        cache.of(tmp_path / str(number))
+    for number in (7, 8, 9):
+        cache.of(tmp_path / str(number))
+    assert len(reads) == 10
+    cache.of(tmp_path / "6")
+    assert reads[10:] == ["6"]

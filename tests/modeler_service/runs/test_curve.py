@@ -22,8 +22,8 @@ def database(tmp_path):
             for run in ("run_1", "run_2"):
                 store.add_run(db, id=run, state="running", spec="{}", sealed_token=b"", created_at=AT)
                 for number, y in enumerate(OUTCOMES, start=1):
-                    told = {"query": number, "phase": "initial", "row": number, "ties": 1, "chosen_at": AT}
-                    store.add_trial(db, run_id=run, number=number, **told, **nothing)
+                    values = {"query": number, "phase": "initial", "row": number, "ties": 1, "chosen_at": AT}
+                    store.add_trial(db, run_id=run, number=number, **values, **nothing)
                     sign = 1 if run == "run_1" else -1
                     if y is not None:
                         db.execute(
@@ -38,13 +38,13 @@ def database(tmp_path):
 def test_each_point_has_the_best_of_all_trials_until_it(database, points):
     for run, largest, sign in (("run_1", True, 1), ("run_2", False, -1)):
         with database.read() as db:
-            count, found = store.curve(db, run, points, largest=largest)
+            count, shown = store.curve(db, run, points, largest=largest)
         assert count == len(OUTCOMES)
-        assert len(found) <= points
-        assert (found[0].number, found[-1].number) == (1, len(OUTCOMES))
-        gaps = {later.number - earlier.number for earlier, later in itertools.pairwise(found[:-1])}
+        assert len(shown) <= points
+        assert (shown[0].number, shown[-1].number) == (1, len(OUTCOMES))
+        gaps = {later.number - earlier.number for earlier, later in itertools.pairwise(shown[:-1])}
         assert len(gaps) <= 1
-        for point in found:
+        for point in shown:
             until = [y for y in OUTCOMES[: point.number] if y is not None]
             assert point.best == (sign * max(until) if until else None)
             assert point.y == (None if OUTCOMES[point.number - 1] is None else sign * OUTCOMES[point.number - 1])
@@ -69,14 +69,14 @@ def test_the_newest_trials_come_first_and_lead_to_those_before(database):
     ],
     ids=["answered", "counts of one", "counts of a page", "best", "last_fit", "curve"],
 )
-def test_what_a_list_of_runs_tells_is_read_from_indexes(database, look):
+def test_a_list_of_runs_is_read_from_indexes(database, look):
     """A scan of a long run's trials would read all replies beside them."""
-    asked = []
+    statements = []
     with database.read() as db:
-        db.connection.set_trace_callback(asked.append)
+        db.connection.set_trace_callback(statements.append)
         look(db)
         db.connection.set_trace_callback(None)
-        plans = [step[3] for query in asked for step in db.connection.execute(f"EXPLAIN QUERY PLAN {query}")]
+        plans = [step[3] for query in statements for step in db.connection.execute(f"EXPLAIN QUERY PLAN {query}")]
     of_trials = [step for step in plans if "trials" in step]
     assert of_trials, plans
     assert all("INDEX trials_" in step for step in of_trials), of_trials
@@ -91,8 +91,8 @@ def test_runs_are_counted_by_state_however_many_there_are(database):
 
     database.write(work)
     with database.read() as db:
-        found = store.states(db)
-    assert sorted(found, key=str) == sorted(
+        counted = store.states(db)
+    assert sorted(counted, key=str) == sorted(
         [
             ("completed", "people", 1),
             ("failed", None, 1),

@@ -1,4 +1,4 @@
-"""Runs that wait for people: without a worker, for days; declines; corrections; and what a replay says of them."""
+"""Runs that wait for people: without a worker, for days; declines; corrections; and their replay."""
 
 import json
 
@@ -9,7 +9,7 @@ from blindopt import wire
 from blindopt.client import StudyClient, VendorClient
 from blindopt.formats import npy_files
 from modeler_service.choosing.chooser import RowChooser
-from tests.modeler_service.runs.human_measured_curator import Patient
+from tests.modeler_service.runs.human_measured_curator import HumanMeasuredCurator
 from tests.system.audit.tampering import Party
 from tests.system.crashes.crash_checks import command
 
@@ -42,16 +42,16 @@ def study(curator, opened):
 
 
 @pytest.fixture
-def patient(study):
-    with Patient(study) as curator:
+def inbox_curator(study):
+    with HumanMeasuredCurator(study) as curator:
         yield curator
 
 
-def spec_of(patient, algorithm="gp_ucb", **chosen):
+def spec_of(inbox_curator, algorithm="gp_ucb", **chosen):
     settings = {"iterations": 4, "initial_rows": 2, "seed": 5} | chosen
     named = {"name": algorithm} if isinstance(algorithm, str) else algorithm
-    told = {"curator_url": patient.url, "study_id": patient.study_id, "token": "t", "algorithm": named}
-    return wire.RunCreate.model_validate(told | settings)
+    required = {"curator_url": inbox_curator.url, "study_id": inbox_curator.study_id, "token": "t", "algorithm": named}
+    return wire.RunCreate.model_validate(required | settings)
 
 
 def settings_of(spec):
@@ -63,48 +63,48 @@ def smooth(row):
 
 
 def replays(own, run):
-    code, told = command(own, "replay", run)
-    assert code == 0, told
-    code, told = command(own, "audit", "verify")
-    assert code == 0, told
+    code, output = command(own, "replay", run)
+    assert code == 0, output
+    code, output = command(own, "audit", "verify")
+    assert code == 0, output
 
 
 # --- waiting ----------------------------------------------------------------------------------------
 
 
-def test_a_run_waits_for_people_without_a_worker_and_goes_on_by_itself(patient, vendor, own, until):
-    run = vendor.start(spec_of(patient)).id
-    told = until(lambda: (view := vendor.run(run)).state == "waiting" and view)
-    assert (told.waiting_for, told.open_measurements, told.problem) == ("people", 1, None)
-    assert told.created_at < told.waiting_since == vendor.export(run).trials[0].asked_at
+def test_a_run_waits_for_people_without_a_worker_and_goes_on_by_itself(inbox_curator, vendor, own, until):
+    run = vendor.start(spec_of(inbox_curator)).id
+    waiting = until(lambda: (view := vendor.run(run)).state == "waiting" and view)
+    assert (waiting.waiting_for, waiting.open_measurements, waiting.problem) == ("people", 1, None)
+    assert waiting.created_at < waiting.waiting_since == vendor.export(run).trials[0].asked_at
     with own.http() as http, http.stream("GET", f"/v1/runs/{run}/events") as stream:
         assert next(line for line in stream.iter_lines() if '"waiting_for":"people"' in line).startswith("data: ")
-    until(lambda: patient.looks > 6)
-    studies, size = patient.studies, len(patient.bodies)
-    until(lambda: patient.looks > 9)
-    assert (patient.studies, len(patient.bodies)) == (studies, size)  # it looks, and that is all it does
-    patient.answer(patient.open[0], 0.5)
-    patient.measure = smooth
+    until(lambda: inbox_curator.looks > 6)
+    studies, size = inbox_curator.studies, len(inbox_curator.bodies)
+    until(lambda: inbox_curator.looks > 9)
+    assert (inbox_curator.studies, len(inbox_curator.bodies)) == (studies, size)  # it looks, and that is all it does
+    inbox_curator.answer(inbox_curator.open[0], 0.5)
+    inbox_curator.measure = smooth
     ended = vendor.wait(run, timeout_s=30)
     assert (ended.state, ended.ended_because, ended.trials) == ("completed", "budget", 6)
     assert (ended.waiting_for, ended.waiting_since, ended.open_measurements) == (None, None, 0)
     assert [trial.y for trial in vendor.export(run).trials] == [
         0.5,
-        *(smooth(r[0]) for r in list(patient.rows.values())[1:]),
+        *(smooth(r[0]) for r in list(inbox_curator.rows.values())[1:]),
     ]
     replays(own, run)
 
 
-def held(vendor, patient, until, **chosen):
+def waiting_run(vendor, inbox_curator, until, **chosen):
     """A run that waits for its first answer."""
-    run = vendor.start(spec_of(patient, **chosen)).id
+    run = vendor.start(spec_of(inbox_curator, **chosen)).id
     until(lambda: vendor.run(run).state == "waiting")
     return run
 
 
 def test_waiting_runs_take_no_worker_from_others(study, vendor, own, until):
     """Eight wait, there are two workers, and another run goes through at once."""
-    with Patient(study) as slow, Patient(study) as quick:
+    with HumanMeasuredCurator(study) as slow, HumanMeasuredCurator(study) as quick:
         runs = [vendor.start(spec_of(slow, seed=seed)).id for seed in range(8)]
         until(lambda: {vendor.run(run).state for run in runs} <= {"waiting", "running"} and len(slow.open) == 8)
         quick.measure = smooth
@@ -118,135 +118,140 @@ def test_waiting_runs_take_no_worker_from_others(study, vendor, own, until):
 
 
 @pytest.mark.parametrize("how", ["stop", "pause"])
-def test_a_run_that_waits_is_halted_at_once(how, patient, vendor, until, own):
-    run = held(vendor, patient, until)
+def test_a_run_that_waits_is_halted_at_once(how, inbox_curator, vendor, until, own):
+    run = waiting_run(vendor, inbox_curator, until)
     getattr(vendor, how)(run)
-    told = until(lambda: (view := vendor.run(run)).state in ("stopped", "paused") and view, within=15)
-    assert (told.waiting_for, told.open_measurements, told.trials) == (None, 1, 0)
+    waiting = until(lambda: (view := vendor.run(run)).state in ("stopped", "paused") and view, within=15)
+    assert (waiting.waiting_for, waiting.open_measurements, waiting.trials) == (None, 1, 0)
     if how == "pause":
-        patient.measure = smooth
-        patient.answer(patient.open[0], 1.0)
+        inbox_curator.measure = smooth
+        inbox_curator.answer(inbox_curator.open[0], 1.0)
         vendor.resume(run)
         assert vendor.wait(run, timeout_s=20).trials == 6
-        assert len(patient.rows) == 6  # nothing was asked twice
+        assert len(inbox_curator.rows) == 6  # no query was sent twice
     replays(own, run)
 
 
-def test_another_token_is_used_at_once(patient, until, make_service, tmp_path):
+def test_another_token_is_used_at_once(inbox_curator, until, make_service, tmp_path):
     rare = QUICK | {"people_seconds": "600", "people_seconds_max": "600"}
     own = make_service("modeler", tmp_path, **rare).start()
     with VendorClient(own.url, own.token) as vendor:
-        run = held(vendor, patient, until)
-        looks = patient.looks
+        run = waiting_run(vendor, inbox_curator, until)
+        looks = inbox_curator.looks
         vendor.replace_token(run, "t2")
-        until(lambda: patient.looks > looks)
-        patient.measure = smooth
-        patient.answer(patient.open[0], 1.0)
+        until(lambda: inbox_curator.looks > looks)
+        inbox_curator.measure = smooth
+        inbox_curator.answer(inbox_curator.open[0], 1.0)
         vendor.resume(run)
         assert vendor.wait(run, timeout_s=20).state == "completed"
 
 
-def test_a_curator_that_is_away_while_people_measure_is_waited_for_and_told(patient, vendor, own, until):
-    run = held(vendor, patient, until)
-    patient.refuses = (503, "draining")
+def test_a_run_waits_for_a_curator_that_is_away_while_people_measure(inbox_curator, vendor, own, until):
+    run = waiting_run(vendor, inbox_curator, until)
+    inbox_curator.refuses = (503, "draining")
     until(lambda: (view := vendor.run(run)).waiting_for == "curator" and view.problem.code == "draining")
     assert vendor.run(run).open_measurements == 1
-    patient.refuses = None
+    inbox_curator.refuses = None
     until(lambda: (view := vendor.run(run)).waiting_for == "people" and view.problem is None)
-    patient.measure = smooth
-    patient.answer(patient.open[0], 1.0)
+    inbox_curator.measure = smooth
+    inbox_curator.answer(inbox_curator.open[0], 1.0)
     assert vendor.wait(run, timeout_s=20).state == "completed"
     replays(own, run)
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "ended"),
+    ("status", "code", "expected"),
     [(401, "unauthenticated", ("failed", "failed")), (403, "study_not_open", ("completed", "refused"))],
 )
 def test_a_grant_revoked_or_a_study_closed_while_it_waits_ends_the_run_in_words(
-    status, code, ended, patient, vendor, until
+    status, code, expected, inbox_curator, vendor, until
 ):
-    run = held(vendor, patient, until)
-    patient.refuses = (status, code)
-    told = vendor.wait(run, timeout_s=20)
-    assert (told.state, told.ended_because) == ended
-    assert told.problem.code == code
+    run = waiting_run(vendor, inbox_curator, until)
+    inbox_curator.refuses = (status, code)
+    ended = vendor.wait(run, timeout_s=20)
+    assert (ended.state, ended.ended_because) == expected
+    assert ended.problem.code == code
 
 
-def test_a_run_holds_its_place_for_days_from_the_last_look_and_then_says_how_to_go_on(
-    make_service, tmp_path, patient, until
+def test_a_run_waits_for_days_from_the_last_look_and_then_says_how_to_go_on(
+    make_service, tmp_path, inbox_curator, until
 ):
     own = make_service("modeler", tmp_path, **QUICK, people_days="0.00001", wait_hours="0.00001").start()
     with VendorClient(own.url, own.token) as vendor:
-        run = held(vendor, patient, until)
-        until(lambda: patient.looks > 8)  # longer than its days: each look begins them anew
+        run = waiting_run(vendor, inbox_curator, until)
+        until(lambda: inbox_curator.looks > 8)  # longer than its days: each look begins them anew
         assert vendor.run(run).state in ("waiting", "running")
-        patient.refuses = (503, "draining")
-        told = vendor.wait(run, timeout_s=20)
-    assert (told.state, told.problem.code) == ("failed", "draining")
-    assert "start another with its answers as observations" in told.problem.detail
+        inbox_curator.refuses = (503, "draining")
+        ended = vendor.wait(run, timeout_s=20)
+    assert (ended.state, ended.problem.code) == ("failed", "draining")
+    assert "start another with its answers as observations" in ended.problem.detail
 
 
-def test_killed_while_it_waits_it_goes_on_after_the_restart(make_service, tmp_path, patient, until):
+def test_killed_while_it_waits_it_goes_on_after_the_restart(make_service, tmp_path, inbox_curator, until):
     own = make_service("modeler", tmp_path, **QUICK).start()
     with VendorClient(own.url, own.token) as vendor:
-        run = held(vendor, patient, until, algorithm="gp_bucb", batch_size=3)
+        run = waiting_run(vendor, inbox_curator, until, algorithm="gp_bucb", batch_size=3)
         own.kill()
-        patient.measure = smooth
-        patient.answer(patient.open[0], 1.0, None)
+        inbox_curator.measure = smooth
+        inbox_curator.answer(inbox_curator.open[0], 1.0, None)
         own.start()
-        told = vendor.wait(run, timeout_s=20)
-        assert (told.state, told.trials, told.declined) == ("completed", 5, 1)
-        assert [len(rows) for rows in patient.rows.values()] == [2, 3, 1]
+        ended = vendor.wait(run, timeout_s=20)
+        assert (ended.state, ended.trials, ended.declined) == ("completed", 5, 1)
+        assert [len(rows) for rows in inbox_curator.rows.values()] == [2, 3, 1]
         replays(own, run)
 
 
 @pytest.mark.parametrize("lost", ["queries", "answers", "revisions"])
-def test_lost_replies_are_fetched_again_and_nothing_is_asked_twice(lost, patient, vendor, own):
+def test_lost_replies_are_fetched_again_and_no_query_is_sent_twice(lost, inbox_curator, vendor, own):
     """Every reply of a kind is lost once."""
-    patient.measure, dropped = smooth, set()
+    inbox_curator.measure, dropped = smooth, set()
 
     def drop(method, path):
         kind = {"queries": path.endswith("/queries"), "answers": "/qry_" in path, "revisions": "/revisions" in path}
-        key = method, path, len(patient.rows)
+        key = method, path, len(inbox_curator.rows)
         if kind[lost] and key not in dropped:
             dropped.add(key)
             raise ConnectionAbortedError
 
-    patient.after = drop
-    run = vendor.start(spec_of(patient)).id
-    told = vendor.wait(run, timeout_s=30)
-    assert (told.state, told.trials, len(patient.rows), len(dropped)) == ("completed", 6, 6, 6 + (lost == "revisions"))
-    assert patient.witnessed()[-1].size == len(patient.bodies)
+    inbox_curator.after = drop
+    run = vendor.start(spec_of(inbox_curator)).id
+    ended = vendor.wait(run, timeout_s=30)
+    assert (ended.state, ended.trials, len(inbox_curator.rows), len(dropped)) == (
+        "completed",
+        6,
+        6,
+        6 + (lost == "revisions"),
+    )
+    assert inbox_curator.countersigned_heads()[-1].size == len(inbox_curator.bodies)
     replays(own, run)
 
 
 # --- declines ---------------------------------------------------------------------------------------
 
 
-def test_declined_rows_count_as_trials_teach_nothing_and_are_not_asked_again(patient, vendor, own):
-    """Of batches some rows are declined. The oracle: a fresh RowChooser that is told the same."""
-    patient.measure = lambda row: None if row % 3 == 0 else smooth(row)
-    spec = spec_of(patient, algorithm="gp_bucb", batch_size=4, iterations=16, initial_rows=4)
+def test_declined_rows_count_as_trials_teach_nothing_and_are_not_chosen_again(inbox_curator, vendor, own):
+    """Of batches some rows are declined. The oracle: a fresh RowChooser that is shown the same."""
+    inbox_curator.measure = lambda row: None if row % 3 == 0 else smooth(row)
+    spec = spec_of(inbox_curator, algorithm="gp_bucb", batch_size=4, iterations=16, initial_rows=4)
     run = vendor.wait(vendor.start(spec).id, timeout_s=30)
     export = vendor.export(run.id)
     declined = [trial.row for trial in export.trials if trial.declined]
     assert (run.state, run.ended_because, run.trials + run.declined) == ("completed", "budget", 20)
     assert all(row % 3 == 0 for row in declined)
     assert len(declined) == run.declined > 2
-    for place, trial in enumerate(export.trials):
-        before = [t for t in export.trials[:place] if t.declined and t.query < trial.query]
+    for index, trial in enumerate(export.trials):
+        before = [t for t in export.trials[:index] if t.declined and t.query < trial.query]
         assert trial.row not in {t.row for t in before}
     again = RowChooser(settings_of(spec), run.study, z_of(own, run))
     for trial in export.trials:
         if trial.query == trial.number:
-            found = again.next()
-        assert found[trial.number - trial.query].row == trial.row
-        if trial.number == trial.query + len(found) - 1:
+            proposals = again.next()
+        assert proposals[trial.number - trial.query].row == trial.row
+        if trial.number == trial.query + len(proposals) - 1:
             for t in export.trials[trial.query - 1 : trial.number]:
                 again.decline(t.row) if t.declined else again.observe(t.row, t.y, t.passport)
-    told = vendor.recommendation(run.id)
-    assert (told.row % 3 > 0, told.outcomes) == (True, run.trials)
+    recommendation = vendor.recommendation(run.id)
+    assert (recommendation.row % 3 > 0, recommendation.outcomes) == (True, run.trials)
     assert vendor.posterior(run.id, top=3).outcomes == run.trials
     lines = vendor.export_csv(run.id).splitlines()
     assert sum(",true," in line for line in lines) == run.declined
@@ -257,10 +262,10 @@ def z_of(own, run):
     return npy_files.load(own.data / "candidates" / f"{run.study.release_sha256}.npy")
 
 
-def test_a_run_of_which_everything_is_declined_ends_without_a_recommendation(patient, vendor, own):
-    patient.measure = lambda row: None
+def test_a_run_of_which_everything_is_declined_ends_without_a_recommendation(inbox_curator, vendor, own):
+    inbox_curator.measure = lambda row: None
     batched = {"algorithm": "gp_bucb", "batch_size": 8, "repeats": "never", "iterations": 60}
-    run = vendor.wait(vendor.start(spec_of(patient, **batched)).id, timeout_s=60)
+    run = vendor.wait(vendor.start(spec_of(inbox_curator, **batched)).id, timeout_s=60)
     assert (run.ended_because, run.trials, run.declined, run.recommendation) == ("exhausted", 0, 40, None)
     replays(own, run.id)
 
@@ -268,33 +273,33 @@ def test_a_run_of_which_everything_is_declined_ends_without_a_recommendation(pat
 # --- corrections ------------------------------------------------------------------------------------
 
 
-def corrected_run(patient, vendor, until, to=40.0, **chosen):
-    """A run of nine trials; after five, the answer to trial 2 is corrected, and what was declined is answered late."""
+def corrected_run(inbox_curator, vendor, until, to=40.0, **chosen):
+    """A run of nine trials; after five, the answer to trial 2 is corrected, and the declined row is answered late."""
     declines = []
 
     def measure(row):
-        if len(patient.rows) == 6:
+        if len(inbox_curator.rows) == 6:
             return "wait"
-        if len(patient.rows) == 3:
+        if len(inbox_curator.rows) == 3:
             declines.append(row)
             return None
         return smooth(row)
 
-    patient.measure = measure
-    run = vendor.start(spec_of(patient, iterations=7, **chosen)).id
+    inbox_curator.measure = measure
+    run = vendor.start(spec_of(inbox_curator, iterations=7, **chosen)).id
     until(lambda: vendor.run(run).state == "waiting")
-    queries = list(patient.rows)
-    patient.answer(queries[1], to)
-    patient.answer(queries[2], 0.25)
-    patient.measure = smooth
-    patient.answer(queries[5], 0.75)
+    queries = list(inbox_curator.rows)
+    inbox_curator.answer(queries[1], to)
+    inbox_curator.answer(queries[2], 0.25)
+    inbox_curator.measure = smooth
+    inbox_curator.answer(queries[5], 0.75)
     return run, vendor.wait(run, timeout_s=30), declines[0]
 
 
 @pytest.mark.parametrize("page", [1, 1_000])
-def test_a_correction_takes_effect_from_the_next_choice_on(page, patient, vendor, own, until):
-    patient.page = page
-    run, ended, late = corrected_run(patient, vendor, until)
+def test_a_correction_takes_effect_from_the_next_choice_on(page, inbox_curator, vendor, own, until):
+    inbox_curator.page = page
+    run, ended, late = corrected_run(inbox_curator, vendor, until)
     export = vendor.export(run)
     trials = export.trials
     assert (ended.state, ended.trials, ended.declined) == ("completed", 9, 0)
@@ -302,58 +307,58 @@ def test_a_correction_takes_effect_from_the_next_choice_on(page, patient, vendor
     assert {t.version for t in trials[3:]} == {1}
     assert (trials[2].row, ended.best.y, ended.best.trial) == (late, 40.0, 2)
     assert vendor.recommendation(run).row == trials[1].row == ended.recommendation.row
-    # Before: what was known before; from trial 7 on: what is known now. The oracle is a fresh RowChooser for each.
-    spec = settings_of(spec_of(patient, iterations=7))
+    # Up to trial 6 with the first answers, from trial 7 on with the corrected ones. The oracle is a fresh RowChooser.
+    spec = settings_of(spec_of(inbox_curator, iterations=7))
     first = {v.number: v for v in reversed(export.versions)}
     assert [(v.number, v.version, v.after) for v in export.versions if v.version > 1] == [(2, 2, 6), (3, 2, 6)]
     rows = {}
     for correct in (True, False):
         for number in range(1, 10):
-            known = RowChooser(spec, ended.study, z_of(own, ended))
+            chooser = RowChooser(spec, ended.study, z_of(own, ended))
             for trial in trials[: number - 1]:
                 y = trial.y if correct and number > 6 else first[trial.number].y
-                known.decline(trial.row) if y is None else known.observe(trial.row, y, trial.passport)
-            (rows[correct, number],) = (proposal.row for proposal in known.next())
+                chooser.decline(trial.row) if y is None else chooser.observe(trial.row, y, trial.passport)
+            (rows[correct, number],) = (proposal.row for proposal in chooser.next())
     assert [rows[True, number] for number in range(1, 10)] == [trial.row for trial in trials]
     assert any(rows[False, number] != rows[True, number] for number in (7, 8, 9))  # it provably changed a choice
     replays(own, run)
 
 
-def test_the_stream_tells_declines_and_corrections_also_to_who_comes_again(patient, vendor, own, until):
-    run, _, _ = corrected_run(patient, vendor, until)
+def test_the_stream_has_declines_and_corrections_also_for_a_client_that_comes_again(inbox_curator, vendor, own, until):
+    run, _, _ = corrected_run(inbox_curator, vendor, until)
     for after in (0, 5):
         with own.http(**({"Last-Event-ID": str(after)} if after else {})) as http:
             events = http.get(f"/v1/runs/{run}/events").text
-        told = [block.splitlines() for block in events.split("\n\n") if "data: " in block]
-        trials = [json.loads(lines[-1][6:]) for lines in told if "event: trial" in lines]
-        corrections = [json.loads(lines[-1][6:]) for lines in told if "event: correction" in lines]
+        blocks = [block.splitlines() for block in events.split("\n\n") if "data: " in block]
+        trials = [json.loads(lines[-1][6:]) for lines in blocks if "event: trial" in lines]
+        corrections = [json.loads(lines[-1][6:]) for lines in blocks if "event: correction" in lines]
         assert [trial["number"] for trial in trials] == list(range(after + 1, 10))
         assert [(trial["number"], trial["y"]) for trial in corrections] == ([(2, 40.0), (3, 0.25)] if after else [])
 
 
 @pytest.mark.parametrize("algorithm", ["moma", "ata", "random", "thompson"])
-def test_other_algorithms_go_on_after_declines_and_corrections(algorithm, patient, vendor, own, until):
+def test_other_algorithms_go_on_after_declines_and_corrections(algorithm, inbox_curator, vendor, own, until):
     heavy = {"value_bound": 3.0, "noise_moment": 1.0} if algorithm in ("moma", "ata") else {}
-    told = {"name": algorithm, **heavy} | ({"plays": 3} if algorithm == "moma" else {})
-    run, ended, _ = corrected_run(patient, vendor, until, to=3.0, algorithm=told)
+    named = {"name": algorithm, **heavy} | ({"plays": 3} if algorithm == "moma" else {})
+    run, ended, _ = corrected_run(inbox_curator, vendor, until, to=3.0, algorithm=named)
     assert (ended.state, ended.trials) == ("completed", 9)
     replays(own, run)
 
 
-def test_a_fit_after_a_correction_is_another_and_told(patient, vendor, own, until):
-    run, ended, _ = corrected_run(patient, vendor, until, fit={"every": 3}, initial_rows=3)
+def test_a_fit_after_a_correction_is_another(inbox_curator, vendor, own, until):
+    run, ended, _ = corrected_run(inbox_curator, vendor, until, fit={"every": 3}, initial_rows=3)
     assert ended.state == "completed"
     replays(own, run)
 
 
-# --- what somebody changed ----------------------------------------------------------------------------
+# --- changes of the stored record ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def stopped(make_service, tmp_path_factory, study, until):
     own = make_service("modeler", tmp_path_factory.mktemp("stopped"), **QUICK).start()
-    with Patient(study) as patient, VendorClient(own.url, own.token) as vendor:
-        run, _, _ = corrected_run(patient, vendor, until)
+    with HumanMeasuredCurator(study) as inbox_curator, VendorClient(own.url, own.token) as vendor:
+        run, _, _ = corrected_run(inbox_curator, vendor, until)
         export = vendor.export(run).model_dump_json()
     own.stop()
     return Party("modeler", own.data), run, export
@@ -383,10 +388,10 @@ def test_whatever_is_changed_of_a_version_is_named_by_replay_and_by_verify(what,
     assert copy.command("replay", run)[0] == copy.command("audit", "verify")[0] == 0
     with copy.open() as db:
         assert db.execute(CHANGES[what]).rowcount >= 1
-    code, told = copy.command("replay", run)
-    assert (code, f"{run}: trial 2: " in told) == (1, True), told
-    code, told = copy.command("audit", "verify")
-    assert (code, f"trial 2 of {run}" in told) == (1, True), told
+    code, output = copy.command("replay", run)
+    assert (code, f"{run}: trial 2: " in output) == (1, True), output
+    code, output = copy.command("audit", "verify")
+    assert (code, f"trial 2 of {run}" in output) == (1, True), output
 
 
 def test_an_export_of_a_corrected_run_is_derived_again_without_the_service(stopped, tmp_path):
@@ -401,56 +406,58 @@ def test_an_export_of_a_corrected_run_is_derived_again_without_the_service(stopp
         return nowhere.command("replay", run, *options)
 
     assert derived(export)[0] == 0
-    told = json.loads(export)
-    place = next(i for i, version in enumerate(told["versions"]) if version["version"] == 2)
-    told["versions"][place]["after"] -= 1
-    assert "trial 2: version 2 of its answer came after trial 6" in derived(json.dumps(told))[1]
-    told = json.loads(export)
-    told["versions"][place]["y"] = told["trials"][1]["y"] = 20.0
-    assert "trial 7: recorded" in derived(json.dumps(told))[1]
+    changed = json.loads(export)
+    index = next(i for i, version in enumerate(changed["versions"]) if version["version"] == 2)
+    changed["versions"][index]["after"] -= 1
+    assert "trial 2: version 2 of its answer came after trial 6" in derived(json.dumps(changed))[1]
+    changed = json.loads(export)
+    changed["versions"][index]["y"] = changed["trials"][1]["y"] = 20.0
+    assert "trial 7: recorded" in derived(json.dumps(changed))[1]
 
 
 # --- curators that lie --------------------------------------------------------------------------------
 
 
-def _other_row(patient, query):
-    patient.rows[query] = [row + 1 for row in patient.rows[query]]
-    patient.answer(query, 1.0)
+def _other_row(inbox_curator, query):
+    inbox_curator.rows[query] = [row + 1 for row in inbox_curator.rows[query]]
+    inbox_curator.answer(query, 1.0)
 
 
-def _left_out(patient, query):
-    patient.answer(query, None, declined=[])
+def _row_missing(inbox_curator, query):
+    inbox_curator.answer(query, None, declined=[])
 
 
-def _both(patient, query):
-    patient.answer(query, 1.0, declined=patient.rows[query])
+def _both(inbox_curator, query):
+    inbox_curator.answer(query, 1.0, declined=inbox_curator.rows[query])
 
 
-def _another_query(patient, query):
-    patient.answer(query, 1.0)
-    patient.versions[query][-1] = patient.versions[query][-1].replace(query.encode(), b"qry_0123456789abcdef")
+def _another_query(inbox_curator, query):
+    inbox_curator.answer(query, 1.0)
+    inbox_curator.versions[query][-1] = inbox_curator.versions[query][-1].replace(
+        query.encode(), b"qry_0123456789abcdef"
+    )
 
 
-def _no_receipt(patient, query):
-    patient.receipt_of = lambda position: None
-    patient.answer(query, 1.0)
+def _no_receipt(inbox_curator, query):
+    inbox_curator.receipt_of = lambda position: None
+    inbox_curator.answer(query, 1.0)
 
 
-def _never_given(patient, query):
-    patient.answer(query, 1.0)
-    patient.measure = smooth
-    patient.revised.append((query, 2))
+def _never_given(inbox_curator, query):
+    inbox_curator.answer(query, 1.0)
+    inbox_curator.measure = smooth
+    inbox_curator.revised.append((query, 2))
 
 
-def _backwards(patient, query):
-    patient.answer(query, 1.0)
-    patient.measure = smooth
-    patient.seqs = [3, 1]
+def _backwards(inbox_curator, query):
+    inbox_curator.answer(query, 1.0)
+    inbox_curator.measure = smooth
+    inbox_curator.seqs = [3, 1]
 
 
 LIES = {
     _other_row: "answered other rows than were asked",
-    _left_out: "left out a row without saying that it is declined",
+    _row_missing: "left out a row without saying that it is declined",
     _both: "answered other rows than were asked",
     _another_query: "answered another query than was asked",
     _no_receipt: "without a receipt",
@@ -460,9 +467,9 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_lie_about_an_answer_is_disputed(lie, patient, vendor, own, until):
-    run = held(vendor, patient, until, iterations=2)
-    lie(patient, patient.open[0])
+def test_a_lie_about_an_answer_is_disputed(lie, inbox_curator, vendor, own, until):
+    run = waiting_run(vendor, inbox_curator, until, iterations=2)
+    lie(inbox_curator, inbox_curator.open[0])
     ended = vendor.wait(run, timeout_s=20)
     assert (ended.state, ended.problem.code) == ("failed", "protocol_violated"), ended.problem
     assert LIES[lie] in ended.problem.detail

@@ -1,4 +1,4 @@
-"""Rows on the principal axes of Z, against a singular value decomposition; maps; what is too much to look at."""
+"""Rows on the principal axes of Z, against a singular value decomposition; maps; views that are too large."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,39 +10,39 @@ from blindopt import wire
 from blindopt.client import VendorClient
 from blindopt.errors import Invalid
 from modeler_service.runs import posterior_views
+from modeler_service.runs.posterior_views import PosteriorViews
 from modeler_service.runs.record import Outline, Record
 from service_kit.store.database import Database
 
 
 @pytest.mark.parametrize("r", [1, 2, 5])
-def test_axes_are_those_of_the_singular_value_decomposition(r, monkeypatch):
-    monkeypatch.setattr(posterior_views, "_BLOCK", 7)  # 50 rows in eight blocks, the last one short
+def test_axes_are_those_of_the_singular_value_decomposition(r):
     z = np.random.default_rng(r).normal(size=(50, r)) * np.arange(1, r + 1) + 3
     rows = np.array([0, 7, 49])
-    found, shares = posterior_views.on_axes(z, rows)
+    projected, shares = posterior_views.on_axes(z, rows, block=7)  # 50 rows in eight blocks, the last one short
     _, sizes, axes = np.linalg.svd(z - z.mean(axis=0), full_matrices=False)
     expected = (z - z.mean(axis=0))[rows] @ axes[:2].T
     for axis in range(min(r, 2)):
-        np.testing.assert_allclose(np.abs(found[:, axis]), np.abs(expected[:, axis]), atol=1e-10)
-    told = [*(sizes**2 / (sizes**2).sum()), 0.0][:2]
-    np.testing.assert_allclose(shares, told, atol=1e-12)
+        np.testing.assert_allclose(np.abs(projected[:, axis]), np.abs(expected[:, axis]), atol=1e-10)
+    expected_shares = [*(sizes**2 / (sizes**2).sum()), 0.0][:2]
+    np.testing.assert_allclose(shares, expected_shares, atol=1e-12)
 
 
 def test_a_column_that_does_not_vary_has_a_share_of_nothing():
-    found, shares = posterior_views.on_axes(np.ones((4, 2)), np.arange(4))
+    projected, shares = posterior_views.on_axes(np.ones((4, 2)), np.arange(4))
     assert shares == [0.0, 0.0]
-    assert not found.any()
+    assert not projected.any()
 
 
-def test_the_map_of_a_run_holds_every_row_asked_with_its_posterior(owner, dataset, open_study, curator, modeler):
+def test_the_map_of_a_run_holds_every_queried_row_with_its_posterior(owner, dataset, open_study, curator, modeler):
     study = open_study(owner, dataset)
     with VendorClient(modeler.url, modeler.token) as vendor:
-        told = {"curator_url": curator.url, "study_id": study.id, "token": study.token}
-        run = vendor.wait(vendor.start(wire.RunCreate(iterations=6, initial_rows=2, **told)).id, timeout_s=60)
-        asked = [trial.row for trial in vendor.export(run.id).trials]
+        access = {"curator_url": curator.url, "study_id": study.id, "token": study.token}
+        run = vendor.wait(vendor.start(wire.RunCreate(iterations=6, initial_rows=2, **access)).id, timeout_s=60)
+        queried = [trial.row for trial in vendor.export(run.id).trials]
         reply = vendor._send("GET", f"/v1/runs/{run.id}/map", params={"points": 20}).check()
         points = {point.row: point for point in reply.read(wire.PosteriorMap).points}
-        assert {row for row, point in points.items() if point.asked} == set(asked)
+        assert {row for row, point in points.items() if point.asked} == set(queried)
         assert 20 <= len(points) <= 28
         page = {point.row: point for point in vendor.posterior(run.id, page_size=400).points}
         for row, point in points.items():
@@ -64,11 +64,11 @@ class IsRead(Exception):
 
 
 LOOKS = {
-    "posterior": lambda told, run: told.posterior(run, 3, 20),
-    "top": lambda told, run: told.top(run, 5),
-    "map": lambda told, run: told.map(run, 20),
-    "recommendation": lambda told, run: told.recommendation(run, "asked"),
-    "recommendation over all": lambda told, run: told.recommendation(run, "all"),
+    "posterior": lambda views, run: views.posterior(run, 3, 20),
+    "top": lambda views, run: views.top(run, 5),
+    "map": lambda views, run: views.map(run, 20),
+    "recommendation": lambda views, run: views.recommendation(run, "asked"),
+    "recommendation over all": lambda views, run: views.recommendation(run, "all"),
 }
 
 
@@ -77,9 +77,9 @@ def ended(owner, dataset, open_study, curator, modeler):
     """A run that has ended, and the database it is in."""
     study = open_study(owner, dataset)
     with VendorClient(modeler.url, modeler.token) as vendor:
-        told = {"curator_url": curator.url, "study_id": study.id, "token": study.token}
-        made = wire.RunCreate(iterations=6, initial_rows=2, algorithm=wire.GpUcb(name="gp_ucb"), **told)
-        yield vendor.wait(vendor.start(made).id, timeout_s=60).id, modeler.database, modeler.data / "candidates"
+        access = {"curator_url": curator.url, "study_id": study.id, "token": study.token}
+        spec = wire.RunCreate(iterations=6, initial_rows=2, algorithm=wire.GpUcb(name="gp_ucb"), **access)
+        yield vendor.wait(vendor.start(spec).id, timeout_s=60).id, modeler.database, modeler.data / "candidates"
 
 
 @pytest.mark.parametrize("look", LOOKS)
@@ -91,12 +91,11 @@ def test_what_is_too_much_is_refused_before_its_trials_are_read(look, ended, mon
 
     monkeypatch.setattr(Record, "of", read)
     with pytest.raises(Invalid, match=r"8 outcomes and .* are too many to compute at once"):
-        LOOKS[look](posterior_views.Beliefs(Reading(database), folder, 100), run)
+        LOOKS[look](PosteriorViews(Reading(database), folder, 100), run)
     with pytest.raises(IsRead):  # the control: with memory enough they are read
-        LOOKS[look](posterior_views.Beliefs(Reading(database), folder, 1 << 30), run)
-    monkeypatch.setattr(posterior_views, "WORK_MAX", 1.0)
+        LOOKS[look](PosteriorViews(Reading(database), folder, 1 << 30), run)
     with pytest.raises(Invalid, match="too many"):
-        LOOKS[look](posterior_views.Beliefs(Reading(database), folder, 1 << 30), run)
+        LOOKS[look](PosteriorViews(Reading(database), folder, 1 << 30, work_max=1.0), run)
 
 
 def test_the_outline_of_a_run_is_that_of_its_record(ended):

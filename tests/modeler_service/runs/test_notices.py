@@ -1,4 +1,4 @@
-"""What the modeler tells by webhook of its runs and its curators: no word of a curator, and each wait once."""
+"""Notices of runs and curators by webhook: no text of a curator, and each wait once."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -31,7 +31,7 @@ def context(tmp_path):
 
 
 @pytest.fixture
-def told(context):
+def sent(context):
     def read():
         with context.database.read() as db:
             return [view(row).notice for row in outbox.page(db, after=0, limit=1_000)]
@@ -58,21 +58,21 @@ def _problem(code):
         ("failed", "blindopt_0123456789abcdef.x", "run_failed", "another_code"),
     ],
 )
-def test_an_end_is_told_with_a_code_of_ours(context, told, state, code, event, problem):
+def test_the_notice_of_an_end_has_a_code_of_ours(context, sent, state, code, event, problem):
     ending = {"state": state, "problem": code and _problem(code)}
-    _with_run(context, lambda db, box, row: notices.ended(db, box, row, ending))
-    (notice,) = told()
+    _with_run(context, lambda db, box, row: notices.notify_ended(db, box, row, ending))
+    (notice,) = sent()
     assert (notice.event, notice.subject.problem, notice.counts.answers) == (event, problem, 0)
     assert (notice.subject.run_id, notice.subject.study_id) == (RUN, STUDY)
     for word in ("zq", "17.25", "a name", "blindopt_0", "words"):
         assert word not in notice.model_dump_json()
 
 
-def test_a_wait_is_told_once_when_it_is_long_enough_and_a_later_one_again(context, told):
+def test_a_wait_that_is_long_enough_brings_a_notice_once_and_a_later_wait_another(context, sent):
     def wait(since, now, **more):
         ending = {"state": "waiting", "waiting_since": stamp(since), "problem": _problem("unreachable"), **more}
-        _with_run(context, lambda db, box, row: notices.waits(db, box, row, ending, now, timedelta(hours=1)))
-        return [(n.event, n.counts.minutes) for n in told()]
+        _with_run(context, lambda db, box, row: notices.notify_waiting(db, box, row, ending, now, timedelta(hours=1)))
+        return [(n.event, n.counts.minutes) for n in sent()]
 
     hour, later = timedelta(hours=1), NOW + timedelta(days=1)
     assert wait(NOW, NOW) == []
@@ -83,8 +83,8 @@ def test_a_wait_is_told_once_when_it_is_long_enough_and_a_later_one_again(contex
     assert wait(later, later + 2 * hour, waiting_for="curator") == [("run_waiting", 60), ("run_waiting", 120)]
 
 
-def test_a_curator_that_broke_the_protocol_is_told_without_what_it_said(context, told):
+def test_the_notice_of_a_broken_protocol_has_no_text_of_the_curator(context, sent):
     Witness(context, STUDY, RUN, lambda db, key, digest: True).dispute("its words: zq_yield is 17.25")
-    (notice,) = told()
+    (notice,) = sent()
     assert (notice.event, notice.subject.study_id) == ("log_disputed", STUDY)
     assert "zq_yield" not in notice.model_dump_json()

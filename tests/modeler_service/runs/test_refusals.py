@@ -1,4 +1,4 @@
-"""What a curator says when it refuses is kept short, and never quotes the token that it was shown."""
+"""The text of a curator's refusal is kept short, and the token that it was shown is masked in it."""
 
 import json
 
@@ -7,20 +7,20 @@ import pytest
 from blindopt import wire
 from blindopt.client import StudyClient, VendorClient
 from blindopt.client.connection import DETAIL_MAX
-from tests.modeler_service.lying_curator import Curator
+from tests.modeler_service.lying_curator import FakeCurator
 
 TOKEN = f"blindopt_{'0123456789abcdef'}.{'S' * 43}"
 
 
-class Talkative(Curator):
-    """Refuses everything, in these words."""
+class Talkative(FakeCurator):
+    """Refuses every request with this text."""
 
     words = ""
 
-    def _exchange(self, request, path):
-        told = {"type": "about:blank", "title": "no", "status": 403, "detail": self.words, "instance": path}
-        told |= {"code": "forbidden", "retryable": False, "request_id": "0" * 32}
-        return 403, json.dumps(told).encode(), {}
+    def exchange(self, request, path):
+        problem = {"type": "about:blank", "title": "no", "status": 403, "detail": self.words, "instance": path}
+        problem |= {"code": "forbidden", "retryable": False, "request_id": "0" * 32}
+        return 403, json.dumps(problem).encode(), {}
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +30,18 @@ def study(curator, opened):
 
 
 def _refused(modeler, study, words):
-    """What a viewer is shown of a run that such a curator refuses."""
+    """The run as a viewer sees it, after such a refusal."""
     viewer = modeler.run("token", "create", "--role", "viewer", "--name", "v").stdout.strip()
     with Talkative(study) as curator, VendorClient(modeler.url, modeler.token) as vendor:
         curator.words = words
-        told = {"curator_url": curator.url, "study_id": curator.study_id, "token": TOKEN, "iterations": 1, "seed": 1}
-        run = vendor.start(wire.RunCreate.model_validate(told | {"algorithm": {"name": "random"}})).id
+        settings = {
+            "curator_url": curator.url,
+            "study_id": curator.study_id,
+            "token": TOKEN,
+            "iterations": 1,
+            "seed": 1,
+        }
+        run = vendor.start(wire.RunCreate.model_validate(settings | {"algorithm": {"name": "random"}})).id
         vendor.wait(run, timeout_s=30)
     with modeler.http(viewer) as http:
         return http.get(f"/v1/runs/{run}").text

@@ -1,4 +1,4 @@
-"""What is stored of answers that people give: readers of replies, and a table that only grows."""
+"""Answers of people: matching replies to rows, and a table of versions that only grows."""
 
 from datetime import UTC, datetime
 
@@ -17,7 +17,7 @@ AT = "2026-11-21T00:00:00Z"
 
 
 def reply(*rows, declined=()):
-    """Answers of which y is the place, in order."""
+    """Answers whose y is their index."""
     passport = wire.NoisePassport(measurement_variance=0.0)
     answers = [wire.Answer(row=row, play=1, y=float(y), passport=passport) for y, row in enumerate(rows)]
     return wire.QueryReply(
@@ -32,22 +32,22 @@ def reply(*rows, declined=()):
 
 
 @pytest.mark.parametrize(
-    ("asked", "told", "values"),
+    ("rows", "answered", "values"),
     [
         ([3, 5, 7], reply(3, 5, 7), [0.0, 1.0, 2.0]),
         ([3, 5, 7], reply(3, 7, declined=[5]), [0.0, None, 1.0]),
         ([3, 5], reply(declined=[5, 3]), [None, None]),
-        ([3, 5, 3], reply(3, 5, 3), [0.0, 1.0, 2.0]),  # a batch may ask a row twice
+        ([3, 5, 3], reply(3, 5, 3), [0.0, 1.0, 2.0]),  # a batch may have a row twice
         ([3, 5, 3], reply(3, 5), [0.0, 1.0, None]),
         ([3, 5, 3], reply(5, declined=[3]), [None, 0.0, None]),
     ],
 )
-def test_each_trial_of_a_query_gets_its_own_answer_or_none(asked, told, values):
-    assert [answer and answer.y for answer in answers_of(told, asked)] == values
+def test_each_trial_of_a_query_gets_its_own_answer_or_none(rows, answered, values):
+    assert [answer and answer.y for answer in answers_of(answered, rows)] == values
 
 
 @pytest.mark.parametrize(
-    "told",
+    "answered",
     [
         reply(5, 3),  # another order
         reply(3),  # silently left out
@@ -58,9 +58,9 @@ def test_each_trial_of_a_query_gets_its_own_answer_or_none(asked, told, values):
         reply(),
     ],
 )
-def test_a_reply_about_anything_else_is_refused(told):
+def test_a_reply_about_anything_else_is_refused(answered):
     with pytest.raises(ProtocolViolated):
-        answers_of(told, [3, 5])
+        answers_of(answered, [3, 5])
 
 
 @pytest.fixture
@@ -107,6 +107,6 @@ def test_no_version_is_changed_or_taken_away(statement, database):
     assert kept == [(0, 2, b"pending"), (1, 2, b"first")]
 
 
-def test_one_version_is_stored_once(database):
+def test_a_version_is_stored_once(database):
     with pytest.raises(StoreFault):
         database.write(lambda db: store.add_version(db, "run_1", 1, 1, at=AT, reply=b"other"))

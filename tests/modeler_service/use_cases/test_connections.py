@@ -1,4 +1,4 @@
-"""Trying a connection: which step fails, and what to do, in words."""
+"""Tests of a connection: which step fails, and the advice that comes with it."""
 
 import socket
 import threading
@@ -10,7 +10,7 @@ from blindopt import wire
 from blindopt.client import OwnerClient, VendorClient
 from blindopt.errors import AuditUnavailable, Remote
 from modeler_service.context import open_context
-from modeler_service.runs.curator_session import met
+from modeler_service.runs.curator_session import open_session
 from modeler_service.settings import Settings
 
 KEY = "curator+00000000+AQ=="
@@ -18,12 +18,12 @@ KEY = "curator+00000000+AQ=="
 
 @pytest.fixture(scope="module")
 def trying(modeler, curator, opened_once):
-    """Posts a connection test; what is not told is right."""
+    """Posts a connection test; what is not changed is right."""
     with VendorClient(modeler.url, modeler.token) as vendor:
 
         def attempt(**changed):
-            told = {"curator_url": curator.url, "study_id": opened_once.id, "token": opened_once.token} | changed
-            body = wire.StudyAccess(**told).model_dump_json().encode()
+            access = {"curator_url": curator.url, "study_id": opened_once.id, "token": opened_once.token} | changed
+            body = wire.StudyAccess(**access).model_dump_json().encode()
             reply = vendor._send("POST", "/v1/connections:test", body=body).check()
             assert opened_once.token not in reply.body.decode()
             return reply.read(wire.ConnectionReport)
@@ -69,11 +69,11 @@ def test_the_step_that_fails_is_named_with_what_to_do(trying, strangers, changed
     assert says in report.steps[at].detail
 
 
-def test_one_connection_is_tried_at_a_time_by_one_and_another_may_meanwhile(modeler, opened_once):
+def test_a_principal_tests_a_connection_at_a_time_and_another_may_meanwhile(modeler, opened_once):
     """A curator that says nothing keeps a thread of the modeler's until the timeout."""
     silent = socket.create_server(("127.0.0.1", 0))
-    told = {"curator_url": f"http://127.0.0.1:{silent.getsockname()[1]}", "study_id": opened_once.id, "token": "t"}
-    body = wire.StudyAccess(**told).model_dump_json()
+    access = {"curator_url": f"http://127.0.0.1:{silent.getsockname()[1]}", "study_id": opened_once.id, "token": "t"}
+    body = wire.StudyAccess(**access).model_dump_json()
     other = modeler.run("token", "create", "--name", "o").stdout.strip()
 
     def try_it(token):
@@ -121,14 +121,14 @@ def strangers():
 
 
 def test_a_mistyped_study_does_not_spoil_the_grant(make_service, tmp_path, small, open_study):
-    """What was refused is told alike by both logs: under the same grant a run goes on, and both verify."""
+    """What was refused is in both logs alike: under the same grant a run goes on, and both verify."""
     curator, modeler = make_service("curator", tmp_path).start(), make_service("modeler", tmp_path).start()
     with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
         study = open_study(owner, owner.register("small", small.csv, public=True))
-        told = {"curator_url": curator.url, "token": study.token, "iterations": 4}
-        wrong = vendor.wait(vendor.start(wire.RunCreate(study_id="std_0123456789abcdef", **told)).id, timeout_s=60)
+        access = {"curator_url": curator.url, "token": study.token, "iterations": 4}
+        wrong = vendor.wait(vendor.start(wire.RunCreate(study_id="std_0123456789abcdef", **access)).id, timeout_s=60)
         assert (wrong.state, wrong.problem.code) == ("failed", "not_found")
-        right = vendor.wait(vendor.start(wire.RunCreate(study_id=study.id, **told)).id, timeout_s=60)
+        right = vendor.wait(vendor.start(wire.RunCreate(study_id=study.id, **access)).id, timeout_s=60)
         assert (right.state, right.ended_because) == ("completed", "budget")
     exports = []
     for side in (curator, modeler):
@@ -139,7 +139,7 @@ def test_a_mistyped_study_does_not_spoil_the_grant(make_service, tmp_path, small
     assert compared.returncode == 0, compared.stdout + compared.stderr
 
 
-# --- an import, which meets the curator too ----------------------------------------------------------
+# --- an import, which requests the study too ----------------------------------------------------------
 
 
 def test_an_import_trusts_no_other_key_than_the_run_was_given_and_disputes_it(
@@ -149,7 +149,7 @@ def test_an_import_trusts_no_other_key_than_the_run_was_given_and_disputes_it(
     body = wire.ObservationImport(observations=[wire.Observation(row=0, y=0.0)])
     with VendorClient(modeler.url, modeler.token) as vendor:
         for key, code in ((KEY, "protocol_violated"), (None, None)):
-            asked = wire.RunCreate(
+            spec = wire.RunCreate(
                 curator_url=curator.url,
                 study_id=opened.id,
                 token=opened.token,
@@ -157,7 +157,7 @@ def test_an_import_trusts_no_other_key_than_the_run_was_given_and_disputes_it(
                 algorithm=wire.RandomRows(name="random"),
                 hold=True,
             )
-            held = vendor.start(asked).id
+            held = vendor.start(spec).id
             if code is None:
                 assert vendor.import_observations(held, body).total == 1
                 continue
@@ -166,13 +166,14 @@ def test_an_import_trusts_no_other_key_than_the_run_was_given_and_disputes_it(
             assert refused.value.remote_code == code
             assert vendor.run(held).observations == 0
     disputes = [record["details"] for record in modeler.records() if record["kind"] == "log.disputed"]
-    assert [told["study_id"] for told in disputes] == [opened.id]
+    assert [dispute["study_id"] for dispute in disputes] == [opened.id]
 
 
-def test_a_modeler_whose_log_does_not_verify_asks_no_curator_for_an_import(tmp_path):
+def test_a_modeler_whose_log_does_not_verify_sends_no_request_for_an_import(tmp_path):
     settings = Settings(data_dir=tmp_path)
     with open_context(settings) as context:
         context.audit_trail._fault = "a record is missing"
-        told = wire.StudyAccess(curator_url="http://127.0.0.1:9", study_id="std_0123456789abcdef", token="t")
-        with pytest.raises(AuditUnavailable, match="does not verify"), met(context, settings, told, "t", "vendor:x"):
+        access = wire.StudyAccess(curator_url="http://127.0.0.1:9", study_id="std_0123456789abcdef", token="t")
+        session = open_session(context, settings, access, "t", "vendor:x")
+        with pytest.raises(AuditUnavailable, match="does not verify"), session:
             pass

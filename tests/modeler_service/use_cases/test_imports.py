@@ -1,4 +1,4 @@
-"""Past measurements line by line: every fault is told with its line, and no value."""
+"""Past measurements line by line: every fault has its line, and no value."""
 
 import pytest
 
@@ -17,9 +17,9 @@ def faults(text):
 
 
 def test_a_good_file_is_read_as_it_stands():
-    found = read("\ufeffrow,y,noise_variance\r\n3,-0.5,\r\n\r\n3,1e-3,0.25\r\n0,+7.,0\r\n")
-    assert found.faults == []
-    assert found.observations == [
+    past = read("\ufeffrow,y,noise_variance\r\n3,-0.5,\r\n\r\n3,1e-3,0.25\r\n0,+7.,0\r\n")
+    assert past.faults == []
+    assert past.observations == [
         (2, wire.Observation(row=3, y=-0.5)),
         (4, wire.Observation(row=3, y=0.001, noise_variance=0.25)),
         (5, wire.Observation(row=0, y=7.0, noise_variance=0.0)),
@@ -54,11 +54,11 @@ def test_columns_may_come_in_any_order():
         ("1,2,1e101", "noise_variance"),
     ],
 )
-def test_a_bad_line_is_told_by_line_and_field_and_without_its_value(line, field):
-    found = read(f"row,y,noise_variance\n0,1,\n{line}\n2,3,\n")
-    assert [(fault.line, fault.field) for fault in found.faults] == [(3, field)]
-    assert [number for number, _ in found.observations] == [2, 4]
-    assert not any(cell and len(cell) > 1 and cell in found.faults[0].message for cell in line.split(","))
+def test_a_bad_line_is_reported_by_line_and_field_and_without_its_value(line, field):
+    past = read(f"row,y,noise_variance\n0,1,\n{line}\n2,3,\n")
+    assert [(fault.line, fault.field) for fault in past.faults] == [(3, field)]
+    assert [number for number, _ in past.observations] == [2, 4]
+    assert not any(cell and len(cell) > 1 and cell in past.faults[0].message for cell in line.split(","))
 
 
 def test_a_cell_of_fifty_thousand_digits_is_refused_by_its_length():
@@ -71,7 +71,7 @@ def test_a_line_without_end_is_refused_before_it_is_taken_apart():
         read(b"row,y\n0," + b"1," * 40_000)
 
 
-def test_every_bad_line_is_told_up_to_a_thousand():
+def test_every_bad_line_is_reported_up_to_a_thousand():
     assert faults("row,y\nx,y\n1,2\nx,1\n1,y\n") == [(2, "row"), (2, "y"), (4, "row"), (5, "y")]
     assert len(read("row,y\n" + "x,y\n" * 3_000).faults) == 1_000
 
@@ -92,13 +92,13 @@ def test_more_than_a_run_may_begin_with_are_refused():
         read("row,y\n" + "1,2\n" * (most + 1))
 
 
-def test_what_does_not_fit_the_run_is_told_by_line():
-    found = read("row,y,noise_variance\n4,1,\n5,1,\nx,1,\n4,1,0.5\n")
-    told = imports.misfits(found, spec("gp_ucb"), 5)
-    assert [(fault.line, fault.field) for fault in told] == [(3, "row"), (4, "row")]
-    told = imports.misfits(found, spec("igp_ucb"), 5)
-    assert [(fault.line, fault.field) for fault in told] == [(3, "row"), (4, "row"), (5, "noise_variance")]
-    report = imports.report(found, told, known=7, dry_run=True)
+def test_lines_that_do_not_fit_the_run_are_reported():
+    past = read("row,y,noise_variance\n4,1,\n5,1,\nx,1,\n4,1,0.5\n")
+    misfits = imports.misfits(past, spec("gp_ucb"), 5)
+    assert [(fault.line, fault.field) for fault in misfits] == [(3, "row"), (4, "row")]
+    misfits = imports.misfits(past, spec("igp_ucb"), 5)
+    assert [(fault.line, fault.field) for fault in misfits] == [(3, "row"), (4, "row"), (5, "noise_variance")]
+    report = imports.report(past, misfits, before=7, dry_run=True)
     assert (report.observations, report.rows, report.total) == (1, 1, 8)
     listed = imports.of_json(wire.ObservationImport(observations=[wire.Observation(row=9, y=0.0)]))
     assert [(f.line, f.field) for f in imports.misfits(listed, spec(), 9)] == [(1, "row")]

@@ -1,52 +1,51 @@
-"""Streams of news: how many at once."""
+"""Event streams of runs: how many at once."""
 
 import asyncio
 
 import pytest
 
 from blindopt.errors import NotFound, RateLimited
-from modeler_service.use_cases.run_events import News, Streams
+from modeler_service.use_cases.run_events import RunStreams, RunUpdate
 from service_kit.web.stream_limit import PRINCIPAL_MAX, TOTAL_MAX
 
 
-def test_no_more_streams_open_than_are_borne_also_when_all_come_together():
-    streams = Streams()
+def no_update(after, mark):
+    return RunUpdate([], None, ())
+
+
+def test_no_more_streams_than_the_limit_open_also_when_all_come_together():
+    streams = RunStreams()
 
     async def all_at_once():
-        asked = [
-            streams.follow(f"usr_{i % 30}", lambda after, mark: News([], None, ()), 0) for i in range(3 * TOTAL_MAX)
-        ]
-        return await asyncio.gather(*asked, return_exceptions=True)
+        requests = [streams.follow(f"usr_{i % 30}", no_update, 0) for i in range(3 * TOTAL_MAX)]
+        return await asyncio.gather(*requests, return_exceptions=True)
 
-    told = asyncio.run(all_at_once())
-    assert sum(not isinstance(one, Exception) for one in told) == TOTAL_MAX
-    assert all(isinstance(one, RateLimited) for one in told if isinstance(one, Exception))
+    results = asyncio.run(all_at_once())
+    assert sum(not isinstance(result, Exception) for result in results) == TOTAL_MAX
+    assert all(isinstance(result, RateLimited) for result in results if isinstance(result, Exception))
 
 
-def test_one_who_opens_many_streams_leaves_places_for_others():
-    streams = Streams()
-
-    async def opened(who):
-        return await streams.follow(who, lambda after, mark: News([], None, ()), 0)
+def test_a_principal_with_many_streams_takes_none_from_others():
+    streams = RunStreams()
 
     async def go():
-        kept = [await opened("usr_a") for _ in range(PRINCIPAL_MAX)]
+        kept = [await streams.follow("usr_a", no_update, 0) for _ in range(PRINCIPAL_MAX)]
         with pytest.raises(RateLimited):
-            await opened("usr_a")
-        other = await opened("usr_b")
+            await streams.follow("usr_a", no_update, 0)
+        other = await streams.follow("usr_b", no_update, 0)
         await anext(kept[0])
-        await kept.pop(0).aclose()  # one that was begun, and one that was not
+        await kept.pop(0).aclose()  # a stream that was begun, and another that was not
         kept.pop()
-        kept += [await opened("usr_a") for _ in range(2)]
+        kept += [await streams.follow("usr_a", no_update, 0) for _ in range(2)]
         with pytest.raises(RateLimited):
-            await opened("usr_a")
+            await streams.follow("usr_a", no_update, 0)
         return other, kept
 
     asyncio.run(go())
 
 
-def test_a_stream_that_cannot_begin_takes_no_place():
-    streams = Streams()
+def test_a_stream_that_cannot_begin_does_not_count():
+    streams = RunStreams()
 
     def fails(after, mark):
         raise NotFound("no such run")

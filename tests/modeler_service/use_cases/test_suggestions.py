@@ -20,16 +20,16 @@ from modeler_service.settings import Settings
 TOKEN = "blindopt_0123456789abcdef." + "A" * 43
 KERNEL = wire.Kernel(lengthscale=1.0, signal_variance=1.0, noise_variance=0.01)
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0)
-ONE_BIT = wire.OneBitAnswers(mechanism="one_bit", epsilon="1", value_bound=1.0)
+BINARY = wire.OneBitAnswers(mechanism="one_bit", epsilon="1", value_bound=1.0)
 
 
-def inline(n=30, r=2, **told):
+def inline(n=30, r=2, **chosen):
     x = np.random.default_rng(3).normal(size=(n, r))
-    return wire.InlineStudy(candidates=x.tolist(), direction="maximize", kernel=KERNEL, **told)
+    return wire.InlineStudy(candidates=x.tolist(), direction="maximize", kernel=KERNEL, **chosen)
 
 
-def seen(*pairs, **told):
-    return [wire.SuggestionObservation(row=row, y=y, **told) for row, y in pairs]
+def seen(*pairs, **chosen):
+    return [wire.SuggestionObservation(row=row, y=y, **chosen) for row, y in pairs]
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +55,8 @@ FAMILIES = {
     "ldp_ata": (wire.LdpAta(name="ldp_ata"), LAPLACE),
     "ldp_moma": (wire.LdpMoma(name="ldp_moma"), LAPLACE),
     "laplace_adf": (wire.LaplaceAdf(name="laplace_adf"), LAPLACE),
-    "bounded_igp": (wire.BoundedIgp(name="bounded_igp"), ONE_BIT),
-    "thompson": (wire.Thompson(name="thompson"), ONE_BIT),
+    "bounded_igp": (wire.BoundedIgp(name="bounded_igp"), BINARY),
+    "thompson": (wire.Thompson(name="thompson"), BINARY),
 }
 
 
@@ -80,9 +80,9 @@ def test_suggestions_are_the_trials_of_a_run(name, owner, dataset, open_study, c
                 iterations=9,
             )
         )
-        (told,), chosen = reply.suggestions, trials[number]
+        (suggestion,), trial = reply.suggestions, trials[number]
         for field in wire.Suggestion.model_fields:
-            assert getattr(told, field) == getattr(chosen, field), (number, field)
+            assert getattr(suggestion, field) == getattr(trial, field), (number, field)
         assert (reply.ended_because, reply.warnings) == (None, run.warnings)
         assert (reply.recommendation is None) == (number == 0)
     done = wire.SuggestionRequest(
@@ -99,31 +99,35 @@ def test_a_batch_is_the_query_of_a_run(opened, curator, vendor):
     run = wire.RunCreate(curator_url=curator.url, study_id=opened.id, token=opened.token, batch_size=4, **how)
     trials = vendor.export(vendor.wait(vendor.start(run).id, timeout_s=60).id).trials
     for first in (0, 3, 7, 11):
-        known = {"study": access(curator, opened), "observations": observed(trials[:first]), "count": 4}
-        rows = [told.row for told in vendor.suggest(wire.SuggestionRequest(**known, **how)).suggestions]
+        shown = {"study": access(curator, opened), "observations": observed(trials[:first]), "count": 4}
+        rows = [suggestion.row for suggestion in vendor.suggest(wire.SuggestionRequest(**shown, **how)).suggestions]
         assert rows == [trial.row for trial in trials if trial.query == first + 1]
         plain = how | {"algorithm": wire.GpUcb(name="gp_ucb")}
-        assert rows == [told.row for told in vendor.suggest(wire.SuggestionRequest(**known, **plain)).suggestions]
+        assert rows == [
+            suggestion.row for suggestion in vendor.suggest(wire.SuggestionRequest(**shown, **plain)).suggestions
+        ]
 
 
 def test_candidates_in_the_request_are_answered_as_those_of_a_study(curator, opened, vendor, small, modeler):
     with StudyClient(curator.url, opened.token, opened.id) as client:
         study = client.study()
-    known = {"observations": seen((3, 0.2), (77, 0.5), (3, 0.25)), "seed": 2, "count": 4}
-    of_study = vendor.suggest(wire.SuggestionRequest(study=access(curator, opened), **known))
+    shown = {"observations": seen((3, 0.2), (77, 0.5), (3, 0.25)), "seed": 2, "count": 4}
+    of_study = vendor.suggest(wire.SuggestionRequest(study=access(curator, opened), **shown))
     z = np.load(modeler.data / "candidates" / f"{study.release_sha256}.npy")
     own = wire.InlineStudy(candidates=z.tolist(), direction="maximize", kernel=small.kernel, noise=study.noise)
-    assert vendor.suggest(wire.SuggestionRequest(inline=own, **known)) == of_study
-    other = known | {"observations": seen((3, 0.2), (77, 0.5), (3, 0.3))}
+    assert vendor.suggest(wire.SuggestionRequest(inline=own, **shown)) == of_study
+    other = shown | {"observations": seen((3, 0.2), (77, 0.5), (3, 0.3))}
     assert vendor.suggest(wire.SuggestionRequest(inline=own, **other)) != of_study
 
 
 def test_the_step_decides_the_weight(vendor):
-    known = {"inline": inline(), "observations": seen((1, 0.5), (7, -0.5))}
-    usual, third, late = (vendor.suggest(wire.SuggestionRequest(**known, step=step)) for step in (None, 3, 1000))
+    shown = {"inline": inline(), "observations": seen((1, 0.5), (7, -0.5))}
+    usual, third, late = (vendor.suggest(wire.SuggestionRequest(**shown, step=step)) for step in (None, 3, 1000))
     assert usual == third != late
-    (told,) = late.suggestions
-    assert told.acquisition == pytest.approx(told.mean + np.sqrt(beta(30, 1000, 0.025)) * told.sd, rel=1e-12)
+    (suggestion,) = late.suggestions
+    assert suggestion.acquisition == pytest.approx(
+        suggestion.mean + np.sqrt(beta(30, 1000, 0.025)) * suggestion.sd, rel=1e-12
+    )
 
 
 # --- batches --------------------------------------------------------------------------------------
@@ -141,34 +145,34 @@ def test_a_batch_conditions_on_its_rows_and_keeps_the_mean_of_the_outcomes(vendo
     """Oracle: means from the outcomes alone, variances as if the batch's rows had been asked too."""
     own = inline(n=60)
     x, rows, y = np.array(own.candidates), [4, 9, 9], np.array([0.3, -0.2, -0.1])
-    noise = [0.01, 0.5, 0.01]  # one outcome is told with a noise of its own
-    told = seen((4, 0.3), (9, -0.2), (9, -0.1))
-    told[1] = wire.SuggestionObservation(row=9, y=-0.2, noise_variance=0.5)
-    reply = vendor.suggest(wire.SuggestionRequest(inline=own, observations=told, count=6))
+    noise = [0.01, 0.5, 0.01]  # the second outcome has a noise of its own
+    observations = seen((4, 0.3), (9, -0.2), (9, -0.1))
+    observations[1] = wire.SuggestionObservation(row=9, y=-0.2, noise_variance=0.5)
+    reply = vendor.suggest(wire.SuggestionRequest(inline=own, observations=observations, count=6))
     mean = posterior(x, rows, noise)[0] @ y
-    for place, found in enumerate(reply.suggestions):
+    for index, suggestion in enumerate(reply.suggestions):
         _, variance = posterior(x, rows, noise)
-        bound = mean + np.sqrt(beta(60, 4 + place, 0.025) * variance)
-        assert bound[found.row] == pytest.approx(bound.max(), rel=1e-10)
-        assert found.mean == pytest.approx(mean[found.row], abs=1e-10)
-        assert found.sd == pytest.approx(np.sqrt(variance[found.row]), abs=1e-8)
-        rows, noise = [*rows, found.row], [*noise, 0.01]
-    assert len({found.row for found in reply.suggestions}) > 1
+        bound = mean + np.sqrt(beta(60, 4 + index, 0.025) * variance)
+        assert bound[suggestion.row] == pytest.approx(bound.max(), rel=1e-10)
+        assert suggestion.mean == pytest.approx(mean[suggestion.row], abs=1e-10)
+        assert suggestion.sd == pytest.approx(np.sqrt(variance[suggestion.row]), abs=1e-8)
+        rows, noise = [*rows, suggestion.row], [*noise, 0.01]
+    assert len({suggestion.row for suggestion in reply.suggestions}) > 1
 
 
-def test_random_rows_end_when_every_row_was_asked(vendor):
-    known = {"inline": inline(n=5), "algorithm": wire.RandomRows(name="random"), "observations": seen((2, 0.0))}
-    reply = vendor.suggest(wire.SuggestionRequest(**known, count=10))
-    assert (sorted(told.row for told in reply.suggestions), reply.ended_because) == ([0, 1, 3, 4], None)
-    known["observations"] = seen(*((row, 0.0) for row in range(5)))
-    reply = vendor.suggest(wire.SuggestionRequest(**known, count=10))
+def test_random_rows_end_when_every_row_was_chosen(vendor):
+    shown = {"inline": inline(n=5), "algorithm": wire.RandomRows(name="random"), "observations": seen((2, 0.0))}
+    reply = vendor.suggest(wire.SuggestionRequest(**shown, count=10))
+    assert (sorted(suggestion.row for suggestion in reply.suggestions), reply.ended_because) == ([0, 1, 3, 4], None)
+    shown["observations"] = seen(*((row, 0.0) for row in range(5)))
+    reply = vendor.suggest(wire.SuggestionRequest(**shown, count=10))
     assert (reply.suggestions, reply.ended_because) == ([], "exhausted")
 
 
 def test_epochs_of_the_theorem_may_begin_in_the_initial_rows(vendor):
     algorithm = wire.LdpMoma(name="ldp_moma", theory=True)
     reply = vendor.suggest(wire.SuggestionRequest(inline=inline(answers=LAPLACE), algorithm=algorithm, initial_rows=5))
-    assert [told.phase for told in reply.suggestions] == ["initial"]
+    assert [suggestion.phase for suggestion in reply.suggestions] == ["initial"]
 
 
 # --- what is refused ------------------------------------------------------------------------------
@@ -180,14 +184,14 @@ def _refused(modeler, body, status, field=None):
     assert (reply.status_code, reply.headers["content-type"]) == (status, "application/problem+json"), reply.text
     problem = wire.Problem.model_validate_json(reply.content)
     if field is not None:
-        assert [found.field for found in problem.errors] == [field], reply.text
+        assert [error.field for error in problem.errors] == [field], reply.text
     assert TOKEN not in reply.text
     return problem
 
 
 def _request(**chosen):
-    known = {"inline": inline()} | chosen
-    return wire.SuggestionRequest(**{k: v for k, v in known.items() if v is not None}).model_dump_json()
+    values = {"inline": inline()} | chosen
+    return wire.SuggestionRequest(**{k: v for k, v in values.items() if v is not None}).model_dump_json()
 
 
 MADE = {
@@ -279,18 +283,18 @@ def test_a_body_over_the_limit_is_refused_and_others_keep_theirs(modeler):
         assert http.post("/v1/runs", content=b" " * (2 << 20)).status_code == 413
 
 
-def test_the_token_of_a_refused_study_is_told_nowhere(modeler, curator, opened):
-    known = {"study": access(curator, opened, token=TOKEN), "inline": None}
-    problem = _refused(modeler, _request(**known), 502)
+def test_the_token_of_a_refused_study_appears_nowhere(modeler, curator, opened):
+    shown = {"study": access(curator, opened, token=TOKEN), "inline": None}
+    problem = _refused(modeler, _request(**shown), 502)
     assert (problem.code, problem.retryable) == ("curator_refused", False)
     assert "unauthenticated (401)" in problem.detail
     assert TOKEN not in modeler.log
     assert all(TOKEN not in str(record) for record in modeler.records())
 
 
-def test_a_curator_that_is_away_is_told_as_such(modeler, opened):
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+def test_a_curator_that_is_away_is_reported_as_such(modeler, opened):
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
     study = wire.StudyAccess(curator_url=url, study_id=opened.id, token=TOKEN)
     problem = _refused(modeler, _request(study=study, inline=None), 502)
     assert (problem.code, problem.retryable) == ("unreachable", True)
@@ -299,7 +303,7 @@ def test_a_curator_that_is_away_is_told_as_such(modeler, opened):
 # --- what is kept ---------------------------------------------------------------------------------
 
 
-def test_what_was_asked_of_the_curator_is_in_both_logs_and_nothing_else_is_kept(
+def test_requests_to_the_curator_are_in_both_logs_and_nothing_else_is_kept(
     make_service, tmp_path, curator, owner, dataset, open_study
 ):
     """The vendor asks the curator itself, under the same grant: the modeler's log has gaps there, and verifies."""
@@ -311,8 +315,8 @@ def test_what_was_asked_of_the_curator_is_in_both_logs_and_nothing_else_is_kept(
         StudyClient(curator.url, opened.token, opened.id) as study,
     ):
         for number in range(3):
-            (told,) = vendor.suggest(request.model_copy(update={"observations": observations})).suggestions
-            query = wire.QueryRequest(rows=[wire.RowPlays(row=told.row)])
+            (suggestion,) = vendor.suggest(request.model_copy(update={"observations": observations})).suggestions
+            query = wire.QueryRequest(rows=[wire.RowPlays(row=suggestion.row)])
             (answer,) = study.ask(query, key=f"own-{number}")[0].answers
             observations.append(wire.SuggestionObservation(row=answer.row, y=answer.y, passport=answer.passport))
     exchanges = [r["exchange"] for r in modeler.records() if r.get("exchange")]
@@ -349,7 +353,7 @@ def served(folder, **settings):
 
 
 def test_other_requests_are_answered_while_rows_are_chosen(tmp_path, monkeypatch):
-    """A choice that waits for the test: the event loop does not, and what comes over the limit is told to wait."""
+    """A choice that waits for the test: the event loop does not, and a request over the limit is told to retry."""
     begun, go = threading.Event(), threading.Event()
 
     def choose(*_):
@@ -378,7 +382,7 @@ def test_other_requests_are_answered_while_rows_are_chosen(tmp_path, monkeypatch
     assert [reply.status_code for reply in replies] == [200] * 9
 
 
-def test_what_takes_too_long_is_left_at_its_next_step(tmp_path):
+def test_a_request_that_takes_too_long_ends_at_its_next_step(tmp_path):
     with served(tmp_path, suggestion_seconds=1e-9) as (_, http):
         reply = http.post("/v1/suggestions", content=_request(observations=seen((1, 0.0))))
     assert (reply.status_code, reply.json()["errors"][0]["field"]) == (422, "observations")
@@ -390,16 +394,16 @@ def test_a_service_that_ends_leaves_what_is_under_way(tmp_path):
     try:
         suggestions = app.state.modeler.suggestions
         suggestions._closing = True
-        asked = wire.SuggestionRequest.model_validate_json(_request(observations=seen((1, 0.0))))
-        with pytest.raises(Exception, match="ending") as found:
-            asyncio.run(suggestions.of(lambda: asked, "vendor:x"))
-        assert (found.value.code, found.value.status, found.value.retryable) == ("draining", 503, True)
+        request = wire.SuggestionRequest.model_validate_json(_request(observations=seen((1, 0.0))))
+        with pytest.raises(Exception, match="ending") as refused:
+            asyncio.run(suggestions.of(lambda: request, "vendor:x"))
+        assert (refused.value.code, refused.value.status, refused.value.retryable) == ("draining", 503, True)
     finally:
         app.state.modeler.close()
         app.state.context.database.close()
 
 
-def test_what_waits_for_its_turn_at_the_end_and_what_comes_after_it_is_told_to_come_again(tmp_path):
+def test_requests_that_wait_or_come_while_the_service_closes_are_told_to_retry(tmp_path):
     app, go = modeler_app.build(Settings(data_dir=tmp_path, concurrent_suggestions=1)), threading.Event()
     suggestions = app.state.modeler.suggestions
 
@@ -421,6 +425,6 @@ def test_what_waits_for_its_turn_at_the_end_and_what_comes_after_it_is_told_to_c
 
 def test_no_role_but_the_vendor_is_let_in(modeler):
     token = modeler.run_in_process("token", "create", "--role", "viewer", "--name", "v").stdout.strip()
-    with VendorClient(modeler.url, token) as viewer, pytest.raises(Remote) as found:
+    with VendorClient(modeler.url, token) as viewer, pytest.raises(Remote) as refused:
         viewer.suggest(wire.SuggestionRequest(inline=inline()))
-    assert (found.value.remote_status, found.value.remote_code) == (403, "forbidden")
+    assert (refused.value.remote_status, refused.value.remote_code) == (403, "forbidden")

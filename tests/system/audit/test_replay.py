@@ -86,7 +86,7 @@ def runs(play):
 def test_a_run_of_each_family_is_derived_again_as_it_was(runs, parties):
     for name, run in runs.items():
         clean = (
-            f"{run}: {LENGTH} choices derived again, each as it is recorded; {LENGTH} answers, each as the log tells"
+            f"{run}: {LENGTH} choices derived again, each as it is recorded; {LENGTH} answers, each as the log records"
         )
         assert replayed(parties[1], run) == (0, clean), name
 
@@ -129,7 +129,7 @@ def change(party, table, run, where="1", **values):
 def changed_row(run, number, recorded, derived):
     return (
         f"{run}: trial {number}: recorded row {recorded} (algorithm), derived row {derived} (algorithm); "
-        f"the log tells that row {derived} was asked"
+        f"the log records that row {derived} was asked"
     )
 
 
@@ -152,7 +152,7 @@ def test_another_row_in_the_record_is_named_with_what_is_derived(name, copy, run
     [
         ("y", lambda y: y + 1e-9, "the recorded answer about row {row} is not what the reply says"),
         ("reply", lambda body: body.replace(b"answered", b"answerer"), "the stored reply is not the one that the log"),
-        ("reply", lambda body: None, "the stored reply is not the one that the log tells"),
+        ("reply", lambda body: None, "the stored reply is not the one that the log records"),
         ("mean", lambda mean: mean + 1e-6, "recorded mean {value} of row {row}, derived"),
         ("sd", lambda sd: sd * 1.001, "recorded sd {value} of row {row}, derived"),
         ("acquisition", lambda mean: None, "recorded acquisition None of row {row}, derived"),
@@ -176,7 +176,7 @@ def test_settings_that_were_changed_are_named(copy, runs):
     (spec,) = copy.rows("SELECT spec FROM runs WHERE id = ?", run)[0]
     change(copy, "runs", run, spec=json.dumps(json.loads(spec) | {"seed": 10}))
     code, output = replayed(copy, run)
-    assert (code, "settings are not those that the log tells" in output) == (1, True)
+    assert (code, "settings are not those that the log records" in output) == (1, True)
 
 
 def test_a_changed_answer_is_missed_by_nobody_who_writes_the_log_anew(copy, runs):
@@ -188,7 +188,7 @@ def test_a_changed_answer_is_missed_by_nobody_who_writes_the_log_anew(copy, runs
     forged = json.dumps(reply).encode()
     change(copy, "trials", run, f"number = {at}", y=reply["answers"][0]["y"], reply=forged)
     with pytest.MonkeyPatch.context() as patch:
-        # What the log tells is taken for true: this test is about the choices alone.
+        # What the log records is taken for true: this test is about the choices alone.
         patch.setattr("modeler_service.integrity.replay._against_log", lambda *_: iter(()))
         code, output = replayed(copy, run)
     assert (code, f"{run}: trial {at + 1}: recorded" in output) == (1, True), output
@@ -211,8 +211,8 @@ def test_a_record_with_holes_is_named(how, copy, runs):
     says = {
         "missing": "trial 5: missing: the record goes on with trial 6",
         "half": "trial 6: recorded nothing, derived row",
-        "last": f"trial {LENGTH}: the log tells an answer, the record has no such trial",
-        "unanswered": "trial 5: the log tells an answer, the record has none",
+        "last": f"trial {LENGTH}: the log records an answer, the record has no such trial",
+        "unanswered": "trial 5: the log records an answer, the record has none",
         "ended": "recorded that the run ended by exhausted, derived by budget",
     }[how]
     code, output = replayed(copy, run)

@@ -335,7 +335,7 @@ def test_what_the_curator_stores_beside_its_log_must_fit_it(change, message, pai
         ("UPDATE trials SET passport = '' WHERE number = 4", "trial 4 of {run} .* not what the curator said"),
         ("UPDATE trials SET reply = '' WHERE number = 4", "trial 4 of {run} .* not what the curator said"),
         ("UPDATE trials SET y = NULL WHERE number = 4", "trial 4 of {run} .* not what the curator said"),
-        ("DELETE FROM trials WHERE number = 12", "trial 12 of {run} lacks the answer that the log tells"),
+        ("DELETE FROM trials WHERE number = 12", "trial 12 of {run} lacks the answer that the log records"),
     ],
 )
 def test_what_the_modeler_stores_beside_its_log_must_fit_it(change, message, pair):

@@ -9,7 +9,6 @@ import pytest
 from scipy import integrate, linalg, stats
 
 from blindopt.gp.features import features
-from modeler_service.algorithms.bandits import ldp_ata
 from modeler_service.algorithms.bandits.laplace_adf import LaplaceAdf, laplace_step
 from modeler_service.algorithms.bandits.ldp_ata import AtaSettings, LdpAta
 from modeler_service.algorithms.bandits.ldp_moma import LdpMoma, MomaSettings, median_of_means, plays_of_theorem
@@ -80,14 +79,17 @@ def test_ata_keeps_few_rewards_and_has_the_estimates_of_the_pass_over_all(lam, m
     assert algorithm.dangerous < horizon  # nor the pruning
 
 
-def test_ata_that_forgets_too_much_is_caught(monkeypatch):
+def test_ata_that_forgets_too_much_is_caught():
     """Negative control: rewards up to three times the bound that is safe are forgotten."""
+
+    class Forgetful(LdpAta):
+        SAFE = 3.0
+
     bandit = Bandit.drawn(3, n=40)
     arms, rewards = plays_of(bandit, 600)
     settings = AtaSettings(1.0, 1.0, 5.0, 10.0)
     right = shown(LdpAta(bandit.problem(600), settings), arms, rewards)
-    monkeypatch.setattr(ldp_ata, "_SAFE", 3.0)
-    wrong = shown(LdpAta(bandit.problem(600), settings), arms, rewards)
+    wrong = shown(Forgetful(bandit.problem(600), settings), arms, rewards)
     assert np.abs(right.mean() - wrong.mean()).max() > 1e-4
 
 
@@ -320,7 +322,7 @@ def test_thompson_draws_from_the_posterior():
     mean = covariance @ sums / lam
     np.testing.assert_allclose(algorithm.estimates()[0], mean, atol=1e-6)
     steps = 4_096
-    noise = np.array([algorithm.normals(step) @ algorithm.root.turned for step in range(steps)])
+    noise = np.array([algorithm.normals(step) @ algorithm.root.whitened for step in range(steps)])
     draws = 0.5 * math.sqrt(law.noise_variance) * noise
     expected = 0.25 * law.value_bound**2 * covariance
     sds = np.sqrt(np.diag(expected))

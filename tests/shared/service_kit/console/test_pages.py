@@ -34,7 +34,7 @@ def test_the_policy_is_on_every_page_and_on_no_reply_of_the_api(owner):
 
 
 def test_every_page_is_for_the_roles_that_it_names_and_for_nobody_else(app):
-    entries = app.state.front.entries
+    entries = app.state.console.entries
     assert len(entries) > 8
     browsers = {name: Browser(app) for name in sample_service.WHO}
     for name, browser in browsers.items():

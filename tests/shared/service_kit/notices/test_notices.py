@@ -21,11 +21,12 @@ from pydantic import ValidationError
 from blindopt import wire
 from blindopt.errors import AuditUnavailable, Busy, StateConflict
 from curator_service.settings import Settings as CuratorSettings
+from service_kit.context import outbox
 from service_kit.context.context import ServiceContext
 from service_kit.context.keys import Seal, signer
 from service_kit.context.outbox import Outbox
-from service_kit.notices import delivery as couriers
-from service_kit.notices.delivery import Courier
+from service_kit.notices import delivery
+from service_kit.notices.delivery import NoticeDelivery
 from service_kit.notices.receiver import Receiver
 from service_kit.store import audit_log
 from service_kit.store import notices as store
@@ -39,7 +40,7 @@ COUNTS = wire.NoticeCounts(percent=83)
 
 
 class Post:
-    """An outbox and its courier over a database, with a clock that is set by hand."""
+    """An outbox and its delivery over a database, with a clock that is set by hand."""
 
     def __init__(self, folder, url, *, ca="", **settings):
         self.now = NOW
@@ -48,43 +49,38 @@ class Post:
         chosen |= {"notify_ca": ca} if ca else {}
         self.settings = CuratorSettings(data_dir=folder, **(chosen | settings))
         self.database = Database(folder / "x.sqlite", (METADATA,), append_only=APPEND_ONLY)
-        outbox = Outbox("blindopt-curator", self.settings.told_events, lambda: self.now)
+        notices = Outbox("blindopt-curator", self.settings.enabled_events, lambda: self.now)
         key, kept = signer(folder / "log.key", "curator"), folder / "checkpoint"
         self.context = ServiceContext.open(
-            self.database, Seal(folder / "seal"), key, lambda: self.now, checkpoint_file=kept, outbox=outbox
+            self.database, Seal(folder / "seal"), key, lambda: self.now, checkpoint_file=kept, outbox=notices
         )
-        self.courier = Courier(self.context, "blindopt-curator", Receiver.of(self.settings))
+        self.delivery = NoticeDelivery(self.context, "blindopt-curator", Receiver.of(self.settings), poll_seconds=0.01)
 
     def tell(self, event="budget_80", once=None):
-        self.database.write(lambda db: self.context.outbox.tell(db, event, SUBJECT, COUNTS, once=once))
+        self.database.write(lambda db: self.context.outbox.add(db, event, SUBJECT, COUNTS, once=once))
 
     def views(self):
-        return [view for _, view in self.courier.page(0, 1_000)]
+        return [view for _, view in self.delivery.page(0, 1_000)]
 
     def states(self):
         return [view.state for view in self.views()]
 
 
-@pytest.fixture(autouse=True)
-def hasty(monkeypatch):
-    monkeypatch.setattr(couriers, "LOOK_SECONDS", 0.01)
-
-
 @pytest.fixture
 def posting(tmp_path):
-    """Makes an outbox; the courier is started where it is told so."""
+    """Makes an outbox; the delivery is started where it is told so."""
     made = []
 
     def make(url, *, start=True, **settings):
         post = Post(tmp_path, url, **settings)
         made.append(post)
         if start:
-            post.courier.start()
+            post.delivery.start()
         return post
 
     yield make
     for post in made:
-        post.courier.close()
+        post.delivery.close()
         post.database.close()
 
 
@@ -142,13 +138,15 @@ def test_every_event_has_a_sentence_of_its_fields(posting):
     counts = wire.NoticeCounts(measurements=2, percent=80, answers=7, minutes=61)
     sentences = {}
     for event in wire.NoticeEvent.__args__:
-        sentences[event] = couriers.made("blindopt-curator", event, NOW, whole, counts).sentence
+        sentences[event] = outbox.new_notice("blindopt-curator", event, NOW, whole, counts).sentence
         assert "None" not in sentences[event]
     assert len(set(sentences.values())) == len(sentences)
     assert (
         sentences["run_waiting"] == "Run run_5555555555555555 has waited for its curator for 61 minutes: unreachable."
     )
-    told = couriers.made("blindopt-curator", "budget_80", NOW, wire.NoticeSubject(dataset_id="ds_" + "6" * 16), counts)
+    told = outbox.new_notice(
+        "blindopt-curator", "budget_80", NOW, wire.NoticeSubject(dataset_id="ds_" + "6" * 16), counts
+    )
     assert "of tunings on ds_6666666666666666 is spent" in told.sentence
 
 
@@ -166,7 +164,7 @@ def test_without_an_address_nothing_is_written(posting):
     post = posting(None)
     post.tell()
     assert post.views() == []
-    assert not post.courier._thread.is_alive()
+    assert not post.delivery._thread.is_alive()
 
 
 def test_events_that_were_not_chosen_are_not_written(posting):
@@ -180,7 +178,7 @@ def test_what_did_not_happen_is_not_told(posting):
     post = posting("http://127.0.0.1:1/", start=False)
 
     def cause(db):
-        post.context.outbox.tell(db, "budget_80", SUBJECT, COUNTS)
+        post.context.outbox.add(db, "budget_80", SUBJECT, COUNTS)
         raise StateConflict("it did not happen after all")
 
     with pytest.raises(StateConflict):
@@ -196,10 +194,10 @@ def test_what_is_told_once_is_told_once_also_after_it_was_pruned(posting):
     ended = {"state": "delivered", "ended_at": "2026-11-21T12:00:00.000000Z"}
     post.database.write(lambda db: [store.change(db, seq, **ended) for seq in (1, 2, 3, 4)])
     post.now = NOW + timedelta(days=30)
-    post.courier._prune()
+    post.delivery._prune()
     assert len(post.views()) == 4
     post.now += timedelta(hours=2)
-    post.courier._prune()
+    post.delivery._prune()
     assert len(post.views()) == 2
     post.tell(once="a")
     assert len(post.views()) == 2
@@ -210,7 +208,7 @@ def test_a_notice_that_waited_for_a_receiver_for_a_month_is_given_up(posting):
     post.tell()
     post.now += timedelta(days=31)
     post.tell()
-    post.courier._prune()
+    post.delivery._prune()
     assert post.states() == ["failed", "pending"]
     assert "no receiver was set" in post.views()[0].problem
 
@@ -276,7 +274,7 @@ def test_faults_of_a_receiver_are_waited_out_ever_longer_and_under_one_id(postin
 
 def test_a_receiver_that_never_comes_back_is_tried_for_three_days_at_most_an_hour_apart():
     now, waits, row = NOW, [], SimpleNamespace(attempts=0, created_at=stamp(NOW))
-    while (told := couriers._outcome(row, "down", now))["state"] == "pending":
+    while (told := delivery.outcome(row, "down", now))["state"] == "pending":
         waits.append(moment(told["next_at"]) - now)
         now, row.attempts = moment(told["next_at"]), told["attempts"]
     assert waits == [timedelta(seconds=min(2**place, 3_600)) for place in range(len(waits))]
@@ -287,8 +285,8 @@ def test_a_receiver_that_never_comes_back_is_tried_for_three_days_at_most_an_hou
 
 
 def test_a_notice_is_given_up_after_three_days_and_the_next_one_has_its_turn(posting, until, monkeypatch):
-    monkeypatch.setattr(couriers, "FIRST_WAIT_SECONDS", 40_000.0)
-    monkeypatch.setattr(couriers, "LONGEST_WAIT_SECONDS", 40_000.0)
+    monkeypatch.setattr(delivery, "FIRST_WAIT_SECONDS", 40_000.0)
+    monkeypatch.setattr(delivery, "LONGEST_WAIT_SECONDS", 40_000.0)
     down = threading.Event()
     down.set()
     with listening(lambda number: 500 if down.is_set() else 204) as listener:
@@ -311,7 +309,7 @@ def test_what_is_old_when_its_turn_comes_is_tried_three_times(posting, until):
         post = posting(listener.url, start=False)
         post.tell()
         post.now += timedelta(days=4)
-        post.courier.start()
+        post.delivery.start()
         for attempts in (1, 2, 3):
             until(lambda n=attempts: len(listener.got) == n)
             until(lambda n=attempts: post.views()[0].attempts == n)
@@ -325,7 +323,7 @@ def test_a_redirect_is_not_followed(posting, until):
         post = posting(listener.url)
         post.tell()
         until(lambda: post.views()[0].attempts)
-        told = post.courier.test()
+        told = post.delivery.test()
     assert post.states() == ["pending"]
     assert other.got == []
     assert told.problem == post.views()[0].problem
@@ -344,7 +342,7 @@ def test_where_the_outcome_cannot_be_stored_nothing_is_sent_again(posting, until
 
         with monkeypatch.context() as patched:
             patched.setattr(store, "change", full)
-            post.courier.start()
+            post.delivery.start()
             until(lambda: len(tried) > 1)
         until(lambda: post.states() == ["delivered"])
     assert len(listener.got) == 1
@@ -355,10 +353,10 @@ def test_the_waits_and_the_queue_outlive_a_restart(posting, until, tmp_path):
         post = posting(listener.url)
         post.tell()
         until(lambda: post.views()[0].attempts == 1)
-        post.courier.close()
+        post.delivery.close()
         post.database.close()
         again = Post(tmp_path, listener.url)
-        again.courier.start()
+        again.delivery.start()
         try:
             assert again.views()[0].attempts == 1
             assert len(listener.got) == 1
@@ -366,7 +364,7 @@ def test_the_waits_and_the_queue_outlive_a_restart(posting, until, tmp_path):
             again.now += timedelta(seconds=1)
             until(lambda: again.states() == ["delivered"])
         finally:
-            again.courier.close()
+            again.delivery.close()
             again.database.close()
     assert len(set(listener.ids)) == 1
 
@@ -412,7 +410,7 @@ def _certificate(folder, name="127.0.0.1", days=1):
 )
 def test_a_test_says_what_a_status_means(posting, status, what):
     with listening(lambda number: status) as listener:
-        told = posting(listener.url, start=False).courier.test()
+        told = posting(listener.url, start=False).delivery.test()
     assert not told.delivered
     assert what in told.problem
     assert listener.events == ["test"]
@@ -424,35 +422,36 @@ def test_a_test_that_arrives_lets_what_waits_go_at_once(posting, until, status):
         post = posting(listener.url)
         post.tell()
         until(lambda: post.views()[0].attempts == 1)
-        told = post.courier.test()
+        told = post.delivery.test()
         assert (told.delivered, told.problem) == (True, None)
         until(lambda: post.states() == ["delivered"])
     assert listener.ids[1] == told.id
 
 
 def test_a_test_without_a_receiver_says_how_to_set_one(posting):
-    told = posting(None).courier.test()
+    told = posting(None).delivery.test()
     assert not told.delivered
     assert "set NOTIFY_URL and NOTIFY_SECRET_FILE" in told.problem
 
 
 def test_a_test_says_that_a_name_cannot_be_looked_up(posting):
-    told = posting("http://nobody.invalid/x", start=False).courier.test()
+    told = posting("http://nobody.invalid/x", start=False).delivery.test()
     assert told.problem.startswith("its name cannot be looked up")
     assert "invalid" not in told.problem
 
 
-def test_a_test_says_that_no_answer_came_and_there_is_one_at_a_time(posting, until):
+def test_a_test_says_that_no_answer_came_and_there_is_one_at_a_time(posting):
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
-        post = posting(f"http://127.0.0.1:{silent.getsockname()[1]}/", start=False, notify_timeout_seconds=0.5)
+        post = posting(f"http://127.0.0.1:{silent.getsockname()[1]}/", start=False, notify_timeout_seconds=1.0)
         told = []
-        thread = threading.Thread(target=lambda: told.append(post.courier.test()))
+        thread = threading.Thread(target=lambda: told.append(post.delivery.test()))
         thread.start()
-        until(post.courier._testing.locked)
-        with pytest.raises(Busy):
-            post.courier.test()
-        thread.join()
-    assert told[0].problem == "no answer came within 0.5 s (NOTIFY_TIMEOUT_SECONDS)"
+        connection, _ = silent.accept()  # the first test has connected
+        with closing(connection):
+            with pytest.raises(Busy):
+                post.delivery.test()
+            thread.join()
+    assert told[0].problem == "no answer came within 1 s (NOTIFY_TIMEOUT_SECONDS)"
 
 
 def test_a_test_says_what_is_wrong_with_tls(posting, tmp_path):
@@ -466,7 +465,7 @@ def test_a_test_says_what_is_wrong_with_tls(posting, tmp_path):
     def problem(url, folder, ca=""):
         post = Post(folder, url, ca=ca)
         with closing(post.database):
-            return post.courier.test().problem
+            return post.delivery.test().problem
 
     with shown(tmp_path / "a") as (chain, listener, folder):
         assert "not signed by an authority that is trusted here: set NOTIFY_CA" in problem(listener.url, folder)
@@ -488,7 +487,7 @@ def test_a_reply_without_an_end_is_not_read(posting):
             handler.wfile.write(b"x" * 65_536)
 
     with listening(act=endless) as listener:
-        assert posting(listener.url, start=False).courier.test().delivered
+        assert posting(listener.url, start=False).delivery.test().delivered
 
 
 # --- settings ---------------------------------------------------------------------------------------

@@ -19,9 +19,9 @@ from modeler_service import app as modeler_app
 from modeler_service.settings import Settings as ModelerSettings
 from service_kit.context.context import ServiceContext
 from service_kit.context.keys import Seal, signer
-from service_kit.notices.delivery import Courier
+from service_kit.notices.delivery import NoticeDelivery
 from service_kit.store.database import Database, StoreFault
-from service_kit.store.prepared_statement import Prepared, raw
+from service_kit.store.prepared_statement import PreparedStatement, raw
 from tests.shared.service_kit.store.test_store import METADATA, NOW, TABLES, audit_log, curator_base
 
 WAIT = 20.0
@@ -37,7 +37,7 @@ def database(tmp_path):
 
 @pytest.fixture
 def context(database, tmp_path, monkeypatch):
-    monkeypatch.setattr("service_kit.context.saved_checkpoint._SECONDS", 0.0)  # a checkpoint with each commit
+    monkeypatch.setattr("service_kit.context.saved_checkpoint._SAVED_EVERY_S", 0.0)  # a checkpoint with each commit
     key = signer(tmp_path / "log.key", "curator")
     made = ServiceContext.open(
         database, Seal(tmp_path / "seal.key"), key, lambda: NOW, checkpoint_file=tmp_path / "checkpoint"
@@ -182,10 +182,10 @@ def test_what_a_read_is_refused_is_told_without_the_driver_s_words(database):
 
 
 def test_the_same_holds_for_a_look(database):
-    missing = Prepared(select(Table("nothing", MetaData(), Column("a", Integer))))
+    missing = PreparedStatement(select(Table("nothing", MetaData(), Column("a", Integer))))
     with pytest.raises(StorageUnavailable, match="cannot be read"):
-        database.look(missing)
-    assert database.look(audit_log.LAST) is None
+        database.read_row(missing)
+    assert database.read_row(audit_log.LAST) is None
 
 
 # --- the end ----------------------------------------------------------------------------------------
@@ -220,7 +220,7 @@ def test_a_service_closes_its_database_also_where_something_before_fails(side, t
         async with app.router.lifespan_context(app):
             await context.database.write_soon(_record)
 
-    monkeypatch.setattr(Courier, "close", fails)
+    monkeypatch.setattr(NoticeDelivery, "close", fails)
     with pytest.raises(ZeroDivisionError):
         asyncio.run(live())
     assert context.audit_trail._saved.head().size == 1

@@ -8,7 +8,7 @@ from blindopt import wire
 from modeler_service import store
 from service_kit.store.base import stamp
 from tests.curator_service.use_cases.inbox.in_process_curator import House
-from tests.modeler_service.runs.test_local_faults import SPEC, at_work
+from tests.modeler_service.in_process_modeler import SPEC, modeler_at_work
 from tests.shared.service_kit.store.test_store import NOW
 
 
@@ -26,7 +26,7 @@ def statements(database):
 
 
 def test_a_page_of_runs_tells_what_each_run_tells_and_counts_all_of_them_together(tmp_path):
-    with at_work(tmp_path, work=False) as modeler:
+    with modeler_at_work(tmp_path, work=False) as modeler:
         runs = [_run(modeler, number) for number in range(6)]
         each = [modeler.run(run) for run in runs]
         with statements(modeler.context.database) as few:

@@ -120,8 +120,8 @@ def test_after_private_queries_it_tells_counts_by_fixed_labels_and_nothing_else(
 def test_the_check_would_find_a_path_or_a_value(played):
     """The control: the same check on an exposition that has a path, a key or a value in it."""
     told = Metrics(dict)
-    told.request("GET", f"/v1/studies/{played[1][0]}", 200, 0.01)
-    told.request("GET", f"/v1/{played[1][-1]}", 200, 0.01)
+    told.count_request("GET", f"/v1/studies/{played[1][0]}", 200, 0.01)
+    told.count_request("GET", f"/v1/{played[1][-1]}", 200, 0.01)
     text = bytes(told.exposition().body).decode()
     assert played[1][0] in text
     assert played[1][-1] in text
@@ -133,7 +133,7 @@ def test_a_duration_is_told_to_the_millisecond():
 
     def told(seconds):
         metrics = Metrics(dict)
-        metrics.request("POST", "/v1/studies/{study_id}/queries", 201, seconds)
+        metrics.count_request("POST", "/v1/studies/{study_id}/queries", 201, seconds)
         return bytes(metrics.exposition().body)
 
     assert told(0.020031) == told(0.020446)
@@ -184,5 +184,5 @@ def test_it_is_off_unless_asked_for(curator, modeler):
 
 def test_without_the_library_a_service_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
-    with pytest.raises(StateConflict, match=r"install blindopt\[metrics\]"):
+    with pytest.raises(StateConflict, match=r"install blindopt-services\[metrics\]"):
         Metrics(dict)
