@@ -5,7 +5,7 @@ READY := .venv/ready
 # Tests start hundreds of interpreters: none of them compiles what another one has compiled.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo browser test soak audit-privacy screenshots check bench reproduce data wheel-check docker-check lock clean
+.PHONY: demo browser test soak audit-privacy mutants screenshots check bench reproduce data wheel-check docker-check lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -14,6 +14,7 @@ help:
 	@echo "make test     every test"
 	@echo "make soak     kill -9 at random under load for ten minutes, then 20 times at each named point, and odd requests (SECONDS=600)"
 	@echo "make audit-privacy   the statistical privacy tests at full size: 2 x 200,000 draws (SCALE=20; 200: the nightly figure)"
+	@echo "make mutants  mutation testing of privacy, releases, the audit log and repeated requests; hours, and it goes on where it stopped (docs/mutants.md)"
 	@echo "make screenshots   the pictures in docs/, made again by the tests that walk both stories"
 	@echo "make check    ruff, mypy --strict, import contracts"
 	@echo "make bench    speed side by side with what one would use instead"
@@ -60,6 +61,16 @@ audit-privacy: $(READY)
 	    tests/curator_service/tuning \
 	    tests/curator_service/routes/test_api_timing.py tests/system/privacy/test_black_box.py $(ARGS)
 
+# In a folder of its own, beside .venv: the locked requirements of the tests stay as they are.
+MUTMUT := out/mutmut/ready
+$(MUTMUT): requirements/mutants.txt | $(READY)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps --require-hashes --upgrade \
+	    -r requirements/mutants.txt --target out/mutmut && touch $@
+
+mutants: $(MUTMUT)
+	PYTHONPATH="$(CURDIR)/out/mutmut" $(BIN)/python tests/mutants.py run $(ARGS)
+	PYTHONPATH="$(CURDIR)/out/mutmut" $(BIN)/python tests/mutants.py table
+
 screenshots: $(READY)
 	BLINDOPT_SCREENSHOTS=1 $(BIN)/python -m pytest tests/browser/test_stories.py -k test_both_stories $(ARGS)
 
@@ -94,7 +105,7 @@ docker-check:
 LOCK := uv pip compile --universal --generate-hashes --no-header --no-annotate --python-version 3.11 -q
 lock:
 	$(LOCK) --no-emit-package blindopt --extra test pyproject.toml -o requirements/dev.txt
-	for s in curator modeler demo; do $(LOCK) requirements/$$s.in -c requirements/dev.txt -o requirements/$$s.txt; done
+	for s in curator modeler demo mutants; do $(LOCK) requirements/$$s.in -c requirements/dev.txt -o requirements/$$s.txt; done
 
 clean:
 	rm -rf .venv build dist out

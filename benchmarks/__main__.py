@@ -1,6 +1,6 @@
-"""`make bench`: print the tables and keep them in benchmarks/results/latest.md and latest.json.
+"""`make bench`: print the tables and write them to benchmarks/results/latest.md and latest.json.
 
-Parts may be measured one by one (`--keep`): each says when.
+Parts can be measured one by one (`--keep`); the date of each is in the results.
 """
 
 import argparse
@@ -20,7 +20,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def main() -> None:
-    """Run every benchmark, or the parts that are named: those are kept with --keep."""
+    """Run every benchmark, or only the named parts, whose results are stored with --keep."""
     parser = argparse.ArgumentParser(prog="benchmarks", description=main.__doc__)
     parser.add_argument(
         "parts",
@@ -28,11 +28,15 @@ def main() -> None:
         metavar="part",
         help="both, choosing, console, draws, exchange, ldp, log, refitting, release, start, tuning (default: all)",
     )
-    parser.add_argument("--keep", action="store_true", help="put the named parts into benchmarks/results")
-    parser.add_argument("--grants", type=int, default=exchange.CLIENTS, help="how many the clients of exchange share")
-    parser.add_argument("--rows", type=int, default=release.ROWS, help="of the release; a million take minutes")
     parser.add_argument(
-        "--large", action="store_true", help="choosing and both with a million rows too: minutes, 3 GiB"
+        "--keep", action="store_true", help="store the results of the named parts in benchmarks/results"
+    )
+    parser.add_argument(
+        "--grants", type=int, default=exchange.CLIENTS, help="grants that the clients of exchange share"
+    )
+    parser.add_argument("--rows", type=int, default=release.ROWS, help="rows of the release; a million take minutes")
+    parser.add_argument(
+        "--large", action="store_true", help="run choosing and both with a million rows too: takes minutes and 3 GiB"
     )
     chosen = parser.parse_args()
     if not 1 <= chosen.grants <= exchange.CLIENTS:
@@ -65,20 +69,20 @@ def main() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The tables of one part, and where they are from."""
+    """The tables of one part, with the date and the machine's processors."""
 
     date: str
     processors: int
     tables: list[Table]
 
     def as_json(self) -> Json:
-        """With all digits."""
+        """Return the part as JSON, with all digits."""
         tables = [table.as_json() for table in self.tables]
         return {"date": self.date, "processors": self.processors, "tables": tables}
 
 
 def keep(results: dict[str, Json], order: list[str]) -> None:
-    """Put parts in the place of older ones in benchmarks/results."""
+    """Replace older results of these parts in benchmarks/results."""
     RESULTS.mkdir(exist_ok=True)
     file = RESULTS / "latest.json"
     parts: dict[str, Json] = json.loads(file.read_text())["parts"] if file.exists() else {}
@@ -89,7 +93,7 @@ def keep(results: dict[str, Json], order: list[str]) -> None:
 
 
 def markdown(results: dict[str, Json]) -> str:
-    """All tables under one heading."""
+    """Write all tables as Markdown."""
     lines = ["# Benchmarks", "", "Written by `make bench`. Ratios are of one run, side by side.", ""]
     for name, part in results.items():
         lines += [f"## {name}", "", f"{part['date']}, {part['processors']} processors.", ""]

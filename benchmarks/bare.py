@@ -1,4 +1,4 @@
-"""The yardstick: one FastAPI route that does nothing, or commits one row, and answers."""
+"""A baseline: one FastAPI route that does nothing, or commits one row, and answers."""
 
 import secrets
 import sqlite3
@@ -13,7 +13,7 @@ MODES = {"nothing": None, "full": "FULL", "off": "OFF"}
 
 
 def application(mode: str, database: str) -> FastAPI:
-    """The route in one of MODES: what it does to ``database`` before it answers."""
+    """Build the route in one of MODES: whether and how it commits to ``database`` before it answers."""
     app, synchronous = FastAPI(), MODES[mode]
     db = sqlite3.connect(database, isolation_level=None, check_same_thread=False)
     db.execute("PRAGMA journal_mode=WAL")
@@ -34,7 +34,7 @@ def application(mode: str, database: str) -> FastAPI:
 
 
 def main(mode: str, database: str, port: str) -> None:
-    """Serve as the services do (shared/service_kit/cli/main.py): the same loop, parser and log settings of uvicorn."""
+    """Serve with the services' uvicorn settings (shared/service_kit/cli/main.py): loop, parser and log."""
     config = uvicorn.Config(
         application(mode, database), port=int(port), log_config=None, access_log=False, server_header=False
     )

@@ -31,23 +31,23 @@ _WAIT_SECONDS = 3_600.0
 
 
 def outcome(x: Matrix) -> Vector:
-    """A smooth one, of rows (n, d)."""
+    """A smooth function of the rows of x (n, d)."""
     total: Vector = np.sin(7 * x).sum(axis=1) / np.sqrt(x.shape[1])
     return total
 
 
 def records(rows: int, columns: int) -> bytes:
-    """A Parquet file of uniform features and a smooth outcome."""
+    """Make a Parquet file of uniform features and a smooth outcome."""
     x = np.random.default_rng(0).uniform(size=(rows, columns))
     file = io.BytesIO()
-    columns_of = {f"c{j}": x[:, j] for j in range(columns)} | {"y": outcome(x)}
-    pq.write_table(pa.table(columns_of), file, compression="none")
+    table = {f"c{j}": x[:, j] for j in range(columns)} | {"y": outcome(x)}
+    pq.write_table(pa.table(table), file, compression="none")
     return file.getvalue()
 
 
 @dataclass(frozen=True, slots=True)
 class Parties:
-    """Both services, and their people's clients."""
+    """Both services, with clients for the owner and the vendor."""
 
     curator: Server
     modeler: Server
@@ -55,11 +55,11 @@ class Parties:
     vendor: VendorClient
 
     def register(self, file: bytes) -> str:
-        """The dataset's identity."""
+        """Register a Parquet file; return the dataset's id."""
         return self.owner.register("bench", file, filename="bench.parquet").id
 
     def release(self, dataset_id: str, columns: int, lengthscale: float) -> tuple[str, str]:
-        """A study of the records under a Gaussian release, and the token of a grant."""
+        """Release a study of the records with Gaussian noise; return its id and the token of a grant."""
         spec = wire.StudyCreate(
             name="bench",
             dataset_id=dataset_id,
@@ -73,14 +73,14 @@ class Parties:
         return study, self.owner.grant(study, wire.GrantCreate(name="bench")).token
 
     def candidates(self, study: str, token: str) -> Matrix:
-        """Z, as a modeler gets it."""
+        """Download Z as a modeler does."""
         with StudyClient(self.curator.url, token, study) as client, tempfile.TemporaryDirectory() as folder:
             view, path = client.study(), Path(folder) / "z.npy"
             client.download(path, view.release_sha256, max_bytes=1 << 30)
             return np.array(npy_files.load(path))
 
     def run(self, study: str, token: str, steps: int) -> wire.RunView:
-        """A run to its end; Failed if it ended otherwise than by its budget."""
+        """Run to the end; Failed unless the run ended by its budget."""
         spec = wire.RunCreate(
             curator_url=self.curator.url,
             study_id=study,
@@ -97,19 +97,19 @@ class Parties:
 
 @contextmanager
 def parties() -> Iterator[Parties]:
-    """Both services with folders of their own on the project's disk."""
+    """Start both services, with data folders on the project's disk."""
     with scratch() as folder, ExitStack() as stack:
         curator_service, owner = stack.enter_context(curator(folder, {}))
-        two, vendor = stack.enter_context(modeler(folder, {}))
+        modeler_service, vendor = stack.enter_context(modeler(folder, {}))
         clients = (
             stack.enter_context(OwnerClient(curator_service.url, owner, timeout_s=7_200)),
-            stack.enter_context(VendorClient(two.url, vendor, timeout_s=7_200)),
+            stack.enter_context(VendorClient(modeler_service.url, vendor, timeout_s=7_200)),
         )
-        yield Parties(curator_service, two, *clients)
+        yield Parties(curator_service, modeler_service, *clients)
 
 
 def _check(z: Matrix, trials: list[wire.TrialView]) -> None:
-    """Failed unless each row that a run asked had the largest bound."""
+    """Raise Failed unless each row that a run chose had the largest bound."""
     outcomes, rows = np.zeros(len(z)), [trial.row for trial in trials]
     outcomes[rows] = [trial.y for trial in trials]
     gap = worst_gap(Problem("run", z, LENGTHSCALE, outcomes), rows)
@@ -118,19 +118,23 @@ def _check(z: Matrix, trials: list[wire.TrialView]) -> None:
 
 
 def small() -> Table:
-    """A run of 50 queries over 10,000 candidates, download of Z included, beside loops that need no other party."""
+    """A run of 50 queries over 10,000 candidates, download of Z included, beside loops in one process."""
     file = records(ROWS, COLUMNS)
     times: dict[str, list[float]] = {"both services": [], **{name: [] for name in PEERS}}
     with parties() as both:
         dataset = both.register(file)
         for _ in range(REPEATS):
-            study, token = both.release(dataset, COLUMNS, LENGTHSCALE)  # a new one each time: Z is downloaded again
+            study, token = both.release(
+                dataset, COLUMNS, LENGTHSCALE
+            )  # a new study each time, so that Z is downloaded again
             z = both.candidates(study, token)
             started = time.perf_counter()
             done = both.run(study, token, STEPS)
             times["both services"].append(time.perf_counter() - started)
             _check(z, both.vendor.export(done.id).trials)
-            problem = Problem("run", z, LENGTHSCALE, outcome(z))  # Z is in secret order: y of its rows is not known
+            problem = Problem(
+                "run", z, LENGTHSCALE, outcome(z)
+            )  # Z is in secret order: the true y of its rows is unknown
             for name, loop in PEERS.items():
                 started = time.perf_counter()
                 for _ in loop(problem):
@@ -155,7 +159,7 @@ if botorch_loop.INSTALLED:
 
 
 def large() -> Table:
-    """A million records of 15 features: what each party takes from the file to the last of 100 answers."""
+    """A million records of 15 features: time and memory of each party, from the file to the last of 100 answers."""
     rows: list[list[Cell]] = []
     file = records(LARGE, LARGE_COLUMNS)
     size = 8 * LARGE * LARGE_COLUMNS
@@ -188,7 +192,7 @@ def large() -> Table:
 
 
 def tables(huge: bool = False) -> list[Table]:
-    """The run beside its peers; with ``huge`` the million too: minutes, and 3 GiB."""
+    """The run beside its peers; with ``huge``, a million records too, which takes minutes and 3 GiB."""
     with threadpool_limits(1):
         parts = [small()]
     return [*parts, large()] if huge else parts

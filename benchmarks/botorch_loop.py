@@ -1,4 +1,4 @@
-"""BoTorch's loop over the same candidates, where the extra ``peers`` is installed; `make bench` does without it."""
+"""BoTorch's loop over the same candidates, if the extra ``peers`` is installed; `make bench` does not need it."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -14,9 +14,9 @@ Chooser = Callable[[list[int], float], int]
 
 
 def chooser(candidates: Matrix, outcomes: Vector, lengthscale: float, noise_variance: float) -> Chooser:
-    """What chooses the row of largest bound after some asked rows, given its weight.
+    """Make a function that chooses the row of largest bound, given the queried rows and the exploration weight.
 
-    A SingleTaskGP with these hyper-parameters, made anew at each step, and optimize_acqf_discrete with its
+    A SingleTaskGP with these hyper-parameters, rebuilt at each step, and optimize_acqf_discrete with its
     default batches; one thread, float64.
     """
     import torch

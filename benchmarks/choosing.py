@@ -1,8 +1,8 @@
 """Choosing rows: GP-UCB's loop over finite candidates beside scikit-learn's, BoTorch's and plain numpy's.
 
-All have equal settings. BoTorch is measured where it is installed (the extra ``peers``).
+All have equal settings. BoTorch is measured if it is installed (the extra ``peers``).
 
-Times are of the processor, with one thread: on a busy machine the clock measures the others too.
+Times are processor times of one thread: wall time on a busy machine includes other work.
 """
 
 import sys
@@ -44,7 +44,7 @@ class Problem:
     outcomes: Vector
 
     def weight(self, step: int) -> float:
-        """beta_t."""
+        """Exploration weight beta_t of a step."""
         return beta(len(self.candidates), step, DELTA_PRIME)
 
 
@@ -62,13 +62,13 @@ def problems() -> list[Problem]:
 
 
 def cloud(name: str, n: int) -> Problem:
-    """Normal candidates of 15 columns."""
+    """Make a problem of normal candidates with 15 columns."""
     z = np.random.default_rng(0).normal(size=(n, 15))
     return Problem(f"{name}: n = {n:,}, r = 15", z, 4.0, np.sin(z).sum(axis=1) / 4)
 
 
 def ours(problem: Problem, dtype: Precision = np.float64, thresholds: Thresholds = THRESHOLDS) -> Iterator[int]:
-    """The rows that the modeler's engine chooses."""
+    """Yield the rows that the modeler's engine chooses."""
     kernel, ties = SquaredExponential(problem.lengthscale), np.random.default_rng(0)
     posterior = Posterior(
         problem.candidates,
@@ -85,12 +85,12 @@ def ours(problem: Problem, dtype: Precision = np.float64, thresholds: Thresholds
 
 
 def interpreted(problem: Problem, dtype: Precision = np.float64) -> Iterator[int]:
-    """The same without compiled loops, as if numba were absent."""
+    """Yield the rows of the same engine without compiled loops, as if numba were absent."""
     yield from ours(problem, dtype, Thresholds(compiled_min=sys.maxsize))
 
 
 def plain(problem: Problem) -> Iterator[int]:
-    """The floor: incremental columns in plain numpy, everybody updated at each step."""
+    """The baseline: incremental columns in plain numpy, with every candidate updated at each step."""
     z, n, ties = problem.candidates, len(problem.candidates), np.random.default_rng(0)
     whitened, mean, variance = np.empty((STEPS, n)), np.zeros(n), np.ones(n)
     squares = np.einsum("ij,ij->i", z, z)
@@ -114,7 +114,7 @@ def plain(problem: Problem) -> Iterator[int]:
 
 
 def scikit_learn(problem: Problem, replayed: list[int] | None = None) -> Iterator[int]:
-    """GaussianProcessRegressor, fitted anew at each step with fixed hyper-parameters; after ``asked`` just once."""
+    """GaussianProcessRegressor, refitted at each step with fixed hyper-parameters; only one step after ``replayed``."""
     kernel, ties, rows = RBF(problem.lengthscale), np.random.default_rng(0), list(replayed or [])
     for step in range(len(rows) + 1, STEPS + 1 if replayed is None else len(rows) + 2):
         model = GaussianProcessRegressor(kernel, alpha=NOISE_VARIANCE, optimizer=None)
@@ -127,10 +127,10 @@ def scikit_learn(problem: Problem, replayed: list[int] | None = None) -> Iterato
 
 
 def botorch(problem: Problem, replayed: list[int] | None = None) -> Iterator[int]:
-    """SingleTaskGP and optimize_acqf_discrete, made anew at each step; after ``asked`` just once."""
+    """SingleTaskGP and optimize_acqf_discrete, rebuilt at each step; only one step after ``replayed``."""
     rows = list(replayed or [])
     choose = botorch_loop.chooser(problem.candidates, problem.outcomes, problem.lengthscale, NOISE_VARIANCE)
-    if not rows:  # it has no model without an outcome: the first of all ties is drawn
+    if not rows:  # BoTorch has no model without an outcome: the first row is drawn from all
         rows.append(int(np.random.default_rng(0).integers(len(problem.candidates))))
         yield rows[0]
     for step in range(len(rows) + 1, STEPS + 1 if replayed is None else len(rows) + 2):
@@ -158,7 +158,7 @@ def worst_gap(problem: Problem, rows: list[int]) -> float:
 
 
 def timed(loop: Loop, problem: Problem) -> tuple[list[int], list[float]]:
-    """The rows, and the seconds of processor time of each step; what comes before the first counts with it."""
+    """Run a loop; return its rows and the processor time of each step, set-up counted with the first."""
     rows, times, last = [], [], time.process_time()
     for row in loop(problem):
         now = time.process_time()
@@ -169,7 +169,7 @@ def timed(loop: Loop, problem: Problem) -> tuple[list[int], list[float]]:
 
 
 def peak(loop: Loop, problem: Problem) -> float:
-    """Most MiB held at once besides the candidates."""
+    """Peak memory of a loop in MiB, without the candidates."""
     tracemalloc.start()
     for _ in loop(problem):
         pass
@@ -192,11 +192,11 @@ SLOW = ("scikit-learn", "BoTorch")
 
 
 def whole(problem: Problem, repeats: int) -> Table:
-    """The loop of 50 choices: repeats take turns, the median counts."""
+    """Time the loop of 50 choices: the median of interleaved repeats."""
     times: dict[str, list[float]] = {name: [] for name in LOOPS}
     rows: dict[str, list[int]] = {}
-    compiled.compiled()  # in a modeler, a run that is large enough loads them
-    for dtype in (np.float64, np.float32):  # compiled once a machine, and loaded once a process: not counted
+    compiled.compiled()  # a modeler loads them at the first run that is large enough
+    for dtype in (np.float64, np.float32):  # compiled once a machine and loaded once a process: not timed
         deque(ours(problem, dtype), maxlen=0)
     for repeat in range(repeats):
         for name, loop in LOOPS.items():
@@ -230,7 +230,7 @@ def whole(problem: Problem, repeats: int) -> Table:
 
 
 def step_by_step(problem: Problem) -> Table:
-    """M: what a late step costs. Lazy steps differ, so the mean of the last 25 and the longest count."""
+    """Time the late steps of problem M. Lazy steps differ, so the table has the mean of the last 25 and the longest."""
     n, r = problem.candidates.shape
     limit = 8 * n * (STEPS + r + 6) / bandwidth()
     lines: list[list[Cell]] = []
@@ -261,7 +261,7 @@ def step_by_step(problem: Problem) -> Table:
 
 
 def bandwidth() -> float:
-    """Bytes a second that one thread reads from memory: the best of five sums of 256 MiB."""
+    """Bytes per second that one thread reads from memory: the best of five sums of 256 MiB."""
     numbers, best = np.ones(1 << 25), np.inf
     for _ in range(5):
         started = time.process_time()
@@ -271,7 +271,7 @@ def bandwidth() -> float:
 
 
 def tables(large: bool = False) -> list[Table]:
-    """A and B; M too where it is asked for: it takes a minute and 2 GiB."""
+    """Tables of A and B; with ``large``, of M too, which takes a minute and 2 GiB."""
     with threadpool_limits(1):
         tables = [whole(problem, 7) for problem in problems()]
         return [*tables, step_by_step(cloud("M", LARGE))] if large else tables

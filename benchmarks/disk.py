@@ -1,4 +1,4 @@
-"""The state of the machine around a run: other work on the disk changes every ratio to a durable commit."""
+"""State of the machine around a run: other work on the disk changes every ratio to a durable commit."""
 
 import os
 import secrets
@@ -14,7 +14,7 @@ COMMITS = 1_000
 
 
 def row(when: str, folder: Path) -> list[Cell]:
-    """Microseconds of one commit with synchronous=FULL, without a server; and the load of the last minute."""
+    """Time of one commit with synchronous=FULL, without a server, in microseconds; and the load average."""
     load = os.getloadavg()[0]
     db = sqlite3.connect(folder / f"{secrets.token_hex(4)}.sqlite", isolation_level=None)
     db.execute("PRAGMA journal_mode=WAL")
@@ -30,7 +30,7 @@ def row(when: str, folder: Path) -> list[Cell]:
 
 
 def table(rows: list[list[Cell]]) -> Table:
-    """Where the rows differ, or the load before is not near 0, something else was at work: measure again."""
+    """Make the table. If rows differ, or the load before is not near 0, other work interfered: measure again."""
     return Table(
         "The disk: one commit with FULL, no server (a slow disk flatters ratios to FULL)",
         ["when", "p50 us", "p99 us", "load average"],

@@ -1,4 +1,4 @@
-"""Exact lattice noise: how much a second of one processor, with numpy's inexact noise as yardstick."""
+"""Rate of exact lattice noise on one processor, with numpy's inexact noise as baseline."""
 
 import time
 from collections.abc import Callable
@@ -15,7 +15,7 @@ EPSILON = Decimal(1)
 
 
 def per_second(draw: Callable[[], object], values: int) -> float:
-    """Values a CPU-second, over about SECONDS after one draw to warm up."""
+    """Values per CPU second, over about SECONDS, after one draw to warm up."""
     draw()
     started, drawn = time.process_time(), 0
     while (taken := time.process_time() - started) < SECONDS:
@@ -25,14 +25,14 @@ def per_second(draw: Callable[[], object], values: int) -> float:
 
 
 def law_row(name: str, law: noise.Law, rows: int, d: int) -> list[Cell]:
-    """A law over blocks of ``rows``."""
+    """Rate of a noise law on blocks of ``rows``."""
     block: Matrix = np.zeros((rows, d))
     values = per_second(lambda: law.add(block), block.size)
     return [name, rows * d, values, values / d, law.draws_per_row]
 
 
 def tables() -> list[Table]:
-    """Coordinates and rows a CPU-second."""
+    """Coordinates and rows per CPU second."""
     rows: list[list[Cell]] = [
         law_row(f"gaussian, d = 20, block of {size}", noise.GaussianLaw(20, 3.73), size, 20)
         for size in (50, 1_000, 5_000, 16_384)

@@ -22,7 +22,7 @@ SEQUENTIAL_REQUESTS = 400
 CONCURRENT_REQUESTS = 1_600
 QUERY = wire.QueryRequest(rows=[wire.RowPlays(row=7)])
 
-# Settings of the measured curator beyond its folder and port: the one place to lift limits that would refuse the load.
+# Settings of the measured curator besides its folder and port: they lift limits that would refuse the load.
 SETTINGS = {
     "BLINDOPT_CURATOR_RATE_PER_SECOND": "1000000",
     "BLINDOPT_CURATOR_RATE_BURST": "1000000",
@@ -31,7 +31,7 @@ SETTINGS = {
 
 @dataclass(slots=True)
 class Measured:
-    """A server under load, and what each round came to."""
+    """A server under load, with the results of each round."""
 
     name: str
     server: Server
@@ -41,10 +41,10 @@ class Measured:
     loads: list[Load] = field(default_factory=list)
     cpu_seconds: float = 0.0
     total_requests: int = 0
-    """All requests so far, never forgotten."""
+    """All requests so far, never reset."""
 
     def round(self, clients: int, requests: int) -> None:
-        """``requests`` from ``clients`` connections, the tokens dealt out in turn."""
+        """Send ``requests`` over ``clients`` connections, which take the tokens in turn."""
         dealt = [self.tokens[i % len(self.tokens)] for i in range(clients)]
         before = self.server.cpu_seconds()
         load = run(Target(self.server.port, self.path, dealt, QUERY.model_dump_json()), requests)
@@ -53,8 +53,8 @@ class Measured:
         self.total_requests += requests
         self.rates.append(load.per_second)
 
-    def forget(self) -> None:
-        """Start anew."""
+    def reset(self) -> None:
+        """Drop the results so far."""
         self.rates, self.loads, self.cpu_seconds = [], [], 0.0
 
     @property
@@ -66,7 +66,7 @@ class Measured:
         return sum(load.requests for load in self.loads)
 
     def row(self, floor: float) -> list[Cell]:
-        """Its row in a table of COLUMNS; the ratio is to ``floor``."""
+        """Return its row in a table of COLUMNS; the ratio is to ``floor``."""
         lower, upper = np.quantile(self.rates, [0.25, 0.75])
         return [
             self.name,
@@ -95,7 +95,7 @@ COLUMNS = [
 
 
 def study_of(url: str, token: str, grants: int) -> tuple[str, list[str]]:
-    """A released study of 1,000 random rows, and the tokens of its grants."""
+    """Release a study of 1,000 random rows; return its id and the tokens of its grants."""
     cells = np.random.default_rng(0).normal(size=(1_000, 3))
     text = "a,b,y\n" + "\n".join(",".join(map(repr, row)) for row in cells.tolist())
     with OwnerClient(url, token) as owner:
@@ -113,19 +113,19 @@ def study_of(url: str, token: str, grants: int) -> tuple[str, list[str]]:
         return study, [owner.grant(study, wire.GrantCreate(name=f"bench {i}")).token for i in range(grants)]
 
 
-def recorded(url: str, token: str) -> int:
-    """How many exchanges that answered a query the curator's log tells."""
+def count_queries(url: str, token: str) -> int:
+    """Count the answered queries in the curator's log."""
     with OwnerClient(url, token) as owner:
-        body = (json.loads(entry.body).get("exchange") for entry in owner.audit())
-        return sum(exchange is not None and exchange["status"] == 201 for exchange in body)
+        exchanges = (json.loads(entry.body).get("exchange") for entry in owner.audit())
+        return sum(exchange is not None and exchange["status"] == 201 for exchange in exchanges)
 
 
-def interleaved(servers: list[Measured], clients: int, requests: int) -> None:
-    """ROUNDS rounds of every server, each round in another order."""
+def measure_rounds(servers: list[Measured], clients: int, requests: int) -> None:
+    """Measure ROUNDS rounds of every server, each round in another order."""
     for measured in servers:
-        measured.forget()
+        measured.reset()
         measured.round(clients, requests // 4)  # warm
-        measured.forget()
+        measured.reset()
     for number in range(ROUNDS):
         turn = number % len(servers)
         for measured in servers[turn:] + servers[:turn]:
@@ -133,7 +133,7 @@ def interleaved(servers: list[Measured], clients: int, requests: int) -> None:
 
 
 def through_client(curator: Measured, floor: Measured) -> list[Cell]:
-    """The curator's row once more, asked through blindopt.client as a modeler does; ratio to the bare route."""
+    """Measure the curator through blindopt.client, as a modeler does; the ratio is to the bare route."""
     study = curator.path.split("/")[3]
     rates: dict[str, list[float]] = {curator.name: [], floor.name: []}
     cpu = -curator.server.cpu_seconds()
@@ -161,7 +161,7 @@ def through_client(curator: Measured, floor: Measured) -> list[Cell]:
 
 
 def tables(grants: int = CLIENTS) -> list[Table]:
-    """Sequential, and CLIENTS clients that share ``grants`` grants of one study."""
+    """Measure one client, and CLIENTS clients that share ``grants`` grants of one study."""
     with scratch() as folder, ExitStack() as stack:
         service, owner = stack.enter_context(curator(folder, SETTINGS))
         study, tokens = study_of(service.url, owner, grants)
@@ -177,14 +177,14 @@ def tables(grants: int = CLIENTS) -> list[Table]:
         ours = Measured("curator", service, path, tokens)
         servers = [nothing, full, off, ours]
         disk_rows = [disk.row("before", folder)]
-        interleaved(servers, 1, SEQUENTIAL_REQUESTS)
+        measure_rounds(servers, 1, SEQUENTIAL_REQUESTS)
         sequential = [measured.row(full.median) for measured in servers] + [through_client(ours, full)]
         disk_rows.append(disk.row("between", folder))
-        interleaved(servers, CLIENTS, CONCURRENT_REQUESTS)
+        measure_rounds(servers, CLIENTS, CONCURRENT_REQUESTS)
         concurrent = [measured.row(off.median) for measured in servers]
         disk_rows.append(disk.row("after", folder))
-        if (logged := recorded(service.url, owner)) != ours.total_requests:
-            raise Failed(f"the curator's log tells {logged} of {ours.total_requests} exchanges")
+        if (logged := count_queries(service.url, owner)) != ours.total_requests:
+            raise Failed(f"the curator's log has {logged} of {ours.total_requests} exchanges")
     return [
         disk.table(disk_rows),
         Table(

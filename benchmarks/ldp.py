@@ -1,4 +1,4 @@
-"""Rounds of the algorithms over few arms: microseconds of processor time at several lengths of the history."""
+"""Processor time of a round of the algorithms for few arms, at several lengths of the history."""
 
 import time
 
@@ -13,9 +13,9 @@ HISTORIES = (1_000, 10_000, 50_000)
 ROUNDS, BLOCK = 1_280, 64
 ARMS = 100
 KERNEL = wire.Kernel(lengthscale=0.2, signal_variance=1.0, noise_variance=1.0)
-SAID = {"epsilon": "1", "value_bound": 4.0, "noise_bound": 1.0}
-LAPLACE = wire.LaplaceAnswers.model_validate({"mechanism": "laplace", **SAID})
-ONE_BIT = wire.OneBitAnswers.model_validate({"mechanism": "one_bit", **SAID})
+BOUNDS = {"epsilon": "1", "value_bound": 4.0, "noise_bound": 1.0}
+LAPLACE = wire.LaplaceAnswers.model_validate({"mechanism": "laplace", **BOUNDS})
+ONE_BIT = wire.OneBitAnswers.model_validate({"mechanism": "one_bit", **BOUNDS})
 ALGORITHMS: list[tuple[str, wire.FewArms, wire.Answers]] = [
     ("ldp_ata", wire.LdpAta(name="ldp_ata"), LAPLACE),
     ("ldp_tgp", wire.LdpTgp(name="ldp_tgp"), LAPLACE),
@@ -28,7 +28,7 @@ ALGORITHMS: list[tuple[str, wire.FewArms, wire.Answers]] = [
 
 
 def rounds(spec: wire.FewArms, answers: wire.Answers) -> list[float]:
-    """Microseconds a round, choice and update, at each history: the median of blocks of 64 rounds."""
+    """Time of a round (choice and update) in microseconds at each history: the median of blocks of 64 rounds."""
     z = np.linspace(0, 1, ARMS)[:, None]
     total = HISTORIES[-1] + ROUNDS
     algorithm = build_few_arms(spec, z, KERNEL, answers, sign=1, seed=0, horizon=total, initial=0, unit_is_row=False)
@@ -47,7 +47,7 @@ def rounds(spec: wire.FewArms, answers: wire.Answers) -> list[float]:
 
 
 def _rewards(answers: wire.Answers, total: int) -> list[float]:
-    """Noise alone, drawn before: what it costs depends on how large it is, not on f."""
+    """Draw the noise of all rounds beforehand: the cost of a round depends on the noise's size, not on f."""
     rng = np.random.default_rng(0)
     if answers is LAPLACE:
         return [float(y) for y in rng.laplace(scale=10.0, size=total)]
@@ -61,7 +61,7 @@ def _play(algorithm: FewArms, rewards: list[float], first: int, last: int) -> No
 
 
 def tables() -> list[Table]:
-    """A row for each algorithm."""
+    """Time each algorithm."""
     rows: list[list[Cell]] = [[name, *rounds(spec, answers)] for name, spec, answers in ALGORITHMS]
     columns = ["algorithm", *(f"us of processor time a round at t = {history:,}" for history in HISTORIES)]
     return [Table(f"A round over {ARMS} arms", columns, rows)]

@@ -1,7 +1,7 @@
-"""The load generator: a process of its own, one thread, raw keep-alive sockets, requests built before.
+"""The load generator: a separate process with one thread, raw keep-alive sockets and requests built beforehand.
 
-Python's HTTP clients cost more than the servers measured here: httpx 370 us of CPU a
-request, this 20 to 80 (the tables tell it: least where many replies come at once).
+Python's HTTP clients cost more than the servers measured here: httpx takes 370 us of CPU a
+request, this generator 20 to 80 (see the tables: least when many replies arrive at once).
 """
 
 import json
@@ -19,12 +19,12 @@ _LENGTH = b"content-length:"
 
 
 class Refused(Exception):
-    """A reply that is not the one wanted; the text is the reply."""
+    """An unexpected reply; the message is the reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to send the same request again and again: one connection for each of ``tokens``."""
+    """The request to repeat, and where to send it: over one connection for each of ``tokens``."""
 
     port: int
     path: str
@@ -35,14 +35,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one round came to."""
+    """Result of one round."""
 
     requests: int
     seconds: float
     p50_ms: float
     p99_ms: float
     client_cpu_us: float
-    """The generator's own, per request."""
+    """CPU time of the generator per request."""
 
     @property
     def per_second(self) -> float:
@@ -50,7 +50,7 @@ class Load:
 
 
 def run(target: Target, requests: int) -> Load:
-    """One round in a process of its own. Refused at the first reply that is not wanted."""
+    """Run one round in a separate process. Raises Refused at the first unexpected reply."""
     command = [sys.executable, "-m", "benchmarks.load"]
     job = json.dumps(asdict(target) | {"requests": requests})
     done = subprocess.run(command, input=job, capture_output=True, text=True, check=False)
@@ -60,7 +60,7 @@ def run(target: Target, requests: int) -> Load:
 
 
 class _Connection:
-    """A keep-alive connection with one request under way."""
+    """A keep-alive connection with one open request."""
 
     def __init__(self, port: int, path: str, token: str, body: bytes) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port))
@@ -69,11 +69,11 @@ class _Connection:
             f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAccept: */*\r\nAccept-Encoding: identity\r\n"
             f"Authorization: Bearer {token}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         )
-        # Idempotency-Key and X-Request-ID: both fresh with every request
+        # Idempotency-Key and X-Request-ID are fresh for every request.
         self._before, self._after = head.encode() + b"Idempotency-Key: ", b"\r\nX-Request-ID: "
         self._end = _END + body
         self._run, self._sent = secrets.token_hex(8), 0
-        self._got = b""
+        self._received = b""
         self.started = 0.0
 
     def ask(self) -> None:
@@ -84,10 +84,10 @@ class _Connection:
         self.socket.sendall(self._before + key + self._after + key + self._end)
 
     def whole_reply(self, wanted: bytes) -> bool:
-        """Read what came; whether the reply is whole. Refused if it is not the ``wanted`` one."""
-        got = self.socket.recv(1 << 16)
-        self._got = reply = self._got + got
-        if not got:
+        """Read from the socket; return whether the reply is complete. Raises Refused if it is not ``wanted``."""
+        chunk = self.socket.recv(1 << 16)
+        self._received = reply = self._received + chunk
+        if not chunk:
             raise Refused(f"the connection closed after {reply!r}")
         if (end := reply.find(_END)) < 0:
             return False
@@ -97,15 +97,15 @@ class _Connection:
             return False
         if not reply.startswith(wanted):
             raise Refused(f"wanted {wanted.decode().strip()}, got {reply!r}")
-        self._got = b""
+        self._received = b""
         return True
 
 
 def _round(target: Target, requests: int) -> Load:
-    """``requests`` replies over all connections, each with one request under way."""
+    """Send ``requests`` over all connections, each with one open request."""
     wanted = f"HTTP/1.1 {target.status} ".encode()
     poll, connections = select.epoll(), {}
-    took: list[float] = []
+    latencies: list[float] = []
     for token in target.tokens:
         connection = _Connection(target.port, target.path, token, target.body.encode())
         poll.register(connection.socket, select.EPOLLIN)
@@ -114,27 +114,27 @@ def _round(target: Target, requests: int) -> Load:
     for connection in list(connections.values())[:requests]:
         connection.ask()
         remaining -= 1
-    while len(took) < requests:
+    while len(latencies) < requests:
         for number, _ in poll.poll():
             connection = connections[number]
             if connection.whole_reply(wanted):
-                took.append(time.perf_counter() - connection.started)
+                latencies.append(time.perf_counter() - connection.started)
                 if remaining:
                     connection.ask()
                     remaining -= 1
     seconds, cpu = time.perf_counter() - begun, time.process_time() - cpu
-    took.sort()
+    latencies.sort()
     return Load(
         requests=requests,
         seconds=seconds,
-        p50_ms=took[requests // 2] * 1e3,
-        p99_ms=took[requests * 99 // 100] * 1e3,
+        p50_ms=latencies[requests // 2] * 1e3,
+        p99_ms=latencies[requests * 99 // 100] * 1e3,
         client_cpu_us=cpu / requests * 1e6,
     )
 
 
 def main() -> None:
-    """What ``run`` starts: a target on standard input, a load on standard output."""
+    """Read a target from standard input, write a load to standard output: the process that ``run`` starts."""
     job: dict[str, Any] = json.load(sys.stdin)
     requests = job.pop("requests")
     print(json.dumps(asdict(_round(Target(**job), requests))))

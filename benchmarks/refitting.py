@@ -1,4 +1,4 @@
-"""Choosing rows with hyper-parameters fitted anew after every answer, beside scikit-learn's."""
+"""Choosing rows with hyper-parameters refitted after every answer, beside scikit-learn."""
 
 import time
 import warnings
@@ -24,7 +24,7 @@ REPEATS = 3
 
 
 def ours(problem: Problem) -> list[float]:
-    """GP-UCB with a fit of one start before every choice: seconds of fitting, and of the rest, which predicts."""
+    """GP-UCB with a fit of one start before every choice: seconds of fitting, and of predicting."""
     kernel = wire.Kernel(lengthscale=problem.lengthscale, signal_variance=1.0, noise_variance=NOISE_VARIANCE)
     often = wire.Fit(every=1, starts=1)
     settings = GpSettings(kernel, 1, seed=0, capacity=STEPS + FIRST, initial=FIRST, fit=often)
@@ -33,11 +33,11 @@ def ours(problem: Problem) -> list[float]:
         loop.observe(row, float(problem.outcomes[row]))
     fitting = 0.0
 
-    def timed(*args: Any, **more: Any) -> Any:
+    def timed(*args: Any, **options: Any) -> Any:
         nonlocal fitting
         before = time.process_time()
         try:
-            return fitted(*args, **more)
+            return fitted(*args, **options)
         finally:
             fitting += time.process_time() - before
 
@@ -50,14 +50,14 @@ def ours(problem: Problem) -> list[float]:
 
 
 def scikit_learn(problem: Problem) -> list[float]:
-    """The same with GaussianProcessRegressor, whose optimizer starts where ours does."""
+    """The same loop with GaussianProcessRegressor, whose optimizer starts at the same point."""
     rows, ties = _first(problem), np.random.default_rng(0)
     begun, fitting = time.process_time(), 0.0
     for step in range(1, STEPS + 1):
         kernel = ConstantKernel(1.0) * RBF(problem.lengthscale) + WhiteKernel(NOISE_VARIANCE, (1e-6, 1e1))
         model = GaussianProcessRegressor(kernel, alpha=1e-10, normalize_y=False)
         before = time.process_time()
-        with warnings.catch_warnings():  # it complains of bounds that are reached
+        with warnings.catch_warnings():  # it warns of parameters at their bounds
             warnings.simplefilter("ignore")
             model.fit(problem.candidates[rows], problem.outcomes[rows])
         fitting += time.process_time() - before
@@ -71,8 +71,8 @@ def _first(problem: Problem) -> list[int]:
     return [int(row) for row in np.random.default_rng(1).choice(len(problem.candidates), size=FIRST, replace=False)]
 
 
-def refitted(problem: Problem) -> Table:
-    """Medians of some runs, which take turns."""
+def refit_table(problem: Problem) -> Table:
+    """Medians of interleaved runs."""
     loops: dict[str, Callable[[Problem], list[float]]] = {"blindopt": ours, "scikit-learn": scikit_learn}
     times: dict[str, list[list[float]]] = {name: [] for name in loops}
     with threadpool_limits(1):
@@ -93,5 +93,5 @@ def refitted(problem: Problem) -> Table:
 
 
 def tables() -> list[Table]:
-    """A and B."""
-    return [refitted(problem) for problem in problems()]
+    """Tables of problems A and B."""
+    return [refit_table(problem) for problem in problems()]

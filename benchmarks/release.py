@@ -1,4 +1,4 @@
-"""A large release, end to end: a Parquet file to a curator over HTTP, Z drawn, Z downloaded; time and memory."""
+"""A large release from end to end: upload of a Parquet file, drawing Z, download of Z; time and memory."""
 
 import io
 import threading
@@ -29,10 +29,10 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Memory:
-    """The peak of a process with its children, in bytes: resident, and what of it is no file's (anonymous).
+    """Peak memory of a process with its children, in bytes: resident, and the part without a file (anonymous).
 
-    ``resident`` is the sum of what each process tells: a page of a library that three of them share counts three
-    times. In ``proportional`` it counts once.
+    ``resident`` sums over processes: a library page that three of them share counts three times. In
+    ``proportional`` it counts once.
     """
 
     resident: int = 0
@@ -40,8 +40,8 @@ class Memory:
     proportional: int = 0
     _over: threading.Event = field(default_factory=threading.Event)
 
-    def look(self, pid: int) -> None:
-        """One sample of the sums; the largest of each stays."""
+    def sample(self, pid: int) -> None:
+        """Take a sample and keep the largest of each sum."""
         resident = anonymous = proportional = 0
         for process in _family(pid):
             with suppress(OSError):
@@ -55,17 +55,17 @@ class Memory:
         self.proportional = max(self.proportional, proportional)
 
     def watch(self, pid: int) -> None:
-        """Sample until told that it is over."""
+        """Sample until ``stop`` is called."""
         while not self._over.wait(0.05):
-            self.look(pid)
+            self.sample(pid)
 
     def stop(self) -> None:
-        """It is over."""
+        """End ``watch``."""
         self._over.set()
 
 
 def _family(pid: int) -> Iterator[int]:
-    """A process and its children, but for one that has not begun its own program: it shows its parent's memory."""
+    """Yield a process and its children, except a child before its exec, which shows its parent's memory."""
     yield pid
     with suppress(OSError):
         program = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -77,9 +77,9 @@ def _family(pid: int) -> Iterator[int]:
 
 @contextmanager
 def watched(pid: int) -> Iterator[Memory]:
-    """The memory of a server and its workers during a block."""
+    """Watch the memory of a server and its workers during a block."""
     memory = Memory()
-    memory.look(pid)
+    memory.sample(pid)
     thread = threading.Thread(target=memory.watch, args=(pid,))
     thread.start()
     try:
@@ -90,7 +90,7 @@ def watched(pid: int) -> Iterator[Memory]:
 
 
 def parquet(rows: int) -> bytes:
-    """Uniform features and an outcome."""
+    """Make a Parquet file of uniform features and an outcome."""
     generator, file = np.random.default_rng(0), io.BytesIO()
     names = [f"c{j}" for j in range(FEATURES)] + ["y"]
     pq.write_table(pa.table({name: generator.uniform(size=rows) for name in names}), file, compression="none")
@@ -98,7 +98,7 @@ def parquet(rows: int) -> bytes:
 
 
 def study(dataset_id: str) -> wire.StudyCreate:
-    """Every feature in [0, 1]."""
+    """Specify a study with every feature in [0, 1]."""
     return wire.StudyCreate(
         name="bench",
         dataset_id=dataset_id,
@@ -109,13 +109,13 @@ def study(dataset_id: str) -> wire.StudyCreate:
 
 
 def tables(rows: int = ROWS) -> list[Table]:
-    """Wall seconds and peak memory of each step, the curator with its workers."""
+    """Measure wall time and peak memory of each step, of the curator with its workers."""
     larger = rows * FEATURES * 8
     cells: list[list[Cell]] = []
 
     def step(name: str, pid: int, do: Callable[[], T]) -> T:
         before = Memory()
-        before.look(pid)
+        before.sample(pid)
         with watched(pid) as memory:
             started = time.perf_counter()
             result = do()
@@ -128,7 +128,7 @@ def tables(rows: int = ROWS) -> list[Table]:
     file = parquet(rows)
     with scratch() as folder, curator(folder, {}) as (server, token):
         idle = Memory()
-        idle.look(server.pid)
+        idle.sample(server.pid)
         sizes = [size / _MIB for size in (idle.resident, 0, idle.proportional, idle.anonymous)]
         cells.append(["idle", None, *sizes, None, None])
         with OwnerClient(server.url, token, timeout_s=7_200) as owner:
@@ -143,6 +143,13 @@ def tables(rows: int = ROWS) -> list[Table]:
             fetch = partial(modeler.download, target, view.release_sha256, max_bytes=2 * larger)
             step("download Z", server.pid, fetch)
         assert npy_files.load(target).shape == (rows, FEATURES)
-    told_of = ["peak RSS MiB", "over that before MiB", "PSS MiB", "anonymous MiB", "RSS / X", "over that before / X"]
+    memory_columns = [
+        "peak RSS MiB",
+        "over that before MiB",
+        "PSS MiB",
+        "anonymous MiB",
+        "RSS / X",
+        "over that before / X",
+    ]
     title = f"Gaussian release of {rows} x {FEATURES} ({larger / _MIB:.0f} MiB as float64), curator and its workers"
-    return [Table(title, ["step", "s", *told_of], cells)]
+    return [Table(title, ["step", "s", *memory_columns], cells)]

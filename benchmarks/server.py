@@ -1,4 +1,4 @@
-"""A server as a process of its own: its port, and the CPU time it has taken."""
+"""Servers as separate processes, with their CPU time."""
 
 import os
 import socket
@@ -18,7 +18,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Failed(Exception):
-    """Something under measurement did not do what is measured; the text says what."""
+    """A benchmark did not run as intended; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,14 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     def cpu_seconds(self) -> float:
-        """User and system time of all its threads since it started, in steps of 10 ms."""
+        """User and system time of all threads since the start, in steps of 10 ms."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder for a while, on the disk of the project: /tmp may be memory, where a durable commit costs nothing."""
+    """Make a temporary folder on the project's disk: /tmp may be in memory, where a durable commit costs nothing."""
     out = Path(__file__).parent.parent / "out"
     out.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out, prefix="bench-") as name:
@@ -48,13 +48,13 @@ def scratch() -> Iterator[Path]:
 
 
 def environment(settings: dict[str, str]) -> dict[str, str]:
-    """The environment of this process, with no settings of a service but these."""
+    """Return the environment of this process, with only these settings of a service."""
     return {k: v for k, v in os.environ.items() if not k.startswith("BLINDOPT_")} | settings
 
 
 @contextmanager
 def bare(mode: str, folder: Path) -> Iterator[Server]:
-    """``benchmarks.bare`` in one of its modes."""
+    """Start ``benchmarks.bare`` in one of its modes."""
     port = _free_port()
     command = ["benchmarks.bare", mode, str(folder / f"{mode}.sqlite"), str(port)]
     with _started(command, {}, port, folder / f"{mode}.log") as server:
@@ -63,14 +63,14 @@ def bare(mode: str, folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def curator(folder: Path, settings: dict[str, str]) -> Iterator[tuple[Server, str]]:
-    """A curator with a data folder of its own, and the owner's token."""
+    """Start a curator with its own data folder; yield it and the owner's token."""
     with _service("curator", folder, settings) as service:
         yield service
 
 
 @contextmanager
 def modeler(folder: Path, settings: dict[str, str]) -> Iterator[tuple[Server, str]]:
-    """A modeler with a data folder of its own, and the vendor's token."""
+    """Start a modeler with its own data folder; yield it and the vendor's token."""
     with _service("modeler", folder, settings) as service:
         yield service
 

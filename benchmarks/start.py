@@ -1,4 +1,4 @@
-"""How long services take to start, on an empty folder and on their own, beside a bare FastAPI application."""
+"""Start-up time of the services, beside a bare FastAPI application."""
 
 import time
 from collections.abc import Callable
@@ -14,7 +14,7 @@ REPEATS = 5
 
 
 def tables() -> list[Table]:
-    """Seconds until /readyz answers, and the processor time that this took."""
+    """Measure the seconds until /readyz answers, and the processor time until then."""
     with scratch() as folder:
         kinds: dict[str, Callable[[Path], AbstractContextManager[Server | tuple[Server, str]]]] = {
             "bare FastAPI application": lambda path: bare("nothing", path),
@@ -24,7 +24,7 @@ def tables() -> list[Table]:
         samples: dict[str, list[tuple[float, float]]] = {name: [] for name in kinds}
         for repeat in range(REPEATS):
             for name, start in kinds.items():
-                data = folder / f"{name.replace(' ', '-')}-{repeat > 0}"  # the first start makes the folder's contents
+                data = folder / f"{name.replace(' ', '-')}-{repeat > 0}"  # the first start fills an empty folder
                 data.mkdir(exist_ok=True)
                 begun = time.monotonic()
                 with start(data) as service:

@@ -1,4 +1,4 @@
-"""What bounds and releases of tunings are worth: Kusner et al. (2015) simulated under Assumption 1, and real records.
+"""Quality of tunings: bounds and releases of Kusner et al. (2015), simulated under Assumption 1 and on real records.
 
 100 hyper-parameters on [0, 1], squared exponential kernel of lengthscale 0.2, sigma = 0.1, delta = 0.05, functions
 drawn from the prior; 2,000 pairs of neighbours, of which a share 1 - k1 differs.
@@ -38,7 +38,7 @@ ENDS = ((0.001, 1.0), (0.1, 1.0), (1.0, 10.0))
 
 
 def tables() -> list[Table]:
-    """Where the printed q fails, how loose the bounds are, what releases lose, and Algorithm 3 on real records."""
+    """Failures of the printed q, looseness of the bounds, regrets of releases, and Algorithm 3 on real records."""
     return [_failures(), _looseness(), _regrets(), _algorithm_3()]
 
 
@@ -58,7 +58,7 @@ def _design(evaluations: int) -> tuple[Rows, Matrix]:
 
 
 def _largest_noise(evaluations: int) -> Vector:
-    """For each pair the larger of the noises of the two largest noisy scores: alpha^ of the proof of Theorem 3."""
+    """For each pair, the larger noise of its two largest noisy scores: alpha^ in the proof of Theorem 3."""
     rng = np.random.default_rng(17)
     functions = WORLD.functions(PAIRS, rng)
     both = np.vstack([functions, WORLD.neighbours(functions, 0.01, rng)])
@@ -88,7 +88,7 @@ def _fixed_bound(evaluations: int, apart: float) -> float:
 
 
 def _exceeded(evaluations: int, apart: float) -> float:
-    """The share of pairs whose posterior means of a fixed design are further apart than its sensitivity."""
+    """Fraction of pairs whose posterior means of a fixed design differ by more than its sensitivity."""
     rng = np.random.default_rng(23)
     arms, weights = _design(evaluations)
     functions = WORLD.functions(DESIGN_PAIRS, rng)

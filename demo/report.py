@@ -1,4 +1,4 @@
-"""What a person sees: the table, the plot, the JSON file."""
+"""The demo's output: the table, the plot, the JSON file."""
 
 import json
 from dataclasses import asdict
@@ -15,13 +15,13 @@ from demo.story import MOVES, Method, Outcome
 
 Outcomes = dict[Method, list[Outcome]]
 WIDE = 110
-"""Columns of a terminal below which the table leaves out what the other columns imply."""
+"""Width of a terminal below which the table omits columns that the others imply."""
 
 
 def table(outcomes: Outcomes, width: int) -> Table:
-    """Method, epsilon, guarantee, what an attacker rebuilds, best value, regret, queries: means over the runs.
+    """Make the table: method, epsilon, guarantee, rebuilt records, best value, regret, queries; means over the runs.
 
-    In a terminal that is not WIDE: method, guarantee, what is rebuilt, regret.
+    Below WIDE columns: only method, guarantee, rebuilt records and regret.
     """
     columns = {
         "method": [method.name for method in outcomes],
@@ -34,13 +34,13 @@ def table(outcomes: Outcomes, width: int) -> Table:
     }
     if width < WIDE:
         columns = {name: columns[name] for name in ("method", "guaranteed", "other rows rebuilt", "regret")}
-    shown = Table(title="The cheapest of 21,613 houses (log10 of US dollars)", caption=_caption(outcomes))
+    result = Table(title="The cheapest of 21,613 houses (log10 of US dollars)", caption=_caption(outcomes))
     for name in columns:
         justify: Literal["left", "right"] = "right" if name in ("best", "regret", "queries") else "left"
-        shown.add_column(name, justify=justify, no_wrap=name != "guaranteed")
+        result.add_column(name, justify=justify, no_wrap=name != "guaranteed")
     for cells in zip(*columns.values(), strict=True):
-        shown.add_row(*cells)
-    return shown
+        result.add_row(*cells)
+    return result
 
 
 def _caption(outcomes: Outcomes) -> str:
@@ -50,14 +50,14 @@ def _caption(outcomes: Outcomes) -> str:
         f"Delta: {MOVES}.",
         f"Rebuilt: by an attacker who knows {len(FEATURES) + 1} of the records, on a trial release.",
         "The kernel was fitted to these sales, which are public; with private records it must come from elsewhere.",
-        "Regret: the best that was found, less the best there is"
+        "Regret: the best value of the run minus the best of all houses"
         + (f": mean of {runs} runs, +- its standard error." if runs > 1 else "."),
     ]
     return "\n".join(lines)
 
 
 def _rebuilt(finding: Finding | None) -> str:
-    """What an attacker who knows d+1 rows makes of the others: how many, and how closely."""
+    """Describe how many of the other rows an attacker with d+1 known rows rebuilds, and how closely."""
     if finding is None:
         return "-"
     off = finding.distance or 0.0
@@ -74,7 +74,7 @@ def _standard_error(values: list[float]) -> float | None:
 
 
 def as_json(outcomes: Outcomes) -> dict[str, Any]:
-    """The table with every run's regret after every query."""
+    """Return the table as JSON, with the regret of each run after each query."""
     return {
         "methods": [
             {
@@ -96,7 +96,7 @@ def as_json(outcomes: Outcomes) -> dict[str, Any]:
 
 
 def plot(outcomes: Outcomes, path: Path) -> None:
-    """Mean simple regret against queries, as an SVG file."""
+    """Plot mean simple regret against queries as an SVG file."""
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -117,11 +117,11 @@ def plot(outcomes: Outcomes, path: Path) -> None:
 
 
 def write_json(outcomes: Outcomes, path: Path) -> None:
-    """The JSON file of ``--json``."""
+    """Write the JSON file of ``--json``."""
     path.write_text(json.dumps(as_json(outcomes), indent=2) + "\n")
 
 
 def console() -> Console:
-    """Standard output; a wide table where there is no terminal."""
+    """Return standard output as a console; without a terminal, one that is wide enough for the table."""
     plain = Console()
     return plain if plain.is_terminal else Console(width=120)

@@ -1,4 +1,4 @@
-"""What the data owner and the vendor do, through REST alone."""
+"""The steps of the data owner and the vendor, over REST."""
 
 import csv
 import io
@@ -30,20 +30,20 @@ RUN_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """One line of the table: a study and how the vendor optimizes over it."""
+    """A line of the table: a study, and the algorithm with which the vendor optimizes."""
 
     name: str
     study_id: str
     guarantee: str
     epsilon: str | None
     rebuilt: wire.Finding | None
-    """What whoever knows d+1 rows gets from such a release: the curator's own attack, on a trial release."""
+    """Result of the curator's attack with d+1 known rows, on a trial release."""
     algorithm: wire.AlgorithmSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one run of a method went: its simple regret after each query, in units of the measurement."""
+    """Result of a run: its simple regret after each query, in units of the measurement."""
 
     run_id: str
     seed: int
@@ -54,7 +54,7 @@ class Outcome:
 
 
 def prepare(owner: OwnerClient) -> list[Method]:
-    """The owner's part: register the data, look at what each release would give away, release it four ways."""
+    """The owner's part: register the data, preview the attacks on each release, release it in four ways."""
     columns = [*(feature.column for feature in FEATURES), OUTCOME]
     dataset = owner.register("King County house sales", csv_bytes(), public=True, columns=columns)
 
@@ -70,7 +70,7 @@ def prepare(owner: OwnerClient) -> list[Method]:
         draft = owner.create_study(spec).id
         return draft, owner.preview(draft)
 
-    # The paper's rule (section 3.4): the largest r whose threshold the data reach, told to the owner alone.
+    # The paper's rule (section 3.4): the largest r whose threshold the data reach; only the owner sees it.
     rule = study("po_gp_ucb: which r?", _published(1))[1].largest_r or 1
     methods, gp_ucb = [], wire.GpUcb(name="gp_ucb")
     for name, release in _releases(rule).items():
@@ -102,7 +102,7 @@ def _rebuilt(report: wire.ReleaseReport) -> wire.Finding | None:
 
 
 def start(owner: OwnerClient, vendor: VendorClient, curator_url: str, method: Method, seed: int) -> wire.RunView:
-    """The owner grants, the vendor starts a run."""
+    """Grant access as the owner, start a run as the vendor."""
     grant = owner.grant(method.study_id, wire.GrantCreate(name=f"vendor: {method.name}"))
     return vendor.start(
         wire.RunCreate(
@@ -121,7 +121,7 @@ def start(owner: OwnerClient, vendor: VendorClient, curator_url: str, method: Me
 def play(
     curator: Party, modeler: Party, curator_url: str, seeds: range, watch: Callable[[str, int], None]
 ) -> dict[Method, list[Outcome]]:
-    """Both parts, to the end, once per seed. ``watch`` hears of progress: method and answered queries."""
+    """Run both parts to the end, once per seed. ``watch`` is called with a method and its answered queries."""
     with (
         OwnerClient(curator.url, curator.token, timeout_s=300) as owner,
         VendorClient(modeler.url, modeler.token) as vendor,
@@ -131,7 +131,7 @@ def play(
             watch(method.name, 0)
         runs: dict[Method, list[str]] = {method: [] for method in methods}
         for seed in seeds:
-            for method in methods:  # so that the methods go side by side
+            for method in methods:  # interleaves the methods
                 runs[method].append(start(owner, vendor, curator_url, method, seed).id)
         _wait(vendor, runs, watch)
         return {method: [_outcome(vendor, identity) for identity in runs[method]] for method in methods}
@@ -167,5 +167,5 @@ def _outcome(vendor: VendorClient, run_id: str) -> Outcome:
 
 @cache
 def optimum() -> float:
-    """The smallest outcome of all records: the demo knows it because its data are public."""
+    """Return the smallest outcome of all records, which the demo knows because its data are public."""
     return min(float(row[OUTCOME]) for row in csv.DictReader(io.StringIO(csv_bytes().decode())))

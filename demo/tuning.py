@@ -1,8 +1,8 @@
 """`make demo ARGS=--tuning`: lambda of a logistic regression on real records, chosen privately by each method.
 
 Breast cancer (Wisconsin, 569 records, from scikit-learn): 300 public records to train on, 200 private ones to score
-on. A curator on this machine does the work over HTTP. As this program owns the records it also knows the true scores:
-it tells how far off each release is, which nobody else could.
+on. A curator on this machine does the work over HTTP. This program has the records, so it knows the true scores and
+prints the error of each release.
 """
 
 import argparse
@@ -40,13 +40,13 @@ class Records:
     y: Vector
 
     def csv(self, names: list[str]) -> bytes:
-        """As a file to register."""
+        """Return the records as a CSV file."""
         rows = (",".join(map(repr, [*x, y])) for x, y in zip(self.x.tolist(), self.y.tolist(), strict=True))
         return ("\n".join([",".join([*names, "benign"]), *rows]) + "\n").encode()
 
 
 def records() -> tuple[list[str], Records, Records]:
-    """Names of the features, the public and the private records: split by a fixed seed."""
+    """Return the feature names, the public and the private records, split by a fixed seed."""
     from sklearn.datasets import load_breast_cancer
 
     data = load_breast_cancer()
@@ -57,7 +57,7 @@ def records() -> tuple[list[str], Records, Records]:
 
 
 def true_scores(public: Records, private: Records) -> Vector:
-    """Minus the mean ramp loss at each of PENALTIES, as the curator defines it, without its code."""
+    """Compute minus the mean ramp loss at each of PENALTIES, as the curator defines it, without its code."""
     from sklearn.linear_model import LogisticRegression
 
     lower, upper = public.x.min(axis=0), public.x.max(axis=0)
@@ -86,13 +86,13 @@ METHODS: dict[str, tuple[wire.TuningMethod, bool]] = {
     "kusner_3": (wire.Kusner3(name="kusner_3", search=SEARCH), False),
     "public_weights": (wire.PublicWeights(name="public_weights", search=SEARCH), False),
 }
-"""By what the table says: the method, and whether it promises only on average over a Gaussian process (with DELTA)."""
+"""By label: the method, and whether its guarantee is only on average over a Gaussian process (with DELTA)."""
 
 
 def spec_of(
     names: list[str], public: Records, datasets: tuple[str, str], method: str, epsilon: str
 ) -> wire.TuningCreate:
-    """One tuning; bounds of the features are those of the public records."""
+    """Specify a tuning; the bounds of the features are those of the public records."""
     how, assumes = METHODS[method]
     bounds = zip(names, public.x.min(axis=0).tolist(), public.x.max(axis=0).tolist(), strict=True)
     return wire.TuningCreate(
@@ -108,17 +108,17 @@ def spec_of(
             loss="ramp",
         ),
         validation_dataset_id=datasets[1],
-        caps=wire.TuningCaps(epsilon="1000", delta=0.5),  # an owner's would be a few
+        caps=wire.TuningCaps(epsilon="1000", delta=0.5),  # a real owner would allow a few
     )
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the table; 0 when it was printed. ``arguments``: else those of the command line."""
+    """Run the methods; return 0 if the table was printed. ``arguments`` replace those of the command line."""
     options = argparse.ArgumentParser(prog="python -m demo --tuning", description=__doc__)
     options.add_argument("--methods", nargs="+", choices=[m.strip() for m in METHODS], help="default: all of them")
     options.add_argument("--epsilons", nargs="+", default=list(EPSILONS), help=f"default: {' '.join(EPSILONS)}")
     chosen = options.parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the curator is ended too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the curator too
     console = wide_console()
     try:
         names, public, private = records()
@@ -136,8 +136,8 @@ def main(arguments: list[str] | None = None) -> int:
             for method in METHODS:
                 if chosen.methods is None or method.strip() in chosen.methods:
                     for epsilon in chosen.epsilons:
-                        begun = owner.start_tuning(spec_of(names, public, datasets, method, epsilon))
-                        ended = owner.wait_tuning(begun.id, timeout_s=WAIT_SECONDS)
+                        started = owner.start_tuning(spec_of(names, public, datasets, method, epsilon))
+                        ended = owner.wait_tuning(started.id, timeout_s=WAIT_SECONDS)
                         table.add_row(*_cells(method, epsilon, ended, scores))
                     table.add_section()
             console.print(table)
@@ -151,7 +151,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _table(scores: Vector) -> Table:
     best, spread = int(scores.argmax()), f"{scores.min():.3f} to {scores.max():.3f}"
-    shown = Table(
+    result = Table(
         title=f"Breast cancer: lambda by {PRIVATE} private records (ramp loss)",
         caption="\n".join(
             [
@@ -164,8 +164,8 @@ def _table(scores: Vector) -> Table:
         ),
     )
     for name in ("method", "promise", "epsilon", "scale of lambda~", "lambda~", "regret", "noise of v~", "v~", "error"):
-        shown.add_column(name, justify="left" if name in ("method", "promise") else "right", no_wrap=True)
-    return shown
+        result.add_column(name, justify="left" if name in ("method", "promise") else "right", no_wrap=True)
+    return result
 
 
 def _cells(method: str, epsilon: str, view: wire.TuningView, scores: Vector) -> list[str]:

@@ -1,4 +1,4 @@
-"""`make reproduce`: play the papers' experiments and write what they came to."""
+"""`make reproduce`: run the papers' experiments and write their results."""
 
 import argparse
 import json
@@ -13,7 +13,7 @@ from benchmarks.papers import report, sources
 from benchmarks.papers.bandits import Recorded, Synthetic
 from benchmarks.papers.part import SIZES, Part, Size
 from benchmarks.papers.records import Records
-from benchmarks.papers.runner import ROOT, Store, played
+from benchmarks.papers.runner import ROOT, Store, run_tasks
 from benchmarks.papers.summary import Summary, summary_of
 from benchmarks.papers.synthetic import Frontier, Tables
 
@@ -40,18 +40,18 @@ NEEDED = {
     "stocks": "skfolio",
     "heavy_stocks": "skfolio",
 }
-"""The wheel that a part reads: sources.py."""
+"""The wheel that a part reads: see sources.py."""
 OUT = ROOT / "out"
 
 
 def main() -> None:
-    """Play the parts that are named, or all. An interrupted run goes on where it was when it is started again."""
+    """Run the named parts, or all. The same command continues an interrupted run."""
     parser = argparse.ArgumentParser(prog="make reproduce", description=main.__doc__)
     parser.add_argument("--quick", action="store_true", help="few runs: under five minutes; tables go to out/")
     parser.add_argument("--only", action="append", choices=PARTS, metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--workers", type=int, default=2, help="processes (default: 2)")
     parser.add_argument("--to", type=Path, help="folder of results.md (default: docs, or out with --quick)")
-    parser.add_argument("--again", action="store_true", help="forget runs that were kept")
+    parser.add_argument("--again", action="store_true", help="discard stored runs")
     chosen = parser.parse_args()
     if chosen.workers < 1:
         parser.error("--workers: at least 1")
@@ -60,21 +60,21 @@ def main() -> None:
     parts = {name: PARTS[name] for name in chosen.only or PARTS}
     console = Console()
     for name in [name for name in parts if name in NEEDED and not sources.have(NEEDED[name])]:
-        console.print(f"{name} is left out: its data are not in {sources.FOLDER} (`make data` fetches them)")
+        console.print(f"{name} is skipped: its data are not in {sources.FOLDER} (`make data` fetches them)")
         del parts[name]
     if not parts:
-        sys.exit("nothing is left to play")
+        sys.exit("nothing to run")
     kept = OUT / "reproduce" / size.name
     for name in parts if chosen.again else ():
         (kept / f"{name}.jsonl").unlink(missing_ok=True)
     try:
         console.print(f"written: {reproduce(list(parts.values()), size, kept, folder, chosen.workers, console)}")
     except KeyboardInterrupt:
-        sys.exit("interrupted: what was played is kept, and the same command goes on from there")
+        sys.exit("interrupted: finished runs are stored, and the same command continues")
 
 
 def reproduce(parts: list[Part], size: Size, kept: Path, folder: Path, workers: int, console: Console) -> Path:
-    """Play each part, and after each write its summary and the page anew, with what ``folder`` has of the others."""
+    """Run each part; after each, write its summary, and the page from all summaries in ``folder``."""
     target = folder / "results.md"
     columns = (TextColumn("{task.description:<14}"), BarColumn(), MofNCompleteColumn())
     with (
@@ -93,19 +93,19 @@ def reproduce(parts: list[Part], size: Size, kept: Path, folder: Path, workers: 
 def _play(part: Part, size: Size, kept: Path, workers: int, progress: Progress) -> Summary:
     store, tasks = Store.open(kept, part, size), part.tasks(size)
     remaining = [task for task in tasks if task not in store.runs]
-    shown = progress.add_task(part.name, total=len(tasks))
-    progress.update(shown, completed=len(tasks) - len(remaining))  # the clock of what is complete stops
-    for run in played(part, size, remaining, workers):
+    task_id = progress.add_task(part.name, total=len(tasks))
+    progress.update(task_id, completed=len(tasks) - len(remaining))  # stops the clock of a complete part
+    for run in run_tasks(part, size, remaining, workers):
         store.add(run)
-        progress.advance(shown)
+        progress.advance(task_id)
     summary = summary_of(part, size, store.runs.values())
-    if not progress.console.is_terminal:  # it shows no bars
+    if not progress.console.is_terminal:  # no bars are shown
         progress.console.print(f"{part.name}: {len(tasks)} runs, {summary['cpu_s']:.0f} s of processor time")
     return summary
 
 
 def summaries(folder: Path) -> list[Summary]:
-    """Those that a folder has."""
+    """Read the summaries in a folder."""
     return [json.loads(path.read_text()) for path in sorted((folder / report.FOLDER).glob("*.json"))]
 
 

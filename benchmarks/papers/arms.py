@@ -1,4 +1,4 @@
-"""Bandits of few arms, played by the modeler's algorithms on answers that the curator's mechanisms randomize."""
+"""Bandits with few arms: the modeler's algorithms on answers that the curator's mechanisms randomize."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ class Bandit:
     """Means f (n,) of n arms with covariances ``gram`` (n, n) of unit size; rewards of an arm for each round.
 
     ``value_bound`` B is max |f - centre|, ``noise_bound`` R of the noise, ``noise_variance`` its variance. ``reward``
-    tells the unprotected reward of a round (from 0) and an arm, one of (rounds, n) that are fixed: columns share them.
+    is the unprotected reward of a round (from 0) and an arm: fixed for each, so that all columns share them.
     """
 
     f: Vector
@@ -35,11 +35,11 @@ class Bandit:
 
     @property
     def value_bound(self) -> float:
-        """B."""
+        """B, the largest distance of f from the centre."""
         return float(np.abs(self.f - self.centre).max())
 
     def private(self, mechanism: str, epsilon: str) -> wire.Answers:
-        """Answers of a study that protects the rewards."""
+        """Answer settings of a study that protects the rewards."""
         return _ANSWERS.validate_python(
             {
                 "mechanism": mechanism,
@@ -51,7 +51,7 @@ class Bandit:
         )
 
     def open(self) -> RewardLaw:
-        """The law of rewards as they are."""
+        """Law of the unprotected rewards."""
         kernel = wire.Kernel(
             lengthscale=1.0,
             signal_variance=self.value_bound**2,
@@ -61,14 +61,14 @@ class Bandit:
         return RewardLaw.of(NONE, kernel)
 
 
-Released = Callable[[int, int], float]
+AnswerSource = Callable[[int, int], float]
 
 
-def released(bandit: Bandit, answers: wire.Answers, rounds: int) -> Released:
-    """What leaves the curator for a round and an arm: clipped, then randomized by the curator's own mechanism.
+def private_answers(bandit: Bandit, answers: wire.Answers, rounds: int) -> AnswerSource:
+    """Make the curator's answers by round and arm: clipped, then randomized by the curator's own mechanism.
 
-    Laplace noise does not depend on the reward, so that of all rounds is drawn before, at 0, and columns may share it;
-    the curator rounds reward and noise to a lattice together, which moves an answer by a part in 2^40.
+    Laplace noise does not depend on the reward, so the noise of all rounds is drawn beforehand, at reward 0, and
+    columns can share it; the curator rounds reward and noise to a lattice together, a difference of one part in 2^40.
     """
     mechanism = mechanism_of(answers)
     assert mechanism is not None
@@ -79,12 +79,12 @@ def released(bandit: Bandit, answers: wire.Answers, rounds: int) -> Released:
 
 
 def marks_of(rounds: int) -> list[int]:
-    """Rounds after which regrets are kept: evenly spaced in the logarithm, the last one among them."""
+    """Rounds at which regrets are stored: evenly spaced on a log scale, including the last."""
     return sorted({round(t) for t in np.geomspace(min(10, rounds), rounds, MARKS)})
 
 
-def regrets(bandit: Bandit, algorithm: FewArms, answer: Released, marks: Sequence[int]) -> list[float]:
-    """Cumulative regret after each of ``marks`` rounds, divided by what uniform play expects until then."""
+def regrets(bandit: Bandit, algorithm: FewArms, answer: AnswerSource, marks: Sequence[int]) -> list[float]:
+    """Cumulative regret after each of ``marks`` rounds, divided by the expected regret of uniform play."""
     gaps = bandit.f.max() - bandit.f
     arms = np.empty(marks[-1], dtype=np.intp)
     for t in range(marks[-1]):
@@ -96,15 +96,15 @@ def regrets(bandit: Bandit, algorithm: FewArms, answer: Released, marks: Sequenc
 
 
 def player(spec: wire.FewArms, bandit: Bandit, law: RewardLaw, rounds: int, seed: int) -> FewArms:
-    """The modeler's algorithm for this bandit. What it warns of is known here, and not told."""
+    """Build the modeler's algorithm for this bandit, without its warnings."""
     return build_on(spec, BanditProblem(bandit.gram, law, sign=1, seed=seed, horizon=rounds, initial=0))
 
 
 def law_of(bandit: Bandit, answers: wire.Answers) -> RewardLaw:
-    """What the modeler knows of private answers; the kernel says nothing more of them."""
+    """Law of private answers, as the modeler knows it; the kernel adds nothing to it."""
     return RewardLaw.of(answers, wire.Kernel(lengthscale=1.0, signal_variance=1.0, noise_variance=1.0))
 
 
 def with_nugget(bandit: Bandit, nugget: float) -> Bandit:
-    """The same with ``nugget`` added to the diagonal, for covariances that are estimated from data."""
+    """Add ``nugget`` to the diagonal, for covariances that are estimated from data."""
     return replace(bandit, gram=(bandit.gram + nugget * np.eye(len(bandit.gram))) / (1 + nugget))

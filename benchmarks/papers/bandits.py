@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from benchmarks.papers import sources
-from benchmarks.papers.arms import Bandit, law_of, marks_of, player, regrets, released, with_nugget
+from benchmarks.papers.arms import Bandit, law_of, marks_of, player, private_answers, regrets, with_nugget
 from benchmarks.papers.part import Curves, Size, Task
 from blindopt import wire
 from blindopt.arrays import Matrix
@@ -18,7 +18,7 @@ Kind = Literal["squared_exponential", "matern_52"]
 KERNELS: dict[str, Kind] = {"SE": "squared_exponential", "Matern": "matern_52"}
 ARMS, LENGTHSCALE = 100, 0.2
 NUGGET = 0.1
-"""On covariances of real data."""
+"""Added to the diagonal of covariances of real data."""
 OPEN = "IGP-UCB, no privacy"
 
 PRIVATE: dict[str, tuple[wire.FewArms, str]] = {
@@ -36,16 +36,16 @@ PRIVATE: dict[str, tuple[wire.FewArms, str]] = {
     "LDP-ATA, theory": (wire.LdpAta(name="ldp_ata", theory=True), "laplace"),
     "LDP-MoMA, theory": (wire.LdpMoma(name="ldp_moma", theory=True), "laplace"),
 }
-"""Algorithm and the curator's mechanism; practical settings unless it says theory."""
+"""Algorithm and answer mechanism by column; practical settings unless the name says theory."""
 
 
 def private(bandit: Bandit, epsilon: str, rounds: int, seed: int) -> Curves:
-    """Every private algorithm on one bandit. All columns with Laplace answers share their noise."""
+    """Run every private algorithm on one bandit. Columns with Laplace answers share their noise."""
     marks, curves, answer = marks_of(rounds), {}, {}
     for column, (spec, mechanism) in PRIVATE.items():
         answers = bandit.private(mechanism, epsilon)
         if mechanism not in answer:
-            answer[mechanism] = released(bandit, answers, rounds)
+            answer[mechanism] = private_answers(bandit, answers, rounds)
         algorithm = player(spec, bandit, law_of(bandit, answers), rounds, seed)
         curves[column] = regrets(bandit, algorithm, answer[mechanism], marks)
     algorithm = player(wire.IgpUcb(name="igp_ucb"), bandit, bandit.open(), rounds, seed)
@@ -53,12 +53,12 @@ def private(bandit: Bandit, epsilon: str, rounds: int, seed: int) -> Curves:
 
 
 def heavy(bandit: Bandit, rounds: int, seed: int) -> Curves:
-    """The forms for heavy tails without privacy, and IGP-UCB, which takes the noise for sub-Gaussian."""
-    said: dict[str, Any] = {"value_bound": bandit.value_bound, "noise_moment": bandit.noise_variance}
+    """Run the variants for heavy tails without privacy, and IGP-UCB, which treats the noise as sub-Gaussian."""
+    moments: dict[str, Any] = {"value_bound": bandit.value_bound, "noise_moment": bandit.noise_variance}
     specs: dict[str, wire.FewArms] = {
-        "TGP": wire.Tgp(name="tgp", **said),
-        "ATA": wire.Ata(name="ata", **said),
-        "MoMA": wire.Moma(name="moma", **said),
+        "TGP": wire.Tgp(name="tgp", **moments),
+        "ATA": wire.Ata(name="ata", **moments),
+        "MoMA": wire.Moma(name="moma", **moments),
         "IGP-UCB": wire.IgpUcb(name="igp_ucb"),
     }
     marks, law = marks_of(rounds), bandit.open()
@@ -85,7 +85,7 @@ class Synthetic:
     def play(self, task: Task, size: Size) -> Curves:
         group, run = task
         kernel, _, level = group.partition(", epsilon = ")
-        bandit = drawn(KERNELS[kernel], run, size.rounds, heavy=self.heavy)
+        bandit = draw_bandit(KERNELS[kernel], run, size.rounds, heavy=self.heavy)
         return heavy(bandit, size.rounds, run) if self.heavy else private(bandit, level, size.rounds, run)
 
     def facts(self, size: Size) -> dict[str, Any]:
@@ -94,13 +94,13 @@ class Synthetic:
 
 @lru_cache(maxsize=2)
 def gram(kind: Kind) -> Matrix:
-    """Covariances of the arms."""
+    """Covariance matrix of the arms."""
     x = np.linspace(0.0, 1.0, ARMS)[:, None]
     return kernel_of(kind, LENGTHSCALE, 1.0)(x, x)
 
 
-def drawn(kind: Kind, seed: int, rounds: int, *, heavy: bool) -> Bandit:
-    """A random function: p = 100 coefficients uniform in [-1, 1] at support points that are uniform among the arms."""
+def draw_bandit(kind: Kind, seed: int, rounds: int, *, heavy: bool) -> Bandit:
+    """Draw a random function: 100 coefficients uniform in [-1, 1] at support points uniform among the arms."""
     rng = np.random.default_rng([3, seed])
     support, coefficients = rng.integers(ARMS, size=ARMS), rng.uniform(-1.0, 1.0, size=ARMS)
     f = gram(kind)[:, support] @ coefficients
@@ -111,11 +111,11 @@ def drawn(kind: Kind, seed: int, rounds: int, *, heavy: bool) -> Bandit:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Arms that were really measured: each round takes a random day of a table (days, arms).
+    """Arms with measured rewards: each round takes a random day of a table (days, arms).
 
-    f is the mean of an arm over the days, the noise what is left, and the kernel the correlations between arms. As
-    in the paper sensors learn the kernel from earlier days (the first three quarters), and stocks from the same ones.
-    Unlike there f is centred at its mean over the arms, a number that is taken as public.
+    f is the mean of an arm over the days, the noise is the remainder, and the kernel is the correlations between
+    arms. As in the paper, the kernel of sensors is from earlier days (the first three quarters), that of stocks from
+    the same days. Unlike there, f is centred at its mean over the arms, which counts as public.
     """
 
     name: str
@@ -131,13 +131,13 @@ class Recorded:
 
     def play(self, task: Task, size: Size) -> Curves:
         group, run = task
-        bandit = recorded(self.source, run, size.rounds)
+        bandit = table_bandit(self.source, run, size.rounds)
         if self.heavy:
             return heavy(bandit, size.rounds, run)
         return private(bandit, group.removeprefix("epsilon = "), size.rounds, run)
 
     def facts(self, size: Size) -> dict[str, Any]:
-        days, bandit = _days(self.source), recorded(self.source, 0, 1)
+        days, bandit = _days(self.source), table_bandit(self.source, 0, 1)
         top = float(np.linalg.eigvalsh(bandit.gram)[-1] / np.trace(bandit.gram))
         return {
             "rounds": size.rounds,
@@ -155,8 +155,8 @@ def _days(source: Literal["sensors", "stocks"]) -> Matrix:
     return sources.sensors() if source == "sensors" else sources.stocks()
 
 
-def recorded(source: Literal["sensors", "stocks"], seed: int, rounds: int) -> Bandit:
-    """The bandit of a table."""
+def table_bandit(source: Literal["sensors", "stocks"], seed: int, rounds: int) -> Bandit:
+    """Make the bandit of a table."""
     days = _days(source)
     train, test = np.split(days, [3 * len(days) // 4]) if source == "sensors" else (days, days)
     f, correlations = np.asarray(test.mean(axis=0)), np.asarray(np.corrcoef(train.T))

@@ -1,4 +1,4 @@
-"""What results.md says of each part, and which curves it shows."""
+"""The chapters of results.md: the text of each part, and the curves that it shows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from benchmarks.papers.tables import Lines, bandits_table, frontier_table, group
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """What is said of one part."""
+    """The chapter of one part."""
 
     title: str
     text: str

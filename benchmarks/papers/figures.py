@@ -10,9 +10,9 @@ from benchmarks.papers.summary import Summary
 
 WIDTH, HEIGHT = 4.4, 3.4  # inches, of one group
 POINTS = 25
-"""Of a curve, at most: figures stay small."""
+"""Most points of a curve, so that figures stay small."""
 FLOOR = 1e-4
-"""Regrets below are shown here: the axis is logarithmic."""
+"""Smaller regrets are drawn at this value: the axis is logarithmic."""
 
 
 def draw(
@@ -24,7 +24,7 @@ def draw(
     ylabel: str,
     log: bool,
 ) -> None:
-    """A panel for each (title, group, columns): means over the runs."""
+    """Draw a panel for each (title, group, columns): means over the runs."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -44,13 +44,13 @@ def draw(
         plt.close(figure)
 
 
-def _curve(axis: Any, marks: list[int], said: dict[str, Any], column: str, number: int) -> None:
-    """A line through some of the means, and one standard error at the last of them."""
+def _curve(axis: Any, marks: list[int], figures: dict[str, Any], column: str, number: int) -> None:
+    """Draw a line through evenly spaced means, with one standard error at the last."""
     last = len(marks) - 1
-    names = sorted({round(index) for index in np.linspace(0, last, min(POINTS, last + 1))})
-    mean = [max(said["curve"][index], FLOOR) for index in names]
+    shown = sorted({round(index) for index in np.linspace(0, last, min(POINTS, last + 1))})
+    mean = [max(figures["curve"][index], FLOOR) for index in shown]
     style = {"color": f"C{number % 10}", "linewidth": 1.2, "linestyle": "--" if number >= 10 else "-"}
-    axis.plot([marks[index] for index in names], mean, label=column, **style)
-    if said["se"] is not None and mean[-1] > FLOOR:
-        low = max(mean[-1] - said["se"], FLOOR)
-        axis.plot([marks[-1]] * 2, [low, mean[-1] + said["se"]], color=style["color"], linewidth=0.8)
+    axis.plot([marks[index] for index in shown], mean, label=column, **style)
+    if figures["se"] is not None and mean[-1] > FLOOR:
+        low = max(mean[-1] - figures["se"], FLOOR)
+        axis.plot([marks[-1]] * 2, [low, mean[-1] + figures["se"]], color=style["color"], linewidth=0.8)

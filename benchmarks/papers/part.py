@@ -1,18 +1,18 @@
-"""What every part of the reproduction offers, and how large it is played."""
+"""The interface of the parts of the reproduction, and their sizes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 Task = tuple[str, int]
-"""A group of columns that share their problem, and the number of a run in it: the unit of work."""
+"""The unit of work: a group of columns that share their problem, and the number of a run in it."""
 Curves = dict[str, list[float]]
-"""For each column, its regret after each mark; the last is the one that tables show."""
+"""For each column, its regret at each mark; tables show the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How many runs; ``rounds`` is T of the algorithms over few arms, ``levels`` their epsilons."""
+    """Numbers of runs; ``rounds`` is T of the algorithms for few arms, ``levels`` are their epsilons."""
 
     name: str
     tables: int
@@ -31,25 +31,25 @@ SIZES = {size.name: size for size in (FULL, QUICK)}
 
 
 class Part(Protocol):
-    """An experiment. Small and picklable: each worker gets its own."""
+    """An experiment. Small and picklable: each worker gets a copy."""
 
     @property
     def name(self) -> str:
-        """Of its files."""
+        """Name of its files."""
         ...
 
     def tasks(self, size: Size) -> list[Task]:
-        """Every run."""
+        """All runs."""
         ...
 
     def play(self, task: Task, size: Size) -> Curves:
-        """All columns of one run, on the same function. Seeded by the run, but for what the curator draws."""
+        """Run all columns on the same function. Seeded by the run, except for the curator's draws."""
         ...
 
     def marks(self, size: Size) -> Sequence[int]:
-        """The steps at which curves are kept."""
+        """Steps at which curves are stored."""
         ...
 
     def facts(self, size: Size) -> dict[str, Any]:
-        """What a reader must know of the problem: numbers that are computed, not measured over runs."""
+        """Properties of the problem for the reader: computed, not measured over runs."""
         ...

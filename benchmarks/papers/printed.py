@@ -1,10 +1,10 @@
-"""Numbers to compare with: those that the papers print; where a paper has none, a separate implementation's.
+"""Reference numbers: those printed in the papers, or else those of an earlier, separate implementation.
 
-That one is earlier, and not in this repository.
+That implementation is not in this repository.
 """
 
 PAPER_RUNS = 50
-"""Of Kharkovskii et al. (2020)."""
+"""Runs of each column in Kharkovskii et al. (2020)."""
 NON_PRIVATE = 0.003
 TABLES: dict[float, dict[int, float]] = {
     1.1: {3: 0.073, 6: 0.038, 8: 0.018, 10: 0.014, 15: 0.118, 20: 0.137},
@@ -13,7 +13,7 @@ TABLES: dict[float, dict[int, float]] = {
 }
 """S_50 of Tables 1 to 3, by the logarithm of epsilon and r; sigma_y = 1."""
 QUOTED = {0.9: 0.069, 0.0: 0.099}
-"""How much more than non-private at r = 10."""
+"""Difference to non-private at r = 10, by the logarithm of epsilon."""
 RECORDS: dict[str, list[list[float]]] = {
     "loans": [
         [0.083, 0.088, 0.078, 0.069, 0.081, 0.076],
@@ -26,9 +26,9 @@ RECORDS: dict[str, list[list[float]]] = {
         [0.591, 0.523, 0.486, 0.482, 0.489, 0.488],
     ],
 }
-"""S_50 of Tables 4 to 6, S_100 of Tables 7 to 9: of other data than ours."""
+"""S_50 of Tables 4 to 6 and S_100 of Tables 7 to 9, on other data than ours."""
 SMALL: dict[str, list[float]] = {"loans": [0.019, 0.050], "property": [0.017, 0.082]}
-"""How much more than non-private the quoted small epsilons have."""
+"""Differences to non-private of the small epsilons that the paper quotes."""
 
 REFERENCE_FRONTIER: dict[str, tuple[float, float]] = {
     "published, r = 10": (0.104, 0.0136),
@@ -39,7 +39,7 @@ REFERENCE_FRONTIER: dict[str, tuple[float, float]] = {
 """Simple regret at epsilon 1 and e^1.1, of 400 runs of that implementation."""
 REFERENCE_OPEN, REFERENCE_RANDOM = 0.005, 0.354
 GOALS = {"1": 0.10, "e^1.1": 0.020}
-"""Planar Laplace with the noise-aware kernel is to stay below."""
+"""Upper bounds for planar Laplace with the noise-aware kernel."""
 
 _LEVELS = ("0.5, SE", "0.5, Matern", "1, SE", "1, Matern", "2, SE", "2, Matern")
 _LDP: dict[str, tuple[tuple[float, float], ...]] = {
@@ -73,11 +73,11 @@ _LDP: dict[str, tuple[tuple[float, float], ...]] = {
 
 
 def ldp(column: str, kernel: str, level: str) -> tuple[float, float] | None:
-    """Regret at T = 20,000 over that of uniform play, with its standard error: of that implementation's trials.
+    """That implementation's regret at T = 20,000 over that of uniform play, with its standard error.
 
-    30 trials, 10 of theorems. Guaranteed bounded play was tried there with one_bit answers up to epsilon 1 alone.
+    30 trials, or 10 with theorems' constants. Guaranteed bounded play has only one_bit answers, up to epsilon 1.
     """
-    said = _LDP[column]
-    if len(said) == 2:
-        return dict(zip(("1, SE", "1, Matern"), said, strict=True)).get(f"{level}, {kernel}")
-    return dict(zip(_LEVELS, said, strict=False)).get(f"{level}, {kernel}")
+    values = _LDP[column]
+    if len(values) == 2:
+        return dict(zip(("1, SE", "1, Matern"), values, strict=True)).get(f"{level}, {kernel}")
+    return dict(zip(_LEVELS, values, strict=False)).get(f"{level}, {kernel}")

@@ -1,8 +1,8 @@
 """PO-GP-UCB on Branin-Hoo, on loans and on house sales: the shape of the paper's Tables 4 to 9 on other data.
 
-As in the paper the kernel, with one length-scale, is learned from the original data by maximum likelihood, and inputs
-are brought to a largest norm of 25; before, each is divided by its standard deviation, those of houses excepted, which
-are kilometres already. An outcome is that of the record, in standard deviations: nothing is added to it.
+As in the paper, the kernel, with one length-scale, is learned from the original data by maximum likelihood, and inputs
+are scaled to a largest norm of 25. First, each is divided by its standard deviation, except those of houses, which are
+in kilometres. The outcome is that of the record, in standard deviations, without added noise.
 """
 
 import csv
@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.papers import sources
 from benchmarks.papers.part import Curves, Size, Task
-from benchmarks.papers.search import NORM, Ground, Hunt
+from benchmarks.papers.search import NORM, Domain, Search
 from benchmarks.papers.synthetic import NON_PRIVATE, RANDOM, cell, published
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
@@ -32,27 +32,27 @@ RS: dict[int, tuple[int, ...]] = {
     15: (3, 9, 12, 15, 20, 30),
     20: (5, 10, 15, 20, 30, 50),
 }
-"""r of the three tables of each data set, by the largest r that is not to be lifted."""
+"""r of the three tables of each data set, by the largest r that must not be lifted."""
 FITTED = 600
-"""Records that the kernel is learned from."""
+"""Number of records from which the kernel is learned."""
 PROPERTIES = 2_004
 PLANAR = "planar Laplace"
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A data set of the paper's kind: T, delta, and how far below the middle epsilon the quoted small ones lie."""
+    """A data set of the paper's kind: T, delta, and the distances of the quoted small epsilons below the middle one."""
 
     load: Callable[[int], tuple[Matrix, Vector]]
     steps: int
     delta: float
     below: tuple[float, ...]
     is_isotropic: bool = False
-    """Whether the inputs are in one unit already."""
+    """Whether all inputs have the same unit."""
 
 
 def branin(side: int) -> tuple[Matrix, Vector]:
-    """Minus the Branin-Hoo function on a grid of its usual domain: the paper's appendix is not at hand."""
+    """Minus the Branin-Hoo function on a grid of its usual domain: the paper's appendix was not available."""
     a, b = np.meshgrid(np.linspace(-5.0, 10.0, side), np.linspace(0.0, 15.0, side), indexing="ij")
     bend = b - 5.1 / (4 * np.pi**2) * a**2 + 5 / np.pi * a - 6
     value = bend**2 + 10 * (1 - 1 / (8 * np.pi)) * np.cos(a) + 10
@@ -60,12 +60,12 @@ def branin(side: int) -> tuple[Matrix, Vector]:
 
 
 def loans(side: int) -> tuple[Matrix, Vector]:
-    """Loans, those of the highest return wanted."""
+    """Loans: the return is to be maximized."""
     return sources.loans()
 
 
 def properties(side: int) -> tuple[Matrix, Vector]:
-    """Place in kilometres of 2,004 sales, drawn once, and minus the logarithm of the price of a square metre."""
+    """Position in kilometres of 2,004 sales, drawn once, and minus the logarithm of the price of a square metre."""
     sales = list(csv.DictReader(io.StringIO(csv_bytes().decode())))
     chosen = np.random.default_rng(5).choice(len(sales), PROPERTIES, replace=False)
     rows = [sales[index] for index in chosen]
@@ -85,18 +85,18 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Fitted:
-    """A data set ready to be searched: its ground, and y (n,) of variance 1 where the kernel's is sigma_y^2."""
+    """A prepared data set: its domain, and y (n,) of variance 1."""
 
-    ground: Ground
+    domain: Domain
     y: Vector
     powers: dict[float, int]
-    """The logarithm of each table's epsilon, with the largest r that is not lifted at it."""
+    """Largest r that is not lifted, by the logarithm of each table's epsilon."""
     sigma_min: float
 
 
 @lru_cache(maxsize=3)
 def fitted(name: str, side: int) -> Fitted:
-    """Learn the kernel and choose the epsilons: of one decimal in the exponent, as small as leaves r unlifted."""
+    """Learn the kernel, and choose each epsilon as the smallest, to one decimal of its logarithm, that lifts no r."""
     setting = SETTINGS[name]
     raw, y = setting.load(side)
     y = (y - y.mean()) / y.std()
@@ -105,17 +105,17 @@ def fitted(name: str, side: int) -> Fitted:
         x /= raw.std(axis=0)
     scale = NORM / np.linalg.norm(x, axis=1).max()
     kernel = _learned(x * scale, y)
-    ground = Ground(x * scale * (1 - 1e-12), kernel)  # within the bounds, whatever the rounding
-    sigma_min = spectrum(ground.rows).sigma_min
+    domain = Domain(x * scale * (1 - 1e-12), kernel)  # stays within the bounds after rounding
+    sigma_min = spectrum(domain.rows).sigma_min
     powers: dict[float, int] = {}
     for r in RS:
         power = ceil(10 * log(omega(r, 1.0, setting.delta) / sigma_min)) / 10
         powers[power] = largest_r(sigma_min, exp(power), setting.delta)
-    return Fitted(ground, y, powers, sigma_min)
+    return Fitted(domain, y, powers, sigma_min)
 
 
 def _learned(x: Matrix, y: Vector) -> wire.Kernel:
-    """Length-scale, sigma_y^2 and sigma_n^2 by maximum likelihood on some of the records."""
+    """Fit length-scale, sigma_y^2 and sigma_n^2 by maximum likelihood on a sample of the records."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.gaussian_process import GaussianProcessRegressor
     from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
@@ -123,7 +123,9 @@ def _learned(x: Matrix, y: Vector) -> wire.Kernel:
     sample = np.random.default_rng(6).choice(len(y), min(FITTED, len(y)), replace=False)
     start = ConstantKernel(1.0, (1e-2, 1e4)) * RBF(5.0, (0.1, 100.0)) + WhiteKernel(0.1, (1e-5, 10.0))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # of Branin-Hoo: no noise is found, and 1e-5 kept
+        warnings.simplefilter(
+            "ignore", ConvergenceWarning
+        )  # on Branin-Hoo, which has no noise: sigma_n^2 stays at its bound, 1e-5
         kernel = GaussianProcessRegressor(start, random_state=0).fit(x[sample], y[sample]).kernel_
     return wire.Kernel(
         lengthscale=float(kernel.k1.k2.length_scale),
@@ -134,7 +136,7 @@ def _learned(x: Matrix, y: Vector) -> wire.Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The tables of one data set, its quoted small epsilons, and planar Laplace noise at two levels."""
+    """The tables of a data set, the small epsilons that the paper quotes, and planar Laplace noise at two levels."""
 
     name: str
 
@@ -146,30 +148,30 @@ class Records:
 
     def play(self, task: Task, size: Size) -> Curves:
         setting, data = SETTINGS[self.name], fitted(self.name, size.side)
-        ground = data.ground
-        hunt = Hunt.drawn(data.y, setting.steps, 0.0, task[1], np.random.default_rng([7, task[1]]))
-        curves = {NON_PRIVATE: hunt.regrets(ground, ground.x), RANDOM: hunt.chance()}
+        domain = data.domain
+        search = Search.draw(data.y, setting.steps, 0.0, task[1], np.random.default_rng([7, task[1]]))
+        curves = {NON_PRIVATE: search.regrets(domain, domain.x), RANDOM: search.random_regrets()}
         for power, r in cells(self.name, data):
-            curves[cell(power, r)] = hunt.regrets(ground, ground.release(published(power, r, setting.delta)))
+            curves[cell(power, r)] = search.regrets(domain, domain.release(published(power, r, setting.delta)))
         for level, epsilon in planar_levels(data).items():
             mechanism = PlanarLaplaceMechanism(epsilon, 1.0)
-            law = mechanism.noise(ground.rows.d)
-            curves[f"{PLANAR}, {level}"] = hunt.regrets(ground, ground.release(mechanism), law)
+            law = mechanism.noise(domain.rows.d)
+            curves[f"{PLANAR}, {level}"] = search.regrets(domain, domain.release(mechanism), law)
         return curves
 
     def facts(self, size: Size) -> dict[str, Any]:
         data, setting = fitted(self.name, size.side), SETTINGS[self.name]
-        kernel = data.ground.kernel
+        kernel = data.domain.kernel
         return {
             "n": len(data.y),
-            "d": data.ground.x.shape[1],
+            "d": data.domain.x.shape[1],
             "steps": setting.steps,
             "delta": setting.delta,
             "sigma_min": data.sigma_min,
             "tables": [{"power": p, "largest_r": top, "r": rs} for (p, top), rs in _rs(data)],
             "quoted": [{"power": p, "r": 15} for p in _quoted(self.name, data)],
             "planar": list(planar_levels(data)),
-            "side_per_lengthscale": float(np.ptp(data.ground.x, axis=0).max() / kernel.lengthscale),
+            "side_per_lengthscale": float(np.ptp(data.domain.x, axis=0).max() / kernel.lengthscale),
             "signal_variance": kernel.signal_variance,
             "noise_variance": kernel.noise_variance,
         }
@@ -191,6 +193,6 @@ def cells(name: str, data: Fitted) -> list[tuple[float, int]]:
 
 
 def planar_levels(data: Fitted) -> dict[str, Decimal]:
-    """The epsilons of the sound release."""
+    """Epsilons of the sound release."""
     middle = list(data.powers)[1]
     return {"1": Decimal(1), f"e^{middle:.1f}": Decimal(repr(exp(middle)))}

@@ -1,4 +1,4 @@
-"""docs/results.md and its figures, written from the summaries alone."""
+"""Writes docs/results.md and its figures from the summaries."""
 
 from pathlib import Path
 
@@ -7,11 +7,11 @@ from benchmarks.papers.chapters import CHAPTERS
 from benchmarks.papers.summary import Summary
 
 FOLDER = "results"
-"""Of summaries and figures, beside results.md."""
+"""Folder of summaries and figures, beside results.md."""
 
 
 def write(folder: Path, summaries: list[Summary]) -> Path:
-    """results.md, into ``folder``."""
+    """Write results.md into ``folder``."""
     by_part = {summary["part"]: summary for summary in summaries}
     lines = [HEAD]
     for name, chapter in CHAPTERS.items():
@@ -29,7 +29,7 @@ def write(folder: Path, summaries: list[Summary]) -> Path:
 
 
 def draw(folder: Path, summary: Summary) -> Path:
-    """The figure of a part, beside its summary."""
+    """Draw the figure of a part beside its summary."""
     chapter, path = CHAPTERS[summary["part"]], folder / FOLDER / f"{summary['part']}.svg"
     panels = chapter.panels(summary)
     figures.draw(path, summary, panels, xlabel=chapter.xlabel, ylabel=chapter.ylabel, log=chapter.log)

@@ -1,4 +1,4 @@
-"""Plays a part's runs in several processes, keeping each as it ends: an interrupted run goes on where it was."""
+"""Runs the tasks of a part in several processes and stores each result, so that an interrupted run can continue."""
 
 import hashlib
 import json
@@ -21,12 +21,12 @@ ROOT = Path(__file__).parents[2]
 _PLAYED = ("shared", "curator_service", "modeler_service", "benchmarks/papers")
 _REPORTING = {
     f"{name}.py" for name in ("__main__", "chapters", "figures", "printed", "report", "summary", "tables")
-}  # they come after the runs
+}  # they only report on the runs
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What one task came to."""
+    """Result of one task."""
 
     task: Task
     curves: Curves
@@ -35,9 +35,9 @@ class Run:
 
 @dataclass(slots=True)
 class Store:
-    """Runs of one part and size, a line of JSON each.
+    """Stored runs of one part and size, a line of JSON each.
 
-    A first line says what they are runs of; where it is not what is to be played now, the file is begun anew.
+    The first line identifies part, size and sources; if it does not match, the file is started again.
     """
 
     path: Path
@@ -46,15 +46,15 @@ class Store:
 
     @classmethod
     def open(cls, folder: Path, part: Part, size: Size) -> "Store":
-        """What was kept of this part by the same sources, and room for more."""
+        """Load the runs of this part by the same sources."""
         header = {"part": part.name, "size": json.loads(json.dumps(asdict(size))), "sources": sources()}
         store = cls(folder / f"{part.name}.jsonl", header)
         folder.mkdir(parents=True, exist_ok=True)
         lines = store.path.read_text().splitlines() if store.path.exists() else []
         if lines and _json(lines[0]) == header:
             for line in lines[1:]:
-                if (said := _json(line)) is not None:
-                    store._put(Run((said["task"][0], said["task"][1]), said["curves"], said["cpu_s"]))
+                if (run := _json(line)) is not None:
+                    store._put(Run((run["task"][0], run["task"][1]), run["curves"], run["cpu_s"]))
         whole = [header, *(_line(run) for run in store.runs.values())]
         new = store.path.with_suffix(".new")
         new.write_text("".join(json.dumps(line) + "\n" for line in whole))
@@ -62,7 +62,7 @@ class Store:
         return store
 
     def add(self, run: Run) -> None:
-        """Keep a run."""
+        """Store a run."""
         self._put(run)
         with self.path.open("a") as file:
             file.write(json.dumps(_line(run)) + "\n")
@@ -78,12 +78,12 @@ def _line(run: Run) -> dict[str, Any]:
 def _json(line: str) -> Any:
     try:
         return json.loads(line)
-    except ValueError:  # cut off in the middle of it
+    except ValueError:  # an incomplete line
         return None
 
 
 def sources() -> str:
-    """A digest of the code that plays: runs of two versions are never mixed."""
+    """Digest of the code behind the runs, so that runs of two versions are never mixed."""
     digest = hashlib.sha256()
     for folder in _PLAYED:
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -92,24 +92,24 @@ def sources() -> str:
     return digest.hexdigest()[:16]
 
 
-def played(part: Part, size: Size, tasks: list[Task], workers: int) -> Iterator[Run]:
-    """The runs, as they end; in this process if there is one worker."""
+def run_tasks(part: Part, size: Size, tasks: list[Task], workers: int) -> Iterator[Run]:
+    """Yield the runs as they end; in this process if there is one worker."""
     if workers == 1:
         with threadpool_limits(1):
-            yield from (play(part, task, size) for task in tasks)
+            yield from (run_task(part, task, size) for task in tasks)
         return
     # Fresh processes, each with one thread for linear algebra.
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin)
     try:
-        for done in as_completed([pool.submit(play, part, task, size) for task in tasks]):
+        for done in as_completed([pool.submit(run_task, part, task, size) for task in tasks]):
             yield done.result()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def play(part: Part, task: Task, size: Size) -> Run:
-    """One task; its numbers to six digits."""
+def run_task(part: Part, task: Task, size: Size) -> Run:
+    """Run one task; its numbers have six digits."""
     started = time.process_time()
     curves = part.play(task, size)
     rounded = {name: [float(f"{value:.6g}") for value in curve] for name, curve in curves.items()}
@@ -117,7 +117,7 @@ def play(part: Part, task: Task, size: Size) -> Run:
 
 
 def _begin() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles it
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 

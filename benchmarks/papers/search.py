@@ -1,4 +1,4 @@
-"""An outsourced search: the curator's mechanism makes Z, the modeler's GP-UCB asks T rows of it."""
+"""An outsourced search: the curator's mechanism makes Z, the modeler's GP-UCB queries T candidates."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,34 +16,34 @@ from modeler_service.algorithms.gp.surrogate import NO_NOISE, GpSettings
 NORM = 25.0
 """Largest norm of a row, as in the papers' experiments."""
 START = 3
-"""Random rows that are asked first: "a different set of initializations", whose number is not printed."""
+"""Number of random first rows: the paper's "different set of initializations", whose size is not printed."""
 DELTA_UCB = 0.05
 
 
 @dataclass(frozen=True)
-class Ground:
-    """Rows x (n, d) of largest norm 25, in the order that the modeler sees, and the kernel that both know."""
+class Domain:
+    """Rows x (n, d) of largest norm 25, in the modeler's order, and the kernel, which both parties know."""
 
     x: Matrix
     kernel: wire.Kernel
 
     @cached_property
     def rows(self) -> ScaledRows:
-        """The same as the curator's mechanisms take them: bounds of +-25, a unit of 1."""
+        """The rows as input of the curator's mechanisms: bounds of +-25, a unit of 1."""
         n, d = self.x.shape
         features = [wire.Feature(column=f"x{j}", lower=-NORM, upper=NORM, scale=1.0) for j in range(d)]
         return ScaledRows(values=self.x, columns=list(range(d)), features=features, order=np.arange(n))
 
     def release(self, mechanism: Mechanism) -> Matrix:
-        """A fresh Z (n, r)."""
+        """Draw a fresh Z (n, r)."""
         z = np.empty((self.rows.n, mechanism.columns(self.rows.d)))
         mechanism.draw(self.rows, z)
         return z
 
 
 @dataclass(frozen=True, slots=True)
-class Hunt:
-    """One function f (n,) on a ground, to be maximized; the first rows to ask; noise of y for each query."""
+class Search:
+    """A function f (n,) on a domain, to be maximized; the first rows to query; the noise of y for each query."""
 
     f: Vector
     first: NDArray[np.intp]
@@ -51,8 +51,8 @@ class Hunt:
     seed: int
 
     @classmethod
-    def drawn(cls, f: Vector, steps: int, noise_variance: float, seed: int, rng: np.random.Generator) -> "Hunt":
-        """With random first rows, and Gaussian noise of y."""
+    def draw(cls, f: Vector, steps: int, noise_variance: float, seed: int, rng: np.random.Generator) -> "Search":
+        """Draw random first rows and Gaussian noise of y."""
         first = rng.choice(len(f), START, replace=False)
         return cls(f, first, np.sqrt(noise_variance) * rng.standard_normal(START + steps), seed)
 
@@ -61,10 +61,10 @@ class Hunt:
         """T: queries after the first rows."""
         return len(self.noise) - len(self.first)
 
-    def regrets(self, ground: Ground, z: Matrix, law: wire.NoiseLaw = NO_NOISE) -> list[float]:
-        """Simple regret after each of the T steps of GP-UCB on ``z`` (n, r), whose noise it takes for ``law``'s."""
+    def regrets(self, domain: Domain, z: Matrix, law: wire.NoiseLaw = NO_NOISE) -> list[float]:
+        """Simple regret after each of the T steps of GP-UCB on ``z`` (n, r), with noise of law ``law``."""
         capacity = len(self.noise)
-        modeler = GpUcb(z, GpSettings(ground.kernel, 1, self.seed, capacity, noise=law), DELTA_UCB)
+        modeler = GpUcb(z, GpSettings(domain.kernel, 1, self.seed, capacity, noise=law), DELTA_UCB)
         for row, error in zip(self.first, self.noise, strict=False):
             modeler.observe(int(row), float(self.f[row] + error))
         rows = []
@@ -72,13 +72,13 @@ class Hunt:
             row = modeler.choose(step).row
             modeler.observe(row, float(self.f[row] + error))
             rows.append(row)
-        return self.simple(rows)
+        return self.simple_regrets(rows)
 
-    def chance(self) -> list[float]:
-        """Simple regret of T random rows in the place of chosen ones."""
-        return self.simple(np.random.default_rng([self.seed, 1]).choice(len(self.f), self.steps, replace=False))
+    def random_regrets(self) -> list[float]:
+        """Simple regret of T random rows instead of chosen ones."""
+        return self.simple_regrets(np.random.default_rng([self.seed, 1]).choice(len(self.f), self.steps, replace=False))
 
-    def simple(self, rows: "list[int] | NDArray[np.intp]") -> list[float]:
-        """The best f less the best that was asked, the first rows too, after each of ``asked``."""
+    def simple_regrets(self, rows: "list[int] | NDArray[np.intp]") -> list[float]:
+        """The best f minus the best queried one, the first rows included, after each of ``rows``."""
         best = np.maximum.accumulate(np.concatenate([[self.f[self.first].max()], self.f[rows]]))[1:]
         return [float(gap) for gap in self.f.max() - best]

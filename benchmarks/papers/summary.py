@@ -1,4 +1,4 @@
-"""Means over the runs of a part, with standard errors: what the table and the figures are written from."""
+"""Means over the runs of a part, with standard errors: the input of the tables and figures."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Summary = dict[str, Any]
 
 
 def summary_of(part: Part, size: Size, runs: Iterable[Run]) -> Summary:
-    """Of each column: mean and standard error of its last regret and of its curve, and every last regret."""
+    """For each column: mean and standard error of its last regret and its curve, and all last regrets."""
     groups: dict[str, list[Run]] = {}
     ordered = sorted(runs, key=lambda run: run.task)
     for run in ordered:
@@ -60,11 +60,11 @@ class Figure:
 
     @property
     def text(self) -> str:
-        """As tables show it."""
+        """The figure as tables show it."""
         return f"{self.mean:.4f}" + (f" ({self.se:.4f})" if self.se is not None else "")
 
 
 def figure(summary: Summary, group: str, column: str) -> Figure:
-    """One number of a summary."""
-    said = summary["groups"][group][column]
-    return Figure(said["mean"], said["se"], said["runs"])
+    """Return a column's figure from a summary."""
+    values = summary["groups"][group][column]
+    return Figure(values["mean"], values["se"], values["runs"])

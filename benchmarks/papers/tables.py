@@ -1,4 +1,4 @@
-"""Tables of Markdown: what was measured beside what is printed."""
+"""Markdown tables of measured and printed numbers."""
 
 from dataclasses import dataclass
 from math import hypot, inf, sqrt
@@ -22,8 +22,8 @@ def _table(columns: list[str], rows: list[list[str]]) -> Lines:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """A printed number beside ours; ``noise`` is the standard error of their difference, both being means of runs."""
+class Comparison:
+    """A printed number and ours; ``noise`` is the standard error of their difference, both being means of runs."""
 
     what: str
     printed: float
@@ -33,28 +33,28 @@ class Compared:
 
     @property
     def row(self) -> list[str]:
-        """Its line of the table."""
+        """Its row in the table."""
         z = f"{(self.ours - self.printed) / self.noise:+.1f}" if self.noise else ""
         return [self.what, f"{self.printed:.3f}", f"{self.ours:.4f} ({self.se:.4f})", z]
 
 
-def compared(summary: Summary) -> list[Compared]:
+def comparisons(summary: Summary) -> list[Comparison]:
     """All 21 printed numbers: Tables 1 to 3, non-private, and two quoted differences to it."""
-    rows = [_compared("non-private", printed.NON_PRIVATE, figure(summary, GROUP, NON_PRIVATE))]
+    rows = [_comparison("non-private", printed.NON_PRIVATE, figure(summary, GROUP, NON_PRIVATE))]
     for power, row in printed.TABLES.items():
-        rows += [_compared(cell(power, r), value, figure(summary, GROUP, cell(power, r))) for r, value in row.items()]
+        rows += [_comparison(cell(power, r), value, figure(summary, GROUP, cell(power, r))) for r, value in row.items()]
     for power, more in printed.QUOTED.items():
         private, open_ = summary["groups"][GROUP][cell(power, 10)], summary["groups"][GROUP][NON_PRIVATE]
         over = [a - b for a, b in zip(private["last"], open_["last"], strict=True)]
-        rows.append(_compared(f"{cell(power, 10)}, over non-private", more, _mean(over)))
+        rows.append(_comparison(f"{cell(power, 10)}, over non-private", more, _mean(over)))
     return rows
 
 
 def by_chance(summary: Summary, rms: float) -> float:
-    """How often the paper's number of our own runs would differ from all of ours by as much: 5,000 resamples.
+    """Probability that as many of our runs as the paper's would differ from all of ours by as much (5,000 resamples).
 
-    Runs are drawn whole, since all columns of a run share their function. So this allows for the heavy tails and for
-    the correlation of the columns, where standard errors do not.
+    Resamples whole runs, since all columns of a run share their function: unlike standard errors, this accounts for
+    heavy tails and for correlated columns.
     """
     columns = summary["groups"][GROUP]
     over = [np.subtract(columns[cell(power, 10)]["last"], columns[NON_PRIVATE]["last"]) for power in printed.QUOTED]
@@ -75,15 +75,15 @@ def _mean(values: list[float]) -> Figure:
     return Figure(mean, se, m)
 
 
-def _compared(what: str, value: float, ours: Figure) -> Compared:
+def _comparison(what: str, value: float, ours: Figure) -> Comparison:
     se = ours.se if ours.se is not None else float("nan")
-    # The paper's runs are taken to spread as ours do.
-    return Compared(what, value, ours.mean, se, se * sqrt(1 + ours.runs / printed.PAPER_RUNS))
+    # The paper's runs are assumed to spread as ours do.
+    return Comparison(what, value, ours.mean, se, se * sqrt(1 + ours.runs / printed.PAPER_RUNS))
 
 
 def synthetic_tables(summary: Summary) -> Lines:
-    """Tables 1 to 3 in one."""
-    facts, rows = summary["facts"], compared(summary)
+    """Write Tables 1 to 3 as one table."""
+    facts, rows = summary["facts"], comparisons(summary)
     largest = ", ".join(f"{r} at {level}" for level, r in facts["largest_r"].items())
     rms = sqrt(sum((c.ours - c.printed) ** 2 for c in rows) / len(rows))
     noise = sqrt(sum(c.noise**2 for c in rows) / len(rows))
@@ -101,7 +101,7 @@ def synthetic_tables(summary: Summary) -> Lines:
 
 
 def frontier_table(summary: Summary) -> Lines:
-    """Releases at two levels, and the goals."""
+    """Write the releases at two levels, and the goals."""
     rows = []
     for column in synthetic.LAWS:
         private = "no: refuted" if column.startswith("published") else "yes"
@@ -126,7 +126,7 @@ def frontier_table(summary: Summary) -> Lines:
 
 
 def records_tables(summary: Summary) -> Lines:
-    """Three tables of a data set, and what is quoted beside them."""
+    """Write the three tables of a data set, and the epsilons that the paper quotes."""
     facts, group = summary["facts"], summary["part"]
     kernel = f"sigma_y^2 = {facts['signal_variance']:.3g}, sigma_n^2 = {facts['noise_variance']:.3g}"
     lines = [
@@ -147,10 +147,10 @@ def records_tables(summary: Summary) -> Lines:
         lines += _table([f"e^{power:.1f}, r", *(f"**{r}**" if r == kept else str(r) for r in figures)], rows)
         best, worst = figures[order[0]], figures[order[-1]]
         if worst.mean - best.mean > 2 * hypot(best.se or inf, worst.se or inf):
-            place_of = f"is number {order.index(kept) + 1} of {len(order)}"
+            rank = f"is number {order.index(kept) + 1} of {len(order)}"
         else:
-            place_of = "cannot be told from the others: best and worst are within two standard errors"
-        lines += [f"The largest r that is not lifted, {kept}, {place_of}.", ""]
+            rank = "cannot be told from the others: best and worst are within two standard errors"
+        lines += [f"The largest r that is not lifted, {kept}, {rank}.", ""]
     open_, chance = figure(summary, group, NON_PRIVATE), figure(summary, group, RANDOM)
     if open_.mean > chance.mean - 2 * hypot(open_.se or inf, chance.se or inf):
         text = "Even without privacy GP-UCB is not better than random rows by two standard errors"
@@ -160,8 +160,8 @@ def records_tables(summary: Summary) -> Lines:
     for index, quoted in enumerate(facts["quoted"]):
         name = cell(quoted["power"], quoted["r"])
         result = figure(summary, group, name)
-        said = f"+{small[index]:.3f}" if index < len(small) else ""
-        rows.append([f"published, {name}", f"{result.text}, {result.mean - open_.mean:+.3f} over non-private", said])
+        papers = f"+{small[index]:.3f}" if index < len(small) else ""
+        rows.append([f"published, {name}", f"{result.text}, {result.mean - open_.mean:+.3f} over non-private", papers])
     rows += [
         [f"{PLANAR}, epsilon = {level}, private", figure(summary, group, f"{PLANAR}, {level}").text, ""]
         for level in facts["planar"]
@@ -173,12 +173,12 @@ def records_tables(summary: Summary) -> Lines:
 
 
 def groups_of(summary: Summary) -> list[str]:
-    """Groups of a summary, in order."""
+    """Return the groups of a summary, sorted."""
     return sorted(summary["groups"])
 
 
 def _ratios(summary: Summary) -> Lines:
-    """Regret over that of uniform play at the end; beside it what a separate implementation had."""
+    """Write the final regret over that of uniform play, with that of a separate implementation."""
     groups = groups_of(summary)
     columns = list(summary["groups"][groups[0]])
     rows: list[list[str]] = []
@@ -219,10 +219,10 @@ def _reference(summary: Summary, group: str, column: str) -> tuple[float, float]
 
 
 def bandits_table(summary: Summary) -> Lines:
-    """The problem, and every algorithm on it."""
+    """Write the problem, and the regret of every algorithm on it."""
     facts = summary["facts"]
-    said = f"{facts['arms']} arms, T = {facts['rounds']:,}"
+    problem = f"{facts['arms']} arms, T = {facts['rounds']:,}"
     if "days" in facts:
-        said += f", {facts['days']:,} days; B = {facts['B']:.3g}, R = {facts['R']:.3g}, c = {facts['c']:.3g}; the "
-        said += f"largest eigenvalue of the kernel is {100 * facts['share_of_top_eigenvalue']:.0f} % of its trace"
-    return [f"{said}.", "", *_ratios(summary)]
+        problem += f", {facts['days']:,} days; B = {facts['B']:.3g}, R = {facts['R']:.3g}, c = {facts['c']:.3g}; the "
+        problem += f"largest eigenvalue of the kernel is {100 * facts['share_of_top_eigenvalue']:.0f} % of its trace"
+    return [f"{problem}.", "", *_ratios(summary)]

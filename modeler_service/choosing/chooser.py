@@ -27,7 +27,7 @@ from modeler_service.algorithms.gp.gp_ucb import GpUcb
 from modeler_service.choosing import initial_design
 
 Phase = Literal["initial", "algorithm"]
-Because = Literal["budget", "exhausted", "target", "improvement"]
+EndReason = Literal["budget", "exhausted", "target", "improvement"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,7 @@ class RowChooser:
         """The number of trials so far, answered and declined."""
         self.outcomes = 0
         """The number of outcomes so far: answers and past observations."""
-        self.ended_because: Because | None = None
+        self.ended_because: EndReason | None = None
         for past in observations:
             tick()
             variance = past.noise_variance
@@ -227,7 +227,7 @@ class RowChooser:
         self._algorithm.hide(hidden)
         return True
 
-    def _ends(self, because: Because) -> list[Proposal]:
+    def _ends(self, because: EndReason) -> list[Proposal]:
         self.ended_because = because
         return []
 

@@ -143,7 +143,7 @@ class Witness:
                 raise ProtocolViolated("the curator's shared log is shorter than its checkpoint")
         with self._context.database.read() as db:
             root = audit_log.root_at(db, grant, size)
-            signed = checkpoints.countersigned(db, grant, size)
+            signed = checkpoints.countersignature(db, grant, size)
         if root != checkpoint.head.root:
             raise ProtocolViolated("the curator's checkpoint tells another history")
         if not size:
@@ -161,7 +161,7 @@ class Witness:
         signed = self._context.signer.countersign(note, int(now.timestamp()))
 
         def work(db: Connection) -> str:
-            if (earlier := checkpoints.countersigned(db, grant, head.size)) is not None:  # another run signed it
+            if (earlier := checkpoints.countersignature(db, grant, head.size)) is not None:  # another run signed it
                 return earlier
             checkpoints.countersign(db, grant, head.size, signed, now)
             details = {"grant_id": grant, "size": head.size, "root": head.root}
@@ -226,11 +226,11 @@ class Witness:
 def record_restore(db: Connection, context: ServiceContext) -> None:
     """Record the restore of a backup, with the known size of each shared log: later entries are forgotten."""
     context.audit_trail.record_restored(
-        db, {"known": {grant: _known_size(db, grant) for grant in checkpoints.grants(db)}}
+        db, {"known": {grant: _size_seen(db, grant) for grant in checkpoints.grants(db)}}
     )
 
 
-def _known_size(db: Connection, grant: str) -> int:
+def _size_seen(db: Connection, grant: str) -> int:
     return max(audit_log.shared_size(db, grant), checkpoints.last_receipt(db, grant) + 1)
 
 

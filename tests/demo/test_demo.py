@@ -24,7 +24,7 @@ METHODS = ("non-private GP-UCB", "po_gp_ucb, r = ", "gaussian", "auto: planar_la
 
 
 def _demo(*arguments, start_seconds=None):
-    """The command; ``start_seconds`` shortens how long it waits for services that run already."""
+    """Run the command; ``start_seconds`` shortens its wait for running services."""
     program = "import sys, demo.parties, demo.__main__ as m; "
     if start_seconds is not None:
         program += f"demo.parties.START_SECONDS = {start_seconds}; "
@@ -57,7 +57,7 @@ def test_the_demo_prints_the_methods_with_what_each_guarantees(played):
     assert max(len(line) for line in lines if line.startswith("│")) <= 120
 
 
-def test_the_table_tells_what_an_attacker_rebuilds_of_each_release(played):
+def test_the_table_shows_what_an_attacker_rebuilds_of_each_release(played):
     known_rows = {m["method"].partition(",")[0]: m["known_rows"] for m in played.table["methods"]}
     cells = {line.split("│")[1].strip().partition(",")[0]: line.split("│")[4].strip() for line in _rows(played.text)}
     assert cells.keys() == known_rows.keys()
@@ -75,15 +75,15 @@ def test_the_table_tells_what_an_attacker_rebuilds_of_each_release(played):
 
 @pytest.mark.parametrize("width", [80, 100, 120])
 @pytest.mark.parametrize("runs", [1, 5])
-def test_the_table_tells_its_promises_in_a_narrow_terminal_too(width, runs):
-    """No word of a promise, of what is rebuilt or of a regret is cut."""
+def test_the_table_shows_every_guarantee_in_a_narrow_terminal_too(width, runs):
+    """No word of a guarantee, of the rebuilt rows or of a regret is cut."""
     finding = wire.Finding(
         attack="known_rows", figure=0.0, low=0.0, high=0.01, confidence=0.95, unit="u", distance=0.67, sentence="s"
     )
     outcome = story.Outcome(run_id="run_1", seed=0, queries=60, seconds=1.0, best=4.875, regrets=[0.125])
     methods = [
-        story.Method(name, "std_1", promise, story.EPSILON, finding, wire.GpUcb(name="gp_ucb"))
-        for name, promise in story.GUARANTEES.items()
+        story.Method(name, "std_1", guarantee, story.EPSILON, finding, wire.GpUcb(name="gp_ucb"))
+        for name, guarantee in story.GUARANTEES.items()
     ]
     shown = io.StringIO()
     console = report.Console(width=width, file=shown)
@@ -91,8 +91,8 @@ def test_the_table_tells_its_promises_in_a_narrow_terminal_too(width, runs):
     assert "…" not in shown.getvalue()
     assert max(len(line) for line in shown.getvalue().splitlines()) <= width
     words = set(shown.getvalue().replace("│", " ").split())
-    for promise in story.GUARANTEES.values():
-        assert set(promise.split()) <= words
+    for guarantee in story.GUARANTEES.values():
+        assert set(guarantee.split()) <= words
     for number in ("0.67", "0.125", "planar_laplace"):
         assert number in words
 
@@ -109,7 +109,7 @@ def test_the_table_in_json_has_a_regret_for_every_query_of_every_method(played):
         assert re.fullmatch(r"std_[0-9a-f]{16}", method["study_id"])
 
 
-def test_the_regret_told_is_the_distance_of_the_best_outcome_so_far_to_the_cheapest_house(played):
+def test_the_regret_is_the_difference_of_the_best_outcome_so_far_and_the_cheapest_house(played):
     """Which method wins is a matter of chance in one run: the row order is secret and drawn anew."""
     cheapest = min(float(row["log10_price"]) for row in csv.DictReader(io.StringIO(csv_bytes().decode())))
     for method in played.table["methods"]:
@@ -153,35 +153,35 @@ def _rows(text):
     return [line for line in text.splitlines() if line.startswith("│")]
 
 
-def _check_one_line(done):
+def _check_error_line(done):
     assert done.returncode == 1
     assert "Traceback" not in done.stderr + done.stdout
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
 
 
-def test_a_curator_that_cannot_be_reached_ends_the_demo_in_one_line(tmp_path, modeler):
+def test_a_curator_that_cannot_be_reached_ends_the_demo_with_an_error_line(tmp_path, modeler):
     (tmp_path / "token").write_text("x")
     tokens = ("--curator-token-file", tmp_path / "token", "--modeler-token-file", modeler.folder / "first-token")
     services = ("--curator", "http://127.0.0.1:9", "--modeler", modeler.url)
     done = _demo(*services, *tokens, "--out", tmp_path / "out", start_seconds=0.5)
-    _check_one_line(done)
+    _check_error_line(done)
     assert "http://127.0.0.1:9" in done.stderr
 
 
-def test_a_token_that_is_not_one_ends_the_demo_in_one_line(tmp_path, curator, modeler):
+def test_an_invalid_token_ends_the_demo_with_an_error_line(tmp_path, curator, modeler):
     (tmp_path / "token").write_text("blindopt_nonsense")
     tokens = ("--curator-token-file", tmp_path / "token", "--modeler-token-file", modeler.folder / "first-token")
     done = _demo("--curator", curator.url, "--modeler", modeler.url, *tokens, "--out", tmp_path / "out")
-    _check_one_line(done)
+    _check_error_line(done)
     assert "unauthenticated (401)" in done.stderr
 
 
-def test_a_folder_that_cannot_be_used_ends_the_demo_in_one_line(tmp_path):
+def test_a_folder_that_cannot_be_used_ends_the_demo_with_an_error_line(tmp_path):
     (tmp_path / "curator").mkdir()  # as an earlier demo left it
-    _check_one_line(_demo("--out", tmp_path))
+    _check_error_line(_demo("--out", tmp_path))
     (tmp_path / "file").write_text("")
-    _check_one_line(_demo("--out", tmp_path / "file" / "out"))
+    _check_error_line(_demo("--out", tmp_path / "file" / "out"))
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ class Countersignatures:
                 checkpoints.pin(db, grant, verifier.vkey, self._context.clock())
             elif pinned != verifier.vkey:
                 raise StateConflict("this grant is countersigned with another key: ask the owner for a new grant")
-            if checkpoints.countersigned(db, grant, size) is None:
+            if checkpoints.countersignature(db, grant, size) is None:
                 checkpoints.countersign(db, grant, size, countersigning.note, self._context.clock())
             details = {"grant_id": grant, "size": size, "root": theirs.head.root, "note": countersigning.note}
             reply = wire.Countersigned(grant_id=grant, size=size, time=time)

@@ -164,7 +164,7 @@ class Queries:
         _check_open(db, identity)
         key, digest = self._context.idempotency.key_of(caller)
         if (begun := store.begun(db, caller.principal.id, key)) is not None:  # after a crash before the answer
-            stored_replies.same_request(begun.request_sha256, digest)
+            stored_replies.check_same_request(begun.request_sha256, digest)
             return str(begun.id)
         rows = [(item.row, item.plays) for item in request.rows]
         now = self._context.clock()

@@ -266,7 +266,7 @@ def _gap(rows, y, z, step, sign):
 
 def test_the_gap_holds_in_repeated_draws_as_often_as_it_says():
     """f from the process itself: when the rule ends a run, the best row left is better by more than it says at most
-    5 % of the time. With bounds a fifth as wide it is wrong often: the test can tell."""
+    5 % of the time. With bounds a fifth as wide it is wrong often: the test would notice."""
     z, rng = candidates(), np.random.default_rng(8)
     squared = ((z[:, None, :] - z[None, :, :]) ** 2).sum(axis=2)
     root = np.linalg.cholesky(KERNEL.signal_variance * np.exp(-squared / (2 * 0.8**2)) + 1e-10 * np.eye(N))
@@ -460,7 +460,7 @@ def test_a_declined_row_is_a_trial_that_teaches_nothing_and_is_not_chosen_again(
 
 
 @pytest.mark.parametrize("algorithm", [a for a in ALL if a not in ("random", MOMA)], ids=_name)
-def test_what_is_believed_after_declines_is_what_is_believed_of_the_answers_alone(algorithm):
+def test_estimates_after_declines_are_those_of_the_answers_alone(algorithm):
     y, rows = outcome_of(candidates()), [3, 9, 3, 17, 40, 9]
     with_declines, without = make(algorithm, initial_rows=0), make(algorithm, initial_rows=0)
     for index, row in enumerate(rows):

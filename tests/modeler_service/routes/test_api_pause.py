@@ -68,7 +68,7 @@ def start(own_curator, exact, vendor, run_of):
 
 @pytest.fixture(scope="module")
 def undisturbed(quick, own_curator, exact, run_of):
-    """The rows of a run that nobody disturbs."""
+    """The rows of a run without any disturbance."""
     with VendorClient(quick.url, quick.token) as client:
         run = client.start(run_of(own_curator.url, exact, iterations=LENGTH, initial_rows=0, seed=3))
         assert client.wait(run.id, timeout_s=60).state == "completed"
@@ -232,7 +232,7 @@ def test_a_run_that_waits_can_be_paused_resumed_and_stopped(start, vendor, until
     assert vendor.run(stopped).state == "stopped"
 
 
-def test_a_run_that_nobody_answers_at_the_first_contact_fails(start, vendor):
+def test_a_run_without_an_answer_at_the_first_contact_fails(start, vendor):
     run = vendor.wait(start("http://127.0.0.1:9"), timeout_s=60)
     assert (run.state, run.ended_because, run.problem.code, run.trials) == ("failed", "failed", "unreachable", 0)
 

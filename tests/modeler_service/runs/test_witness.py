@@ -130,7 +130,7 @@ def test_a_history_that_is_not_the_one_before_is_caught(liar, caught):
 
 
 def test_a_changed_past_is_caught(liar, caught):
-    """The new exchange is told truly, an old one no longer."""
+    """The new exchange is right, and an old one is changed."""
 
     def lie(position: int) -> str:
         bodies = list(liar.bodies)
@@ -180,7 +180,7 @@ def test_receipts_with_a_gap_that_nothing_fills_are_caught(liar, caught):
     caught(liar, "leaves out place 1003, which it gave")
 
 
-def test_a_gap_does_not_excuse_a_signature_of_nobody(liar, caught):
+def test_a_gap_does_not_excuse_a_signature_of_a_stranger(liar, caught):
     stranger = Signer.of("curator", bytes(32))
     from_query(liar, 1, lambda p: receipt(p + 5, note_of(stranger, f"{liar.signer.name}/{liar.grant}", p + 6, ZERO)))
     caught(liar, "does not verify")
@@ -462,7 +462,7 @@ def test_a_modeler_killed_between_a_reply_and_its_commit_goes_on(study, make_ser
 
 
 def test_a_run_whose_last_reply_is_lost_for_good_leaves_a_log_that_verifies(study, make_service, tmp_path):
-    """The copy has a gap that nobody will fill; that is no fault of this side."""
+    """The copy has a gap that stays; that is no fault of this side."""
     modeler = make_service(
         "modeler", tmp_path, retry_attempts="1", wait_hours="0.00001", wait_seconds_first="0.01"
     ).start()

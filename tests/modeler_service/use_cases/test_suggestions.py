@@ -145,7 +145,7 @@ def test_a_batch_conditions_on_its_rows_and_keeps_the_mean_of_the_outcomes(vendo
     """Oracle: means from the outcomes alone, variances as if the batch's rows had been asked too."""
     own = inline(n=60)
     x, rows, y = np.array(own.candidates), [4, 9, 9], np.array([0.3, -0.2, -0.1])
-    noise = [0.01, 0.5, 0.01]  # one outcome is told with a noise of its own
+    noise = [0.01, 0.5, 0.01]  # the second outcome has a noise of its own
     observations = seen((4, 0.3), (9, -0.2), (9, -0.1))
     observations[1] = wire.SuggestionObservation(row=9, y=-0.2, noise_variance=0.5)
     reply = vendor.suggest(wire.SuggestionRequest(inline=own, observations=observations, count=6))
@@ -293,8 +293,8 @@ def test_the_token_of_a_refused_study_appears_nowhere(modeler, curator, opened):
 
 
 def test_a_curator_that_is_away_is_reported_as_such(modeler, opened):
-    with socket.create_server(("127.0.0.1", 0)) as nobody:
-        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
     study = wire.StudyAccess(curator_url=url, study_id=opened.id, token=TOKEN)
     problem = _refused(modeler, _request(study=study, inline=None), 502)
     assert (problem.code, problem.retryable) == ("unreachable", True)
@@ -353,7 +353,7 @@ def served(folder, **settings):
 
 
 def test_other_requests_are_answered_while_rows_are_chosen(tmp_path, monkeypatch):
-    """A choice that waits for the test: the event loop does not, and what comes over the limit is told to wait."""
+    """A choice that waits for the test: the event loop does not, and a request over the limit is told to retry."""
     begun, go = threading.Event(), threading.Event()
 
     def choose(*_):

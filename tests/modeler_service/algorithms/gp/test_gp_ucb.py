@@ -213,7 +213,7 @@ GAUSSIAN = wire.NoiseLaw(family="gaussian", sd=0.4)
 
 @pytest.mark.parametrize("family", ["gaussian", "planar_laplace", "gaussian_projection"])
 def test_a_release_with_noise_is_read_by_the_averaged_kernel(family):
-    """An outcome tells all of its own row, and of one with equal coordinates what the two share."""
+    """An outcome determines its own row, and of a row with equal coordinates the part that both share."""
     z = np.array([[0.0, 0.0], [0.0, 0.0], [9.0, 9.0]])
     law = GAUSSIAN.model_copy(update={"family": family})
     algorithm = GpUcb(z, GpSettings(KERNEL, 1, seed=0, capacity=5, noise=law), 0.05)

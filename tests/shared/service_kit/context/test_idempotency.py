@@ -1,15 +1,22 @@
 """Effects that happen once, and none for a token that was revoked while the body was on its way."""
 
+import base64
+import hashlib
+import json
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 from pydantic import BaseModel
 
-from blindopt.errors import IdempotencyKeyReused, Unauthenticated
+from blindopt.errors import IdempotencyKeyMissing, IdempotencyKeyReused, Unauthenticated
 from modeler_service.context import open_context
 from modeler_service.settings import Settings
 from service_kit.context.request import Effect, RequestContext
-from service_kit.store import audit_log
+from service_kit.identity.tokens import Principal
+from service_kit.store import audit_log, stored_replies
 
 
 class Reply(BaseModel):
@@ -77,3 +84,83 @@ def test_a_repeated_request_gets_the_stored_bytes_and_another_one_is_refused(sec
     with pytest.raises(IdempotencyKeyReused):
         context.idempotency.once(replace(request, body_sha256="1" * 64), lambda db: pytest.fail("ran"))
     assert _kinds(context).count("number.made") == 1
+
+
+def _made(number, status=201):
+    return lambda db: Effect(Reply(number=number), "number.made", {"n": number}, status)
+
+
+@pytest.mark.parametrize("secret", [False, True])
+def test_a_reply_is_stored_under_its_principal_and_key_with_the_digest_of_its_request(tmp_path, secret):
+    noon = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    with open_context(Settings(data_dir=tmp_path), clock=lambda: noon) as context:
+        _, principal = context.authentication.issue("vendor", "robot", days=1)
+        request = RequestContext(principal, "0" * 32, "POST", "/v1/runs", "key", "a" * 64)
+        reply = context.idempotency.once(request, _made(7, status=202), secret=secret)
+        assert (reply.status, reply.body, reply.receipt) == (202, b'{"number":7}', None)
+        with closing(sqlite3.connect(tmp_path / "modeler.sqlite")) as db:
+            ((*row, body),) = db.execute(
+                "select principal, idempotency_key, request_sha256, status, sealed, created_at, body from replies"
+            )
+        digest = hashlib.sha256(f"POST /v1/runs {'a' * 64}".encode()).hexdigest()
+        assert row == [principal.id, "key", digest, 202, int(secret), "2026-03-01T12:00:00.000000Z"]
+        assert (body == b'{"number":7}') is not secret
+        assert b"number" in body or secret
+        with context.database.read() as db:
+            (record,) = [e.record for e in audit_log.walk(db) if e.record["kind"] == "number.made"]
+            public = [tuple(row) for row in stored_replies.answers(db)]
+        assert (record["actor"], record["details"]) == (f"vendor:{principal.kid}", {"n": 7})
+        assert public == ([] if secret else [(principal.id, "key", 202, b'{"number":7}')])
+        again = context.idempotency.earlier(request)
+        assert (again.status, again.body, again.replayed, again.receipt) == (202, b'{"number":7}', True, None)
+
+
+@pytest.mark.parametrize("secret", [False, True])
+def test_the_receipt_of_a_shared_exchange_holds_the_digest_of_the_clear_body(context, secret):
+    grant = Principal("grt_1", "k1", "vendor", "modeler", "std_0000000000000001")
+    request = RequestContext(grant, "0" * 32, "POST", "/v1/studies/std_0000000000000001/queries", "key", "b" * 64)
+
+    def settle(db):
+        return context.idempotency.settle(db, request, _made(3, status=200)(db), secret=secret)
+
+    reply = context.database.write(settle)
+    position, note = reply.receipt.split()
+    assert position == "0"
+    assert b"grt_1" in base64.b64decode(note)
+    with context.database.read() as db:
+        (entry,) = audit_log.walk(db, "grt_1")
+    exchange = json.loads(entry.body)
+    assert (exchange["status"], exchange["replayed"], exchange["idempotency_key"]) == (200, False, "key")
+    assert exchange["reply_sha256"] == hashlib.sha256(b'{"number":3}').hexdigest()
+    root = hashlib.sha256(b"\0" + entry.body).digest()  # of a tree with one leaf
+    assert base64.b64encode(root) in base64.b64decode(note)
+
+
+@pytest.mark.parametrize("key", [None, "", "k" * 201, "a\nb", "tab\t", "schl\u00fcssel", "\x7f"])
+def test_a_key_is_1_to_200_printable_ascii_characters(context, request_of, key):
+    token, _ = context.authentication.issue("vendor", "robot", days=1)
+    request = request_of(token)
+    with pytest.raises(IdempotencyKeyMissing, match="Idempotency-Key header of 1 to 200 printable"):
+        context.idempotency.once(replace(request, key=key), lambda db: pytest.fail("ran"))
+    for good in ("x", " ~" * 100):
+        assert context.idempotency.key_of(replace(request, key=good))[0] == good
+
+
+@pytest.mark.parametrize("other", [{"method": "PUT"}, {"path": "/v1/run"}, {"body_sha256": "0" * 63 + "1"}])
+def test_a_key_belongs_to_a_method_a_path_and_a_body(context, request_of, other):
+    token, _ = context.authentication.issue("vendor", "robot", days=1)
+    request = request_of(token)
+    context.idempotency.once(request, _made(1))
+    with pytest.raises(IdempotencyKeyReused, match="belongs to another request"):
+        context.idempotency.earlier(replace(request, **other))
+    assert context.idempotency.earlier(replace(request, key="other")) is None
+    stranger, _ = context.authentication.issue("vendor", "other robot", days=1)
+    assert context.idempotency.earlier(request_of(stranger)) is None
+
+
+def test_a_reply_is_found_by_its_key_alone_where_no_digest_is_asked_for(context, request_of):
+    token, principal = context.authentication.issue("vendor", "robot", days=1)
+    context.idempotency.once(request_of(token), _made(1))
+    with context.database.read() as db:
+        reply, sealed = stored_replies.find(db, principal.id, "key", None)
+    assert (reply.body, reply.replayed, sealed) == (b'{"number":1}', True, False)

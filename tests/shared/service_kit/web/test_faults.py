@@ -150,7 +150,7 @@ FAULTS = [
     (Studies, "page", "GET", "/v1/studies", {}),
     (Studies, "create", "POST", "/v1/studies", "study"),
     (Datasets, "register", "POST", "/v1/datasets", {"files": {"file": ("a.csv", b"a\n1\n")}, "data": {"name": "n"}}),
-    (audit_log, "look", "GET", "/v1/audit/entries", {}),
+    (audit_log, "page", "GET", "/v1/audit/entries", {}),
     (Authentication, "authenticate", "GET", "/v1/studies", {}),
 ]
 
