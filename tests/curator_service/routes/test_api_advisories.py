@@ -1,4 +1,4 @@
-"""A mechanism that is withdrawn: what is refused from then on, what is told of it, and what the log says."""
+"""Withdrawals of mechanisms: what they refuse, where they are shown, and their records in the log."""
 
 import io
 import json
@@ -106,7 +106,7 @@ def test_nothing_bounds_what_a_withdrawn_release_costs_in_any_view(world):
 
 
 def test_private_answers_keep_their_promise_beside_a_withdrawn_release(world):
-    """The modeler is told no epsilon of the release any more, and that of y; what was charged is not given back."""
+    """The modeler sees no epsilon of the release any more, but that of y; charges are not refunded."""
     opened, before = world.answering, world.answering_before
     with StudyClient(world.service.url, opened.token, opened.id) as study:
         after = study.study()
@@ -125,7 +125,7 @@ def test_private_answers_keep_their_promise_beside_a_withdrawn_release(world):
 
 
 def test_a_study_that_is_open_goes_on_and_says_so(world):
-    """Z has left: refusing queries would protect nobody, and to close it is the owner's."""
+    """Z was published, so refusing queries would protect no record; the owner may close the study."""
     for opened in (world.opened, world.by_auto):
         with StudyClient(world.service.url, opened.token, opened.id) as study:
             view = study.study()
@@ -218,7 +218,7 @@ def test_a_table_that_is_not_what_the_log_says_is_found(change, says, world, mak
 
 
 def test_auto_takes_the_next_sound_one_and_says_why(world):
-    """Planar Laplace is next: it is told from public values alone, before anything is drawn."""
+    """Planar Laplace is next: that follows from public values alone, before anything is drawn."""
     spec = world.opened.view.spec.model_copy(update={"release": AUTO})
     assert concrete(spec)[0].mechanism == "gaussian"
     release, why = concrete(spec, {"gaussian"})
