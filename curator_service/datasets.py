@@ -1,4 +1,4 @@
-"""Reading and checking a file of records, a block of rows at a time: it may be larger than the memory."""
+"""Read and check a file of records, a block of rows at a time: it may be larger than the memory."""
 
 import csv
 import io
@@ -22,7 +22,7 @@ _NAME_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How large a dataset may be."""
+    """The largest size of a dataset."""
 
     rows: int
     columns: int
@@ -30,10 +30,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Table:
-    """Numeric columns of a dataset while its file is read. Its repr shows how many: the values are private.
+    """Numeric columns of a dataset while its file is read. The repr shows their number alone, for privacy.
 
-    ``blocks`` can be taken once, each (rows, columns) and of at least one row, in the order of the file. Faults are
-    found on the way: DatasetInvalid, at the end at the latest. So nothing of them counts before they have ended.
+    ``blocks`` can be iterated once. Each is (rows, columns) with at least one row, in the order of the file. The
+    iteration raises DatasetInvalid for faults, at its end at the latest, so do not use any block before.
     """
 
     names: list[str]
@@ -46,7 +46,7 @@ class Table:
 
 @dataclass(slots=True)
 class _Findings:
-    """Errors with row, line and column; only the first are kept, all are counted."""
+    """Errors with row, line and column: the first ones, and the number of all."""
 
     kept: list[dict[str, object]] = field(default_factory=list)
     total: int = 0
@@ -70,10 +70,10 @@ def refuse(message: str, **where: object) -> DatasetInvalid:
 
 @contextmanager
 def read_csv(file: BinaryIO, limits: Limits, columns: Sequence[str] | None = None) -> Iterator[Table]:
-    """The numeric table of a UTF-8 CSV file with a header; only ``columns``, if given, are looked at.
+    """The numeric table of a UTF-8 CSV file with a header; other columns than ``columns``, if given, are ignored.
 
     Every cell must be a finite number. Raises DatasetInvalid with row (1 after the header), line and
-    column of each fault, never with the value. Take the blocks inside the context; the file stays open after it.
+    column of each fault, never with the value. Iterate the blocks inside the context; the file stays open after it.
     """
     text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
     try:
@@ -111,13 +111,13 @@ def _header(
     if len(header) > limits.columns:
         raise refuse(f"{len(header)} columns: at most {limits.columns} are allowed", line=1)
     header = [name.strip() for name in header]
-    for place, name in enumerate(header, start=1):
+    for number, name in enumerate(header, start=1):
         if not name or len(name) > _NAME_MAX or not name.isprintable():
-            raise refuse(f"column {place} has no usable name (1 to {_NAME_MAX} printable characters)", line=1)
-        if header.index(name) != place - 1:
-            raise refuse(f"columns {header.index(name) + 1} and {place} have the same name", line=1)
+            raise refuse(f"column {number} has no usable name (1 to {_NAME_MAX} printable characters)", line=1)
+        if header.index(name) != number - 1:
+            raise refuse(f"columns {header.index(name) + 1} and {number} have the same name", line=1)
         if _fault(name) is None:
-            raise refuse(f"the name of column {place} is a number: the first line must be a header", line=1)
+            raise refuse(f"the name of column {number} is a number: the first line must be a header", line=1)
     return _chosen(header, columns)
 
 
@@ -125,14 +125,14 @@ def _chosen(header: list[str], columns: Sequence[str] | None) -> tuple[list[str]
     names = list(header if columns is None else columns)
     if not names or len(set(names)) != len(names):
         raise refuse("columns must name at least one column, and none twice")
-    for place, name in enumerate(names):
+    for number, name in enumerate(names):
         if name not in header:
-            raise refuse(f"columns.{place} names a column that the file does not have")
+            raise refuse(f"columns.{number} names a column that the file does not have")
     return names, [header.index(name) for name in names], [name for name in header if name not in names]
 
 
 def _blocks(reader: Any, header: list[str], names: list[str], chosen: list[int], limits: Limits) -> Iterator[Matrix]:
-    row, more, found = 0, True, _Findings()
+    row, more, findings = 0, True, _Findings()
     while more:
         whole, more = [], False
         for cells in islice(reader, _rows_at_once(names)):
@@ -140,23 +140,23 @@ def _blocks(reader: Any, header: list[str], names: list[str], chosen: list[int],
             if row > limits.rows:
                 raise refuse(f"more than {limits.rows} rows", row=row, line=reader.line_num)
             if len(cells) != len(header):
-                found.add(f"{len(cells)} cells where the header has {len(header)}", row=row, line=reader.line_num)
+                findings.add(f"{len(cells)} cells where the header has {len(header)}", row=row, line=reader.line_num)
             else:
-                whole.append((row, reader.line_num, [cells[place] for place in chosen]))
+                whole.append((row, reader.line_num, [cells[column] for column in chosen]))
         block = np.empty((len(whole), len(names)))
         for j, name in enumerate(names):
-            block[:, j] = _numbers([cells[j] for _, _, cells in whole], name, whole, found)
-        if more and not found.total:  # else it is read on for its faults alone
+            block[:, j] = _numbers([cells[j] for _, _, cells in whole], name, whole, findings)
+        if more and not findings.total:  # after a fault, read on to list the other ones
             yield block
-    found.raise_any()
+    findings.raise_any()
     if row == 0:
         raise refuse("the file has a header but no rows")
 
 
-def _numbers(cells: list[str], name: str, whole: list[tuple[int, int, list[str]]], found: _Findings) -> Vector:
-    """A column as floats; at any doubt, cell by cell, so that each fault has its place."""
+def _numbers(cells: list[str], name: str, whole: list[tuple[int, int, list[str]]], findings: _Findings) -> Vector:
+    """A column as floats; if that fails, cell by cell, to locate each fault."""
     joined = "".join(cells)
-    if joined.isascii() and "_" not in joined:  # Python reads 1_000 and other scripts' digits as numbers
+    if joined.isascii() and "_" not in joined:  # Python accepts 1_000 and other scripts' digits as numbers
         try:
             values = np.array([float(cell) for cell in cells])
         except ValueError:
@@ -166,7 +166,7 @@ def _numbers(cells: list[str], name: str, whole: list[tuple[int, int, list[str]]
                 return values
     for (row, line, _), cell in zip(whole, cells, strict=True):
         if (fault := _fault(cell)) is not None:
-            found.add(fault, row=row, line=line, column=name)
+            findings.add(fault, row=row, line=line, column=name)
     return np.zeros(len(cells))
 
 
@@ -184,7 +184,7 @@ def _fault(cell: str) -> str | None:
 
 @contextmanager
 def read_parquet(file: BinaryIO, limits: Limits, columns: Sequence[str] | None = None) -> Iterator[Table]:
-    """The same for a Parquet file; needs the `parquet` extra."""
+    """Like ``read_csv``, for a Parquet file. Needs the `parquet` extra."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -192,14 +192,16 @@ def read_parquet(file: BinaryIO, limits: Limits, columns: Sequence[str] | None =
         raise refuse("this curator reads CSV only: install blindopt-services[parquet] for Parquet") from None
     try:
         with _arrow_faults():
-            source = pq.ParquetFile(file, buffer_size=_BUFFER, pre_buffer=False)  # else it holds a whole row group
+            source = pq.ParquetFile(
+                file, buffer_size=_BUFFER, pre_buffer=False
+            )  # else it reads a whole row group into memory
             header = list(source.schema_arrow.names)
         if source.metadata.num_rows > limits.rows:
             raise refuse(f"more than {limits.rows} rows")
         names, chosen, dropped = _header(header, limits, columns)
         if source.metadata.num_rows == 0:
             raise refuse("the file has columns but no rows")
-        yield Table(names, dropped, _arrow_blocks(source, [header[place] for place in chosen], names, limits))
+        yield Table(names, dropped, _arrow_blocks(source, [header[column] for column in chosen], names, limits))
     finally:
         pa.default_memory_pool().release_unused()
 
@@ -215,14 +217,14 @@ def _arrow_faults() -> Iterator[None]:
 
 
 def _arrow_blocks(source: Any, columns: list[str], names: list[str], limits: Limits) -> Iterator[Matrix]:
-    row, found = 0, _Findings()
+    row, findings = 0, _Findings()
     with _arrow_faults():
         kinds = [source.schema_arrow.field(name).type for name in columns]
         batches = source.iter_batches(_rows_at_once(names), columns=columns, use_threads=False)
     numeric = [_is_numeric(kind) for kind in kinds]
     for name, kind, fits in zip(names, kinds, numeric, strict=True):
         if not fits:
-            found.add(f"the column's type is {kind}, not a number: leave it out (columns)", column=name)
+            findings.add(f"the column's type is {kind}, not a number: leave it out (columns)", column=name)
     while True:
         with _arrow_faults():
             if (batch := next(batches, None)) is None:
@@ -230,13 +232,13 @@ def _arrow_blocks(source: Any, columns: list[str], names: list[str], limits: Lim
             block = np.zeros((batch.num_rows, len(names)))
             for j, name in enumerate(names):
                 if numeric[j]:
-                    block[:, j] = _arrow_numbers(batch.column(j), name, row, found)
+                    block[:, j] = _arrow_numbers(batch.column(j), name, row, findings)
         row += len(block)
-        if row > limits.rows:  # whatever its head says
+        if row > limits.rows:  # the number in the header may be wrong
             raise refuse(f"more than {limits.rows} rows")
-        if len(block) and not found.total:
+        if len(block) and not findings.total:
             yield block
-    found.raise_any()
+    findings.raise_any()
     if row == 0:
         raise refuse("the file has columns but no rows")
 
@@ -247,14 +249,16 @@ def _is_numeric(kind: Any) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
-def _arrow_numbers(column: Any, name: str, start: int, found: _Findings) -> Vector:
-    """A column of a batch as floats; ``start`` rows came before it."""
+def _arrow_numbers(column: Any, name: str, start: int, findings: _Findings) -> Vector:
+    """A column of a batch as floats; the batch begins after ``start`` rows."""
     import pyarrow as pa
 
     missing = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
     for row in missing:
-        found.add("missing value: fill it, or leave the row or the column out", row=start + int(row) + 1, column=name)
+        findings.add(
+            "missing value: fill it, or leave the row or the column out", row=start + int(row) + 1, column=name
+        )
     values: Vector = column.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
     for row in np.setdiff1d(np.flatnonzero(~np.isfinite(values)), missing):
-        found.add("not finite (NaN or infinity)", row=start + int(row) + 1, column=name)
+        findings.add("not finite (NaN or infinity)", row=start + int(row) + 1, column=name)
     return values

@@ -16,7 +16,7 @@ from blindopt.formats import npy_files
 
 def _save(path: Path, values: NDArray[Any]) -> None:
     with path.open("wb") as file:
-        # Where numpy writes to a file itself, a full disk is an OSError that does not tell its number.
+        # If numpy writes to the file itself, the OSError of a full disk has no errno.
         np.lib.format.write_array(SimpleNamespace(write=file.write), values, allow_pickle=False)
 
 
@@ -26,9 +26,9 @@ def new_id(prefix: str) -> str:
 
 
 class Vault:
-    """Whole files or none: each is written beside its place, made durable, then renamed.
+    """Stores files atomically: each is written in the scratch folder, made durable, then renamed.
 
-    The folder has mode 0700. Files are never changed after, so that another process may read beside the service.
+    The folder has mode 0700. Files never change afterwards, so other processes may read them meanwhile.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -38,7 +38,7 @@ class Vault:
             path.mkdir(parents=True, exist_ok=True, mode=0o700)
 
     def keep_dataset(self, identity: str, blocks: Iterable[Matrix]) -> None:
-        """Store the values (n, columns) of a dataset, block for block. What ``blocks`` raises leaves its partial."""
+        """Store the values (n, columns) of a dataset, block by block. An error of ``blocks`` leaves a scratch file."""
         partial = self.scratch / f"{identity}.npy"
         with partial.open("wb") as file:
             npy_files.write(file, blocks)
@@ -49,15 +49,15 @@ class Vault:
         return npy_files.load(self._path(identity))
 
     def records(self, identity: str) -> Path:
-        """The npy file of a dataset, for a process of our own."""
+        """The npy file of a dataset, for a child process."""
         return self._path(identity)
 
     def begin_release(self, identity: str, n: int, r: int) -> Matrix:
-        """An empty Z to fill in the scratch folder."""
+        """Create an empty Z to fill, in the scratch folder."""
         return npy_files.create(self.scratch / f"{identity}.npy", n, r)
 
     def keep_release(self, identity: str, order: NDArray[np.int64]) -> str:
-        """Settle the filled Z and its row order; the digest of Z."""
+        """Store the filled Z and its row order, and return the digest of Z."""
         partial = self.scratch / f"{identity}.order.npy"
         _save(partial, order)
         self._settle(partial, f"{identity}.order")
@@ -71,24 +71,24 @@ class Vault:
         return self._path(identity)
 
     def order(self, identity: str) -> NDArray[np.int64]:
-        """Which row of the dataset each candidate is, memory-mapped: never leaves the curator."""
+        """The row of the dataset of each candidate, memory-mapped. It never leaves the curator."""
         order: NDArray[np.int64] = np.load(self._path(f"{identity}.order"), mmap_mode="r", allow_pickle=False)
         return order
 
-    def keep_only(self, known: set[str]) -> None:
-        """Forget what a crash left: in the scratch folder, and files of a dataset or release it did not record.
+    def keep_only(self, recorded: set[str]) -> None:
+        """Delete what a crash left: scratch files, and files of datasets and releases that are not ``recorded``.
 
-        A folder is none of ours, wherever it is: it stays.
+        Folders stay, because the vault makes none.
         """
         for leftover in self.scratch.iterdir():
             if not leftover.is_dir() or leftover.is_symlink():
                 leftover.unlink()
         for path in self._folder.glob("*.npy"):
-            if path.name.partition(".")[0] not in known:
+            if path.name.partition(".")[0] not in recorded:
                 path.unlink()
 
     def drop(self, identity: str) -> None:
-        """Forget what was not recorded."""
+        """Delete the files of a dataset or release that was not recorded."""
         for name in (identity, f"{identity}.order"):
             self._path(name).unlink(missing_ok=True)
             (self.scratch / f"{name}.npy").unlink(missing_ok=True)

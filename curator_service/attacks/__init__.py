@@ -1,7 +1,7 @@
-"""What an attacker gets from a release and from answers: one attack a file, each judged by the truth.
+"""Attacks on a release and on answers, one per module, each judged by the true records.
 
-Everything here runs on the curator's side, for the owner's eyes. What it draws is thrown away, and its own
-randomness is numpy's: it is the attacker's, never a mechanism's.
+They run at the curator, for the owner alone. What they draw is thrown away. Their own randomness is the attacker's and
+comes from numpy; that of mechanisms never does.
 """
 
 from curator_service.attacks.trial import ATTACKS, on_release, on_trial

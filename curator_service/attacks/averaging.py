@@ -1,4 +1,4 @@
-"""Averaging: y of one row asked again and again, as often as the caps allow; the mean forgets the noise."""
+"""Averaging: queries for y of one row, as many as the caps allow, whose mean has less noise than each answer."""
 
 import time
 from math import inf
@@ -13,7 +13,7 @@ from curator_service.privacy.ledger import Prices, text, units
 
 ANSWERS_MAX = 1_000
 ANSWERS_MIN = 100
-"""Tried however long they take, where the caps allow as many."""
+"""So many answers are tried however long they take, where the caps allow as many."""
 ROWS_MIN = 6
 ROWS_MAX = 25
 
@@ -21,20 +21,20 @@ ROWS_MAX = 25
 def attack(
     spec: StudyCreate, outcomes: Vector | None, rng: np.random.Generator, *, seconds: float = 1.0
 ) -> Finding | None:
-    """The median error of the mean of all answers that the caps leave one row, against the measurement (n,).
+    """The median error of the mean of all answers that the caps allow about one row, against the measurement (n,).
 
-    Where y is not measured yet (None), it is taken evenly from the range that answers are clipped to, and to be the
-    same each time that it is measured.
+    Where y is not measured yet (None), values are drawn uniformly from the range that answers are clipped to, and each
+    is the same every time that it is measured.
 
-    In units of C where answers are private. Everything drawn is thrown away. Slow answers are tried fewer times
-    than the caps allow: the sentence says how often. None where the caps leave no answer at all.
+    The error is in units of C where answers are private. All draws are thrown away. Slow answers are tried fewer times
+    than the caps allow, and the sentence says how many times. None where the caps allow no answer at all.
     """
     k = answers_about_a_row(spec)
     if k == 0:
         return None
     unknown = outcomes is None
     if outcomes is None:
-        outcomes = _made_up(spec, rng)
+        outcomes = _even_outcomes(spec, rng)
     draws = int(seconds / _answer_seconds(spec, float(outcomes[0])))
     k = min(k, max(ANSWERS_MIN, draws // ROWS_MIN))
     private = not isinstance(spec.answers, NoAnswerNoise)
@@ -52,17 +52,17 @@ def attack(
             errors = guesses
     error, low, high = median_interval(errors)
     cost = f", which cost epsilon {text(k * Prices.of(spec).answer)} together" if private else ""
-    asks = f"Who asks for y of one row {k:,} times" if k > 1 else "Who asks for y of one row once"
+    question = f"Who asks for y of one row {k:,} times" if k > 1 else "Who asks for y of one row once"
     if is_exact(spec):
         sentence = "Who asks for y of a row once gets it as it is: answers have no noise, and no finite epsilon."
     elif blind:
         sentence = (
-            f"{asks}{cost}, does no better than by guessing the middle: {_percent(error)} of C off in the median."
+            f"{question}{cost}, does no better than by guessing the middle: {_percent(error)} of C off in the median."
         )
     elif private:
-        sentence = f"{asks}{cost}, knows it to within {_percent(error)} of C in the median."
+        sentence = f"{question}{cost}, knows it to within {_percent(error)} of C in the median."
     else:
-        sentence = f"{asks} knows it to within {error:.2g} in the median; it has no finite epsilon."
+        sentence = f"{question} knows it to within {error:.2g} in the median; it has no finite epsilon."
     if unknown and not is_exact(spec):
         sentence += " (Tried on y spread evenly over the range: none is measured yet.)"
     return Finding(
@@ -71,23 +71,23 @@ def attack(
 
 
 def answers_about_a_row(spec: StudyCreate) -> int:
-    """Releases of y that the caps leave one row if nothing else is asked; ANSWERS_MAX at most.
+    """The number of answers that the caps allow about one row if no other row is queried; ANSWERS_MAX at most.
 
-    The ledger's own arithmetic: the release is charged first. One exact answer is all there is to know.
+    Counted as the ledger does, which charges the release first. 1 for exact answers, because they are all the same.
     """
     if is_exact(spec):
         return 1
     prices, budget = Prices.of(spec), spec.budget
-    left = [ANSWERS_MAX, budget.queries if budget.queries is not None else inf]
+    limits = [ANSWERS_MAX, budget.queries if budget.queries is not None else inf]
     if prices.answer:
         if budget.epsilon_total is not None:
-            left.append((units(budget.epsilon_total) - prices.release) // prices.answer)
+            limits.append((units(budget.epsilon_total) - prices.release) // prices.answer)
         if budget.epsilon_per_row is not None and spec.privacy_unit == "row":
-            left.append((units(budget.epsilon_per_row) - prices.release) // prices.answer)
-    return max(0, int(min(left)))
+            limits.append((units(budget.epsilon_per_row) - prices.release) // prices.answer)
+    return max(0, int(min(limits)))
 
 
-def _made_up(spec: StudyCreate, rng: np.random.Generator) -> Vector:
+def _even_outcomes(spec: StudyCreate, rng: np.random.Generator) -> Vector:
     spread: Vector = rng.uniform(-1, 1, size=ROWS_MAX)
     if isinstance(spec.answers, NoAnswerNoise):
         return spread
@@ -106,9 +106,9 @@ def _answer_seconds(spec: StudyCreate, y: float) -> float:
 
 
 def _mean(spec: StudyCreate, truth: float, k: int) -> float:
-    """The mean of ``k`` answers, each asked for by itself, moved into the public range."""
-    asked = [RowPlays(row=0, plays=1)] * k
-    mean = float(np.mean([answer.y for answer in measure(np.full(k, truth), asked, spec)]))
+    """The mean of ``k`` answers, each from a query of its own, clipped to the public range."""
+    request = [RowPlays(row=0, plays=1)] * k
+    mean = float(np.mean([answer.y for answer in measure(np.full(k, truth), request, spec)]))
     if isinstance(spec.answers, NoAnswerNoise):
         return mean
     centre, bound = spec.answers.centre, spec.answers.bound

@@ -1,9 +1,9 @@
-"""Which of two neighbours was released? The attack that differential privacy bounds, whoever asks.
+"""Which of two neighbours was released? The attack that differential privacy bounds for every attacker.
 
-The attacker knows everything but which of two datasets it was: one row moved by Delta. Where noise is drawn for
-each row by itself, only that row can tell, and the ratio of the two densities is the best test there is (Neyman &
-Pearson). Where a secret projection is shared by all rows, Z is looked at against the column space of each
-candidate: proposition 1 of docs/privacy.md, and with noise the profile likelihood.
+The attacker knows everything but which of two datasets was released. They differ in one row, moved by Delta. Where
+noise is drawn for each row by itself, only that row depends on the answer, and the ratio of the two densities is the
+best test (Neyman & Pearson). Where a secret projection is shared by all rows, Z is compared with the column space of
+each candidate: proposition 1 of docs/privacy.md, and with noise the profile likelihood.
 """
 
 import time
@@ -20,12 +20,12 @@ from curator_service.attacks.scene import Public, draw
 from curator_service.release.mechanism import Mechanism
 
 RUNS = 1_000
-"""Per side, where every run needs a release of its own, while there is time."""
+"""Runs per side where every run needs a release of its own, unless time is up before."""
 RUNS_MIN = 50
 RUNS_MIN_NOISY = 10
-"""Whatever the time; drawing noise takes its own."""
+"""So many runs are made however long they take. Noise is slow to draw, so fewer are made with it."""
 _WIDE = 50
-"""With more features a run without noise takes long, too: as few of them."""
+"""With more features than this, a run without noise is slow, too."""
 RUNS_OF_A_ROW = 10_000
 _THRESHOLDS = 40
 
@@ -40,19 +40,19 @@ def attack(
     seconds: float = 1.0,
     alpha: float = ALPHA,
 ) -> Finding | None:
-    """The epsilon that an attacker's record implies, but for ``alpha``, from rows (m, d); None where they are too few.
+    """A lower bound on epsilon, at level ``alpha``, from attacks on releases of rows (m, d); None for too few rows.
 
-    Draws releases that are thrown away. Raises ReleaseImpossible like the mechanism.
+    The releases are thrown away. Raises ReleaseImpossible like the mechanism.
     """
     if public.shows_x:
-        scores = one_row(x, mechanism, public, rng, runs_of_a_row)
+        scores = score_copies(x, mechanism, public, rng, runs_of_a_row)
     elif len(x) >= x.shape[1] + 2:
         least = RUNS_MIN_NOISY if public.noise_sd or x.shape[1] > _WIDE else RUNS_MIN
         scores = neighbours(x, mechanism, public.unit, rng, least=least, seconds=seconds)
     else:
         return None
     fair = 0.0
-    if public.noise_sd:  # some other threshold may say more: learnt on half of the runs, judged on the others
+    if public.noise_sd:  # another threshold may prove more: choose it on half of the runs, judge it on the others
         learnt, scores = [s[::2] for s in scores], (scores[0][1::2], scores[1][1::2])
         fair = threshold(learnt[0], learnt[1], public.delta, alpha)
     bound = implied(scores[0], scores[1], fair, public.delta, alpha)
@@ -73,47 +73,47 @@ def attack(
 
 
 def _meaning(bound: float, runs: int, public: Public, d: int, alpha: float) -> str:
-    """What a record of so many ``runs`` on both sides together says; where it says little, how many would say more."""
+    """What ``runs`` guesses on both sides together imply, in words; where little, how many would imply more."""
     distance = public.unit / public.noise_sd if public.noise_sd else inf
-    to_tell = 2 * to_differ_from_a_coin(best_share(public.law.family, distance, d), public.delta, alpha)
+    needed = 2 * to_differ_from_a_coin(best_share(public.law.family, distance, d), public.delta, alpha)
     if bound == 0:
-        if runs < to_tell:
-            return f"too few trials to tell; with {about(to_tell)} the best attacker would stand out from a coin"
+        if runs < needed:
+            return f"too few trials to tell; with {about(needed)} the best attacker would stand out from a coin"
         return "a coin might have done as well, which says nothing of other attackers"
     if public.epsilon is None:
         return f"no claim of an epsilon below {bound:.2g} could be true"
-    told = f"that takes an epsilon of at least {bound:.2g}, where {public.epsilon} is claimed"
+    text = f"that takes an epsilon of at least {bound:.2g}, where {public.epsilon} is claimed"
     to_refute = 2 * to_contradict(float(public.epsilon), public.delta, alpha)
     if bound <= float(public.epsilon) and runs < to_refute:
-        told += f"; too few trials to tell more: it takes {about(to_refute)} without a fault to contradict the claim"
-    return told
+        text += f"; too few trials to tell more: it takes {about(to_refute)} without a fault to contradict the claim"
+    return text
 
 
 def implied(first: Vector, second: Vector, fair: float, delta: float, alpha: float = ALPHA) -> float:
-    """The epsilon that scores under each of two neighbours imply: the second is said where one exceeds ``fair``."""
+    """The epsilon that scores under two neighbours imply, where the attacker guesses the second above ``fair``."""
     hits, alarms = int(np.sum(second > fair)), int(np.sum(first > fair))
     return epsilon_bound(hits, len(second), alarms, len(first), delta, alpha)
 
 
 def threshold(first: Vector, second: Vector, delta: float, alpha: float = ALPHA) -> float:
-    """The threshold that implies the largest epsilon on these scores: to be judged on others."""
+    """The threshold that implies the largest epsilon on these scores. Judge it on other scores."""
     tried = np.quantile(np.concatenate([first, second]), np.linspace(0, 1, _THRESHOLDS + 2)[1:-1])
     return float(max(tried, key=lambda fair: implied(first, second, fair, delta, alpha)))
 
 
 def _moved(row: Vector, by: float, rng: np.random.Generator) -> Vector:
-    """The row, moved by so much in a random direction: no law here knows a worse one."""
+    """The row moved by this distance in a random direction: all directions are alike to these laws."""
     direction = rng.normal(size=len(row))
     moved: Vector = row + by * direction / np.linalg.norm(direction)
     return moved
 
 
-def one_row(
+def score_copies(
     x: Matrix, mechanism: Mechanism, public: Public, rng: np.random.Generator, runs: int
 ) -> tuple[Vector, Vector]:
-    """Scores of ``runs`` releases of one row and of as many of its neighbour: log likelihood ratios, but for a factor.
+    """Scores of ``runs`` releases of one row, and of as many of its neighbour: multiples of log likelihood ratios.
 
-    A score above 0 speaks for the neighbour.
+    A score above 0 is evidence for the neighbour.
     """
     row = x[rng.integers(len(x))]
     other = _moved(row, public.unit, rng)
@@ -124,7 +124,7 @@ def one_row(
         ratio: Vector = away[0] - away[1]
         return ratio
 
-    # Rows are drawn independently of each other: one release of copies is as many releases of one row.
+    # Rows are drawn independently of each other: a release of copies is as many releases of one row.
     first, second = (score(draw(mechanism, np.tile(candidate, (runs, 1)))) for candidate in (row, other))
     return first, second
 
@@ -139,10 +139,10 @@ def neighbours(
     least: int = RUNS_MIN,
     seconds: float = inf,
 ) -> tuple[Vector, Vector]:
-    """How much further from the column space of x than from that of a neighbour releases of x lie, and of that.
+    """Scores of releases of x (m, d), and of a neighbour with one row moved by ``by``.
 
-    The neighbour has one row of x (m, d) moved by ``by``. As many ``runs`` as ``seconds`` allow, but at ``least``
-    so many. A score above 0 speaks for the neighbour.
+    A score is the squared distance of Z from the column space of x, less that from the neighbour's: above 0 it is
+    evidence for the neighbour. Makes ``runs`` on each side, or what ``seconds`` allow, but ``least`` at least.
     """
     neighbour = x.copy()
     moved = rng.integers(len(x))
@@ -151,14 +151,14 @@ def neighbours(
     scores: tuple[list[float], list[float]] = [], []
     until = time.monotonic() + seconds
     while len(scores[1]) < runs and (len(scores[1]) < least or time.monotonic() < until):
-        for candidate, told in zip((x, neighbour), scores, strict=True):
+        for candidate, candidate_scores in zip((x, neighbour), scores, strict=True):
             z = draw(mechanism, candidate)
-            told.append(outside[0](z) - outside[1](z))
+            candidate_scores.append(outside[0](z) - outside[1](z))
     return np.array(scores[0]), np.array(scores[1])
 
 
 def _outside(x: Matrix) -> Callable[[Matrix], float]:
-    """How much of a release (m, r) lies outside the column space of a centred candidate (m, d)."""
+    """The squared distance of a release (m, r) from the column space of a centred candidate (m, d), as a function."""
     basis, values, _ = np.linalg.svd(x - x.mean(axis=0), full_matrices=False)
     space = basis[:, values > 1e-12 * values.max(initial=0.0)]
 

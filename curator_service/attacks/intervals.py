@@ -1,4 +1,4 @@
-"""Intervals that hold for any sample size: of a share, of a median, and of the epsilon that guesses imply."""
+"""Intervals that hold for any sample size: for a share, for a median, and for the epsilon that guesses imply."""
 
 from math import inf, log
 
@@ -7,11 +7,11 @@ import numpy as np
 from blindopt.arrays import Vector
 
 ALPHA = 0.05
-"""How often an interval of a finding may miss."""
+"""The probability that the interval of a finding misses the true value."""
 
 
 def clopper_pearson(hits: int, trials: int, alpha: float = ALPHA) -> tuple[float, float]:
-    """Two-sided interval of a share, alpha / 2 on each side (Clopper & Pearson 1934).
+    """Two-sided interval for a share, with alpha / 2 on each side (Clopper & Pearson 1934).
 
     >>> low, high = clopper_pearson(50, 50, 1e-6)
     >>> round(low, 3), high
@@ -27,7 +27,7 @@ def clopper_pearson(hits: int, trials: int, alpha: float = ALPHA) -> tuple[float
 def median_interval(values: Vector, alpha: float = ALPHA) -> tuple[float, float, float]:
     """Sample median, and two order statistics with the true median between them (David & Nagaraja 2003, 7.1).
 
-    For independent values of any law, ties included. ValueError where there are too few for this alpha.
+    For independent values of any law, ties included. Raises ValueError for too few values.
 
     >>> median_interval(np.arange(1.0, 22.0))
     (11.0, 6.0, 16.0)
@@ -47,18 +47,19 @@ def median_interval(values: Vector, alpha: float = ALPHA) -> tuple[float, float,
 def epsilon_bound(
     true_hits: int, true_trials: int, false_hits: int, false_trials: int, delta: float, alpha: float = ALPHA
 ) -> float:
-    """The epsilon that a distinguisher's record implies, at ``delta``: no smaller one allows it, but for alpha.
+    """A lower bound on epsilon at ``delta`` from the counts of an attacker who tells two neighbours apart.
 
     An event of probability p under one dataset and q under its neighbour needs p <= e^epsilon q + delta, and
-    1 - q <= e^epsilon (1 - p) + delta; p and q are replaced by ends of their intervals, alpha / 2 each.
+    1 - q <= e^epsilon (1 - p) + delta; p and q are replaced by ends of their intervals, alpha / 2 each. The bound
+    is wrong with probability alpha at most.
 
     >>> round(epsilon_bound(50, 50, 0, 50, 1e-5, 1e-6), 2)
     1.09
     """
     p, _ = clopper_pearson(true_hits, true_trials, alpha)
     _, q = clopper_pearson(false_hits, false_trials, alpha)
-    found = 0.0
+    epsilon = 0.0
     for likely, unlikely in ((p, q), (1 - q, 1 - p)):
         if likely > delta:
-            found = max(found, log((likely - delta) / unlikely) if unlikely > 0 else inf)
-    return found
+            epsilon = max(epsilon, log((likely - delta) / unlikely) if unlikely > 0 else inf)
+    return epsilon

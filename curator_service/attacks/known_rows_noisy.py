@@ -1,4 +1,4 @@
-"""Known rows with errors: many rows known roughly do what a few known exactly do."""
+"""Known rows with errors: many rows known roughly serve an attacker like a few known exactly."""
 
 import numpy as np
 
@@ -8,23 +8,23 @@ from curator_service.attacks.known_rows import REPETITIONS, rebuild, versus_blin
 from curator_service.attacks.scene import Scene, percent
 
 ERROR = 0.1
-"""Standard deviation, per coordinate and in Delta, of what the attacker knows."""
+"""Standard deviation of the errors of what the attacker knows, per coordinate and in Delta."""
 WITHIN = 0.25
 TIMES = 10
 
 
 def attack(scene: Scene, rng: np.random.Generator, repetitions: int = REPETITIONS) -> Finding | None:
     """The share of other rows rebuilt to within Delta/4 by least squares on 10 (d+1) rows known roughly."""
-    known, public = TIMES * (scene.x.shape[1] + 1), scene.public
-    found = rebuild(scene, known, WITHIN, rng, repetitions, error=ERROR * public.unit)
-    if found is None:
+    count, public = TIMES * (scene.x.shape[1] + 1), scene.public
+    rebuilt = rebuild(scene, count, WITHIN, rng, repetitions, error=ERROR * public.unit)
+    if rebuilt is None:
         return None
-    share, low, high = found.interval()
+    share, low, high = rebuilt.interval()
     near = f"to within a quarter of {public.name}"
     sentence = (
-        f"An attacker who knows {known} of the records, each value with an error of a tenth of {public.name}, rebuilds "
-        f"{percent(share)} of the others {near}; its guesses are {public.off_by(found.distance)}"
-        f"{versus_blind(found)}.{scene.tried_on}"
+        f"An attacker who knows {count} of the records, each value with an error of a tenth of {public.name}, rebuilds "
+        f"{percent(share)} of the others {near}; its guesses are {public.off_by(rebuilt.distance)}"
+        f"{versus_blind(rebuilt)}.{scene.tried_on}"
     )
     unit = f"share of the other rows rebuilt {near}"
     return Finding(
@@ -34,6 +34,6 @@ def attack(scene: Scene, rng: np.random.Generator, repetitions: int = REPETITION
         high=high,
         confidence=1 - ALPHA,
         unit=unit,
-        distance=found.distance / public.unit,
+        distance=rebuilt.distance / public.unit,
         sentence=sentence,
     )

@@ -1,7 +1,7 @@
-"""Linkage: whoever has the records finds each person's row of Z, and so undoes the secret row order.
+"""Linkage: an attacker who has the records looks for each person's row of Z, to undo the secret row order.
 
-The attacker maps a record into Z, by what a few known links taught it or as it is, and takes the nearest row. Which
-way is the best is learnt on half of the people and judged on the others.
+The attacker maps a record into Z, by a map fitted to a few known links or by the identity, and takes the nearest row.
+The map is chosen on half of the people and judged on the others.
 """
 
 import numpy as np
@@ -15,31 +15,31 @@ from curator_service.attacks.scene import Scene, percent
 from curator_service.scaling import BLOCK_ROWS
 
 TARGETS = 300
-"""People who are judged; as many again choose the way, where there are several."""
+"""People that the attack is judged on; as many again choose the map, where there are several."""
 
 
-def attack(scene: Scene, whole: Matrix, places: NDArray[np.int64], rng: np.random.Generator) -> Finding | None:
-    """The share of people whose row of ``whole`` (n, r) is found; ``places`` says where the scene's rows are.
+def attack(scene: Scene, whole: Matrix, row_numbers: NDArray[np.int64], rng: np.random.Generator) -> Finding | None:
+    """The share of people whose row of ``whole`` (n, r) is found; ``row_numbers`` are those of the scene's rows in it.
 
-    None where there are too few rows to learn from and to look for.
+    None where there are too few rows to learn from and to judge on.
     """
-    known = _known(scene)
-    if known is None:
+    links = _links_needed(scene)
+    if links is None:
         return None
     chosen = rng.permutation(len(scene.x))
-    mine, others = chosen[:known], chosen[known:]
+    mine, others = chosen[:links], chosen[links:]
     ways = forward(scene.x[mine], scene.z[mine], shows_x=scene.public.shows_x, rotated=scene.public.rotated)
 
-    def found(way: Map, people: NDArray[np.int64]) -> int:
-        return int(np.sum(nearest(way(scene.x[people]), whole)[0] == places[people]))
+    def hits(way: Map, people: NDArray[np.int64]) -> int:
+        return int(np.sum(nearest(way(scene.x[people]), whole)[0] == row_numbers[people]))
 
     learning = min(TARGETS, len(others) // 2) if len(ways) > 1 else 0
     learners, people = others[:learning], others[learning : learning + TARGETS]
-    # Where two do as well the later one: it was fitted to less.
-    best = max(reversed(ways.values()), key=lambda way: found(way, learners) if learning else 0)
-    right = found(best, people)
+    # Among equally good maps prefer the later one, which was fitted to less.
+    best = max(reversed(ways.values()), key=lambda way: hits(way, learners) if learning else 0)
+    right = hits(best, people)
     low, high = clopper_pearson(right, len(people))
-    learnt = f"and knows which rows {known} others are " if known else ""
+    learnt = f"and knows which rows {links} others are " if links else ""
     part = scene.tried_on if len(whole) < scene.of else ""
     sentence = (
         f"An attacker who has the records of {len(people)} people {learnt}finds the right row of Z for "
@@ -57,7 +57,7 @@ def attack(scene: Scene, whole: Matrix, places: NDArray[np.int64], rng: np.rando
     )
 
 
-def _known(scene: Scene) -> int | None:
+def _links_needed(scene: Scene) -> int | None:
     m, d = len(scene.x), int(scene.x.shape[1])
     if m >= d + 3:
         return d + 1

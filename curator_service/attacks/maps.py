@@ -1,4 +1,4 @@
-"""Maps between X and Z that an attacker fits to pairs of rows it knows, and what noise leaves to guess."""
+"""Maps between X and Z that an attacker fits to known pairs of rows, and guesses of rows behind noise."""
 
 from collections.abc import Callable
 
@@ -12,10 +12,10 @@ _RANK = 1e-12
 
 
 def affine(source: Matrix, target: Matrix, penalty: float = 0.0) -> Map:
-    """The affine map that fits ``source`` (k, p) to ``target`` (k, q) best, in squares.
+    """The affine map from ``source`` (k, p) to ``target`` (k, q) by least squares.
 
-    Where several fit alike, the one that changes least. ``penalty`` is ridge regression's, in squared units of
-    the source: k times the noise's variance keeps it from fitting noise.
+    Where several fit equally well, the one with the smallest slope. ``penalty`` is that of ridge regression, in
+    squared units of the source: k times the noise's variance keeps the map from fitting noise.
     """
     mean, to = source.mean(axis=0), target.mean(axis=0)
     u, s, vt = np.linalg.svd(source - mean, full_matrices=False)
@@ -26,16 +26,16 @@ def affine(source: Matrix, target: Matrix, penalty: float = 0.0) -> Map:
 
 
 def turned(source: Matrix, target: Matrix) -> Map:
-    """The rotation or reflection that fits best, about the origin (orthogonal Procrustes, Schoenemann 1966)."""
+    """The rotation or reflection about the origin that fits best (orthogonal Procrustes, Schoenemann 1966)."""
     u, _, vt = np.linalg.svd(source.T @ target)
     rotation = u @ vt
     return lambda rows: rows @ rotation
 
 
 def shrunk(noisy: Matrix, sd: float) -> Matrix:
-    """The best linear guess of rows (m, d) behind noise of known ``sd``: towards their mean, by its share of noise.
+    """The best linear guess of rows (m, d) behind noise of known ``sd``: the noisy rows, shrunk towards their mean.
 
-    Mean and covariance are read off the noisy rows themselves: the attacker needs to know nothing else.
+    Mean and covariance are estimated from the noisy rows themselves, so the attacker needs no other knowledge.
     """
     mean = noisy.mean(axis=0)
     centred = noisy - mean
@@ -46,7 +46,7 @@ def shrunk(noisy: Matrix, sd: float) -> Matrix:
 
 
 def forward(x: Matrix, z: Matrix, *, shows_x: bool, rotated: bool) -> dict[str, Map]:
-    """Ways to say where in Z a record is, from pairs of rows known (k, d), (k, r): the attacker tries each."""
+    """Maps of records into Z, by name, from known pairs of rows (k, d), (k, r): the attacker tries each."""
     ways: dict[str, Map] = {}
     if len(x):
         ways["affine"] = affine(x, z)

@@ -1,7 +1,7 @@
-"""Membership: is this person among the records? Half of the rows are released; all are asked about.
+"""Membership: is this person among the released records? Half of the rows are released, and all are judged.
 
-A record is said to be in if a row of Z lies near where it would be. What is near, and which way to say where, is
-learnt on half of the people and judged on the others.
+The attacker maps a record into Z and says yes if a row of Z is near. The threshold and the map are chosen on half of
+the people and judged on the others.
 """
 
 import numpy as np
@@ -15,43 +15,43 @@ from curator_service.attacks.scene import Public, draw
 from curator_service.release.mechanism import Mechanism
 
 PEOPLE_MIN = 20
-"""Of each kind: with fewer the interval says nothing."""
+"""Members, and as many others. With fewer people the interval is too wide to be of use."""
 PEOPLE_MAX = 1_000
 
 
 def attack(x: Matrix, mechanism: Mechanism, public: Public, rng: np.random.Generator, of: int) -> Finding | None:
-    """How much likelier a record that is in is called in than one that is not, from rows (m, d); None for too few.
+    """The attacker's share of true alarms minus that of false alarms, from rows (m, d); None for too few rows.
 
     Draws a release of half of the rows, which is thrown away. Raises ReleaseImpossible like the mechanism.
     """
-    known, half = x.shape[1] + 1, len(x) // 2
-    if half - known < PEOPLE_MIN:
+    links, half = x.shape[1] + 1, len(x) // 2
+    if half - links < PEOPLE_MIN:
         return None
     order = rng.permutation(len(x))
-    people = min(half - known, PEOPLE_MAX)
+    people = min(half - links, PEOPLE_MAX)
     inside, outside = x[order[:half]], x[order[half : half + people]]
     z = draw(mechanism, inside)
-    ways = forward(inside[:known], z[:known], shows_x=public.shows_x, rotated=public.rotated)
-    asked_in, cut = inside[known : known + people], people // 2
+    ways = forward(inside[:links], z[:links], shows_x=public.shows_x, rotated=public.rotated)
+    members, cut = inside[links : links + people], people // 2
 
     def near(way: Map, part: slice) -> tuple[Vector, Vector]:
-        return nearest(way(asked_in[part]), z[known:])[1], nearest(way(outside[part]), z[known:])[1]
+        return nearest(way(members[part]), z[links:])[1], nearest(way(outside[part]), z[links:])[1]
 
-    # Where two do as well the later one: it was fitted to less.
+    # Among equally good maps prefer the later one, which was fitted to less.
     learnt = [(way, *threshold(*near(way, slice(cut)))) for way in reversed(ways.values())]
-    best, limit, _ = max(learnt, key=lambda one: one[2])
+    best, limit, _ = max(learnt, key=lambda candidate: candidate[2])
     hits, alarms = (int(np.sum(distance <= limit)) for distance in near(best, slice(cut, None)))
-    asked = people - cut
-    # Two shares, each with half of what the interval of their difference may miss.
-    (in_low, in_high), (out_low, out_high) = (clopper_pearson(n, asked, ALPHA / 2) for n in (hits, alarms))
+    judged = people - cut
+    # Each of the two shares gets half of the error probability of their difference.
+    (in_low, in_high), (out_low, out_high) = (clopper_pearson(n, judged, ALPHA / 2) for n in (hits, alarms))
     sentence = (
-        f"Asked whether a record is among those released, an attacker who knows {known} others says yes for "
-        f"{100 * hits / asked:.3g} % of those that are and for {100 * alarms / asked:.3g} % of those that are not. "
+        f"Asked whether a record is among those released, an attacker who knows {links} others says yes for "
+        f"{100 * hits / judged:.3g} % of those that are and for {100 * alarms / judged:.3g} % of those that are not. "
         f"(Tried on {half:,} of the {of:,} rows.)"
     )
     return Finding(
         attack="membership",
-        figure=(hits - alarms) / asked,
+        figure=(hits - alarms) / judged,
         low=in_low - out_high,
         high=in_high - out_low,
         confidence=1 - ALPHA,
@@ -61,9 +61,10 @@ def attack(x: Matrix, mechanism: Mechanism, public: Public, rng: np.random.Gener
 
 
 def threshold(inside: Vector, outside: Vector) -> tuple[float, float]:
-    """The distance with the largest share of ``inside`` minus share of ``outside`` below, well before the next.
+    """The distance that separates ``inside`` from ``outside`` best, half-way to the next one, and its advantage.
 
-    And that advantage, which flatters: the distance was chosen by it.
+    The advantage is the share of ``inside`` below the distance minus that of ``outside``. It is biased upwards, because
+    the distance was chosen by it.
     """
     scores = np.unique(np.concatenate([inside, outside]))
     below = [np.searchsorted(np.sort(part), scores, side="right") / len(part) for part in (inside, outside)]

@@ -1,4 +1,4 @@
-"""How many trials it takes before a record of guesses between two neighbours can tell anything."""
+"""The number of guesses between two neighbours that it takes to prove anything."""
 
 from collections.abc import Callable
 from math import ceil, inf, log10, sqrt
@@ -8,13 +8,13 @@ import numpy as np
 from curator_service.attacks.intervals import ALPHA, epsilon_bound
 
 TRIALS_MAX = 10**9
-"""Per side; more are not counted."""
+"""The largest number of trials per side that is computed."""
 _POWER = 1.2816
-"""Standard deviations below what is expected: a record is that poor one time in ten, on each side."""
+"""Standard deviations below the mean: on each side a record is that poor one time in ten."""
 
 
 def to_differ_from_a_coin(right: float, delta: float, alpha: float = ALPHA) -> float:
-    """Trials per side from which an attacker who is ``right`` this often is told from a coin, mostly.
+    """Trials per side from which an attacker with a share ``right`` of right guesses mostly beats a coin provably.
 
     The smallest n for which a record that is poorer than nine of ten, on each side, implies an epsilon above 0;
     inf beyond TRIALS_MAX.
@@ -31,9 +31,9 @@ def to_differ_from_a_coin(right: float, delta: float, alpha: float = ALPHA) -> f
 
 
 def to_contradict(epsilon: float, delta: float, alpha: float = ALPHA) -> float:
-    """Trials per side from which a record without a fault implies more than ``epsilon``; inf beyond TRIALS_MAX.
+    """Trials per side from which a record without an error implies more than ``epsilon``; inf beyond TRIALS_MAX.
 
-    With fewer not even a release that gives everything away contradicts its claim.
+    With fewer trials not even a release without any noise contradicts its claim.
 
     >>> to_contradict(1.0, 1e-5, 1e-6)
     47.0
@@ -42,11 +42,11 @@ def to_contradict(epsilon: float, delta: float, alpha: float = ALPHA) -> float:
 
 
 def best_share(family: str, distance: float, d: int) -> float:
-    """How often the best attacker is right who has to tell two means apart behind noise in ``d`` dimensions.
+    """The share of right guesses of the best attacker between two means behind noise in ``d`` dimensions.
 
-    ``distance``: between the means, in the noise's standard deviations per coordinate. The nearer one is said (Neyman
-    & Pearson): right while the noise along the line between them is less than half of it. Noise that is not planar
-    Laplace is taken for normal.
+    ``distance`` is that between the means, in the noise's standard deviations per coordinate. The best guess is the
+    nearer mean (Neyman & Pearson). It is right while the noise along the line between them is less than half of the
+    distance. Noise that is not planar Laplace is treated as normal.
 
     >>> round(best_share("gaussian", 2.0, 3), 3), round(best_share("planar_laplace", 2.0, 3), 3)
     (0.841, 0.865)
@@ -76,7 +76,7 @@ def about(trials: float) -> str:
 
 
 def _smallest(enough: Callable[[int], bool]) -> float:
-    """By doubling, then halving. A count that rounds may make ``enough`` waver by a trial or two: so may this."""
+    """The smallest number that is ``enough``, by doubling and bisection; off by one or two where rounding wavers."""
     above = 1
     while not enough(above):
         above *= 2

@@ -1,4 +1,4 @@
-"""What an attacker looks at, and the words for what it found."""
+"""The view of an attacker, and texts for findings."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,12 @@ from curator_service.release.mechanism import Mechanism
 from curator_service.scaling import ScaledRows
 
 EXACT = 1e-6
-"""Below this share of Delta a guess is right but for rounding."""
+"""Below this share of Delta a guess is exact up to rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Public:
-    """What everybody knows of a study: the mechanism's law, and Delta in scaled units (1 where there is none)."""
+    """The public parameters of a study: the mechanism's law, and Delta in scaled units (1 where there is none)."""
 
     law: NoiseLaw
     rotated: bool
@@ -26,7 +26,7 @@ class Public:
 
     @classmethod
     def of(cls, spec: StudyCreate, mechanism: Mechanism) -> "Public":
-        """From a draft and the mechanism that runs."""
+        """The public parameters of a draft and its mechanism."""
         release, law = spec.release, mechanism.noise(len(spec.features))
         if isinstance(release, IdentityRelease):
             return cls(law, rotated=False, unit=1.0, name="a scaled unit", epsilon=None, delta=0.0)
@@ -36,26 +36,26 @@ class Public:
             unit=release.sensitivity,
             name="Delta",
             epsilon=release.epsilon,
-            # Without a delta in its law, a mechanism promises pure epsilon-DP whatever the draft has.
+            # Planar Laplace noise gives pure epsilon-DP, even where the draft has a delta.
             delta=0.0 if law.family == "planar_laplace" else getattr(release, "delta", None) or 0.0,
         )
 
     @property
     def shows_x(self) -> bool:
-        """Whether a row of Z is the row of X itself, or that with noise."""
+        """Whether a row of Z is the row of X itself, with or without noise."""
         return self.law.family in ("none", "gaussian", "planar_laplace") and not self.rotated
 
     @property
     def noise_sd(self) -> float:
-        """Per coordinate; 0 where no noise is added."""
+        """The standard deviation of the noise per coordinate; 0 without noise."""
         return self.law.sd or 0.0
 
     def off_by(self, distance: float) -> str:
-        """How far guesses lie from the truth, in the median, in words."""
+        """The median error of guesses, in words."""
         return f"off by {self.times(distance)} in the median" if distance else "exact"
 
     def times(self, distance: float) -> str:
-        """A distance in scaled units as a multiple of Delta."""
+        """A distance in scaled units as a multiple of Delta, in words."""
         share = distance / self.unit
         multiple = f"{share:.1e}" if 0 < share < EXACT else f"{share:.2g}"
         return f"{multiple} Delta" if self.name == "Delta" else f"{multiple} scaled units"
@@ -63,9 +63,9 @@ class Public:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Scene:
-    """Rows of X (m, d), which judge, and rows of Z (m, r), which the attacker sees: row by row the same people.
+    """Rows of X (m, d) to judge by, and the rows of Z (m, r) of the same people, which the attacker sees.
 
-    ``of`` is how many rows the study has. A scene shows a random part of them.
+    They are a random part of the ``of`` rows of the study.
     """
 
     x: Matrix
@@ -78,12 +78,12 @@ class Scene:
 
     @property
     def tried_on(self) -> str:
-        """The end of a sentence where a part stands for the whole."""
+        """The end of the sentence of a finding that is based on a part of the rows; else an empty text."""
         return f" (Tried on {len(self.x):,} of the {self.of:,} rows.)" if len(self.x) < self.of else ""
 
 
 def percent(share: float) -> str:
-    """A share in words that never rounds some to none or most to all.
+    """A share in words, where nothing but 0 is rounded to none and nothing but 1 to all.
 
     >>> percent(0.0), percent(0.000412), percent(0.2134), percent(0.99999), percent(1.0)
     ('none', '0.041 %', '21.3 %', 'more than 99.9 %', '100 %')
@@ -96,13 +96,13 @@ def percent(share: float) -> str:
 
 
 def as_rows(x: Matrix) -> ScaledRows:
-    """Rows that are in scaled units already (m, d), as a mechanism takes them."""
+    """Rows (m, d) in scaled units, wrapped as a mechanism takes them."""
     wide = [Feature(column=f"x{j}", lower=-1e50, upper=1e50, scale=1.0) for j in range(x.shape[1])]
     return ScaledRows(x, list(range(x.shape[1])), wide, np.arange(len(x)))
 
 
 def draw(mechanism: Mechanism, x: Matrix) -> Matrix:
-    """A release of rows in scaled units (m, d) as (m, r), to be thrown away."""
+    """A release (m, r) of rows in scaled units (m, d), to be thrown away."""
     z = np.empty((len(x), mechanism.columns(x.shape[1])))
     mechanism.draw(as_rows(x), z)
     return z

@@ -1,4 +1,4 @@
-"""All attacks on one study: on a trial release of some of its rows, or on what was released for good."""
+"""All attacks on one study: on a trial release of some of its rows, or on its actual release."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -17,21 +17,21 @@ from curator_service.release.mechanism import Mechanism
 from curator_service.scaling import ScaledRows
 
 ATTACKS = ("known_rows", "known_rows_noisy", "linkage", "column_space", "membership", "averaging")
-"""In the order in which they are told."""
+"""In the order in which findings are listed."""
 _ON_SCENE = ATTACKS[:3]
 ROWS = 2_000
-"""Rows of a trial: enough for what is told of them, few enough for a person who waits."""
+"""Rows of a trial release: enough for the findings, and few enough for an owner who waits."""
 _MORE = 20
-"""Times as many where a part of the rows cannot be released, say for a column that is constant there."""
+"""So many times more rows are tried where a part cannot be released, say for a column that is constant in it."""
 _WIDE = 50
-"""With more features each fit takes long: fewer repetitions."""
-# Shares of the time, measured on what takes it: draws.
+"""With more features than this each fit is slow, so there are fewer repetitions."""
+# Shares of the time for each kind of attack, by measurements of their draws, which take most of it.
 _SCENE, _NEIGHBOURS, _SPACES, _ANSWERS = 0.15, 0.3, 0.2, 0.15
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _Study:
-    """What all attacks share. ``x`` (m, d): some rows in scaled units; ``row_seconds``: how long one takes to draw."""
+    """The inputs of all attacks. ``x`` (m, d): a part of the rows in scaled units; ``row_seconds``: time of a draw."""
 
     spec: StudyCreate
     mechanism: Mechanism
@@ -53,14 +53,14 @@ def on_trial(
     rng: np.random.Generator | None = None,
     seconds: float = 3.0,
 ) -> list[Finding]:
-    """Every attack that applies, on a release of up to 2,000 random rows that is thrown away.
+    """Findings of every attack that applies, on a release of up to 2,000 random rows that is thrown away.
 
-    ``outcomes`` (n,) is the measurement column, None where y is not measured yet. Takes about ``seconds`` where there
-    are few features, once the noise library is loaded: slow draws make fewer rows. Changes nothing. An attack that
-    needs more rows than there are is left out, and so is one whose trial the mechanism cannot release.
+    ``outcomes`` (n,) is the measurement column, None where y is not measured yet. Takes about ``seconds`` with few
+    features, once the noise library is loaded: with slow draws, fewer rows are tried. An attack does not apply where
+    there are too few rows, or where the mechanism cannot release its rows.
     """
-    told = dict(one_by_one(spec, rows, outcomes, mechanism, rng=rng, seconds=seconds))
-    return _found(*(told[attack] for attack in ATTACKS))
+    findings = dict(one_by_one(spec, rows, outcomes, mechanism, rng=rng, seconds=seconds))
+    return _applicable(*(findings[attack] for attack in ATTACKS))
 
 
 def one_by_one(
@@ -72,9 +72,9 @@ def one_by_one(
     rng: np.random.Generator | None = None,
     seconds: float = 3.0,
 ) -> Iterator[tuple[str, Finding | None]]:
-    """The same as each attack ends, by name, None for one that does not apply: for who may stop in the middle.
+    """Yield the name and finding of each attack as soon as it ends; the finding is None for one that does not apply.
 
-    That on answers comes first: it alone takes no longer for more features.
+    The attack on answers comes first, because it alone does not take longer for more features.
     """
     yield (
         "averaging",
@@ -100,13 +100,13 @@ def on_release(
     rng: np.random.Generator | None = None,
     seconds: float = 3.0,
 ) -> list[Finding]:
-    """The same on the Z (n, r) that was released: ``rows`` in its order. What needs further releases is on trial."""
+    """Like ``on_trial``, on the released Z (n, r), with ``rows`` in its order. Further releases are trial releases."""
     study = _study(spec, rows, outcomes, mechanism, rng, seconds)
-    places = entropy.some_rows(rows.n, ROWS)
-    scene = Scene(_some(rows, places), np.asarray(z[places]), study.public, study.n)
-    told = dict([*_on_scene(study, scene, z, places), *_on_more(study)])
-    told["averaging"] = averaging.attack(spec, outcomes, study.rng, seconds=_ANSWERS * seconds)
-    return _found(*(told[attack] for attack in ATTACKS))
+    row_numbers = entropy.choose_rows(rows.n, ROWS)
+    scene = Scene(_rows_at(rows, row_numbers), np.asarray(z[row_numbers]), study.public, study.n)
+    findings = dict([*_on_scene(study, scene, z, row_numbers), *_on_more(study)])
+    findings["averaging"] = averaging.attack(spec, outcomes, study.rng, seconds=_ANSWERS * seconds)
+    return _applicable(*(findings[attack] for attack in ATTACKS))
 
 
 def _study(
@@ -121,17 +121,17 @@ def _study(
     if public.noise_sd:
         row_seconds = _row_seconds(mechanism, rows.d)
         count = int(np.clip(_SCENE * seconds / row_seconds, 2, ROWS))
-    x = _some(rows, entropy.some_rows(rows.n, count))
+    x = _rows_at(rows, entropy.choose_rows(rows.n, count))
     if len(x) < rows.n:
         try:
             mechanism.assess(as_rows(x))
         except ReleaseImpossible:
-            x = _some(rows, entropy.some_rows(rows.n, _MORE * count))
+            x = _rows_at(rows, entropy.choose_rows(rows.n, _MORE * count))
     return _Study(spec, mechanism, public, outcomes, x, rows.n, row_seconds, rng or np.random.default_rng(), seconds)
 
 
-def _some(rows: ScaledRows, places: NDArray[np.int64]) -> Matrix:
-    chosen = replace(rows, order=rows.order[places])
+def _rows_at(rows: ScaledRows, row_numbers: NDArray[np.int64]) -> Matrix:
+    chosen = replace(rows, order=rows.order[row_numbers])
     return np.concatenate([block for _, block in chosen.blocks()])
 
 
@@ -143,13 +143,13 @@ def _row_seconds(mechanism: Mechanism, d: int) -> float:
 
 
 def _on_scene(
-    study: _Study, scene: Scene, whole: Matrix, places: NDArray[np.int64]
+    study: _Study, scene: Scene, whole: Matrix, row_numbers: NDArray[np.int64]
 ) -> Iterator[tuple[str, Finding | None]]:
-    """Attacks on one release ``whole`` (n, r), of which the scene shows the rows at ``places``."""
+    """Attacks on one release ``whole`` (n, r); the scene has its rows ``row_numbers``."""
     repetitions = known_rows.REPETITIONS if scene.x.shape[1] <= _WIDE else known_rows.REPETITIONS // 3
     yield "known_rows", known_rows.attack(scene, study.rng, repetitions)
     yield "known_rows_noisy", known_rows_noisy.attack(scene, study.rng, repetitions)
-    yield "linkage", linkage.attack(scene, whole, places, study.rng)
+    yield "linkage", linkage.attack(scene, whole, row_numbers, study.rng)
 
 
 def _on_more(study: _Study) -> Iterator[tuple[str, Finding | None]]:
@@ -175,5 +175,5 @@ def _if_possible(act: Callable[[], Finding | None]) -> Finding | None:
         return None
 
 
-def _found(*findings: Finding | None) -> list[Finding]:
+def _applicable(*findings: Finding | None) -> list[Finding]:
     return [finding for finding in findings if finding is not None]

@@ -1,1 +1,1 @@
-"""Where y comes from, and what is done to it before it leaves."""
+"""Measurements of y, and what the curator does to them before release."""

@@ -1,4 +1,4 @@
-"""Measurements that are a column of the dataset, with the paper's measurement noise and the answers' privacy."""
+"""Measurements from a column of the dataset, with the paper's measurement noise and the answers' privacy."""
 
 import math
 
@@ -11,32 +11,32 @@ from curator_service.privacy import noise
 
 
 def is_exact(spec: StudyCreate) -> bool:
-    """Whether nothing is drawn for an answer."""
+    """Whether answers have no randomness at all."""
     return draws_nothing(spec) and added_variance(spec) == 0
 
 
 def added_variance(spec: StudyCreate) -> float:
-    """Variance of the measurement noise that the curator adds: none to what is measured outside."""
+    """Variance of the measurement noise that the curator adds: 0 for measurements from outside."""
     measurement = spec.measurement
     return measurement.noise_variance if isinstance(measurement, ColumnMeasurement) else 0.0
 
 
-def measure(outcomes: Vector, asked: list[RowPlays], spec: StudyCreate) -> list[Answer]:
-    """Measure y = f(row) + N(0, noise_variance) for each play, then release it as the study says.
+def measure(outcomes: Vector, request: list[RowPlays], spec: StudyCreate) -> list[Answer]:
+    """Measure y = f(row) + N(0, noise_variance) for each play, then release it by the study's answer mechanism.
 
-    ``outcomes`` (rows of ``asked``, in order) are exact. Source: Kharkovskii et al. (2020), section 2.
+    ``outcomes`` are the exact f of the rows of ``request``, in order. Source: Kharkovskii et al. (2020), section 2.
     """
-    return release(measured(outcomes, asked, spec), spec)
+    return release(measured(outcomes, request, spec), spec)
 
 
-def measured(outcomes: Vector, asked: list[RowPlays], spec: StudyCreate) -> list[Measured]:
-    """What was measured: each play with noise of its own."""
-    counts = [item.plays for item in asked]
+def measured(outcomes: Vector, request: list[RowPlays], spec: StudyCreate) -> list[Measured]:
+    """The measurements before release: each play with independent noise."""
+    counts = [item.plays for item in request]
     values: Vector = np.repeat(outcomes, counts)
     if (variance := added_variance(spec)) > 0:
         values = noise.add_gaussian(values, math.sqrt(variance))
     parts = np.split(values, np.cumsum(counts)[:-1])
     return [
         Measured(item.row, list(range(1, item.plays + 1)), part.tolist())
-        for item, part in zip(asked, parts, strict=True)
+        for item, part in zip(request, parts, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""What is done to measurements before they leave: clipped and randomized where y is private, by play or as means."""
+"""The release of measurements: clipped and randomized where y is private, by play or as means."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from curator_service.privacy.answers import mechanism_of
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Measured:
-    """What was measured of one item of a query: a row of Z, the plays that have a y, and these y, as measured."""
+    """The measurements of one item of a query: a row of Z, the plays that have a y, and these y, as measured."""
 
     row: int
     plays: list[int]
@@ -20,7 +20,7 @@ class Measured:
 
 
 def draws_nothing(spec: StudyCreate) -> bool:
-    """Whether what was measured is released as it is."""
+    """Whether measurements are released as they are."""
     return spec.answers.mechanism == "none"
 
 
@@ -30,10 +30,10 @@ def releases_mean(spec: StudyCreate) -> bool:
 
 
 def release(measured: list[Measured], spec: StudyCreate) -> list[Answer]:
-    """Clip and randomize if y is private; else y is released as it was measured.
+    """Clip and randomize measurements if y is private; else release them as they are.
 
-    One answer per play, each with randomness of its own; or, where the study releases means, one per item: the mean
-    of its clipped measurements. A mean lies within the clip like a measurement does, so one release of it is
+    One answer per play, each with independent randomness; or, where the study releases means, one per item: the mean
+    of its clipped measurements. A mean lies within the clip like a measurement, so one release of it is
     epsilon-DP for replacing all of them. Items without a measurement have no answer. Source: Zhou & Tan (2021),
     Algorithm CTL, the curator's part.
     """
@@ -41,18 +41,18 @@ def release(measured: list[Measured], spec: StudyCreate) -> list[Answer]:
     counts = [len(item.plays) for item in items]
     values: Vector = np.array([value for item in items for value in item.values], dtype=float)
     if mean := releases_mean(spec):
-        told = [(item.row, 1, len(item.plays)) for item in items]
+        released = [(item.row, 1, len(item.plays)) for item in items]
     else:
-        told = [(item.row, play, 1) for item in items for play in item.plays]
-    if not told:
+        released = [(item.row, play, 1) for item in items for play in item.plays]
+    if not released:
         return []
     if (mechanism := mechanism_of(spec.answers)) is not None:
         values = mechanism.clipped(values)
         values = mechanism.release(_means(values, counts) if mean else values)
-    passports = {plays: passport_of(spec, plays) for plays in {plays for *_, plays in told}}
+    passports = {plays: passport_of(spec, plays) for plays in {plays for *_, plays in released}}
     return [
         Answer(row=row, play=play, plays=plays, y=float(y), passport=passports[plays])
-        for (row, play, plays), y in zip(told, values, strict=True)
+        for (row, play, plays), y in zip(released, values, strict=True)
     ]
 
 
@@ -62,17 +62,17 @@ def _means(values: Vector, counts: list[int]) -> Vector:
 
 
 def passport_of(spec: StudyCreate, plays: int = 1) -> NoisePassport:
-    """What is done to a y of a study that is the mean of ``plays`` measurements: public.
+    """The public noise description of a y that is the mean of ``plays`` measurements.
 
-    Noise that the curator adds to a column is known; of what people or a system measure, what the owner declared.
+    The variance of measurement noise is known where the curator adds it to a column, or where the owner declared it.
     """
     variance = spec.measurement.noise_variance / plays
-    known = isinstance(spec.measurement, ColumnMeasurement) or variance > 0
+    is_known = isinstance(spec.measurement, ColumnMeasurement) or variance > 0
     if (mechanism := mechanism_of(spec.answers)) is None:
-        return NoisePassport(measurement_variance=variance, measurement_variance_known=known)
+        return NoisePassport(measurement_variance=variance, measurement_variance_known=is_known)
     return NoisePassport(
         privacy=mechanism.noise,
         clip=mechanism.clip,
         measurement_variance=variance,
-        measurement_variance_known=known,
+        measurement_variance_known=is_known,
     )

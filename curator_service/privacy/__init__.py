@@ -1,1 +1,1 @@
-"""Noise, calibration, secret randomness, and what is promised in words."""
+"""Noise and its calibration, secret randomness, privacy accounting, and guarantees in words."""

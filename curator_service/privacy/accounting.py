@@ -1,9 +1,9 @@
-"""What a study costs: before anything is spent, and counted tightly after.
+"""The privacy cost of a study: its price before anything is spent, and a report of what it has spent.
 
-Two counts, side by side: pure composition, which the ledger enforces, and the tight figure at a delta. Both
-depend on public values and on the history of requests alone. The sum holds however answers are chosen (a
+Both give two figures: the sum of pure composition, which the ledger enforces, and the tight figure at a delta. Both
+depend on public values and on the history of requests alone. The sum holds however queries are chosen (a
 privacy filter, Rogers et al. 2016). The tight figure is proved for a number of answers fixed in advance: that of
-a price, at the cap, holds for every way to stay below it; that of a report is for the number that was asked.
+a price, at the cap, holds for every way to stay below it; that of a report is for the number of answers so far.
 """
 
 import math
@@ -34,15 +34,15 @@ from curator_service.privacy.ledger import Prices, text, units
 from curator_service.privacy.noise import LATTICE_BITS
 
 DELTA = 1e-6
-"""What a report is at where a study has no delta of its own."""
+"""The delta of a report where a study has none of its own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What one release and one answer of a study cost, in the ledger's units and as dominating pairs.
+    """The costs of one release and one answer of a study, in the ledger's units and as dominating pairs.
 
-    ``failure`` is the release's own delta where it has one: its pure epsilon holds at no smaller one.
-    ``black_box``: nothing but (epsilon, failure) is known of the release.
+    ``failure`` is the release's own delta where it has one: its pure epsilon holds at no smaller delta.
+    ``black_box``: nothing is proved for the release but (epsilon, failure).
     """
 
     release: int | None
@@ -54,7 +54,7 @@ class Costs:
 
     @classmethod
     def of(cls, spec: StudyCreate, release: Concrete | None = None, *, withdrawn: bool = False) -> "Costs":
-        """None for a cost where nothing is bounded: ``Prices`` decides. ``release``: what ran, where ``auto`` chose."""
+        """The costs of a study; None where no bound holds. ``release``: the one that ran, where ``auto`` chose."""
         prices, release = Prices.of(spec, withdrawn=withdrawn), release or concrete(spec)[0]
         return cls(
             release=prices.release if prices.release_bounded else None,
@@ -66,17 +66,18 @@ class Costs:
         )
 
     def loss(self, answers: int, delta: float, *, alone: bool = False, again: int = 1) -> Loss:
-        """The release and this many answers about one person; ``alone``: or at most one, each another's.
+        """The loss by the release and this many answers about one person.
 
-        ``again``: how often that one was released, for corrections are.
+        ``alone``: each answer is another person's, who loses by the release or by the answer, but not by both.
+        ``again``: how often that answer was released, corrections included.
         """
         if alone and answers:
-            either = [self.loss(0, delta), self._of(0, min(again, answers), delta)]
-            pure = [None if one.epsilon is None else units(one.epsilon) for one in either]
-            tight = [one.tight_epsilon for one in either]
+            alternatives = [self.loss(0, delta), self._of(0, min(again, answers), delta)]
+            pure = [None if loss.epsilon is None else units(loss.epsilon) for loss in alternatives]
+            tight = [loss.tight_epsilon for loss in alternatives]
             return Loss(
-                epsilon=None if None in pure else text(max(one for one in pure if one is not None)),
-                tight_epsilon=None if None in tight else max(one for one in tight if one is not None),
+                epsilon=None if None in pure else text(max(loss for loss in pure if loss is not None)),
+                tight_epsilon=None if None in tight else max(loss for loss in tight if loss is not None),
             )
         return self._of(1, answers, delta)
 
@@ -87,11 +88,11 @@ class Costs:
         return Loss(epsilon=text(pure), tight_epsilon=self._tight(releases, answers, pure, delta))
 
     def _tight(self, releases: int, answers: int, pure: int, delta: float) -> float | None:
-        releases = releases if self.release_part is not None else 0  # of public records: it has no noise
+        releases = releases if self.release_part is not None else 0  # a release of public records has no noise
         failure = self.failure if releases else 0.0
-        # Pure composition holds at the release's own delta: the tight figure there is never more.
+        # Pure composition holds at the release's own delta, so the tight figure never exceeds the sum there.
         sum_ = float(Decimal(text(pure))) if failure <= delta else math.inf
-        left = delta - failure if releases and self.black_box else delta
+        remaining = delta - failure if releases and self.black_box else delta
         parts = [self.release_part] if releases and self.release_part is not None else []
         if answers and self.answer_part is not None:
             parts.append(Part(self.answer_part.kind, self.answer_part.size, answers))
@@ -99,8 +100,8 @@ class Costs:
             return 0.0
         # Discrete Laplace noise is that of a rounded continuous variable but for a factor of e^(2^-42) (docs).
         lattice = (releases + answers) * 2.0**-LATTICE_BITS
-        left *= 1 - lattice
-        bound = tight_epsilon(parts, left) + lattice if left > 0 else math.inf
+        remaining *= 1 - lattice
+        bound = tight_epsilon(parts, remaining) + lattice if remaining > 0 else math.inf
         return None if math.isinf(least := min(sum_, bound)) else least
 
 
@@ -112,24 +113,24 @@ def _release_part(release: Concrete, d: int) -> Part | None:
             # In one dimension it is a Laplace mechanism; in more, nothing better than pure epsilon is proved.
             return Part("laplace" if d == 1 else "pure", float(amount(release.epsilon)))
         case GaussianProjectionRelease():
-            # Not concentrated: its Renyi divergences are infinite from some order on. A black box it is.
+            # Its Renyi divergences are infinite from some order on, so it is treated as a black box.
             return Part("pure", float(amount(release.epsilon)))
         case IdentityRelease() | PoGpUcbRelease():
             return None
 
 
 def _noise_per_sensitivity(epsilon: Decimal, delta: float) -> float:
-    """Standard deviation over all that a row can move: Delta, scaling's rounding, and the lattice's."""
+    """Standard deviation over the largest move of a row: Delta, and the rounding of scaling and of the lattice."""
     sd = gaussian_sd(epsilon, delta, 1.0, 1)
     return sd / (1 + 2 * sd * 2.0**-LATTICE_BITS)
 
 
 def _answer_part(spec: StudyCreate) -> Part | None:
-    """One released y.
+    """The dominating pair of one released y.
 
-    Laplace: on the lattice, it is all but a rounded Laplace variable whose scale is at least (2C + a lattice
-    step) / epsilon (docs/privacy.md). One bit is randomized response itself; piecewise is epsilon-DP, and
-    counted as if it were.
+    Laplace: on the lattice, it is nearly a rounded Laplace variable whose scale is at least (2C + a lattice
+    step) / epsilon (docs/privacy.md). One bit is randomized response itself; piecewise is epsilon-DP, and is
+    dominated by it.
     """
     kind = concrete_answers(spec.answers)
     if isinstance(kind, NoAnswerNoise):
@@ -141,10 +142,10 @@ def _answer_part(spec: StudyCreate) -> Part | None:
 
 
 def price(spec: StudyCreate, release: Concrete | None = None, *, withdrawn: bool = False) -> Price:
-    """What a study's release and answers cost, and how many answers its caps leave."""
+    """The price of a study: what its release and answers cost, and how many answers its caps allow."""
     costs, prices = Costs.of(spec, release, withdrawn=withdrawn), Prices.of(spec)
     alone = spec.privacy_unit == "answer"
-    of_study, of_row = _left(spec, prices)
+    of_study, of_row = _answers_left(spec, prices)
     bounded = costs.release is not None and costs.answer is not None
     full = None
     delta = getattr(spec.release, "delta", None) if bounded else None
@@ -162,8 +163,8 @@ def price(spec: StudyCreate, release: Concrete | None = None, *, withdrawn: bool
     )
 
 
-def _left(spec: StudyCreate, prices: Prices) -> tuple[int | None, int | None]:
-    """Releases of y that the caps leave the study, and one row, after the release; None where there is no cap."""
+def _answers_left(spec: StudyCreate, prices: Prices) -> tuple[int | None, int | None]:
+    """Answers that the caps allow about the study, and about one row, after the release; None without a cap."""
     budget = spec.budget
 
     def fit(cap: str | None, spent: int) -> list[int]:
@@ -218,24 +219,24 @@ def report(
     withdrawn: bool = False,
     again: int = 1,
 ) -> Accounting:
-    """What a study has cost so far, by pure composition and tightly at ``delta``.
+    """The privacy loss of a study so far, by pure composition and tightly at ``delta``.
 
-    ``rows``: how many rows have each number of released answers. ``total``: all released answers.
-    ``released``: whether the release was charged. ``release``: what ran, where ``auto`` was left to choose.
-    ``withdrawn``: whether its mechanism is, so that nothing bounds what the release costs. ``again``: how often any
-    answer was released at most, where each is another person's.
+    ``rows``: the number of rows with each number of released answers. ``total``: all released answers. ``released``:
+    whether the release was charged. ``release``: the one that ran, where ``auto`` chose. ``withdrawn``: whether its
+    mechanism is withdrawn, so that no bound holds for the release. ``again``: the largest number of times that any
+    answer was released, where each answer is another person's.
     """
     costs, alone = Costs.of(spec, release, withdrawn=withdrawn), spec.privacy_unit == "answer"
     if not released:
         nothing = Loss(epsilon="0", tight_epsilon=0.0)
-        found, study = [RowsLoss(answers=k, rows=n, **dict(nothing)) for k, n in sorted(rows.items())], nothing
+        losses, study = [RowsLoss(answers=k, rows=n, **dict(nothing)) for k, n in sorted(rows.items())], nothing
     else:
-        found = [
+        losses = [
             RowsLoss(answers=k, rows=n, **dict(costs.loss(k, delta, alone=alone, again=again)))
             for k, n in sorted(rows.items())
         ]
         study = costs.loss(total, delta)
-    return Accounting(delta=delta, rows=found, study=study, sentence=_report_in_words(found, study, delta))
+    return Accounting(delta=delta, rows=losses, study=study, sentence=_report_in_words(losses, study, delta))
 
 
 def _report_in_words(rows: list[RowsLoss], study: Loss, delta: float) -> str:

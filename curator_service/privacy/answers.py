@@ -1,4 +1,4 @@
-"""What is done to y before it leaves: clip, then one of three mechanisms, each epsilon-DP for one release."""
+"""The mechanisms of answers: clip y, then randomize it in one of three ways, each epsilon-DP for one release."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,17 +27,17 @@ ConcreteAnswers = NoAnswerNoise | _Private
 
 @dataclass(frozen=True, slots=True)
 class AnswerMechanism:
-    """One release: a number within ``bound`` of ``centre`` goes in, a randomized one comes out.
+    """Randomizes numbers within ``bound`` of ``centre``.
 
-    Claims epsilon-DP for replacing the number by any other, whatever it was: it is clipped first. ``centre``
-    is public, so that taking it off and putting it back costs nothing.
+    Claims epsilon-DP for replacing a number by any other, because numbers are clipped first. ``centre`` is public, so
+    subtracting and adding it costs no privacy.
     """
 
     noise: PrivacyNoise
     centre: float
     bound: float
     draw: Callable[[Vector], Vector]
-    """From offsets within ``bound`` of 0 to released offsets."""
+    """Randomizes offsets within ``bound`` of 0."""
 
     @property
     def clip(self) -> tuple[float, float]:
@@ -45,19 +45,19 @@ class AnswerMechanism:
         return self.centre - self.bound, self.centre + self.bound
 
     def clipped(self, values: Vector) -> Vector:
-        """``values`` (m,) as offsets within ``bound`` of the centre. NumericalFailure for one that is not finite."""
+        """Clip ``values`` (m,) to offsets within ``bound`` of the centre. Raises NumericalFailure."""
         check_finite(values)
         offsets: Vector = np.clip(values - self.centre, -self.bound, self.bound)
         return offsets
 
     def release(self, offsets: Vector) -> Vector:
-        """One release for each offset, with randomness of its own."""
+        """Randomize each offset independently."""
         return self.centre + self.draw(offsets)
 
 
 @lru_cache(maxsize=256)
 def mechanism_of(answers: Answers) -> AnswerMechanism | None:
-    """What releases the answers of a study; None where y leaves as it was measured."""
+    """The mechanism for the answers of a study; None where y is released as it was measured."""
     match concrete_answers(answers):
         case NoAnswerNoise():
             return None
@@ -73,10 +73,10 @@ def mechanism_of(answers: Answers) -> AnswerMechanism | None:
 
 
 def concrete_answers(answers: Answers) -> ConcreteAnswers:
-    """The answers of a study with ``auto`` resolved: the smallest variance for the y that makes it largest.
+    """The answers of a study, where ``auto`` is replaced by the mechanism with the smallest worst-case variance.
 
-    That is one_bit up to an epsilon of about 1.29, piecewise above, and laplace past what the two are for.
-    It depends on epsilon alone: bound and centre scale all three alike.
+    That is one_bit up to an epsilon of about 1.29, then piecewise, and laplace above BOUNDED_EPSILON_MAX. It depends on
+    epsilon alone, because bound and centre scale all three alike.
     """
     if not isinstance(answers, AutoAnswers):
         return answers
@@ -93,7 +93,7 @@ def concrete_answers(answers: Answers) -> ConcreteAnswers:
 
 
 def faults(answers: Answers) -> list[dict[str, object]]:
-    """Answers of a draft that no mechanism can give."""
+    """Errors for answers of a draft that no mechanism can give."""
     if isinstance(answers, OneBitAnswers | PiecewiseAnswers) and amount(answers.epsilon) > bounded.BOUNDED_EPSILON_MAX:
         message = (
             f"{answers.mechanism} answers take an epsilon of {bounded.BOUNDED_EPSILON_MAX} at most: "

@@ -1,4 +1,4 @@
-"""How much noise a promise needs."""
+"""The noise that a privacy guarantee needs."""
 
 import math
 from decimal import Decimal
@@ -67,15 +67,15 @@ def projected_gaussian_sd(
 
     def excess(log_sd: float) -> float:
         shifts = moved / math.exp(log_sd) + 2.0**-LATTICE_BITS * math.sqrt(r)
-        found = float(weights @ gaussian_delta(exact, shifts))
-        return math.log(found / target) if found > 0 else -1e3
+        delta_of_sd = float(weights @ gaussian_delta(exact, shifts))
+        return math.log(delta_of_sd / target) if delta_of_sd > 0 else -1e3
 
-    # Without the average: never needs more noise than the longest row, nor less than a thousandth of it.
+    # The average needs no more noise than the longest row, and more than e^-12 of it.
     worst = math.log(gaussian_sd(epsilon, delta, float(sensitivity * math.sqrt(d / r) * 1.01 + slack), d))
-    found = math.exp(brentq(excess, worst - 12, worst, xtol=1e-12)) * (1 + 1e-9)
-    if not excess(math.log(found)) <= 0:
+    sd = math.exp(brentq(excess, worst - 12, worst, xtol=1e-12)) * (1 + 1e-9)
+    if not excess(math.log(sd)) <= 0:
         raise ValueError("no noise could be calibrated for this epsilon and delta")
-    return found
+    return sd
 
 
 def gaussian_delta(epsilon: float, shift: Vector) -> Vector:
@@ -98,7 +98,7 @@ def gaussian_delta(epsilon: float, shift: Vector) -> Vector:
 
 
 def projection_error(d: int, r: int) -> float:
-    """How far, in norm, the drawn projection is from an exact uniform one that it is coupled with.
+    """Bound on the distance, in spectral norm, between the drawn projection and an exact uniform one.
 
     Its Gaussian matrix errs by 2^-50 of each entry (the quantile of a 63-bit number), Householder's factorization by
     d r units of each column, both in Frobenius norm at most sqrt(r) times the spectral norm; the orthonormal factor

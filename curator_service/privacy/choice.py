@@ -1,4 +1,4 @@
-"""Which release mechanism `auto` takes: from public values alone, so that the choice tells nothing."""
+"""The release mechanism that `auto` takes: from public values alone, so that the choice discloses nothing."""
 
 from collections.abc import Collection
 from math import sqrt
@@ -20,7 +20,7 @@ Concrete = IdentityRelease | PoGpUcbRelease | GaussianRelease | PlanarLaplaceRel
 
 
 def concrete(study: StudyCreate, withdrawn: Collection[str] = ()) -> tuple[Concrete, str | None]:
-    """The release of a study with ``auto`` resolved, and why it is that one (None where the owner chose).
+    """The release of a study, and why ``auto`` chose it (None where the owner chose).
 
     ``auto`` takes the first of its choices that is not ``withdrawn``; where all are, the first, which will be
     refused.
@@ -28,17 +28,17 @@ def concrete(study: StudyCreate, withdrawn: Collection[str] = ()) -> tuple[Concr
     if not isinstance(study.release, AutoRelease):
         return study.release, None
     choices = _choices(study, study.release)
-    left = [choice for choice in choices if choice[0].mechanism not in withdrawn]
-    if not left:
+    remaining = [choice for choice in choices if choice[0].mechanism not in withdrawn]
+    if not remaining:
         release, why = choices[0]
         return release, f"{why}; it is withdrawn, and nothing else that auto takes is left"
-    passed = [release.mechanism for release, _ in choices if release.mechanism in withdrawn]
-    release, why = left[0]
-    return release, f"{why} ({' and '.join(passed)} withdrawn)" if passed else why
+    skipped = [release.mechanism for release, _ in choices if release.mechanism in withdrawn]
+    release, why = remaining[0]
+    return release, f"{why} ({' and '.join(skipped)} withdrawn)" if skipped else why
 
 
 def as_run(study: StudyCreate, mechanism: str) -> Concrete:
-    """The release of a study that ran with ``mechanism``: what auto took then, whatever it would take today."""
+    """The release of a study that ran with ``mechanism``, even if ``auto`` would take another one today."""
     spec = study.release
     if not isinstance(spec, AutoRelease):
         return spec
@@ -62,7 +62,7 @@ def _gaussian(spec: AutoRelease, delta: float) -> GaussianRelease:
 
 
 def _choices(study: StudyCreate, spec: AutoRelease) -> list[tuple[Concrete, str]]:
-    """What auto may take, best first, and why: the smaller standard deviation per coordinate.
+    """The choices of ``auto`` with reasons, best first: by the standard deviation of the noise per coordinate.
 
     That is sqrt(d + 1) Delta / epsilon of planar Laplace, or that of the analytic Gaussian mechanism.
     """
@@ -75,8 +75,8 @@ def _choices(study: StudyCreate, spec: AutoRelease) -> list[tuple[Concrete, str]
     if d > PLANAR_FEATURES_MAX:
         return [(gaussian, f"gaussian: planar_laplace is for {PLANAR_FEATURES_MAX} features at most")]
     gaussian_noise = gaussian_sd(amount(spec.epsilon), spec.delta, spec.sensitivity, d)
-    told = f"noise {planar_sd:.4g} per coordinate with planar_laplace, {gaussian_noise:.4g} with gaussian"
+    comparison = f"noise {planar_sd:.4g} per coordinate with planar_laplace, {gaussian_noise:.4g} with gaussian"
     better_planar = planar_sd <= gaussian_noise
-    of_planar = (planar, f"planar_laplace: {told}; it needs no delta")
-    of_gaussian = (gaussian, f"gaussian: {told}")
+    of_planar = (planar, f"planar_laplace: {comparison}; it needs no delta")
+    of_gaussian = (gaussian, f"gaussian: {comparison}")
     return [of_planar, of_gaussian] if better_planar else [of_gaussian, of_planar]

@@ -1,9 +1,9 @@
-"""Tight composition of what was released about one person: privacy loss distributions, and Renyi divergences.
+"""Tight composition of all releases about one person: privacy loss distributions, and Renyi divergences.
 
-Every figure is an upper bound on epsilon at a given delta. Two bounds are computed and the smaller one is
-told. The privacy loss distribution (Koskela et al. 2020; Doroshenko et al. 2022, "connect the dots") is the
+Every figure is an upper bound on epsilon at a given delta. Two bounds are computed, and the smaller one
+counts. The privacy loss distribution (Koskela et al. 2020; Doroshenko et al. 2022, "connect the dots") is the
 tighter one, but is convolved by Fourier transforms in doubles, which err by about 1e-15 of probability:
-it is asked only where that is small against delta. Renyi divergences (Mironov 2017) are closed forms, good
+it is used only where that is small against delta. Renyi divergences (Mironov 2017) are closed forms, good
 at any delta and for any number of parts, and a few per cent looser.
 """
 
@@ -18,17 +18,17 @@ import numpy as np
 from curator_service.privacy.loading import load
 
 FOURIER_ERROR = 1e-11
-"""Probability by which a distribution convolved 10,000 times may be wrong: more than ten times what tests measure."""
-_TRUNCATED = 1e-13  # tails cut off in a long composition: counted as an infinite loss
-_WHOLE = 1 << 13  # a composition of so few cells is made whole: faster than to find how much of its tails may go
-_CELLS = 200_000  # of a discretised distribution: what a second or so can convolve and read
+"""Error of a distribution convolved 10,000 times, in probability: more than ten times what tests measure."""
+_TRUNCATED = 1e-13  # tails cut off in a long composition, which count as an infinite loss
+_WHOLE = 1 << 13  # compositions of fewer cells keep their tails, which is faster than to find where to cut
+_CELLS = 200_000  # of a discretised distribution: about a second's work
 _SIZE_MAX = 300.0  # e^size must be a double, with room to spare
 _ORDERS = 1 + np.geomspace(1e-3, 1e7, 1_000)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Something released, by a pair of laws that dominates its privacy loss, and how often it was.
+    """A pair of laws that dominates the privacy loss of one release, and how often there was such a release.
 
     gaussian: N(0, 1) against N(size, 1), so ``size`` is sensitivity / sd. laplace: Laplace(0, 1) against
     Laplace(size, 1), so ``size`` is sensitivity / scale, and epsilon. pure: randomized response with
@@ -100,28 +100,28 @@ def distribution_epsilon(parts: Iterable[Part], delta: float) -> float:
     parts = list(parts)
     composed = len(parts) > 1 or parts[0].times > 1
     error = FOURIER_ERROR * max(1.0, sum(part.times for part in parts) / 10_000) if composed else 1e-9 * delta
-    if delta < 100 * error:  # then Renyi divergences are all there is
+    if delta < 100 * error:  # then only Renyi divergences give a bound
         return math.inf
     step = max(min(_step(part) for part in parts), sum(_span(part) for part in parts) / _CELLS)
     sizes = [part.size for part in parts]
-    if step > min(sizes) or max(sizes) > _SIZE_MAX:  # too coarse to tell anything, or out of a double's range
+    if step > min(sizes) or max(sizes) > _SIZE_MAX:  # too coarse to be of use, or out of a double's range
         return math.inf
     whole: Any = None
     for part in parts:
-        one = _distribution(part, step)
-        many = one.self_compose(part.times, _cut(part, step)) if part.times > 1 else one
-        whole = many if whole is None else whole.compose(many)
-    with np.errstate(over="ignore"):  # a loss of hundreds divides by a mass near 0: infinity is what it compares with
+        single = _distribution(part, step)
+        repeated = single.self_compose(part.times, _cut(part, step)) if part.times > 1 else single
+        whole = repeated if whole is None else whole.compose(repeated)
+    with np.errstate(over="ignore"):  # a loss of hundreds divides by a mass near 0; infinity compares rightly
         return float(whole.get_epsilon_for_delta(delta - error)) * (1 + 1e-12)
 
 
 def _step(part: Part) -> float:
-    """Discretisation: connecting the dots errs by its square."""
+    """The step of the discretisation. The error of connecting the dots is of the order of its square."""
     return part.size / 20 if part.kind != "gaussian" else min(part.size, 1.0) / 100
 
 
 def _span(part: Part) -> float:
-    """About how far the loss of all releases of a part spreads: mean and ten standard deviations, twice."""
+    """About the width of the distribution of the loss of all releases of a part: mean and ten sd, twice."""
     if part.kind == "gaussian":
         return part.times * part.size**2 + 20 * part.size * math.sqrt(part.times)
     mean = part.times * part.size * math.tanh(part.size / 2)
@@ -129,7 +129,7 @@ def _span(part: Part) -> float:
 
 
 def _cut(part: Part, step: float) -> float:
-    """How much of the tails is cut off where all releases of a part are composed: a Gaussian's reach far."""
+    """The probability of the tails that are cut off where all releases of a part are composed."""
     whole = part.kind != "gaussian" and part.times * (2 * part.size / step + 2) <= _WHOLE
     return 0.0 if whole else _TRUNCATED
 
@@ -139,7 +139,7 @@ def _single(kind: str, size: float, step: float) -> Any:
     load()
     from dp_accounting.pld import privacy_loss_distribution as pld
 
-    # Low-level: the accountant of the same library does not take Laplace mechanisms for replaced rows.
+    # The library's accountant does not take Laplace mechanisms for replaced rows, so use its lower level.
     if kind == "gaussian":
         return pld.from_gaussian_mechanism(1 / size, value_discretization_interval=step)
     if kind == "laplace":

@@ -1,6 +1,6 @@
-"""Secrets that are not noise: the projection and the row order, from the operating system's entropy.
+"""Secrets other than noise, such as the projection and the row order, from the operating system's entropy.
 
-Stateless, so safe across forks; a failing source raises, there is no fallback.
+There is no state, so forks are safe. A failing source raises; there is no fallback.
 """
 
 import os
@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from blindopt.arrays import Matrix
 
 
-def some_rows(n: int, count: int) -> NDArray[np.int64]:
-    """A uniform random choice of ``count`` of n rows, in random order, without an order of all n."""
+def choose_rows(n: int, count: int) -> NDArray[np.int64]:
+    """Choose ``count`` of n rows uniformly, in random order, in memory for ``count`` alone."""
     return np.array(random.SystemRandom().sample(range(n), min(n, count)), dtype=np.int64)
 
 
@@ -22,7 +22,7 @@ def gaussian_matrix(d: int, r: int) -> Matrix:
     """A d x r matrix of independent N(0, 1) entries: a random sign times a half-normal quantile.
 
     The magnitude is the quantile at 1/2 + u/2 for 63 random bits, so that both tails are alike.
-    Never for privacy noise: that is ``noise``'s.
+    Not for privacy noise, which ``noise`` draws.
     """
     from scipy.special import ndtri
 
@@ -35,19 +35,19 @@ def gaussian_matrix(d: int, r: int) -> Matrix:
 
 
 def sample(n: int, k: int) -> NDArray[np.int64]:
-    """``k`` different rows of n, uniform, in ascending order."""
+    """Choose ``k`` of n rows uniformly, in ascending order."""
     return np.array(sorted(random.SystemRandom().sample(range(n), k)), dtype=np.int64)
 
 
 def permutation(n: int) -> NDArray[np.int64]:
-    """A uniform random order of n rows."""
+    """Draw a uniform random order of n rows."""
     order = array("q", range(n))  # a list of Python's integers takes five times the memory
-    random.SystemRandom().shuffle(order)  # reads os.urandom and has no seed
+    random.SystemRandom().shuffle(order)  # uses os.urandom and has no seed
     return np.array(order, dtype=np.int64)
 
 
 CONDITION_MAX = 1e4
-"""Gaussian matrices of a larger condition number are drawn again: see ``orthonormal``."""
+"""``orthonormal`` draws a Gaussian matrix again if its condition number is larger."""
 
 
 def orthonormal(d: int, r: int) -> Matrix:

@@ -1,4 +1,4 @@
-"""What is promised and what is not, in words: the one source of both, for the API and for docs/privacy.md."""
+"""Guarantees and their gaps in words: the single source for the API and for docs/privacy.md."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,8 +32,8 @@ WITHDRAWN = "Withdrawn"
 def guarantee(spec: StudyCreate, withdrawn: str | None = None, release: Concrete | None = None) -> str:
     """The guarantee of a study, in words for every party.
 
-    ``withdrawn``: why the release mechanism is, where it is. ``release``: what ran, where ``auto`` was left to
-    choose and an advisory may have changed what it would take.
+    ``withdrawn``: why the release mechanism is withdrawn, if it is. ``release``: the one that ran, where ``auto`` chose
+    and an advisory may have changed what it would take.
     """
     ran = release or concrete(spec)[0]
     promised = _release(ran, len(spec.features))
@@ -72,28 +72,28 @@ def _release(release: Concrete, d: int) -> str:
 
 
 def _answers(spec: StudyCreate, *, with_release: bool) -> str:
-    """``with_release``: whether the release has a promise of its own, that answers add up with."""
+    """``with_release``: whether the release has a guarantee of its own, with which answers add up."""
     answers = concrete_answers(spec.answers)
     if isinstance(answers, NoAnswerNoise):
         return EXACT_ANSWERS
-    one = (
+    text = (
         f"Each released y is {answers.epsilon}-differentially private ({_ANSWER_LAWS[answers.mechanism]}): no other "
         f"value of y would make it more than e^{answers.epsilon} times likelier. The number of rows is public, and "
         "which rows are asked is chosen by the modeler."
     )
     if answers.plays == "mean":
-        one += " Several plays of a row in one query are released once, as their mean: so much holds for all of them."
+        text += " Several plays of a row in one query are released once, as their mean: so much holds for all of them."
     if not isinstance(spec.measurement, ColumnMeasurement):
-        one += " A corrected answer is released anew: that adds up with what it replaces."
+        text += " A corrected answer is released anew: that adds up with what it replaces."
     if spec.privacy_unit == "answer":
-        return f"{one} Each answer is counted as another person's."
+        return f"{text} Each answer is counted as another person's."
     caps = [cap for cap in (spec.budget.epsilon_per_row, spec.budget.epsilon_total) if cap is not None]
     cap = min(caps, key=amount, default=None)  # what bounds the study bounds each row
     if with_release:
         added, to = "Answers about one row add up, with the release", f", to {cap} at most."
-    else:  # of public records, which cost 0, or one that nothing bounds
+    else:  # public records cost 0, and an unsound release has no bound
         added, to = "Answers about one row add up", f" to {cap} at most."
-    return f"{one} {added}{to}" if cap else f"{one} {added}: the study sets no cap on the sum."
+    return f"{text} {added}{to}" if cap else f"{text} {added}: the study sets no cap on the sum."
 
 
 # --- what is not promised -------------------------------------------------------------------------
@@ -101,7 +101,7 @@ def _answers(spec: StudyCreate, *, with_release: bool) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Something that is not protected, and in which studies."""
+    """A property that is not protected, and the studies that it applies to."""
 
     heading: str
     says: str
@@ -109,7 +109,7 @@ class Gap:
 
     @property
     def sentence(self) -> str:
-        """Heading and text."""
+        """The gap as one sentence with its heading."""
         return f"{self.heading}: {self.says}"
 
 
@@ -195,12 +195,12 @@ GAPS: tuple[Gap, ...] = (
 
 
 def not_protected(spec: StudyCreate, release: Concrete | None = None, *, withdrawn: bool = False) -> list[str]:
-    """What a study does not promise, in words for every party. A release that is ``withdrawn`` is not sound."""
+    """The gaps of a study, in words for every party. A release that is ``withdrawn`` is not sound."""
     ran: Concrete = IdentityRelease(mechanism="identity") if withdrawn else release or concrete(spec)[0]
     return [gap.sentence for gap in GAPS if gap.applies(spec, ran)]
 
 
 def as_markdown() -> str:
-    """Everything that a study may leave unprotected, as docs/privacy.md lists it."""
+    """All gaps, as docs/privacy.md lists them."""
     items = (f"- **{gap.heading}**: {gap.says}" for gap in GAPS)
     return "\n".join(fill(item, 120, subsequent_indent="  ", break_on_hyphens=False) for item in items)

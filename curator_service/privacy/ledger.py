@@ -1,7 +1,7 @@
-"""The ledger's arithmetic: what a request costs, and whether a study's caps allow it.
+"""The arithmetic of the ledger: what a request costs, and whether a study's caps allow it.
 
-Pure composition in integers of 1e-12: with binary floats, ten charges of 0.1 do not fit under 1.0. A
-decision depends on the history of requests alone, never on the data.
+Pure composition, in integer multiples of 1e-12, because with binary floats ten charges of 0.1 do not fit under 1.0.
+A decision depends on the history of requests alone, never on the data.
 """
 
 from collections import Counter
@@ -13,11 +13,11 @@ from blindopt.errors import BudgetExhausted
 from blindopt.wire import NoAnswerNoise, PoGpUcbRelease, SoundRelease, StudyCreate
 
 UNITS = 10**12
-CEILING = "9000000"  # what the database's integers hold: a total that no cap bounds ends here
+CEILING = "9000000"  # a total without a cap ends here, because larger ones do not fit the integers of the database
 
 
 def units(epsilon: str) -> int:
-    """The integer behind a decimal string.
+    """The integer amount of a decimal string.
 
     >>> 10 * units("0.1") == units("1.0")
     True
@@ -50,7 +50,7 @@ def exact(amount: Decimal) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """What a study has spent: by its release (on every row), in all, and how many measurements."""
+    """What a study has spent: by its release (on every row) and in all; and its number of measurements."""
 
     release: int = 0
     total: int = 0
@@ -59,7 +59,7 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class RowBalance:
-    """What the answers about one row have spent."""
+    """What the answers about one row have spent, and how many there were."""
 
     queries: int = 0
     plays: int = 0
@@ -68,7 +68,7 @@ class RowBalance:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """One line to add to the ledger: what it costs, and the balances after it. No row: every row."""
+    """A line to add to the ledger: its cost and the balances after it. ``row`` is None for every row."""
 
     row: int | None
     plays: int
@@ -79,7 +79,7 @@ class Charge:
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """What a study charges, from its draft: fixed before anything is asked."""
+    """The prices of a study, fixed by its draft before the first query."""
 
     release: int
     answer: int
@@ -90,10 +90,11 @@ class Prices:
 
     @classmethod
     def of(cls, spec: StudyCreate, *, withdrawn: bool = False) -> "Prices":
-        """A release of public records costs nothing: nobody's privacy is claimed, so none is spent.
+        """The prices of a draft.
 
-        A refuted release, or one whose mechanism is ``withdrawn``, and an answer without noise have no finite price:
-        they are counted, not priced. What a withdrawn one was charged is still what the caps count.
+        A release of public records costs nothing, because it claims no privacy. A refuted release, one whose mechanism
+        is ``withdrawn``, and an answer without noise have no finite price, and are counted at 0. What a withdrawn
+        release was charged still counts towards the caps.
         """
         release = units(spec.release.epsilon) if isinstance(spec.release, SoundRelease) else 0
         answer = 0 if isinstance(spec.answers, NoAnswerNoise) else units(spec.answers.epsilon)
@@ -106,16 +107,16 @@ class Prices:
         )
 
     def releases(self, plays: int) -> int:
-        """How many numbers are released for one row of a query that is played ``plays`` times."""
+        """How many numbers are released for a row with ``plays`` measurements in one query."""
         return 1 if self.of_means else plays
 
     def cost(self, plays: int) -> int:
-        """What they cost."""
+        """The cost of a row with ``plays`` measurements in one query."""
         return self.releases(plays) * self.answer
 
 
 def charge_release(spec: StudyCreate, before: Balance) -> Charge:
-    """What the release costs every row. Raises BudgetExhausted."""
+    """The charge for the release, on every row. Raises BudgetExhausted."""
     cost = Prices.of(spec).release
     _check("epsilon_per_row", spec.budget.epsilon_per_row, cost, before.release)
     _check("epsilon_total", spec.budget.epsilon_total, cost, before.total)
@@ -125,9 +126,9 @@ def charge_release(spec: StudyCreate, before: Balance) -> Charge:
 def charge_answers(
     spec: StudyCreate, before: Balance, rows: Sequence[tuple[int, int]], balances: Mapping[int, RowBalance]
 ) -> list[Charge]:
-    """What measuring ``rows`` (row, plays) costs, a line for each. Raises BudgetExhausted, and costs nothing.
+    """The charges for measuring ``rows`` (row, plays), a line for each. Raises BudgetExhausted, without a charge.
 
-    ``balances`` has every row that was asked before.
+    ``balances`` has every row with earlier answers.
     """
     budget, prices = spec.budget, Prices.of(spec)
     plays = sum(n for _, n in rows)
@@ -135,23 +136,23 @@ def charge_answers(
         spent = str(before.plays)
         raise BudgetExhausted("queries", requested=str(plays), spent=spent, limit=str(budget.queries))
     _check("epsilon_total", budget.epsilon_total or CEILING, sum(prices.cost(n) for _, n in rows), before.total)
-    known = dict(balances)
+    row_balances = dict(balances)
     of_row: Counter[int] = Counter()
     for row, n in rows:
         of_row[row] += prices.cost(n)
     for row, cost in of_row.items():
         if spec.privacy_unit == "row":
-            already = before.release + known.get(row, RowBalance()).total
+            already = before.release + row_balances.get(row, RowBalance()).total
             _check("epsilon_per_row", budget.epsilon_per_row, cost, already, row)
-        else:  # each answer is about another person, who spends nothing else
+        else:  # each answer is about another person, who has no other cost
             _check("epsilon_per_row", budget.epsilon_per_row, prices.answer, 0, row)
     charges: list[Charge] = []
     after = before
     for row, n in rows:
-        old, cost = known.get(row, RowBalance()), prices.cost(n)
-        known[row] = RowBalance(old.queries + 1, old.plays + n, old.total + cost)
+        old, cost = row_balances.get(row, RowBalance()), prices.cost(n)
+        row_balances[row] = RowBalance(old.queries + 1, old.plays + n, old.total + cost)
         after = replace(after, total=after.total + cost, plays=after.plays + n)
-        charges.append(Charge(row, n, cost, after, known[row]))
+        charges.append(Charge(row, n, cost, after, row_balances[row]))
     return charges
 
 
@@ -162,30 +163,31 @@ def charge_corrections(
     balances: Mapping[int, RowBalance],
     again: int,
 ) -> list[Charge]:
-    """What releasing answers anew costs, a line for each of ``rows`` (row, releases). Raises BudgetExhausted.
+    """The charges for releasing answers again, a line for each of ``rows`` (row, releases). Raises BudgetExhausted.
 
-    They are no new measurements: the cap on queries does not count them. ``again``: how often any of these answers
-    was released at most; where each answer is another person's, it adds up with the ones that it replaces.
+    The cap on queries does not count them, because they are no new measurements. ``again``: the largest number of times
+    that any of these answers was released. Where each answer is another person's, an answer adds up with those that it
+    replaces.
     """
     budget, price = spec.budget, Prices.of(spec).answer
     _check("epsilon_total", budget.epsilon_total or CEILING, sum(n for _, n in rows) * price, before.total)
-    known = dict(balances)
+    row_balances = dict(balances)
     of_row: Counter[int] = Counter()
     for row, n in rows:
         of_row[row] += n * price
     for row, cost in of_row.items():
         if spec.privacy_unit == "row":
-            already = before.release + known.get(row, RowBalance()).total
+            already = before.release + row_balances.get(row, RowBalance()).total
             _check("epsilon_per_row", budget.epsilon_per_row, cost, already, row)
         else:
             _check("epsilon_per_row", budget.epsilon_per_row, price, again * price, row)
     charges: list[Charge] = []
     after = before
     for row, n in rows:
-        old, cost = known.get(row, RowBalance()), n * price
-        known[row] = replace(old, total=old.total + cost)
+        old, cost = row_balances.get(row, RowBalance()), n * price
+        row_balances[row] = replace(old, total=old.total + cost)
         after = replace(after, total=after.total + cost)
-        charges.append(Charge(row, 0, cost, after, known[row]))
+        charges.append(Charge(row, 0, cost, after, row_balances[row]))
     return charges
 
 
@@ -195,25 +197,27 @@ def _check(cap: str, limit: str | None, cost: int, spent: int, row: int | None =
 
 
 def _least(spec: StudyCreate, cap: str, prices: Prices) -> int:
-    """What a study must spend of a cap to answer anything at all."""
+    """What a study spends of a cap by its release and one answer."""
     if cap == "epsilon_per_row" and spec.privacy_unit == "answer":
         return max(prices.release, prices.answer)
     return prices.release + prices.answer
 
 
 def faults(spec: StudyCreate) -> list[dict[str, object]]:
-    """Caps of a draft that cannot mean what they say."""
+    """Errors for caps of a draft that cannot hold, or that allow no answer."""
     budget, prices = spec.budget, Prices.of(spec)
-    found: list[dict[str, object]] = []
+    problems: list[dict[str, object]] = []
     for name in ("epsilon_per_row", "epsilon_total"):
         cap, field = getattr(budget, name), f"budget.{name}"
         if cap is None:
             continue
         if not prices.release_bounded:
-            found.append({"field": field, "message": "a refuted release has no finite epsilon: no cap on it can hold"})
+            problems.append(
+                {"field": field, "message": "a refuted release has no finite epsilon: no cap on it can hold"}
+            )
         elif not prices.answers_bounded:
             message = "answers without noise have no finite epsilon: no cap on it can hold; cap queries instead"
-            found.append({"field": field, "message": message})
+            problems.append({"field": field, "message": message})
         elif _least(spec, name, prices) > units(cap):
-            found.append({"field": field, "message": "the release and one answer cost more than this cap"})
-    return found
+            problems.append({"field": field, "message": "the release and one answer cost more than this cap"})
+    return problems

@@ -1,35 +1,35 @@
-"""Loads the library of tight figures beside the requests, so that nobody who looks at what a study cost waits for it.
+"""Imports dp_accounting in the background, so that no request waits for it.
 
-Its import takes a second of a processor and some 70 MB. The command line needs it only where it counts something, so
-no module imports it at its head. Each process that we start (for draws, jobs, attacks) executes an interpreter of its
-own, and is no fork that would inherit the lock of an import under way.
+The import takes a second of a processor and some 70 MB. The command line rarely needs it, so no module imports it at
+its head. Each process that the curator starts (for draws, jobs, attacks) runs an interpreter of its own, so no fork
+inherits the lock of an import under way.
 """
 
 import gc
 import threading
 
 FIRST_SECONDS = 1.0
-"""After the start: its first requests come first."""
+"""Delay after the start, for the first requests."""
 CLOSE_SECONDS = 5.0
 _LOCK = threading.Lock()
 _loaded = False
 
 
 class Loading:
-    """A thread that imports the library once the service has started, and ends."""
+    """A thread that imports the library once the service has started."""
 
     def __init__(self, after_seconds: float = FIRST_SECONDS) -> None:
         self._after_seconds = after_seconds
         self._closing = threading.Event()
-        # A daemon: a process that ends need not wait for it.
+        # A daemon, so that a process that ends need not wait for it.
         self._thread = threading.Thread(target=self._load, daemon=True, name="loading")
 
     def start(self) -> None:
-        """Begin, a moment from now."""
+        """Start the thread, which waits for a moment first."""
         self._thread.start()
 
     def close(self) -> None:
-        """Begin no more; what is under way is let go on to its end."""
+        """Cancel an import that has not begun, or wait for one that has."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join(CLOSE_SECONDS)
@@ -40,12 +40,11 @@ class Loading:
 
 
 def load() -> None:
-    """Import the library; whoever is about to use it calls this first.
+    """Import the library. Call this before any use of it.
 
-    Two threads that import it at once by different names wait for each other's modules, which Python ends with an error
-    in one of them: here the second waits for the whole. Other threads run meanwhile, and none waits longer than for a
-    part of a module: the collector of garbage rests, which would look at everything, several times, and hold all
-    threads for a quarter of a second.
+    If two threads import it at once by different names, they wait for each other's modules, and Python raises an error
+    in one of them; here the second waits for the whole import. Other threads run meanwhile. The garbage collector is
+    off, because it would scan all objects several times and hold all threads for a quarter of a second.
     """
     global _loaded
     if _loaded:
@@ -54,7 +53,7 @@ def load() -> None:
         collects = gc.isenabled()
         gc.disable()
         try:
-            import dp_accounting.pld.privacy_loss_distribution  # noqa: F401  all that anybody uses of it
+            import dp_accounting.pld.privacy_loss_distribution  # noqa: F401  the only part in use
         finally:
             if collects:
                 gc.enable()

@@ -18,13 +18,13 @@ MISSING = (
     "this curator has no trainer for logistic regression: install blindopt-services[tuning], or use an http scorer"
 )
 DISTANCE_MAX = 1e-8
-"""How far from the minimiser trained weights may be, by their gradient: |w - w*| <= |gradient| / lambda."""
+"""The largest distance of trained weights from the minimiser, by their gradient: |w - w*| <= |gradient| / lambda."""
 _NEWTON_STEPS = 50
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Records:
-    """Rows x (n, d) with |x| <= 1 and labels y (n,) in {-1, 1}. Its repr shows their shape: they may be private."""
+    """Rows x (n, d) with |x| <= 1 and labels y (n,) in {-1, 1}. The repr shows their shape alone, for privacy."""
 
     x: Matrix
     y: Vector
@@ -34,15 +34,15 @@ class Records:
 
     @classmethod
     def of(cls, rows: ScaledRows, labels: Vector, threshold: float) -> "Records":
-        """Rows scaled by public bounds, then drawn onto the unit ball; a label above ``threshold`` is +1."""
+        """Records from scaled rows, shortened to the unit ball; a label above ``threshold`` becomes +1."""
         x = np.empty((rows.n, rows.d))
-        for place, block in rows.blocks():
-            x[place] = in_unit_ball(block)
+        for index, block in rows.blocks():
+            x[index] = in_unit_ball(block)
         return cls(x, np.where(np.asarray(labels) > threshold, 1.0, -1.0))
 
 
 def in_unit_ball(x: Matrix) -> Matrix:
-    """Each row (n, d), shortened to norm 1 where it is longer.
+    """Rows (n, d), each shortened to norm 1 if it is longer.
 
     >>> in_unit_ball(np.array([[3.0, 4.0], [0.3, 0.4]]))
     array([[0.6, 0.8],
@@ -53,7 +53,7 @@ def in_unit_ball(x: Matrix) -> Matrix:
 
 
 def check_trainer() -> None:
-    """Invalid where scikit-learn is not installed."""
+    """Raise Invalid where scikit-learn is not installed."""
     try:
         import sklearn.linear_model  # noqa: F401
     except ImportError:
@@ -63,15 +63,15 @@ def check_trainer() -> None:
 def train(records: Records, penalty: float) -> Vector:
     """The weights w (d,) that minimise O for lambda = ``penalty``.
 
-    Raises TuningImpossible where they are not within DISTANCE_MAX of the minimiser: the sensitivity bounds of
-    Theorem 7 are about the minimiser, and about no other weights.
+    Raises TuningImpossible where they are not within DISTANCE_MAX of the minimiser, because the sensitivity bounds of
+    Theorem 7 hold for the minimiser alone.
     """
     from sklearn.linear_model import LogisticRegression
 
     n = len(records.x)
     trainer = LogisticRegression(C=1.0 / (n * penalty), fit_intercept=False, solver="newton-cholesky", tol=1e-9)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # whether it converged is found out below
+        warnings.simplefilter("ignore")  # the check below finds out whether it converged
         fitted = trainer.fit(records.x, records.y)
     w = _polished(fitted.coef_[0], records, penalty)
     distance = float(np.linalg.norm(gradient(w, records, penalty))) / penalty
@@ -85,7 +85,7 @@ def train(records: Records, penalty: float) -> Vector:
 
 
 def gradient(w: Vector, records: Records, penalty: float) -> Vector:
-    """Of O at w (d,)."""
+    """The gradient (d,) of O at w (d,)."""
     from scipy.special import expit
 
     pull = expit(-records.y * (records.x @ w)) * records.y
@@ -94,7 +94,7 @@ def gradient(w: Vector, records: Records, penalty: float) -> Vector:
 
 
 def _polished(w: Vector, records: Records, penalty: float) -> Vector:
-    """A few Newton steps more: the trainer stops by a rule that is relative to the size of the loss."""
+    """Improve w by Newton steps, because the trainer's stopping rule is relative to the size of the loss."""
     from scipy.special import expit
 
     for _ in range(_NEWTON_STEPS):

@@ -1,4 +1,4 @@
-"""Losses of one record by its margin y <w, x>: bounded, so that replacing a record moves a mean of m by bound/m."""
+"""Bounded losses of one record by its margin y <w, x>: replacing a record moves a mean of m by at most bound/m."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,12 +22,12 @@ class Loss:
     of: Callable[[Vector], Vector]
 
     def __call__(self, margins: Vector) -> Vector:
-        """Of each margin (m,), clipped to [0, bound], so that the bound holds for doubles too."""
+        """The losses of margins (m,), clipped to [0, bound], so that the bound holds for doubles too."""
         return np.clip(self.of(margins), 0.0, self.bound)
 
 
 def _zero_one(margins: Vector) -> Vector:
-    """A margin of 0 is an error: which class it is would be arbitrary."""
+    """A margin of 0 counts as an error, because the class would be arbitrary."""
     return (margins <= 0).astype(np.float64)
 
 
@@ -40,7 +40,7 @@ def _logistic(margins: Vector) -> Vector:
 
 
 def loss_of(name: str, clip: float) -> Loss:
-    """The loss of this name; ``clip`` bounds the logistic one, which has no bound of its own.
+    """The loss with this name; ``clip`` is the bound of the logistic loss, which is unbounded by itself.
 
     >>> loss_of("ramp", 1.0)(np.array([-3.0, 0.0, 0.5, 2.0]))
     array([1.  , 0.5 , 0.25, 0.  ])

@@ -91,7 +91,7 @@ class Worker(child.Worker[Reply]):
 
 
 def report_of(plan: Plan) -> wire.TuningReport:
-    """A plan in the words of the wire, without the account of its dataset."""
+    """The report of a plan on the wire, without the account of its dataset."""
     noise, expected = plan.noise, plan.expected_error
     return wire.TuningReport(
         method=plan.spec.method.name,
@@ -123,11 +123,11 @@ def plan_light(tuning: wire.TuningCreate, m: int) -> wire.TuningReport:
     return report_of(plan_of(tuning, problem_of(tuning, m)))
 
 
-# --- in the child ----------------------------------------------------------------------------------------
+# --- in the child process ---------------------------------------------------------------------------------
 
 
 def _spec(job: Job) -> wire.TuningSpec:
-    """With a seed that nobody chose by its result: previews are free, and a tuning's id is drawn when it starts."""
+    """The tuning with a seed that depends on its id, so that no owner can choose a seed by its results in previews."""
     method = job.tuning.method
     if not isinstance(method, wire.GpUcbSimulated):
         return job.tuning
@@ -173,7 +173,7 @@ def _trained(job: Job) -> Matrix:
 
 
 def _evaluate(job: Job, weights: Matrix | None, clients: ExitStack) -> Evaluate:
-    """The score of a point of the grid: of each private record, or what the owner's program tells."""
+    """The score of a point of the grid: that of each private record, or the reply of the owner's scorer."""
     score = job.tuning.score
     if isinstance(score, wire.LogisticScore):
         assert weights is not None

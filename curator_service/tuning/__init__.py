@@ -1,7 +1,7 @@
-"""Private hyper-parameter tuning at the curator: Kusner et al. (2015), literally, and what does better.
+"""Private hyper-parameter tuning at the curator: the methods of Kusner et al. (2015) as printed, and better ones.
 
 The curator scores public hyper-parameters on private validation records and releases one of them, lambda~, and
-its score, v~. Pure: no database, no HTTP. ``plan_of`` makes a plan from public values; its ``run`` touches the data.
+its score, v~. Pure: no database, no HTTP. ``plan_of`` makes a plan from public values; its ``run`` uses the data.
 """
 
 from blindopt.wire.tuning_methods import (
@@ -23,19 +23,16 @@ from curator_service.tuning import (
     kusner_3,
     public_weights,
 )
-from curator_service.tuning.plan import Cost, ExpectedError, Noise, Outcome, Plan
-from curator_service.tuning.problem import Evaluate, Facts, Problem, Progress, Records, Score
+from curator_service.tuning.plan import ExpectedError, Outcome, Plan
+from curator_service.tuning.problem import Evaluate, Facts, Problem, Records, Score
 
 __all__ = [
-    "Cost",
     "Evaluate",
     "ExpectedError",
     "Facts",
-    "Noise",
     "Outcome",
     "Plan",
     "Problem",
-    "Progress",
     "Records",
     "Score",
     "plan_of",
@@ -43,7 +40,7 @@ __all__ = [
 
 
 def plan_of(spec: TuningSpec, problem: Problem) -> Plan:
-    """The plan of a tuning, from public values alone. TuningImpossible says what does not fit, before any charge."""
+    """The plan of a tuning, from public values alone. Raises TuningImpossible where the method does not fit."""
     match spec.method:
         case GridExponential() as method:
             return grid_exponential.plan(spec, method, problem)

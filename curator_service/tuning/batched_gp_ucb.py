@@ -1,4 +1,4 @@
-"""GP-UCB over a finite grid, for many runs side by side: the private run is one of one, a simulation is thousands."""
+"""GP-UCB over a finite grid, for many runs at once: one for a private search, thousands for a simulation."""
 
 from collections.abc import Callable
 
@@ -9,23 +9,23 @@ from blindopt.arrays import Matrix, Vector
 
 Arms = NDArray[np.intp]
 Observe = Callable[[Arms], Vector]
-"""From one grid place for each run (b,) to a score for each (b,), in scaled units."""
+"""Returns scores (b,) in scaled units, from the grid index of each run (b,)."""
 
 
 def ucb(covariance: Matrix, sigma: float, weights: Vector, runs: int, observe: Observe) -> tuple[Matrix, Arms, Matrix]:
-    """Posterior means (runs, n) after T = len(weights) scores, places (T, runs), and scores (T, runs).
+    """Posterior means (runs, n) after T = len(weights) scores, grid indices (T, runs), and scores (T, runs).
 
-    Each step scores the largest mean + sqrt(beta_t variance); where several are largest, the first: a rule that draws
-    nothing, the same in every run. Source: Kusner et al. (2015), eqs. 2-3.
+    Each step scores the index of the largest mean + sqrt(beta_t variance), the first one of several: the rule is
+    deterministic, and the same in every run. Source: Kusner et al. (2015), eqs. 2-3.
     """
     n, steps = len(covariance), len(weights)
     prior = covariance.diagonal()
     mean, variance = np.zeros((runs, n)), np.tile(prior, (runs, 1))
     whitened = np.empty((runs, steps, n))
     every = np.arange(runs)
-    places, scores = np.empty((steps, runs), dtype=np.intp), np.empty((steps, runs))
+    indices, scores = np.empty((steps, runs), dtype=np.intp), np.empty((steps, runs))
     for t, weight in enumerate(weights.tolist()):
-        arms = places[t] = (mean + np.sqrt(weight * variance)).argmax(axis=1)
+        arms = indices[t] = (mean + np.sqrt(weight * variance)).argmax(axis=1)
         values = scores[t] = observe(arms)
         old = whitened[:, :t]
         row = covariance[arms] - np.matmul(old[every, :, arms][:, None, :], old)[:, 0]
@@ -35,4 +35,4 @@ def ucb(covariance: Matrix, sigma: float, weights: Vector, runs: int, observe: O
         mean += row * ((values - mean[every, arms]) / pivot)[:, None]
         variance -= row**2
         np.maximum(variance, 0.0, out=variance)
-    return mean, places, scores
+    return mean, indices, scores

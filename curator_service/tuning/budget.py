@@ -6,17 +6,37 @@ from decimal import ROUND_FLOOR, Decimal
 from blindopt.errors import TuningImpossible
 from blindopt.wire.base import amount
 from blindopt.wire.tuning_methods import TuningBudget
-from curator_service.tuning.plan import Cost
 
 _UNIT = Decimal("1e-12")
-"""The ledger's."""
+"""The unit of the ledger."""
 DELTA_MIN = 1e-30
-"""Bounds divide by it: smaller ones leave the range of doubles."""
+"""Bounds divide by delta: smaller ones leave the range of doubles."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The cost of one release, or of both: exact decimals, for replacing one record."""
+
+    epsilon: Decimal
+    delta: Decimal = Decimal(0)
+
+    def __add__(self, other: "Cost") -> "Cost":
+        """Basic composition."""
+        return Cost(self.epsilon + other.epsilon, self.delta + other.delta)
+
+
+def text(number: Decimal) -> str:
+    """A decimal without an exponent or trailing zeros.
+
+    >>> text(Decimal("0.500")), text(Decimal("1E+1")), text(Decimal("1e-9"))
+    ('0.5', '10', '0.000000001')
+    """
+    return f"{number.normalize():f}"
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """What each release costs, None where it is not made; and both together."""
+    """The cost of each release, None for one that is not made, and of both together."""
 
     index: Cost | None
     value: Cost | None
@@ -24,13 +44,13 @@ class Shares:
 
 
 def pure_shares(budget: TuningBudget) -> Shares:
-    """lambda~ and v~ without a delta."""
+    """Shares of lambda~ and v~ without a delta."""
     index, value = _epsilons(budget, budget.index_share or "0.5")
     return Shares(_cost(index), _cost(value), Cost(amount(budget.epsilon)))
 
 
 def value_alone(budget: TuningBudget, *, needs_delta: bool) -> Shares:
-    """v~ gets everything: the method has no lambda~ that it could release."""
+    """The whole budget for v~, for a method that cannot release lambda~."""
     if amount(budget.index_share or "0") != 0:
         raise TuningImpossible(
             "this method releases v~ alone: leave index_share out, or set it to 0", "budget.index_share"
@@ -40,14 +60,14 @@ def value_alone(budget: TuningBudget, *, needs_delta: bool) -> Shares:
 
 
 def shared_event(budget: TuningBudget) -> Shares:
-    """Both releases rest on one event, a bound on every posterior mean: they share all of delta."""
+    """Shares of releases that rest on one event, a bound on every posterior mean: both get all of delta."""
     delta = _delta(budget)
     index, value = _epsilons(budget, budget.index_share or "0.5")
     return Shares(_cost(index, delta), _cost(value, delta), Cost(amount(budget.epsilon), delta))
 
 
 def split_events(budget: TuningBudget) -> Shares:
-    """Each release rests on events of its own: delta is split as epsilon is."""
+    """Shares of releases that rest on events of their own: delta is split like epsilon."""
     delta, share = _delta(budget), budget.index_share or "0.5"
     index, value = _epsilons(budget, share)
     first = delta * amount(share)

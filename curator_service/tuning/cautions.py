@@ -1,9 +1,9 @@
-"""What speaks against a tuning, in words, before anything is spent."""
+"""Warnings about a tuning, before anything is spent."""
 
 from blindopt.wire.tuning_methods import TuningPrior
-from curator_service.tuning.budget import Shares
+from curator_service.tuning.budget import Shares, text
+from curator_service.tuning.draws import Noise
 from curator_service.tuning.guarantees import rests_on_absent_noise
-from curator_service.tuning.plan import Noise, text
 from curator_service.tuning.problem import Records
 
 ON_AVERAGE = (
@@ -31,7 +31,7 @@ CONSTANTS = (
 
 
 def of_prior(prior: TuningPrior) -> list[str]:
-    """What an assumed prior asks to accept."""
+    """Warnings about an assumed prior."""
     if not prior.estimated:
         return [ON_AVERAGE]
     return [
@@ -41,30 +41,30 @@ def of_prior(prior: TuningPrior) -> list[str]:
 
 
 def of_own_noise(prior: TuningPrior, records: Records) -> list[str]:
-    """Where noise that scores are said to have is not there."""
+    """A warning about scores without the noise that the prior assumes."""
     return [OWN] if rests_on_absent_noise(prior, records) else []
 
 
 def of_noise(noise: Noise, spread: float) -> list[str]:
-    """Where noise drowns what it is added to; ``spread`` is how far scores lie apart, in units of the score."""
-    found = []
+    """Warnings about noise larger than the ``spread`` of the scores, in units of the score."""
+    warnings = []
     if noise.index_sensitivity is not None and noise.index_scale is not None:
         larger = max(noise.index_sensitivity, noise.index_scale)
         if larger > spread:
-            found.append(
+            warnings.append(
                 f"Noise larger than the signal: lambda~ is drawn at a scale of {noise.index_scale:.3g} (sensitivity "
                 f"{noise.index_sensitivity:.3g}), and scores spread over {spread:.3g}: it is close to random."
             )
     if noise.value_scale is not None and noise.value_scale > spread:
-        found.append(
+        warnings.append(
             f"Noise larger than the signal: v~ has noise of scale {noise.value_scale:.3g}, and scores spread over "
             f"{spread:.3g}: it tells next to nothing."
         )
-    return found
+    return warnings
 
 
 def of_both(shares: Shares) -> list[str]:
-    """Where lambda~ and v~ are both released."""
+    """A note on the sum of both costs, where lambda~ and v~ are both released."""
     if shares.index is None or shares.value is None:
         return []
     parts = f"epsilon {text(shares.index.epsilon)} and {text(shares.value.epsilon)}"

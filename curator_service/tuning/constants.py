@@ -24,7 +24,7 @@ def beta(n: int, t: int, delta: float, split: Split = "paper") -> float:
 
 
 def c(n: int, apart: float, delta: float, split: Split = "paper") -> float:
-    """How far neighbours' functions are apart, anywhere on the grid, but for delta / 3 (delta / 4 if corrected).
+    """Bound on the distance of neighbours' functions over the grid, with error delta / 3 (delta / 4 if corrected).
 
     2 sqrt((1 - k1) ln(3 n / delta)), Algorithm 1, line 9.
     """
@@ -32,12 +32,12 @@ def c(n: int, apart: float, delta: float, split: Split = "paper") -> float:
 
 
 def c2(n: int, apart: float, delta: float) -> float:
-    """The same but for delta / 2: 2 sqrt((1 - k1) ln(2 n / delta)), Algorithm 2, line 3."""
+    """The same bound with error delta / 2: 2 sqrt((1 - k1) ln(2 n / delta)), Algorithm 2, line 3."""
     return 2 * sqrt(apart * log(2 * n / delta))
 
 
 def q(sigma: float, evaluations: int, delta: float, form: Split = "paper", split: Split = "paper") -> float:
-    """What noise adds to the difference of two maxima of T noisy scores.
+    """The effect of noise on the difference of two maxima of T noisy scores.
 
     paper: sigma sqrt(8 ln(3 / delta)), line 10: for one draw at each side, while the noise at the largest of T noisy
     scores is an extreme of T draws. corrected: sigma sqrt(8 ln(6 T / delta)), a union bound over 2 T draws.
@@ -48,7 +48,7 @@ def q(sigma: float, evaluations: int, delta: float, form: Split = "paper", split
 
 
 def regret_rate(sigma: float, evaluations: int, beta_last: float, gamma: float) -> float:
-    """Omega / T = sqrt(C1 beta_T gamma_T / T), C1 = 8 / ln(1 + sigma^-2): Srinivas et al. (2010), Theorem 1.
+    """The rate Omega / T = sqrt(C1 beta_T gamma_T / T), C1 = 8 / ln(1 + sigma^-2): Srinivas et al. (2010), Theorem 1.
 
     ``gamma`` is the largest information gain of T scores, or a bound of it.
     """
@@ -66,7 +66,7 @@ def tight_index_sensitivity(n: int, apart: float, delta: float) -> float:
 
 
 def clip_bound(n: int, delta: float) -> float:
-    """sqrt(2 ln(2 n / delta)): no function of the prior leaves +- this anywhere, but for delta / 2."""
+    """sqrt(2 ln(2 n / delta)): functions of the prior stay within +- this everywhere, with error delta / 2."""
     return sqrt(2 * log(2 * n / delta))
 
 

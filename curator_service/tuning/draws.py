@@ -1,22 +1,39 @@
 """The two draws that a tuning releases."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from blindopt.arrays import Vector
 from blindopt.errors import TuningImpossible
 from blindopt.wire.tuning_methods import Selection, ValueAt
-from curator_service.privacy.noise import add_laplace_to_one, select, selection_scale, sensitivity_scale
-from curator_service.tuning.plan import Cost, Noise
+from curator_service.privacy.noise import add_laplace_to_number, select, selection_scale, sensitivity_scale
+from curator_service.tuning.budget import Cost
 
 SLACK = 1e-9
-"""Of sensitivities, for what doubles round."""
+"""Relative increase of sensitivities, for the rounding of doubles."""
 SENSITIVITY_MIN, SENSITIVITY_MAX = 1e-290, 1e290
-"""Noise is drawn on a lattice of doubles, of which a step is 2^-40 of it."""
+"""Noise is drawn on a lattice of doubles, with a step of 2^-40 of its scale."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Sensitivities and scales in units of the score; None for what is not released.
+
+    lambda~ is drawn with weights exp(score / index_scale), or by permute-and-flip of that scale; v~ has Laplace noise
+    of density exp(-|x| / value_scale). A scale is slightly more than sensitivity / epsilon, for the lattice.
+    """
+
+    index_sensitivity: float | None
+    index_scale: float | None
+    value_sensitivity: float | None
+    value_scale: float | None
+    constants: Mapping[str, float] = field(default_factory=dict)
+    """What they were computed from, by the paper's names, in scaled units: beta, c, q, gamma, omega_over_t, ..."""
 
 
 @dataclass(frozen=True, slots=True)
 class IndexDraw:
-    """lambda~: its scores move by ``sensitivity`` at most."""
+    """The draw of lambda~, from scores that move by ``sensitivity`` at most."""
 
     sensitivity: float
     cost: Cost
@@ -27,13 +44,13 @@ class IndexDraw:
         return selection_scale(self.sensitivity, self.cost.epsilon)
 
     def draw(self, scores: Vector) -> int:
-        """A place in ``scores`` (n,)."""
+        """Draw an index of ``scores`` (n,)."""
         return select(scores, self.sensitivity, self.cost.epsilon, self.law)
 
 
 @dataclass(frozen=True, slots=True)
 class ValueDraw:
-    """v~: what it is made of moves by ``sensitivity`` at most."""
+    """The draw of v~, from a number that moves by ``sensitivity`` at most."""
 
     sensitivity: float
     cost: Cost
@@ -43,13 +60,13 @@ class ValueDraw:
         return sensitivity_scale(self.sensitivity, self.cost.epsilon)
 
     def draw(self, value: float) -> float:
-        """``value`` with Laplace noise."""
-        return add_laplace_to_one(value, self.sensitivity, self.cost.epsilon)
+        """Add Laplace noise to ``value``."""
+        return add_laplace_to_number(value, self.sensitivity, self.cost.epsilon)
 
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """What is released; None is not."""
+    """The draws of the releases; None for one that is not made."""
 
     index: IndexDraw | None
     value: ValueDraw | None
@@ -58,7 +75,7 @@ class Draws:
     def of(
         cls, index: tuple[float, Cost | None] | None, law: Selection, value: tuple[float, Cost | None] | None
     ) -> "Draws":
-        """From sensitivities, to which a slack is added, and costs.
+        """Draws from sensitivities, which grow by SLACK, and costs.
 
         Raises TuningImpossible for a sensitivity that is too small or too large for doubles.
         """
@@ -74,7 +91,7 @@ class Draws:
         )
 
     def noise(self, unit: float, **constants: float) -> Noise:
-        """As it is told, where one unit of what is drawn on is ``unit`` of the score."""
+        """The noise in units of the score, where one unit of the scores that are drawn from is ``unit`` of it."""
         return Noise(
             index_sensitivity=self.index.sensitivity * unit if self.index else None,
             index_scale=self.index.scale * unit if self.index else None,
@@ -84,7 +101,7 @@ class Draws:
         )
 
     def on(self, scores: Vector, *, value_at: ValueAt = "chosen") -> tuple[int | None, float | None]:
-        """lambda~ by ``scores`` (n,), and v~ as the score at lambda~, or the largest: so too without lambda~."""
+        """Draw lambda~ from ``scores`` (n,), and v~ from the score at lambda~, or the largest one without lambda~."""
         chosen = self.index.draw(scores) if self.index else None
-        told = float(scores.max() if chosen is None or value_at == "maximum" else scores[chosen])
-        return chosen, self.value.draw(told) if self.value else None
+        value = float(scores.max() if chosen is None or value_at == "maximum" else scores[chosen])
+        return chosen, self.value.draw(value) if self.value else None

@@ -6,20 +6,19 @@ from math import log, sqrt
 import numpy as np
 
 from blindopt.arrays import Matrix
-from blindopt.wire.tuning_methods import GpDesign, TuningSpec
-from curator_service.tuning import cautions, guarantees
+from blindopt.wire.tuning_methods import GpDesign, TuningSpec, ValueAt
 from curator_service.tuning.budget import shared_event
 from curator_service.tuning.draws import Draws
 from curator_service.tuning.information import Arms, greedy_design
-from curator_service.tuning.plan import Outcome, Plan
-from curator_service.tuning.prior import Scaled, design_sd, posterior_weights
-from curator_service.tuning.problem import Evaluate, Problem, Progress
-from curator_service.tuning.readings import Readings
+from curator_service.tuning.objective import Objective
+from curator_service.tuning.plan import Plan
+from curator_service.tuning.prior import Scaled, design_sd, posterior_weights, prior_average_plan
+from curator_service.tuning.problem import Problem
 from curator_service.tuning.simulation import sample_design
 
 
 def sensitivity(largest_sd: float, n: int, delta: float) -> float:
-    """Max sd x sqrt(2 ln(n / delta)): no posterior mean of n moves further, but for delta.
+    """The sensitivity max sd x sqrt(2 ln(n / delta)): with probability 1 - delta none of n posterior means moves more.
 
     A normal deviate is beyond x sd with probability exp(-x^2 / 2) at most, on either side together.
     """
@@ -27,25 +26,26 @@ def sensitivity(largest_sd: float, n: int, delta: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class DesignPlan(Plan):
-    """Scores at ``arms`` (T,), and the matrix that makes posterior means of them: both public."""
+class DesignSearch:
+    """Evaluates scores at ``arms`` (T,); ``weights`` (n, T) times scores are posterior means. Both are public."""
 
-    method: GpDesign
     scaled: Scaled
-    draws: Draws
+    value_at: ValueAt
     arms: Arms = field(repr=False)
     weights: Matrix = field(repr=False)
 
-    def run(self, evaluate: Evaluate, progress: Progress = lambda share: None) -> Outcome:
-        fresh = self.method.prior.noise == "own"
-        readings = Readings(self.problem, evaluate, progress, len(self.arms), fresh)
-        scores = np.array([self.scaled.noisy(readings, arm) for arm in self.arms.tolist()])
-        index, value = self.draws.on(self.weights @ scores, value_at=self.method.value_at)
-        return Outcome(index, self.scaled.told(value), readings.clipped, len(self.arms))
+    @property
+    def evaluations(self) -> int:
+        return len(self.arms)
+
+    def release(self, objective: Objective, draws: Draws) -> tuple[int | None, float | None]:
+        scores = np.array([self.scaled.noisy(objective, arm) for arm in self.arms.tolist()])
+        index, value = draws.on(self.weights @ scores, value_at=self.value_at)
+        return index, self.scaled.unscaled(value)
 
 
-def plan(spec: TuningSpec, method: GpDesign, problem: Problem) -> DesignPlan:
-    """Greedy information gain looks at the kernel and sigma alone."""
+def plan(spec: TuningSpec, method: GpDesign, problem: Problem) -> Plan:
+    """The plan with a greedy design, which depends on the kernel and sigma alone."""
     prior, shares = method.prior, shared_event(spec.budget)
     scaled = Scaled.of(prior, problem)
     arms, gain = greedy_design(scaled.covariance, prior.noise_sd, prior.evaluations)
@@ -53,33 +53,15 @@ def plan(spec: TuningSpec, method: GpDesign, problem: Problem) -> DesignPlan:
     largest = float(design_sd(scaled.covariance, arms, prior.noise_sd, prior.one_minus_k1).max())
     moved = sensitivity(largest, problem.n, float(shares.total.delta))
     draws = Draws.of((moved, shares.index), method.selection, (moved, shares.value))
-    noise = draws.noise(scaled.unit, largest_sd=largest, gain=gain)
-    expected, spread = scaled.seen(draws, sample_design(scaled.world, arms, weights, seed=0), method.value_at)
-    return DesignPlan(
-        spec=spec,
-        problem=problem,
-        index_cost=shares.index,
-        value_cost=shares.value,
-        cost=shares.total,
-        noise=noise,
-        guarantee=guarantees.prior_average(
-            shares.total,
-            prior,
-            problem.records,
-            index=draws.index is not None,
-            value=draws.value is not None,
-            kind="exact",
-        ),
-        warnings=[
-            *cautions.of_prior(prior),
-            *cautions.of_own_noise(prior, problem.records),
-            *cautions.of_noise(noise, spread),
-            *cautions.of_both(shares),
-        ],
-        expected_error=expected,
-        method=method,
-        scaled=scaled,
-        draws=draws,
-        arms=arms,
-        weights=weights,
+    return prior_average_plan(
+        spec,
+        prior,
+        scaled,
+        shares,
+        draws,
+        DesignSearch(scaled, method.value_at, arms, weights),
+        sample_design(scaled.world, arms, weights, seed=0),
+        kind="exact",
+        value_at=method.value_at,
+        parts={"largest_sd": largest, "gain": gain},
     )

@@ -1,4 +1,4 @@
-"""Score the whole grid, draw lambda~, tell its score: pure, worst-case differential privacy of bounded scores."""
+"""Score the whole grid, draw lambda~ and release its score: pure differential privacy of bounded scores."""
 
 import math
 from dataclasses import dataclass
@@ -7,16 +7,19 @@ import numpy as np
 
 from blindopt.errors import TuningImpossible
 from blindopt.wire.tuning_methods import GridExponential, TuningSpec
-from curator_service.tuning import cautions, guarantees
+from curator_service.tuning import guarantees
 from curator_service.tuning.budget import pure_shares
 from curator_service.tuning.draws import Draws
-from curator_service.tuning.plan import ExpectedError, Outcome, Plan
-from curator_service.tuning.problem import Evaluate, Problem, Progress
-from curator_service.tuning.readings import Readings
+from curator_service.tuning.objective import Objective
+from curator_service.tuning.plan import ExpectedError, Plan, worst_case_plan
+from curator_service.tuning.problem import Problem
 
 
 def weights_sensitivity(problem: Problem) -> float:
-    """min(g*, 2 L max|w|) / m: margins of two records lie within +-|w|, and their scores within 2 L |w|."""
+    """The sensitivity min(g*, 2 L max|w|) / m.
+
+    Margins of two records lie within +-|w|, and their scores within 2 L |w|.
+    """
     facts = problem.facts
     if problem.records == "whole":
         raise TuningImpossible("this needs a score that is a mean over the records")
@@ -27,17 +30,18 @@ def weights_sensitivity(problem: Problem) -> float:
 
 
 def score_sensitivity(problem: Problem) -> float:
-    """How far one record moves a score: g* / m of a mean over the records, else g*."""
+    """The largest move of a score by one record: g* / m for a mean over the records, else g*."""
     return problem.width if problem.records == "whole" else problem.width / problem.m
 
 
 def rounding(problem: Problem) -> float:
-    """What doubles add to how far a mean of offsets moves: a mean rounds once, within 2^-53 of half the width.
+    """Bound on the effect of rounding on the move of a mean.
 
-    One that is told comes before the middle is taken off: it rounds within 2^-53 of the ends of the range.
+    A mean of offsets rounds once, within 2^-53 of half the width. A mean from the scorer rounds within 2^-53 of the
+    ends of the range, because the middle is subtracted after it.
     """
-    told = max(abs(problem.lower), abs(problem.upper)) if problem.records == "averaged" else 0.0
-    return problem.width * 2.0**-50 + told * 2.0**-51
+    largest = max(abs(problem.lower), abs(problem.upper)) if problem.records == "averaged" else 0.0
+    return problem.width * 2.0**-50 + largest * 2.0**-51
 
 
 def worst_gap(n: int, scale: float, width: float) -> float:
@@ -57,48 +61,34 @@ def worst_gap(n: int, scale: float, width: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class GridPlan(Plan):
-    """Evaluations that do not depend on the data: every hyper-parameter once."""
+class GridSearch:
+    """Evaluates every hyper-parameter of the grid once, in an order that does not depend on the data."""
 
-    draws: Draws
+    problem: Problem
 
-    def run(self, evaluate: Evaluate, progress: Progress = lambda share: None) -> Outcome:
-        problem = self.problem
-        readings = Readings(problem, evaluate, progress, problem.n)
-        scores = np.array([readings.offset(index) for index in range(problem.n)])
-        index, value = self.draws.on(scores)
-        return Outcome(index, None if value is None else problem.middle + value, readings.clipped, problem.n)
+    @property
+    def evaluations(self) -> int:
+        return self.problem.n
+
+    def release(self, objective: Objective, draws: Draws) -> tuple[int | None, float | None]:
+        index, value = draws.on(np.array([objective.offset(index) for index in range(self.problem.n)]))
+        return index, None if value is None else self.problem.middle + value
 
 
-def plan(spec: TuningSpec, method: GridExponential, problem: Problem) -> GridPlan:
-    """Sensitivity g* / m, or with public weights min(g*, 2 L max|w|) / m."""
+def plan(spec: TuningSpec, method: GridExponential, problem: Problem) -> Plan:
+    """The plan with sensitivity g* / m, or with public weights min(g*, 2 L max|w|) / m."""
     shares = pure_shares(spec.budget)
     moved = weights_sensitivity(problem) if method.use_weights else score_sensitivity(problem)
     moved += rounding(problem)
     draws = Draws.of((moved, shares.index), method.selection, (moved, shares.value))
-    noise = draws.noise(1.0)
-    return GridPlan(
-        spec=spec,
-        problem=problem,
-        index_cost=shares.index,
-        value_cost=shares.value,
-        cost=shares.total,
-        noise=noise,
-        guarantee=guarantees.worst_case(
-            shares.total,
-            problem.records,
-            index=draws.index is not None,
-            value=draws.value is not None,
-            condition=guarantees.WEIGHTS if method.use_weights else "",
+    expected = ExpectedError(
+        index_gap=worst_gap(problem.n, draws.index.scale, problem.width) if draws.index else None,
+        value=draws.value.scale if draws.value else None,
+        how=(
+            "Exact: of lambda~ the worst mean over all scores within the range (an upper bound for "
+            "permute_and_flip); of v~ the mean absolute error, as the score of lambda~ (the largest without it)."
         ),
-        warnings=cautions.of_noise(noise, problem.width) + cautions.of_both(shares),
-        expected_error=ExpectedError(
-            index_gap=worst_gap(problem.n, draws.index.scale, problem.width) if draws.index else None,
-            value=draws.value.scale if draws.value else None,
-            how=(
-                "Exact: of lambda~ the worst mean over all scores within the range (an upper bound for "
-                "permute_and_flip); of v~ the mean absolute error, as the score of lambda~ (the largest without it)."
-            ),
-        ),
-        draws=draws,
     )
+    condition = guarantees.WEIGHTS if method.use_weights else ""
+    search, noise = GridSearch(problem), draws.noise(1.0)
+    return worst_case_plan(spec, problem, shares, draws, noise, search, expected=expected, condition=condition)

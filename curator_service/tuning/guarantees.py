@@ -1,9 +1,9 @@
-"""What a tuning promises, in words: the one source of it."""
+"""The guarantees of tunings, in words."""
 
 from typing import Literal
 
 from blindopt.wire.tuning_methods import Kusner1, TuningPrior
-from curator_service.tuning.plan import Cost, text
+from curator_service.tuning.budget import Cost, text
 from curator_service.tuning.problem import Records
 
 _RECORDS: dict[Records, str] = {
@@ -40,7 +40,7 @@ def _released(index: bool, value: bool) -> str:
 
 
 def worst_case(total: Cost, records: Records, *, index: bool, value: bool, condition: str = "") -> str:
-    """Pure differential privacy of all validation datasets that differ in one record."""
+    """The guarantee of pure differential privacy, for validation datasets that differ in one record."""
     epsilon = text(total.epsilon)
     promise = (
         f"Worst case: {epsilon}-differential privacy of each validation record. Replacing one record by any other "
@@ -50,7 +50,7 @@ def worst_case(total: Cost, records: Records, *, index: bool, value: bool, condi
 
 
 def _failure(records: Records) -> str:
-    """The built-in score is finite whatever the records are."""
+    """The gap of failures, which the built-in score has not, because it is always finite."""
     return "" if records == "computed" else _FAILURE
 
 
@@ -64,11 +64,11 @@ CONVEX = (
 )
 
 
-def literal_theorem_7(asked: Cost, kept: Cost) -> str:
-    """Of noise that is smaller than the corrected sensitivity needs."""
+def literal_theorem_7(requested: Cost, kept: Cost) -> str:
+    """The condition of noise that is smaller than the corrected sensitivity needs."""
     return (
         "As published: the noise is calibrated by the printed Theorem 7, whose second term may be half of what it "
-        f"should be. For epsilon {text(asked.epsilon)} it keeps, and is charged, {text(kept.epsilon)}."
+        f"should be. For epsilon {text(requested.epsilon)} it keeps, and is charged, {text(kept.epsilon)}."
     )
 
 
@@ -81,7 +81,7 @@ def prior_average(
     value: bool,
     kind: Literal["exact", "simulated", "bound"],
 ) -> str:
-    """(epsilon, delta) where delta is over the draw of the functions."""
+    """The guarantee of (epsilon, delta) where delta is a probability over the draw of the functions."""
     how = {
         "exact": "The bound is exact under this assumption, while no score is clipped.",
         "simulated": (
@@ -107,7 +107,7 @@ def prior_average(
 
 
 def rests_on_absent_noise(prior: TuningPrior, records: Records) -> bool:
-    """Whether scores are said to be noisy that the curator itself computes, without noise."""
+    """Whether the prior assumes noise of scores that the curator itself computes, without noise."""
     return prior.noise == "own" and records == "computed"
 
 
@@ -130,7 +130,7 @@ KUSNER_2 = (
 
 
 def kusner_1(method: Kusner1) -> str:
-    """What to add where constants are literal."""
+    """The addition to the guarantee of Algorithm 1 where constants are the printed ones."""
     if method.q == "paper":
         return (
             " As published: the proof of v~'s noise has a hole. The step about q takes the noise of the largest of T "

@@ -1,4 +1,4 @@
-"""gamma_T, the largest information gain of T noisy scores, with a proof of how large it can be."""
+"""gamma_T, the largest information gain of T noisy scores, with a certified upper bound."""
 
 from dataclasses import dataclass
 
@@ -12,21 +12,21 @@ _GAP = 2e-3
 _STEPS = 300
 _TAIL = 1e-6
 _WORK = 2e11
-"""Multiplications that tightening the certificate may take; it holds after any step."""
+"""The most multiplications to tighten the certificate, which holds after any step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """1/2 ln det(I + sigma^-2 K_A), at most ``upper`` for every multiset A of T; ``lower`` is reached by one."""
+    """Bounds of the largest 1/2 ln det(I + sigma^-2 K_A) over multisets A of size T; some A attains ``lower``."""
 
     lower: float
     upper: float
 
 
 def greedy_design(covariance: Matrix, sigma: float, evaluations: int) -> tuple[Arms, float]:
-    """T grid places (T,), each where the posterior variance is largest; and their information gain.
+    """T grid indices (T,), each with the largest posterior variance, and their information gain.
 
-    Data-independent: it looks at the covariance (n, n) alone. The gain is the sum of ln(1 + variance / sigma^2) / 2.
+    Depends on the covariance (n, n) alone, not on data. The gain is the sum of ln(1 + variance / sigma^2) / 2.
     """
     n = len(covariance)
     whitened = np.empty((evaluations, n))
@@ -48,9 +48,9 @@ def largest_gain(covariance: Matrix, sigma: float, evaluations: int) -> Gain:
 
     Over weights w >= 0 that sum to T, g(w) = 1/2 ln det(I + sigma^-2 Phi^T diag(w) Phi) with K = Phi Phi^T is concave,
     and counts of a multiset are such weights; so gamma_T <= g(w) + T max_i dg_i - <dg, w> for any w. Multiplicative
-    updates w_i <- w_i dg_i, normalized, make it tight. Eigenvalues that are left out, at most e each, add
-    T e / (2 sigma^2), as det(I + A + B) <= det(I + A) det(I + B). Where T is smaller than the number of places that
-    tell something new, the relaxation itself is loose: it may weigh half of two places.
+    updates w_i <- w_i dg_i, normalized, make it tight. Dropped eigenvalues, at most e each, add
+    T e / (2 sigma^2), as det(I + A + B) <= det(I + A) det(I + B). Where T is smaller than the number of
+    informative indices, the relaxation itself is loose, because it may give two indices half a weight.
     """
     from scipy.linalg import eigh
 
@@ -59,14 +59,14 @@ def largest_gain(covariance: Matrix, sigma: float, evaluations: int) -> Gain:
     values, vectors = eigh(covariance)
     values = np.maximum(values, 0.0)
     kept = values > 2 * sigma**2 * _TAIL * max(lower, 1e-12) / evaluations
-    left_out = float(values[~kept].max(initial=0.0)) * evaluations / (2 * sigma**2)
+    dropped = float(values[~kept].max(initial=0.0)) * evaluations / (2 * sigma**2)
     features: Matrix = vectors[:, kept] * np.sqrt(values[kept]) / sigma
     weights: Vector = 0.99 * np.bincount(arms, minlength=n).astype(np.float64) + 0.01 * evaluations / n
     upper = lower / (1 - np.exp(-1))  # Nemhauser et al. (1978): greedy reaches this share of the maximum
     steps = min(_STEPS, max(5, int(_WORK / features.size / max(1, features.shape[1]))))
     for _ in range(steps):
         gain, slopes = _relaxed(features, weights)
-        upper = min(upper, gain + evaluations * float(slopes.max()) - float(slopes @ weights) + left_out)
+        upper = min(upper, gain + evaluations * float(slopes.max()) - float(slopes @ weights) + dropped)
         if upper - max(gain, lower) <= _GAP * upper:
             break
         weights = weights * slopes

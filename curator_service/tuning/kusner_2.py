@@ -1,36 +1,37 @@
 """The release of Algorithm 2 of Kusner et al. (2015), without noise; and of a whole grid, without A and tau."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from blindopt.errors import TuningImpossible
 from blindopt.wire.tuning_methods import Kusner2, TuningSpec
 from curator_service.tuning import cautions, constants, guarantees
 from curator_service.tuning.budget import value_alone
 from curator_service.tuning.draws import Draws
-from curator_service.tuning.plan import ExpectedError, Outcome, Plan
-from curator_service.tuning.prior import Scaled
-from curator_service.tuning.problem import Evaluate, Problem, Progress
-from curator_service.tuning.readings import Readings
+from curator_service.tuning.objective import Objective
+from curator_service.tuning.plan import ExpectedError, Plan
+from curator_service.tuning.prior import Scaled, prior_average_plan
+from curator_service.tuning.problem import Problem
 from curator_service.tuning.simulation import sample_grid
 
 
 @dataclass(frozen=True, slots=True)
-class Kusner2Plan(Plan):
-    """The score of ``indices``, the largest of which is told."""
+class MaximumSearch:
+    """Evaluates the scores of ``indices`` and releases the largest."""
 
     scaled: Scaled
-    draws: Draws
     indices: range
 
-    def run(self, evaluate: Evaluate, progress: Progress = lambda share: None) -> Outcome:
-        readings = Readings(self.problem, evaluate, progress, len(self.indices))
-        largest = max(self.scaled.exact(readings, index) for index in self.indices)
-        value = self.draws.value.draw(largest) if self.draws.value else None
-        return Outcome(None, self.scaled.told(value), readings.clipped, len(self.indices))
+    @property
+    def evaluations(self) -> int:
+        return len(self.indices)
+
+    def release(self, objective: Objective, draws: Draws) -> tuple[int | None, float | None]:
+        largest = max(self.scaled.exact(objective, index) for index in self.indices)
+        return None, self.scaled.unscaled(draws.value.draw(largest) if draws.value else None)
 
 
-def plan(spec: TuningSpec, method: Kusner2, problem: Problem) -> Kusner2Plan:
-    """Theorem 5 with the caller's A and tau; or c2 alone, where every score of the grid is known."""
+def plan(spec: TuningSpec, method: Kusner2, problem: Problem) -> Plan:
+    """The plan by Theorem 5 with the caller's A and tau, or by c2 alone where the whole grid is scored."""
     prior, shares = method.prior, value_alone(spec.budget, needs_delta=True)
     scaled, d = Scaled.of(prior, problem), problem.grid.shape[1]
     apart = constants.c2(problem.n, prior.one_minus_k1, float(shares.total.delta))
@@ -46,25 +47,22 @@ def plan(spec: TuningSpec, method: Kusner2, problem: Problem) -> Kusner2Plan:
         moved = constants.last_sensitivity(method.a, method.tau, prior.evaluations, d, apart)
         indices, rate = range(method.last, method.last + 1), moved - apart
     draws = Draws.of(None, "exponential", (moved, shares.value))
-    noise = draws.noise(scaled.unit, c2=apart, regret_bound=rate)
-    expected, spread = scaled.seen(draws, sample_grid(scaled.world, seed=0), "maximum")
-    if not method.whole_grid:
-        expected = ExpectedError(
-            None, noise.value_scale, "The mean absolute error of v~, as the score of the last hyper-parameter."
-        )
-    return Kusner2Plan(
-        spec=spec,
-        problem=problem,
-        index_cost=None,
-        value_cost=shares.value,
-        cost=shares.total,
-        noise=noise,
-        guarantee=guarantees.prior_average(shares.total, prior, problem.records, index=False, value=True, kind="bound")
-        + ("" if method.whole_grid else guarantees.KUSNER_2),
-        warnings=[*cautions.of_prior(prior), *cautions.of_noise(noise, spread)]
-        + ([] if method.whole_grid else [cautions.CONSTANTS]),
-        expected_error=expected,
-        scaled=scaled,
-        draws=draws,
-        indices=indices,
+    whole_plan = prior_average_plan(
+        spec,
+        prior,
+        scaled,
+        shares,
+        draws,
+        MaximumSearch(scaled, indices),
+        sample_grid(scaled.world, seed=0),
+        kind="bound",
+        value_at="maximum",
+        parts={"c2": apart, "regret_bound": rate},
+        uses_noise=False,
+        addition="" if method.whole_grid else guarantees.KUSNER_2,
+        warnings=() if method.whole_grid else (cautions.CONSTANTS,),
     )
+    if method.whole_grid:
+        return whole_plan
+    how = "The mean absolute error of v~, as the score of the last hyper-parameter."
+    return replace(whole_plan, expected_error=ExpectedError(None, whole_plan.noise.value_scale, how))

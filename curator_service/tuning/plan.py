@@ -1,96 +1,111 @@
-"""A tuning before it is run: what it costs, promises and is expected to achieve; all of it public."""
+"""A tuning before it runs: its cost, guarantee and expected errors, all of them public."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
+from typing import Protocol
 
 from blindopt.wire.tuning_methods import TuningSpec
-from curator_service.tuning.problem import Evaluate, Problem, Progress
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Of one release, or of both: exact decimals, for replacing one record."""
-
-    epsilon: Decimal
-    delta: Decimal = Decimal(0)
-
-    def __add__(self, other: "Cost") -> "Cost":
-        """Basic composition."""
-        return Cost(self.epsilon + other.epsilon, self.delta + other.delta)
-
-
-def text(number: Decimal) -> str:
-    """Without an exponent or trailing zeros.
-
-    >>> text(Decimal("0.500")), text(Decimal("1E+1")), text(Decimal("1e-9"))
-    ('0.5', '10', '0.000000001')
-    """
-    return f"{number.normalize():f}"
-
-
-@dataclass(frozen=True, slots=True)
-class Noise:
-    """Sensitivities and scales in units of the score; None for what is not released.
-
-    lambda~ is drawn with weights exp(score / index_scale), or by permute-and-flip of that scale; v~ has Laplace noise
-    of density exp(-|x| / value_scale). A scale holds a little more than sensitivity / epsilon, for the lattice.
-    """
-
-    index_sensitivity: float | None
-    index_scale: float | None
-    value_sensitivity: float | None
-    value_scale: float | None
-    constants: Mapping[str, float] = field(default_factory=dict)
-    """What they were made of, by the paper's names, in scaled units: beta, c, q, gamma, omega_over_t, ..."""
+from curator_service.privacy.noise import OnProgress, ignore_progress
+from curator_service.tuning import cautions, guarantees
+from curator_service.tuning.budget import Cost, Shares
+from curator_service.tuning.draws import Draws, Noise
+from curator_service.tuning.objective import Objective
+from curator_service.tuning.problem import Evaluate, Problem
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedError:
-    """Before anything is spent, in units of the score; None for what is not released."""
+    """Expected errors in units of the score, before anything is spent; None for what is not released."""
 
     index_gap: float | None
-    """Of the best score over that of lambda~."""
+    """The mean gap between the best score and that of lambda~."""
     value: float | None
-    """Mean absolute error of v~, as a report of the score that it is said to be."""
+    """The mean absolute error of v~, as an estimate of the score that ``how`` names."""
     how: str
-    """What the numbers are, in words."""
+    """A sentence about how the errors were computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """All that leaves a tuning: index and value may be released. The rest depends on the data: for the owner alone."""
+    """The results of a run. ``index`` and ``value`` may be released; the rest is private, for the owner alone."""
 
     index: int | None
     """Of lambda~ in the grid."""
     value: float | None
     """v~, in units of the score."""
     clipped: int = field(repr=False)
-    """Scores outside the declared range, of records where they are scored one by one: for the owner alone."""
+    """The number of scores outside the declared range: private. Counted by record where these are scored one by one."""
     evaluations: int
-    """How many scores were asked for: public."""
+    """The number of evaluations: public."""
+
+
+class Search(Protocol):
+    """The part of a method that uses private scores."""
+
+    @property
+    def evaluations(self) -> int:
+        """The number of evaluations."""
+        ...
+
+    def release(self, objective: Objective, draws: Draws) -> tuple[int | None, float | None]:
+        """Evaluate scores and draw lambda~, as an index of the grid, and v~, in units of the score."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
-class Plan(ABC):
-    """A method with everything that it draws from public values: charge ``cost``, then ``run`` it once."""
+class Plan:
+    """A method with all parameters, from public values alone. Charge ``cost``, then ``run`` it once."""
 
     spec: TuningSpec
     problem: Problem
     index_cost: Cost | None
     value_cost: Cost | None
     cost: Cost
-    """Of both releases together: what the ledger is charged."""
+    """The cost of both releases together, which the ledger is charged."""
+    draws: Draws
     noise: Noise
     guarantee: str
     warnings: list[str]
     expected_error: ExpectedError
+    search: Search
+    repeated: bool = False
+    """Whether each evaluation of a hyper-parameter needs a new score, because scores have noise of their own."""
 
-    @abstractmethod
-    def run(self, evaluate: Evaluate, progress: Progress = lambda share: None) -> Outcome:
-        """Ask for scores, and draw lambda~ and v~. The scores stay inside.
+    def run(self, evaluate: Evaluate, on_progress: OnProgress = ignore_progress) -> Outcome:
+        """Evaluate scores, and draw lambda~ and v~. The scores do not leave.
 
-        Raises TuningFailed, with nothing private in its text, for a score that is not a finite number; the cost is
-        spent all the same. What ``evaluate`` raises goes through.
+        Raises TuningFailed, without private numbers in its text, for a score that is not a finite number; the cost is
+        spent all the same. Errors of ``evaluate`` pass through.
         """
+        evaluations = self.search.evaluations
+        objective = Objective(self.problem, evaluate, on_progress, evaluations, self.repeated)
+        index, value = self.search.release(objective, self.draws)
+        return Outcome(index, value, objective.clipped, evaluations)
+
+
+def worst_case_plan(
+    spec: TuningSpec,
+    problem: Problem,
+    shares: Shares,
+    draws: Draws,
+    noise: Noise,
+    search: Search,
+    *,
+    expected: ExpectedError,
+    condition: str = "",
+    warnings: tuple[str, ...] = (),
+) -> Plan:
+    """The plan of a method with pure differential privacy, under a ``condition`` where it needs one."""
+    index, value = draws.index is not None, draws.value is not None
+    return Plan(
+        spec,
+        problem,
+        shares.index,
+        shares.value,
+        shares.total,
+        draws,
+        noise,
+        guarantees.worst_case(shares.total, problem.records, index=index, value=value, condition=condition),
+        [*cautions.of_noise(noise, problem.width), *cautions.of_both(shares), *warnings],
+        expected,
+        search,
+    )

@@ -1,24 +1,28 @@
-"""A Gaussian process over the grid, and the public units that scores are brought to."""
+"""A Gaussian process over the grid, and the public units that scores are scaled to."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
 from blindopt.arrays import Matrix, Vector
 from blindopt.errors import TuningImpossible
 from blindopt.gp.kernels import kernel_of
-from blindopt.wire.tuning_methods import TuningPrior, TuningSearch
+from blindopt.wire.tuning_methods import TuningPrior, TuningSearch, TuningSpec
+from curator_service.tuning import cautions, guarantees
+from curator_service.tuning.budget import Shares
 from curator_service.tuning.draws import Draws
 from curator_service.tuning.information import Arms
-from curator_service.tuning.plan import ExpectedError
+from curator_service.tuning.objective import Objective, with_noise
+from curator_service.tuning.plan import ExpectedError, Plan, Search
 from curator_service.tuning.problem import Problem
-from curator_service.tuning.readings import Readings, with_noise
-from curator_service.tuning.simulation import SaidAt, Sample, World, expected_errors
+from curator_service.tuning.simulation import Estimand, Sample, World, expected_errors
 
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """Scores less ``centre``, in units of ``unit``: prior mean 0 and variance 1; ``covariance`` is k2 (n, n)."""
+    """Scores less ``centre`` in units of ``unit``, with prior mean 0 and variance 1; ``covariance`` is k2 (n, n)."""
 
     problem: Problem
     centre: float
@@ -29,9 +33,9 @@ class Scaled:
 
     @classmethod
     def of(cls, search: TuningSearch, problem: Problem) -> "Scaled":
-        """By public values alone: standardizing by observed scores would leak.
+        """The scaling of a search, by public values alone: standardizing by observed scores would leak.
 
-        Raises TuningImpossible for a centre outside the range: scores less one far away would be rounded away.
+        Raises TuningImpossible for a centre outside the range: differences from a far one would be rounded away.
         """
         centre = problem.middle if search.centre is None else search.centre
         if not problem.lower <= centre <= problem.upper:
@@ -47,26 +51,26 @@ class Scaled:
 
     @property
     def rounding(self) -> float:
-        """What ``exact`` adds to how far a score moves, in units of the score: a sum and a quotient of doubles."""
+        """Bound on the rounding of ``exact``, in units of the score: of a sum and a quotient of doubles."""
         return 2.0**-50 * max(abs(self.centre), abs(self.problem.middle), self.problem.width)
 
-    def exact(self, readings: Readings, index: int) -> float:
-        """A score in scaled units."""
-        return (readings.offset(index) + (self.problem.middle - self.centre)) / self.unit
+    def exact(self, objective: Objective, index: int) -> float:
+        """Evaluate a score, in scaled units."""
+        return (objective.offset(index) + (self.problem.middle - self.centre)) / self.unit
 
-    def noisy(self, readings: Readings, index: int) -> float:
-        """The same with fresh noise: the curator's, or that which the score has by itself."""
-        value = self.exact(readings, index)
+    def noisy(self, objective: Objective, index: int) -> float:
+        """Evaluate a score with noise, which the curator adds unless the score has its own, in scaled units."""
+        value = self.exact(objective, index)
         return with_noise(value, self.sigma) if self.adds_noise else value
 
     @property
     def world(self) -> World:
-        """To simulate what the prior says."""
+        """The world of simulations of this prior."""
         ends = (self.problem.lower - self.centre) / self.unit, (self.problem.upper - self.centre) / self.unit
         return World(self.covariance, self.sigma, ends, self.adds_noise)
 
-    def seen(self, draws: Draws, sample: Sample, value_at: SaidAt) -> tuple[ExpectedError, float]:
-        """What a release will miss on average over the prior, and how far its scores spread: in units of the score."""
+    def expected_error(self, draws: Draws, sample: Sample, value_at: Estimand) -> tuple[ExpectedError, float]:
+        """Mean errors of the releases over the prior, and the spread of their scores, in units of the score."""
         gap, error = expected_errors(
             sample,
             index_scale=draws.index.scale if draws.index else None,
@@ -75,15 +79,15 @@ class Scaled:
             value_at=value_at,
         )
         what = "the score of lambda~ (the largest without it)" if value_at == "chosen" else "the largest score"
-        told = ExpectedError(
+        expected = ExpectedError(
             index_gap=gap * self.unit if draws.index else None,
             value=error * self.unit if draws.value else None,
             how=f"Means over {len(sample.functions)} simulated functions of the prior; v~ is compared with {what}.",
         )
-        return told, min(self.problem.width, sample.spread * self.unit)
+        return expected, min(self.problem.width, sample.spread * self.unit)
 
-    def told(self, value: float | None) -> float | None:
-        """From scaled units to those of the score."""
+    def unscaled(self, value: float | None) -> float | None:
+        """Convert from scaled units to those of the score."""
         return None if value is None else self.centre + self.unit * value
 
 
@@ -97,7 +101,7 @@ def posterior_weights(covariance: Matrix, arms: Arms, sigma: float) -> Matrix:
 
 
 def design_sd(covariance: Matrix, arms: Arms, sigma: float, apart: float) -> Vector:
-    """Standard deviations (n,) of mu'_T - mu_T ~ N(0, W (2 (1 - k1) K_AA + 2 sigma^2 I) W^T): exact, of a fixed design.
+    """Standard deviations (n,) of mu'_T - mu_T ~ N(0, W (2 (1 - k1) K_AA + 2 sigma^2 I) W^T), exact for fixed designs.
 
     Neighbours' functions differ by N(0, 2 (1 - k1) k2), and each has noise of its own.
     """
@@ -105,3 +109,49 @@ def design_sd(covariance: Matrix, arms: Arms, sigma: float, apart: float) -> Vec
     among = 2 * apart * covariance[np.ix_(arms, arms)] + 2 * sigma**2 * np.eye(len(arms))
     variance: Vector = np.einsum("ij,jk,ik->i", weights, among, weights, optimize=True)
     return np.sqrt(variance)
+
+
+def prior_average_plan(
+    spec: TuningSpec,
+    prior: TuningPrior,
+    scaled: Scaled,
+    shares: Shares,
+    draws: Draws,
+    search: Search,
+    sample: Sample,
+    *,
+    kind: Literal["exact", "simulated", "bound"],
+    value_at: Estimand,
+    parts: Mapping[str, float],
+    uses_noise: bool = True,
+    addition: str = "",
+    warnings: tuple[str, ...] = (),
+) -> Plan:
+    """The plan of a method that is private on average over the prior.
+
+    ``sample`` simulates its search, ``parts`` are the constants of its sensitivity, which rests on the noise of scores
+    if ``uses_noise``. ``addition`` is appended to the guarantee.
+    """
+    total, records, noise = shares.total, scaled.problem.records, draws.noise(scaled.unit, **parts)
+    expected, spread = scaled.expected_error(draws, sample, value_at)
+    index, value = draws.index is not None, draws.value is not None
+    return Plan(
+        spec,
+        scaled.problem,
+        shares.index,
+        shares.value,
+        total,
+        draws,
+        noise,
+        guarantees.prior_average(total, prior, records, index=index, value=value, kind=kind) + addition,
+        [
+            *cautions.of_prior(prior),
+            *(cautions.of_own_noise(prior, records) if uses_noise else []),
+            *cautions.of_noise(noise, spread),
+            *cautions.of_both(shares),
+            *warnings,
+        ],
+        expected,
+        search,
+        repeated=prior.noise == "own",
+    )

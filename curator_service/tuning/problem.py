@@ -1,4 +1,4 @@
-"""What is tuned: the public side of it, and the one number that is told of the private side, its size."""
+"""The problem of a tuning: its public values, and the number of private records, which is public too."""
 
 import math
 from collections.abc import Callable
@@ -13,19 +13,17 @@ from blindopt.wire.tuning_methods import TUNING_GRID_MAX
 
 RECORDS_MAX = 10**9
 WIDTH_MIN = 1e-250
-"""Of the range of a score: where it is narrower, noise for it has no lattice of doubles that is fine enough."""
+"""The smallest range of a score: for a narrower one no lattice of doubles is fine enough for its noise."""
 Score = float | Vector
-"""What ``evaluate`` returns: see ``Problem.records``."""
+"""The return value of ``evaluate``: see ``Problem.records``."""
 Evaluate = Callable[[int], Score]
-"""From a grid index to the private score of that hyper-parameter, larger is better."""
-Progress = Callable[[float], None]
-"""Is told the share of the evaluations that is done, from 0 to 1: public."""
+"""Returns the private score of the hyper-parameter with this grid index; larger is better."""
 Records = Literal["computed", "scored", "averaged", "whole"]
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is public about how models were trained; None where it is not known.
+    """Public facts about how models were trained; None for an unknown one.
 
     Weights are those of each grid point's model, trained on public data to optimality: no intercept, records
     with |x|_2 <= 1. ``lipschitz`` is L of one record's score in w (Euclidean norm).
@@ -42,20 +40,20 @@ class Facts:
     training_loss: str | None = None
     """Such as ``logistic`` or ``hinge``."""
     training_error: float = 0.0
-    """How far trained weights may be from the minimisers (Euclidean norm)."""
+    """Bound on the distance of trained weights from the minimisers (Euclidean norm)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     """A finite grid (n, k) of public hyper-parameters, and scores of ``m`` private validation records in a range.
 
-    ``lower`` and ``upper`` bound the score of each record and are public. ``records`` says what evaluate returns:
+    ``lower`` and ``upper`` bound the score of each record and are public. ``records`` is what evaluate returns:
 
     - ``computed``: the scores of all m records, (m,), in any order; each is clipped to the range here, and their mean
       is the score. Each is computed by the curator itself, of its own record and of public models alone.
-    - ``scored``: the same, told by someone else, whose word it is that score i depends on record i, the
+    - ``scored``: the same, from the owner's scorer, who promises that score i depends on record i, the
       hyper-parameters and public models alone. Otherwise one record may move all of them: sensitivity is g*, not g*/m.
-    - ``averaged``: their mean. That each record's score lies in the range is the scorer's word too.
+    - ``averaged``: their mean. The scorer promises, too, that each record's score lies in the range.
     - ``whole``: any function of the whole dataset in the range: one record may move it from end to end.
 
     Raises TuningImpossible for an empty or invalid grid, no records, or a range that is none.
@@ -82,15 +80,15 @@ class Problem:
 
     @property
     def n(self) -> int:
-        """Hyper-parameters in the grid."""
+        """The number of hyper-parameters in the grid."""
         return len(self.grid)
 
     @property
     def width(self) -> float:
-        """g*: how far two scores can lie apart."""
+        """g*, the width of the range."""
         return self.upper - self.lower
 
     @property
     def middle(self) -> float:
-        """Of the range."""
+        """The middle of the range."""
         return self.lower + self.width / 2

@@ -1,6 +1,6 @@
-"""Public simulations of Assumption 1: how far neighbours' posterior means are apart, and what a release will miss.
+"""Public simulations of Assumption 1: differences of neighbours' posterior means, and errors of releases.
 
-Seeded, and of public values alone: grid, kernel, noise and T. Private data has no way in.
+They are seeded and use public values alone: grid, kernel, noise and T. No private data enter.
 """
 
 from dataclasses import dataclass
@@ -14,23 +14,23 @@ from blindopt.errors import TuningImpossible
 from curator_service.tuning.batched_gp_ucb import Arms, ucb
 
 CONFIDENCE = 0.999
-"""With which a simulated sensitivity is large enough."""
+"""The probability that a simulated sensitivity is large enough."""
 WORK_MAX = 4e11
-"""Multiplications that a simulation may take: minutes."""
+"""The most multiplications of a simulation, which take minutes."""
 _BATCH = 1e6
 _NOISES = 32
 FUNCTIONS = 400
-"""Most functions of the prior that expected errors are averaged over."""
+"""The most functions of the prior that expected errors are averaged over."""
 
 
-SaidAt = Literal["chosen", "maximum", "largest_score"]
+Estimand = Literal["chosen", "maximum", "largest_score"]
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Functions of the prior over a grid, and how scores of them come about.
+    """Functions of the prior over a grid, and noisy scores of them.
 
-    Scores are clipped to ``ends``, before noise is added to them, or with it where it is their own.
+    Scores are clipped to ``ends``: before the noise where the curator adds it (``adds_noise``), else after it.
     """
 
     covariance: Matrix
@@ -39,29 +39,30 @@ class World:
     adds_noise: bool = True
 
     def functions(self, count: int, rng: np.random.Generator) -> Matrix:
-        """``count`` independent draws (count, n) of the prior."""
+        """Draw ``count`` independent functions (count, n) of the prior."""
         drawn: Matrix = rng.standard_normal((count, len(self.covariance))) @ root(self.covariance).T
         return drawn
 
     def neighbours(self, functions: Matrix, apart: float, rng: np.random.Generator) -> Matrix:
-        """For each function one of a neighbour: jointly Gaussian with correlation 1 - apart."""
+        """Draw a neighbour of each function: jointly Gaussian with correlation 1 - apart."""
         k1 = 1 - apart
-        found: Matrix = k1 * functions + np.sqrt(1 - k1**2) * self.functions(len(functions), rng)
-        return found
+        neighbours: Matrix = k1 * functions + np.sqrt(1 - k1**2) * self.functions(len(functions), rng)
+        return neighbours
 
     def scores(self, values: Matrix, rng: np.random.Generator) -> Matrix:
-        """Noisy scores of function values, in the same shape."""
+        """Draw noisy scores of function values, in the same shape."""
         noise = self.sigma * rng.standard_normal(values.shape)
-        found: Matrix = np.clip(values, *self.ends) + noise if self.adds_noise else np.clip(values + noise, *self.ends)
-        return found
+        inside = np.clip(values if self.adds_noise else values + noise, *self.ends)
+        scores: Matrix = inside + noise if self.adds_noise else inside
+        return scores
 
     def searched(self, functions: Matrix, weights: Vector, rng: np.random.Generator) -> tuple[Matrix, Vector]:
         """GP-UCB on each function with fresh noise: posterior means (count, n), largest noisy scores (count,)."""
-        batch = max(1, int(_BATCH / (len(self.covariance) * len(weights))))  # what stays in the cache
-        found = [
+        batch = max(1, int(_BATCH / (len(self.covariance) * len(weights))))  # this much stays in the processor's cache
+        batches = [
             self._searched(functions[start : start + batch], weights, rng) for start in range(0, len(functions), batch)
         ]
-        return np.concatenate([means for means, _ in found]), np.concatenate([largest for _, largest in found])
+        return np.concatenate([means for means, _ in batches]), np.concatenate([largest for _, largest in batches])
 
     def _searched(self, functions: Matrix, weights: Vector, rng: np.random.Generator) -> tuple[Matrix, Vector]:
         every = np.arange(len(functions))
@@ -82,31 +83,31 @@ def root(covariance: Matrix) -> Matrix:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """Between simulated neighbours, one for each pair: of posterior means (the largest) and of maxima of scores."""
+    """Differences of each pair of simulated neighbours: the largest of posterior means, and that of maximal scores."""
 
     mean: Vector
     maximum: Vector
 
 
 def neighbour_differences(world: World, weights: Vector, apart: float, pairs: int, seed: int) -> Differences:
-    """The same GP-UCB run on both of each pair, with noise of their own."""
+    """Run the same GP-UCB on both neighbours of each pair, with independent noise."""
     n, steps = len(world.covariance), len(weights)
     check_work(2 * pairs, n, steps)
     rng = np.random.default_rng(seed)
     batch = max(1, int(_BATCH / n))
-    found_mean, found_maximum = [], []
+    means_moved, maxima_moved = [], []
     for start in range(0, pairs, batch):
         count = min(batch, pairs - start)
         functions = world.functions(count, rng)
         both = np.vstack([functions, world.neighbours(functions, apart, rng)])
         means, largest = world.searched(both, weights, rng)
-        found_mean.append(np.abs(means[count:] - means[:count]).max(axis=1))
-        found_maximum.append(np.abs(largest[count:] - largest[:count]))
-    return Differences(np.concatenate(found_mean), np.concatenate(found_maximum))
+        means_moved.append(np.abs(means[count:] - means[:count]).max(axis=1))
+        maxima_moved.append(np.abs(largest[count:] - largest[:count]))
+    return Differences(np.concatenate(means_moved), np.concatenate(maxima_moved))
 
 
 def check_work(runs: int, n: int, steps: int) -> None:
-    """TuningImpossible where a simulation would take too long."""
+    """Raise TuningImpossible where a simulation would take too long."""
     if runs * n * steps**2 / 2 > WORK_MAX:
         raise TuningImpossible(
             "simulating so many runs of so many scores on such a grid takes too long: take fewer pairs, evaluations or "
@@ -117,10 +118,10 @@ def check_work(runs: int, n: int, steps: int) -> None:
 def upper_quantile(values: Vector, delta: float) -> float:
     """The order statistic that exceeds the (1 - delta) quantile with probability ``CONFIDENCE``.
 
-    The k-th smallest of N does if a Binomial(N, 1 - delta) is below k with that probability. TuningImpossible if not
-    even the largest does: 7 / delta values are needed.
+    The k-th smallest of N does if a Binomial(N, 1 - delta) is below k with that probability. Raises TuningImpossible if
+    not even the largest does: it takes 7 / delta values.
     """
-    from scipy.stats import binom  # late: it takes half a second, which a curator need not wait for at its start
+    from scipy.stats import binom  # takes half a second, so not at the curator's start
 
     count = len(values)
     k = int(binom.ppf(CONFIDENCE, count, 1 - delta)) + 1
@@ -132,7 +133,7 @@ def upper_quantile(values: Vector, delta: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Functions of the prior, what a method makes of each, and a generator to go on with."""
+    """Functions of the prior, a method's results on each, and a generator for further draws."""
 
     functions: Matrix
     means: Matrix
@@ -143,12 +144,12 @@ class Sample:
 
     @property
     def spread(self) -> float:
-        """How far posterior means lie apart, on average."""
+        """The mean range of posterior means."""
         return float((self.means.max(axis=1) - self.means.min(axis=1)).mean())
 
 
 def sample_design(world: World, arms: Arms, weights: Matrix, seed: int) -> Sample:
-    """Of a fixed design: posterior means are ``weights`` (n, T) times scores."""
+    """The sample of a fixed design: posterior means are ``weights`` (n, T) times scores."""
     rng = np.random.default_rng(seed)
     functions = world.functions(_count(len(world.covariance), len(arms)), rng)
     scores = world.scores(functions[:, arms], rng)
@@ -156,7 +157,7 @@ def sample_design(world: World, arms: Arms, weights: Matrix, seed: int) -> Sampl
 
 
 def sample_search(world: World, weights: Vector, seed: int) -> Sample:
-    """Of GP-UCB."""
+    """The sample of GP-UCB."""
     rng = np.random.default_rng(seed)
     functions = world.functions(_count(len(world.covariance), len(weights)), rng)
     means, maxima = world.searched(functions, weights, rng)
@@ -164,7 +165,7 @@ def sample_search(world: World, weights: Vector, seed: int) -> Sample:
 
 
 def sample_grid(world: World, seed: int) -> Sample:
-    """Of all scores without noise."""
+    """The sample of all scores, without noise."""
     rng = np.random.default_rng(seed)
     functions = world.functions(FUNCTIONS, rng)
     return Sample(functions, functions, functions.max(axis=1), rng)
@@ -180,12 +181,13 @@ def expected_errors(
     index_scale: float | None,
     exponential: bool,
     value_scale: float | None,
-    value_at: SaidAt,
+    value_at: Estimand,
 ) -> tuple[float, float]:
     """Mean gap of lambda~, and mean absolute error of v~, over the sample and draws of both.
 
-    v~ tells the posterior mean at lambda~ (the largest without it) as f there; or the largest posterior mean, or the
-    largest noisy score, as max f. Index scale None: lambda~ is where the posterior mean is largest.
+    v~ is the posterior mean at lambda~ (the largest without it) as an estimate of f there; or the largest posterior
+    mean, or the largest noisy score, as an estimate of max f. Without an index scale lambda~ is where the posterior
+    mean is largest.
     """
     functions, means, rng = sample.functions, sample.means, sample.rng
     every, best = np.arange(len(means)), sample.functions.max(axis=1)
@@ -197,7 +199,7 @@ def expected_errors(
             chosen = (means + index_scale * noise).argmax(axis=1)
         at_chosen = functions[every, chosen]
         gaps.append(best - at_chosen)
-        told = {"chosen": means[every, chosen], "maximum": means.max(axis=1), "largest_score": sample.maxima}[value_at]
+        estimates = {"chosen": means[every, chosen], "maximum": means.max(axis=1), "largest_score": sample.maxima}
         noise = rng.laplace(scale=value_scale, size=len(means)) if value_scale is not None else np.zeros(len(means))
-        errors.append(np.abs(told + noise - (at_chosen if value_at == "chosen" else best)))
+        errors.append(np.abs(estimates[value_at] + noise - (at_chosen if value_at == "chosen" else best)))
     return float(np.mean(gaps)), float(np.mean(errors))

@@ -143,7 +143,7 @@ class Witness:
                 raise ProtocolViolated("the curator's shared log is shorter than its checkpoint")
         with self._context.database.read() as db:
             root = audit_log.root_at(db, grant, size)
-            signed = checkpoints.countersigned(db, grant, size)
+            signed = checkpoints.countersignature(db, grant, size)
         if root != checkpoint.head.root:
             raise ProtocolViolated("the curator's checkpoint tells another history")
         if not size:
@@ -161,7 +161,7 @@ class Witness:
         signed = self._context.signer.countersign(note, int(now.timestamp()))
 
         def work(db: Connection) -> str:
-            if (earlier := checkpoints.countersigned(db, grant, head.size)) is not None:  # another run signed it
+            if (earlier := checkpoints.countersignature(db, grant, head.size)) is not None:  # another run signed it
                 return earlier
             checkpoints.countersign(db, grant, head.size, signed, now)
             details = {"grant_id": grant, "size": head.size, "root": head.root}

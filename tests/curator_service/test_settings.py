@@ -8,7 +8,7 @@ from curator_service import cli
 from curator_service.settings import Settings
 
 ELSEWHERE = ["http://10.0.0.7:9000/score", "http://scorer.example", "http://localhost.example/", "http://[fe80::1]/"]
-HERE = ["http://127.0.0.1:9000/score", "http://[::1]:9000", "http://localhost", "https://scorer.example"]
+NEARBY = ["http://127.0.0.1:9000/score", "http://[::1]:9000", "http://localhost", "https://scorer.example"]
 
 
 @pytest.mark.parametrize("kind", ["scorer", "measurer"])
@@ -24,10 +24,14 @@ def test_a_measurer_over_plain_http_on_another_machine_is_refused_at_the_start(k
         with pytest.raises(ValidationError, match=f"{kind.upper()}_URL .*plain http"):
             settings(url)
         settings(url, allow_plain_http=True)
-    for url in HERE:
+    for url in NEARBY:
         settings(url)
-    told = {"DATA_DIR": str(tmp_path), f"{kind.upper()}_URL": ELSEWHERE[0], f"{kind.upper()}_SECRET_FILE": str(file)}
-    for name, value in told.items():
+    variables = {
+        "DATA_DIR": str(tmp_path),
+        f"{kind.upper()}_URL": ELSEWHERE[0],
+        f"{kind.upper()}_SECRET_FILE": str(file),
+    }
+    for name, value in variables.items():
         monkeypatch.setenv(f"BLINDOPT_CURATOR_{name}", value)
     refused = CliRunner().invoke(cli.app, ["token", "create", "--name", "x"])
     assert refused.exit_code == 1

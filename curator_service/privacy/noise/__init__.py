@@ -1,7 +1,7 @@
 """All noise that the curator draws, by OpenDP's exact samplers on lattices, with guards of our own."""
 
 from curator_service.privacy.noise.gaussian import GaussianLaw, add_gaussian
-from curator_service.privacy.noise.laplace import add_laplace, add_laplace_to_one, laplace_scale, sensitivity_scale
+from curator_service.privacy.noise.laplace import add_laplace, add_laplace_to_number, laplace_scale, sensitivity_scale
 from curator_service.privacy.noise.lattice import LATTICE_BITS, lattice
 from curator_service.privacy.noise.parallel import Law, OnProgress, apply, ignore_progress
 from curator_service.privacy.noise.planar import PLANAR_FEATURES_MAX, PlanarLaplaceLaw
@@ -16,7 +16,7 @@ __all__ = [
     "PlanarLaplaceLaw",
     "add_gaussian",
     "add_laplace",
-    "add_laplace_to_one",
+    "add_laplace_to_number",
     "apply",
     "ignore_progress",
     "laplace_scale",

@@ -14,7 +14,7 @@ from blindopt.arrays import Vector
 from curator_service.privacy.noise.lattice import check_finite, untrusted
 
 BOUNDED_EPSILON_MAX = 20
-"""Beyond, a coin's probability in doubles is too near 1: laplace is for those."""
+"""Above, the probability of a coin is too close to 1 for doubles; use laplace there."""
 _HALF = 2**45
 _ALL = 2 * _HALF + 1
 """Points of the grid of piecewise answers: -_HALF to _HALF."""
@@ -26,10 +26,10 @@ _STEPS = 64
 class OneBit:
     """y in [-bound, bound] becomes ``size`` or ``-size``, without bias: Duchi, Jordan & Wainwright (2018), eq. 23.
 
-    First y is rounded to one bit, up with probability (1 + y / bound) / 2: whatever happens there, what
-    comes out is a bit. Then the bit is told as it is with probability ``prob``, else turned over. That is
-    randomized response, epsilon-DP for any two bits, hence for any two y: by OpenDP's own map, and checked
-    here in fractions against a lower bound of e^epsilon. The two values are public.
+    First y is rounded to one bit, up with probability (1 + y / bound) / 2. Then the bit is released as it is with
+    probability ``prob``, else flipped. That is randomized response, epsilon-DP for any two bits, hence for any two y,
+    whatever the rounding does: by OpenDP's own map, and checked here in fractions against a lower bound of e^epsilon.
+    The two values are public.
 
     Mean: size (2 prob - 1) y / bound = y, but for rounding y / bound to 53 bits. Variance: size^2 - y^2.
     """
@@ -39,21 +39,21 @@ class OneBit:
 
     @property
     def size(self) -> float:
-        """It is bound (e^epsilon + 1) / (e^epsilon - 1), for the probability that is really used."""
+        """The size of answers, bound (e^epsilon + 1) / (e^epsilon - 1), for the actual probability."""
         return self.bound / (2 * self.prob - 1)  # 2 prob - 1 is exact in doubles
 
     @property
     def variance(self) -> float:
-        """Of the answer, at y = 0, where it is largest."""
+        """The variance of an answer at y = 0, where it is largest."""
         return self.size**2
 
     def draw(self, values: Vector) -> Vector:
-        """An answer for each of ``values`` (m,), of its own. Raises NumericalFailure for one that is not finite."""
+        """Draw an answer for each of ``values`` (m,). Raises NumericalFailure for a value that is not finite."""
         check_finite(values)
-        tell = _coin(self.prob)
+        coin = _coin(self.prob)
         shares = (np.clip(values, -self.bound, self.bound) / self.bound + 1) / 2
         bits = (secrets.randbits(53) < int(math.ldexp(share, 53)) for share in shares.tolist())
-        return np.array([self.size if tell(bit) else -self.size for bit in bits])
+        return np.array([self.size if coin(bit) else -self.size for bit in bits])
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Piecewise:
 
     Privacy: a point has probability p / m or (1 - p) / (N - m), whatever y is, so that no answer is more than
     p (N - m) / ((1 - p) m) times likelier under one y than under another. ``piecewise`` compares this number
-    with a lower bound of e^epsilon, in fractions. That w lies in its range is all that is asked of the rounding.
+    with a lower bound of e^epsilon, in fractions. Of the rounding it needs only that w lies in its range.
 
     Mean: all points sum to 0 and the window to m w, so the answer's mean is w (p - (1 - p) m / (N - m)) = k w
     points. With a point worth bound / (k W) it is bound w / W: y up to bound / (2 W), which is less than
@@ -90,7 +90,7 @@ class Piecewise:
 
     @property
     def loss(self) -> Fraction:
-        """How much likelier an answer can be under one y than under another: exact."""
+        """The largest ratio of probabilities of an answer under two values of y, exact."""
         p, m = Fraction(self.prob), self._window
         return p * (_ALL - m) / ((1 - p) * m)
 
@@ -101,40 +101,40 @@ class Piecewise:
 
     @property
     def point(self) -> float:
-        """What one point is worth, in units of y."""
+        """The value of one point, in units of y."""
         return float(Fraction(self.bound) / (self._slope * self._furthest))
 
     @property
     def size(self) -> float:
-        """How far an answer lies from 0 at most."""
+        """The largest absolute value of an answer."""
         return self.point * _HALF
 
     @property
     def variance(self) -> float:
-        """Of the answer, at |y| = bound, where it is largest."""
+        """The variance of an answer at |y| = bound, where it is largest."""
         p, m, w = Fraction(self.prob), self._window, self._furthest
         inside = Fraction(m * m - 1, 12)
         outside = Fraction(_HALF * (_HALF + 1) * _ALL, 3) - m * w * w - m * inside
         points = p * (w * w + inside) + (1 - p) * outside / (_ALL - m) - (self._slope * w) ** 2
-        # Square last: a point may be worth as little as 1e-65.
+        # Square last, because a point may be worth as little as 1e-65.
         return (self.point * math.sqrt(points)) ** 2
 
     def draw(self, values: Vector) -> Vector:
-        """An answer for each of ``values`` (m,), of its own. Raises NumericalFailure for one that is not finite."""
+        """Draw an answer for each of ``values`` (m,). Raises NumericalFailure for a value that is not finite."""
         check_finite(values)
         is_inside, point = _coin(self.prob), self.point
         shares = np.clip(values, -self.bound, self.bound) / self.bound
-        return np.array([point * self._place(self._centre(share), is_inside(True)) for share in shares.tolist()])
+        return np.array([point * self._point_of(self._centre(share), is_inside(True)) for share in shares.tolist()])
 
     def _centre(self, share: float) -> int:
-        """Where the window of y = share * bound lies."""
+        """The centre of the window of y = share * bound."""
         return max(-self._furthest, min(self._furthest, round(share * self._furthest)))
 
-    def _place(self, centre: int, is_inside: bool) -> int:
+    def _point_of(self, centre: int, is_inside: bool) -> int:
         if is_inside:
             return centre - self.half + secrets.randbelow(self._window)
-        place = secrets.randbelow(_ALL - self._window) - _HALF
-        return place if place < centre - self.half else place + self._window
+        outside = secrets.randbelow(_ALL - self._window) - _HALF
+        return outside if outside < centre - self.half else outside + self._window
 
 
 @lru_cache(maxsize=64)
@@ -143,7 +143,7 @@ def one_bit(bound: float, epsilon: Decimal) -> OneBit:
     _check(bound, epsilon)
     most = _exp_below(epsilon)
     prob = _below(most / (1 + most))
-    for _ in range(_STEPS):  # OpenDP rounds what it accounts up
+    for _ in range(_STEPS):  # OpenDP rounds its epsilon up
         if _coin(prob).map(1) <= epsilon:
             break
         prob = math.nextafter(prob, 0)
@@ -178,7 +178,7 @@ def _check(bound: float, epsilon: Decimal) -> None:
 
 
 def _exp_below(epsilon: Decimal) -> Fraction:
-    """A number below e^epsilon, by less than one in 10^58: ``Decimal.exp`` rounds correctly."""
+    """A number below e^epsilon, by less than 10^-58 of it: ``Decimal.exp`` rounds correctly."""
     return Fraction(_EXACT.next_minus(_EXACT.exp(epsilon)))
 
 
@@ -190,7 +190,7 @@ def _below(exact: Fraction) -> float:
 
 @lru_cache(maxsize=64)
 def _coin(prob: float) -> Any:
-    """A bit told as it is with probability ``prob``, exactly, else turned over: OpenDP's randomized response."""
+    """OpenDP's randomized response: a bit is kept with probability ``prob``, exactly, else flipped."""
     from opendp import measurements, mod  # its prelude takes a second, and twice the memory
 
     mod.enable_features("contrib")

@@ -20,19 +20,18 @@ class GaussianLaw:
 
     @property
     def draws_per_row(self) -> float:
-        """One for each coordinate."""
+        """The number of draws for a row: one for each coordinate."""
         return float(self.d)
 
     def add(self, block: Matrix) -> Matrix:
-        """``block`` (m, d) with noise, on the lattice of ``add_gaussian``."""
+        """Return ``block`` (m, d) with noise, on the lattice of ``add_gaussian``."""
         return add_gaussian(block.ravel(), self.sd).reshape(block.shape)
 
 
 def add_gaussian(values: Vector, sd: float) -> Vector:
-    """``values`` (m,) rounded to the lattice 2^k plus discrete Gaussian noise on it, k = floor(log2 sd) - 40.
+    """Round ``values`` (m,) to the lattice 2^k, k = floor(log2 sd) - 40, and add discrete Gaussian noise on it.
 
-    How close its law is to the continuous one on rounded values: docs/privacy.md. Raises
-    NumericalFailure for a value that is not finite.
+    docs/privacy.md bounds the difference to the continuous law. Raises NumericalFailure for a value that is not finite.
     """
     check_finite(values)
     if values.size == 0:
@@ -48,7 +47,7 @@ def _gaussian(size: int, sd: float) -> Any:
     mod.enable_features("contrib")  # never `idealized-numerics`, which opens the unsafe part
     domain = domains.vector_domain(domains.atom_domain(T=float, nan=False), size=size)
     measurement: Any = measurements.make_gaussian(domain, metrics.l2_distance(T=float), scale=sd, k=lattice(sd))
-    # A sensitivity of one sd must cost rho = 1/2 and a little for the lattice: a tripwire for upgrades.
+    # Tripwire for upgrades: a sensitivity of one sd must cost rho = 1/2 and slightly more for the lattice.
     rho = measurement.map(sd)
     if not 0.5 <= rho < 0.5 * (1 + 1e-6 * math.sqrt(size)):
         raise untrusted()

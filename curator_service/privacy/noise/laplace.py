@@ -12,9 +12,9 @@ from curator_service.privacy.noise.lattice import check_finite, lattice, untrust
 
 
 def laplace_scale(bound: float, epsilon: Decimal) -> float:
-    """Scale of the noise of an answer in [-bound, bound] that is epsilon-DP: 2 bound / epsilon and a little.
+    """Scale of the noise that makes an answer in [-bound, bound] epsilon-DP: slightly more than 2 bound / epsilon.
 
-    The little pays for rounding answers to the lattice (docs/privacy.md).
+    The excess pays for rounding answers to the lattice (docs/privacy.md).
     """
     if not (0 < bound < math.inf and 0 < epsilon < math.inf):
         raise ValueError("noise needs a positive, finite bound and epsilon")
@@ -22,29 +22,29 @@ def laplace_scale(bound: float, epsilon: Decimal) -> float:
 
 
 def sensitivity_scale(sensitivity: float, epsilon: Decimal) -> float:
-    """The same for a number that moves by ``sensitivity`` at most, wherever it lies."""
+    """Scale of the noise for a number that moves by ``sensitivity`` at most, in any range."""
     return laplace_scale(sensitivity / 2, epsilon)
 
 
 def add_laplace(values: Vector, bound: float, epsilon: Decimal) -> Vector:
-    """``values`` (m,) clipped to [-bound, bound], each with Laplace noise of ``laplace_scale`` of its own.
+    """Clip ``values`` (m,) to [-bound, bound] and add independent Laplace noise of ``laplace_scale``.
 
-    Each is epsilon-DP by itself, whatever the value. Raises NumericalFailure for one that is not finite.
+    Each is epsilon-DP by itself, whatever the value. Raises NumericalFailure for a value that is not finite.
     """
     check_finite(values)
     draw = _laplace(bound, epsilon)
-    # OpenDP neither clamps nor refuses what lies outside the bounds that it is told.
+    # OpenDP neither clamps nor refuses values outside the bounds that it is given.
     noisy: Vector = np.array([draw(value) for value in np.clip(values, -bound, bound).tolist()])
     return noisy
 
 
-def add_laplace_to_one(value: float, sensitivity: float, epsilon: Decimal) -> float:
-    """``value`` with Laplace noise of ``sensitivity_scale``: nothing is clipped.
+def add_laplace_to_number(value: float, sensitivity: float, epsilon: Decimal) -> float:
+    """Add Laplace noise of ``sensitivity_scale`` to ``value``, without clipping.
 
-    epsilon-DP where neighbours' values lie within ``sensitivity``. Raises NumericalFailure for one that is not finite.
+    epsilon-DP where neighbours' values lie within ``sensitivity``. Raises NumericalFailure if it is not finite.
     """
     check_finite(np.array([value]))
-    return float(_laplace(sensitivity / 2, epsilon)(value))  # an exact half: the same distance as that of a range
+    return float(_laplace(sensitivity / 2, epsilon)(value))  # halving is exact, so the distance is the sensitivity
 
 
 @lru_cache(maxsize=64)
@@ -55,7 +55,7 @@ def _laplace(bound: float, epsilon: Decimal) -> Any:
     scale = laplace_scale(bound, epsilon)
     space = domains.atom_domain(T=float, nan=False), metrics.absolute_distance(T=float)
     measurement: Any = measurements.make_laplace(*space, scale=scale, k=lattice(scale))
-    # A tripwire for upgrades, and for a scale of 0, which would release the exact value.
+    # Tripwire for upgrades, and for a scale of 0, which would release the exact value.
     if not 0.5 * float(epsilon) < measurement.map(2 * bound) <= epsilon:
         raise untrusted()
     return measurement

@@ -1,7 +1,7 @@
-"""What every draw shares: the lattice, and guards against what OpenDP lets pass.
+"""The lattice of every draw, and guards against inputs that OpenDP accepts.
 
-OpenDP by itself reads NaN as 0, builds a mechanism of scale 0 that releases the exact value, and trusts
-any sensitivity that it is told: what is checked here is checked for that reason.
+OpenDP reads NaN as 0, builds a mechanism of scale 0, which releases the exact value, and trusts any sensitivity that it
+is given. The checks in this module are for these cases.
 """
 
 import math
@@ -22,11 +22,11 @@ def lattice(sd: float) -> int:
 
 
 def check_finite(values: Vector | Matrix) -> None:
-    """NumericalFailure if a value is not finite."""
+    """Raise NumericalFailure if a value is not finite."""
     if not np.isfinite(values).all():
         raise NumericalFailure("noise was asked for a number that is not finite")
 
 
 def untrusted() -> NumericalFailure:
-    """The error where OpenDP's own account of a mechanism is not what it should be."""
+    """The error for a mechanism whose privacy cost by OpenDP's own map is wrong."""
     return NumericalFailure("the noise library does not account as it should: nothing was drawn")

@@ -42,7 +42,7 @@ from blindopt.errors import NumericalFailure
 from curator_service.privacy.noise.lattice import LATTICE_BITS, check_finite, untrusted
 
 PLANAR_FEATURES_MAX = 20
-"""More features are left to other mechanisms: a row of 20 takes 74 draws, and Gaussian noise is mostly smaller."""
+"""The most features: a row of 20 takes 74 draws, and Gaussian noise is mostly smaller."""
 
 Integers = NDArray[np.int64]
 _BITS = 53
@@ -63,7 +63,7 @@ class PlanarLaplaceLaw:
     def of(cls, sensitivity: float, epsilon: Decimal, d: int) -> "PlanarLaplaceLaw":
         """The noise that makes rows of d coordinates, moved by ``sensitivity`` at most, epsilon-private.
 
-        ValueError for more than PLANAR_FEATURES_MAX coordinates, or what is not positive and finite.
+        Raises ValueError for more than PLANAR_FEATURES_MAX coordinates, or a number that is not positive and finite.
         """
         if not 1 <= d <= PLANAR_FEATURES_MAX:
             raise ValueError(f"planar Laplace noise is for 1 to {PLANAR_FEATURES_MAX} coordinates")
@@ -89,7 +89,7 @@ class PlanarLaplaceLaw:
         return _draws(self.d)
 
     def add(self, block: Matrix) -> Matrix:
-        """``block`` (m, d) rounded to the lattice, each row with noise of its own.
+        """Round ``block`` (m, d) to the lattice and add independent noise to each row.
 
         Raises NumericalFailure for a value that is not finite.
         """
@@ -119,29 +119,29 @@ def acceptance(d: int) -> float:
 
 
 def vectors(d: int, count: int, scale: float) -> Integers:
-    """``count`` independent vectors (count, d) of the law L_d."""
+    """Draw ``count`` independent vectors (count, d) of the law L_d."""
     if d == 1:
         return _integers(count, scale)
-    left, right = d // 2, d - d // 2
-    share = acceptance(d) / (acceptance(left) * acceptance(right))
-    found: list[Integers] = []
+    a, b = d // 2, d - d // 2
+    share = acceptance(d) / (acceptance(a) * acceptance(b))
+    blocks: list[Integers] = []
     missing = count
     while missing > 0:
-        # Kept pairs are independent, so the first ones are, however many are proposed at once.
+        # Kept pairs are independent, so it does not matter how many are proposed at once.
         proposed = math.ceil(1.05 * missing / share) + 4
-        pairs = np.hstack([vectors(left, proposed, scale), vectors(right, proposed, scale)])
-        kept = pairs[keep(pairs, left, scale)][:missing]
-        found.append(kept)
+        pairs = np.hstack([vectors(a, proposed, scale), vectors(b, proposed, scale)])
+        kept = pairs[keep(pairs, a, scale)][:missing]
+        blocks.append(kept)
         missing -= len(kept)
-    return np.concatenate(found) if found else np.empty((0, d), np.int64)
+    return np.concatenate(blocks) if blocks else np.empty((0, d), np.int64)
 
 
-def keep(pairs: Integers, left: int, scale: float) -> NDArray[np.bool_]:
-    """Whether to keep each vector (m, d), joined from its first ``left`` coordinates and the rest."""
+def keep(pairs: Integers, a: int, scale: float) -> NDArray[np.bool_]:
+    """Whether to keep each vector (m, d), joined from its first ``a`` coordinates and the rest."""
     d = pairs.shape[1]
     real = pairs.astype(np.float64)
-    first, second = (real[:, :left] ** 2).sum(axis=1), (real[:, left:] ** 2).sum(axis=1)
-    whole, parts = np.sqrt(d * (first + second)), np.sqrt(left * first) + np.sqrt((d - left) * second)
+    first, second = (real[:, :a] ** 2).sum(axis=1), (real[:, a:] ** 2).sum(axis=1)
+    whole, parts = np.sqrt(d * (first + second)), np.sqrt(a * first) + np.sqrt((d - a) * second)
     error = (d + 8) * 2.0**-_BITS * (whole + parts) / scale + _EXP_ERROR
     exponent = (parts - whole) / scale
     low, high = np.exp(exponent - error), np.exp(exponent + error) + _EXP_ERROR
@@ -149,23 +149,23 @@ def keep(pairs: Integers, left: int, scale: float) -> NDArray[np.bool_]:
     uniform = words.astype(np.float64) * 2.0**-_BITS
     kept = uniform + 2.0**-_BITS <= low
     unsure = ~kept & (uniform < high) | (np.abs(real).max(axis=1) >= _EXACT)
-    for place in np.flatnonzero(unsure):
-        kept[place] = _surely_kept(pairs[place].tolist(), left, scale, int(words[place]))
+    for index in np.flatnonzero(unsure):
+        kept[index] = _surely_kept(pairs[index].tolist(), a, scale, int(words[index]))
     return np.asarray(kept)
 
 
-def _surely_kept(pair: list[int], left: int, scale: float, word: int) -> bool:
-    """Whether U < p, where ``word`` holds the first 53 bits of U: with more digits and bits until it is certain.
+def _surely_kept(pair: list[int], a: int, scale: float, word: int) -> bool:
+    """Whether U < p, where ``word`` holds the first 53 bits of U. Takes more digits and bits until it is certain.
 
     Decimal rounds square root, exp, division and sum correctly, so that with n digits each term errs by 10^-n of
     itself: 10 times that is a bound for all of them.
     """
     d, bits, digits = len(pair), _BITS, 40
-    first, second = sum(x * x for x in pair[:left]), sum(x * x for x in pair[left:])
+    first, second = sum(x * x for x in pair[:a]), sum(x * x for x in pair[a:])
     while True:
         exact = Context(prec=digits)
         whole = exact.sqrt(Decimal(d * (first + second)))
-        parts = exact.add(exact.sqrt(Decimal(left * first)), exact.sqrt(Decimal((d - left) * second)))
+        parts = exact.add(exact.sqrt(Decimal(a * first)), exact.sqrt(Decimal((d - a) * second)))
         exponent = exact.divide(exact.subtract(parts, whole), Decimal(scale))
         error = Fraction(10) ** (1 - digits) * (Fraction(exact.add(parts, whole)) / Fraction(scale) + 1)
         p = Fraction(exact.exp(exponent))
@@ -191,8 +191,8 @@ def _integers(count: int, scale: float) -> Integers:
 def _draws(d: int) -> float:
     if d == 1:
         return 1.0
-    left, right = d // 2, d - d // 2
-    return (_draws(left) + _draws(right)) * acceptance(left) * acceptance(right) / acceptance(d)
+    a, b = d // 2, d - d // 2
+    return (_draws(a) + _draws(b)) * acceptance(a) * acceptance(b) / acceptance(d)
 
 
 @lru_cache(maxsize=16)
@@ -204,7 +204,7 @@ def _laplace(scale: float) -> Any:
         raise ValueError("noise needs a positive scale of fewer than 2^44 lattice steps")
     space = domains.vector_domain(domains.atom_domain(T="i64")), metrics.l1_distance(T="i64")
     measurement: Any = measurements.make_laplace(*space, scale=scale)
-    # A tripwire for upgrades: w steps must cost w / s, never less.
+    # Tripwire for upgrades: w steps must cost w / s, never less.
     steps = max(1, round(scale))
     if not steps / scale * (1 - 1e-12) <= measurement.map(steps) <= steps / scale * (1 + 1e-9):
         raise untrusted()

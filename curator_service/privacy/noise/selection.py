@@ -1,4 +1,4 @@
-"""One of finitely many, drawn by its score: permute-and-flip, or the exponential mechanism."""
+"""Private selection by scores: permute-and-flip, or the exponential mechanism."""
 
 import math
 from decimal import Decimal
@@ -14,9 +14,9 @@ Law = Literal["permute_and_flip", "exponential"]
 
 
 def selection_scale(sensitivity: float, epsilon: Decimal) -> float:
-    """Scale s of ``select``: 2 sensitivity / epsilon and a little, for rounding scores to the lattice.
+    """Scale s of ``select``: slightly more than 2 sensitivity / epsilon, for rounding scores to the lattice.
 
-    Half a step at each end: scores that moved by the sensitivity move by one step more at most.
+    Each of two scores is rounded by half a step at most, so their distance grows by one step at most.
     """
     if not (0 < sensitivity < math.inf and 0 < epsilon < math.inf):
         raise ValueError("a draw needs a positive, finite sensitivity and epsilon")
@@ -24,7 +24,9 @@ def selection_scale(sensitivity: float, epsilon: Decimal) -> float:
 
 
 def select(scores: Vector, sensitivity: float, epsilon: Decimal, law: Law) -> int:
-    """A place in ``scores`` (n,), the larger its score the likelier; epsilon-DP where each moves by ``sensitivity``.
+    """Draw an index of ``scores`` (n,), larger scores with larger probability.
+
+    epsilon-DP where each score moves by ``sensitivity`` at most.
 
     exponential: probability proportional to exp(score / s), s = ``selection_scale`` (McSherry & Talwar 2007), for the
     largest of scores with Gumbel noise. permute_and_flip: the largest of scores with exponential noise of mean s
@@ -37,8 +39,8 @@ def select(scores: Vector, sensitivity: float, epsilon: Decimal, law: Law) -> in
     k = lattice(sensitivity)
     rounded = np.ldexp(np.rint(np.ldexp(scores, -k)), k)
     check_finite(rounded)
-    place = _noisy_max(sensitivity, epsilon, law)(rounded.tolist())
-    return int(place)
+    index = _noisy_max(sensitivity, epsilon, law)(rounded.tolist())
+    return int(index)
 
 
 def _rounded(sensitivity: float) -> float:
@@ -55,8 +57,8 @@ def _noisy_max(sensitivity: float, epsilon: Decimal, law: Law) -> Any:
     pure = law == "permute_and_flip"
     measure = measures.max_divergence() if pure else measures.zero_concentrated_divergence()
     measurement: Any = measurements.make_noisy_max(*space, measure, scale=scale)
-    # A tripwire for upgrades. Of the exponential mechanism OpenDP tells rho = epsilon^2 / 8, which only a mechanism of
-    # bounded range epsilon has; that it is epsilon-DP is the textbook's theorem.
+    # Tripwire for upgrades. For the exponential mechanism OpenDP returns rho = epsilon^2 / 8, which holds for a bounded
+    # range of epsilon; epsilon-DP of this mechanism is a textbook theorem.
     cost = measurement.map(moved)
     spent = cost if pure else math.sqrt(8 * cost)
     if not 0.5 * float(epsilon) < spent <= float(epsilon) * (1 + (0 if pure else 1e-12)):

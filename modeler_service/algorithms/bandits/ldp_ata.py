@@ -76,18 +76,18 @@ class LdpAta(FewArms):
 
     def mean(self) -> Vector:
         """mu~ of each arm (n,)."""
-        total = right_product(self.root.turned, self._sums)
+        total = right_product(self.root.whitened, self._sums)
         self._gather()
         if len(self._arms):
-            products = self.root.turned[:, self._arms] * self._rewards
+            products = self.root.whitened[:, self._arms] * self._rewards
             products[np.abs(products) <= self._cut] = 0.0
             total -= products.sum(axis=1)
-        return left_product(total, self.root.turned)
+        return left_product(total, self.root.whitened)
 
     def estimates(self) -> tuple[Vector, Vector, float, float]:
         root = self.root
         width = self.settings.width(root.plays, root.rank, self.problem.horizon)
-        return self.mean(), self._missed + root.lam * root.norms, width, self._sd
+        return self.mean(), self._missed + root.lam * root.squared_norms, width, self._sd
 
     def _learn(self, arm: int, reward: float) -> None:
         self.root.play(arm)

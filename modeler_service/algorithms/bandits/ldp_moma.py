@@ -84,7 +84,7 @@ class LdpMoma(FewArms):
     @property
     def mean(self) -> Vector:
         """mu~ of each arm (n,), from the complete epochs."""
-        return left_product(self._best, self.root.turned)
+        return left_product(self._best, self.root.whitened)
 
     def choose(self, step: int) -> Choice:
         """Return the epoch's arm, or the arm of the largest index at the first round of an epoch."""
@@ -103,7 +103,7 @@ class LdpMoma(FewArms):
     def estimates(self) -> tuple[Vector, Vector, float, float]:
         root = self.root
         width = self.settings.width(root.plays, root.rank)
-        return self.mean, self._missed + root.lam * root.norms, width, self._sd
+        return self.mean, self._missed + root.lam * root.squared_norms, width, self._sd
 
     def _learn(self, arm: int, reward: float) -> None:
         self._seen += 1
@@ -117,4 +117,4 @@ class LdpMoma(FewArms):
             self._totals[arm] += self._epoch
             self._epoch.clear()
             self.root.play(arm)
-            self._best = median_of_means(self.root.turned, self._totals)
+            self._best = median_of_means(self.root.whitened, self._totals)

@@ -36,15 +36,15 @@ class Thompson(FewArms):
     def choose(self, step: int) -> Choice:
         """Return the arm that is largest in the draw of this step."""
         mean, variance, width, amplitude = self.estimates()
-        index = left_product(self.normals(step), self.root.turned)
+        index = left_product(self.normals(step), self.root.whitened)
         index *= width
         index += mean
         index[self.hidden] = -np.inf
         return self.problem.choice(step, index, mean, variance, amplitude)
 
     def estimates(self) -> tuple[Vector, Vector, float, float]:
-        mean = left_product(right_product(self.root.turned, self._sums), self.root.turned)
-        return mean, self.root.norms, self.scale * self._sd, self._sd
+        mean = left_product(right_product(self.root.whitened, self._sums), self.root.whitened)
+        return mean, self.root.squared_norms, self.scale * self._sd, self._sd
 
     def _learn(self, arm: int, reward: float) -> None:
         self.root.play(arm)

@@ -14,10 +14,10 @@ from blindopt.gp.marginal_likelihood import (
     ANSWERS_MAX,
     ANSWERS_MIN,
     Evidence,
-    Found,
+    FitResult,
     Hyper,
     fit,
-    suggested,
+    suggest_hyper,
     typical_distance,
 )
 from blindopt.gp.posterior import Posterior
@@ -187,7 +187,7 @@ class Surrogate:
         """Hyper-parameters without a fit: those of the kernel, or a guess from the first ``count`` outcomes."""
         if self._given is not None:
             return self._given
-        hyper = suggested(np.array([outcome.value for outcome in self._outcomes[:count]]), self._distance)
+        hyper = suggest_hyper(np.array([outcome.value for outcome in self._outcomes[:count]]), self._distance)
         assert self._fit is not None
         return hyper if self._fit.mean == "fitted" else replace(hyper, mean=0.0)
 
@@ -213,7 +213,7 @@ class Surrogate:
                 self._condition(self._current(), outcome)
         self.fitted = self._view(due, result if count == due else None, problem)
 
-    def _fit_to(self, count: int) -> Found:
+    def _fit_to(self, count: int) -> FitResult:
         """The fit to the first ``count`` outcomes. Raises NumericalFailure."""
         assert self._fit is not None
         outcomes = self._outcomes[:count]
@@ -223,8 +223,10 @@ class Surrogate:
             points=self._candidates[rows],
             rows=rows,
             outcomes=np.array([outcome.value for outcome in outcomes]),
-            known=np.array([o.privacy_variance + variance for o, variance in zip(outcomes, declared, strict=True)]),
-            has_unknown=np.array([not outcome.is_declared for outcome in outcomes]),
+            declared_noise=np.array(
+                [o.privacy_variance + variance for o, variance in zip(outcomes, declared, strict=True)]
+            ),
+            has_fitted_noise=np.array([not outcome.is_declared for outcome in outcomes]),
         )
         return fit(
             evidence,
@@ -234,11 +236,11 @@ class Surrogate:
             self._fit,
             distance=self._distance,
             seed=[self._settings.seed, count, _STREAM],
-            is_told=self._given is not None,
+            has_kernel=self._given is not None,
             tick=self._settings.tick,
         )
 
-    def _view(self, due: int, result: Found | None, problem: str | None) -> wire.Fitted:
+    def _view(self, due: int, result: FitResult | None, problem: str | None) -> wire.Fitted:
         hyper = self._hyper
         return wire.Fitted(
             answers=due,

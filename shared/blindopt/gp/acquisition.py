@@ -1,4 +1,4 @@
-"""Upper confidence bounds, their exploration weight, and a choice that can be made again."""
+"""Upper confidence bounds, their exploration weight, and a reproducible choice of their maximum."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,24 +24,24 @@ def beta(n: int, t: int, delta_prime: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A chosen row, with what made it the choice; moments are in the run's own direction."""
+    """A chosen row with its moments and acquisition, in the run's own direction (maximization)."""
 
     row: int
     mean: float | None
     sd: float | None
     acquisition: float | None
     ties: int
-    """How many rows shared the maximum exactly; one of them was drawn with the run's seed."""
+    """Number of rows that share the maximum exactly; the run's seed drew one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What is believed of f at one row; in the run's own direction, in units of the outcome."""
+    """Estimate of f at one row, in the run's own direction and in units of the outcome."""
 
     row: int
     mean: float
     sd: float | None
-    """None where nobody knows."""
+    """None where the algorithm estimates no spread."""
 
 
 def upper_confidence_bound(mean: Vector, variance: Vector, weight: float) -> Vector:
@@ -55,9 +55,10 @@ def choose_maximum(
     variance: Vector,
     rng: np.random.Generator | Callable[[], np.random.Generator],
 ) -> Choice:
-    """The row of largest acquisition; exact ties are broken by a draw from ``rng``, which is made only then.
+    """The row of largest acquisition; exact ties are broken by a draw from ``rng``.
 
-    Ties are real: before the first outcome every row is equal, and grids have symmetric rows.
+    A callable ``rng`` is called only if there are ties. They are common: before the first outcome every row is equal,
+    and grids have symmetric rows. Raises NumericalFailure if the acquisition of a row is not a number.
     """
     best = np.flatnonzero(acquisition == acquisition.max())
     if not len(best):  # NaN equals nothing

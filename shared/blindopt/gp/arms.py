@@ -1,4 +1,4 @@
-"""The exact posterior on few arms that are played often: n x n, whatever the number of plays."""
+"""The exact posterior at few arms that are played often: n x n numbers, whatever the number of plays."""
 
 from math import log1p
 
@@ -34,7 +34,7 @@ class ArmsPosterior:
         self.sums: Vector = np.zeros(n)
         self.plays = 0
         self.gain = 0.0
-        """G_t: the realised information gain, in nats."""
+        """Realised information gain, in nats."""
         self._diagonal: Vector = np.einsum("ii->i", self.covariance)  # a view
 
     @property
@@ -43,7 +43,7 @@ class ArmsPosterior:
         return self._diagonal
 
     def play(self, arm: int, reward: float) -> None:
-        """Condition on ``reward`` at ``arm``. NumericalFailure, and no change, for one that cannot be absorbed."""
+        """Condition on ``reward`` at ``arm``. Changes nothing if ``check_reward`` raises NumericalFailure."""
         check_reward(reward)
         column = self.covariance[:, arm].copy()
         variance = max(float(column[arm]), 0.0)
@@ -58,6 +58,6 @@ class ArmsPosterior:
 
 
 def check_reward(reward: float) -> None:
-    """NumericalFailure for a reward that is no number, or whose square is none."""
+    """Raise NumericalFailure if a reward or its square is not a finite number."""
     if not abs(reward) <= REWARD_MAX:  # refuses NaN too
         raise NumericalFailure("a reward cannot be absorbed: it is not finite, or too large")

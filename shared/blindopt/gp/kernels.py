@@ -22,7 +22,7 @@ class Kernel:
     lengthscale: float
     variance: float = 1.0
     smooth: ClassVar[bool] = True
-    """Whether an error of h in a squared distance costs about h near zero, and not its root."""
+    """Whether an error of h in a squared distance near zero changes the correlation by about h, and not by its root."""
 
     def __post_init__(self) -> None:
         # Squares and their inverses must be numbers; this refuses NaN too.
@@ -31,7 +31,7 @@ class Kernel:
 
     def __call__(self, a: Matrix, b: Matrix) -> Matrix:
         """Rows of ``a`` (n, r) against rows of ``b`` (m, r), as an (n, m) matrix."""
-        from scipy.spatial.distance import cdist  # late: a command line that computes nothing starts in half the time
+        from scipy.spatial.distance import cdist  # late, so that commands that compute nothing start in half the time
 
         squared: Matrix = cdist(a, b, "sqeuclidean")  # differences first: no cancellation near zero
         squared *= 1.0 / self.lengthscale**2
@@ -41,11 +41,11 @@ class Kernel:
 
     @abstractmethod
     def correlate(self, squared: Matrix) -> None:
-        """Turn squared distances in units of the lengthscale into correlations c, in place; float32 stays so."""
+        """Turn squared distances, in units of the lengthscale, into correlations c: in place, in any precision."""
 
     def slope(self, squared: Matrix) -> Matrix:
-        """Derivative of the correlation in the logarithm of the lengthscale, at squared distances in its units."""
-        raise TypeError(f"no derivative is known of {type(self).__name__}")
+        """Derivative of the correlation by the logarithm of the lengthscale, at squared distances in its units."""
+        raise TypeError(f"{type(self).__name__} has no derivative")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +64,9 @@ class SquaredExponential(Kernel):
         np.exp(squared, out=squared)
 
     def slope(self, squared: Matrix) -> Matrix:
-        """What s = (d / l)^2 gives: s exp(-s / 2)."""
-        told: Matrix = squared * np.exp(-0.5 * squared)
-        return told
+        """S exp(-s / 2) for s = (d / l)^2."""
+        slope: Matrix = squared * np.exp(-0.5 * squared)
+        return slope
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Matern12(Kernel):
         np.exp(squared, out=squared)
 
     def slope(self, squared: Matrix) -> Matrix:
-        """For u = d / l: u exp(-u)."""
+        """U exp(-u) for u = d / l."""
         u: Matrix = np.sqrt(squared)
         return u * np.exp(-u)
 
@@ -102,7 +102,7 @@ class Matern32(Kernel):
     """
 
     def correlate(self, squared: Matrix) -> None:
-        """(1 + u) exp(-u)."""
+        """(1 + u) exp(-u) for u = sqrt(3) d / l."""
         squared *= 3.0
         np.sqrt(squared, out=squared)
         fading = np.exp(-squared)
@@ -110,7 +110,7 @@ class Matern32(Kernel):
         squared *= fading
 
     def slope(self, squared: Matrix) -> Matrix:
-        """u^2 exp(-u)."""
+        """u^2 exp(-u) for u = sqrt(3) d / l."""
         u: Matrix = np.sqrt(3.0 * squared)
         return u * u * np.exp(-u)
 
@@ -126,7 +126,7 @@ class Matern52(Kernel):
     """
 
     def correlate(self, squared: Matrix) -> None:
-        """(1 + u + u^2 / 3) exp(-u)."""
+        """(1 + u + u^2 / 3) exp(-u) for u = sqrt(5) d / l."""
         squared *= 5.0
         root = np.sqrt(squared)
         squared *= 1.0 / 3.0
@@ -137,7 +137,7 @@ class Matern52(Kernel):
         squared *= root
 
     def slope(self, squared: Matrix) -> Matrix:
-        """u^2 (1 + u) exp(-u) / 3."""
+        """u^2 (1 + u) exp(-u) / 3 for u = sqrt(5) d / l."""
         u: Matrix = np.sqrt(5.0 * squared)
         return u * u * (1.0 + u) * np.exp(-u) / 3.0
 
@@ -151,5 +151,5 @@ KERNELS: dict[Kind, type[Kernel]] = {
 
 
 def kernel_of(kind: Kind, lengthscale: float, variance: float) -> Kernel:
-    """The kernel that goes by this name on the wire."""
+    """The kernel that ``kind`` names on the wire."""
     return KERNELS[kind](lengthscale, variance)

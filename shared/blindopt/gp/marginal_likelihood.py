@@ -5,12 +5,11 @@ from math import exp, floor, log, log10, pi, sqrt
 from typing import get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.spatial.distance import pdist, squareform
 
-from blindopt.arrays import Matrix, Vector
+from blindopt.arrays import Mask, Matrix, Rows, Vector
 from blindopt.errors import NumericalFailure
-from blindopt.gp.input_noise import correlations, known_noise
+from blindopt.gp.input_noise import correlations, declared_noise
 from blindopt.gp.kernels import KERNELS, Kind
 from blindopt.gp.progress import NO_TICK, Tick
 from blindopt.gp.single_thread_blas import gram_of_lower, inverse_factor, left_product, right_product
@@ -19,22 +18,23 @@ from blindopt.wire.releases import NoiseLaw
 
 ANSWERS_MIN = 3
 ANSWERS_MAX = 300
-"""Of more answers the first ones are taken: a fit costs the cube of their number, and they settle it."""
+"""Of more answers only the first are used: a fit costs the cube of their number, and so many determine it."""
 PARAMETERS: tuple[Parameter, ...] = get_args(Parameter)
-_USUAL = {"lengthscale": (0.01, 20.0), "signal_variance": (1e-3, 1e3), "noise_variance": (1e-8, 1.0)}
-_MEDIAN, _SPREAD = 0.4, 1.0  # where no prior is told: of the length-scale in typical distances; of all logarithms
+_DEFAULT_BOUNDS = {"lengthscale": (0.01, 20.0), "signal_variance": (1e-3, 1e3), "noise_variance": (1e-8, 1.0)}
+_MEDIAN = 0.4  # of the default prior of the length-scale, in typical distances
+_SPREAD = 1.0  # of the logarithms, in all default priors
 _STARTS = ((log(0.02), log(2.0)), (log(0.1), log(10.0)), (log(1e-6), log(0.3)))
-_DIGITS = 4  # that a fitted value is rounded to: no more than they tell, and equal wherever it is computed
-# With a longer memory its triangular systems, though tiny, go to several threads: on a busy machine waiting for them
-# took ten times as long as the likelihoods, and a memory of one needs half as many likelihoods more.
+_DIGITS = 4  # of a fitted value: more would not be significant, or not reproducible on another machine
+# With a longer memory L-BFGS-B solves its tiny triangular systems in several threads: on a busy machine waiting for
+# them took ten times as long as the likelihoods. A memory of one needs half as many likelihoods more.
 _OPTIONS = {"ftol": 1e-13, "gtol": 1e-7, "maxcor": 1, "maxfun": 500}
 _BLOCK = 1 << 14  # candidates that are read together
-_EQUAL = 1e-6  # optima whose likelihoods are closer are one: the first start that found it counts
+_EQUAL = 1e-6  # optima whose likelihoods are closer count as the same, which the first start reached
 
 
 @dataclass(frozen=True, slots=True)
 class Hyper:
-    """Length-scale in scaled units, variances in squared units of the outcome, constant mean in its units."""
+    """Length-scale in units of the candidates, variances in squared units of the outcome, mean in its units."""
 
     lengthscale: float
     signal_variance: float
@@ -46,26 +46,29 @@ class Hyper:
 class Evidence:
     """t outcomes at candidates ``points`` (t, r), which are ``rows`` (t,) of the release.
 
-    The noise variance of outcome i is ``known[i]``, plus the fitted one where ``has_unknown[i]``.
+    The noise variance of outcome i is ``declared_noise[i]``, plus the fitted one where ``has_fitted_noise[i]``.
     """
 
     points: Matrix
-    rows: NDArray[np.intp]
+    rows: Rows
     outcomes: Vector
-    known: Vector
-    has_unknown: NDArray[np.bool_]
+    declared_noise: Vector
+    has_fitted_noise: Mask
 
     def first(self, count: int) -> "Evidence":
-        """The first outcomes alone."""
-        some = slice(count)
+        """The first ``count`` outcomes."""
         return Evidence(
-            self.points[some], self.rows[some], self.outcomes[some], self.known[some], self.has_unknown[some]
+            self.points[:count],
+            self.rows[:count],
+            self.outcomes[:count],
+            self.declared_noise[:count],
+            self.has_fitted_noise[:count],
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The best of several starts."""
+class FitResult:
+    """The best optimum that several starts reached."""
 
     hyper: Hyper
     log_likelihood: float
@@ -76,20 +79,20 @@ class Found:
 class MarginalLikelihood:
     """log p(outcomes | log length-scale, log signal variance, log noise variance), and its gradient.
 
-    With K = s R + diag(known + free noise), m the mean and a = K^-1 (y - m):
+    With K = s R + diag(declared + fitted noise), m the mean and a = K^-1 (y - m):
     -1/2 (y - m)^T a - 1/2 log det K - t/2 log 2 pi, with derivatives 1/2 tr((a a^T - K^-1) dK)
     (Rasmussen & Williams 2006, eqs. 5.8 and 5.9). R holds the kernel's correlations, averaged over the release's
-    noise where its law tells of any: then a row has 1 with itself, the nugget included. ``mean`` None: the constant
-    that is likeliest, 1^T K^-1 y / 1^T K^-1 1; it is stationary, so the gradient has no term for it.
+    noise if it declares any; a row then has 1 with itself, the nugget included. If ``mean`` is None, it is the constant
+    of largest likelihood, 1^T K^-1 y / 1^T K^-1 1, where the likelihood is stationary: the gradient has no term for it.
     """
 
     def __init__(self, evidence: Evidence, kind: Kind, law: NoiseLaw, mean: float | None) -> None:
         self._evidence, self._kind, self._mean = evidence, kind, mean
-        self._noise, self._r = known_noise(law), evidence.points.shape[1]
+        self._noise, self._r = declared_noise(law), evidence.points.shape[1]
         self._squared: Vector = pdist(evidence.points, "sqeuclidean")
         above = np.triu_indices(len(evidence.rows), 1)
-        self._same: NDArray[np.bool_] = evidence.rows[above[0]] == evidence.rows[above[1]]
-        self._free: Vector = evidence.has_unknown.astype(np.float64)
+        self._same: Mask = evidence.rows[above[0]] == evidence.rows[above[1]]
+        self._free: Vector = evidence.has_fitted_noise.astype(np.float64)
 
     def at(self, logs: Vector) -> tuple[float, Vector, float]:
         """Value, gradient (3,) and mean. Raises NumericalFailure where K cannot be factored."""
@@ -99,7 +102,7 @@ class MarginalLikelihood:
         correlation, slope = squareform(between), squareform(slopes)
         np.fill_diagonal(correlation, 1.0)
         covariance = signal * correlation
-        np.einsum("ii->i", covariance)[:] += self._evidence.known + noise * self._free
+        np.einsum("ii->i", covariance)[:] += self._evidence.declared_noise + noise * self._free
         y, t = self._evidence.outcomes, len(self._evidence.outcomes)
         root = inverse_factor(covariance)
         ones, white = root.sum(axis=1), right_product(root, y)
@@ -119,11 +122,8 @@ class MarginalLikelihood:
         return value, gradient, mean
 
 
-def suggested(outcomes: Vector, distance: float) -> Hyper:
-    """Where to begin without a kernel: what the spread of candidates and outcomes suggests.
-
-    ``distance`` is the typical one of two candidates, see ``typical_distance``.
-    """
+def suggest_hyper(outcomes: Vector, distance: float) -> Hyper:
+    """Guess hyper-parameters from the spread of the outcomes and the ``typical_distance`` of two candidates."""
     variance = float(np.var(outcomes)) if len(outcomes) > 1 else 0.0
     if not 1e-40 < variance < 1e40:
         variance = 1.0
@@ -132,18 +132,18 @@ def suggested(outcomes: Vector, distance: float) -> Hyper:
 
 
 def typical_distance(candidates: Matrix, law: NoiseLaw) -> float:
-    """The root mean square distance of two candidates (n, r), without what the release's noise adds to it."""
+    """Root mean square distance of two candidates (n, r), without the share of the release's noise."""
     n, r = candidates.shape
     start, total, squares = np.array(candidates[0]), np.zeros(r), 0.0
     for block in (np.asarray(candidates[at : at + _BLOCK]) - start for at in range(0, n, _BLOCK)):
         total += block.sum(axis=0)
         squares += float(np.einsum("ij,ij->", block, block))
-    found = 2.0 * (squares / n - float(total @ total) / n**2)
-    if (noise := known_noise(law)) is not None:
-        found = max(found - 2 * r * noise[1] ** 2, 0.05 * found)
-    if not found < 1e80:  # refuses NaN too
+    mean_square = 2.0 * (squares / n - float(total @ total) / n**2)
+    if (noise := declared_noise(law)) is not None:
+        mean_square = max(mean_square - 2 * r * noise[1] ** 2, 0.05 * mean_square)
+    if not mean_square < 1e80:  # refuses NaN too
         raise NumericalFailure("the candidates hold a number that is not finite, or too large for a length-scale")
-    return sqrt(max(found, 1e-80))
+    return sqrt(max(mean_square, 1e-80))
 
 
 def fit(
@@ -155,14 +155,14 @@ def fit(
     *,
     distance: float,
     seed: list[int],
-    is_told: bool = False,
+    has_kernel: bool = False,
     tick: Tick = NO_TICK,
-) -> Found:
-    """The likeliest hyper-parameters, or those of largest posterior density of their logarithms where priors are told.
+) -> FitResult:
+    """Hyper-parameters of the largest posterior density of their logarithms, which is the likelihood without priors.
 
-    L-BFGS-B from ``start`` (of a kernel where it ``is_told``) and from draws of ``seed``; the same arguments give the
-    same values, rounded to four digits within the bounds. ``tick`` is called at each likelihood. Raises
-    NumericalFailure where the outcomes are too few, all equal, or no start leads anywhere.
+    L-BFGS-B from ``start`` (which is that of a kernel if ``has_kernel``) and from draws of ``seed``; the same arguments
+    give the same values, rounded to four digits within the bounds. ``tick`` is called at each likelihood. Raises
+    NumericalFailure if the outcomes are too few or all equal, or if no start reaches a finite likelihood.
     """
     evidence = evidence.first(ANSWERS_MAX)
     variance = float(np.var(evidence.outcomes)) if len(evidence.outcomes) else 0.0
@@ -173,16 +173,16 @@ def fit(
     likelihood = MarginalLikelihood(evidence, kind, law, None if settings.mean == "fitted" else start.mean)
     ends = _box(evidence, settings, start, variance, distance)
     low, high = np.log([lower for lower, _ in ends]), np.log([upper for _, upper in ends])
-    priors = _priors(settings.priors, distance, start if is_told else None)
+    priors = _priors(settings.priors, distance, start if has_kernel else None)
     reached = [
         _climb(likelihood, priors, begin, low, high, tick)
         for begin in _starts(start, settings.starts, low, high, variance, distance, seed)
     ]
-    good = [told for told in reached if told is not None]
-    if not good:
+    optima = [optimum for optimum in reached if optimum is not None]
+    if not optima:
         raise NumericalFailure("the marginal likelihood could not be computed from any start")
-    best = max(value for value, _ in good)
-    logs = next(logs for value, logs in good if value >= best - _EQUAL * (1 + abs(best)))
+    best = max(value for value, _ in optima)
+    logs = next(logs for value, logs in optima if value >= best - _EQUAL * (1 + abs(best)))
     size, signal, noise = (
         lower if lower == upper else min(max(_rounded(exp(at)), lower), upper)
         for at, (lower, upper) in zip(logs, ends, strict=True)
@@ -191,12 +191,12 @@ def fit(
     if settings.mean == "fitted":
         unit = 10.0 ** (floor(log10(variance) / 2) - 6)
         mean = round(mean / unit) * unit
-    kept = tuple(
+    at_bounds = tuple(
         name
         for name, at, lower, upper in zip(PARAMETERS, logs, low, high, strict=True)
         if lower < upper and (at <= lower + 1e-6 or at >= upper - 1e-6)
     )
-    return Found(Hyper(size, signal, noise, mean), value, kept)
+    return FitResult(Hyper(size, signal, noise, mean), value, at_bounds)
 
 
 def _climb(
@@ -207,11 +207,11 @@ def _climb(
     high: Vector,
     tick: Tick,
 ) -> tuple[float, Vector] | None:
-    """The largest value that one start reaches, and where; None if not even its first could be computed.
+    """The largest value that a climb from ``begin`` reaches, and its logarithms; None if it computes no likelihood.
 
-    A start that breaks off on the way counts with the best it has seen.
+    A climb that breaks off with NumericalFailure counts with the best value until then.
     """
-    from scipy.optimize import minimize  # late: it takes a tenth of a second, which a run without a fit need not wait
+    from scipy.optimize import minimize  # late: it takes a tenth of a second, and a run without a fit does without
 
     best: tuple[float, Vector] | None = None
 
@@ -239,32 +239,32 @@ def _climb(
 def _box(
     evidence: Evidence, settings: Fit, start: Hyper, variance: float, distance: float
 ) -> list[tuple[float, float]]:
-    """The bounds. Noise that no outcome has stays where it is."""
+    """Lower and upper bounds of each parameter. A noise variance that no outcome needs stays as it is."""
     unit = {"lengthscale": distance, "signal_variance": variance, "noise_variance": variance}
     ends = []
     for name in PARAMETERS:
-        told = getattr(settings.bounds, name)
-        low, high = (told.lower, told.upper) if told else (share * unit[name] for share in _USUAL[name])
-        if name == "noise_variance" and not evidence.has_unknown.any():
+        bounds = getattr(settings.bounds, name)
+        low, high = (bounds.lower, bounds.upper) if bounds else (unit[name] * x for x in _DEFAULT_BOUNDS[name])
+        if name == "noise_variance" and not evidence.has_fitted_noise.any():
             low = high = start.noise_variance
         ends.append((max(low, 1e-50), min(high, 1e50)))
     return ends
 
 
-def _priors(told: FitPriors | None, distance: float, start: Hyper | None) -> list[LogNormal | None]:
-    if told is None:
-        told = FitPriors(
+def _priors(priors: FitPriors | None, distance: float, start: Hyper | None) -> list[LogNormal | None]:
+    if priors is None:
+        priors = FitPriors(
             lengthscale=LogNormal(median=_MEDIAN * distance, spread=_SPREAD),
             signal_variance=LogNormal(median=start.signal_variance, spread=_SPREAD) if start else None,
             noise_variance=LogNormal(median=start.noise_variance, spread=_SPREAD) if start else None,
         )
-    return [getattr(told, name) for name in PARAMETERS]
+    return [getattr(priors, name) for name in PARAMETERS]
 
 
 def _starts(
     start: Hyper, count: int, low: Vector, high: Vector, variance: float, distance: float, seed: list[int]
 ) -> list[Vector]:
-    """The given one and draws, uniform in logarithms over plausible ranges; all within the bounds."""
+    """``start`` and draws that are uniform in logarithms over plausible ranges, as logarithms within the bounds."""
     units = np.log([distance, variance, variance])
     first = np.log([getattr(start, name) for name in PARAMETERS])
     draws = np.random.default_rng(seed).uniform(size=(count - 1, 3))

@@ -1,10 +1,10 @@
-"""How what takes long tells that it goes on, and is told to stop."""
+"""A callback by which long computations report progress and can be stopped."""
 
 from collections.abc import Callable
 
 Tick = Callable[[], None]
-"""Called now and then between two parts of some work. May raise: then the work ends, and its result is lost."""
+"""Called between two parts of a computation. If it raises, the computation ends without a result."""
 
 
 def NO_TICK() -> None:  # noqa: N802 - a constant that is called
-    """Nobody waits."""
+    """Do nothing: the default where no caller follows the progress."""

@@ -1,8 +1,8 @@
 """Products of vectors and matrices by one thread, at the speed of BLAS.
 
-BLAS gives the products of even a 100 x 100 matrix to several threads. Rounds take microseconds: on a machine that has
-other work, waiting for a second thread cost milliseconds each. So the work is cut into blocks that BLAS does alone.
-What comes out does not depend on the number of threads.
+BLAS gives the products of even a 100 x 100 matrix to several threads. A product takes microseconds, but on a busy
+machine waiting for a second thread takes milliseconds. So the work is cut into blocks that are too small for BLAS to
+share. Results do not depend on the number of threads.
 """
 
 from functools import lru_cache
@@ -15,83 +15,83 @@ from blindopt.arrays import Matrix, Vector
 from blindopt.errors import NumericalFailure
 
 ALONE = 8_000
-"""Numbers of a matrix that BLAS does not share out: its own limits start at 8,192."""
+"""Numbers of a matrix that BLAS multiplies in one thread: its own limits start at 8,192."""
 
 BLOCK = 48
-"""Rows of a square block: BLAS multiplies two of them alone (up to 262,144 products), LAPACK factors one alone."""
+"""Rows of a square block that BLAS multiplies (up to 262,144 products) and LAPACK factors in one thread."""
 
 
-def add_outer(matrix: Matrix, left: Vector, right: Vector, factor: float) -> None:
-    """``matrix`` (a, b) += factor * left (a,) right (b,)^T, in place; the matrix is contiguous."""
-    # BLAS reads columns first: it is given the transposed matrix, which it may overwrite.
-    turned = matrix.T
+def add_outer(matrix: Matrix, column: Vector, row: Vector, factor: float) -> None:
+    """Add factor * column (a,) row (b,)^T to the contiguous ``matrix`` (a, b), in place."""
+    # BLAS is column-major, so it gets the transposed matrix, which it may overwrite.
+    transposed = matrix.T
     for rows in _blocks(*matrix.shape):
-        dger(factor, right, left[rows], a=turned[:, rows], overwrite_a=True)
+        dger(factor, row, column[rows], a=transposed[:, rows], overwrite_a=True)
 
 
 def left_product(vector: Vector, matrix: Matrix) -> Vector:
     """``vector`` (a,) times ``matrix`` (a, b)."""
     blocks = _blocks(*matrix.shape)
-    found: Vector = vector[blocks[0]] @ matrix[blocks[0]]
+    total: Vector = vector[blocks[0]] @ matrix[blocks[0]]
     for rows in blocks[1:]:
-        found += vector[rows] @ matrix[rows]
-    return found
+        total += vector[rows] @ matrix[rows]
+    return total
 
 
 def right_product(matrix: Matrix, vector: Vector) -> Vector:
     """``matrix`` (a, b) times ``vector`` (b,)."""
-    found: Vector = np.empty(len(matrix))
+    result: Vector = np.empty(len(matrix))
     for rows in _blocks(*matrix.shape):
-        np.dot(matrix[rows], vector, out=found[rows])
-    return found
+        np.dot(matrix[rows], vector, out=result[rows])
+    return result
 
 
-def product(left: Matrix, right: Matrix) -> Matrix:
-    """``left`` (a, b) times ``right`` (b, c)."""
-    found: Matrix = np.zeros((len(left), right.shape[1]))
-    for i in _steps(len(left)):
-        for j in _steps(right.shape[1]):
-            for k in _steps(len(right)):
-                found[i, j] += left[i, k] @ right[k, j]
-    return found
+def product(first: Matrix, second: Matrix) -> Matrix:
+    """``first`` (a, b) times ``second`` (b, c)."""
+    result: Matrix = np.zeros((len(first), second.shape[1]))
+    for i in _steps(len(first)):
+        for j in _steps(second.shape[1]):
+            for k in _steps(len(second)):
+                result[i, j] += first[i, k] @ second[k, j]
+    return result
 
 
 def inverse_factor(gram: Matrix) -> Matrix:
-    """The lower triangular W (n, n) with W gram W^T = 1: the inverse of the Cholesky factor, by blocks.
+    """The inverse W (n, n) of the Cholesky factor of ``gram``, by blocks: W gram W^T = I.
 
     Raises NumericalFailure if ``gram`` is not positive definite.
     """
-    rest, inverse = gram.copy(), np.zeros_like(gram)
+    remainder, inverse = gram.copy(), np.zeros_like(gram)
     steps = _steps(len(gram))
-    for at, k in enumerate(steps):
-        factor, info = dpotrf(rest[k, k], lower=1)
+    for index, k in enumerate(steps):
+        factor, info = dpotrf(remainder[k, k], lower=1)
         if info != 0 or not np.isfinite(factor.diagonal()).all():
             raise NumericalFailure("a covariance cannot be factored: it is not positive definite in doubles")
         inverse[k, k] = dtrtri(factor, lower=1)[0]
-        turned = inverse[k, k].T.copy()
-        for i in steps[at + 1 :]:
-            rest[i, k] = rest[i, k] @ turned
-        for place, i in enumerate(steps[at + 1 :], at + 1):
-            for j in steps[at + 1 : place + 1]:
-                rest[i, j] -= rest[i, k] @ rest[j, k].T.copy()
-    for at, i in enumerate(steps):
-        for first, j in enumerate(steps[:at]):
-            for k in steps[first:at]:
-                inverse[i, j] -= rest[i, k] @ inverse[k, j]
+        transposed = inverse[k, k].T.copy()
+        for i in steps[index + 1 :]:
+            remainder[i, k] = remainder[i, k] @ transposed
+        for last, i in enumerate(steps[index + 1 :], index + 1):
+            for j in steps[index + 1 : last + 1]:
+                remainder[i, j] -= remainder[i, k] @ remainder[j, k].T.copy()
+    for index, i in enumerate(steps):
+        for first, j in enumerate(steps[:index]):
+            for k in steps[first:index]:
+                inverse[i, j] -= remainder[i, k] @ inverse[k, j]
             inverse[i, j] = inverse[i, i] @ inverse[i, j]
     return inverse
 
 
 def gram_of_lower(lower: Matrix) -> Matrix:
     """W^T W of a lower triangular W (n, n)."""
-    turned, found = lower.T.copy(), np.zeros_like(lower)
+    transposed, gram = lower.T.copy(), np.zeros_like(lower)
     steps = _steps(len(lower))
     for first, i in enumerate(steps):
         for j in steps[: first + 1]:
             for k in steps[first:]:
-                found[i, j] += turned[i, k] @ lower[k, j]
-            found[j, i] = found[i, j].T
-    return found
+                gram[i, j] += transposed[i, k] @ lower[k, j]
+            gram[j, i] = gram[i, j].T
+    return gram
 
 
 def _steps(length: int) -> list[slice]:

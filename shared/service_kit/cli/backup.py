@@ -1,7 +1,7 @@
-"""Backups: a consistent copy of a service's data while it runs, and how to put it back.
+"""Backups: a consistent copy of a service's data while it runs, and its restoration.
 
-A copy holds the database and the files that it names, never the keys: copy ``secrets/`` by another way, so
-that neither alone opens what is sealed.
+A backup holds the database and the files that it names, never the keys. Copy ``secrets/`` separately, so that neither
+copy alone opens what is sealed.
 """
 
 import os
@@ -23,7 +23,7 @@ PARTIAL = ".restoring"
 
 
 class Manifest(BaseModel):
-    """What a backup holds: SHA-256 by path, and the signed head of the log."""
+    """The contents of a backup: SHA-256 by path, and a signed checkpoint of the log."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
 
@@ -36,18 +36,18 @@ class Manifest(BaseModel):
 def backup(context: ServiceContext, data: Path, target: Path, named: Callable[[Connection], Iterable[str]]) -> int:
     """Copy the database, then the files that this copy names (paths under ``data``), to a new folder.
 
-    Returns how many files; all of it is on the disk by then. Raises StateConflict where ``target`` exists, or the
-    folder beside it in which the copy is made.
+    Return the number of files, which are all durable by then. Raises StateConflict if ``target`` exists, or the folder
+    beside it in which the copy is made.
     """
     partial = target.with_name(target.name + ".part")
-    for there in (target, partial):
-        if there.exists():
-            raise StateConflict(f"{there} exists: a backup goes to a new folder, and is made in its .part beside it")
+    for folder in (target, partial):
+        if folder.exists():
+            raise StateConflict(f"{folder} exists: a backup goes to a new folder, and is made in its .part beside it")
     partial.mkdir(parents=True, mode=0o700)
     try:
         count = _copy(context, data, partial, named)
     except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)  # ours: it was not there
+        shutil.rmtree(partial, ignore_errors=True)  # this call created it
         raise
     partial.rename(target)
     _sync(target.parent)
@@ -59,7 +59,7 @@ def _copy(context: ServiceContext, data: Path, partial: Path, named: Callable[[C
     context.database.copy(partial / database.name)
     with context.database.read_from(partial / database.name) as db:
         head, files = audit_log.head(db), sorted(named(db))
-    for name in files:  # they never change once the database names them
+    for name in files:  # a file never changes once the database names it
         (partial / name).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         shutil.copyfile(data / name, partial / name)
     digests = {name: digest(partial / name) for name in (database.name, *files)}
@@ -71,13 +71,13 @@ def _copy(context: ServiceContext, data: Path, partial: Path, named: Callable[[C
 
 
 def _make_durable(folder: Path) -> None:
-    """Every file of a folder and the folders that name them: after a power cut none is empty."""
+    """Sync every file of a folder, and its folders, so that none is empty after a power cut."""
     for path in (*folder.rglob("*"), folder):
         _sync(path)
 
 
 def _sync(path: Path) -> None:
-    """Write a file, or the names in a folder, to the disk."""
+    """Sync a file, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -86,9 +86,9 @@ def _sync(path: Path) -> None:
 
 
 def unpack(source: Path, data: Path, secrets: Path) -> Path:
-    """Put a backup and the keys into a new folder inside the empty ``data``, for ``settle`` to move in place.
+    """Copy a backup and the keys to a new folder inside the empty ``data``, from which ``settle`` moves them.
 
-    Raises StateConflict for a folder that is not empty, a missing key, a changed file.
+    Raises StateConflict for a folder that is not empty, a missing key, or a changed file.
     """
     if data.exists() and {path.name for path in data.iterdir()} - {LOCK, PARTIAL}:
         raise StateConflict(f"{data.absolute()} is not empty: a backup goes into an empty folder")
@@ -96,9 +96,9 @@ def unpack(source: Path, data: Path, secrets: Path) -> Path:
         if not needed.is_file():
             raise StateConflict(f"{needed} is missing: a backup needs its manifest and the keys of its service")
     manifest = _manifest(source)
-    for name, told in manifest.files.items():
+    for name, expected in manifest.files.items():
         path = source / name
-        if not path.resolve().is_relative_to(source.resolve()) or not path.is_file() or digest(path) != told:
+        if not path.resolve().is_relative_to(source.resolve()) or not path.is_file() or digest(path) != expected:
             raise StateConflict(f"{name} of the backup is missing or was changed: nothing was restored")
     partial = data / PARTIAL
     shutil.rmtree(partial, ignore_errors=True)
@@ -113,15 +113,15 @@ def unpack(source: Path, data: Path, secrets: Path) -> Path:
 
 
 def check(source: Path, context: ServiceContext, named: Callable[[Connection], Iterable[str]]) -> None:
-    """Hold what was unpacked against the signed head in its manifest, and the files against its database.
+    """Check an unpacked log against the signed checkpoint of its manifest, and the files against the database.
 
-    Raises LogBroken for another key, another log, or a database that is not there; StateConflict for a file.
+    Raises LogBroken for another key, another log, or a missing database; StateConflict for a missing file.
     """
     manifest = _manifest(source)
-    told, head = context.signer.verifier.verify(manifest.checkpoint).head, context.audit_trail.head()
-    if told != head:
+    signed, head = context.signer.verifier.verify(manifest.checkpoint).head, context.audit_trail.head()
+    if signed != head:
         raise LogBroken(
-            f"the backup has a log of {head.size} records, its signed checkpoint is of another of {told.size}"
+            f"the backup has a log of {head.size} records, its signed checkpoint is of another of {signed.size}"
         )
     with context.database.read() as db:
         for name in sorted(set(named(db)) - manifest.files.keys()):
@@ -136,8 +136,8 @@ def _manifest(source: Path) -> Manifest:
 
 
 def settle(partial: Path) -> None:
-    """Move what was unpacked and verified in place, the database last: without it there is no service's data."""
+    """Move unpacked and verified files to their final paths, the database last: a service needs it to start."""
     for path in sorted(partial.iterdir(), key=lambda path: path.suffix == ".sqlite"):
         path.rename(partial.parent / path.name)
-        _sync(partial.parent)  # in this order: the database is there once all else is
+        _sync(partial.parent)  # so that the database appears after all else is durable
     partial.rmdir()

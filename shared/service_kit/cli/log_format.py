@@ -1,4 +1,4 @@
-"""One JSON object a line on standard error: time, level, logger, message and what is given as ``fields``."""
+"""One JSON object a line on standard error: time, level, logger, message, and the record's ``fields``."""
 
 import json
 import logging
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 
 class JsonLines(logging.Formatter):
-    """Formats a record; a traceback is reduced to its type, because its text may quote a record."""
+    """Formats a log record. A traceback is reduced to its type, because its text may quote private values."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -23,7 +23,7 @@ class JsonLines(logging.Formatter):
 
 
 def configure(level: str) -> None:
-    """Send every logger of the process through ``JsonLines``."""
+    """Format the records of every logger of the process with ``JsonLines``."""
     logging.config.dictConfig(
         {
             "version": 1,
@@ -31,7 +31,7 @@ def configure(level: str) -> None:
             "formatters": {"json": {"()": JsonLines}},
             "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "json"}},
             "root": {"handlers": ["stderr"], "level": level.upper()},
-            # the access log is ours: uvicorn's would hold paths and query strings
+            # The middleware writes the access log; that of uvicorn would hold paths and query strings.
             "loggers": {"uvicorn.access": {"handlers": [], "propagate": False}, "httpx": {"level": "WARNING"}},
         }
     )

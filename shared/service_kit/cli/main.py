@@ -1,6 +1,6 @@
-"""The command line that both services have: serve, token, user, audit.
+"""The command line that both services have: serve, backup, restore, token, user, audit.
 
-What only some commands need, the web server above all, they import when they run: a token is made in a moment.
+A command imports what only it needs, such as the web server, when it runs, so that `token create` is fast.
 """
 
 import gc
@@ -40,13 +40,13 @@ Check = Callable[[Connection, Iterable[dict[str, Any]]], None]
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Errors in words on standard error, and exit status 1."""
+    """Report errors in words on standard error, and exit with status 1."""
     try:
         yield
     except ValidationError as error:
-        for found in error.errors():
-            name = str(found["loc"][0]).upper() if found["loc"] else "settings"
-            typer.echo(f"error: {name}: {found['msg']}", err=True)
+        for fault in error.errors():
+            name = str(fault["loc"][0]).upper() if fault["loc"] else "settings"
+            typer.echo(f"error: {name}: {fault['msg']}", err=True)
         raise typer.Exit(1) from None
     except (BlindoptError, OSError) as error:
         typer.echo(f"error: {error}", err=True)
@@ -69,9 +69,8 @@ def build(
 ) -> typer.Typer:
     """The command line of one service.
 
-    ``check`` verifies its tables against its log, ``files`` names the files that its database needs,
-    ``restored`` does what a service must after it was put back to an older state; ``after_restore`` is what is left
-    to do for whoever restored it, in words.
+    ``check`` verifies its tables against its log, ``files`` returns the names of the files that its database needs,
+    and ``restored`` updates its database after a restore. ``after_restore`` tells the operator what remains to be done.
     """
     cli = typer.Typer(help=about, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
     cli.add_typer(_tokens(service, main_role, roles, settings, open_context), name="token")
@@ -88,7 +87,7 @@ def build(
 
     @cli.callback(invoke_without_command=True)
     def start(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
-        os.umask(0o077)  # whatever is written is for this user alone
+        os.umask(0o077)  # files are readable by this user only
         if version:
             typer.echo(f"{service} {VERSION}")
             raise typer.Exit
@@ -120,7 +119,7 @@ def build(
                     backup.check(source, opened, files)
                     head = _verified(opened, check)
                     opened.database.write(lambda db: restored(db, opened))
-                    opened.database.write(lambda db: sessions.end_every(db, opened.clock()))
+                    opened.database.write(lambda db: sessions.end_all(db, opened.clock()))
                 backup.settle(partial)
         typer.echo(f"restored {head.size} records, root {head.root}")
         if after_restore:
@@ -146,7 +145,7 @@ def build(
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                proxy_headers=False,  # anybody can write them: who asks is who is connected
+                proxy_headers=False,  # anyone can send them: the client is the peer of the connection
                 timeout_graceful_shutdown=chosen.drain_seconds,
                 ssl_certfile=chosen.tls_cert,
                 ssl_keyfile=chosen.tls_key,
@@ -159,7 +158,7 @@ def build(
 
 
 def _server(config: "uvicorn.Config") -> "uvicorn.Server":
-    """A server that tells its application when it is to leave: replies without an end would hold up the drain."""
+    """A server that calls ``app.state.leave`` when it must stop, so that open streams do not delay the shutdown."""
     import uvicorn
 
     class Server(uvicorn.Server):
@@ -174,11 +173,11 @@ def _server(config: "uvicorn.Config") -> "uvicorn.Server":
 
 def _verified(opened: ServiceContext, check: Check, key: str | None = None) -> Head:
     """Verify a service's own data: logs, signatures, and its tables against its log."""
-    gc.disable()  # millions of parsed values and no cycles: looking for some takes longer than the work
+    gc.disable()  # millions of parsed values without cycles: collecting garbage would take longer than the work
     with opened.database.read() as db:
-        told = opened.audit_trail.export(db)
-        head = reconciliation.verify_export(told, key=key)
-        check(db, (entry.record for entry in told.own))
+        export = opened.audit_trail.export(db)
+        head = reconciliation.verify_export(export, key=key)
+        check(db, (entry.record for entry in export.own))
     return head
 
 
@@ -190,7 +189,7 @@ def _checked(settings: Callable[[], ServiceSettings]) -> ServiceSettings:
 
 
 def existing(settings: Callable[[], ServiceSettings]) -> ServiceSettings:
-    """The settings, if their folder holds a service's data; StateConflict says how to point to one."""
+    """The settings, if their folder holds the data of a service. Raises StateConflict otherwise."""
     chosen = _checked(settings)
     if not any(chosen.data_dir.glob("*.sqlite")):
         raise StateConflict(f"{chosen.data_dir.absolute()} holds no data of a service: set DATA_DIR as for serve")
@@ -206,9 +205,9 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def first_token(context: ServiceContext, role: Role, path: Path) -> None:
-    """A token for the first start, in a file that only this user can read.
+    """Write a token for the first start to a file that only this user can read, unless the role has a token already.
 
-    Nothing where any token of the role exists: a person who takes the file away does not get another.
+    So a person who deletes the file does not get another token.
     """
     if any(row.role == role for row in context.authentication.tokens()):
         return

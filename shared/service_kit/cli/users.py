@@ -1,4 +1,4 @@
-"""`user add|list|password|disable`: who may log in at the console. Beside a running service as well."""
+"""`user add|list|password|disable`: the users of the console. It works beside a running service, too."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -29,7 +29,7 @@ def build(
     opened_existing: Callable[[], ServiceContext],
     plain_errors: Callable[[], AbstractContextManager[None]],
 ) -> typer.Typer:
-    """The commands. ``opened`` makes the data folder where there is none yet."""
+    """The commands. ``opened`` creates the data folder if it does not exist."""
     cli = typer.Typer(no_args_is_help=True, help="People who log in at the console.")
 
     @cli.command()
@@ -42,18 +42,18 @@ def build(
         if role not in roles:
             raise typer.BadParameter(f"{service} knows {', '.join(roles)}", param_hint="--role")
         with plain_errors():
-            stored = _hashed(password_file)
+            password_hash = _hash_of(password_file)
             with opened() as context:
-                user = context.database.write(lambda db: add_user(db, context, name, role, stored))
+                user = context.database.write(lambda db: add_user(db, context, name, role, password_hash))
         typer.echo(f"{user.id} {user.name} ({user.role})")
 
     @cli.command()
     def password(name: Annotated[str, typer.Argument()], password_file: PasswordFile = None) -> None:
         """Set another password. Every session of the person ends."""
         with plain_errors(), opened_existing() as context:
-            context.database.write(lambda db: _named(db, name))
-            stored = _hashed(password_file)
-            context.database.write(lambda db: _set(db, context, name, stored))
+            context.database.write(lambda db: _by_name(db, name))
+            password_hash = _hash_of(password_file)
+            context.database.write(lambda db: _set_password(db, context, name, password_hash))
         typer.echo(f"a new password for {name}; open sessions have ended")
 
     @cli.command()
@@ -67,15 +67,15 @@ def build(
     def listed() -> None:
         """Ids, roles, states, names; never a password or its hash."""
         with plain_errors(), opened_existing() as context, context.database.read() as db:
-            for user in users.listed(db):
+            for user in users.list_all(db):
                 state = f"disabled {user.disabled_at[:10]}" if user.disabled_at else "live"
                 typer.echo(f"{user.id}  {user.role:8}  {state:19}  since {user.created_at[:10]}  {user.name}")
 
     return cli
 
 
-def _hashed(file: Path | None) -> str:
-    from service_kit.identity import passwords  # its library takes a moment to load, and no other command needs it
+def _hash_of(file: Path | None) -> str:
+    from service_kit.identity import passwords  # slow to import, and no other command needs it
 
     return passwords.hash_of(_password(file))
 
@@ -90,7 +90,7 @@ def _password(file: Path | None) -> str:
 
 
 def add_user(db: Connection, context: ServiceContext, name: str, role: Role, password_hash: str) -> User:
-    """A person who may log in, recorded in the log; inside the caller's transaction."""
+    """Add a user who may log in, and record it in the log, inside the caller's transaction."""
     if not 1 <= len(name) <= NAME_MAX or not name.isprintable() or name != name.strip():
         raise Invalid(f"a name has 1 to {NAME_MAX} printable characters, without spaces at its ends")
     now = context.clock()
@@ -100,14 +100,14 @@ def add_user(db: Connection, context: ServiceContext, name: str, role: Role, pas
     return user
 
 
-def _named(db: Connection, name: str) -> User:
-    if (user := users.named(db, name)) is None:
+def _by_name(db: Connection, name: str) -> User:
+    if (user := users.by_name(db, name)) is None:
         raise NotFound("there is no user of this name")
     return user
 
 
-def _set(db: Connection, context: ServiceContext, name: str, password_hash: str) -> None:
-    user, now = _named(db, name), context.clock()
+def _set_password(db: Connection, context: ServiceContext, name: str, password_hash: str) -> None:
+    user, now = _by_name(db, name), context.clock()
     if user.disabled_at is not None:
         raise StateConflict("the user is disabled: add one of another name")
     users.set_hash(db, user.id, password_hash)
@@ -116,7 +116,7 @@ def _set(db: Connection, context: ServiceContext, name: str, password_hash: str)
 
 
 def _disable(db: Connection, context: ServiceContext, name: str) -> None:
-    user, now = _named(db, name), context.clock()
+    user, now = _by_name(db, name), context.clock()
     users.disable(db, user.id, now)
     sessions.end_of_user(db, user.id, now)
     audit_log.append(db, "user.disabled", actor="cli", now=now, details={"user": user.id})

@@ -23,7 +23,7 @@ from service_kit.identity import passwords
 from service_kit.identity.tokens import Principal
 from service_kit.store import audit_log, sessions, users
 from service_kit.store.database import Connection
-from service_kit.store.sessions import Opened
+from service_kit.store.sessions import NewSession
 from service_kit.store.users import User
 from service_kit.web.rate_limit import RateLimit
 
@@ -125,7 +125,7 @@ class Sessions:
         self._seen = {k: then for k, then in self._seen.items() if now - then < _SEEN_SECONDS} | {key: now}
         at = self._context.clock()
         with suppress(AuditUnavailable):
-            self._context.database.submit(lambda db: sessions.seen(db, key, at))
+            self._context.database.submit(lambda db: sessions.record_use(db, key, at))
 
     async def open(self, name: str, password: str, address: str) -> str:
         """Check a password; the value of a cookie for a new session.
@@ -169,14 +169,14 @@ class Sessions:
 
     def _known(self, name: str) -> User | None:
         with self._context.database.read() as db:
-            return users.named(db, name)
+            return users.by_name(db, name)
 
     def _begin(self, db: Connection, user: User, secret: bytes, again: str | None) -> None:
-        known = users.named(db, user.name)  # the check took a while: what was checked may hold no more
+        known = users.by_name(db, user.name)  # the check took a while: what was checked may hold no more
         if known is None or known.disabled_at is not None or known.password_hash != user.password_hash:
             raise Unauthenticated(_WRONG)
         now = self._context.clock()
-        sessions.add(db, Opened(hashlib.sha256(secret).digest(), user.id, now, now + self._life))
+        sessions.add(db, NewSession(hashlib.sha256(secret).digest(), user.id, now, now + self._life))
         if again is not None:
             users.set_hash(db, user.id, again)
         audit_log.append(db, "session.opened", actor=user.principal.actor, now=now, details={})

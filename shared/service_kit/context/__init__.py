@@ -1,1 +1,1 @@
-"""What every request needs: who is asking, the stored reply to a repeated request, the audit trail, the outbox."""
+"""What the use cases of a service stand on: authentication, idempotency, the audit trail, the outbox."""

@@ -1,4 +1,4 @@
-"""The audit trail of a service: what its log records, who verifies it, and what happens when it does not verify."""
+"""The audit trail of a service: records, receipts and checkpoints, verification, and readiness."""
 
 import base64
 import threading
@@ -23,7 +23,7 @@ _READY_SECONDS = 1.0
 
 
 class AuditTrail:
-    """The own log of a service and the logs it shares with each grant, over one database."""
+    """The own log of a service, and the logs that it shares with each grant."""
 
     def __init__(self, database: Database, signer: Signer, clock: Clock, outbox: Outbox, checkpoint_file: Path) -> None:
         self._database = database
@@ -32,7 +32,7 @@ class AuditTrail:
         self._outbox = outbox
         self._saved = SavedCheckpoint(checkpoint_file, signer)
         self._fault: str | None = None
-        self._readying = threading.Lock()
+        self._checking = threading.Lock()
         self._readiness_checked_at = float("-inf")
         self._unready: Exception | None = None
 
@@ -67,11 +67,11 @@ class AuditTrail:
         return receipt
 
     def record_restored(self, db: Connection, details: dict[str, Any]) -> None:
-        """Log that this state comes from a backup: what was recorded after the backup is lost."""
+        """Log that this state comes from a backup, and that later records are lost."""
         audit_log.append(db, "log.restored", actor="cli", now=self._clock(), details=details)
 
     def sign(self, head: Head, grant_id: str | None = None) -> str:
-        """A signed checkpoint of the service's own log, or of the log shared with a grant."""
+        """Sign a checkpoint of the service's own log, or of the log shared with a grant."""
         return self._signer.sign(Checkpoint(f"{self._signer.name}/{grant_id or 'log'}", head))
 
     def head(self, grant_id: str | None = None) -> Head:
@@ -80,9 +80,9 @@ class AuditTrail:
             return audit_log.head(db, grant_id)
 
     def export(self, db: Connection) -> Export:
-        """All logs and signatures that this party holds, with a checkpoint of each log as it is now.
+        """All logs and signatures that this party holds, with a checkpoint of the current state of each log.
 
-        ``db`` has read nothing yet: the saved checkpoint must not be newer than what it reads.
+        ``db`` must have read nothing yet, so that the saved checkpoint is not newer than what it reads.
         """
         saved = self._saved.note()
         grants = audit_log.grants(db)
@@ -107,8 +107,8 @@ class AuditTrail:
     def guard(self) -> None:
         """Verify the end of the log now, and save checkpoints of it outside the database from now on.
 
-        A log that does not verify makes the service refuse requests (``check_sound``), not fail to start: its log
-        can be read.
+        If the log does not verify, the service starts, so that its log can be read, but refuses requests
+        (``check_sound``).
         """
         try:
             with self._database.read() as db:
@@ -130,11 +130,11 @@ class AuditTrail:
             self._save_now()
 
     def _save_now(self) -> None:
-        # On a connection that is open: after a commit there may be none left, nor a file to open one with.
-        self._saved.keep(self.sign(audit_log.head_of(self._database.read_row(audit_log.LAST))))
+        # On a connection that is open already: after a commit, no further file can perhaps be opened.
+        self._saved.save(self.sign(audit_log.head_of(self._database.read_row(audit_log.LAST))))
 
     def verify(self) -> tuple[Head, int]:
-        """Verify every record of every log against the saved checkpoint; takes seconds for a long log.
+        """Verify every record of every log against the saved checkpoint. Takes seconds for a long log.
 
         Return size and root of the own log, and the number of shared logs. Raises LogBroken.
         """
@@ -163,10 +163,10 @@ class AuditTrail:
     def check_ready(self) -> None:
         """Raise if the database cannot be written or the log's head does not verify.
 
-        The verdict is at most ``_READY_SECONDS`` old: anybody may send the request, and each check writes to the disk.
+        The result is reused for ``_READY_SECONDS``: the request needs no token, and each check writes to the disk.
         """
         self.check_sound()
-        with self._readying:
+        with self._checking:
             if time.monotonic() - self._readiness_checked_at >= _READY_SECONDS:
                 self._unready = None
                 try:
@@ -187,10 +187,10 @@ class AuditTrail:
             raise
 
     def notify_broken(self, fault: str) -> None:
-        """Send a notice that the log does not verify: each fault once a day while it lasts."""
+        """Write a notice that the log does not verify, once a day for each fault."""
         if not self._outbox.wants("log_failed"):
             return
         now = self._clock()
         once = f"log_failed {now:%Y-%m-%d} {sha256(fault.encode())}"
-        with suppress(AuditUnavailable, StoreFault):  # then only the replies say so
+        with suppress(AuditUnavailable, StoreFault):  # then only the replies report it
             self._database.write(lambda db: self._outbox.add(db, "log_failed", once=once))

@@ -1,4 +1,4 @@
-"""Authentication by bearer tokens, and the life of tokens: issue, rotate, revoke."""
+"""Authentication by bearer tokens; issuing, rotating and revoking them."""
 
 import time
 from contextlib import suppress
@@ -17,7 +17,7 @@ _HOW_TO_AUTHENTICATE = "send a valid token: Authorization: Bearer blindopt_..."
 
 
 class Expired(Unauthenticated):
-    """The secret is right, but the token has expired or was revoked. The reply is that of any other 401."""
+    """The token has the right secret, but has expired or was revoked. The reply is that of any other 401."""
 
     def __init__(self, principal: Principal) -> None:
         super().__init__(_HOW_TO_AUTHENTICATE)
@@ -25,20 +25,20 @@ class Expired(Unauthenticated):
 
 
 class Authentication:
-    """Checks tokens and keeps them, over one database."""
+    """Checks, issues and revokes tokens."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
-        self._used: dict[str, float] = {}
+        self._use_recorded_at: dict[str, float] = {}
 
     def authenticate(self, authorization: str) -> Principal:
-        """The bearer of an Authorization header. Raises Unauthenticated; Expired if the secret is right."""
+        """The principal of an Authorization header. Raises Unauthenticated; Expired if the secret is right."""
         scheme, _, text = authorization.partition(" ")
         token = parse(text) if scheme.lower() == "bearer" else None
         if token is not None:
             row = self._database.read_row(tokens.FIND, kid=token.kid)
-            # An unknown key id and a wrong secret take the same path: only the secret is secret.
+            # An unknown key id and a wrong secret get the same reply. Key ids are not secret.
             if row is not None and token.matches(row.secret_sha256):
                 principal = _principal(row)
                 if not tokens.is_live(row, self._clock()):
@@ -50,14 +50,14 @@ class Authentication:
     def _record_use(self, kid: str) -> None:
         """Store when a token was used, to the minute, without waiting for the write."""
         now = time.monotonic()
-        if now - self._used.get(kid, -_USE_RECORDED_EVERY_S) >= _USE_RECORDED_EVERY_S:
-            self._used[kid] = now
+        if now - self._use_recorded_at.get(kid, -_USE_RECORDED_EVERY_S) >= _USE_RECORDED_EVERY_S:
+            self._use_recorded_at[kid] = now
             at = self._clock()
             with suppress(AuditUnavailable):
-                self._database.submit(lambda db: tokens.used(db, kid, at))
+                self._database.submit(lambda db: tokens.record_use(db, kid, at))
 
     def check_live(self, db: Connection, principal: Principal) -> None:
-        """Raise Unauthenticated if the token was revoked or has expired meanwhile, or the user was disabled."""
+        """Raise Unauthenticated if the token has been revoked or has expired, or the user was disabled."""
         if principal.is_user:
             live = users.is_live(db, principal.kid)
         else:
@@ -67,18 +67,18 @@ class Authentication:
             raise Unauthenticated(_HOW_TO_AUTHENTICATE)
 
     def issue(self, role: Role, name: str, *, days: int) -> tuple[Token, Principal]:
-        """A token for a new person or program, recorded in the log."""
-        who = (new_principal("usr"), role, name, None)
-        return self._database.write(lambda db: self._issue(db, *who, days=days, actor="cli"))
+        """Issue a token to a new person or program, and record it in the log."""
+        identity = (new_principal("usr"), role, name, None)
+        return self._database.write(lambda db: self._issue(db, *identity, days=days, actor="cli"))
 
     def grant(self, db: Connection, name: str, study_id: str, *, days: int, actor: str) -> tuple[Token, Principal]:
-        """A modeler's first token for a study, inside the caller's transaction."""
+        """Issue a modeler's first token for a study, inside the caller's transaction."""
         return self._issue(db, new_principal("grt"), "modeler", name, study_id, days=days, actor=actor)
 
     def rotate(
         self, db: Connection, principal: str, *, days: int, actor: str, study_id: str | None = None
     ) -> tuple[Token, Principal]:
-        """A further token of a principal; the older one stays until it is revoked. At most two are live.
+        """Issue a further token to a principal; the older one stays until it is revoked. At most two are live.
 
         Raises NotFound, and StateConflict if there are two already or all tokens of the principal were revoked.
         """
@@ -102,14 +102,14 @@ class Authentication:
         return token, principal
 
     def revoke(self, db: Connection, kid: str, *, actor: str) -> None:
-        """Refuse a token from now on, recorded in the log. NotFound if there is none."""
+        """Refuse a token from now on, and record it in the log. Raises NotFound."""
         tokens.revoke(db, kid, self._clock())
         audit_log.append(db, "token.revoked", actor=actor, now=self._clock(), details={"kid": kid})
 
     def tokens(self) -> list[Any]:
         """Tokens without their secrets, in order of creation."""
         with self._database.read() as db:
-            return tokens.listed(db)
+            return tokens.list_all(db)
 
 
 def _principal(row: Any) -> Principal:

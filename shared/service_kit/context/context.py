@@ -1,4 +1,4 @@
-"""The parts that every use case of a service stands on, opened together and closed together."""
+"""The parts that every use case of a service stands on, opened and closed together."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from service_kit.context.authentication import Authentication
 from service_kit.context.idempotency import Idempotency
 from service_kit.context.keys import Seal
 from service_kit.context.outbox import Outbox
-from service_kit.store import sessions  # noqa: F401  so that every table is registered
+from service_kit.store import sessions  # noqa: F401  registers its table
 from service_kit.store.base import Clock
 from service_kit.store.database import Database
 
@@ -40,7 +40,7 @@ class ServiceContext:
         checkpoint_file: Path,
         outbox: Outbox | None = None,
     ) -> Self:
-        """Wire the parts; ``checkpoint_file`` keeps a checkpoint of the log outside the database."""
+        """Connect the parts; ``checkpoint_file`` keeps a checkpoint of the log outside the database."""
         outbox = outbox or Outbox()
         authentication = Authentication(database, clock)
         audit_trail = AuditTrail(database, signer, clock, outbox, checkpoint_file)

@@ -1,4 +1,4 @@
-"""Effects that happen once: a repeated request gets the stored bytes of the first reply."""
+"""Effects that happen once: a repeated request gets the stored reply to the first."""
 
 import re
 from collections.abc import Callable
@@ -20,7 +20,7 @@ KEY = re.compile(r"[ -~]{1,200}")
 
 
 class Idempotency:
-    """Stored replies by principal and key; each is stored and logged in the transaction of its effect."""
+    """Stored replies by principal and key, each stored and logged in the transaction of its effect."""
 
     def __init__(
         self, database: Database, seal: Seal, clock: Clock, authentication: Authentication, audit_trail: AuditTrail
@@ -34,7 +34,7 @@ class Idempotency:
     def once(
         self, request: RequestContext, effect: Callable[[Connection], Effect], *, secret: bool = False
     ) -> StoredReply:
-        """Run ``effect`` once for this principal and key; later requests get the stored bytes.
+        """Run ``effect`` once for this principal and key; later requests get the stored reply.
 
         Effect, stored reply and log record are one transaction. ``secret`` seals the stored reply.
         Raises IdempotencyKeyMissing, IdempotencyKeyReused, Unauthenticated, and whatever ``effect`` raises.
@@ -42,7 +42,7 @@ class Idempotency:
         self.key_of(request)
 
         def work(db: Connection) -> StoredReply:
-            self._authentication.check_live(db, request.principal)  # the body may have come long after the token
+            self._authentication.check_live(db, request.principal)  # the body may arrive long after the head
             return self.stored(db, request) or self.settle(db, request, effect(db), secret=secret)
 
         return self._database.write(work)
@@ -62,7 +62,7 @@ class Idempotency:
         return replace(reply, body=self._seal.open(reply.body)) if sealed else reply
 
     def earlier(self, request: RequestContext) -> StoredReply | None:
-        """``stored`` in a transaction of its own, before work that is too long for one."""
+        """``stored`` in a transaction of its own, before work that is too long for a transaction."""
         with self._database.read() as db:
             return self.stored(db, request)
 

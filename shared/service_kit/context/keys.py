@@ -1,4 +1,4 @@
-"""Secrets at rest: keys that live in files outside the database."""
+"""Keys in files outside the database: one encrypts stored secrets, one signs the log."""
 
 import os
 import tempfile
@@ -13,9 +13,9 @@ from blindopt.errors import StateConflict
 
 
 class Seal:
-    """Authenticated encryption under the key in ``path``, made with mode 0600 at first use.
+    """Authenticated encryption under the key in ``path``, which is created with mode 0600 at first use.
 
-    Who reads the database alone learns nothing; who has both has all.
+    The database alone reveals no sealed value; the database and the key reveal all of them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -25,11 +25,11 @@ class Seal:
             raise StateConflict(f"{path} is not a key: put back the one that was there") from None
 
     def close(self, clear: bytes) -> bytes:
-        """Encrypt."""
+        """Encrypt and authenticate ``clear``."""
         return self._fernet.encrypt(clear)
 
     def open(self, sealed: bytes) -> bytes:
-        """Decrypt; StateConflict if the key file is not the one that sealed it."""
+        """Decrypt ``sealed``. Raises StateConflict if it was sealed with another key."""
         try:
             return self._fernet.decrypt(sealed)
         except InvalidToken:
@@ -37,7 +37,7 @@ class Seal:
 
 
 def signer(path: Path, kind: str) -> Signer:
-    """The Ed25519 key in ``path`` (hex), made with mode 0600 at first use."""
+    """The Ed25519 key in ``path`` (hex), which is created with mode 0600 at first use."""
     try:
         return Signer.of(kind, bytes.fromhex(_key_file(path, lambda: os.urandom(32).hex().encode()).decode()))
     except ValueError:
@@ -45,13 +45,13 @@ def signer(path: Path, kind: str) -> Signer:
 
 
 def _key_file(path: Path, make: Callable[[], bytes]) -> bytes:
-    """Read a key; write it first, whole or not at all and never over another one, if there is none."""
+    """Read a key. If there is none, write it first, atomically and never over another one."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     if not path.exists():
         with tempfile.NamedTemporaryFile(dir=path.parent) as file:  # created with mode 0600
             file.write(make())
             file.flush()
             os.fsync(file.fileno())
-            with suppress(FileExistsError):  # another process was first: its key counts
+            with suppress(FileExistsError):  # another process was first, and its key is used
                 os.link(file.name, path)
     return path.read_bytes()

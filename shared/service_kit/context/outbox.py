@@ -1,6 +1,6 @@
-"""Notices: what a service tells its own people, written down in the transaction of what happened.
+"""Notices of a service to its operators, written in the transaction of the event that they report.
 
-So a crash loses none, and none is sent of what did not happen. ``service_kit.notices.delivery`` delivers them.
+So a crash loses none, and no notice reports an event that was undone. ``service_kit.notices.delivery`` delivers them.
 """
 
 import secrets
@@ -29,7 +29,7 @@ _SENTENCES: dict[wire.NoticeEvent, str] = {
 
 
 class Outbox:
-    """Where notices are written. One without events, the default, writes none."""
+    """Writes notices of the chosen events. Without events, the default, it writes none."""
 
     def __init__(
         self, service: Service | None = None, events: frozenset[str] = frozenset(), clock: Clock | None = None
@@ -39,7 +39,7 @@ class Outbox:
         self._clock = clock
 
     def wants(self, event: wire.NoticeEvent) -> bool:
-        """Whether anybody is told of this."""
+        """Whether notices of this event are written."""
         return event in self._events
 
     def add(
@@ -51,8 +51,8 @@ class Outbox:
         *,
         once: str | None = None,
     ) -> None:
-        """Write a notice, in the caller's transaction; nothing where nobody is told, or ``once`` was told before."""
-        if not self.wants(event) or (once is not None and notices.is_known(db, once)):
+        """Write a notice in the caller's transaction, if it is wanted and no earlier one has the same ``once``."""
+        if not self.wants(event) or (once is not None and notices.was_written(db, once)):
             return
         assert self._service is not None
         assert self._clock is not None
@@ -68,11 +68,11 @@ def new_notice(
     subject: wire.NoticeSubject | None = None,
     counts: wire.NoticeCounts | None = None,
 ) -> wire.Notice:
-    """A notice with an id of its own. Its sentence says what its fields do, and nothing else."""
+    """A notice with a new id. Its sentence contains only what its fields do."""
     subject, counts = subject or wire.NoticeSubject(), counts or wire.NoticeCounts()
-    told: dict[str, Any] = subject.model_dump() | counts.model_dump()
-    told["problem"] = subject.problem or "no code"
-    told["spender"] = f"study {subject.study_id}" if subject.study_id else f"tunings on {subject.dataset_id}"
+    fields: dict[str, Any] = subject.model_dump() | counts.model_dump()
+    fields["problem"] = subject.problem or "no code"
+    fields["spender"] = f"study {subject.study_id}" if subject.study_id else f"tunings on {subject.dataset_id}"
     return wire.Notice(
         id=f"ntc_{secrets.token_hex(8)}",
         event=event,
@@ -80,12 +80,12 @@ def new_notice(
         service=service,
         subject=subject,
         counts=counts,
-        sentence=_SENTENCES[event].format_map(told),
+        sentence=_SENTENCES[event].format_map(fields),
     )
 
 
 def body_of(notice: wire.Notice) -> bytes:
-    """The exact bytes that are sent: what does not apply is left out."""
+    """The exact bytes that are sent. Fields without a value are left out."""
     return notice.model_dump_json(exclude_none=True).encode()
 
 

@@ -1,4 +1,4 @@
-"""A request as idempotency and the audit log see it, and its effect."""
+"""A request as idempotency and the audit log see it, and the effect of a request."""
 
 import re
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ _STUDY = re.compile(r"/v1/studies/(std_[0-9a-f]{16})(?![^/:])")
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Who sent a request, under which key, and the digest of its body."""
+    """The principal, idempotency key, path and body digest of a request."""
 
     principal: Principal
     request_id: str
@@ -30,7 +30,7 @@ class RequestContext:
 
     def exchange(self, position: int | None, status: int, reply_sha256: str, *, replayed: bool) -> Exchange:
         """The request with its reply, as the logs record it."""
-        # The study in the path, as the other party records it: it does not know which study its token opens.
+        # The study in the path comes first: the other party records it, and does not know the study of its token.
         in_path = _STUDY.match(self.path)
         return Exchange(
             study_id=in_path[1] if in_path else self.principal.study_id or "",
@@ -49,7 +49,7 @@ class RequestContext:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a request did: its reply, and the kind and details of its log record (never a private value)."""
+    """The reply to a request, and the kind and details of its log record, which hold no private value."""
 
     reply: BaseModel
     kind: str

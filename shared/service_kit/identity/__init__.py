@@ -1,1 +1,1 @@
-"""Tokens and passwords."""
+"""Tokens and passwords: who a request comes from."""

@@ -13,9 +13,9 @@ _FORM = re.compile(r"blindopt_([0-9a-f]{16})\.([A-Za-z0-9_-]{43})")
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who asks: a person or a program with up to two live tokens, and the one that it showed; or a console's user.
+    """The sender of a request: a person or program and the token it sent, or a user of the console.
 
-    ``id`` is ``usr_...``, or ``grt_...`` for the grant of a modeler, which opens one study.
+    ``id`` is ``usr_...``, or ``grt_...`` for the grant of a modeler, which opens one study. ``kid`` is the key id.
     """
 
     id: str
@@ -26,18 +26,18 @@ class Principal:
 
     @property
     def is_user(self) -> bool:
-        """Whether it came in with a password and not with a token: its id stands where the key id would."""
+        """Whether it logged in with a password instead of a token. Its id is then also its key id."""
         return self.kid == self.id
 
     @property
     def actor(self) -> str:
-        """How the log names it."""
+        """Its name in the log."""
         return f"{self.role}:{self.kid}"
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token in clear. Its repr shows the key id alone."""
+    """A token in clear text. Its repr shows only the key id."""
 
     kid: str
     secret: str
@@ -47,30 +47,30 @@ class Token:
 
     @property
     def text(self) -> str:
-        """What the bearer sends."""
+        """The text that the bearer sends."""
         return f"blindopt_{self.kid}.{self.secret}"
 
     @property
     def secret_sha256(self) -> bytes:
-        """32 random bytes need no slow hash."""
+        """SHA-256 of the secret. 32 random bytes need no slow hash."""
         return hashlib.sha256(self.secret.encode()).digest()
 
     def matches(self, secret_sha256: bytes) -> bool:
-        """Constant-time comparison with a stored hash."""
+        """Compare with a stored hash, in constant time."""
         return hmac.compare_digest(self.secret_sha256, secret_sha256)
 
 
 def mint() -> Token:
-    """A new token from the operating system's entropy."""
+    """Create a token from the operating system's entropy."""
     return Token(kid=secrets.token_hex(8), secret=secrets.token_urlsafe(32))
 
 
 def new_principal(kind: Literal["usr", "grt"]) -> str:
-    """A fresh opaque id."""
+    """A new opaque id."""
     return f"{kind}_{secrets.token_hex(8)}"
 
 
 def parse(text: str) -> Token | None:
-    """The token of a header value, or None if it has not the form."""
+    """The token in a header value, or None if it does not have the form of a token."""
     match = _FORM.fullmatch(text)
     return Token(*match.groups()) if match else None

@@ -1,4 +1,4 @@
-"""The courier: delivers notices in their order, at least once, and tells how that stands."""
+"""Delivery of notices in their order, at least once, and the state of each delivery."""
 
 import logging
 import threading
@@ -16,12 +16,12 @@ from service_kit.store.base import moment, stamp
 from service_kit.store.database import Connection, StoreFault
 
 log = logging.getLogger("blindopt.notices")
-LOOK_SECONDS = 0.5
+POLL_SECONDS = 0.5
 FIRST_WAIT_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 3_600.0
 GIVE_UP_AFTER = timedelta(days=3)
-ATTEMPTS_MIN = 3  # of a notice that is old already when its turn comes
-KEPT = timedelta(days=30)
+ATTEMPTS_MIN = 3  # also of a notice that is old when it is first sent
+KEEP_FOR = timedelta(days=30)
 PRUNE_SECONDS = 3_600.0
 CLOSE_SECONDS = 5.0
 NOWHERE = "no receiver is set: set NOTIFY_URL and NOTIFY_SECRET_FILE where this service runs"
@@ -29,35 +29,43 @@ STALE = "it waited for 30 days: no receiver was set, or the service did not run"
 
 
 class NoticeDelivery:
-    """One thread that sends what the outbox holds, if there is a receiver.
+    """One thread that sends the notices of the outbox, if there is a receiver.
 
-    The oldest goes first, and the others wait behind it: a receiver sees them in the order in which they happened.
-    What could not be delivered is tried again ever less often, for three days. A notice is sent again where a crash
-    came between its arrival and our note of it, under the same id.
+    The oldest is sent first and the others wait for it, so that a receiver sees them in the order of their events. A
+    notice that was not delivered is sent again at growing intervals, for three days. After a crash between a delivery
+    and its record, a notice is sent again, with the same id.
     """
 
-    def __init__(self, context: ServiceContext, service: Service, receiver: Receiver | None) -> None:
+    def __init__(
+        self,
+        context: ServiceContext,
+        service: Service,
+        receiver: Receiver | None,
+        *,
+        poll_seconds: float = POLL_SECONDS,
+    ) -> None:
         self._context = context
         self._service = service
         self._receiver = receiver
+        self._poll_seconds = poll_seconds
         self._closing = threading.Event()
         self._testing = threading.Lock()
         self._prune_at = datetime.min.replace(tzinfo=context.clock().tzinfo)
-        # A daemon: a receiver that does not answer must not keep the process from ending.
+        # A daemon thread, because a receiver that does not answer must not keep the process from ending.
         self._thread = threading.Thread(target=self._serve, daemon=True, name="notices")
 
     def start(self) -> None:
-        """Deliver from now on."""
+        """Start to deliver."""
         if self._receiver is not None:
             self._thread.start()
 
     def close(self) -> None:
-        """Deliver no more; what waits goes at the next start."""
+        """Stop. Pending notices are sent after the next start."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join(CLOSE_SECONDS)
 
-    # --- what people ask ----------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------------
 
     def page(self, after: int, limit: int) -> list[tuple[int, wire.NoticeView]]:
         """Notices with their sequence numbers."""
@@ -65,18 +73,18 @@ class NoticeDelivery:
             return [(row.seq, view(row)) for row in store.page(db, after=after, limit=limit)]
 
     def test(self) -> wire.NoticeTest:
-        """Send a notice that is not kept. Where it arrives, what waits goes at once. Raises Busy."""
+        """Send a test notice, which is not stored. If it arrives, pending notices are sent at once. Raises Busy."""
         notice = new_notice(self._service, "test", self._context.clock())
         if self._receiver is None:
             return wire.NoticeTest(id=notice.id, delivered=False, problem=NOWHERE)
-        if not self._testing.acquire(blocking=False):  # each may hold a thread for as long as its timeout
+        if not self._testing.acquire(blocking=False):  # each holds a thread until it is delivered or times out
             raise Busy("another test notice is on its way: try again", seconds=5)
         try:
-            problem = self._receiver.take(notice.id, body_of(notice))
+            problem = self._receiver.send(notice.id, body_of(notice))
         finally:
             self._testing.release()
         if problem is None:
-            self._context.database.write(store.hurry)
+            self._context.database.write(store.retry_now)
         return wire.NoticeTest(id=notice.id, delivered=problem is None, problem=problem)
 
     # --- delivery -----------------------------------------------------------------------------------
@@ -87,48 +95,48 @@ class NoticeDelivery:
                 self._prune()
                 while not self._closing.is_set() and (row := self._due()) is not None:
                     self._deliver(row)
-            except Exception as error:  # the database cannot be read for now: look again
+            except Exception as error:  # the database cannot be read for now
                 log.error("notices could not be delivered", extra={"fields": {"kind": type(error).__name__}})
-            self._closing.wait(LOOK_SECONDS)
+            self._closing.wait(self._poll_seconds)
 
     def _due(self) -> Any:
-        """The oldest notice that waits, if it may be sent now."""
+        """The oldest pending notice, if its next attempt is due."""
         with self._context.database.read() as db:
-            row = store.first(db)
+            row = store.first_pending(db)
         return row if row is not None and (row.next_at is None or row.next_at <= stamp(self._context.clock())) else None
 
     def _deliver(self, row: Any) -> None:
         assert self._receiver is not None
-        problem = self._receiver.take(row.id, row.body)
-        told = _outcome(row, problem, self._context.clock())
+        problem = self._receiver.send(row.id, row.body)
+        changes = outcome(row, problem, self._context.clock())
         if problem is not None:
-            fields = {"id": row.id, "state": told["state"], "attempts": told["attempts"]}
+            fields = {"id": row.id, "state": changes["state"], "attempts": changes["attempts"]}
             log.warning("a notice did not arrive", extra={"fields": fields})
-        self._keep(lambda db: store.change(db, row.seq, **told))
+        self._store(lambda db: store.change(db, row.seq, **changes))
 
-    def _keep(self, work: Callable[[Connection], None]) -> None:
-        """Store what came of an attempt before the next one: a full disk must not make us send without end."""
+    def _store(self, work: Callable[[Connection], None]) -> None:
+        """Store the result of an attempt before the next one, so that a full disk does not cause endless sending."""
         while True:
             try:
                 return self._context.database.write(work)
             except (BlindoptError, StoreFault):
-                if self._closing.wait(LOOK_SECONDS):
+                if self._closing.wait(self._poll_seconds):
                     return None
 
     def _prune(self) -> None:
         now = self._context.clock()
         if now >= self._prune_at:
             self._prune_at = now + timedelta(seconds=PRUNE_SECONDS)
-            self._context.database.write(lambda db: store.prune(db, now - KEPT, now, STALE))
+            self._context.database.write(lambda db: store.prune(db, now - KEEP_FOR, now, STALE))
 
 
-def _outcome(row: Any, problem: str | None, now: datetime) -> dict[str, Any]:
-    """What is stored after an attempt."""
+def outcome(row: Any, problem: str | None, now: datetime) -> dict[str, Any]:
+    """The columns to store after an attempt; ``row`` is the notice before it."""
     attempts = row.attempts + 1
-    told = {"attempts": attempts, "problem": problem, "next_at": None}
+    columns = {"attempts": attempts, "problem": problem, "next_at": None}
     if problem is None:
-        return told | {"state": "delivered", "ended_at": stamp(now)}
+        return columns | {"state": "delivered", "ended_at": stamp(now)}
     if attempts >= ATTEMPTS_MIN and now - moment(row.created_at) >= GIVE_UP_AFTER:
-        return told | {"state": "failed", "ended_at": stamp(now)}
+        return columns | {"state": "failed", "ended_at": stamp(now)}
     seconds = min(FIRST_WAIT_SECONDS * 2.0 ** min(row.attempts, 30), LONGEST_WAIT_SECONDS)
-    return told | {"state": "pending", "next_at": stamp(now + timedelta(seconds=seconds))}
+    return columns | {"state": "pending", "next_at": stamp(now + timedelta(seconds=seconds))}

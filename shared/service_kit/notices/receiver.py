@@ -1,4 +1,4 @@
-"""The receiver of notices: an address that the operator set, and what is wrong with it in plain words."""
+"""The receiver of notices, at the operator's address, and its problems in plain words."""
 
 import socket
 import ssl
@@ -25,7 +25,7 @@ _STATUSES = {
 
 
 class Receiver:
-    """Takes notices over HTTP, each signed. What it says of itself holds neither its address nor its words."""
+    """Sends signed notices over HTTP. Problems contain neither the address nor the text of the receiver."""
 
     def __init__(self, client: WebhookClient, timeout_s: float) -> None:
         self._client = client
@@ -33,7 +33,7 @@ class Receiver:
 
     @classmethod
     def of(cls, settings: ServiceSettings) -> Self | None:
-        """The one that the settings name, or None. Raises StateConflict for a key that is too short."""
+        """The receiver of the settings, or None. Raises StateConflict for a key that is too short."""
         if settings.notify_url is None or settings.notify_secret_file is None:
             return None
         secret = settings.notify_secret_file.read_bytes().strip()
@@ -43,20 +43,20 @@ class Receiver:
         verify: str | bool = True if settings.notify_ca is None else str(settings.notify_ca)
         return cls(WebhookClient(settings.notify_url, secret, timeout_s=timeout_s, verify=verify), timeout_s)
 
-    def take(self, identity: str, body: bytes) -> str | None:
-        """Send one notice; None once it arrived (any status from 200 to 299), else what is wrong."""
+    def send(self, identity: str, body: bytes) -> str | None:
+        """Send a notice. Return None if it arrived (a status from 200 to 299), otherwise the problem."""
         try:
             status = self._client.status(body, key=identity, at=int(time.time()))
         except BlindoptError as error:
-            return self._transport(error)
-        return None if 200 <= status < 300 else _answered(status)
+            return self._transport_problem(error)
+        return None if 200 <= status < 300 else _status_problem(status)
 
-    def _transport(self, error: BlindoptError) -> str:
+    def _transport_problem(self, error: BlindoptError) -> str:
         for cause in _causes(error):
             if isinstance(cause, socket.gaierror):
                 return "its name cannot be looked up: check the host in NOTIFY_URL, and this machine's name server"
             if isinstance(cause, ssl.SSLError):
-                return _tls(cause)
+                return _tls_problem(cause)
             if isinstance(cause, ConnectionRefusedError):
                 return "nothing listens there: check host and port in NOTIFY_URL, and whether it runs"
             if isinstance(cause, TimeoutError) or "Timeout" in type(cause).__name__:
@@ -65,16 +65,16 @@ class Receiver:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and what brought it about, the innermost first."""
-    found: list[BaseException] = []
-    next_one: BaseException | None = error
-    while next_one is not None:
-        found.append(next_one)
-        next_one = next_one.__cause__ or next_one.__context__
-    yield from reversed(found)
+    """An error and its causes, the innermost first."""
+    chain: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None:
+        chain.append(cause)
+        cause = cause.__cause__ or cause.__context__
+    yield from reversed(chain)
 
 
-def _tls(error: ssl.SSLError) -> str:
+def _tls_problem(error: ssl.SSLError) -> str:
     if not isinstance(error, ssl.SSLCertVerificationError):
         return "it speaks no TLS that we know: check whether NOTIFY_URL should begin with http://"
     if error.verify_code == _EXPIRED:
@@ -84,7 +84,7 @@ def _tls(error: ssl.SSLError) -> str:
     return "its TLS certificate is not signed by an authority that is trusted here: set NOTIFY_CA to that authority"
 
 
-def _answered(status: int) -> str:
+def _status_problem(status: int) -> str:
     why = _STATUSES.get(status, "what that means is its own")
     if 300 <= status < 400:
         why = "a redirect, which is not followed: set NOTIFY_URL to where it leads"

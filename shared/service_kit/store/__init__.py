@@ -1,1 +1,1 @@
-"""The only rooms with SQL, apart from each service's own ``store``."""
+"""Tables that both services have, and the database. Other SQL is only in the ``store`` of each service."""

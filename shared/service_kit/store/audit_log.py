@@ -66,7 +66,7 @@ def append(
     details: Mapping[str, Any] | None = None,
     exchange: Exchange | None = None,
 ) -> Entry:
-    """Add one record to the service's own log. ``details`` must hold no private value: auditors read it."""
+    """Add a record to the service's own log. ``details`` must hold no private value: auditors read it."""
     seq, peaks = _next(LAST.row(db))
     record: dict[str, Any] = {"v": 1, "seq": seq, "time": stamp(now), "kind": kind, "actor": actor}
     if details:
@@ -79,7 +79,7 @@ def append(
 
 
 def share(db: Connection, grant_id: str, body: bytes) -> Head:
-    """Add the canonical bytes of an exchange to the log that both parties keep; its head after."""
+    """Add the canonical bytes of an exchange to the log that both parties keep, and return its new head."""
     seq, peaks = _next(_LAST_SHARED.row(db, grant=grant_id))
     entry = _entry(seq, peaks, body)
     _ADD_SHARED.run(db, grant_id=grant_id, seq=seq, body=body, leaf=entry.leaf, peaks=entry.peaks)
@@ -87,46 +87,46 @@ def share(db: Connection, grant_id: str, body: bytes) -> Head:
 
 
 def shared_size(db: Connection, grant_id: str) -> int:
-    """How many exchanges the shared log of a grant holds."""
+    """The number of exchanges in the shared log of a grant."""
     last = _LAST_SHARED.row(db, grant=grant_id)
     return 0 if last is None else int(last.seq) + 1
 
 
-_SHARED_AT = PreparedStatement(
-    select(_shared.c.body).where(_shared.c.grant_id == bindparam("grant"), _shared.c.seq == bindparam("place"))
+_SHARED_BODY = PreparedStatement(
+    select(_shared.c.body).where(_shared.c.grant_id == bindparam("grant"), _shared.c.seq == bindparam("position"))
 )
 
 
 def shared_body(db: Connection, grant_id: str, seq: int) -> bytes | None:
-    """The exchange at one place of a shared log, or None."""
-    row = _SHARED_AT.row(db, grant=grant_id, place=seq)
+    """The exchange at a position of a shared log, or None."""
+    row = _SHARED_BODY.row(db, grant=grant_id, position=seq)
     return None if row is None else row.body
 
 
 def walk(db: Connection, grant_id: str | None = None, *, after: int = -1, limit: int = -1) -> Iterator[Entry]:
-    """Entries in order, streamed: of the service's own log, or of the shared one of a grant."""
+    """Stream the entries of the service's own log, or of the log shared with a grant, in order."""
     table = _log if grant_id is None else _shared
     query = select(table).where(table.c.seq > after).order_by(table.c.seq).limit(limit)
     if grant_id is not None:
         query = query.where(_shared.c.grant_id == grant_id)
-    # Cast: whoever changed a row by hand may have left something else than bytes.
+    # Cast, because a row that was changed by hand may hold something other than bytes.
     query = query.with_only_columns(table.c.seq, *(cast(table.c[name], LargeBinary) for name in _BYTES))
     for row in db.execute(query):
         yield Entry(*row)
 
 
-def look(
-    db: Connection, grant_id: str | None = None, *, place: int | None, kind: str | None, newest: bool, limit: int
+def page(
+    db: Connection, grant_id: str | None = None, *, position: int | None, kind: str | None, newest: bool, limit: int
 ) -> list[Entry]:
-    """Entries after ``place``, or before it where the ``newest`` come first; of one kind where one is told."""
+    """Entries after ``position``, or before it if the ``newest`` come first; only of ``kind`` if it is given."""
     table = _log if grant_id is None else _shared
     query = select(table.c.seq, *(cast(table.c[name], LargeBinary).label(name) for name in _BYTES))
     if grant_id is not None:
         query = query.where(_shared.c.grant_id == grant_id)
-    if place is not None:
-        query = query.where(table.c.seq < place if newest else table.c.seq > place)
+    if position is not None:
+        query = query.where(table.c.seq < position if newest else table.c.seq > position)
     if kind is not None:
-        # Bytes first: to parse every record of a long log takes ten times as long.
+        # Compare bytes first: parsing every record of a long log takes ten times as long.
         query = query.where(func.instr(table.c.body, f'"kind":"{kind}"'.encode()) > 0)
         query = query.where(func.json_extract(cast(table.c.body, Text), "$.kind") == kind)
     query = query.order_by(table.c.seq.desc() if newest else table.c.seq).limit(limit)
@@ -134,14 +134,14 @@ def look(
 
 
 def of_kind(db: Connection, kind: str) -> list[Json]:
-    """The records of one kind in the service's own log. Reads all of it: for rare occasions."""
-    told = func.json_extract(cast(_log.c.body, Text), "$.kind")
-    query = select(_log.c.seq, _log.c.body, _log.c.leaf, _log.c.peaks).where(told == kind).order_by(_log.c.seq)
+    """The records of a kind in the service's own log. It reads the whole log."""
+    stored_kind = func.json_extract(cast(_log.c.body, Text), "$.kind")
+    query = select(_log.c.seq, _log.c.body, _log.c.leaf, _log.c.peaks).where(stored_kind == kind).order_by(_log.c.seq)
     return [Entry(*row).record for row in db.execute(query)]
 
 
 def consistency(db: Connection, grant_id: str | None, first: int, second: int) -> list[bytes]:
-    """Proof that the log of ``first`` records is where that of ``second`` began (RFC 6962, section 2.1.2).
+    """Proof that the log of ``second`` records begins with that of ``first`` records (RFC 6962, section 2.1.2).
 
     0 < first <= second <= the log's size. Reads a few records, however many there are.
     """
@@ -149,18 +149,18 @@ def consistency(db: Connection, grant_id: str | None, first: int, second: int) -
 
 
 def _subtree(db: Connection, grant_id: str | None, start: int, end: int) -> bytes:
-    """As ``audit.Subtree``.
+    """Root of the subtree over the leaves from ``start`` to ``end``, as ``merkle_log.consistency_by`` needs it.
 
     The frontier before the last leaf ends in the full subtrees from ``start`` to there, one for each bit of their
     number. Folded over that leaf they are the head.
     """
-    last = _one(db, grant_id, end - 1).leaf
+    last = _entry_at(db, grant_id, end - 1).leaf
     full = (end - 1 - start).bit_count()
-    peaks = _frontier(_one(db, grant_id, end - 2).peaks)[-full:] if full else []
+    peaks = _frontier(_entry_at(db, grant_id, end - 2).peaks)[-full:] if full else []
     return merkle_log.root([*peaks, last])
 
 
-def _one(db: Connection, grant_id: str | None, seq: int) -> Entry:
+def _entry_at(db: Connection, grant_id: str | None, seq: int) -> Entry:
     for entry in walk(db, grant_id, after=seq - 1, limit=1):
         if entry.seq == seq:
             return entry
@@ -173,17 +173,17 @@ def grants(db: Connection) -> list[str]:
 
 
 def head(db: Connection, grant_id: str | None = None) -> Head:
-    """Size and root, from the last stored frontier."""
+    """Size and root of a log, from its last record."""
     return head_of(LAST.row(db) if grant_id is None else _LAST_SHARED.row(db, grant=grant_id))
 
 
 def head_of(last: Any) -> Head:
-    """The same from the last record's row (``LAST``), or from None where there is none."""
+    """Size and root of a log from the row of its last record (``LAST``), or from None if it is empty."""
     return EMPTY if last is None else Head(last.seq + 1, merkle_log.root(_frontier(last.peaks)).hex())
 
 
 def root_at(db: Connection, grant_id: str | None, size: int) -> str | None:
-    """Root of a log when it held ``size`` records; None if it never did."""
+    """Root of a log when it had ``size`` records, or None if it has fewer."""
     if size == 0:
         return EMPTY.root
     peaks = _peaks_at(db, grant_id, size)
@@ -195,14 +195,14 @@ def _peaks_at(db: Connection, grant_id: str | None, size: int) -> bytes | None:
     query = select(table.c.peaks).where(table.c.seq == size - 1)
     if grant_id is not None:
         query = query.where(_shared.c.grant_id == grant_id)
-    found: bytes | None = db.execute(query).scalar_one_or_none()
-    return found
+    peaks: bytes | None = db.execute(query).scalar_one_or_none()
+    return peaks
 
 
 def check_end(db: Connection, *, records: int = 100) -> Head:
     """Verify the last ``records`` of the log. Raises LogBroken."""
-    told = head(db)
-    start = max(0, told.size - records)
+    end = head(db)
+    start = max(0, end.size - records)
     peaks = [] if start == 0 else _frontier(_peaks_at(db, None, start) or b"")
     if len(peaks) != start.bit_count():
         raise LogBroken(f"record {start - 1} of the log is missing or was changed")
@@ -212,11 +212,11 @@ def check_end(db: Connection, *, records: int = 100) -> Head:
         if entry.seq != size or merkle_log.leaf_hash(entry.body) != entry.leaf or b"".join(peaks) != entry.peaks:
             raise LogBroken(f"record {size} of the log is missing or was changed")
         size += 1
-    return told
+    return end
 
 
 def check_gaps(db: Connection) -> None:
-    """LogBroken if a record is missing anywhere."""
+    """Raise LogBroken if a record is missing anywhere in the log."""
     size, records = head(db).size, db.execute(select(func.count()).select_from(_log)).scalar_one()
     if records != size:
         raise LogBroken(f"the log ends at {size - 1} and has {records} records: one is missing")

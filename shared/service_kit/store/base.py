@@ -1,4 +1,4 @@
-"""What every table shares: one schema, one way to write time."""
+"""What every table shares: the metadata, the migrations, and how a time is stored."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ from service_kit.store.schema import Migrations
 Clock = Callable[[], datetime]
 METADATA = MetaData()
 MIGRATIONS: Migrations = {}
-"""Of the tables that both services have."""
+"""Migrations of the tables that both services have."""
 APPEND_ONLY = ("log", "shared", "receipts", "keys", "countersignatures", "replies")
 
 
@@ -20,16 +20,16 @@ def utc_now() -> datetime:
 
 
 def stamp(moment: datetime) -> str:
-    """RFC 3339 UTC with microseconds: sorts as text."""
+    """A time as RFC 3339 in UTC with microseconds, which sorts as text."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 def states(db: Connection, jobs: Table) -> dict[str, int]:
-    """How many rows of a table of jobs are in each state."""
-    counted = select(jobs.c.state, func.count()).group_by(jobs.c.state)
-    return {row[0]: row[1] for row in db.execute(counted)}
+    """The number of jobs in each state."""
+    counts = select(jobs.c.state, func.count()).group_by(jobs.c.state)
+    return {row[0]: row[1] for row in db.execute(counts)}
 
 
 def moment(text: str) -> datetime:
-    """The reverse of ``stamp``."""
+    """The time that ``stamp`` wrote."""
     return datetime.fromisoformat(text)

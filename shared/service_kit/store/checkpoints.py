@@ -1,4 +1,4 @@
-"""What is kept of the other party's word: its key, its receipts, countersignatures of either."""
+"""Signatures of the other party: its pinned key, its receipts, and countersigned checkpoints."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -47,21 +47,21 @@ _countersignatures = Table(
 )
 
 
-_KEY = PreparedStatement(select(_keys.c.vkey).where(_keys.c.subject == bindparam("named")))
+_KEY = PreparedStatement(select(_keys.c.vkey).where(_keys.c.subject == bindparam("name")))
 _RECEIPT = PreparedStatement(
-    select(_receipts).where(_receipts.c.grant_id == bindparam("grant"), _receipts.c.seq == bindparam("place"))
+    select(_receipts).where(_receipts.c.grant_id == bindparam("grant"), _receipts.c.seq == bindparam("position"))
 )
-_KEEP = PreparedStatement(_receipts.insert())
+_ADD_RECEIPT = PreparedStatement(_receipts.insert())
 
 
 def key_of(db: Connection, subject: str) -> str | None:
-    """The verifier key that was pinned for a study or a grant, if one was."""
-    found = _KEY.row(db, named=subject)
-    return None if found is None else str(found.vkey)
+    """The verifier key that is pinned for a study or a grant, or None."""
+    row = _KEY.row(db, name=subject)
+    return None if row is None else str(row.vkey)
 
 
 def pin(db: Connection, subject: str, vkey: str, now: datetime) -> None:
-    """Keep the first key that is seen; it never changes."""
+    """Store the first key of a subject. It never changes."""
     db.execute(_keys.insert().values(subject=subject, vkey=vkey, created_at=stamp(now)))
 
 
@@ -71,51 +71,51 @@ def keys(db: Connection) -> list[tuple[str, str]]:
 
 
 def keep_receipt(db: Connection, grant_id: str, seq: int, body: bytes, note: str) -> None:
-    """Keep the curator's word that an exchange has this place."""
-    _KEEP.run(db, grant_id=grant_id, seq=seq, body=body, note=note)
+    """Store the curator's signature that an exchange has this position."""
+    _ADD_RECEIPT.run(db, grant_id=grant_id, seq=seq, body=body, note=note)
 
 
 def receipt(db: Connection, grant_id: str, seq: int) -> Any:
-    """The receipt of one place, or None."""
-    return _RECEIPT.row(db, grant=grant_id, place=seq)
+    """The receipt of a position, or None."""
+    return _RECEIPT.row(db, grant=grant_id, position=seq)
 
 
 def last_receipt(db: Connection, grant_id: str) -> int:
-    """The highest place that a receipt is kept of; -1 where there is none."""
-    found = db.execute(select(func.max(_receipts.c.seq)).where(_receipts.c.grant_id == grant_id)).scalar_one()
-    return -1 if found is None else int(found)
+    """The highest position with a receipt; -1 if there is none."""
+    last = db.execute(select(func.max(_receipts.c.seq)).where(_receipts.c.grant_id == grant_id)).scalar_one()
+    return -1 if last is None else int(last)
 
 
 def next_receipt(db: Connection, grant_id: str, seq: int) -> int:
-    """The first place from ``seq`` on that a receipt is kept of; ``seq`` where there is none."""
+    """The first position from ``seq`` on with a receipt; ``seq`` if there is none."""
     where = (_receipts.c.grant_id == grant_id) & (_receipts.c.seq >= seq)
-    found = db.execute(select(func.min(_receipts.c.seq)).where(where)).scalar_one()
-    return seq if found is None else int(found)
+    position = db.execute(select(func.min(_receipts.c.seq)).where(where)).scalar_one()
+    return seq if position is None else int(position)
 
 
 def grants(db: Connection) -> list[str]:
-    """The grants of which receipts are kept."""
+    """The grants that have receipts."""
     return list(db.execute(select(_receipts.c.grant_id).distinct().order_by(_receipts.c.grant_id)).scalars())
 
 
 def receipts(db: Connection, grant_id: str, *, after: int = -1) -> Iterator[Any]:
-    """The receipts of a grant in the order of their places; streamed."""
+    """Stream the receipts of a grant in the order of their positions."""
     where = (_receipts.c.grant_id == grant_id) & (_receipts.c.seq > after)
     yield from db.execute(select(_receipts).where(where).order_by(_receipts.c.seq))
 
 
 def countersign(db: Connection, grant_id: str, size: int, note: str, now: datetime) -> None:
-    """Keep a countersigned checkpoint."""
+    """Store a countersigned checkpoint."""
     db.execute(_countersignatures.insert().values(grant_id=grant_id, size=size, note=note, created_at=stamp(now)))
 
 
-def countersigned(db: Connection, grant_id: str, size: int) -> str | None:
-    """The countersigned checkpoint of this size, if there is one."""
+def countersignature(db: Connection, grant_id: str, size: int) -> str | None:
+    """The countersigned checkpoint of this size, or None."""
     where = (_countersignatures.c.grant_id == grant_id) & (_countersignatures.c.size == size)
     return db.execute(select(_countersignatures.c.note).where(where)).scalar_one_or_none()
 
 
 def countersignatures(db: Connection, grant_id: str) -> list[str]:
-    """Every countersigned checkpoint of a grant, by size."""
+    """The countersigned checkpoints of a grant, by size."""
     query = select(_countersignatures.c.note).where(_countersignatures.c.grant_id == grant_id)
     return list(db.execute(query.order_by(_countersignatures.c.size)).scalars())

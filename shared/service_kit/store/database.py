@@ -32,17 +32,17 @@ LOCK = "lock"
 
 
 class StoreFault(Exception):
-    """The database refused a statement: a fault of ours. Its text is the kind alone, never a value."""
+    """The database refused a statement, which is an error of the program. Its text is the kind, never a value."""
 
 
 class Database:
     """A WAL database whose commits are durable (synchronous=FULL) before ``write`` returns.
 
-    One connection writes, one transaction at a time with BEGIN IMMEDIATE, so that a transaction which reads
-    and then writes never loses to another. In a service (``attach``) statements run on the event loop's
-    thread and commits on another: what comes while the disk is busy shares the next commit, each in a
-    savepoint of its own. Reads run beside them on read-only connections. Safe against kill -9 at any
-    moment. The command line may write beside a running service.
+    One connection writes, one transaction at a time with BEGIN IMMEDIATE, so that a transaction which reads and then
+    writes never fails because of another. In a service (``attach``), statements run on the thread of the event loop
+    and commits on another: what arrives while the disk is busy shares the next commit, each in a savepoint of its own.
+    Reads run at the same time on read-only connections. A kill -9 at any moment is safe. The command line may write
+    beside a running service.
     """
 
     def __init__(
@@ -55,96 +55,95 @@ class Database:
     ) -> None:
         path = path.absolute()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with suppress(PermissionError):  # a folder of another user, made so on purpose
+        with suppress(PermissionError):  # a folder that another user owns
             path.parent.chmod(0o700)
         path.touch(mode=0o600)
         path.chmod(0o600)  # the write-ahead log and its index inherit it
         self.path = path
         self._append_only = append_only
-        self._committed: Callable[[], None] = lambda: None
+        self._after_commit: Callable[[], None] = lambda: None
         url = URL.create("sqlite", database=str(path))
         self._writer = create_engine(url, poolclass=StaticPool, connect_args={"check_same_thread": False})
         _configure(self._writer, writes=True)
         self._db = self._writer.connect()
         self._lock = threading.Lock()
-        self._handing = threading.Lock()
+        self._submitting = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waiting: list[_Item] = []
         self._busy = False
         self._closed = False
         self._committer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="commit")
-        self.write(lambda db: schema.settle(db, metadata, append_only, migrations))
+        self.write(lambda db: schema.prepare(db, metadata, append_only, migrations))
         read_only = URL.create("sqlite", database=path.as_uri(), query={"mode": "ro", "uri": "true"})
         self._reader = create_engine(read_only, poolclass=QueuePool, pool_size=8)
         _configure(self._reader, writes=False)
-        self._look_lock = threading.Lock()
-        self._looking = sqlite3.connect(
+        self._row_lock = threading.Lock()
+        self._row_connection = sqlite3.connect(
             f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False, timeout=5
         )
-        self._looking.execute("SELECT count(*) FROM sqlite_master")  # opens its files now, while there is room
+        self._row_connection.execute("SELECT count(*) FROM sqlite_master")  # opens its files now
 
     def attach(self) -> None:
-        """Let the running event loop's thread run all writes from now on."""
+        """Run all writes on the thread of the running event loop from now on."""
         self._loop = asyncio.get_running_loop()
 
     def write(self, work: Callable[[Connection], T]) -> T:
-        """Run ``work`` in one transaction; durable once this returns, undone if it raises.
+        """Run ``work`` in one transaction: durable when this returns, undone if it raises.
 
-        Not for the event loop's own thread, which it would stop: that has ``write_soon``. Raises
-        AuditUnavailable where the database cannot be written (a full disk), StoreFault where it refuses
-        what ``work`` does.
+        On the event loop's own thread use ``write_soon``. Raises AuditUnavailable if the database cannot be written
+        (a full disk), and StoreFault if it refuses a statement of ``work``.
         """
         if self._loop is not None and asyncio._get_running_loop() is self._loop:
             raise RuntimeError("a write on the event loop's own thread would wait for itself: use write_soon")
         return self.submit(work).result()
 
     async def write_soon(self, work: Callable[[Connection], T]) -> T:
-        """``write`` for the event loop, which goes on meanwhile."""
+        """``write`` for the event loop, which is not blocked."""
         if self._loop is None or self._closed:
             return self.write(work)
         future: asyncio.Future[T] = self._loop.create_future()
-        self._arrived((work, future))
+        self._enqueue((work, future))
         return await future
 
     def submit(self, work: Callable[[Connection], T]) -> "Future[T]":
-        """Queue ``work``; its future is settled once it is durable."""
+        """Queue ``work``. Its future is done when it is durable."""
         if self._closed:
             raise AuditUnavailable(_ENDING)
         future: Future[T] = Future()
-        with self._handing:
-            served = self._loop is not None
+        with self._submitting:
+            has_loop = self._loop is not None
             if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._arrived, (work, future))
-        if not served:
+                self._loop.call_soon_threadsafe(self._enqueue, (work, future))
+        if not has_loop:
             with self._lock:
                 self._settle(self._commit(self._run_all([(work, future)])))
         return future
 
     def after_commit(self, act: Callable[[], None]) -> None:
-        """Run ``act`` after each commit, before the next transaction. It must be quick.
+        """Run ``act``, which must be quick, after each commit and before the next transaction.
 
-        What it raises is logged and changes nothing: what was written is durable by then.
+        What it raises is logged and changes nothing: the commit is durable by then.
         """
-        self._committed = act
+        self._after_commit = act
 
     def read_row(self, statement: PreparedStatement, **values: Any) -> Any:
-        """The only row of one statement as of now, or None: a read without a transaction, for the hot path.
+        """The only row of a statement, or None: a read without a transaction, for the hot path.
 
         Raises as ``read`` does.
         """
-        with self._look_lock, _reading():
-            return statement.row_on(self._looking, **values)
+        with self._row_lock, _reading():
+            return statement.row_on(self._row_connection, **values)
 
-    # --- groups: on the loop's thread, but for the commit -------------------------------------------
+    # --- groups of writes: on the loop's thread, except the commit -----------------------------------
 
-    def _arrived(self, item: "_Item") -> None:
-        if self._loop is None:  # it was handed over before the end, and comes after it
+    def _enqueue(self, item: "_Item") -> None:
+        if self._loop is None:  # it was submitted before ``finish``, and arrives after it
             self._settle([(item[1], None, AuditUnavailable(_ENDING))])
             return
         self._waiting.append(item)
         if not self._busy:
             self._busy = True
-            self._loop.call_soon(self._next_group)  # with what else this turn of the loop brings
+            self._loop.call_soon(self._next_group)  # together with what else arrives in this turn of the loop
 
     def _next_group(self) -> None:
         group, self._waiting = self._waiting[:GROUP_MAX], self._waiting[GROUP_MAX:]
@@ -155,8 +154,8 @@ class Database:
     def _commit_group(self, done: "_Done") -> None:
         try:
             done = self._commit(done)
-        except Exception as error:  # nobody may wait for ever for a commit that is not coming
-            done = _failed(done, _ours(error))
+        except Exception as error:  # no caller may wait for ever for a commit that will not come
+            done = _failed(done, _converted(error))
         finally:
             self._lock.release()
         assert self._loop is not None
@@ -171,28 +170,28 @@ class Database:
     # --- one transaction ----------------------------------------------------------------------------
 
     def _run_all(self, group: list["_Item"]) -> "_Done":
-        """Begin, and run each work in a savepoint. What each came to, not yet durable."""
+        """Begin, run each work in a savepoint, and return their results, which are not durable yet."""
         connection = raw(self._db)
         done: _Done = []
         try:
             connection.execute("BEGIN IMMEDIATE")
             for work, future in group:
                 done.append((future, *self._run(connection, work)))
-        except Exception as error:  # all is lost: a full disk, most likely
+        except Exception as error:  # the transaction is lost, probably because of a full disk
             return self._lost(connection, [(future, None, None) for _, future in group], error)
         return done
 
     def _run(self, connection: sqlite3.Connection, work: Callable[[Connection], Any]) -> tuple[Any, Exception | None]:
-        connection.execute("SAVEPOINT one")
+        connection.execute("SAVEPOINT work")
         try:
             result = work(self._db)
         except Exception as error:
             if not connection.in_transaction:
-                raise  # SQLite took back all of it
-            connection.execute("ROLLBACK TO one")
-            connection.execute("RELEASE one")
-            return None, _ours(error)
-        connection.execute("RELEASE one")
+                raise  # SQLite has rolled back the transaction
+            connection.execute("ROLLBACK TO work")
+            connection.execute("RELEASE work")
+            return None, _converted(error)
+        connection.execute("RELEASE work")
         return result, None
 
     def _commit(self, done: "_Done") -> "_Done":
@@ -204,22 +203,22 @@ class Database:
         except Exception as error:
             return self._lost(connection, done, error)
         try:
-            self._committed()
-        except Exception as error:  # all is durable: whoever waits for it is told so
+            self._after_commit()
+        except Exception as error:  # the commit is durable, and its callers get their results
             log.error("what follows a commit failed", extra={"fields": {"kind": type(error).__name__}})
         return done
 
     @staticmethod
     def _lost(connection: sqlite3.Connection, done: "_Done", error: Exception) -> "_Done":
         if connection.in_transaction:
-            with suppress(sqlite3.Error):  # the next transaction fails then, and takes it back
+            with suppress(sqlite3.Error):  # then the next transaction fails, and rolls it back
                 connection.execute("ROLLBACK")
-        return _failed(done, _ours(error))
+        return _failed(done, _converted(error))
 
     @staticmethod
     def _settle(done: "_Done") -> None:
         for future, result, error in done:
-            if future.cancelled():  # who asked has gone
+            if future.cancelled():  # its caller has gone
                 continue
             if error is None:
                 future.set_result(result)
@@ -227,27 +226,27 @@ class Database:
                 future.set_exception(error)
 
     def check_writable(self) -> None:
-        """Write one page, as any transaction would, and see that the append-only tables are held."""
+        """Write one page, as any transaction does, and check the triggers of the append-only tables."""
         self.write(self._check)
 
     def _check(self, db: Connection) -> None:
         db.execute(text(f"PRAGMA user_version={schema.VERSION}"))
-        held = set(db.execute(text("SELECT name FROM sqlite_master WHERE type = 'trigger'")).scalars())
-        if not held >= {f"{table}_{verb}" for table in self._append_only for verb in schema.VERBS}:
+        triggers = set(db.execute(text("SELECT name FROM sqlite_master WHERE type = 'trigger'")).scalars())
+        if not triggers >= {f"{table}_{verb}" for table in self._append_only for verb in schema.VERBS}:
             raise StoreFault("an append-only table has lost its trigger")
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A read-only view of one moment.
+        """A read-only view of the database at one moment.
 
-        Raises StorageUnavailable where the database cannot be read for now (no file can be opened, too many
-        readers), StoreFault where it refuses a statement.
+        Raises StorageUnavailable if the database cannot be read for now (no file can be opened, too many readers), and
+        StoreFault if it refuses a statement.
         """
         with (
             _reading(),
             self._reader.connect() as db,
-            db.begin(),
-        ):  # by itself only SQLAlchemy's own statements would begin
+            db.begin(),  # statements that bypass SQLAlchemy do not begin a transaction
+        ):
             yield db
 
     @staticmethod
@@ -263,30 +262,30 @@ class Database:
             engine.dispose()
 
     def copy(self, target: Path) -> None:
-        """A consistent copy of the database as it is now, made beside writers."""
-        # In one step: a stepwise backup starts anew at every write beside it.
+        """Copy the database to ``target``, consistently and beside writers."""
+        # In one step, because a stepwise backup starts again at every write beside it.
         with self._reader.connect() as db:
             source = db.connection.driver_connection
             with closing(sqlite3.connect(target)) as to:
                 source.backup(to)  # type: ignore[union-attr]
 
     async def finish(self) -> None:
-        """Finish writes under way, and take the event loop out of it.
+        """Finish the writes in progress, and stop using the event loop.
 
-        What other threads hand over at this moment is refused: nobody waits for what nobody will do.
+        What other threads submit at this moment is refused, so that none waits for ever.
         """
         while self._busy:
             await asyncio.sleep(0.001)
-        with self._handing:
+        with self._submitting:
             self._loop = None
-        await asyncio.sleep(0)  # what was handed over until then arrives, and is refused
+        await asyncio.sleep(0)  # what was submitted until then arrives, and is refused
 
     def close(self) -> None:
-        """Take no more writes and release the files. After ``finish`` where a loop is attached."""
+        """Refuse further writes and release the files. Call ``finish`` first if a loop is attached."""
         self._closed = True
         self._committer.shutdown(wait=True)
         with self._lock:
-            self._looking.close()
+            self._row_connection.close()
             self._reader.dispose()
             self._db.close()
             self._writer.dispose()
@@ -301,8 +300,8 @@ def _failed(done: _Done, failure: Exception) -> _Done:
     return [(future, None, earlier or failure) for future, _, earlier in done]
 
 
-def _ours(error: Exception) -> Exception:
-    """An error of the driver without its text, which may quote values; any other as it is."""
+def _converted(error: Exception) -> Exception:
+    """Convert an error of the driver to one without its text, which may quote values; return others as they are."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     if isinstance(cause, sqlite3.OperationalError):  # full disk, locked, read-only
         return AuditUnavailable(f"the database cannot be written ({type(cause).__name__})")
@@ -313,19 +312,19 @@ def _ours(error: Exception) -> Exception:
 
 @contextmanager
 def _reading() -> Iterator[None]:
-    """Errors of the driver in a read, told as ours without their text, which may quote values."""
+    """Convert errors of the driver in a read to ours, without their text, which may quote values."""
     try:
         yield
     except (DBAPIError, NoConnection, sqlite3.Error) as error:
         cause = error.orig if isinstance(error, DBAPIError) else error
-        told: Exception = StoreFault(type(cause).__name__)
+        converted: Exception = StoreFault(type(cause).__name__)
         if isinstance(cause, sqlite3.OperationalError | NoConnection):  # no descriptor, a locked file, a full pool
-            told = StorageUnavailable(f"the database cannot be read ({type(cause).__name__})")
-        raise told.with_traceback(error.__traceback__) from None
+            converted = StorageUnavailable(f"the database cannot be read ({type(cause).__name__})")
+        raise converted.with_traceback(error.__traceback__) from None
 
 
 def _configure(engine: Engine, *, writes: bool) -> None:
-    # Python's sqlite3 opens transactions late by itself; we say when, so that reads cannot upgrade.
+    # Python's sqlite3 begins transactions late. We begin them ourselves, so that no read is upgraded to a write.
     @event.listens_for(engine, "connect")
     def on_connect(connection: object, record: ConnectionPoolEntry) -> None:
         connection.isolation_level = None  # type: ignore[attr-defined]
@@ -345,7 +344,7 @@ def _configure(engine: Engine, *, writes: bool) -> None:
 
 
 def _use_wal(cursor: sqlite3.Cursor) -> None:
-    """SQLite itself does not wait for another process that does the same to a new file at this moment."""
+    """Switch to WAL. SQLite itself does not wait for another process that switches the same new file at this moment."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
@@ -359,7 +358,7 @@ def _use_wal(cursor: sqlite3.Cursor) -> None:
 
 @contextmanager
 def only_process(folder: Path) -> Iterator[None]:
-    """Hold ``folder`` for one serving process; StateConflict if another holds it."""
+    """Lock ``folder`` for one serving process. Raises StateConflict if another process serves it."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with (folder / LOCK).open("a") as file:
         try:

@@ -1,4 +1,4 @@
-"""The outbox: notices that wait for their delivery, and what came of those that were sent."""
+"""The outbox: notices that wait for delivery, and the state of those that were sent."""
 
 from datetime import datetime
 from typing import Any
@@ -13,7 +13,7 @@ _notices = Table(
     METADATA,
     Column("seq", Integer, primary_key=True),
     Column("id", Text, nullable=False, unique=True),
-    Column("once", Text, unique=True),  # what is told at most once
+    Column("once", Text, unique=True),  # notices with the same value are written once
     Column("body", LargeBinary, nullable=False),  # exactly as it is sent
     Column("state", Text, nullable=False),
     Column("attempts", Integer, nullable=False),
@@ -27,19 +27,19 @@ _PENDING = _notices.c.state == "pending"
 _ONCE = PreparedStatement(select(_notices.c.seq).where(_notices.c.once == bindparam("once")))
 
 
-def is_known(db: Connection, once: str) -> bool:
-    """Whether this was told before."""
+def was_written(db: Connection, once: str) -> bool:
+    """Whether a notice with this ``once`` was written before."""
     return _ONCE.row(db, once=once) is not None
 
 
 def add(db: Connection, identity: str, body: bytes, now: datetime, once: str | None) -> None:
-    """Put a notice at the end, in the transaction of its cause."""
+    """Add a notice in the transaction of its event."""
     values = {"id": identity, "once": once, "body": body, "created_at": stamp(now), "state": "pending", "attempts": 0}
     db.execute(_notices.insert().values(values))
 
 
-def first(db: Connection) -> Any:
-    """The oldest notice that waits, or None."""
+def first_pending(db: Connection) -> Any:
+    """The oldest notice that is not delivered, or None."""
     return db.execute(select(_notices).where(_PENDING).order_by(_notices.c.seq).limit(1)).one_or_none()
 
 
@@ -49,17 +49,17 @@ def page(db: Connection, *, after: int, limit: int) -> list[Any]:
 
 
 def change(db: Connection, seq: int, **values: Any) -> None:
-    """Note what came of an attempt."""
+    """Store the result of an attempt."""
     db.execute(update(_notices).where(_notices.c.seq == seq).values(**values))
 
 
-def hurry(db: Connection) -> None:
-    """Let what waits for its next attempt be tried at once."""
+def retry_now(db: Connection) -> None:
+    """Let every pending notice be sent at once."""
     db.execute(update(_notices).where(_PENDING).values(next_at=None))
 
 
 def prune(db: Connection, before: datetime, now: datetime, problem: str) -> None:
-    """Forget what ended before a moment, but for what is told once; give up what has waited since before it."""
+    """Delete notices that ended before a time, unless they have a ``once``; give up those that waited since then."""
     old, once = _notices.c.ended_at < stamp(before), _notices.c.once
     db.execute(delete(_notices).where(old, once.is_(None)))
     stale = update(_notices).where(_PENDING, _notices.c.created_at < stamp(before))

@@ -1,7 +1,7 @@
-"""Statements of the hot path: made with SQLAlchemy, compiled once, run on the driver's own cursor.
+"""Statements of the hot path: built with SQLAlchemy, compiled once, run on the driver's own cursor.
 
-SQLAlchemy's execution and result machinery costs five to nine times what SQLite needs for such a query
-(measured); everything that is not asked at each exchange goes through it all the same.
+SQLAlchemy's execution and result machinery costs five to nine times what SQLite needs for such a query (measured).
+Statements that do not run at each exchange use it all the same.
 """
 
 import sqlite3
@@ -20,8 +20,8 @@ class PreparedStatement:
         self.sql = str(compiled)
         self._names: list[str] = list(compiled.positiontup or ())
         self._fixed = {name: value for name, value in compiled.params.items() if value is not None}
-        chosen = [str(column.key) for column in statement.selected_columns] if isinstance(statement, Select) else []
-        self._row: Any = namedtuple("Row", chosen) if chosen else tuple
+        columns = [str(column.key) for column in statement.selected_columns] if isinstance(statement, Select) else []
+        self._row: Any = namedtuple("Row", columns) if columns else tuple
 
     def run(self, db: Connection, **values: Any) -> None:
         """Run an insert."""
@@ -32,9 +32,9 @@ class PreparedStatement:
         return self.row_on(raw(db), **values)
 
     def row_on(self, connection: sqlite3.Connection, **values: Any) -> Any:
-        """The same on a bare connection."""
-        found = connection.execute(self.sql, self._bound(values)).fetchone()
-        return None if found is None else self._row._make(found)
+        """The only row, or None, on a connection of the driver."""
+        fields = connection.execute(self.sql, self._bound(values)).fetchone()
+        return None if fields is None else self._row._make(fields)
 
     def _bound(self, values: dict[str, Any]) -> list[Any]:
         return [values[name] if name in values else self._fixed[name] for name in self._names]

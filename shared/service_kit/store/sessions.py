@@ -1,4 +1,4 @@
-"""Sessions of people at a console: holds the hash of each session's id, never the id."""
+"""Sessions of users at a console. The table holds the hash of each session's id, never the id."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,7 +17,7 @@ _sessions = Table(
     Column("user_id", Text, ForeignKey("users.id"), nullable=False, index=True),
     Column("created_at", Text, nullable=False),
     Column("seen_at", Text, nullable=False),
-    Column("expires_at", Text, nullable=False),  # whatever is done until then
+    Column("expires_at", Text, nullable=False),  # however much it is used
     Column("ended_at", Text),
 )
 FIND = PreparedStatement(
@@ -36,8 +36,8 @@ FIND = PreparedStatement(
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
-    """A session as it is stored."""
+class NewSession:
+    """A new session: the hash of its id, its user, when it begins and when it ends at the latest."""
 
     id_sha256: bytes
     user_id: str
@@ -45,45 +45,45 @@ class Opened:
     expires: datetime
 
 
-def add(db: Connection, opened: Opened) -> None:
-    """Store a new session; those that ended long since go."""
-    now = stamp(opened.now)
+def add(db: Connection, session: NewSession) -> None:
+    """Store a new session, and delete those that have expired."""
+    now = stamp(session.now)
     db.execute(delete(_sessions).where(_sessions.c.expires_at < now))
     db.execute(
         _sessions.insert().values(
-            id_sha256=opened.id_sha256,
-            user_id=opened.user_id,
+            id_sha256=session.id_sha256,
+            user_id=session.user_id,
             created_at=now,
             seen_at=now,
-            expires_at=stamp(opened.expires),
+            expires_at=stamp(session.expires),
         )
     )
 
 
 def is_live(row: Any, now: datetime, idle_since: datetime) -> bool:
-    """Whether a session is good now: not ended, not too old, seen since ``idle_since``, its person not disabled."""
+    """Whether a session is valid: not ended, not expired, used since ``idle_since``, its user not disabled."""
     if row.ended_at is not None or row.disabled_at is not None:
         return False
     return bool(stamp(now) < row.expires_at and stamp(idle_since) < row.seen_at)
 
 
-def seen(db: Connection, id_sha256: bytes, now: datetime) -> None:
-    """Note that a session is used."""
+def record_use(db: Connection, id_sha256: bytes, now: datetime) -> None:
+    """Store when a session was last used."""
     db.execute(update(_sessions).where(_sessions.c.id_sha256 == id_sha256).values(seen_at=stamp(now)))
 
 
 def end(db: Connection, id_sha256: bytes, now: datetime) -> None:
-    """Refuse a session from now on; again changes nothing."""
+    """End a session. Ending it again changes nothing."""
     where = (_sessions.c.id_sha256 == id_sha256) & _sessions.c.ended_at.is_(None)
     db.execute(update(_sessions).where(where).values(ended_at=stamp(now)))
 
 
-def end_every(db: Connection, now: datetime) -> None:
-    """Refuse every session from now on."""
+def end_all(db: Connection, now: datetime) -> None:
+    """End every session."""
     db.execute(update(_sessions).where(_sessions.c.ended_at.is_(None)).values(ended_at=stamp(now)))
 
 
 def end_of_user(db: Connection, user_id: str, now: datetime) -> None:
-    """Refuse every session of a person from now on."""
+    """End every session of a user."""
     where = (_sessions.c.user_id == user_id) & _sessions.c.ended_at.is_(None)
     db.execute(update(_sessions).where(where).values(ended_at=stamp(now)))

@@ -43,7 +43,7 @@ _ADD = PreparedStatement(_replies.insert())
 
 @dataclass(frozen=True, slots=True)
 class StoredReply:
-    """The exact bytes of a reply, whether an earlier request stored them, and their receipt if it has one."""
+    """The exact bytes of a reply, whether an earlier request stored them, and the receipt of the exchange if any."""
 
     status: int
     body: bytes
@@ -51,19 +51,19 @@ class StoredReply:
     receipt: str | None = None
 
 
-def same_request(stored_sha256: str, request_sha256: str) -> None:
-    """IdempotencyKeyReused if a key meets another request than the one it came with first."""
+def check_same_request(stored_sha256: str, request_sha256: str) -> None:
+    """Raise IdempotencyKeyReused if the key was stored with another request."""
     if stored_sha256 != request_sha256:
         raise IdempotencyKeyReused("this Idempotency-Key belongs to another request: take a new one")
 
 
 def find(db: Connection, principal: str, key: str, request_sha256: str | None) -> tuple[StoredReply, bool] | None:
-    """The stored reply and whether it is sealed; IdempotencyKeyReused for another request."""
+    """The stored reply, and whether it is sealed; None if there is none. Raises IdempotencyKeyReused."""
     row = _FIND.row(db, principal=principal, key=key)
     if row is None:
         return None
     if request_sha256 is not None:
-        same_request(row.request_sha256, request_sha256)
+        check_same_request(row.request_sha256, request_sha256)
     return StoredReply(row.status, row.body, replayed=True), bool(row.sealed)
 
 
@@ -84,7 +84,7 @@ def add(
 
 
 def answers(db: Connection) -> Any:
-    """Principal, key, status and body of every reply that is not sealed; streamed."""
+    """Stream principal, key, status and body of every reply that is not sealed."""
     columns = _replies.c.principal, _replies.c.idempotency_key, _replies.c.status
-    # Cast: whoever changed a row by hand may have left something else than bytes.
+    # Cast, because a row that was changed by hand may hold something other than bytes.
     return db.execute(select(*columns, cast(_replies.c.body, LargeBinary).label("body")).where(_replies.c.sealed == 0))

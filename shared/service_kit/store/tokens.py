@@ -1,4 +1,4 @@
-"""Tokens: who may come in. Holds hashes, never secrets."""
+"""Tokens of people and programs. The table holds hashes, never secrets."""
 
 from datetime import datetime
 from typing import Any
@@ -50,22 +50,22 @@ def find(db: Connection, kid: str) -> Any:
 
 
 def is_live(row: Any, now: datetime) -> bool:
-    """Whether a token may be used."""
+    """Whether a token is neither revoked nor expired."""
     return row.revoked_at is None and stamp(now) < row.expires_at
 
 
-def listed(db: Connection) -> list[Any]:
-    """All tokens in order of creation."""
+def list_all(db: Connection) -> list[Any]:
+    """All tokens, in order of creation."""
     return list(db.execute(select(_tokens).order_by(_tokens.c.seq)))
 
 
 def of_principal(db: Connection, principal: str, *, study_id: str | None = None) -> list[Any]:
-    """The tokens of one principal, oldest first. NotFound if there is none (of that study)."""
+    """The tokens of a principal, oldest first. Raises NotFound if there is none, or the study is another."""
     query = select(_tokens).where(_tokens.c.principal == principal).order_by(_tokens.c.seq)
-    found = list(db.execute(query))
-    if not found or study_id not in (None, found[0].study_id):
+    rows = list(db.execute(query))
+    if not rows or study_id not in (None, rows[0].study_id):
         raise NotFound("there is no such principal")
-    return found
+    return rows
 
 
 def of_study(db: Connection, study_id: str, *, after: int = 0) -> list[Any]:
@@ -75,13 +75,13 @@ def of_study(db: Connection, study_id: str, *, after: int = 0) -> list[Any]:
 
 
 def revoke(db: Connection, kid: str, now: datetime) -> None:
-    """Refuse a token from now on; again changes nothing. NotFound if there is none."""
+    """Refuse a token from now on. Revoking it again changes nothing. Raises NotFound."""
     if find(db, kid) is None:
         raise NotFound("there is no such token")
     where = (_tokens.c.kid == kid) & _tokens.c.revoked_at.is_(None)
     db.execute(update(_tokens).where(where).values(revoked_at=stamp(now)))
 
 
-def used(db: Connection, kid: str, at: datetime) -> None:
-    """Note when a token was last used."""
+def record_use(db: Connection, kid: str, at: datetime) -> None:
+    """Store when a token was last used."""
     db.execute(update(_tokens).where(_tokens.c.kid == kid).values(last_used_at=stamp(at)))

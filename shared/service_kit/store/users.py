@@ -1,4 +1,4 @@
-"""People who log in at a console: name, role, and a slow hash of a password."""
+"""Users of a console: name, role, and a slow hash of the password."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,7 +28,7 @@ _BY_ID = PreparedStatement(select(users).where(users.c.id == bindparam("id")))
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A person. The repr leaves the hash out."""
+    """A user. The repr omits the hash."""
 
     id: str
     name: str
@@ -42,7 +42,7 @@ class User:
 
     @property
     def principal(self) -> Principal:
-        """Who this is to the rest of the service: its id stands where a token's key id would."""
+        """The principal of this user, with its id as the key id."""
         return Principal(id=self.id, kid=self.id, role=self.role, name=self.name)
 
 
@@ -51,7 +51,7 @@ def _user(row: Any) -> User:
 
 
 def add(db: Connection, user: User) -> None:
-    """Store a new person. StateConflict where the name is taken."""
+    """Store a new user. Raises StateConflict if the name is taken."""
     if _NAMED.row(db, name=user.name) is not None:
         raise StateConflict("there is a user of this name, maybe a disabled one: names are never given twice")
     db.execute(
@@ -65,31 +65,31 @@ def add(db: Connection, user: User) -> None:
     )
 
 
-def named(db: Connection, name: str) -> User | None:
-    """The person of a name, disabled or not."""
+def by_name(db: Connection, name: str) -> User | None:
+    """The user of a name, disabled or not, or None."""
     row = _NAMED.row(db, name=name)
     return None if row is None else _user(row)
 
 
 def is_live(db: Connection, identity: str) -> bool:
-    """Whether there is such a person, not disabled."""
+    """Whether the user exists and is not disabled."""
     row = _BY_ID.row(db, id=identity)
     return row is not None and row.disabled_at is None
 
 
 def set_hash(db: Connection, identity: str, password_hash: str) -> None:
-    """Another hash for a person. NotFound if there is none."""
-    done = db.execute(update(users).where(users.c.id == identity).values(password_hash=password_hash))
-    if not done.rowcount:
+    """Replace the password hash of a user. Raises NotFound."""
+    result = db.execute(update(users).where(users.c.id == identity).values(password_hash=password_hash))
+    if not result.rowcount:
         raise NotFound("there is no such user")
 
 
 def disable(db: Connection, identity: str, now: datetime) -> None:
-    """Let a person in no more; again changes nothing."""
+    """Refuse a user from now on. Disabling it again changes nothing."""
     where = (users.c.id == identity) & users.c.disabled_at.is_(None)
     db.execute(update(users).where(where).values(disabled_at=stamp(now)))
 
 
-def listed(db: Connection) -> list[User]:
-    """Everybody, in order of creation."""
+def list_all(db: Connection) -> list[User]:
+    """All users, in order of creation."""
     return [_user(row) for row in db.execute(select(users).order_by(users.c.seq))]

@@ -54,8 +54,8 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
         """Records of a log, from its first or from its last."""
         own_kind = None if log_id is not None else kind  # an exchange of a shared log has no kind
         with _context(request).database.read() as db:
-            entries = audit_log.look(
-                db, log_id, place=paging.token, kind=own_kind, newest=order == "newest", limit=paging.limit
+            entries = audit_log.page(
+                db, log_id, position=paging.token, kind=own_kind, newest=order == "newest", limit=paging.limit
             )
         entries, token = paging.cut(entries, lambda entry: entry.seq)
         return wire.AuditPage(entries=[entry_view(entry, log_id) for entry in entries], next_page_token=token)

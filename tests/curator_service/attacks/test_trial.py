@@ -43,7 +43,7 @@ def fixed(monkeypatch):
     monkeypatch.setattr(
         column_space, "neighbours", lambda *rows, least, seconds: NEIGHBOURS(*rows, runs=least, least=least)
     )
-    monkeypatch.setattr(entropy, "some_rows", lambda n, count: rng.permutation(n)[:count])
+    monkeypatch.setattr(entropy, "choose_rows", lambda n, count: rng.permutation(n)[:count])
 
 
 def study(release, d=3, answers=None):

@@ -127,7 +127,7 @@ def test_a_point_is_as_likely_as_the_law_says_and_no_point_is_left_out(epsilon, 
                 monkeypatch.setattr(
                     bounded.secrets, "randbelow", lambda n, count=count, index=index: index if n == count else None
                 )
-                weights[law._place(w, is_inside)] += share / count
+                weights[law._point_of(w, is_inside)] += share / count
         assert sum(weights.values()) == 1
         assert min(weights.values()) > 0
         # Without bias: the mean is bound * w / W.

@@ -11,7 +11,7 @@ from scipy import stats
 
 from blindopt.errors import NumericalFailure
 from curator_service.privacy.noise import (
-    add_laplace_to_one,
+    add_laplace_to_number,
     lattice,
     select,
     selection,
@@ -98,7 +98,7 @@ def test_a_score_that_is_not_finite_is_refused(bad):
     with pytest.raises(NumericalFailure):
         select(np.array([0.0, bad]), 1.0, Decimal(1), "exponential")
     with pytest.raises(NumericalFailure):
-        add_laplace_to_one(bad, 1.0, Decimal(1))
+        add_laplace_to_number(bad, 1.0, Decimal(1))
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf])
@@ -106,7 +106,7 @@ def test_a_sensitivity_that_is_not_positive_and_finite_is_refused(bad):
     with pytest.raises(ValueError, match="positive"):
         select(np.zeros(2), bad, Decimal(1), "exponential")
     with pytest.raises(ValueError, match="positive"):
-        add_laplace_to_one(0.0, bad, Decimal(1))
+        add_laplace_to_number(0.0, bad, Decimal(1))
 
 
 @pytest.mark.parametrize("epsilon", ["0.000001", "1000"])
@@ -114,11 +114,11 @@ def test_a_sensitivity_that_is_not_positive_and_finite_is_refused(bad):
 @pytest.mark.parametrize("law", sorted(EXACT))
 def test_extreme_sensitivities_and_epsilons_are_drawn_with(law, sensitivity, epsilon):
     assert select(np.array([0.0, sensitivity]), sensitivity, Decimal(epsilon), law) in (0, 1)
-    assert math.isfinite(add_laplace_to_one(sensitivity, sensitivity, Decimal(epsilon)))
+    assert math.isfinite(add_laplace_to_number(sensitivity, sensitivity, Decimal(epsilon)))
 
 
 def test_one_value_has_laplace_noise_of_its_scale():
-    noise = [add_laplace_to_one(7.0, 0.3, Decimal("0.5")) - 7.0 for _ in range(N)]
+    noise = [add_laplace_to_number(7.0, 0.3, Decimal("0.5")) - 7.0 for _ in range(N)]
     scale = sensitivity_scale(0.3, Decimal("0.5"))
     assert scale == pytest.approx(0.6, rel=1e-9)
     assert stats.kstest(noise, stats.laplace(scale=scale).cdf).pvalue > MISTAKEN

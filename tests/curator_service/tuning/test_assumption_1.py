@@ -203,10 +203,10 @@ def test_releases_lose_no_more_than_measured_before(apart):
     )
     for epsilon in (1, 10):
         for (sample, bound), level in zip(bounds, LEVELS[apart, epsilon], strict=True):
-            errors, _ = expected_errors(
+            gap, _ = expected_errors(
                 sample, index_scale=2 * bound / epsilon, exponential=True, value_scale=None, value_at="chosen"
             )
-            assert level / 1.5 < errors < level * 1.5, (epsilon, level)
+            assert level / 1.5 < gap < level * 1.5, (epsilon, level)
 
 
 @pytest.fixture

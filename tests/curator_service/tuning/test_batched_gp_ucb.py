@@ -24,17 +24,17 @@ def test_each_of_many_runs_is_the_run_of_one_posterior(kernel, sigma):
     def observe(arms):
         return functions[np.arange(5), arms] + noise[next(step)]
 
-    means, places, scores = ucb(covariance, sigma, betas, 5, observe)
+    means, indices, scores = ucb(covariance, sigma, betas, 5, observe)
     for run in range(5):
         posterior = Posterior(GRID, kernel, noise_variance=sigma**2, capacity=60)
         for t, weight in enumerate(betas.tolist()):
             bounds = posterior.mean + np.sqrt(weight * posterior.variance)
-            assert bounds[places[t, run]] >= bounds.max() - 1e-7
-            assert scores[t, run] == functions[run, places[t, run]] + noise[t, run]
-            posterior.observe(int(places[t, run]), float(scores[t, run]))
+            assert bounds[indices[t, run]] >= bounds.max() - 1e-7
+            assert scores[t, run] == functions[run, indices[t, run]] + noise[t, run]
+            posterior.observe(int(indices[t, run]), float(scores[t, run]))
         np.testing.assert_allclose(means[run], posterior.mean, atol=1e-7)
 
 
 def test_ties_go_to_the_first():
-    _, places, _ = ucb(np.eye(6), 0.1, np.full(6, 4.0), 1, lambda arms: np.zeros(1))
-    assert places[:, 0].tolist() == list(range(6))
+    _, indices, _ = ucb(np.eye(6), 0.1, np.full(6, 4.0), 1, lambda arms: np.zeros(1))
+    assert indices[:, 0].tolist() == list(range(6))

@@ -15,7 +15,7 @@ from blindopt.wire import TuningBudget, TuningSpec
 from curator_service.tuning import Facts, Plan, Problem, plan_of
 from curator_service.tuning.budget import split_events
 from curator_service.tuning.grid_exponential import worst_gap
-from curator_service.tuning.readings import Readings
+from curator_service.tuning.objective import Objective
 from tests.scale import scaled
 
 MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests
@@ -52,8 +52,8 @@ def plan(
     name: str | dict[str, Any], epsilon: str = "1", delta: float = 0.05, share: str | None = None, **more: Any
 ) -> Plan:
     method = METHODS[name] if isinstance(name, str) else name
-    said = {"method": method, "budget": {"epsilon": epsilon, "delta": delta, "index_share": share}}
-    return plan_of(TuningSpec.model_validate(said), problem(**more))
+    spec = {"method": method, "budget": {"epsilon": epsilon, "delta": delta, "index_share": share}}
+    return plan_of(TuningSpec.model_validate(spec), problem(**more))
 
 
 def score(index: int) -> float:
@@ -65,23 +65,25 @@ def score(index: int) -> float:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_plan_says_what_it_costs_and_promises_and_runs(name):
-    made = plan(name)
+    tuning = plan(name)
     pure, alone = name.startswith(PURE), name.startswith(VALUE_ALONE)
-    assert made.guarantee.startswith("Worst case" if pure else "On average over the Gaussian-process prior only")
-    assert ("Private only on average" in " ".join(made.warnings)) is not pure
-    parts = [cost for cost in (made.index_cost, made.value_cost) if cost]
-    assert sum(cost.epsilon for cost in parts) == made.cost.epsilon
-    assert isinstance(made.cost.delta, Decimal)
-    assert (made.cost.delta == 0) is pure
-    assert made.cost.delta <= sum(cost.delta for cost in parts)
-    assert (made.index_cost is None) is (made.noise.index_scale is None) is alone
+    assert tuning.guarantee.startswith("Worst case" if pure else "On average over the Gaussian-process prior only")
+    assert ("Private only on average" in " ".join(tuning.warnings)) is not pure
+    parts = [cost for cost in (tuning.index_cost, tuning.value_cost) if cost]
+    assert sum(cost.epsilon for cost in parts) == tuning.cost.epsilon
+    assert isinstance(tuning.cost.delta, Decimal)
+    assert (tuning.cost.delta == 0) is pure
+    assert tuning.cost.delta <= sum(cost.delta for cost in parts)
+    assert (tuning.index_cost is None) is (tuning.noise.index_scale is None) is alone
     if "literal" not in name or not pure:  # which is charged for more than its noise was made for
-        assert made.noise.value_scale == pytest.approx(made.noise.value_sensitivity / float(made.value_cost.epsilon))
-    assert math.isfinite(made.expected_error.value)
-    assert (made.expected_error.index_gap is None) is alone
-    assert made.expected_error.how
+        assert tuning.noise.value_scale == pytest.approx(
+            tuning.noise.value_sensitivity / float(tuning.value_cost.epsilon)
+        )
+    assert math.isfinite(tuning.expected_error.value)
+    assert (tuning.expected_error.index_gap is None) is alone
+    assert tuning.expected_error.how
     shares: list[float] = []
-    outcome = made.run(score, shares.append)
+    outcome = tuning.run(score, shares.append)
     assert (outcome.index is None) is alone
     assert outcome.index is None or 0 <= outcome.index < len(GRID)
     assert isinstance(outcome.value, float)
@@ -93,8 +95,8 @@ def test_a_plan_says_what_it_costs_and_promises_and_runs(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_with_an_epsilon_of_a_thousand_the_result_is_nearly_exact(name):
-    made = plan(name, epsilon="1000", delta=0.1)
-    outcome = made.run(score)
+    tuning = plan(name, epsilon="1000", delta=0.1)
+    outcome = tuning.run(score)
     if name.startswith("algorithm 1"):  # whose noise is thirty times as large
         assert outcome.value == pytest.approx(SCORES.max(), abs=0.3)
     elif name == "algorithm 2":
@@ -106,9 +108,9 @@ def test_with_an_epsilon_of_a_thousand_the_result_is_nearly_exact(name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_nothing_private_is_in_what_a_run_leaves(name):
-    made = plan(name)
-    outcome = made.run(lambda index: 0.123456789 + index / 1e12)
-    assert "0.12345" not in repr(made)
+    tuning = plan(name)
+    outcome = tuning.run(lambda index: 0.123456789 + index / 1e12)
+    assert "0.12345" not in repr(tuning)
     assert "clipped" not in repr(outcome)
     assert set(outcome.__slots__) == {"index", "value", "clipped", "evaluations"}
 
@@ -121,10 +123,10 @@ def test_a_score_that_is_not_finite_fails_the_tuning_and_is_not_told(name, bad):
     assert str(bad) not in str(failed.value)
 
 
-@pytest.mark.parametrize("value", ["0.75 of patient 12", None, {"score": 0.5}])
-def test_what_is_no_number_is_not_quoted(value):
+@pytest.mark.parametrize("reply", ["0.75 of patient 12", None, {"score": 0.5}])
+def test_what_is_no_number_is_not_quoted(reply):
     with pytest.raises(TuningFailed) as failed:
-        plan("grid").run(lambda index: value)
+        plan("grid").run(lambda index: reply)
     assert "patient" not in str(failed.value)
     assert failed.value.__suppress_context__ or failed.value.__context__ is None
 
@@ -156,26 +158,25 @@ def test_records_are_clipped_one_by_one_so_that_no_scorer_breaks_the_sensitivity
     calm = np.full(40, 0.5)
     wild = calm.copy()
     wild[3] = 1e9
-    made = plan("grid", epsilon="1000", share="0", records="computed")
-    values = [made.run(lambda index, score=score: score) for score in (calm, wild)]
-    assert made.noise.value_sensitivity == pytest.approx(1 / 40)
+    tuning = plan("grid", epsilon="1000", share="0", records="computed")
+    values = [tuning.run(lambda index, scores=scores: scores) for scores in (calm, wild)]
+    assert tuning.noise.value_sensitivity == pytest.approx(1 / 40)
     assert values[1].value - values[0].value == pytest.approx(0.5 / 40, abs=0.002)
     assert [outcome.clipped for outcome in values] == [0, len(GRID)]
-    assert "so this holds whatever the records are" in made.guarantee
-    assert "not protected" not in made.guarantee
+    assert "so this holds whatever the records are" in tuning.guarantee
+    assert "not protected" not in tuning.guarantee
 
 
 @pytest.mark.parametrize("records", ["scored", "averaged"])
 def test_of_scores_that_are_told_the_promise_names_its_condition_and_that_a_failure_is_seen(records):
     """Scores that all depend on one record move by the whole range: only the scorer can keep them from it."""
-    made = plan("grid", epsilon="1000", share="0", records=records)
+    tuning = plan("grid", epsilon="1000", share="0", records=records)
     first, other = (
-        made.run(lambda index, score=score: np.full(40, score) if records == "scored" else score)
-        for score in (0.0, 1.0)
+        tuning.run(lambda index, mean=mean: np.full(40, mean) if records == "scored" else mean) for mean in (0.0, 1.0)
     )
-    assert other.value - first.value > 30 * made.noise.value_sensitivity
-    assert "depends on its own record" in made.guarantee
-    assert "that is the scorer's word" in made.guarantee
+    assert other.value - first.value > 30 * tuning.noise.value_sensitivity
+    assert "depends on its own record" in tuning.guarantee
+    assert "that is the scorer's word" in tuning.guarantee
     for name in ("grid", "design", "simulated", "algorithm 1", "algorithm 2, grid", "weights"):
         assert "A failure is not protected" in plan(name, records=records).guarantee
         assert "A failure is not protected" not in plan(name, records="computed").guarantee
@@ -200,32 +201,32 @@ def test_a_centre_far_from_the_range_is_refused_and_one_in_it_moves_no_score_bey
             plan({"name": METHODS[name]["name"], "search": search | {"centre": centre}})
     facts = Facts(0.25, 0.0, 0.5, 2.0, 2.0, "hinge")
     for centre in (0.0, 0.3, 1.0):
-        said = {"name": METHODS[name]["name"], "search": search | {"centre": centre}}
-        made = plan(said, m=10_000, grid=GRID[:1], facts=facts, records="computed")
-        values = np.array([exact_of(made, k) for k in range(0, 10_000, 97)])
-        steps = np.array([exact_of(made, k + 1) for k in range(0, 10_000, 97)]) - values
-        assert np.abs(steps).max() <= made.noise.value_sensitivity
+        spec = {"name": METHODS[name]["name"], "search": search | {"centre": centre}}
+        tuning = plan(spec, m=10_000, grid=GRID[:1], facts=facts, records="computed")
+        exact = np.array([exact_of(tuning, k) for k in range(0, 10_000, 97)])
+        steps = np.array([exact_of(tuning, k + 1) for k in range(0, 10_000, 97)]) - exact
+        assert np.abs(steps).max() <= tuning.noise.value_sensitivity
 
 
-def exact_of(made: Plan, k: int) -> float:
+def exact_of(tuning: Plan, k: int) -> float:
     """The score of which k records tell 0.75 and the others 0.5, as it is before the noise."""
-    scores = np.full(made.problem.m, 0.5)
+    scores = np.full(tuning.problem.m, 0.5)
     scores[:k] = 0.75
-    readings = Readings(made.problem, lambda index: scores, lambda share: None, 1)
-    return made.scaled.exact(readings, 0) * made.scaled.unit
+    objective = Objective(tuning.problem, lambda index: scores, lambda share: None, 1)
+    return tuning.search.scaled.exact(objective, 0) * tuning.search.scaled.unit
 
 
 def test_training_that_is_not_exact_adds_to_the_sensitivity_of_algorithm_3():
     """At both penalties, and in the norm of one model: 2 L error (1 + 1 / m)."""
     facts = [Facts(0.8, 0.3, 0.5, 1.0, 10.0, "hinge", error) for error in (0.0, 1e-3)]
-    moved = [plan("algorithm 3", facts=fact).noise.value_sensitivity for fact in facts]
+    moved = [plan("algorithm 3", facts=public_facts).noise.value_sensitivity for public_facts in facts]
     assert moved[1] - moved[0] == pytest.approx(2 * 0.5 * 1e-3 * (1 + 1 / 40), rel=1e-6)
 
 
-@pytest.mark.parametrize("value", [0.5, np.zeros(39), np.zeros((40, 1)), np.zeros(41)])
-def test_a_scorer_that_returns_something_else_fails_the_tuning(value):
+@pytest.mark.parametrize("reply", [0.5, np.zeros(39), np.zeros((40, 1)), np.zeros(41)])
+def test_a_scorer_that_returns_something_else_fails_the_tuning(reply):
     with pytest.raises(TuningFailed, match="one for each record"):
-        plan("grid", records="scored").run(lambda index: value)
+        plan("grid", records="scored").run(lambda index: reply)
 
 
 def test_a_score_of_the_whole_dataset_moves_by_its_range():
@@ -239,34 +240,34 @@ def test_a_score_of_the_whole_dataset_moves_by_its_range():
 
 @pytest.mark.parametrize("noise", ["added", "own"])
 def test_a_score_is_asked_for_again_only_where_its_noise_is_its_own(noise):
-    made = plan({"name": "gp_design", "prior": PRIOR | {"noise": noise, "evaluations": 80}})
+    tuning = plan({"name": "gp_design", "prior": PRIOR | {"noise": noise, "evaluations": 80}})
     calls: list[int] = []
-    made.run(lambda index: calls.append(index) or score(index))
-    assert len(calls) == (80 if noise == "own" else len(set(made.arms.tolist())))
-    assert set(calls) == set(made.arms.tolist())
+    tuning.run(lambda index: calls.append(index) or score(index))
+    assert len(calls) == (80 if noise == "own" else len(set(tuning.search.arms.tolist())))
+    assert set(calls) == set(tuning.search.arms.tolist())
 
 
 def test_added_noise_is_fresh_and_of_the_sd_that_was_told():
     """Of one hyper-parameter scored once the posterior mean is v / (1 + sigma^2); Laplace noise is 1 in 1,000 of it."""
-    made = plan(
+    tuning = plan(
         {"name": "gp_design", "prior": PRIOR | {"noise_sd": 0.5, "evaluations": 1}},
         epsilon="1000",
         share="0",
         grid=GRID[:1],
     )
-    errors = [made.run(lambda index: 0.5).value - 0.5 for _ in range(scaled(2_000))]
+    noise = [tuning.run(lambda index: 0.5).value - 0.5 for _ in range(scaled(2_000))]
     sd = 0.25 * 0.5 / 1.25  # unit, sigma, 1 + sigma^2
-    assert stats.kstest(errors, stats.norm(scale=sd).cdf).pvalue > MISTAKEN
+    assert stats.kstest(noise, stats.norm(scale=sd).cdf).pvalue > MISTAKEN
     for wrong in (0.55, 1.8):
-        assert stats.kstest(errors, stats.norm(scale=wrong * sd).cdf).pvalue < MISTAKEN
+        assert stats.kstest(noise, stats.norm(scale=wrong * sd).cdf).pvalue < MISTAKEN
 
 
 # --- what is drawn --------------------------------------------------------------------------------
 
 
 def frequencies(values: list[float], runs: int) -> np.ndarray:
-    made = plan("grid, exponential", epsilon="2", m=5, grid=GRID[:3])
-    return np.bincount([made.run(lambda index: values[index]).index for _ in range(runs)], minlength=3)
+    tuning = plan("grid, exponential", epsilon="2", m=5, grid=GRID[:3])
+    return np.bincount([tuning.run(lambda index: values[index]).index for _ in range(runs)], minlength=3)
 
 
 def test_lambda_is_drawn_as_often_as_the_exponential_mechanism_says():
@@ -280,9 +281,9 @@ def test_lambda_is_drawn_as_often_as_the_exponential_mechanism_says():
 
 
 def test_v_has_laplace_noise_of_the_scale_that_was_told():
-    made = plan("grid", epsilon="2", m=5, grid=GRID[:1])
-    noise = [made.run(lambda index: 0.25).value - 0.25 for _ in range(scaled(4_000))]
-    assert made.noise.value_scale == pytest.approx(0.2, rel=1e-6)
+    tuning = plan("grid", epsilon="2", m=5, grid=GRID[:1])
+    noise = [tuning.run(lambda index: 0.25).value - 0.25 for _ in range(scaled(4_000))]
+    assert tuning.noise.value_scale == pytest.approx(0.2, rel=1e-6)
     assert stats.kstest(noise, stats.laplace(scale=0.2).cdf).pvalue > MISTAKEN
     assert stats.kstest(noise, stats.laplace(scale=0.35).cdf).pvalue < MISTAKEN  # at 0.25 it missed one run in ten
 
@@ -316,13 +317,13 @@ class RecordedDraw:
 def test_algorithm_1_draws_lambda_from_means_within_the_bound_that_its_noise_is_for(index_bound, is_clipped):
     """Scores 500 prior deviations away. The noise of ``clip`` is for means within +-sqrt(2 ln(2 n / delta))."""
     method = {"name": "kusner_1", "prior": PRIOR | {"scale": 0.001}, "index_bound": index_bound}
-    made, recorded = plan(method, delta=0.05, share="0.5"), RecordedDraw()
-    made = replace(made, draws=replace(made.draws, index=recorded))
-    made.run(lambda index: 1.0 if GRID[index, 0] > 0.5 else 0.0)
+    tuning, recorded = plan(method, delta=0.05, share="0.5"), RecordedDraw()
+    tuning = replace(tuning, draws=replace(tuning.draws, index=recorded))
+    tuning.run(lambda index: 1.0 if GRID[index, 0] > 0.5 else 0.0)
     bound = math.sqrt(2 * math.log(2 * len(GRID) / 0.025))
     (means,) = recorded.scores
     if is_clipped:
-        assert made.noise.index_sensitivity == pytest.approx(2 * bound * 0.001)
+        assert tuning.noise.index_sensitivity == pytest.approx(2 * bound * 0.001)
         assert (means.min(), means.max()) == pytest.approx((-bound, bound))
     else:
         assert np.abs(means).max() > 100 * bound
@@ -334,20 +335,20 @@ def test_algorithm_1_draws_lambda_from_means_within_the_bound_that_its_noise_is_
 @pytest.mark.parametrize("name", ["grid", "design", "algorithm 1", "simulated"])
 @pytest.mark.parametrize("share", ["0", "1"])
 def test_one_release_alone_gets_everything(name, share):
-    made = plan(name, share=share)
-    kept, rest = (made.index_cost, made.value_cost) if share == "1" else (made.value_cost, made.index_cost)
-    assert rest is None
-    assert kept == made.cost
-    outcome = made.run(score)
+    tuning = plan(name, share=share)
+    kept, other = (tuning.index_cost, tuning.value_cost) if share == "1" else (tuning.value_cost, tuning.index_cost)
+    assert other is None
+    assert kept == tuning.cost
+    outcome = tuning.run(score)
     assert (outcome.index is None) is (share == "0")
     assert (outcome.value is None) is (share == "1")
-    assert not any("add up" in warning for warning in made.warnings)
+    assert not any("add up" in warning for warning in tuning.warnings)
 
 
 def test_thirds_add_up_exactly():
-    made = plan("grid", epsilon="1", share="0.333333333333")
-    assert made.index_cost.epsilon == Decimal("0.333333333333")
-    assert made.index_cost.epsilon + made.value_cost.epsilon == 1
+    tuning = plan("grid", epsilon="1", share="0.333333333333")
+    assert tuning.index_cost.epsilon == Decimal("0.333333333333")
+    assert tuning.index_cost.epsilon + tuning.value_cost.epsilon == 1
     shares = split_events(TuningBudget(epsilon="0.7", delta=0.1, index_share="0.333333333333"))
     assert shares.index.epsilon + shares.value.epsilon == Decimal("0.7")
     assert shares.index.delta + shares.value.delta == shares.total.delta == Decimal("0.1")
@@ -394,29 +395,29 @@ def test_a_method_without_lambda_gives_it_no_share(name):
 # --- warnings -------------------------------------------------------------------------------------
 
 
-def said(made) -> str:
-    return "\n".join(made.warnings)
+def warnings_of(tuning) -> str:
+    return "\n".join(tuning.warnings)
 
 
 def test_noise_that_drowns_the_score_is_told_beforehand():
-    assert "close to random" in said(plan("algorithm 1"))
-    assert "next to nothing" in said(plan("algorithm 3", epsilon="0.1"))
-    assert "Noise larger" not in said(plan("grid", m=2_000))
-    assert "Noise larger" in said(plan("grid", m=2))
+    assert "close to random" in warnings_of(plan("algorithm 1"))
+    assert "next to nothing" in warnings_of(plan("algorithm 3", epsilon="0.1"))
+    assert "Noise larger" not in warnings_of(plan("grid", m=2_000))
+    assert "Noise larger" in warnings_of(plan("grid", m=2))
 
 
 def test_a_prior_from_private_data_promises_nothing():
-    made = plan({"name": "gp_design", "prior": PRIOR | {"estimated": ["lengthscale", "scaling"]}})
-    assert made.guarantee.startswith("None: the prior was estimated from private data (lengthscale, scaling)")
-    assert "Estimated from private data: lengthscale, scaling" in said(made)
+    tuning = plan({"name": "gp_design", "prior": PRIOR | {"estimated": ["lengthscale", "scaling"]}})
+    assert tuning.guarantee.startswith("None: the prior was estimated from private data (lengthscale, scaling)")
+    assert "Estimated from private data: lengthscale, scaling" in warnings_of(tuning)
 
 
 @pytest.mark.parametrize("name", ["gp_design", "gp_ucb_simulated", "kusner_1"])
 def test_noise_that_the_built_in_score_does_not_have_is_told(name):
     own = {"name": name, "prior": PRIOR | {"noise": "own"}}
-    assert "rests on noise that is not there" in said(plan(own, records="computed"))
-    assert "not there" not in said(plan(own, records="scored"))
-    assert "not there" not in said(plan({"name": name, "prior": PRIOR}, records="computed"))
+    assert "rests on noise that is not there" in warnings_of(plan(own, records="computed"))
+    assert "not there" not in warnings_of(plan(own, records="scored"))
+    assert "not there" not in warnings_of(plan({"name": name, "prior": PRIOR}, records="computed"))
     assert plan(own, records="computed").guarantee.startswith("None: noise: own says")
     assert plan(own, records="scored").guarantee.startswith("On average")
 
@@ -424,12 +425,12 @@ def test_noise_that_the_built_in_score_does_not_have_is_told(name):
 def test_adaptive_searches_say_that_their_order_is_private():
     for name in METHODS:
         adaptive = name.startswith(("simulated", "algorithm 1", "algorithm 3", "weights"))
-        assert ("outside of this process" in said(plan(name))) is adaptive
+        assert ("outside of this process" in warnings_of(plan(name))) is adaptive
 
 
 def test_both_releases_add_up_in_words():
-    assert "epsilon 0.5 and 0.5) to epsilon 1." in said(plan("grid"))
-    assert "to epsilon 1 and delta 0.05." in said(plan("design"))
+    assert "epsilon 0.5 and 0.5) to epsilon 1." in warnings_of(plan("grid"))
+    assert "to epsilon 1 and delta 0.05." in warnings_of(plan("design"))
 
 
 # --- refusals -------------------------------------------------------------------------------------

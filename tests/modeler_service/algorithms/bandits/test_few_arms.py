@@ -322,7 +322,7 @@ def test_thompson_draws_from_the_posterior():
     mean = covariance @ sums / lam
     np.testing.assert_allclose(algorithm.estimates()[0], mean, atol=1e-6)
     steps = 4_096
-    noise = np.array([algorithm.normals(step) @ algorithm.root.turned for step in range(steps)])
+    noise = np.array([algorithm.normals(step) @ algorithm.root.whitened for step in range(steps)])
     draws = 0.5 * math.sqrt(law.noise_variance) * noise
     expected = 0.25 * law.value_bound**2 * covariance
     sds = np.sqrt(np.diag(expected))

@@ -70,7 +70,7 @@ def test_a_choice_is_that_of_a_posterior_with_the_values_of_the_fit(noise):
         seen = np.array(rows[:count])
         evidence = Evidence(z[seen], seen, y[seen], np.zeros(count), np.ones(count, bool))
         hyper = fit(
-            evidence, "squared_exponential", noise, HYPER, FIT, distance=distance, seed=[1, count, 3], is_told=True
+            evidence, "squared_exponential", noise, HYPER, FIT, distance=distance, seed=[1, count, 3], has_kernel=True
         ).hyper
         kernel = wire.Kernel(
             lengthscale=hyper.lengthscale,

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from blindopt import wire
-from blindopt.client import StudyClient, deadlines, study
+from blindopt.client import StudyClient
 from blindopt.errors import ProtocolViolated, Unreachable
 
 STUDY = "std_0123456789abcdef"
@@ -22,9 +22,16 @@ def party():
     """A server that answers every GET with ``party.headers`` and ``party.body``."""
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # keeps the connection
+
+        def setup(self):
+            super().setup()
+            party.connections += 1
+
         def do_GET(self):
             party.requests.append(dict(self.headers))
             self.send_response(200)
+            self.send_header("Content-Length", str(len(party.body)))
             for name, value in party.headers.items():
                 self.send_header(name, value)
             self.end_headers()
@@ -34,7 +41,7 @@ def party():
             pass
 
     party = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    party.headers, party.body, party.requests = {}, b"{}", []
+    party.headers, party.body, party.requests, party.connections = {}, b"{}", [], 0
     thread = threading.Thread(target=party.serve_forever)
     thread.start()
     yield party
@@ -122,27 +129,34 @@ def test_a_reply_that_drips_is_cut_at_the_timeout(slow):
             assert not done  # it drips for ten times as long
 
 
-def test_candidates_that_drip_are_cut_too(tmp_path, monkeypatch):
-    monkeypatch.setattr(study, "DOWNLOAD_ATTEMPTS", 2)
-    monkeypatch.setattr(study, "SLOWEST", 2)
-    parts = [b'HTTP/1.1 200 OK\r\nETag: "sha256-%s"\r\nContent-Length: 50\r\n\r\n' % (b"0" * 64), *[b"x"] * 50]
+CANDIDATES_HEAD = b'HTTP/1.1 200 OK\r\nETag: "sha256-%s"\r\nContent-Length: 50\r\n\r\n' % (b"0" * 64)
+CANDIDATES = {
+    "head": [*(bytes([byte]) for byte in CANDIDATES_HEAD), bytes(50)],
+    "body": [CANDIDATES_HEAD, *[b"x"] * 50],
+}
+
+
+@pytest.mark.parametrize("slow", CANDIDATES)
+def test_candidates_that_drip_are_cut_too(slow, tmp_path):
+    """Each byte comes within the timeout; the head takes longer than one, the body longer than ten."""
     with (
-        dripping(parts, 0.03) as (url, _),
-        StudyClient(url, "t", STUDY, timeout_s=0.2) as client,
+        dripping(CANDIDATES[slow], 0.03) as (url, _),
+        StudyClient(url, "t", STUDY, timeout_s=0.06) as client,
         pytest.raises(Unreachable, match="did not answer in time"),
     ):
         client.download(tmp_path / "z.npy", "0" * 64, max_bytes=1 << 20)
 
 
 def test_exchanges_that_end_in_time_leave_no_deadline(party):
-    with client_of(party, timeout_s=0.2) as client:
+    """A deadline that was left would cut the connection, and the last request would open another one."""
+    with client_of(party, timeout_s=1.0) as client:
         for _ in range(5):
             with pytest.raises(ProtocolViolated):
                 client.study()
-        assert not deadlines._SCHEDULER._due
-        time.sleep(0.3)  # past the deadlines of all of them
+        time.sleep(1.2)  # past the deadlines of all of them
         with pytest.raises(ProtocolViolated):
             client.study()
+    assert (len(party.requests), party.connections) == (6, 1)
 
 
 @pytest.mark.parametrize("etag", ["", "x", '"sha256-xyz"', f'"sha256-{"0" * 63}\x85"'])

@@ -18,7 +18,7 @@ def gram_of(n=12, lengthscale=0.2):
 
 def plays_of(n, t, seed=0):
     rng = np.random.default_rng(seed)
-    weights = rng.dirichlet(np.ones(n) / 2)  # some arms often, some never
+    weights = rng.dirichlet(np.ones(n) / 2)  # a few arms often, others never
     return rng.choice(n, size=t, p=weights), rng.standard_t(3, size=t) * 5
 
 
@@ -123,10 +123,10 @@ def test_a_root_turns_the_ridge_matrix_into_the_identity(renewed_every):
     counts = np.bincount(arms, minlength=30)
     ridge = (phi * counts) @ phi.T + lam * np.eye(len(phi))
     inner = phi.T @ np.linalg.solve(ridge, phi)
-    np.testing.assert_allclose(root.turned.T @ root.turned, inner, atol=1e-10)
-    np.testing.assert_allclose(root.norms, np.diag(inner), atol=1e-10)
+    np.testing.assert_allclose(root.whitened.T @ root.whitened, inner, atol=1e-10)
+    np.testing.assert_allclose(root.squared_norms, np.diag(inner), atol=1e-10)
     # What pruning of rewards rests on: every row of U diag(N) U^T is at most 1.
-    assert ((root.turned**2) @ counts).max() <= 1 + 1e-9
+    assert ((root.whitened**2) @ counts).max() <= 1 + 1e-9
 
 
 def test_ridge_and_exact_posterior_agree_on_all_arms():
@@ -137,8 +137,8 @@ def test_ridge_and_exact_posterior_agree_on_all_arms():
         posterior.play(arm, reward)
         root.play(arm)
         sums[arm] += reward
-    np.testing.assert_allclose((root.turned @ sums) @ root.turned, posterior.mean, atol=1e-6)
-    np.testing.assert_allclose(lam * root.norms, posterior.variance, atol=1e-8)
+    np.testing.assert_allclose((root.whitened @ sums) @ root.whitened, posterior.mean, atol=1e-6)
+    np.testing.assert_allclose(lam * root.squared_norms, posterior.variance, atol=1e-8)
 
 
 def test_arms_that_are_all_alike_have_one_feature():

@@ -57,7 +57,7 @@ def test_moments_are_those_of_plain_numpy(kind, lengthscale, nugget, dtype, tole
     """To 1e-12 (float32: 3e-4) of their scale, after outcomes one by one or many, supposed ones and a retreat."""
     rng = np.random.default_rng(1)
     z = rng.uniform(size=(N, 3))
-    z[1_000:1_100] = z[0]  # duplicates: distance nought
+    z[1_000:1_100] = z[0]  # duplicates: distance zero
     rows, y = rng.integers(0, N, size=60), rng.normal(size=60)
     pair = build_pair(z, kernel_of(kind, lengthscale, 2.0), nugget=nugget, dtype=dtype)
 

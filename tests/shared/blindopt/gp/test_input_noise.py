@@ -28,7 +28,7 @@ def test_the_average_is_that_of_draws(law, kind, r, sd):
     """Six standard errors of 40,000 pairs at eight distances; noise of twice the variance is told apart."""
     rng = np.random.default_rng([r, len(kind), len(law)])
     kernel = KERNELS[kind](1.5, 2.0)
-    found, nugget = averaged(kernel, law, sd, r)
+    model, nugget = averaged(kernel, law, sd, r)
     differences = noise(law, sd, r, DRAWS, rng) - noise(law, sd, r, DRAWS, rng)
     missed = 0.0
     for distance in (0.0, 0.2, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0):
@@ -36,19 +36,19 @@ def test_the_average_is_that_of_draws(law, kind, r, sd):
         at[0, 0] = distance
         drawn = kernel(differences, at)[:, 0]
         error = 6 * drawn.std() / math.sqrt(DRAWS)
-        assert abs(found(np.zeros((1, r)), at)[0, 0] - drawn.mean()) <= error
+        assert abs(model(np.zeros((1, r)), at)[0, 0] - drawn.mean()) <= error
         doubled = averaged(kernel, law, sd * math.sqrt(2), r)[0]
         missed = max(missed, abs(doubled(np.zeros((1, r)), at)[0, 0] - drawn.mean()) / error)
     assert missed > 1.5
-    assert nugget == pytest.approx(2.0 - found.variance, rel=1e-12)
+    assert nugget == pytest.approx(2.0 - model.variance, rel=1e-12)
 
 
 @pytest.mark.parametrize(("r", "sd"), [(1, 0.1), (3, 0.7), (12, 2.0)])
 def test_a_squared_exponential_under_gaussian_noise_has_the_papers_closed_form(r, sd):
-    found, nugget = averaged(SquaredExponential(1.3, 4.0), "gaussian", sd, r)
+    model, nugget = averaged(SquaredExponential(1.3, 4.0), "gaussian", sd, r)
     wide = 1.3**2 + 2 * sd**2
     expected = 4.0 * (1.3**2 / wide) ** (r / 2)
-    got = found(np.zeros((1, r)), np.full((1, r), 0.5))[0, 0]
+    got = model(np.zeros((1, r)), np.full((1, r), 0.5))[0, 0]
     assert got == pytest.approx(expected * math.exp(-r * 0.25 / (2 * wide)), rel=1e-13)
     assert nugget == pytest.approx(4.0 - expected, rel=1e-13)
 
@@ -56,20 +56,20 @@ def test_a_squared_exponential_under_gaussian_noise_has_the_papers_closed_form(r
 @pytest.mark.parametrize("kind", KERNELS)
 def test_almost_no_noise_leaves_the_kernel(kind):
     kernel = KERNELS[kind](1.3, 4.0)
-    found, nugget = averaged(kernel, "planar_laplace", 1e-9, 2)
+    model, nugget = averaged(kernel, "planar_laplace", 1e-9, 2)
     at = np.linspace(0.3, 6, 50)[:, None] * [1.0, 0.0]
-    np.testing.assert_allclose(found(at, np.zeros((1, 2))), kernel(at, np.zeros((1, 2))), atol=4e-8)
+    np.testing.assert_allclose(model(at, np.zeros((1, 2))), kernel(at, np.zeros((1, 2))), atol=4e-8)
     assert 0 <= nugget < 1e-7
 
 
 def test_the_table_is_the_mixture_it_was_made_from():
     for kernel in (SquaredExponential(0.7, 3.0), Matern12(0.7, 3.0), Matern52(0.7, 3.0)):
-        found, _ = averaged(kernel, "planar_laplace", 0.4, 3)
-        assert isinstance(found, Tabulated)
+        model, _ = averaged(kernel, "planar_laplace", 0.4, 3)
+        assert isinstance(model, Tabulated)
         shares, squares = _mixture(kernel, "planar_laplace", 0.4, 3)
         distance = np.random.default_rng(0).uniform(0, 8, size=500)
         exact = 3.0 * np.exp(-0.5 * distance[:, None] ** 2 / squares) @ shares
-        np.testing.assert_allclose(found(distance[:, None], np.zeros((1, 1)))[:, 0], exact, atol=3e-8)
+        np.testing.assert_allclose(model(distance[:, None], np.zeros((1, 1)))[:, 0], exact, atol=3e-8)
 
 
 def coverage(aware, law, rng):

@@ -44,7 +44,7 @@ def test_correlations_in_single_precision_stay_single(kernel):
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=repr)
 def test_every_kernel_reads_turned_rows_as_before(kernel):
-    """Hence a modeler need not be told whether Z was turned; that it was stretched in one direction would show."""
+    """So a modeler need not know whether Z was rotated; stretching it would change the kernel."""
     rng = np.random.default_rng(8)
     rows, turn = rng.normal(size=(20, 4)), np.linalg.qr(rng.normal(size=(4, 4)))[0]
     np.testing.assert_allclose(kernel(rows @ turn, rows @ turn), kernel(rows, rows), rtol=1e-9, atol=1e-12)
@@ -119,7 +119,7 @@ def test_whatever_lengthscale_is_accepted_gives_variance_at_distance_zero(length
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=repr)
 def test_the_slope_is_the_derivative_in_the_log_lengthscale(kernel):
-    """Central differences of the correlation at fixed distances; nought at no distance."""
+    """Central differences of the correlation at fixed distances; zero at distance zero."""
     distance = np.concatenate([[0.0], np.geomspace(1e-3, 8, 50)]) * kernel.lengthscale
     step = 1e-5
 
@@ -129,6 +129,6 @@ def test_the_slope_is_the_derivative_in_the_log_lengthscale(kernel):
         return squared
 
     differences = (correlations(math.exp(step)) - correlations(math.exp(-step))) / (2 * step)
-    found = kernel.slope((distance / kernel.lengthscale) ** 2)
-    np.testing.assert_allclose(found, differences, atol=1e-9)
-    assert found[0] == 0.0
+    slopes = kernel.slope((distance / kernel.lengthscale) ** 2)
+    np.testing.assert_allclose(slopes, differences, atol=1e-9)
+    assert slopes[0] == 0.0

@@ -12,7 +12,7 @@ from threadpoolctl import threadpool_limits
 
 from blindopt import wire
 from blindopt.errors import NumericalFailure
-from blindopt.gp.input_noise import averaged, correlations, known_noise
+from blindopt.gp.input_noise import averaged, correlations, declared_noise
 from blindopt.gp.kernels import KERNELS, kernel_of
 from blindopt.gp.marginal_likelihood import (
     ANSWERS_MAX,
@@ -20,7 +20,7 @@ from blindopt.gp.marginal_likelihood import (
     Hyper,
     MarginalLikelihood,
     fit,
-    suggested,
+    suggest_hyper,
     typical_distance,
 )
 
@@ -30,56 +30,56 @@ FREE = wire.Fit(priors=wire.FitPriors())
 START = Hyper(0.7, 1.5, 0.05)
 
 
-def evidence(t=12, *, seed=0, known=0.0, unknown=True, repeats=True, r=2):
+def evidence(t=12, *, seed=0, declared=0.0, fitted=True, repeats=True, r=2):
     """Outcomes of which two are of one row, and two of different rows with equal coordinates."""
     rng = np.random.default_rng(seed)
     points, rows = rng.uniform(0, 3, size=(t, r)), np.arange(t)
     if repeats:
         points[3], rows[3], points[5] = points[1], rows[1], points[4]
     outcomes = np.sin(2 * points[:, 0]) + 0.3 * rng.normal(size=t) + 2.0
-    has = np.full(t, unknown) if isinstance(unknown, bool) else np.array(unknown)
-    return Evidence(points, rows, outcomes, np.full(t, known) if np.isscalar(known) else np.array(known), has)
+    has_fitted_noise = np.broadcast_to(fitted, t)
+    return Evidence(points, rows, outcomes, np.broadcast_to(declared, t), has_fitted_noise)
 
 
-def covariance(told, kind, law, hyper):
+def covariance(data, kind, law, hyper):
     """Entry by entry, with the kernel and the nugget that the posterior works with."""
     plain = kernel_of(kind, hyper.lengthscale, hyper.signal_variance)
-    noise = known_noise(law)
-    model, nugget = averaged(plain, *noise, told.points.shape[1]) if noise else (plain, 0.0)
-    t = len(told.rows)
-    found = np.empty((t, t))
+    noise = declared_noise(law)
+    model, nugget = averaged(plain, *noise, data.points.shape[1]) if noise else (plain, 0.0)
+    t = len(data.rows)
+    gram = np.empty((t, t))
     for i in range(t):
         for j in range(t):
-            found[i, j] = model(told.points[i : i + 1], told.points[j : j + 1])[0, 0]
-            found[i, j] += nugget * (told.rows[i] == told.rows[j])
-        found[i, i] += told.known[i] + hyper.noise_variance * told.has_unknown[i]
-    return found
+            gram[i, j] = model(data.points[i : i + 1], data.points[j : j + 1])[0, 0]
+            gram[i, j] += nugget * (data.rows[i] == data.rows[j])
+        gram[i, i] += data.declared_noise[i] + hyper.noise_variance * data.has_fitted_noise[i]
+    return gram
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.family)
 @pytest.mark.parametrize("kind", KERNELS)
 def test_the_likelihood_is_the_density_of_a_normal_vector(kind, law):
-    """With noise that is known of some answers, fitted of others, and both of one; at the likeliest mean too."""
-    told = evidence(known=np.linspace(0, 0.4, 12), unknown=[i % 3 > 0 or i == 0 for i in range(12)])
-    gram, logs = covariance(told, kind, law, START), np.log([0.7, 1.5, 0.05])
-    value, _, mean = MarginalLikelihood(told, kind, law, 1.25).at(logs)
+    """Noise is declared for a few answers, fitted for others, and both for one; at the likeliest mean too."""
+    data = evidence(declared=np.linspace(0, 0.4, 12), fitted=[i % 3 > 0 or i == 0 for i in range(12)])
+    gram, logs = covariance(data, kind, law, START), np.log([0.7, 1.5, 0.05])
+    value, _, mean = MarginalLikelihood(data, kind, law, 1.25).at(logs)
     assert mean == 1.25
-    assert value == pytest.approx(multivariate_normal(np.full(12, 1.25), gram).logpdf(told.outcomes), abs=1e-6)
-    value, _, mean = MarginalLikelihood(told, kind, law, None).at(logs)
+    assert value == pytest.approx(multivariate_normal(np.full(12, 1.25), gram).logpdf(data.outcomes), abs=1e-6)
+    value, _, mean = MarginalLikelihood(data, kind, law, None).at(logs)
     near = (mean - 0.01, mean, mean + 0.01)
-    density = [multivariate_normal(np.full(12, at), gram).logpdf(told.outcomes) for at in near]
+    density = [multivariate_normal(np.full(12, at), gram).logpdf(data.outcomes) for at in near]
     assert value == pytest.approx(density[1], abs=1e-6)
     assert density[1] > max(density[0], density[2])
     if law.family != "none":  # the repeated row shares its nugget
-        naive = covariance(replace(told, rows=np.arange(12)), kind, law, START)
-        assert abs(multivariate_normal(np.full(12, mean), naive).logpdf(told.outcomes) - value) > 1e-3
+        naive = covariance(replace(data, rows=np.arange(12)), kind, law, START)
+        assert abs(multivariate_normal(np.full(12, mean), naive).logpdf(data.outcomes) - value) > 1e-3
 
 
 @pytest.mark.parametrize("mean", [None, 1.25])
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.family)
 @pytest.mark.parametrize("kind", KERNELS)
 def test_the_gradient_is_that_of_differences(kind, law, mean):
-    likelihood = MarginalLikelihood(evidence(known=np.linspace(0, 0.4, 12)), kind, law, mean)
+    likelihood = MarginalLikelihood(evidence(declared=np.linspace(0, 0.4, 12)), kind, law, mean)
     for logs in (np.log([0.7, 1.5, 0.05]), np.log([0.2, 0.4, 0.5]), np.log([3.0, 8.0, 1e-3])):
         gradient, steps = likelihood.at(logs)[1], 1e-4 * np.eye(3)
         differences = [(likelihood.at(logs + h)[0] - likelihood.at(logs - h)[0]) / 2e-4 for h in steps]
@@ -92,19 +92,19 @@ def test_interpolated_correlations_are_those_of_the_averaged_kernel(kind, law):
     distance = np.random.default_rng(1).uniform(0, 8, size=2_000)
     for size in (0.05, 1.0, 5.0):
         kernel = KERNELS[kind](size)
-        found, slopes = correlations(kernel, (law, 0.3), 2, distance**2)
+        values, slopes = correlations(kernel, (law, 0.3), 2, distance**2)
         exact = averaged(kernel, law, 0.3, 2)[0](np.zeros((1, 1)), distance[:, None])[0]
-        np.testing.assert_allclose(found, exact, atol=1e-8)
+        np.testing.assert_allclose(values, exact, atol=1e-8)
         near = [correlations(KERNELS[kind](size * math.exp(h)), (law, 0.3), 2, distance**2)[0] for h in (-1e-4, 1e-4)]
         np.testing.assert_allclose(slopes, (near[1] - near[0]) / 2e-4, atol=1e-6)
 
 
 def test_many_answers_of_one_row_have_a_likelihood():
-    """All distances are nought, and there are more than are computed one by one."""
-    told = evidence(40, repeats=False)
-    one = Evidence(np.zeros((40, 2)), np.zeros(40, np.intp), told.outcomes, told.known, told.has_unknown)
-    value, _, _ = MarginalLikelihood(one, "matern_12", LAWS[2], 2.0).at(np.log([1.0, 2.0, 0.5]))
-    expected = multivariate_normal(np.full(40, 2.0), 2.0 + 0.5 * np.eye(40)).logpdf(one.outcomes)
+    """All distances are zero, and there are more than are computed one by one."""
+    data = evidence(40, repeats=False)
+    same_point = replace(data, points=np.zeros((40, 2)), rows=np.zeros(40, np.intp))
+    value, _, _ = MarginalLikelihood(same_point, "matern_12", LAWS[2], 2.0).at(np.log([1.0, 2.0, 0.5]))
+    expected = multivariate_normal(np.full(40, 2.0), 2.0 + 0.5 * np.eye(40)).logpdf(same_point.outcomes)
     assert value == pytest.approx(expected, rel=1e-9)
 
 
@@ -114,19 +114,19 @@ NU = {"matern_12": 0.5, "matern_32": 1.5, "matern_52": 2.5}
 @pytest.mark.parametrize("kind", KERNELS)
 def test_the_optimum_is_that_of_scikit_learn(kind):
     """A fixed mean, no priors, the same wide bounds, six starts each."""
-    told = evidence(40, seed=4, repeats=False)
+    data = evidence(40, seed=4, repeats=False)
     interval = wire.Interval(lower=1e-3, upper=1e3)
     bounds = wire.FitBounds(lengthscale=interval, signal_variance=interval, noise_variance=interval)
     settings = wire.Fit(priors=wire.FitPriors(), bounds=bounds, mean="kernel", starts=6)
-    found = fit(told, kind, NO_NOISE, Hyper(1.0, 1.0, 0.1, 2.0), settings, distance=1.7, seed=[0])
+    result = fit(data, kind, NO_NOISE, Hyper(1.0, 1.0, 0.1, 2.0), settings, distance=1.7, seed=[0])
     base = RBF(1.0, (1e-3, 1e3)) if kind == "squared_exponential" else Matern(1.0, (1e-3, 1e3), nu=NU[kind])
     kernel = ConstantKernel(1.0, (1e-3, 1e3)) * base + WhiteKernel(0.1, (1e-3, 1e3))
     model = GaussianProcessRegressor(kernel, alpha=0.0, n_restarts_optimizer=5, random_state=0)
     with threadpool_limits(1):
-        model.fit(told.points, told.outcomes - 2.0)
-    assert found.log_likelihood == pytest.approx(model.log_marginal_likelihood_value_, abs=1e-5)
+        model.fit(data.points, data.outcomes - 2.0)
+    assert result.log_likelihood == pytest.approx(model.log_marginal_likelihood_value_, abs=1e-5)
     peer = np.exp(model.kernel_.theta)  # signal, length, noise
-    got = [found.hyper.signal_variance, found.hyper.lengthscale, found.hyper.noise_variance]
+    got = [result.hyper.signal_variance, result.hyper.lengthscale, result.hyper.noise_variance]
     np.testing.assert_allclose(got, peer, rtol=2e-3)
 
 
@@ -135,84 +135,84 @@ def test_a_fit_finds_what_the_outcomes_were_drawn_from():
     points = rng.uniform(0, 6, size=(200, 2))
     gram = kernel_of("matern_52", 1.3, 4.0)(points, points) + 0.09 * np.eye(200)
     outcomes = -7.0 + np.linalg.cholesky(gram) @ rng.normal(size=200)
-    told = Evidence(points, np.arange(200), outcomes, np.zeros(200), np.ones(200, bool))
-    found = fit(told, "matern_52", NO_NOISE, START, wire.Fit(), distance=typical_distance(points, NO_NOISE), seed=[1])
-    assert found.hyper.lengthscale == pytest.approx(1.3, rel=0.2)
-    assert found.hyper.signal_variance == pytest.approx(4.0, rel=0.4)
-    assert found.hyper.noise_variance == pytest.approx(0.09, rel=0.3)
-    assert found.hyper.mean == pytest.approx(-7.0, abs=2.0)
-    assert found.at_bounds == ()
+    data = Evidence(points, np.arange(200), outcomes, np.zeros(200), np.ones(200, bool))
+    result = fit(data, "matern_52", NO_NOISE, START, wire.Fit(), distance=typical_distance(points, NO_NOISE), seed=[1])
+    assert result.hyper.lengthscale == pytest.approx(1.3, rel=0.2)
+    assert result.hyper.signal_variance == pytest.approx(4.0, rel=0.4)
+    assert result.hyper.noise_variance == pytest.approx(0.09, rel=0.3)
+    assert result.hyper.mean == pytest.approx(-7.0, abs=2.0)
+    assert result.at_bounds == ()
 
 
-def test_noise_that_is_known_is_not_fitted():
-    """Known noise explains what else the fitted one has to; where all is known the start's stays."""
+def test_declared_noise_is_not_fitted():
+    """Declared noise explains what the fitted noise would have to; where all is declared, the start keeps its value."""
     free = fit(evidence(80, repeats=False), "squared_exponential", NO_NOISE, START, FREE, distance=1.7, seed=[0])
     assert free.hyper.noise_variance == pytest.approx(0.09, rel=0.4)
-    told = evidence(80, repeats=False, known=0.09, unknown=False)
-    fixed = fit(told, "squared_exponential", NO_NOISE, START, FREE, distance=1.7, seed=[0])
+    data = evidence(80, repeats=False, declared=0.09, fitted=False)
+    fixed = fit(data, "squared_exponential", NO_NOISE, START, FREE, distance=1.7, seed=[0])
     assert fixed.hyper.noise_variance == pytest.approx(START.noise_variance, rel=1e-12)
     assert "noise_variance" not in fixed.at_bounds
     assert fixed.hyper.lengthscale == pytest.approx(free.hyper.lengthscale, rel=0.1)
-    wrong = evidence(80, repeats=False, known=4.0, unknown=False)
+    wrong = evidence(80, repeats=False, declared=4.0, fitted=False)
     assert fit(wrong, "squared_exponential", NO_NOISE, START, FREE, distance=1.7, seed=[0]).log_likelihood < -50
 
 
 def test_priors_pull_and_bounds_hold():
-    told = evidence(10)
+    data = evidence(10)
     near = wire.FitPriors(lengthscale=wire.LogNormal(median=0.05, spread=1e-3))
-    found = fit(told, "matern_32", NO_NOISE, START, wire.Fit(priors=near), distance=1.7, seed=[0])
-    assert found.hyper.lengthscale == pytest.approx(0.05, rel=0.02)
+    result = fit(data, "matern_32", NO_NOISE, START, wire.Fit(priors=near), distance=1.7, seed=[0])
+    assert result.hyper.lengthscale == pytest.approx(0.05, rel=0.02)
     bounds = wire.FitBounds(lengthscale=wire.Interval(lower=5.0, upper=6.0))
-    found = fit(told, "matern_32", NO_NOISE, START, wire.Fit(bounds=bounds), distance=1.7, seed=[0])
-    assert 5.0 <= found.hyper.lengthscale <= 6.0
-    assert "lengthscale" in found.at_bounds
+    result = fit(data, "matern_32", NO_NOISE, START, wire.Fit(bounds=bounds), distance=1.7, seed=[0])
+    assert 5.0 <= result.hyper.lengthscale <= 6.0
+    assert "lengthscale" in result.at_bounds
     bounds = wire.FitBounds(signal_variance=wire.Interval(lower=1.2345678, upper=1.2345678))
-    found = fit(told, "matern_32", NO_NOISE, START, wire.Fit(bounds=bounds), distance=1.7, seed=[0])
-    assert found.hyper.signal_variance == pytest.approx(1.2345678, rel=1e-12)
-    assert "signal_variance" not in found.at_bounds
+    result = fit(data, "matern_32", NO_NOISE, START, wire.Fit(bounds=bounds), distance=1.7, seed=[0])
+    assert result.hyper.signal_variance == pytest.approx(1.2345678, rel=1e-12)
+    assert "signal_variance" not in result.at_bounds
 
 
 def test_the_prior_is_a_normal_density_of_the_logarithm():
     """At the optimum the slope of the likelihood is that of the prior, with the other sign."""
-    told, prior = evidence(30), wire.LogNormal(median=2.0, spread=0.2)
+    data, prior = evidence(30), wire.LogNormal(median=2.0, spread=0.2)
     settings = wire.Fit(priors=wire.FitPriors(lengthscale=prior), mean="kernel")
-    hyper = fit(told, "squared_exponential", NO_NOISE, START, settings, distance=1.7, seed=[0]).hyper
+    hyper = fit(data, "squared_exponential", NO_NOISE, START, settings, distance=1.7, seed=[0]).hyper
     logs = np.log([hyper.lengthscale, hyper.signal_variance, hyper.noise_variance])
-    slope = MarginalLikelihood(told, "squared_exponential", NO_NOISE, 0.0).at(logs)[1][0]
+    slope = MarginalLikelihood(data, "squared_exponential", NO_NOISE, 0.0).at(logs)[1][0]
     assert slope == pytest.approx((math.log(hyper.lengthscale) - math.log(2.0)) / 0.2**2, rel=0.02)
     assert abs(slope) > 0.5
 
 
 def test_without_priors_of_the_request_a_kernel_that_was_told_is_one():
-    told, settings = evidence(6), wire.Fit()
+    data, settings = evidence(6), wire.Fit()
     far = Hyper(0.7, 500.0, 0.05)
-    loose = fit(told, "matern_32", NO_NOISE, far, settings, distance=1.7, seed=[0])
-    tight = fit(told, "matern_32", NO_NOISE, far, settings, distance=1.7, seed=[0], is_told=True)
-    none = fit(told, "matern_32", NO_NOISE, far, FREE, distance=1.7, seed=[0], is_told=True)
+    loose = fit(data, "matern_32", NO_NOISE, far, settings, distance=1.7, seed=[0])
+    tight = fit(data, "matern_32", NO_NOISE, far, settings, distance=1.7, seed=[0], has_kernel=True)
+    none = fit(data, "matern_32", NO_NOISE, far, FREE, distance=1.7, seed=[0], has_kernel=True)
     assert loose.hyper.signal_variance < 5 < tight.hyper.signal_variance < 500
     assert none.log_likelihood >= max(loose.log_likelihood, tight.log_likelihood) - 1e-6
 
 
 def test_a_fit_is_a_function_of_its_arguments():
     """Twice the same; several starts find what one from far away misses; rounding outcomes changes nothing."""
-    told, arguments = evidence(25), {"distance": 1.7, "seed": [3, 25]}
-    one = fit(told, "squared_exponential", LAWS[1], START, FREE, **arguments)
-    assert one == fit(told, "squared_exponential", LAWS[1], START, FREE, **arguments)
-    shaken = Evidence(told.points, told.rows, told.outcomes * (1 + 1e-14), told.known, told.has_unknown)
+    data, arguments = evidence(25), {"distance": 1.7, "seed": [3, 25]}
+    first = fit(data, "squared_exponential", LAWS[1], START, FREE, **arguments)
+    assert first == fit(data, "squared_exponential", LAWS[1], START, FREE, **arguments)
+    shaken = Evidence(data.points, data.rows, data.outcomes * (1 + 1e-14), data.declared_noise, data.has_fitted_noise)
     again = fit(shaken, "squared_exponential", LAWS[1], START, FREE, **arguments)
-    assert one.hyper == again.hyper
+    assert first.hyper == again.hyper
     far = Hyper(30.0, 1e-3, 2.0)
-    alone = fit(told, "squared_exponential", LAWS[1], far, FREE.model_copy(update={"starts": 1}), **arguments)
-    assert one.log_likelihood >= alone.log_likelihood - 1e-6
+    alone = fit(data, "squared_exponential", LAWS[1], far, FREE.model_copy(update={"starts": 1}), **arguments)
+    assert first.log_likelihood >= alone.log_likelihood - 1e-6
 
 
 def test_of_very_many_answers_the_first_are_taken():
-    told, distance = evidence(ANSWERS_MAX + 40, repeats=False), 1.7
+    data, distance = evidence(ANSWERS_MAX + 40, repeats=False), 1.7
     settings = wire.Fit(starts=1)
-    found = fit(told, "squared_exponential", NO_NOISE, START, settings, distance=distance, seed=[0])
-    few = told.first(ANSWERS_MAX)
-    assert found == fit(few, "squared_exponential", NO_NOISE, START, settings, distance=distance, seed=[0])
-    assert found.log_likelihood > -ANSWERS_MAX
+    result = fit(data, "squared_exponential", NO_NOISE, START, settings, distance=distance, seed=[0])
+    few = data.first(ANSWERS_MAX)
+    assert result == fit(few, "squared_exponential", NO_NOISE, START, settings, distance=distance, seed=[0])
+    assert result.log_likelihood > -ANSWERS_MAX
 
 
 @pytest.mark.parametrize(
@@ -220,18 +220,18 @@ def test_of_very_many_answers_the_first_are_taken():
 )
 def test_outcomes_that_tell_nothing_are_refused(outcomes):
     t = len(outcomes)
-    told = Evidence(np.eye(t), np.arange(t), np.array(outcomes), np.zeros(t), np.ones(t, bool))
+    data = Evidence(np.eye(t), np.arange(t), np.array(outcomes), np.zeros(t), np.ones(t, bool))
     with pytest.raises(NumericalFailure, match="answers"):
-        fit(told, "matern_12", NO_NOISE, START, wire.Fit(), distance=1.0, seed=[0])
+        fit(data, "matern_12", NO_NOISE, START, wire.Fit(), distance=1.0, seed=[0])
 
 
 def test_a_covariance_that_cannot_be_factored_is_told():
     """Two rows with equal coordinates and no noise at all."""
-    told = evidence(8, unknown=False)
+    data = evidence(8, fitted=False)
     with pytest.raises(NumericalFailure, match="factored"):
-        MarginalLikelihood(told, "squared_exponential", NO_NOISE, None).at(np.zeros(3))
+        MarginalLikelihood(data, "squared_exponential", NO_NOISE, None).at(np.zeros(3))
     with pytest.raises(NumericalFailure, match=r"factored|any start"):
-        fit(told, "squared_exponential", NO_NOISE, START, wire.Fit(), distance=1.0, seed=[0])
+        fit(data, "squared_exponential", NO_NOISE, START, wire.Fit(), distance=1.0, seed=[0])
 
 
 def test_the_typical_distance_is_that_of_pairs_without_the_noise():
@@ -248,9 +248,9 @@ def test_the_typical_distance_is_that_of_pairs_without_the_noise():
 
 
 def test_a_start_without_a_kernel_is_of_the_size_of_the_data():
-    assert suggested(np.array([1.0, 3.0]), 2.0) == Hyper(0.8, 1.0, 0.01, 2.0)
-    assert suggested(np.array([]), 1.0) == Hyper(0.4, 1.0, 0.01, 0.0)
-    assert suggested(np.array([5.0, 5.0]), 1.0).signal_variance == 1.0
+    assert suggest_hyper(np.array([1.0, 3.0]), 2.0) == Hyper(0.8, 1.0, 0.01, 2.0)
+    assert suggest_hyper(np.array([]), 1.0) == Hyper(0.4, 1.0, 0.01, 0.0)
+    assert suggest_hyper(np.array([5.0, 5.0]), 1.0).signal_variance == 1.0
 
 
 @pytest.mark.parametrize("ends", [(0.012344, 0.0123449), (3e49, 3e49), (0.1 + 0.2, 0.1 + 0.2)])
@@ -260,5 +260,5 @@ def test_what_is_fitted_lies_within_the_bounds_to_the_last_bit(ends):
     evidence = Evidence(points, np.arange(12), np.sin(5 * points[:, 0]), np.zeros(12), np.ones(12, dtype=np.bool_))
     settings = wire.Fit(bounds={"lengthscale": {"lower": ends[0], "upper": ends[1]}}, starts=2)
     start = Hyper(ends[0], 1.0, 0.01)
-    found = fit(evidence, "squared_exponential", wire.NoiseLaw(family="none"), start, settings, distance=1.0, seed=[0])
-    assert ends[0] <= found.hyper.lengthscale <= ends[1]
+    result = fit(evidence, "squared_exponential", wire.NoiseLaw(family="none"), start, settings, distance=1.0, seed=[0])
+    assert ends[0] <= result.hyper.lengthscale <= ends[1]

@@ -35,7 +35,7 @@ def textbook(candidates, rows, outcomes, *, lengthscale, variance, noise_varianc
 
 @pytest.mark.parametrize(("noise_variance", "prior_mean"), [(1e-3, -7.5), (0.1, 0.0)])
 def test_after_each_of_200_outcomes_the_posterior_is_the_textbooks(noise_variance, prior_mean):
-    """200 outcomes at 60 rows of 150: every row is asked again, some many times."""
+    """200 outcomes at 60 rows of 150: every row is observed again, a few many times."""
     rng = np.random.default_rng(1)
     candidates = rng.normal(size=(150, 3))
     rows = rng.integers(0, 60, size=200)

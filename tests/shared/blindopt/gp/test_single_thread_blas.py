@@ -21,19 +21,19 @@ from blindopt.gp.single_thread_blas import (
 )
 def test_blocks_add_up(a, b):
     rng = np.random.default_rng(0)
-    matrix, left, right = rng.normal(size=(a, b)), rng.normal(size=a), rng.normal(size=b)
-    np.testing.assert_allclose(left_product(left, matrix), left @ matrix, atol=1e-10)
-    np.testing.assert_allclose(right_product(matrix, right), matrix @ right, atol=1e-10)
+    matrix, first, second = rng.normal(size=(a, b)), rng.normal(size=a), rng.normal(size=b)
+    np.testing.assert_allclose(left_product(first, matrix), first @ matrix, atol=1e-10)
+    np.testing.assert_allclose(right_product(matrix, second), matrix @ second, atol=1e-10)
     before = matrix.copy()
-    add_outer(matrix, left, right, -0.5)
-    np.testing.assert_allclose(matrix, before - 0.5 * np.outer(left, right), atol=1e-12)
+    add_outer(matrix, first, second, -0.5)
+    np.testing.assert_allclose(matrix, before - 0.5 * np.outer(first, second), atol=1e-12)
 
 
 @pytest.mark.parametrize(("a", "b", "c"), [(1, 1, 1), (3, 100, 2), (BLOCK, BLOCK, BLOCK), (100, 49, 97)])
 def test_a_product_by_blocks_is_the_product(a, b, c):
     rng = np.random.default_rng(0)
-    left, right = rng.normal(size=(a, b)), rng.normal(size=(b, c))
-    np.testing.assert_allclose(product(left, right), left @ right, atol=1e-10)
+    first, second = rng.normal(size=(a, b)), rng.normal(size=(b, c))
+    np.testing.assert_allclose(product(first, second), first @ second, atol=1e-10)
 
 
 @pytest.mark.parametrize("n", [1, 2, BLOCK - 1, BLOCK, BLOCK + 1, 3 * BLOCK + 5])
@@ -42,20 +42,20 @@ def test_a_factor_by_blocks_is_that_of_cholesky(n):
     root = rng.normal(size=(n, n))
     gram = root @ root.T + 0.1 * np.eye(n)
     before = gram.copy()
-    found = inverse_factor(gram)
+    inverse = inverse_factor(gram)
     assert np.array_equal(gram, before)
-    assert np.array_equal(found, np.tril(found))
-    np.testing.assert_allclose(found @ np.linalg.cholesky(gram), np.eye(n), atol=1e-9)
-    np.testing.assert_allclose(gram_of_lower(found) @ gram, np.eye(n), atol=1e-8)
-    np.testing.assert_allclose(gram_of_lower(found), found.T @ found, rtol=1e-12, atol=1e-12)
+    assert np.array_equal(inverse, np.tril(inverse))
+    np.testing.assert_allclose(inverse @ np.linalg.cholesky(gram), np.eye(n), atol=1e-9)
+    np.testing.assert_allclose(gram_of_lower(inverse) @ gram, np.eye(n), atol=1e-8)
+    np.testing.assert_allclose(gram_of_lower(inverse), inverse.T @ inverse, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("place", [0, BLOCK + 3])
-def test_what_has_no_factor_is_told(place):
+@pytest.mark.parametrize("index", [0, BLOCK + 3])
+def test_a_matrix_without_a_factor_is_refused(index):
     gram = np.eye(2 * BLOCK)
-    gram[place, place] = -1.0
+    gram[index, index] = -1.0
     with pytest.raises(NumericalFailure, match="factored"):
         inverse_factor(gram)
-    gram[place, place] = np.nan
+    gram[index, index] = np.nan
     with pytest.raises(NumericalFailure, match="factored"):
         inverse_factor(gram)

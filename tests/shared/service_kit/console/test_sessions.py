@@ -214,7 +214,7 @@ def test_a_login_that_began_before_the_password_was_changed_opens_nothing_and_ch
     monkeypatch.setattr(passwords, "is_dated", lambda stored: True)
     assert browser.login("ann").status_code == 401
     with context.database.read() as db:
-        assert users.named(db, "ann").password_hash == new
+        assert users.by_name(db, "ann").password_hash == new
     assert browser.cookies == {}
     assert "session.opened" not in _kinds(app)
 

@@ -54,7 +54,7 @@ class Post:
         self.context = ServiceContext.open(
             self.database, Seal(folder / "seal"), key, lambda: self.now, checkpoint_file=kept, outbox=notices
         )
-        self.delivery = NoticeDelivery(self.context, "blindopt-curator", Receiver.of(self.settings))
+        self.delivery = NoticeDelivery(self.context, "blindopt-curator", Receiver.of(self.settings), poll_seconds=0.01)
 
     def tell(self, event="budget_80", once=None):
         self.database.write(lambda db: self.context.outbox.add(db, event, SUBJECT, COUNTS, once=once))
@@ -64,11 +64,6 @@ class Post:
 
     def states(self):
         return [view.state for view in self.views()]
-
-
-@pytest.fixture(autouse=True)
-def hasty(monkeypatch):
-    monkeypatch.setattr(delivery, "LOOK_SECONDS", 0.01)
 
 
 @pytest.fixture
@@ -279,7 +274,7 @@ def test_faults_of_a_receiver_are_waited_out_ever_longer_and_under_one_id(postin
 
 def test_a_receiver_that_never_comes_back_is_tried_for_three_days_at_most_an_hour_apart():
     now, waits, row = NOW, [], SimpleNamespace(attempts=0, created_at=stamp(NOW))
-    while (told := delivery._outcome(row, "down", now))["state"] == "pending":
+    while (told := delivery.outcome(row, "down", now))["state"] == "pending":
         waits.append(moment(told["next_at"]) - now)
         now, row.attempts = moment(told["next_at"]), told["attempts"]
     assert waits == [timedelta(seconds=min(2**place, 3_600)) for place in range(len(waits))]
@@ -445,17 +440,18 @@ def test_a_test_says_that_a_name_cannot_be_looked_up(posting):
     assert "invalid" not in told.problem
 
 
-def test_a_test_says_that_no_answer_came_and_there_is_one_at_a_time(posting, until):
+def test_a_test_says_that_no_answer_came_and_there_is_one_at_a_time(posting):
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
-        post = posting(f"http://127.0.0.1:{silent.getsockname()[1]}/", start=False, notify_timeout_seconds=0.5)
+        post = posting(f"http://127.0.0.1:{silent.getsockname()[1]}/", start=False, notify_timeout_seconds=1.0)
         told = []
         thread = threading.Thread(target=lambda: told.append(post.delivery.test()))
         thread.start()
-        until(post.delivery._testing.locked)
-        with pytest.raises(Busy):
-            post.delivery.test()
-        thread.join()
-    assert told[0].problem == "no answer came within 0.5 s (NOTIFY_TIMEOUT_SECONDS)"
+        connection, _ = silent.accept()  # the first test has connected
+        with closing(connection):
+            with pytest.raises(Busy):
+                post.delivery.test()
+            thread.join()
+    assert told[0].problem == "no answer came within 1 s (NOTIFY_TIMEOUT_SECONDS)"
 
 
 def test_a_test_says_what_is_wrong_with_tls(posting, tmp_path):

@@ -37,7 +37,7 @@ def database(tmp_path):
 
 @pytest.fixture
 def context(database, tmp_path, monkeypatch):
-    monkeypatch.setattr("service_kit.context.saved_checkpoint._SECONDS", 0.0)  # a checkpoint with each commit
+    monkeypatch.setattr("service_kit.context.saved_checkpoint._SAVED_EVERY_S", 0.0)  # a checkpoint with each commit
     key = signer(tmp_path / "log.key", "curator")
     made = ServiceContext.open(
         database, Seal(tmp_path / "seal.key"), key, lambda: NOW, checkpoint_file=tmp_path / "checkpoint"

@@ -269,7 +269,7 @@ def test_an_effect_that_raises_keeps_neither_reply_nor_record(context, filled):
 
 def test_an_export_beside_a_service_that_goes_on_verifies(context, monkeypatch):
     """The checkpoint that is kept outside the database must not be younger than the log that is exported."""
-    monkeypatch.setattr("service_kit.context.saved_checkpoint._SECONDS", 0.0)  # with each commit
+    monkeypatch.setattr("service_kit.context.saved_checkpoint._SAVED_EVERY_S", 0.0)  # with each commit
     context.audit_trail.guard()
     context.authentication.issue("owner", "kept", days=1)
     listed = audit_log.grants
