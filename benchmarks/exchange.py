@@ -113,14 +113,14 @@ def study_of(url: str, token: str, grants: int) -> tuple[str, list[str]]:
         return study, [owner.grant(study, wire.GrantCreate(name=f"bench {i}")).token for i in range(grants)]
 
 
-def recorded(url: str, token: str) -> int:
+def count_queries(url: str, token: str) -> int:
     """Count the answered queries in the curator's log."""
     with OwnerClient(url, token) as owner:
         exchanges = (json.loads(entry.body).get("exchange") for entry in owner.audit())
         return sum(exchange is not None and exchange["status"] == 201 for exchange in exchanges)
 
 
-def interleaved(servers: list[Measured], clients: int, requests: int) -> None:
+def measure_rounds(servers: list[Measured], clients: int, requests: int) -> None:
     """Measure ROUNDS rounds of every server, each round in another order."""
     for measured in servers:
         measured.reset()
@@ -177,13 +177,13 @@ def tables(grants: int = CLIENTS) -> list[Table]:
         ours = Measured("curator", service, path, tokens)
         servers = [nothing, full, off, ours]
         disk_rows = [disk.row("before", folder)]
-        interleaved(servers, 1, SEQUENTIAL_REQUESTS)
+        measure_rounds(servers, 1, SEQUENTIAL_REQUESTS)
         sequential = [measured.row(full.median) for measured in servers] + [through_client(ours, full)]
         disk_rows.append(disk.row("between", folder))
-        interleaved(servers, CLIENTS, CONCURRENT_REQUESTS)
+        measure_rounds(servers, CLIENTS, CONCURRENT_REQUESTS)
         concurrent = [measured.row(off.median) for measured in servers]
         disk_rows.append(disk.row("after", folder))
-        if (logged := recorded(service.url, owner)) != ours.total_requests:
+        if (logged := count_queries(service.url, owner)) != ours.total_requests:
             raise Failed(f"the curator's log has {logged} of {ours.total_requests} exchanges")
     return [
         disk.table(disk_rows),

@@ -19,7 +19,7 @@ RECORDS_PER_TRANSACTION = 10_000
 ROUNDS = 3
 
 
-def built(folder: Path) -> tuple[float, float]:
+def time_log(folder: Path) -> tuple[float, float]:
     """Make a curator's log of RECORDS records by its own code; return the seconds to make it, and to verify the export.
 
     A query with private answers is two records, and one exchange of the shared log.
@@ -67,7 +67,7 @@ def command(folder: Path, *words: str) -> tuple[float, str]:
 def tables() -> list[Table]:
     """Time the whole command, its start, and the pure function."""
     with scratch() as folder:
-        making, pure = built(folder)
+        making, pure = time_log(folder)
         whole, output = command(folder, "audit", "verify")
         start, _ = command(folder, "--version")
     if int(output.split()[0]) < RECORDS:

@@ -71,7 +71,7 @@ def _first(problem: Problem) -> list[int]:
     return [int(row) for row in np.random.default_rng(1).choice(len(problem.candidates), size=FIRST, replace=False)]
 
 
-def refitted(problem: Problem) -> Table:
+def refit_table(problem: Problem) -> Table:
     """Medians of interleaved runs."""
     loops: dict[str, Callable[[Problem], list[float]]] = {"blindopt": ours, "scikit-learn": scikit_learn}
     times: dict[str, list[list[float]]] = {name: [] for name in loops}
@@ -94,4 +94,4 @@ def refitted(problem: Problem) -> Table:
 
 def tables() -> list[Table]:
     """Tables of problems A and B."""
-    return [refitted(problem) for problem in problems()]
+    return [refit_table(problem) for problem in problems()]

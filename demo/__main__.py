@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from blindopt.errors import BlindoptError
 from demo import report, story
-from demo.parties import Party, StartFailed, started, wait_for
+from demo.parties import Party, StartFailed, start_services, wait_for
 
 TUNING = "--tuning"
 
@@ -38,7 +38,7 @@ def main() -> int:
                 modeler = wait_for("modeler", options.modeler, options.modeler_token_file, "volume modeler-data")
             else:
                 console.print(f"Starting curator and modeler in {folder} ...")
-                curator, modeler = stack.enter_context(started(folder))
+                curator, modeler = stack.enter_context(start_services(folder))
             outcomes = _play(console, curator, modeler, options)
             console.print(report.table(outcomes, console.width))
             console.print("Noise, projection and row order are drawn anew each time: figures differ; see --runs.")

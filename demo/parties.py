@@ -33,7 +33,7 @@ class Party:
 
 
 @contextmanager
-def started(folder: Path) -> Iterator[tuple[Party, Party]]:
+def start_services(folder: Path) -> Iterator[tuple[Party, Party]]:
     """Start curator and modeler as two processes with their own folders; stop them at the end of the block."""
     with ExitStack() as stack:
         processes = [stack.enter_context(_process(name, folder / name)) for name in ("curator", "modeler")]

@@ -17,6 +17,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from service_kit.version import VERSION
 from tests.conftest import Service
 
 ROOT = Path(__file__).parent.parent
@@ -61,7 +62,7 @@ def test_what_a_package_index_shows_of_each_wheel(wheels):
     for name, wheel in wheels.items():
         shown = email.message_from_string(_read(wheel, "METADATA"))
         assert shown["Name"].replace("-", "_") == name
-        assert (shown["Version"], shown["License-Expression"]) == ("0.2.0", "Apache-2.0")
+        assert (shown["Version"], shown["License-Expression"]) == (VERSION, "Apache-2.0")
         assert shown["Author"] == "The blindopt authors"
         assert len(shown.get_all("Project-URL")) >= 3
         assert "Typing :: Typed" in shown.get_all("Classifier")

@@ -13,7 +13,7 @@ from benchmarks.papers import report, sources
 from benchmarks.papers.bandits import Recorded, Synthetic
 from benchmarks.papers.part import SIZES, Part, Size
 from benchmarks.papers.records import Records
-from benchmarks.papers.runner import ROOT, Store, played
+from benchmarks.papers.runner import ROOT, Store, run_tasks
 from benchmarks.papers.summary import Summary, summary_of
 from benchmarks.papers.synthetic import Frontier, Tables
 
@@ -95,7 +95,7 @@ def _play(part: Part, size: Size, kept: Path, workers: int, progress: Progress) 
     remaining = [task for task in tasks if task not in store.runs]
     task_id = progress.add_task(part.name, total=len(tasks))
     progress.update(task_id, completed=len(tasks) - len(remaining))  # stops the clock of a complete part
-    for run in played(part, size, remaining, workers):
+    for run in run_tasks(part, size, remaining, workers):
         store.add(run)
         progress.advance(task_id)
     summary = summary_of(part, size, store.runs.values())

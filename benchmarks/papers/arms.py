@@ -64,7 +64,7 @@ class Bandit:
 AnswerSource = Callable[[int, int], float]
 
 
-def released(bandit: Bandit, answers: wire.Answers, rounds: int) -> AnswerSource:
+def private_answers(bandit: Bandit, answers: wire.Answers, rounds: int) -> AnswerSource:
     """Make the curator's answers by round and arm: clipped, then randomized by the curator's own mechanism.
 
     Laplace noise does not depend on the reward, so the noise of all rounds is drawn beforehand, at reward 0, and

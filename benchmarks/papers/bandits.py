@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from benchmarks.papers import sources
-from benchmarks.papers.arms import Bandit, law_of, marks_of, player, regrets, released, with_nugget
+from benchmarks.papers.arms import Bandit, law_of, marks_of, player, private_answers, regrets, with_nugget
 from benchmarks.papers.part import Curves, Size, Task
 from blindopt import wire
 from blindopt.arrays import Matrix
@@ -45,7 +45,7 @@ def private(bandit: Bandit, epsilon: str, rounds: int, seed: int) -> Curves:
     for column, (spec, mechanism) in PRIVATE.items():
         answers = bandit.private(mechanism, epsilon)
         if mechanism not in answer:
-            answer[mechanism] = released(bandit, answers, rounds)
+            answer[mechanism] = private_answers(bandit, answers, rounds)
         algorithm = player(spec, bandit, law_of(bandit, answers), rounds, seed)
         curves[column] = regrets(bandit, algorithm, answer[mechanism], marks)
     algorithm = player(wire.IgpUcb(name="igp_ucb"), bandit, bandit.open(), rounds, seed)
@@ -85,7 +85,7 @@ class Synthetic:
     def play(self, task: Task, size: Size) -> Curves:
         group, run = task
         kernel, _, level = group.partition(", epsilon = ")
-        bandit = drawn(KERNELS[kernel], run, size.rounds, heavy=self.heavy)
+        bandit = draw_bandit(KERNELS[kernel], run, size.rounds, heavy=self.heavy)
         return heavy(bandit, size.rounds, run) if self.heavy else private(bandit, level, size.rounds, run)
 
     def facts(self, size: Size) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def gram(kind: Kind) -> Matrix:
     return kernel_of(kind, LENGTHSCALE, 1.0)(x, x)
 
 
-def drawn(kind: Kind, seed: int, rounds: int, *, heavy: bool) -> Bandit:
+def draw_bandit(kind: Kind, seed: int, rounds: int, *, heavy: bool) -> Bandit:
     """Draw a random function: 100 coefficients uniform in [-1, 1] at support points uniform among the arms."""
     rng = np.random.default_rng([3, seed])
     support, coefficients = rng.integers(ARMS, size=ARMS), rng.uniform(-1.0, 1.0, size=ARMS)
@@ -131,13 +131,13 @@ class Recorded:
 
     def play(self, task: Task, size: Size) -> Curves:
         group, run = task
-        bandit = recorded(self.source, run, size.rounds)
+        bandit = table_bandit(self.source, run, size.rounds)
         if self.heavy:
             return heavy(bandit, size.rounds, run)
         return private(bandit, group.removeprefix("epsilon = "), size.rounds, run)
 
     def facts(self, size: Size) -> dict[str, Any]:
-        days, bandit = _days(self.source), recorded(self.source, 0, 1)
+        days, bandit = _days(self.source), table_bandit(self.source, 0, 1)
         top = float(np.linalg.eigvalsh(bandit.gram)[-1] / np.trace(bandit.gram))
         return {
             "rounds": size.rounds,
@@ -155,7 +155,7 @@ def _days(source: Literal["sensors", "stocks"]) -> Matrix:
     return sources.sensors() if source == "sensors" else sources.stocks()
 
 
-def recorded(source: Literal["sensors", "stocks"], seed: int, rounds: int) -> Bandit:
+def table_bandit(source: Literal["sensors", "stocks"], seed: int, rounds: int) -> Bandit:
     """Make the bandit of a table."""
     days = _days(source)
     train, test = np.split(days, [3 * len(days) // 4]) if source == "sensors" else (days, days)

@@ -19,7 +19,7 @@ import numpy as np
 
 from benchmarks.papers import sources
 from benchmarks.papers.part import Curves, Size, Task
-from benchmarks.papers.search import NORM, Ground, Hunt
+from benchmarks.papers.search import NORM, Domain, Search
 from benchmarks.papers.synthetic import NON_PRIVATE, RANDOM, cell, published
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
@@ -85,9 +85,9 @@ SETTINGS = {
 
 @dataclass(frozen=True)
 class Fitted:
-    """A prepared data set: its ground, and y (n,) of variance 1."""
+    """A prepared data set: its domain, and y (n,) of variance 1."""
 
-    ground: Ground
+    domain: Domain
     y: Vector
     powers: dict[float, int]
     """Largest r that is not lifted, by the logarithm of each table's epsilon."""
@@ -105,13 +105,13 @@ def fitted(name: str, side: int) -> Fitted:
         x /= raw.std(axis=0)
     scale = NORM / np.linalg.norm(x, axis=1).max()
     kernel = _learned(x * scale, y)
-    ground = Ground(x * scale * (1 - 1e-12), kernel)  # stays within the bounds after rounding
-    sigma_min = spectrum(ground.rows).sigma_min
+    domain = Domain(x * scale * (1 - 1e-12), kernel)  # stays within the bounds after rounding
+    sigma_min = spectrum(domain.rows).sigma_min
     powers: dict[float, int] = {}
     for r in RS:
         power = ceil(10 * log(omega(r, 1.0, setting.delta) / sigma_min)) / 10
         powers[power] = largest_r(sigma_min, exp(power), setting.delta)
-    return Fitted(ground, y, powers, sigma_min)
+    return Fitted(domain, y, powers, sigma_min)
 
 
 def _learned(x: Matrix, y: Vector) -> wire.Kernel:
@@ -148,30 +148,30 @@ class Records:
 
     def play(self, task: Task, size: Size) -> Curves:
         setting, data = SETTINGS[self.name], fitted(self.name, size.side)
-        ground = data.ground
-        hunt = Hunt.drawn(data.y, setting.steps, 0.0, task[1], np.random.default_rng([7, task[1]]))
-        curves = {NON_PRIVATE: hunt.regrets(ground, ground.x), RANDOM: hunt.chance()}
+        domain = data.domain
+        search = Search.draw(data.y, setting.steps, 0.0, task[1], np.random.default_rng([7, task[1]]))
+        curves = {NON_PRIVATE: search.regrets(domain, domain.x), RANDOM: search.random_regrets()}
         for power, r in cells(self.name, data):
-            curves[cell(power, r)] = hunt.regrets(ground, ground.release(published(power, r, setting.delta)))
+            curves[cell(power, r)] = search.regrets(domain, domain.release(published(power, r, setting.delta)))
         for level, epsilon in planar_levels(data).items():
             mechanism = PlanarLaplaceMechanism(epsilon, 1.0)
-            law = mechanism.noise(ground.rows.d)
-            curves[f"{PLANAR}, {level}"] = hunt.regrets(ground, ground.release(mechanism), law)
+            law = mechanism.noise(domain.rows.d)
+            curves[f"{PLANAR}, {level}"] = search.regrets(domain, domain.release(mechanism), law)
         return curves
 
     def facts(self, size: Size) -> dict[str, Any]:
         data, setting = fitted(self.name, size.side), SETTINGS[self.name]
-        kernel = data.ground.kernel
+        kernel = data.domain.kernel
         return {
             "n": len(data.y),
-            "d": data.ground.x.shape[1],
+            "d": data.domain.x.shape[1],
             "steps": setting.steps,
             "delta": setting.delta,
             "sigma_min": data.sigma_min,
             "tables": [{"power": p, "largest_r": top, "r": rs} for (p, top), rs in _rs(data)],
             "quoted": [{"power": p, "r": 15} for p in _quoted(self.name, data)],
             "planar": list(planar_levels(data)),
-            "side_per_lengthscale": float(np.ptp(data.ground.x, axis=0).max() / kernel.lengthscale),
+            "side_per_lengthscale": float(np.ptp(data.domain.x, axis=0).max() / kernel.lengthscale),
             "signal_variance": kernel.signal_variance,
             "noise_variance": kernel.noise_variance,
         }

@@ -92,23 +92,23 @@ def sources() -> str:
     return digest.hexdigest()[:16]
 
 
-def played(part: Part, size: Size, tasks: list[Task], workers: int) -> Iterator[Run]:
+def run_tasks(part: Part, size: Size, tasks: list[Task], workers: int) -> Iterator[Run]:
     """Yield the runs as they end; in this process if there is one worker."""
     if workers == 1:
         with threadpool_limits(1):
-            yield from (play(part, task, size) for task in tasks)
+            yield from (run_task(part, task, size) for task in tasks)
         return
     # Fresh processes, each with one thread for linear algebra.
     os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
     pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin)
     try:
-        for done in as_completed([pool.submit(play, part, task, size) for task in tasks]):
+        for done in as_completed([pool.submit(run_task, part, task, size) for task in tasks]):
             yield done.result()
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def play(part: Part, task: Task, size: Size) -> Run:
+def run_task(part: Part, task: Task, size: Size) -> Run:
     """Run one task; its numbers have six digits."""
     started = time.process_time()
     curves = part.play(task, size)

@@ -21,7 +21,7 @@ DELTA_UCB = 0.05
 
 
 @dataclass(frozen=True)
-class Ground:
+class Domain:
     """Rows x (n, d) of largest norm 25, in the modeler's order, and the kernel, which both parties know."""
 
     x: Matrix
@@ -42,8 +42,8 @@ class Ground:
 
 
 @dataclass(frozen=True, slots=True)
-class Hunt:
-    """A function f (n,) on a ground, to be maximized; the first rows to query; the noise of y for each query."""
+class Search:
+    """A function f (n,) on a domain, to be maximized; the first rows to query; the noise of y for each query."""
 
     f: Vector
     first: NDArray[np.intp]
@@ -51,7 +51,7 @@ class Hunt:
     seed: int
 
     @classmethod
-    def drawn(cls, f: Vector, steps: int, noise_variance: float, seed: int, rng: np.random.Generator) -> "Hunt":
+    def draw(cls, f: Vector, steps: int, noise_variance: float, seed: int, rng: np.random.Generator) -> "Search":
         """Draw random first rows and Gaussian noise of y."""
         first = rng.choice(len(f), START, replace=False)
         return cls(f, first, np.sqrt(noise_variance) * rng.standard_normal(START + steps), seed)
@@ -61,10 +61,10 @@ class Hunt:
         """T: queries after the first rows."""
         return len(self.noise) - len(self.first)
 
-    def regrets(self, ground: Ground, z: Matrix, law: wire.NoiseLaw = NO_NOISE) -> list[float]:
+    def regrets(self, domain: Domain, z: Matrix, law: wire.NoiseLaw = NO_NOISE) -> list[float]:
         """Simple regret after each of the T steps of GP-UCB on ``z`` (n, r), with noise of law ``law``."""
         capacity = len(self.noise)
-        modeler = GpUcb(z, GpSettings(ground.kernel, 1, self.seed, capacity, noise=law), DELTA_UCB)
+        modeler = GpUcb(z, GpSettings(domain.kernel, 1, self.seed, capacity, noise=law), DELTA_UCB)
         for row, error in zip(self.first, self.noise, strict=False):
             modeler.observe(int(row), float(self.f[row] + error))
         rows = []
@@ -72,13 +72,13 @@ class Hunt:
             row = modeler.choose(step).row
             modeler.observe(row, float(self.f[row] + error))
             rows.append(row)
-        return self.simple(rows)
+        return self.simple_regrets(rows)
 
-    def chance(self) -> list[float]:
+    def random_regrets(self) -> list[float]:
         """Simple regret of T random rows instead of chosen ones."""
-        return self.simple(np.random.default_rng([self.seed, 1]).choice(len(self.f), self.steps, replace=False))
+        return self.simple_regrets(np.random.default_rng([self.seed, 1]).choice(len(self.f), self.steps, replace=False))
 
-    def simple(self, rows: "list[int] | NDArray[np.intp]") -> list[float]:
+    def simple_regrets(self, rows: "list[int] | NDArray[np.intp]") -> list[float]:
         """The best f minus the best queried one, the first rows included, after each of ``rows``."""
         best = np.maximum.accumulate(np.concatenate([[self.f[self.first].max()], self.f[rows]]))[1:]
         return [float(gap) for gap in self.f.max() - best]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.papers.part import Curves, Size, Task
-from benchmarks.papers.search import NORM, Ground, Hunt
+from benchmarks.papers.search import NORM, Domain, Search
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.gp.kernels import SquaredExponential
@@ -53,19 +53,19 @@ def published(power: float, r: int, delta: float = DELTA) -> PoGpUcb:
 
 
 @lru_cache(maxsize=1)
-def ground(side: int) -> Ground:
+def domain(side: int) -> Domain:
     """Make the grid, centred, with its corners at norm 25."""
     axis = np.linspace(-1.0, 1.0, side) * NORM / sqrt(2)
     x = np.stack(np.meshgrid(axis, axis, indexing="ij"), axis=-1).reshape(-1, 2)
     lengthscale = NORM * sqrt(2) / SIDE_PER_LENGTHSCALE
-    return Ground(x, wire.Kernel(lengthscale=lengthscale, signal_variance=1.0, noise_variance=NOISE_VARIANCE))
+    return Domain(x, wire.Kernel(lengthscale=lengthscale, signal_variance=1.0, noise_variance=NOISE_VARIANCE))
 
 
 @lru_cache(maxsize=1)
 def _root(side: int) -> Matrix:
     """Return A (side, side) such that A A^T is the kernel matrix of one axis."""
     axis = np.linspace(-1.0, 1.0, side)[:, None] * NORM / sqrt(2)
-    values, vectors = np.linalg.eigh(SquaredExponential(ground(side).kernel.lengthscale)(axis, axis))
+    values, vectors = np.linalg.eigh(SquaredExponential(domain(side).kernel.lengthscale)(axis, axis))
     root: Matrix = vectors * np.sqrt(np.maximum(values, 0.0))
     return root
 
@@ -80,9 +80,9 @@ def draw(side: int, rng: np.random.Generator) -> Vector:
     return f
 
 
-def _hunt(stream: int, run: int, side: int) -> Hunt:
+def _search(stream: int, run: int, side: int) -> Search:
     rng = np.random.default_rng([stream, run])
-    return Hunt.drawn(draw(side, rng), STEPS, NOISE_VARIANCE, run, rng)
+    return Search.draw(draw(side, rng), STEPS, NOISE_VARIANCE, run, rng)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +98,15 @@ class Tables:
         return range(1, STEPS + 1)
 
     def play(self, task: Task, size: Size) -> Curves:
-        truth, hunt = ground(size.side), _hunt(1, task[1], size.side)
+        grid, search = domain(size.side), _search(1, task[1], size.side)
         cells = [(power, r) for power, rs in TABLES.items() for r in rs] + list(QUOTED.items())
-        curves = {NON_PRIVATE: hunt.regrets(truth, truth.x), RANDOM: hunt.chance()}
-        return curves | {cell(power, r): hunt.regrets(truth, truth.release(published(power, r))) for power, r in cells}
+        curves = {NON_PRIVATE: search.regrets(grid, grid.x), RANDOM: search.random_regrets()}
+        return curves | {cell(power, r): search.regrets(grid, grid.release(published(power, r))) for power, r in cells}
 
     def facts(self, size: Size) -> dict[str, Any]:
-        sigma_min = spectrum(ground(size.side).rows).sigma_min
+        sigma_min = spectrum(domain(size.side).rows).sigma_min
         largest = {f"e^{power:.1f}": largest_r(sigma_min, exp(power), DELTA) for power in TABLES}
-        return {"sigma_min": sigma_min, "largest_r": largest, "n": len(ground(size.side).x)}
+        return {"sigma_min": sigma_min, "largest_r": largest, "n": len(domain(size.side).x)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,15 +122,15 @@ class Frontier:
         return range(1, STEPS + 1)
 
     def play(self, task: Task, size: Size) -> Curves:
-        truth, hunt = ground(size.side), _hunt(2, task[1], size.side)
-        curves = {NON_PRIVATE: hunt.regrets(truth, truth.x), RANDOM: hunt.chance()}
+        grid, search = domain(size.side), _search(2, task[1], size.side)
+        curves = {NON_PRIVATE: search.regrets(grid, grid.x), RANDOM: search.random_regrets()}
         for level, epsilon in FRONTIER.items():
             mechanisms = (PoGpUcb(epsilon, DELTA, 1.0, 10), *_sound(epsilon))
-            released = {mechanism.name: (mechanism, truth.release(mechanism)) for mechanism in mechanisms}
+            released = {mechanism.name: (mechanism, grid.release(mechanism)) for mechanism in mechanisms}
             for column, name in LAWS.items():
                 mechanism, z = released[name]
-                aware = [mechanism.noise(truth.rows.d)] if "aware" in column else []
-                curves[f"{column}, {level}"] = hunt.regrets(truth, z, *aware)
+                aware = [mechanism.noise(grid.rows.d)] if "aware" in column else []
+                curves[f"{column}, {level}"] = search.regrets(grid, z, *aware)
         return curves
 
     def facts(self, size: Size) -> dict[str, Any]:

@@ -22,7 +22,7 @@ def _table(columns: list[str], rows: list[list[str]]) -> Lines:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class Comparison:
     """A printed number and ours; ``noise`` is the standard error of their difference, both being means of runs."""
 
     what: str
@@ -38,15 +38,15 @@ class Compared:
         return [self.what, f"{self.printed:.3f}", f"{self.ours:.4f} ({self.se:.4f})", z]
 
 
-def compared(summary: Summary) -> list[Compared]:
+def comparisons(summary: Summary) -> list[Comparison]:
     """All 21 printed numbers: Tables 1 to 3, non-private, and two quoted differences to it."""
-    rows = [_compared("non-private", printed.NON_PRIVATE, figure(summary, GROUP, NON_PRIVATE))]
+    rows = [_comparison("non-private", printed.NON_PRIVATE, figure(summary, GROUP, NON_PRIVATE))]
     for power, row in printed.TABLES.items():
-        rows += [_compared(cell(power, r), value, figure(summary, GROUP, cell(power, r))) for r, value in row.items()]
+        rows += [_comparison(cell(power, r), value, figure(summary, GROUP, cell(power, r))) for r, value in row.items()]
     for power, more in printed.QUOTED.items():
         private, open_ = summary["groups"][GROUP][cell(power, 10)], summary["groups"][GROUP][NON_PRIVATE]
         over = [a - b for a, b in zip(private["last"], open_["last"], strict=True)]
-        rows.append(_compared(f"{cell(power, 10)}, over non-private", more, _mean(over)))
+        rows.append(_comparison(f"{cell(power, 10)}, over non-private", more, _mean(over)))
     return rows
 
 
@@ -75,15 +75,15 @@ def _mean(values: list[float]) -> Figure:
     return Figure(mean, se, m)
 
 
-def _compared(what: str, value: float, ours: Figure) -> Compared:
+def _comparison(what: str, value: float, ours: Figure) -> Comparison:
     se = ours.se if ours.se is not None else float("nan")
     # The paper's runs are assumed to spread as ours do.
-    return Compared(what, value, ours.mean, se, se * sqrt(1 + ours.runs / printed.PAPER_RUNS))
+    return Comparison(what, value, ours.mean, se, se * sqrt(1 + ours.runs / printed.PAPER_RUNS))
 
 
 def synthetic_tables(summary: Summary) -> Lines:
     """Write Tables 1 to 3 as one table."""
-    facts, rows = summary["facts"], compared(summary)
+    facts, rows = summary["facts"], comparisons(summary)
     largest = ", ".join(f"{r} at {level}" for level, r in facts["largest_r"].items())
     rms = sqrt(sum((c.ours - c.printed) ** 2 for c in rows) / len(rows))
     noise = sqrt(sum(c.noise**2 for c in rows) / len(rows))

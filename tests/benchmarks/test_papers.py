@@ -8,14 +8,14 @@ import pytest
 
 from benchmarks.papers import bandits, printed, report, sources, synthetic
 from benchmarks.papers.__main__ import NEEDED, PARTS, reproduce, summaries
-from benchmarks.papers.arms import law_of, released
+from benchmarks.papers.arms import law_of, private_answers
 from benchmarks.papers.bandits import PRIVATE
 from benchmarks.papers.part import QUICK
 from benchmarks.papers.records import SETTINGS
-from benchmarks.papers.runner import Run, Store, played
-from benchmarks.papers.search import Hunt
+from benchmarks.papers.runner import Run, Store, run_tasks
+from benchmarks.papers.search import Search
 from benchmarks.papers.summary import figure, summary_of
-from benchmarks.papers.tables import by_chance, compared
+from benchmarks.papers.tables import by_chance, comparisons
 from blindopt.gp.kernels import SquaredExponential
 from curator_service.release.po_gp_ucb import largest_r, spectrum
 
@@ -76,7 +76,7 @@ def test_results_do_not_depend_on_the_number_of_workers():
         part = PARTS[name]
         tasks = part.tasks(TINY)
         alone, two = (
-            {run.task: run.curves[column] for run in played(part, TINY, tasks, workers)} for workers in (1, 2)
+            {run.task: run.curves[column] for run in run_tasks(part, TINY, tasks, workers)} for workers in (1, 2)
         )
         assert alone == two
         assert len(alone) == len(tasks)
@@ -122,37 +122,37 @@ def test_summaries_are_means_and_standard_errors():
 def test_drawn_functions_have_the_covariance_of_the_kernel_on_the_whole_grid():
     """Against the n x n kernel matrix, which is not built where functions are drawn: 4,000 draws on 6 x 6 points."""
     side = 6
-    ground = synthetic.ground(side)
+    domain = synthetic.domain(side)
     rng = np.random.default_rng(0)
     drawn = np.array([synthetic.draw(side, rng) for _ in range(4_000)])
-    wanted = SquaredExponential(ground.kernel.lengthscale)(ground.x, ground.x)
+    wanted = SquaredExponential(domain.kernel.lengthscale)(domain.x, domain.x)
     assert np.abs(drawn.T @ drawn / len(drawn) - wanted).max() < 5 * np.sqrt(2 / len(drawn))
-    other = SquaredExponential(1.3 * ground.kernel.lengthscale)(ground.x, ground.x)
+    other = SquaredExponential(1.3 * domain.kernel.lengthscale)(domain.x, domain.x)
     assert np.abs(drawn.T @ drawn / len(drawn) - other).max() > 5 * np.sqrt(2 / len(drawn))
 
 
 def test_the_grid_is_the_papers():
     """Largest norm 25, side over length-scale 6.4, and the largest r that the paper's text and tables imply."""
-    ground = synthetic.ground(100)
-    assert ground.x.shape == (10_000, 2)
-    np.testing.assert_allclose(np.linalg.norm(ground.x, axis=1).max(), 25.0)
-    np.testing.assert_allclose(np.ptp(ground.x[:, 0]) / ground.kernel.lengthscale, 6.4)
-    sigma_min = spectrum(ground.rows).sigma_min
+    domain = synthetic.domain(100)
+    assert domain.x.shape == (10_000, 2)
+    np.testing.assert_allclose(np.linalg.norm(domain.x, axis=1).max(), 25.0)
+    np.testing.assert_allclose(np.ptp(domain.x[:, 0]) / domain.kernel.lengthscale, 6.4)
+    sigma_min = spectrum(domain.rows).sigma_min
     assert [largest_r(sigma_min, np.exp(power), 1e-5) for power in printed.TABLES] == [11, 15, 22]
-    synthetic.ground.cache_clear()
+    synthetic.domain.cache_clear()
 
 
 def test_simple_regret_counts_the_first_rows_and_never_grows():
     f = np.array([0.0, 1.0, 3.0, 2.0, 5.0])
-    hunt = Hunt(f, np.array([1]), np.zeros(4), seed=0)
-    assert hunt.simple([0, 2, 3]) == [4.0, 2.0, 2.0]
-    assert hunt.steps == 3
+    search = Search(f, np.array([1]), np.zeros(4), seed=0)
+    assert search.simple_regrets([0, 2, 3]) == [4.0, 2.0, 2.0]
+    assert search.steps == 3
 
 
 def test_the_tables_have_all_21_printed_numbers():
     assert {power: tuple(row) for power, row in printed.TABLES.items()} == synthetic.TABLES
     part = PARTS["synthetic"]
-    rows = compared(summary_of(part, TINY, played(part, TINY, part.tasks(TINY), 1)))
+    rows = comparisons(summary_of(part, TINY, run_tasks(part, TINY, part.tasks(TINY), 1)))
     assert len(rows) == 21
     assert all(np.isfinite([c.ours, c.se, c.noise]).all() for c in rows)
 
@@ -169,7 +169,7 @@ def test_an_experiment_that_is_off_by_more_than_chance_is_detected():
 
 
 def test_functions_are_paired_over_columns_and_differ_between_runs():
-    first, again, other = (bandits.drawn("matern_52", seed, 10, heavy=True) for seed in (1, 1, 2))
+    first, again, other = (bandits.draw_bandit("matern_52", seed, 10, heavy=True) for seed in (1, 1, 2))
     np.testing.assert_array_equal(first.f, again.f)
     assert first.reward(3, 7) == again.reward(3, 7)
     assert not np.allclose(first.f, other.f)
@@ -179,9 +179,9 @@ def test_functions_are_paired_over_columns_and_differ_between_runs():
 def test_released_rewards_have_the_mean_of_the_clipped_reward_and_the_declared_variance(mechanism):
     """Mean within seven standard errors of 4,000 draws; the variance is at most the declared one."""
     rounds, arm = 4_000, 40
-    bandit = bandits.drawn("squared_exponential", 0, rounds, heavy=False)
+    bandit = bandits.draw_bandit("squared_exponential", 0, rounds, heavy=False)
     answers = bandit.private(mechanism, "2")
-    answer, law = released(bandit, answers, rounds), law_of(bandit, answers)
+    answer, law = private_answers(bandit, answers, rounds), law_of(bandit, answers)
     drawn = np.array([answer(t, arm) for t in range(rounds)])
     assert abs(drawn.mean() - bandit.f[arm]) < 7 * drawn.std() / np.sqrt(rounds)
     assert 0.3 * law.privacy_variance < drawn.var() < 1.2 * (law.privacy_variance + 1 / 3)
