@@ -442,13 +442,18 @@ class Studied(RuleBasedStateMachine):
             assert charged.reply in (None, reply.body), "answered in two ways"
             charged.reply = reply.body
 
-    @rule(rows=FEW)
-    def ask(self, rows):
-        self.ask_under(secrets.token_hex(8), rows)
+    @rule(rows=FEW, times=st.integers(1, 2))
+    def ask(self, rows, times):
+        key = secrets.token_hex(8)
+        for _ in range(times):
+            self.ask_under(key, rows)
 
-    @rule(rows=FEW)
-    def crash_between_charge_and_answer(self, rows):
-        """Whether it was charged follows from the study alone; no answer was sent, so none may be drawn unpaid."""
+    @rule(rows=FEW, other=st.none() | FEW)
+    def crash_between_charge_and_answer(self, rows, other):
+        """Whether it was charged follows from the study alone; no answer was sent, so none may be drawn unpaid.
+
+        ``other``: the query that comes next under the same key.
+        """
         key, free = secrets.token_hex(8), not self.oracle.caps_passed(rows)
         self.before_measuring = interrupted
         try:
@@ -460,6 +465,8 @@ class Studied(RuleBasedStateMachine):
         if free and not self.ended and self.spec.answers is not EXACT:
             self.oracle.charge(rows)
             self.charged[key] = ChargedQuery(rows)
+        if other is not None:
+            self.ask_under(key, other)
 
     @rule(pick=st.randoms(use_true_random=False))
     def retry(self, pick):
@@ -554,7 +561,7 @@ def studied():
 
 
 def test_after_a_crash_before_the_answer_the_key_serves_the_query_that_was_charged(studied):
-    studied.crash_between_charge_and_answer([(0, 1)])
+    studied.crash_between_charge_and_answer([(0, 1)], None)
     (key,) = studied.charged
     with pytest.raises(IdempotencyKeyReused):
         asyncio.run(studied.query(key, [(1, 1)]))
@@ -677,7 +684,7 @@ class StaysOpen(Queries):
     ("broken", "how"),
     [
         (ChecksOutside, "a cap was passed"),
-        (DrawsFirst, "not one charge for each key|a cap was passed"),
+        (DrawsFirst, "not one charge for each key|a cap was passed|another query was answered"),
         (ChargesAgain, "not one charge for each key|a cap was passed"),
         (DrawsAnew, "answered in two ways"),
         (ForgetsBody, "another query was answered"),

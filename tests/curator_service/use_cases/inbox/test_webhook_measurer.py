@@ -103,13 +103,16 @@ def test_an_answer_may_come_later_by_a_call_back(webhook_curator, study, until):
 @pytest.mark.parametrize("kind", BAD)
 def test_what_is_no_answer_is_asked_for_again_then_left_to_people(webhook_curator, study, until, kind):
     curator, measurer, replies = webhook_curator
+    replies["next"] = lambda call, number: (200, b'{"value": 0.0}')
+    study.measurer.try_again()  # after an earlier case the system may count as down: a success ends that
+    assert study.modeler.query(study.ask(10, key=f"before {kind}").id, wait_s=30)[0].state == "answered"
     replies["next"] = lambda call, number: BAD[kind]
     query = study.ask(11, key=kind)
     item = study.items(query.id)[0]
     failed = until(lambda: (shown := study.items(query.id)[0]).problem and shown)
     calls = measurer.keys.count(item.id)
     assert (failed.state, failed.system.state, failed.system.attempts) == ("open", "given_up", calls)
-    assert calls == 3 or (kind in ("500", "redirect") and calls >= 1)  # a system that is down is called once more
+    assert calls == 3
     for text in (failed.problem, curator.log, str(curator.records())):
         assert not tells(text, "7.1250625")
     assert study.modeler.query(query.id)[0].state == "pending"
