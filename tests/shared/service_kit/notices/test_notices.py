@@ -99,8 +99,8 @@ def test_a_notice_arrives_signed_and_says_what_happened(posting, until):
     (got,) = listener.got
     assert got.headers["Idempotency-Key"] == got.notice.id
     assert got.headers["Content-Type"] == "application/json"
-    told = dict(part.split("=") for part in got.headers["Blindopt-Signature"].split(","))
-    assert told["v1"] == hmac.new(KEY, f"{told['t']}.".encode() + got.body, hashlib.sha256).hexdigest()
+    signature = dict(part.split("=") for part in got.headers["Blindopt-Signature"].split(","))
+    assert signature["v1"] == hmac.new(KEY, f"{signature['t']}.".encode() + got.body, hashlib.sha256).hexdigest()
     assert got.notice.model_dump(exclude_none=True) == {
         "id": got.notice.id,
         "event": "budget_80",
@@ -144,10 +144,10 @@ def test_every_event_has_a_sentence_of_its_fields(posting):
     assert (
         sentences["run_waiting"] == "Run run_5555555555555555 has waited for its curator for 61 minutes: unreachable."
     )
-    told = outbox.new_notice(
+    notice = outbox.new_notice(
         "blindopt-curator", "budget_80", NOW, wire.NoticeSubject(dataset_id="ds_" + "6" * 16), counts
     )
-    assert "of tunings on ds_6666666666666666 is spent" in told.sentence
+    assert "of tunings on ds_6666666666666666 is spent" in notice.sentence
 
 
 @pytest.mark.parametrize("field", wire.NoticeSubject.model_fields)
@@ -274,12 +274,12 @@ def test_faults_of_a_receiver_are_waited_out_ever_longer_and_under_one_id(postin
 
 def test_a_receiver_that_never_comes_back_is_tried_for_three_days_at_most_an_hour_apart():
     now, waits, row = NOW, [], SimpleNamespace(attempts=0, created_at=stamp(NOW))
-    while (told := delivery.outcome(row, "down", now))["state"] == "pending":
-        waits.append(moment(told["next_at"]) - now)
-        now, row.attempts = moment(told["next_at"]), told["attempts"]
-    assert waits == [timedelta(seconds=min(2**place, 3_600)) for place in range(len(waits))]
+    while (outcome := delivery.outcome(row, "down", now))["state"] == "pending":
+        waits.append(moment(outcome["next_at"]) - now)
+        now, row.attempts = moment(outcome["next_at"]), outcome["attempts"]
+    assert waits == [timedelta(seconds=min(2**index, 3_600)) for index in range(len(waits))]
     assert timedelta(days=3) <= now - NOW < timedelta(days=3, hours=1)
-    assert told == {"attempts": len(waits) + 1, "problem": "down", "state": "failed", "ended_at": stamp(now)} | {
+    assert outcome == {"attempts": len(waits) + 1, "problem": "down", "state": "failed", "ended_at": stamp(now)} | {
         "next_at": None
     }
 
@@ -323,11 +323,11 @@ def test_a_redirect_is_not_followed(posting, until):
         post = posting(listener.url)
         post.tell()
         until(lambda: post.views()[0].attempts)
-        told = post.delivery.test()
+        report = post.delivery.test()
     assert post.states() == ["pending"]
     assert other.got == []
-    assert told.problem == post.views()[0].problem
-    assert told.problem == "it answered 307: a redirect, which is not followed: set NOTIFY_URL to where it leads"
+    assert report.problem == post.views()[0].problem
+    assert report.problem == "it answered 307: a redirect, which is not followed: set NOTIFY_URL to where it leads"
 
 
 def test_where_the_outcome_cannot_be_stored_nothing_is_sent_again(posting, until, monkeypatch):
@@ -410,9 +410,9 @@ def _certificate(folder, name="127.0.0.1", days=1):
 )
 def test_a_test_says_what_a_status_means(posting, status, what):
     with listening(lambda number: status) as listener:
-        told = posting(listener.url, start=False).delivery.test()
-    assert not told.delivered
-    assert what in told.problem
+        report = posting(listener.url, start=False).delivery.test()
+    assert not report.delivered
+    assert what in report.problem
     assert listener.events == ["test"]
 
 
@@ -422,36 +422,36 @@ def test_a_test_that_arrives_lets_what_waits_go_at_once(posting, until, status):
         post = posting(listener.url)
         post.tell()
         until(lambda: post.views()[0].attempts == 1)
-        told = post.delivery.test()
-        assert (told.delivered, told.problem) == (True, None)
+        report = post.delivery.test()
+        assert (report.delivered, report.problem) == (True, None)
         until(lambda: post.states() == ["delivered"])
-    assert listener.ids[1] == told.id
+    assert listener.ids[1] == report.id
 
 
 def test_a_test_without_a_receiver_says_how_to_set_one(posting):
-    told = posting(None).delivery.test()
-    assert not told.delivered
-    assert "set NOTIFY_URL and NOTIFY_SECRET_FILE" in told.problem
+    report = posting(None).delivery.test()
+    assert not report.delivered
+    assert "set NOTIFY_URL and NOTIFY_SECRET_FILE" in report.problem
 
 
 def test_a_test_says_that_a_name_cannot_be_looked_up(posting):
-    told = posting("http://nobody.invalid/x", start=False).delivery.test()
-    assert told.problem.startswith("its name cannot be looked up")
-    assert "invalid" not in told.problem
+    report = posting("http://nobody.invalid/x", start=False).delivery.test()
+    assert report.problem.startswith("its name cannot be looked up")
+    assert "invalid" not in report.problem
 
 
 def test_a_test_says_that_no_answer_came_and_there_is_one_at_a_time(posting):
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         post = posting(f"http://127.0.0.1:{silent.getsockname()[1]}/", start=False, notify_timeout_seconds=1.0)
-        told = []
-        thread = threading.Thread(target=lambda: told.append(post.delivery.test()))
+        problems = []
+        thread = threading.Thread(target=lambda: problems.append(post.delivery.test()))
         thread.start()
         connection, _ = silent.accept()  # the first test has connected
         with closing(connection):
             with pytest.raises(Busy):
                 post.delivery.test()
             thread.join()
-    assert told[0].problem == "no answer came within 1 s (NOTIFY_TIMEOUT_SECONDS)"
+    assert problems[0].problem == "no answer came within 1 s (NOTIFY_TIMEOUT_SECONDS)"
 
 
 def test_a_test_says_what_is_wrong_with_tls(posting, tmp_path):

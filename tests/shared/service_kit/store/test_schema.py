@@ -44,9 +44,9 @@ def before():
 
 def after(*more):
     tables = MetaData()
-    told = Table("told", tables, Column("seq", Integer, primary_key=True), Column("body", Text, nullable=False), *more)
+    table = Table("told", tables, Column("seq", Integer, primary_key=True), Column("body", Text, nullable=False), *more)
     Table("fresh", tables, Column("id", Text, primary_key=True), Column("told", Integer, nullable=False))
-    return tables, told
+    return tables, table
 
 
 def column():
@@ -90,8 +90,8 @@ def test_an_older_database_is_brought_to_this_version_and_keeps_its_rows(old, mo
 
 def test_two_versions_are_passed_in_their_order_and_new_indexes_are_made(old, monkeypatch):
     monkeypatch.setattr(schema, "VERSION", 8)
-    tables, told = after(column())
-    Index("by_length", told.c.length)
+    tables, table = after(column())
+    Index("by_length", table.c.length)
     reopened(old, tables, {8: [], 7: SEVEN})
     assert of(old, "SELECT name FROM sqlite_master WHERE name = 'by_length'") == [("by_length",)]
     assert of(old, "PRAGMA user_version") == [(8,)]
@@ -110,20 +110,20 @@ def test_two_versions_are_passed_in_their_order_and_new_indexes_are_made(old, mo
 )
 def test_a_migration_that_cannot_be_done_leaves_everything_as_it_was(migrations, error, old, monkeypatch):
     standing = "SELECT type, name, sql FROM sqlite_master"
-    known = of(old, standing)
+    digest = of(old, standing)
     monkeypatch.setattr(schema, "VERSION", 7)
     with pytest.raises(error):
         Database(old, (after(column())[0],), append_only=("told",), migrations=(migrations,))
-    assert (of(old, standing), of(old, "PRAGMA user_version")) == (known, [(6,)])
+    assert (of(old, standing), of(old, "PRAGMA user_version")) == (digest, [(6,)])
     assert of(old, "SELECT * FROM told") == [(1, "a"), (2, "bcd")]
 
 
 def test_another_table_column_or_promise_is_another_schema_and_an_index_is_not():
     seen = {schema.digest((before(),), ()), schema.digest((before(),), ("told",))}
     for more in ([], [column()], [Column("length", Text)]):
-        tables, told = after(*more)
+        tables, table = after(*more)
         seen.add(schema.digest((tables,), ()))
-        Index("by_body", told.c.body)
+        Index("by_body", table.c.body)
         seen.add(schema.digest((tables,), ()))
     assert len(seen) == 5
     assert schema.digest((before(),), ()) == schema.digest((before(),), ())

@@ -219,8 +219,8 @@ def test_a_fault_towards_a_modeler_is_a_record_like_any_other_reply(curator_app_
     monkeypatch.setattr(Queries, "ask", _raises)
     reply = ask(curator_app_, token, "POST", f"/v1/studies/{study}/queries", json=QUERY)
     assert reply.status_code == 500
-    told = [entry.record.get("exchange") for entry in _entries(context, before - 1)]
-    assert [(e["status"], e["reply_sha256"]) for e in told] == [(500, merkle_log.sha256(reply.content))]
+    exchanges = [entry.record.get("exchange") for entry in _entries(context, before - 1)]
+    assert [(e["status"], e["reply_sha256"]) for e in exchanges] == [(500, merkle_log.sha256(reply.content))]
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
@@ -318,5 +318,5 @@ def test_a_host_header_does_not_change_what_was_asked(curator_app_, granted):
     for host in ("evil/v2", "evil?x=", "evil#", "[::1", "a b", ""):
         reply = ask(curator_app_, token, "POST", path, json=QUERY, headers={"Host": host})
         assert reply.status_code in (201, 400), host
-        told = _entries(context)[-1].record["exchange"]
-        assert told["path"] == path, host
+        exchange = _entries(context)[-1].record["exchange"]
+        assert exchange["path"] == path, host

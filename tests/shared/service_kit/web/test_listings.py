@@ -15,13 +15,13 @@ from tests.shared.service_kit.store.test_store import NOW
 @contextmanager
 def statements(database):
     """What is asked of a database meanwhile."""
-    asked = []
+    executed = []
 
     def note(conn, cursor, statement, parameters, context, executemany):
-        asked.append(statement)
+        executed.append(statement)
 
     event.listen(database._reader, "before_cursor_execute", note)
-    yield asked
+    yield executed
     event.remove(database._reader, "before_cursor_execute", note)
 
 
@@ -35,8 +35,8 @@ def test_a_page_of_runs_tells_what_each_run_tells_and_counts_all_of_them_togethe
             assert [view for _, view in modeler.runs(None, 50)] == each
         assert [view for _, view in modeler.runs(None, 50, newest=True)] == each[::-1]
     assert len(many) == len(few)
-    told = [(view.trials, view.declined, view.open_measurements, view.observations) for view in each]
-    assert told == [(number, number // 2, number % 2, 3 * number) for number in range(6)]
+    counts = [(view.trials, view.declined, view.open_measurements, view.observations) for view in each]
+    assert counts == [(number, number // 2, number % 2, 3 * number) for number in range(6)]
 
 
 def _run(modeler, number):
@@ -48,15 +48,15 @@ def _run(modeler, number):
         at = stamp(NOW)
         store.add_run(db, id=run, state="paused", spec=settings, sealed_token=b"", created_at=at, pause_asked_at=at)
         kinds = ["y"] * number + ["declined"] * (number // 2) + ["asked"] * (number % 2)
-        for place, kind in enumerate(kinds, start=1):
+        for index, kind in enumerate(kinds, start=1):
             answered = {"answered_at": None if kind == "asked" else at, "declined": int(kind == "declined")}
-            trial = {"run_id": run, "number": place, "query": place, "phase": "initial", "row": place, "ties": 1}
+            trial = {"run_id": run, "number": index, "query": index, "phase": "initial", "row": index, "ties": 1}
             done = {"chosen_at": at, "mean": None, "sd": None, "acquisition": None, "fitted": None}
             store.add_trial(db, **trial, **done)
             if kind != "asked":
-                store.answer_trial(db, run, place, **answered, y=1.0 if kind == "y" else None)
+                store.answer_trial(db, run, index, **answered, y=1.0 if kind == "y" else None)
             else:
-                store.ask_trials(db, run, place, asked_at=at, query_id="qry_1")
+                store.ask_trials(db, run, index, asked_at=at, query_id="qry_1")
         store.add_observations(db, run, [{"row": 0, "y": 0.0, "noise_variance": None}] * (3 * number))
 
     modeler.context.database.write(work)
@@ -86,7 +86,7 @@ def test_a_page_of_studies_tells_what_each_study_tells_in_a_fixed_number_of_stat
     with statements(in_process.context.database) as few:
         page(0, 2)
     with statements(in_process.context.database) as many:
-        found = [view for _, view in page(0, 50)]
-    assert found == [in_process.curator.studies.view(identity) for identity in made]
+        views = [view for _, view in page(0, 50)]
+    assert views == [in_process.curator.studies.view(identity) for identity in made]
     in_process.close()
     assert len(many) == len(few)

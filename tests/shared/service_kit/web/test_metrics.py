@@ -34,14 +34,14 @@ ID = re.compile(r"[0-9a-f]{8}")
 
 def _samples(text):
     """Name, labels and value of each sample; comments are help and type alone."""
-    found = []
+    samples = []
     for line in text.splitlines():
         if line.startswith("#"):
             assert re.fullmatch(r"# (HELP|TYPE) blindopt_\w+ .*", line)
             continue
         name, labels, value = re.fullmatch(r"(\w+)(\{.*\})? (\S+)", line).groups()
-        found.append((name, dict(re.findall(r'(\w+)="([^"]*)"', labels or "")), float(value)))
-    return found
+        samples.append((name, dict(re.findall(r'(\w+)="([^"]*)"', labels or "")), float(value)))
+    return samples
 
 
 def _issued(service, role):
@@ -63,7 +63,7 @@ def _read(service, token):
 def parties(make_service, tmp_path_factory):
     folder = tmp_path_factory.mktemp("metrics")
     (folder / "key").write_text(KEY)
-    with serving(lambda asked, count: (200, b'{"score": %r}' % SCORE)) as scorer:
+    with serving(lambda request, count: (200, b'{"score": %r}' % SCORE)) as scorer:
         settings = {"metrics": "true", "scorer_url": scorer.url, "scorer_secret_file": str(folder / "key")}
         curator = make_service("curator", folder, **settings).start()
         yield curator, make_service("modeler", folder, metrics="true").start()
@@ -119,10 +119,10 @@ def test_after_private_queries_it_tells_counts_by_fixed_labels_and_nothing_else(
 
 def test_the_check_would_find_a_path_or_a_value(played):
     """The control: the same check on an exposition that has a path, a key or a value in it."""
-    told = Metrics(dict)
-    told.count_request("GET", f"/v1/studies/{played[1][0]}", 200, 0.01)
-    told.count_request("GET", f"/v1/{played[1][-1]}", 200, 0.01)
-    text = bytes(told.exposition().body).decode()
+    metrics = Metrics(dict)
+    metrics.count_request("GET", f"/v1/studies/{played[1][0]}", 200, 0.01)
+    metrics.count_request("GET", f"/v1/{played[1][-1]}", 200, 0.01)
+    text = bytes(metrics.exposition().body).decode()
     assert played[1][0] in text
     assert played[1][-1] in text
     assert any(ID.search(" ".join(labels.values())) for _, labels, _ in _samples(text))
@@ -131,13 +131,13 @@ def test_the_check_would_find_a_path_or_a_value(played):
 def test_a_duration_is_told_to_the_millisecond():
     """How long a draw took tells of what was drawn. The control: a millisecond more is seen."""
 
-    def told(seconds):
+    def sample_of(seconds):
         metrics = Metrics(dict)
         metrics.count_request("POST", "/v1/studies/{study_id}/queries", 201, seconds)
         return bytes(metrics.exposition().body)
 
-    assert told(0.020031) == told(0.020446)
-    assert told(0.020031) != told(0.021031)
+    assert sample_of(0.020031) == sample_of(0.020446)
+    assert sample_of(0.020031) != sample_of(0.021031)
 
 
 def test_counts_are_those_of_what_was_asked(parties, played):
@@ -150,8 +150,11 @@ def test_counts_are_those_of_what_was_asked(parties, played):
         assert http.post("/console/login", data=form, headers={"origin": curator.url}).status_code == 401
     after = {(n, *sorted(labels.items())): v for n, labels, v in _samples(_read(curator, curator.token))}
     labels = ("method", "GET"), ("route", "/v1/tunings/{tuning_id}")
-    asked, timed = ("blindopt_requests_total", *labels, ("status", "4xx")), ("blindopt_request_seconds_count", *labels)
-    assert [after[key] - before[key] for key in (asked, timed)] == [3, 3]
+    counted, timed = (
+        ("blindopt_requests_total", *labels, ("status", "4xx")),
+        ("blindopt_request_seconds_count", *labels),
+    )
+    assert [after[key] - before[key] for key in (counted, timed)] == [3, 3]
     assert after["blindopt_login_failed_total",] - before["blindopt_login_failed_total",] == 1
     assert after["blindopt_jobs", ("kind", "tuning"), ("state", "completed")] == 1
     queries = ("blindopt_requests_total", ("method", "POST"), ("route", "/v1/studies/{study_id}/queries"))
