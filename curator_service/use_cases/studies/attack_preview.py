@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
@@ -55,23 +55,29 @@ def job_of(db: Connection, vault: Vault, spec: wire.StudyCreate, release: Concre
     )
 
 
-def on_draft(job: Job) -> Preview:
+def on_draft(
+    job: Job,
+    *,
+    deadline_s: float = DEADLINE_SECONDS,
+    wait_s: float = WAIT_SECONDS,
+    run: Callable[[Job, float], PreviewResult] | None = None,
+) -> Preview:
     """Assess and attack a draft on a trial release of up to 2,000 rows, until the deadline at most.
 
     Raises ReleaseImpossible, and Busy while somebody else's trial is under way.
     """
-    with _turn():
-        tried = attempt(job, DEADLINE_SECONDS)
+    with _turn(wait_s):
+        tried = (run or attempt)(job, deadline_s)
     if tried.fault is not None:
         log.error("fault", extra={"fields": {"trial": tried.fault}})
     findings = [finding for attack in attacks.ATTACKS if (finding := tried.findings.get(attack)) is not None]
-    return Preview(tried.assessment or Assessment(), findings, _left_out(tried))
+    return Preview(tried.assessment or Assessment(), findings, left_out(tried, deadline_s))
 
 
 @contextmanager
-def _turn() -> Iterator[None]:
+def _turn(wait_s: float) -> Iterator[None]:
     """One trial at a time: each takes a processor and the memory of a process."""
-    if not _ONE.acquire(timeout=WAIT_SECONDS):
+    if not _ONE.acquire(timeout=wait_s):
         raise Busy("a preview is under way, and one is made at a time: try again", seconds=ceil(PREVIEW_SECONDS))
     try:
         yield
@@ -79,7 +85,7 @@ def _turn() -> Iterator[None]:
         _ONE.release()
 
 
-def _left_out(tried: PreviewResult) -> str | None:
+def left_out(tried: PreviewResult, deadline_s: float = DEADLINE_SECONDS) -> str | None:
     """What an owner might take for harmless because nothing is told of it. Answers that no cap allows are no loss."""
     missing = [attack for attack in attacks.ATTACKS if attack not in tried.findings]
     small = [attack for attack in attacks.ATTACKS[:-1] if tried.findings.get(attack, _SOME) is None]
@@ -89,7 +95,7 @@ def _left_out(tried: PreviewResult) -> str | None:
     if missing:
         first = [] if tried.assessment is not None else ["what the data make of the release"]
         why = tried.fault or (
-            f"a preview ends after {DEADLINE_SECONDS:g} s, and this study is too wide or the machine too busy for it"
+            f"a preview ends after {deadline_s:g} s, and this study is too wide or the machine too busy for it"
         )
         parts.append(f"{', '.join(first + missing)} ({why})")
     if small:
