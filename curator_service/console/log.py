@@ -4,7 +4,7 @@ from starlette.responses import Response
 
 from curator_service.console.reading import every
 from service_kit.console import Form, Page, Pages, downloads
-from service_kit.console.records import row_of, verified
+from service_kit.console.records import row_of, verify_log
 
 pages = Pages()
 
@@ -56,7 +56,7 @@ async def _grants(page: Page, chosen: str | None) -> list[tuple[str, str]]:
 @pages.post("/log:verify", roles=("owner", "auditor"))
 async def verify(page: Page, form: Form) -> Response:
     """Verify the whole log now."""
-    return await verified(page)
+    return await verify_log(page)
 
 
 @pages.get("/log/file", roles=("owner", "auditor"))
