@@ -8,7 +8,7 @@ from pathlib import Path
 
 from blindopt.client import VendorClient
 from curator_service.settings import Settings as CuratorSettings
-from demo.parties import started
+from demo.parties import start_services
 from modeler_service.settings import Settings as ModelerSettings
 from service_kit.settings import ServiceSettings
 
@@ -22,7 +22,7 @@ def blocks(document: str) -> str:
 def test_the_first_hours_of_owner_and_vendor_run_as_they_are_written(tmp_path):
     owner = "set -euo pipefail\n" + blocks("owner.md")
     vendor = "set -euo pipefail; set -a; . ./for-the-vendor; set +a\n" + blocks("vendor.md")
-    with started(tmp_path / "services") as (curator, modeler):
+    with start_services(tmp_path / "services") as (curator, modeler):
         environment = os.environ | {
             "CURATOR": curator.url,
             "OWNER_TOKEN": curator.token,

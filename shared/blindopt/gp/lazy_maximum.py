@@ -9,7 +9,7 @@ import numpy as np
 
 from blindopt.arrays import Mask, Matrix, Rows, Vector
 from blindopt.gp.acquisition import Choice, choose_maximum, upper_confidence_bound
-from blindopt.gp.candidates import Candidates
+from blindopt.gp.candidates import Candidates, empty_columns
 from blindopt.gp.compiled import NORM_MAX, CompiledUpdates, loops_for
 from blindopt.gp.kernels import Kernel
 from blindopt.gp.moments import Moments
@@ -124,18 +124,18 @@ class LazyMaximum:
         self._observations, self._thresholds = observations, thresholds
         self._tol = 64.0 * float(np.finfo(dtype).eps) * (1 + candidates.cov_rounding)
         self._prior_variance = kernel.variance + nugget
-        prior = prior_mean, self._prior_variance, self._tol * self._prior_variance
-        shape = n, observations.capacity
+        shape, is_compiled = (n, observations.capacity), candidates.column_major and candidates.cov_rounding <= NORM_MAX
+        is_few = n <= thresholds.together_max
+        # A few candidates grow by columns, all together; many grow by rows, each when it is needed.
+        whitened = empty_columns(*shape, dtype) if is_compiled else np.empty(shape, dtype, order="F" if is_few else "C")
+        self._moments = Moments(whitened, prior_mean, self._prior_variance, self._tol * self._prior_variance)
         self.updates: Updates
         """The way of computing for so many candidates."""
-        if candidates.column_major and candidates.cov_rounding <= NORM_MAX:
-            self._moments = Moments.of_prior(shape, dtype, "padded", *prior)
+        if is_compiled:
             self.updates = CompiledUpdates(candidates, kernel, nugget, observations, self._moments, thresholds.tile)
-        elif n <= thresholds.together_max:
-            self._moments = Moments.of_prior(shape, dtype, "F", *prior)  # grows by columns
+        elif is_few:
             self.updates = TogetherUpdates(candidates, nugget, observations, self._moments, thresholds)
         else:
-            self._moments = Moments.of_prior(shape, dtype, "C", *prior)  # grows by rows
             self.updates = SeparateUpdates(observations, self._moments, thresholds)
 
     def all_moments(self) -> tuple[Vector, Vector]:
@@ -244,7 +244,8 @@ class TogetherUpdates:
 
     def _append_column(self, s: int) -> None:
         """Append column s of all whitened rows, by forward substitution."""
-        observed, whitened, mean, variance = self._observations, *self._moments.arrays
+        observed, moments = self._observations, self._moments
+        whitened, mean, variance = moments.whitened, moments.mean, moments.variance
         factor = observed.factor[s, : s + 1].astype(whitened.dtype, copy=False)
         size = min(self._thresholds.scan, len(mean))
         for start in range(0, len(mean), size):
@@ -261,7 +262,8 @@ class TogetherUpdates:
 
     def _append_columns(self, s: int, t: int) -> None:
         """Append columns s .. t - 1 of all whitened rows, a block of rows at a time."""
-        observed, whitened, mean, variance = self._observations, *self._moments.arrays
+        observed, moments = self._observations, self._moments
+        whitened, mean, variance = moments.whitened, moments.mean, moments.variance
         factor = observed.factor[s:t, :s].T.astype(whitened.dtype, copy=False)
         inverse = observed.inverse[s:t, s:t].T.astype(whitened.dtype, copy=False)
         weights = observed.weights[s:t].astype(whitened.dtype, copy=False)
@@ -339,11 +341,13 @@ class SeparateUpdates:
 
     def _settle(self, rows: Rows, weight: float, mean_tol: float) -> float:
         """Bring ``rows`` up to date and write their upper bounds. Return a lower bound of the largest of theirs."""
-        reached = _LOWEST
+        reached, var_tol = _LOWEST, self._moments.var_tol
         for block in _blocks(rows, self._thresholds.scan):
             self._update(block)
-            self._upper[block] = self._moments.upper(block, weight, mean_tol)
-            reached = max(reached, float(self._moments.lower(block, weight, mean_tol).max()))
+            mean, variance = self._moments.mean[block], self._moments.variance[block]
+            self._upper[block] = mean + mean_tol + np.sqrt(weight * (variance + var_tol))
+            lower = mean - mean_tol + np.sqrt(weight * np.maximum(variance - var_tol, 0.0))
+            reached = max(reached, float(lower.max()))
         return reached
 
     def _update(self, rows: Rows) -> None:

@@ -13,8 +13,8 @@ class ConnectionStep(Reply):
 
     name: Literal["address", "reach", "token", "key"] = Field(
         description=(
-            "address: a token may be sent to this address; reach: a curator answers; token: the token opens the "
-            "study; key: the curator signs with the expected key."
+            "address: a token may be sent to this address; reach: a curator answers; token: the token opens the study; "
+            "key: the curator signs with the expected key."
         )
     )
     state: Literal["ok", "failed", "not_tried"] = Field(description="not_tried: an earlier step failed.")

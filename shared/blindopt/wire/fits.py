@@ -60,9 +60,8 @@ class Fit(Request):
     priors: FitPriors | None = Field(
         None,
         description=(
-            "Null: wide priors of spread 1. The median of the length-scale is 0.4 of the candidates' typical "
-            "distance, the "
-            "medians of the variances are those of the kernel, if there is one. An empty object: no priors."
+            "Null: wide priors of spread 1. The median of the length-scale is 0.4 of the candidates' typical distance, "
+            "the medians of the variances are those of the kernel, if there is one. An empty object: no priors."
         ),
     )
 

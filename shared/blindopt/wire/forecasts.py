@@ -21,9 +21,9 @@ class ForecastCreate(Request):
         min_length=1,
         max_length=6,
         description=(
-            "Mechanisms to try at each level, with the study's Delta, delta and r. If it has none: Delta 1, "
-            "delta 1e-6 if one is needed, r 10 for gaussian_projection and by the paper's rule for po_gp_ucb. "
-            "The baselines identity and random_rows are always included."
+            "Mechanisms to try at each level, with the study's Delta, delta and r. If it has none: Delta 1, delta 1e-6 "
+            "if one is needed, r 10 for gaussian_projection and by the paper's rule for po_gp_ucb. The baselines "
+            "identity and random_rows are always included."
         ),
     )
     functions: int = Field(20, ge=2, le=200, description="Functions to draw.")

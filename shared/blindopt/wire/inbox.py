@@ -35,8 +35,8 @@ class SystemAsked(Reply):
 
     state: MeasurerState = Field(
         description=(
-            "waiting: sent to the system at next_at; expected: the system said that it will report later; "
-            "given_up: the curator no longer sends it, people can measure."
+            "waiting: sent to the system at next_at; expected: the system said that it will report later; given_up: "
+            "the curator no longer sends it, people can measure."
         )
     )
     attempts: int = Field(ge=0, description="Number of attempts since the last manual retry.")
@@ -100,8 +100,8 @@ class MeasuringSystem(Reply):
 
     state: Literal["none", "asked", "held"] = Field(
         description=(
-            "none: no system is configured (MEASURER_URL); asked: measurements are sent when they are due; held: "
-            "it failed several times in a row; from next_at on, single calls test whether it is back."
+            "none: no system is configured (MEASURER_URL); asked: measurements are sent when they are due; held: it "
+            "failed several times in a row; from next_at on, single calls test whether it is back."
         )
     )
     failures: int = Field(ge=0, description="Number of consecutive failed calls, since the curator's start.")

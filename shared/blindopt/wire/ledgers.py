@@ -18,9 +18,8 @@ class LedgerEntry(Reply):
     seq: int = Field(description="Position in the ledger of all studies; lines of other studies lie between.")
     kind: Literal["release", "answers", "correction", "refused"] = Field(
         description=(
-            "release: a charge to every record; answers: a charge to one record; correction: a charge to one "
-            "record, whose answers of a query are "
-            "released again; refused: a cap would have been exceeded."
+            "release: a charge to every record; answers: a charge to one record; correction: a charge to one record, "
+            "whose answers of a query are released again; refused: a cap would have been exceeded."
         )
     )
     query_id: str | None = Field(description="The query; null for a release and a refusal.")

@@ -33,8 +33,7 @@ class ColumnMeasurement(_Measurement):
 class _Measured(_Measurement):
     """y is measured on request: a query is pending until then.
 
-    Of these fields, a modeler sees only direction and
-    noise_variance.
+    Of these fields, a modeler sees only direction and noise_variance.
     """
 
     shown: list[Name] = Field(
@@ -60,8 +59,8 @@ class _Measured(_Measurement):
         ge=0.001,
         le=100_000,
         description=(
-            "A measurement that is open for so long counts as declined, so that the modeler can continue; a "
-            "later answer is still accepted. Null: no limit."
+            "A measurement that is open for so long counts as declined, so that the modeler can continue; a later "
+            "answer is still accepted. Null: no limit."
         ),
     )
 

@@ -31,8 +31,8 @@ class PrivacyNoise(Reply):
         None,
         ge=0,
         description=(
-            "In units of y. laplace: scale of the noise; one_bit and piecewise: how far a released y lies from "
-            "the centre at most."
+            "In units of y. laplace: scale of the noise; one_bit and piecewise: how far a released y lies from the "
+            "centre at most."
         ),
     )
     bound: float | None = Field(None, ge=0, description="C, half the width of clip, in units of y.")
@@ -49,8 +49,8 @@ class NoisePassport(Reply):
     measurement_variance: float = Field(
         ge=0,
         description=(
-            "Variance of the measurement noise that the curator added to the released value: a mean of several "
-            "has less."
+            "Variance of the measurement noise that the curator added to the released value: a mean of several has "
+            "less."
         ),
     )
     measurement_variance_known: bool = Field(True, description="False if the variance is an estimate.")

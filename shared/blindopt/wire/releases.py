@@ -10,8 +10,8 @@ Delta = Annotated[
     PositiveFloat,
     Field(
         description=(
-            "Delta: neighbouring datasets differ in one row, which moves by at most this Euclidean "
-            "distance in scaled units."
+            "Delta: neighbouring datasets differ in one row, which moves by at most this Euclidean distance in scaled "
+            "units."
         )
     ),
 ]
@@ -110,9 +110,9 @@ class NoiseLaw(Reply):
 
     family: Literal["none", "gaussian", "planar_laplace", "gaussian_projection", "random_projection"] = Field(
         description=(
-            "gaussian: independent noise in each coordinate; planar_laplace: density proportional to "
-            "exp(-sqrt(r + 1) |u| / sd); gaussian_projection: a secret projection, then gaussian; "
-            "random_projection: a secret linear map and no noise."
+            "gaussian: independent noise in each coordinate; planar_laplace: density proportional to exp(-sqrt(r + 1) "
+            "|u| / sd); gaussian_projection: a secret projection, then gaussian; random_projection: a secret linear "
+            "map and no noise."
         )
     )
     sd: float | None = Field(None, description="Standard deviation per coordinate, in scaled units.")

@@ -26,9 +26,9 @@ from blindopt.wire.studies import Kernel, StudyView
 
 Precision = Literal["double", "single"]
 PRECISION = (
-    "Precision of the numbers stored for each candidate. single takes half the memory, for a million "
-    "candidates or more, and "
-    "chooses the same rows: bounds within its rounding error of the largest are recomputed in double precision."
+    "Precision of the numbers stored for each candidate. single takes half the memory, for a million candidates or "
+    "more, and chooses the same rows: bounds within its rounding error of the largest are recomputed in double "
+    "precision."
 )
 
 
@@ -118,17 +118,16 @@ class StopRules(Request):
     target_by: Literal["observed", "mean"] = Field(
         "observed",
         description=(
-            "observed: a y reaches the target; mean: the best posterior mean of the queried candidates does, "
-            "for noisy y."
+            "observed: a y reaches the target; mean: the best posterior mean of the queried candidates does, for noisy "
+            "y."
         ),
     )
     improvement: PositiveFloat | None = Field(
         None,
         description=(
             "Stop when no remaining candidate can beat the best queried one by more than this, in units of y, with "
-            "probability 1 - delta_ucb: the largest upper bound minus the largest lower bound of queried "
-            "candidates. For "
-            "gp_ucb and gp_bucb; null: never."
+            "probability 1 - delta_ucb: the largest upper bound minus the largest lower bound of queried candidates. "
+            "For gp_ucb and gp_bucb; null: never."
         ),
     )
 
@@ -164,16 +163,15 @@ class RunSpec(Request):
     repeats: Literal["algorithm", "never", "after_all"] = Field(
         "algorithm",
         description=(
-            "Whether a candidate may be queried again. algorithm: as the algorithm chooses; never: the run "
-            "ends when all were "
-            "queried; after_all: once all were. Imported candidates count as queried."
+            "Whether a candidate may be queried again. algorithm: as the algorithm chooses; never: the run ends when "
+            "all were queried; after_all: once all were. Imported candidates count as queried."
         ),
     )
     initial_design: Literal["random", "maximin"] = Field(
         "random",
         description=(
-            "random: uniform random candidates; maximin: a random one, then repeatedly the one farthest from "
-            "those chosen."
+            "random: uniform random candidates; maximin: a random one, then repeatedly the one farthest from those "
+            "chosen."
         ),
     )
     stop: StopRules = Field(StopRules(), description="Rules that end the run early.")
@@ -280,8 +278,8 @@ class Recommendation(Reply):
     )
     by: Literal["posterior", "estimate", "observed"] = Field(
         description=(
-            "posterior: best posterior mean; estimate: best estimate of an algorithm for "
-            "few arms; observed: best mean of the answers about a candidate, if nothing is estimated."
+            "posterior: best posterior mean; estimate: best estimate of an algorithm for few arms; observed: best mean "
+            "of the answers about a candidate, if nothing is estimated."
         )
     )
     mean: float = Field(description="Estimate of f at the candidate.")
@@ -323,9 +321,8 @@ class RunView(Reply):
     waiting_for: Literal["curator", "people"] | None = Field(
         None,
         description=(
-            "What a waiting run waits for. people: a person or a laboratory measures; curator: the curator "
-            "does not answer, "
-            "or refuses temporarily. Null in other states."
+            "What a waiting run waits for. people: a person or a laboratory measures; curator: the curator does not "
+            "answer, or refuses temporarily. Null in other states."
         ),
     )
     waiting_since: datetime | None = Field(

@@ -63,11 +63,9 @@ class Budget(Request):
     epsilon_per_row: BudgetEpsilon | None = Field(
         None,
         description=(
-            "Cap on the privacy loss of one person. With privacy_unit row (records are people): the release "
-            "and all answers "
-            "about the record together. With privacy_unit answer (each answer is another person's): the "
-            "release and each answer "
-            "by itself. Null: no cap."
+            "Cap on the privacy loss of one person. With privacy_unit row (records are people): the release and all "
+            "answers about the record together. With privacy_unit answer (each answer is another person's): the "
+            "release and each answer by itself. Null: no cap."
         ),
     )
     epsilon_total: BudgetEpsilon | None = Field(
@@ -108,9 +106,8 @@ class StudyCreate(Request):
         ge=1,
         le=60_000,
         description=(
-            "Timing protection: every reply to a query, refusals included, is sent this long after its "
-            "arrival, or at the "
-            "next multiple if the work takes longer. Null: as soon as it is ready."
+            "Timing protection: every reply to a query, refusals included, is sent this long after its arrival, or at "
+            "the next multiple if the work takes longer. Null: as soon as it is ready."
         ),
     )
 
@@ -215,8 +212,8 @@ class StudyView(Reply):
         ge=1,
         le=60_000,
         description=(
-            "Every reply to a query is sent this long after its arrival, or at a multiple; null: as soon as it "
-            "is ready."
+            "Every reply to a query is sent this long after its arrival, or at a multiple; null: as soon as it is "
+            "ready."
         ),
     )
     guarantee: str = Field(max_length=4_000, description="Guarantee for the records, in words.")

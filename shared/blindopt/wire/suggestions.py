@@ -63,9 +63,8 @@ class SuggestionObservation(Request):
     noise_variance: PositiveFloat | None = Field(
         None,
         description=(
-            "Noise variance of this outcome, in squared units of y; used if it is larger than the kernel's, "
-            "and always with fit. "
-            "Null: the kernel's, or the fitted one."
+            "Noise variance of this outcome, in squared units of y; used if it is larger than the kernel's, and always "
+            "with fit. Null: the kernel's, or the fitted one."
         ),
     )
     passport: NoisePassport | None = Field(
@@ -154,15 +153,15 @@ class SuggestionReply(Reply):
 
     suggestions: list[Suggestion] = Field(
         description=(
-            "Suggestions, in the order of choice. Fewer than requested if no candidate remains, or if the "
-            "initial design ends."
+            "Suggestions, in the order of choice. Fewer than requested if no candidate remains, or if the initial "
+            "design ends."
         )
     )
     fitted: Fitted | None = Field(None, description="The last fit of hyper-parameters; null if there is none.")
     ended_because: Literal["budget", "exhausted"] | None = Field(
         description=(
-            "Why there is no suggestion: budget: all iterations are used up; exhausted: every candidate was "
-            "queried. Null if there are suggestions."
+            "Why there is no suggestion: budget: all iterations are used up; exhausted: every candidate was queried. "
+            "Null if there are suggestions."
         )
     )
     recommendation: Recommendation | None = Field(

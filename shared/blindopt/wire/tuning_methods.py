@@ -14,8 +14,8 @@ Selection = Literal["permute_and_flip", "exponential"]
 ValueAt = Literal["chosen", "maximum"]
 _SELECTION = "Mechanism that draws lambda~; permute_and_flip is never worse than exponential."
 _VALUE_AT = (
-    "chosen: v~ is the posterior mean at lambda~, or at the maximum if lambda~ is not released; maximum: the "
-    "largest posterior mean. Both have the same noise."
+    "chosen: v~ is the posterior mean at lambda~, or at the maximum if lambda~ is not released; maximum: the largest "
+    "posterior mean. Both have the same noise."
 )
 
 
@@ -40,8 +40,8 @@ class TuningBudget(Request):
     index_share: Annotated[DecimalString, AfterValidator(_share)] | None = Field(
         None,
         description=(
-            "Fraction of epsilon (and of delta, if a method splits it) for lambda~; v~ gets the rest. 0: only v~ "
-            "is released; 1: only lambda~. Null: 0.5, or 0 if a method releases only v~."
+            "Fraction of epsilon (and of delta, if a method splits it) for lambda~; v~ gets the rest. 0: only v~ is "
+            "released; 1: only lambda~. Null: 0.5, or 0 if a method releases only v~."
         ),
     )
 
@@ -79,9 +79,8 @@ class TuningPrior(TuningSearch):
     noise: Literal["added", "own"] = Field(
         "added",
         description=(
-            "added: the curator adds fresh Gaussian noise of noise_sd to each score; own: scores already "
-            "contain such noise, "
-            "fresh at each evaluation."
+            "added: the curator adds fresh Gaussian noise of noise_sd to each score; own: scores already contain such "
+            "noise, fresh at each evaluation."
         ),
     )
     estimated: list[Literal["one_minus_k1", "lengthscale", "scaling", "noise_sd"]] = Field(
@@ -139,8 +138,8 @@ class Kusner1(Request):
     index_bound: Literal["paper", "tight", "clip"] = Field(
         "paper",
         description=(
-            "Sensitivity for lambda~. paper: Theorem 1; tight: without its t^2; clip: at most the width to which "
-            "mu_T is clipped."
+            "Sensitivity for lambda~. paper: Theorem 1; tight: without its t^2; clip: at most the width to which mu_T "
+            "is clipped."
         ),
     )
 

@@ -74,11 +74,10 @@ class HttpScore(Request):
     reply: Literal["mean", "records", "whole"] = Field(
         "mean",
         description=(
-            "mean: the program returns the mean over the validation records, and vouches that each record's "
-            "score lies in the range; records: it returns each record's score, and the curator clips it. In "
-            "both cases it "
-            "vouches that a record's score depends only on that record, the hyper-parameters and public models. "
-            "whole: it returns one score, any function of the dataset (such as AUC): the noise covers the whole range."
+            "mean: the program returns the mean over the validation records, and vouches that each record's score lies "
+            "in the range; records: it returns each record's score, and the curator clips it. In both cases it vouches "
+            "that a record's score depends only on that record, the hyper-parameters and public models. whole: it "
+            "returns one score, any function of the dataset (such as AUC): the noise covers the whole range."
         ),
     )
 

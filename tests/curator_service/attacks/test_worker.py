@@ -45,7 +45,7 @@ def test_a_preview_has_what_the_release_would_be_and_what_every_attack_found(job
     result = attempt(request, LONG)
     assert (result.late, result.fault, set(result.findings)) == (False, None, set(ATTACKS))
     assert result.findings["known_rows"].figure == 1.0
-    assert attack_preview.left_out(result) is None
+    assert attack_preview.not_tried(result) is None
     values = np.load(request.records)
     rows = ScaledRows(values, request.columns, request.study.features, np.arange(len(values)))
     assessment = mechanism_of(request.study, request.release).assess(rows)
@@ -57,10 +57,10 @@ def test_attacks_that_need_more_rows_are_named_and_answers_that_no_cap_allows_ar
     result = attempt(job(n=20), LONG)
     assert set(result.findings) == set(ATTACKS)
     assert [attack for attack in ATTACKS if result.findings[attack] is None] == ["known_rows_noisy", "membership"]
-    assert attack_preview.left_out(result).startswith("Not tried: known_rows_noisy, membership (more rows are needed")
+    assert attack_preview.not_tried(result).startswith("Not tried: known_rows_noisy, membership (more rows are needed")
     known_rows = result.findings["known_rows"]
     result.findings = dict(result.findings, known_rows_noisy=known_rows, membership=FINDING, averaging=None)
-    assert attack_preview.left_out(result) is None
+    assert attack_preview.not_tried(result) is None
 
 
 def test_what_cannot_be_released_is_refused_in_the_mechanism_s_words(job):
@@ -77,11 +77,11 @@ def test_a_wide_study_ends_at_the_deadline_and_says_what_was_not_tried(release, 
     tried = {finding.attack for finding in preview.findings}
     missing = [attack for attack in ATTACKS if attack not in tried]
     assert {"column_space", "membership"} <= set(missing)
-    assert preview.left_out.startswith("Not tried: ")
-    names = re.findall(r"[a-z_]+(?=[,( ])", re.sub(r" \(.*?\)", ",", preview.left_out).partition(". On")[0] + ",")
+    assert preview.not_tried.startswith("Not tried: ")
+    names = re.findall(r"[a-z_]+(?=[,( ])", re.sub(r" \(.*?\)", ",", preview.not_tried).partition(". On")[0] + ",")
     assert sorted(set(names) & set(ATTACKS)) == sorted(missing)
-    assert "a preview ends after 4 s, and this study is too wide" in preview.left_out
-    assert "`blindopt-curator attack STUDY`" in preview.left_out
+    assert "a preview ends after 4 s, and this study is too wide" in preview.not_tried
+    assert "`blindopt-curator attack STUDY`" in preview.not_tried
 
 
 class Late(Worker):
@@ -126,8 +126,8 @@ def test_a_process_that_dies_is_told_and_not_taken_for_a_preview_without_finding
     preview = attack_preview.on_draft(job(), run=partial(attempt, worker=Killed()))
     assert preview.findings == []
     assert preview.assessment == Assessment()
-    assert "what the data make of the release, known_rows" in preview.left_out
-    assert "ended with status -9; memory may be short" in preview.left_out
+    assert "what the data make of the release, known_rows" in preview.not_tried
+    assert "ended with status -9; memory may be short" in preview.not_tried
 
 
 def test_records_that_cannot_be_read_are_told_without_their_path(job):
@@ -170,8 +170,8 @@ def test_a_second_preview_waits_shortly_and_is_then_told_to_come_again(held, job
     assert (refused.value.status, refused.value.retryable, refused.value.headers) == (503, True, {"Retry-After": "3"})
     held.go.set()
     thread.join(LONG)
-    assert first[0].left_out is None
-    assert attack_preview.on_draft(job(), run=held).left_out is None  # the turn was given back
+    assert first[0].not_tried is None
+    assert attack_preview.on_draft(job(), run=held).not_tried is None  # the turn was given back
 
 
 def test_a_second_preview_that_need_not_wait_long_gets_its_turn(held, job):

@@ -73,6 +73,14 @@ def test_each_measurement_is_clipped_before_the_mean_is_taken(offsets_seen):
     assert answer.y < 1.0  # the control: of the unclipped ones the mean lies far beyond the bound
 
 
+@pytest.mark.parametrize(("value", "offset"), [(-5.0, -1.0), (11.5, 1.0), (9.25, -0.75)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_offset_is_clipped_at_both_ends_before_it_is_randomized(kind, value, offset):
+    mechanism = mechanism_of(study(kind, centre=10.0).answers)
+    assert mechanism.clip == (9.0, 11.0)
+    assert mechanism.clipped(np.array([value])).tolist() == [offset]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_noise_of_a_mean_is_that_of_one_release(kind):
     """40 plays, one draw of privacy noise; the measurement noise shrinks by 40."""

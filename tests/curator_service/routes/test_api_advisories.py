@@ -320,7 +320,7 @@ def test_a_release_that_is_being_drawn_when_its_mechanism_is_withdrawn_does_not_
     draft = in_process.draft()
     with pytest.raises(MechanismWithdrawn):
         in_process.curator.releases.release(in_process.request("release"), draft)
-    after = in_process.curator.studies.one(draft)
+    after = in_process.curator.studies.view(draft)
     assert (after.state, after.release_id) == ("draft", None)
     assert list((tmp_path / "files").glob("rel_*")) == []
     # It was charged before the draw, and stays so: a crash or a withdrawal may waste budget, never overspend.

@@ -1,5 +1,6 @@
 """kill -9 at named points of both services: the run ends as if nothing had happened, and nothing is told twice.
 
+Points that follow each other in a run are played in one story: a kill at each, in turn.
 BLINDOPT_CRASHES=20 kills so often at each point, at random passages and a random while after it.
 """
 
@@ -28,40 +29,60 @@ LENGTH = 10  # trials of a run
 EPSILON = "0.1"
 PATIENCE_SECONDS = 240.0
 
-# Each point with the passage at which it kills, and what is stored then of the query that it is about.
-IN_A_RUN = {
-    ("curator", "candidates.reply.half"): (1, None),
-    ("curator", "charge.before-commit"): (5, "chosen"),
-    ("curator", "charge.after-commit"): (5, "chosen charged"),
-    ("curator", "draw.before"): (3, "chosen charged"),
-    ("curator", "draw.after"): (3, "chosen charged"),
-    ("curator", "answer.before-commit"): (5, "chosen charged"),
-    ("curator", "answer.after-commit"): (5, "chosen charged answered"),
-    ("curator", "answer.reply.before"): (5, "chosen charged answered"),
-    ("curator", "answer.reply.half"): (5, "chosen charged answered"),
-    ("curator", "answer.reply.after"): (5, None),
-    ("curator", "checkpoint.reply.before"): (1, None),
-    ("curator", "countersigned.before-commit"): (1, None),
-    ("curator", "countersigned.after-commit"): (1, None),
-    ("curator", "countersigned.reply.after"): (1, None),
-    ("modeler", "created.before-commit"): (1, None),
-    ("modeler", "created.after-commit"): (1, None),
-    ("modeler", "pinned.before-commit"): (1, None),
-    ("modeler", "download.after"): (1, None),
-    ("modeler", "chosen.before-commit"): (5, ""),
-    ("modeler", "chosen.after-commit"): (5, "chosen"),
-    ("modeler", "ask.before"): (5, "chosen"),
-    ("modeler", "ask.after"): (5, "chosen charged answered"),
-    ("modeler", "answered.before-commit"): (5, "chosen charged answered"),
-    ("modeler", "answered.after-commit"): (5, "chosen charged answered stored"),
-    ("modeler", "checkpoint.after"): (1, None),
-    ("modeler", "countersign.before"): (1, None),
-    ("modeler", "countersign.after"): (1, None),
-    ("modeler", "countersigned.before-commit"): (1, None),
-    ("modeler", "countersigned.after-commit"): (1, None),
-    ("modeler", "ended.before-commit"): (1, None),
-    ("modeler", "ended.after-commit"): (1, None),
+# Each point with the passage at which it kills, counted from the kill before it, and what is stored then of the query
+# that it is about. Two runs of 10 trials pass all points of a story; draws are those of one of them.
+STORIES = {
+    "an order is taken": {
+        ("modeler", "created.before-commit"): (1, None),
+        ("modeler", "created.after-commit"): (1, None),
+        ("modeler", "pinned.before-commit"): (1, None),
+        ("modeler", "download.after"): (1, None),
+    },
+    "a query is charged": {
+        ("curator", "candidates.reply.half"): (1, None),
+        ("curator", "charge.before-commit"): (5, "chosen"),
+        ("curator", "charge.after-commit"): (3, "chosen charged"),
+        ("curator", "answer.before-commit"): (3, "chosen charged"),
+    },
+    "noise is drawn": {
+        ("curator", "draw.before"): (3, "chosen charged"),
+        ("curator", "draw.after"): (3, "chosen charged"),
+        ("curator", "answer.after-commit"): (3, "chosen charged answered"),
+    },
+    "an answer leaves": {
+        ("curator", "answer.reply.before"): (5, "chosen charged answered"),
+        ("curator", "answer.reply.half"): (3, "chosen charged answered"),
+        ("curator", "answer.reply.after"): (3, None),
+        ("curator", "checkpoint.reply.before"): (1, None),
+    },
+    "the curator takes a signature": {
+        ("curator", "countersigned.before-commit"): (1, None),
+        ("curator", "countersigned.after-commit"): (1, None),
+        ("curator", "countersigned.reply.after"): (1, None),
+    },
+    "a row is chosen and asked": {
+        ("modeler", "chosen.before-commit"): (5, ""),
+        ("modeler", "chosen.after-commit"): (3, "chosen"),
+        ("modeler", "ask.before"): (3, "chosen"),
+        ("modeler", "ask.after"): (3, "chosen charged answered"),
+    },
+    "an answer is stored": {
+        ("modeler", "answered.before-commit"): (5, "chosen charged answered"),
+        ("modeler", "answered.after-commit"): (3, "chosen charged answered stored"),
+        ("modeler", "checkpoint.after"): (1, None),
+    },
+    "the modeler signs": {
+        ("modeler", "countersign.before"): (1, None),
+        ("modeler", "countersign.after"): (1, None),
+        ("modeler", "countersigned.before-commit"): (1, None),
+        ("modeler", "countersigned.after-commit"): (1, None),
+    },
+    "a run ends": {
+        ("modeler", "ended.before-commit"): (1, None),
+        ("modeler", "ended.after-commit"): (1, None),
+    },
 }
+IN_A_RUN = {point: facts for story in STORIES.values() for point, facts in story.items()}
 # Without noise nothing is drawn: charge and answer are one transaction.
 EXACT = {"charge.after-commit": "chosen charged answered", "answer.before-commit": "chosen"}
 
@@ -156,28 +177,32 @@ def _played(parties, studies, shots_left=0, aim=None, expected=None, **chosen):
     """
     keys = [os.urandom(8).hex() for _ in studies]
     runs, died = [], 0
+
+    def revive(service):
+        nonlocal died
+        died += 1
+        if died < shots_left:
+            aim()  # before the service is back: it may pass the point as soon as it is
+        service.process = service.spawn()  # and it may die there before it was seen to be ready
+
     if shots_left:
         aim()
-    for study, key in zip(studies, keys, strict=True):
-        with parties.vendor() as vendor:
-            try:
-                runs.append(vendor.start(_run_of(parties, study, **chosen), key=key).id)
-            except Unreachable:  # killed as it took the order
-                _wait_for(lambda: parties.has_died(parties.modeler))
-                parties.modeler.start()
-                died += 1
-                runs.append(vendor.start(_run_of(parties, study, **chosen), key=key).id)
-                if died < shots_left:
-                    aim()
     deadline = time.monotonic() + PATIENCE_SECONDS
+    with parties.vendor() as vendor:
+        while len(runs) < len(studies):
+            run = _run_of(parties, studies[len(runs)], **chosen)
+            try:
+                runs.append(vendor.start(run, key=keys[len(runs)]).id)
+            except Unreachable:  # killed as it took the order, or not back yet
+                assert time.monotonic() < deadline, "the runs do not begin"
+                if parties.has_died(parties.modeler):
+                    revive(parties.modeler)
+                time.sleep(0.01)
     while True:
         for service in (parties.curator, parties.modeler):
             if parties.has_died(service):
                 _check_death(parties, service, dict(zip(runs, studies, strict=True)), expected)
-                died += 1
-                if died < shots_left:
-                    aim()  # before the service is back: it may pass the point as soon as it is
-                service.process = service.spawn()  # and it may die there before it was seen to be ready
+                revive(service)
         ended = parties.modeler.rows(
             f"SELECT count(*) FROM runs WHERE id IN ({','.join('?' * len(runs))}) AND ended_at IS NOT NULL", *runs
         )
@@ -244,21 +269,23 @@ def _choices(parties, run):
     return parties.modeler.rows(query, run)
 
 
-@pytest.mark.parametrize(("name", "point"), IN_A_RUN, ids=lambda text: text)
-def test_a_run_that_a_kill_interrupts_ends_as_if_it_had_not(parties, small, dataset, tmp_path, name, point):
-    victim, died = parties.named(name), 0
-    passage, _ = IN_A_RUN[name, point]
+@pytest.mark.parametrize("story", STORIES)
+def test_runs_that_kills_interrupt_end_as_if_none_had(parties, small, dataset, tmp_path, story):
+    ahead = [point for point in STORIES[story] for _ in range(KILLS)]
 
     def aim():
+        name, point = next(points)
+        passage, _ = IN_A_RUN[name, point]
         delay = random.choice([0.0, random.uniform(0, DELAY_SECONDS)]) if KILLS > 1 else 0.0
         at = random.randint(1, passage) if KILLS > 1 else passage
-        Shot(point, at, delay).aim(parties.control(victim))
+        Shot(point, at, delay).aim(parties.control(parties.named(name)))
 
-    while died < KILLS:
+    while ahead:
+        points = iter(ahead)
         studies = [_opened(parties, small, dataset), _opened(parties, small, dataset, epsilon="0")]
-        kills, runs = _played(parties, studies, KILLS - died, aim)
-        assert kills, "the point was not passed"
-        died += kills
+        kills, runs = _played(parties, studies, len(ahead), aim)
+        assert kills, f"{ahead[0]} was not passed"
+        del ahead[:kills]  # where the runs ended before a point was passed, other runs pass it
         _check_all(parties, studies, runs, tmp_path)
         checks.check_exact(parties.modeler, runs[1], small)
         checks.check_replays(parties.curator, studies[0], [f"{runs[0]}:{n}" for n in (1, LENGTH)])
@@ -278,21 +305,24 @@ IN_A_BATCH = {
 IN_BATCHES = {"algorithm": wire.GpBucb(name="gp_bucb"), "batch_size": 4}
 
 
-@pytest.mark.parametrize(("name", "point"), IN_A_BATCH, ids=lambda text: text)
-def test_a_batch_that_a_kill_interrupts_is_asked_again_as_it_was_and_charged_once(
-    parties, small, dataset, tmp_path, name, point
+@pytest.mark.parametrize("name", ["curator", "modeler"])
+def test_batches_that_kills_interrupt_are_asked_again_as_they_were_and_charged_once(
+    parties, small, dataset, tmp_path, name
 ):
-    victim, study = parties.named(name), _opened(parties, small, dataset)
-    passage, stored = IN_A_BATCH[name, point]
-    aim = functools.partial(Shot(point, passage).aim, parties.control(victim))
-    died, runs = _played(parties, [study], 1, aim, expected=stored, **IN_BATCHES)
-    assert died == 1, "the point was not passed"
-    shot = shots(parties.control(victim))[-1]
-    assert shot["about"] == f"{runs[0]}:3"
-    queries = parties.modeler.rows("SELECT query, count(*) FROM trials WHERE run_id = ? GROUP BY query", runs[0])
-    assert queries == [(1, 2), (3, 4), (7, 4)]
-    _check_all(parties, [study], runs, tmp_path)
-    checks.check_replays(parties.curator, study, [f"{runs[0]}:{n}" for n in (1, 3, 7)])
+    victim, studies, runs = parties.named(name), [], []
+    for (service, point), (passage, stored) in IN_A_BATCH.items():
+        if service == name:
+            studies.append(_opened(parties, small, dataset))
+            aim = functools.partial(Shot(point, passage).aim, parties.control(victim))
+            died, (run,) = _played(parties, studies[-1:], 1, aim, expected=stored, **IN_BATCHES)
+            assert died == 1, f"{point} was not passed"
+            assert shots(parties.control(victim))[-1]["about"] == f"{run}:3"
+            queries = parties.modeler.rows("SELECT query, count(*) FROM trials WHERE run_id = ? GROUP BY query", run)
+            assert queries == [(1, 2), (3, 4), (7, 4)]
+            runs.append(run)
+    _check_all(parties, studies, runs, tmp_path)
+    for study, run in zip(studies, runs, strict=True):
+        checks.check_replays(parties.curator, study, [f"{run}:{n}" for n in (1, 3, 7)])
 
 
 def test_an_answer_lost_at_the_end_and_a_curator_that_dies_again_leave_one_story(parties, small, dataset, tmp_path):
@@ -342,6 +372,7 @@ IN_A_RELEASE = {
     ("published.reply.half", 1): "open",
     ("published.reply.after", 1): "open",
 }
+RELEASES_TOGETHER = [list(IN_A_RELEASE)[begin : begin + 4] for begin in range(0, len(IN_A_RELEASE), 4)]
 IN_A_REGISTRATION = ("file.before", "file.after", "registered.before-commit", "registered.after-commit")
 GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="4", delta=1e-5)
 
@@ -356,10 +387,16 @@ def _dies(parties):
     _wait_for(lambda: parties.has_died(parties.curator))
 
 
-@pytest.mark.parametrize(("point", "passage"), IN_A_RELEASE, ids=lambda part: str(part))
-def test_a_release_that_a_kill_interrupts_is_drawn_again_and_charged_once(
-    parties, small, dataset, tmp_path, point, passage
-):
+@pytest.mark.parametrize("points", RELEASES_TOGETHER, ids=lambda points: points[0][0])
+def test_releases_that_kills_interrupt_are_drawn_again_and_charged_once(parties, small, dataset, tmp_path, points):
+    released = [_released_in_spite_of_kills(parties, small, dataset, *point) for point in points]
+    studies = [_granted(parties, identity, EPSILON) for identity in released]
+    _, runs = _played(parties, studies)
+    _check_all(parties, studies, runs, tmp_path)
+
+
+def _released_in_spite_of_kills(parties, small, dataset, point, passage):
+    """Release as many studies as there are kills; the last of them."""
     curator = parties.curator
     for _ in range(KILLS):
         draft = checks.draft(small, dataset, epsilon=EPSILON, answers=LENGTH, release=GAUSSIAN)
@@ -370,7 +407,7 @@ def test_a_release_that_a_kill_interrupts_is_drawn_again_and_charged_once(
                 owner.release(made, key=f"release {made}")
             _dies(parties)
             state = curator.rows("SELECT state FROM studies WHERE id = ?", made)
-            assert delay or state == [(IN_A_RELEASE[point, passage],)]
+            assert delay or state == [(IN_A_RELEASE[point, passage],)], point
             curator.start()
             files = curator.data / "files"
             assert not list((files / "tmp").iterdir())
@@ -385,9 +422,7 @@ def test_a_release_that_a_kill_interrupts_is_drawn_again_and_charged_once(
         kinds = Counter(r["kind"] for r in records if r.get("details", {}).get("study_id") == made)
         assert (kinds["charge"], kinds["study.released"]) == (1, 1)
         assert kinds["release.begun"] == kinds["release.abandoned"] + 1
-    study = _granted(parties, made, EPSILON)
-    _, runs = _played(parties, [study])
-    _check_all(parties, [study], runs, tmp_path)
+    return made
 
 
 def test_a_curator_killed_while_it_takes_back_a_release_takes_it_back_at_the_next_start(parties, small, dataset):
@@ -410,20 +445,20 @@ def test_a_curator_killed_while_it_takes_back_a_release_takes_it_back_at_the_nex
     checks.check_service(curator)
 
 
-@pytest.mark.parametrize("point", IN_A_REGISTRATION)
-def test_a_registration_that_a_kill_interrupts_makes_one_dataset_when_it_is_sent_again(parties, small, dataset, point):
+def test_a_registration_that_a_kill_interrupts_makes_one_dataset_when_it_is_sent_again(parties, small, dataset):
     curator = parties.curator
-    for _ in range(KILLS):
-        name = secrets.token_hex(8)
-        with parties.owner() as owner:
-            _shoot(parties, point)
-            with contextlib.suppress(Unreachable):
-                owner.register(name, small.csv, public=True, key=name)
-            _dies(parties)
-            curator.start()
-            registered = owner.register(name, small.csv, public=True, key=name)
-        assert curator.rows("SELECT id FROM datasets WHERE name = ?", name) == [(registered.id,)]
-        checks.check_service(curator)
+    for point in IN_A_REGISTRATION:
+        for _ in range(KILLS):
+            name = secrets.token_hex(8)
+            with parties.owner() as owner:
+                _shoot(parties, point)
+                with contextlib.suppress(Unreachable):
+                    owner.register(name, small.csv, public=True, key=name)
+                _dies(parties)
+                curator.start()
+                view = owner.register(name, small.csv, public=True, key=name)
+            assert curator.rows("SELECT id FROM datasets WHERE name = ?", name) == [(view.id,)], point
+            checks.check_service(curator)
 
 
 # --- the checks themselves --------------------------------------------------------------------------

@@ -347,3 +347,11 @@ def test_a_key_is_named_after_itself_and_keeps_its_secret():
     assert signer.name == "curator." + hashlib.sha256(signer.verifier.public).hexdigest()[:16]
     assert repr(signer) == f"Signer({signer.name})"
     assert seed.hex() not in repr(vars(signer))
+
+
+@pytest.mark.parametrize("pluses", [0, 1, 2, 3])
+def test_a_key_whose_base64_has_plus_signs_reads_back(pluses):
+    """Plus also separates the parts of a key: about half of all keys have one in the last part."""
+    signers = (Signer.of("curator", index.to_bytes(32)) for index in range(1, 10_000))
+    verifier = next(s.verifier for s in signers if s.verifier.vkey.count("+") == 2 + pluses)
+    assert Verifier.parse(verifier.vkey) == verifier
