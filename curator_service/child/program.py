@@ -99,8 +99,11 @@ class Program(Generic[JobT, ReplyT]):
                 os._exit(1)
 
         threading.Thread(target=read, daemon=True).start()
-        while True:
-            self.do(*jobs.get(), sink)
+        try:
+            while True:
+                self.do(*jobs.get(), sink)
+        finally:
+            os._exit(1)  # at once: closing ``source`` would wait for the thread that reads it
 
     def do(self, job: bytes, array: Matrix | None, sink: BinaryIO) -> None:
         """Do one job and send its replies. No text of an error leaves but that of a BlindoptError, which is public."""

@@ -98,7 +98,7 @@ def filled(database, context):
         withdrawn = {"id": "adv_1", "mechanism": "m", "version": 1, "reason": "r"}
         curator_store.insert(db, advisories.advisories, **withdrawn, **created)
         tunings.add(db, "ds_1", "tuning", after=tunings.Account(), at=stamp(NOW), tuning_id="tun_1")
-        request_of = {"query_id": "qry_1", "study_id": "std_1", **created}
+        query_fields = {"query_id": "qry_1", "study_id": "std_1", **created}
         measured = {
             "id": "msr_1",
             "query_id": "qry_1",
@@ -108,7 +108,7 @@ def filled(database, context):
             "play": 1,
             "plays": 1,
         }
-        inbox.ask(db, {**request_of, "grant_id": "grt_1"}, [measured])
+        inbox.add_inquiry(db, {**query_fields, "grant_id": "grt_1"}, [measured])
         inserts = {
             "measurement_id": "msr_1",
             "query_id": "qry_1",
