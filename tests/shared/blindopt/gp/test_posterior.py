@@ -14,9 +14,10 @@ from scipy.linalg import cho_factor, cho_solve
 from blindopt.errors import NumericalFailure
 from blindopt.gp.candidates import Candidates
 from blindopt.gp.compiled import CompiledUpdates
+from blindopt.gp.hot_set import HotSetUpdates
 from blindopt.gp.kernels import Matern52, SquaredExponential
-from blindopt.gp.lazy_maximum import SeparateUpdates, Thresholds, TogetherUpdates
 from blindopt.gp.posterior import Posterior
+from blindopt.gp.updates import SeparateUpdates, Thresholds, TogetherUpdates
 
 
 def textbook(candidates, rows, outcomes, *, lengthscale, variance, noise_variance, prior_mean):
@@ -167,7 +168,11 @@ NEVER = 10**9
 WAYS = {
     "compiled": (CompiledUpdates, Thresholds(compiled_min=0, compiled_work_min=0, tile=16)),
     "together": (TogetherUpdates, Thresholds(compiled_min=NEVER, together_max=NEVER)),
-    "separate": (SeparateUpdates, Thresholds(compiled_min=NEVER, together_max=0)),
+    "hot set": (
+        HotSetUpdates,
+        Thresholds(compiled_min=NEVER, together_max=0, hot_set_max=NEVER, hot_set_share=0.5, leaders=8),
+    ),
+    "separate": (SeparateUpdates, Thresholds(compiled_min=NEVER, together_max=0, hot_set_max=0)),
 }
 PATHS = list(itertools.product(WAYS, [np.float64, np.float32]))
 
