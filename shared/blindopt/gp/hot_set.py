@@ -5,10 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from blindopt.arrays import Mask, Matrix, Rows, Vector
-from blindopt.gp.candidates import Candidates
-from blindopt.gp.moments import Moments
-from blindopt.gp.observations import Observations
-from blindopt.gp.updates import EPSILON, Thresholds, TogetherUpdates, leaders
+from blindopt.gp.updates import EPSILON, TogetherUpdates, leaders
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +44,9 @@ class HotSetUpdates(TogetherUpdates):
     all are updated at each choice, because too many of those near the maximum are among the hidden ones.
     """
 
-    def __init__(
-        self,
-        candidates: Candidates,
-        nugget: float,
-        observations: Observations,
-        moments: Moments,
-        thresholds: Thresholds,
-    ) -> None:
-        super().__init__(candidates, nugget, observations, moments, thresholds)
-        self._hot: HotSet | None = None
-        self._deviation: Vector = self._upper  # roots of variance + var_tol, computed with each new hot set
+    _hot: HotSet | None = None
+    _deviation: Vector
+    """Roots of variance + var_tol (n,) at s observations, computed with each new hot set."""
 
     def refresh(self, rows: Rows | None = None) -> None:
         """Bring all candidates up to date."""
@@ -74,8 +63,7 @@ class HotSetUpdates(TogetherUpdates):
         if hidden is None and 0 < self._synced_count < self._observations.count:
             self._hot = self._extended(weight, mean_tol)
             if self._hot is not None:
-                tols, upper = (weight, mean_tol, self._moments.var_tol), self._upper
-                rows = self._hot.rows
+                rows, upper, tols = self._hot.rows, self._upper, (weight, mean_tol, self._moments.var_tol)
                 upper[rows] = self._hot.upper(*tols)
                 return np.sort(rows[upper[rows] >= self._hot.reached(*tols)]), upper
         return super().contenders(weight, mean_tol, hidden)
@@ -89,7 +77,7 @@ class HotSetUpdates(TogetherUpdates):
         hot, var_tol, upper, thresholds = self._hot, self._moments.var_tol, self._upper, self._thresholds
         if hot is None:
             self._deviation = np.sqrt(self._moments.variance + var_tol)
-        growth = weight + (1 + 4 * EPSILON * t) * cumsum[t] - cumsum[s]  # more than the difference lost to rounding
+        growth = weight + (1 + 4 * EPSILON * t) * cumsum[t] - cumsum[s]  # epsilon: what the sums lost to rounding
         np.multiply(self._deviation, np.sqrt(growth), out=upper)
         upper += self._moments.mean
         upper += mean_tol
