@@ -62,18 +62,18 @@ class FilledCurator:
 
     def query(self, study: str, grant: wire.GrantReply, count: int, *, first: int = 0, later: bool = False) -> None:
         """Store ``count`` queries of one row each, numbered from ``first``; ``later``: they wait for people."""
-        principal, exchange = Principal(grant.id, grant.kid, "modeler", "bench", study), self.curator.exchange
+        principal, use_case = Principal(grant.id, grant.kid, "modeler", "bench", study), self.curator.queries
         queries = [wire.QueryRequest(rows=[wire.RowPlays(row=row)]) for row in range(1_000)]
-        released = exchange._check(_request(principal, f"{study} check"), study, queries[0])
+        released = use_case._check(_request(principal, f"{study} check"), study, queries[0])
 
         def work(db: Connection, numbers: Iterable[int]) -> None:
             for number in numbers:
                 query, request = queries[number % 1_000], _request(principal, f"{study} {number}")
                 if later:
-                    exchange._answer_later(db, request, study, released, query)
+                    use_case._answer_later(db, request, study, released, query)
                 else:
-                    answers = exchange._measured(released, query)
-                    exchange._answer_at_once(db, request, study, released, query, answers)
+                    answers = use_case._measured(released, query)
+                    use_case._answer_at_once(db, request, study, released, query, answers)
 
         for start in range(first, first + count, BATCH):
             numbers = range(start, min(start + BATCH, first + count))

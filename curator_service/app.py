@@ -1,4 +1,4 @@
-"""Builds and wires the curator."""
+"""Build the curator's ASGI application."""
 
 import tempfile
 from collections.abc import AsyncIterator
@@ -49,7 +49,7 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with AsyncExitStack() as ends:  # each comes to its end, whatever another raises
+        async with AsyncExitStack() as ends:  # each part is closed, even if another raises
             ends.callback(context.close)
             context.database.attach()
             ends.push_async_callback(context.database.finish)
@@ -100,7 +100,7 @@ def build(settings: Settings, clock: Clock = utc_now) -> FastAPI:
 
     def leave() -> None:
         app.state.leaving = True
-        curator.bells.close()
+        curator.wakeups.close()
 
     app.state.leave = leave
     return app

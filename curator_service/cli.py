@@ -31,9 +31,9 @@ def _build(settings: ServiceSettings) -> "FastAPI":
 
 
 def _restored(db: Connection, context: ServiceContext) -> None:
-    from curator_service.use_cases.integrity.restore import restored
+    from curator_service.use_cases.integrity.restore import close_after_restore
 
-    restored(db, context)
+    close_after_restore(db, context)
 
 
 _FORGOTTEN = (
@@ -63,10 +63,10 @@ def attack(
     study: Annotated[str, typer.Argument(help="Study id: a draft, or one that was released.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Attack a study on this machine, and tell what an attacker gets: changes nothing, also beside the service.
+    """Attack a study on this machine and print what an attacker learns. Changes nothing; the service may be running.
 
-    A draft is attacked on a trial release that is thrown away, a released study on the Z that left. What is told
-    depends on the records: it is for their owner.
+    A draft is attacked on a release that is drawn for this and thrown away, a released study on its published Z. The
+    findings depend on the records, so they are for their owner alone.
     """
     from curator_service.use_cases.studies import attack_preview
     from curator_service.vault import Vault
@@ -74,21 +74,21 @@ def attack(
     with cli.plain_errors():
         chosen = cli.existing(Settings)
         with open_context(cast(Settings, chosen)) as context:
-            view, found = attack_preview.on_study(context.database, Vault(chosen.data_dir / "files"), study)
+            view, findings = attack_preview.on_study(context.database, Vault(chosen.data_dir / "files"), study)
     if as_json:
-        told = {"study_id": view.id, "state": view.state, "findings": [finding.model_dump() for finding in found]}
-        typer.echo(json.dumps(told, indent=2))
+        report = {"study_id": view.id, "state": view.state, "findings": [finding.model_dump() for finding in findings]}
+        typer.echo(json.dumps(report, indent=2))
     else:
-        typer.echo(_table(view, found))
+        typer.echo(_table(view, findings))
 
 
-def _table(view: wire.StudyOwnerView, found: list[wire.Finding]) -> str:
+def _table(view: wire.StudyOwnerView, findings: list[wire.Finding]) -> str:
     what = "a trial release" if view.release_id is None else f"release {view.release_id}; what needs more, on trials"
     lines = [f"{view.id} ({view.spec.release.mechanism}, {view.state}): attacks on {what}", ""]
-    if not found:
+    if not findings:
         return "\n".join([*lines, "No attack applies: the study has too few rows, or a trial could not be released."])
     lines.append(f"{'attack':17} {'figure':>9}  interval")
-    for finding in found:
+    for finding in findings:
         high = "" if finding.high is None else f"{finding.high:.4g}"
         interval = f"{finding.low:.4g} to {high}" if high else f"at least {finding.low:.4g}"
         lines.append(f"{finding.attack:17} {finding.figure:9.4g}  {interval}, {100 * finding.confidence:g} %")
@@ -99,36 +99,34 @@ def _table(view: wire.StudyOwnerView, found: list[wire.Finding]) -> str:
 
 @app.command()
 def tune(
-    request: Annotated[Path, typer.Argument(help="JSON file with what POST /v1/tunings takes.")],
+    request: Annotated[Path, typer.Argument(help="JSON file with the body of POST /v1/tunings.")],
     token_file: Annotated[Path, typer.Option(help="File with an owner's token.")],
     url: Annotated[str, typer.Option(help="Where the curator serves.")] = "http://127.0.0.1:8410",
-    preview: Annotated[bool, typer.Option("--preview", help="Tell what it would cost and promise; spend nothing.")] = (
-        False
-    ),
+    preview: Annotated[bool, typer.Option("--preview", help="Print its cost and guarantee; spend nothing.")] = (False),
     key: Annotated[
-        str | None, typer.Option(help="Idempotency key: the same one again charges nothing and waits for the same.")
+        str | None, typer.Option(help="Idempotency key: a repeated key charges nothing and waits for the same tuning.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report or the result as JSON.")] = False,
     whole: Annotated[
         bool, typer.Option("--whole", help="Print the whole tuning as JSON: for the owner alone, not to be passed on.")
     ] = False,
 ) -> None:
-    """Choose hyper-parameters privately, at a curator that serves: charge, wait, and print what may leave the house.
+    """Choose hyper-parameters privately at a running curator: charge, wait, and print the result that may be published.
 
-    That is the result, on stdout. What is told on stderr, and with --whole, is for the owner alone.
+    The result is on stdout. The text on stderr, and the output with --whole, is for the owner alone.
     """
     from blindopt.client import OwnerClient
 
     with cli.plain_errors():
-        asked = wire.TuningCreate.model_validate_json(request.read_bytes())
+        tuning = wire.TuningCreate.model_validate_json(request.read_bytes())
         with OwnerClient(url, token_file.read_text().strip(), timeout_s=_TUNE_SECONDS) as owner:
             if preview:
-                report = owner.preview_tuning(asked)
-                typer.echo(report.model_dump_json(indent=2) if as_json else _told(report))
+                report = owner.preview_tuning(tuning)
+                typer.echo(report.model_dump_json(indent=2) if as_json else _summary(report))
                 return
-            begun = owner.start_tuning(asked, key=key)
+            begun = owner.start_tuning(tuning, key=key)
             if not (as_json or whole):
-                typer.echo(f"{begun.id} is charged\n{_told(begun.report)}", err=True)
+                typer.echo(f"{begun.id} is charged\n{_summary(begun.report)}", err=True)
             ended = owner.wait_tuning(begun.id, timeout_s=_TUNE_WAIT_SECONDS, poll_s=0.2)
     if whole:
         typer.echo(ended.model_dump_json(indent=2))
@@ -144,7 +142,7 @@ _TUNE_SECONDS = 120.0
 _TUNE_WAIT_SECONDS = 7 * 86_400.0
 
 
-def _told(report: wire.TuningReport) -> str:
+def _summary(report: wire.TuningReport) -> str:
     def number(value: float | None) -> str:
         return "not released" if value is None else f"{value:.4g}"
 
@@ -170,7 +168,7 @@ def _result(result: wire.TuningResult) -> str:
 
 
 def _for_the_owner(view: wire.TuningView) -> str:
-    """What depends on the records and is protected by nothing: why a tuning failed, and how many scores lay outside."""
+    """Results without protection: why a tuning failed, and how many scores lay outside of the range."""
     if view.result is None:
         return f"{view.id} {view.state}: {view.problem or 'what it was charged stays spent'}"
     return f"(for you alone: {view.clipped} scores lay outside the range)" if view.clipped else ""

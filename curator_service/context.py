@@ -1,4 +1,4 @@
-"""Opens what the curator keeps: for the service and, without the rest of it, for the command line."""
+"""Open the curator's data folder, for the service and for the command line."""
 
 from curator_service.settings import Settings
 from curator_service.store import advisories, forecasts, inbox, ledger, tunings  # noqa: F401  every table is there
@@ -11,7 +11,7 @@ from service_kit.store.database import Database
 
 
 def open_context(settings: Settings, clock: Clock = utc_now) -> ServiceContext:
-    """The curator's database, tokens and log."""
+    """The curator's database, keys, outbox and audit log."""
     folder = settings.data_dir
     tables, append_only = (METADATA, schema.METADATA), (*APPEND_ONLY, *schema.APPEND_ONLY)
     migrations = (MIGRATIONS, schema.MIGRATIONS)

@@ -38,31 +38,33 @@ class Settings(ServiceSettings):
     tuning_plan_seconds_max: int = Field(
         60, ge=1, le=3_600, description="A tuning whose plan takes longer to make is refused."
     )
-    scorer_url: str | None = Field(None, description="Where http scores are asked for; none unless set.")
+    scorer_url: str | None = Field(None, description="URL of the program that computes http scores; none unless set.")
     scorer_secret_file: FilePath | None = Field(
-        None, description="File with the key that signs what a scorer is asked: 32 characters or more."
+        None, description="File with the key that signs requests to the scorer: 32 characters or more."
     )
     scorer_ca: FilePath | None = Field(None, description="CA in PEM of the scorer's certificate; else the system's.")
     scorer_timeout_seconds: float = Field(300.0, gt=0, le=86_400, description="How long one score may take.")
-    scorer_attempts: int = Field(5, ge=1, le=100, description="How often one score is asked for before it is given up.")
+    scorer_attempts: int = Field(
+        5, ge=1, le=100, description="How often one score is requested before the tuning fails."
+    )
     measurer_url: str | None = Field(None, description="The owner's system that measures; none unless set.")
     measurer_secret_file: FilePath | None = Field(
-        None, description="File with the key that signs what the measurer is asked: 32 characters or more."
+        None, description="File with the key that signs requests to the measurer: 32 characters or more."
     )
     measurer_ca: FilePath | None = Field(
         None, description="CA in PEM of the measurer's certificate; else the system's."
     )
     measurer_timeout_seconds: float = Field(
-        60.0, gt=0, le=86_400, description="How long the measurer may take to reply; what takes longer comes later."
+        60.0, gt=0, le=86_400, description="How long the measurer may take to reply before the call is repeated."
     )
     measurer_hours: float = Field(
         72.0,
         ge=0,
         le=100_000,
-        description="How long after it was asked for a measurement is tried again, before it is left to people.",
+        description="How long the measurer is called for a measurement before it is left to people.",
     )
     allow_plain_http: bool = Field(
-        False, description="Ask scorers and measurers over http at hosts other than loopback."
+        False, description="Call scorers and measurers over http at hosts other than loopback."
     )
     forecasts_waiting_max: int = Field(8, ge=0, description="Most forecasts that wait while one runs.")
     forecast_seconds_max: int = Field(3_600, ge=1, le=1_000_000, description="A forecast that runs longer fails.")
@@ -79,7 +81,7 @@ class Settings(ServiceSettings):
                 raise ValueError(f"{name}_URL must begin with http:// or https://")
             if url is not None and not self.allow_plain_http and is_plain_abroad(url):
                 raise ValueError(
-                    f"{name}_URL is another machine, which would be told records over plain http: use https, or set "
-                    "BLINDOPT_CURATOR_ALLOW_PLAIN_HTTP"
+                    f"{name}_URL is on another machine, and records would be sent to it over plain http: use https, "
+                    "or set BLINDOPT_CURATOR_ALLOW_PLAIN_HTTP"
                 )
         return self

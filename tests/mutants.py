@@ -43,6 +43,7 @@ def copy_sources() -> None:
 def extend_mutmut() -> None:
     """Make mutmut leave prose alone, mutate decorated functions as well, and run the shortest tests first."""
     import libcst as cst
+    import pytest
     from mutmut.mutation import file_mutation
     from mutmut.runners.harness import PytestRunner
     from mutmut.state import state
@@ -96,6 +97,13 @@ def extend_mutmut() -> None:
 
     ForkServerRunner.submit = submit_sorted
 
+    class ShortestFirst:
+        """Whatever the order that the tests themselves ask for."""
+
+        @pytest.hookimpl(trylast=True)
+        def pytest_collection_modifyitems(self, items):
+            items.sort(key=lambda item: state().duration_by_test.get(item.nodeid, 0.0))
+
     class ForgetCached:
         """Each test calls cached functions anew, so that it counts among the tests of what they call."""
 
@@ -111,7 +119,7 @@ def extend_mutmut() -> None:
     def execute_forgetting(self, params, plugins=(), **options):
         # Its two full collections of garbage took three quarters of the time of a mutant.
         params = [*params, "-p", "no:unraisableexception"]
-        return execute(self, params, plugins=[*plugins, ForgetCached()], **options)
+        return execute(self, params, plugins=[*plugins, ShortestFirst(), ForgetCached()], **options)
 
     PytestRunner.execute_pytest = execute_forgetting
     warm_up = PytestRunner.warm_up

@@ -1,4 +1,4 @@
-"""Datasets: what there is, a new one, and what was understood of it."""
+"""Datasets: the list, the upload, and the columns that were read."""
 
 import json
 from collections.abc import AsyncIterator
@@ -20,11 +20,11 @@ _TRAIL = [("Datasets", "/datasets")]
 
 @pages.get("/datasets", roles=("owner",), nav="Datasets")
 async def listed(page: Page) -> Response:
-    """All of them."""
+    """The list of datasets."""
     if page.query.get("as"):
         return await downloads.listing(page, "/v1/datasets", "datasets", "datasets", wire.DatasetView)
-    found = await page.api.get("/v1/datasets", page_token=page.query.get("page_token"))
-    return page.show("datasets.html", title="Datasets", found=found)
+    listing = await page.api.get("/v1/datasets", page_token=page.query.get("page_token"))
+    return page.show("datasets.html", title="Datasets", listing=listing)
 
 
 @pages.get("/datasets/new", roles=("owner",))
@@ -36,7 +36,7 @@ async def new(page: Page) -> Response:
 
 @pages.post("/datasets", roles=("owner",))
 async def register(page: Page, form: Form) -> Response:
-    """Register a file; or show what is wrong with it, cell by cell."""
+    """Register a file, or show its faults cell by cell."""
     file = form.files.get("file")
     if file is None:
         form.wrong("file", "Choose a CSV or Parquet file")
@@ -57,14 +57,14 @@ async def register(page: Page, form: Form) -> Response:
         failed.errors.pop("", None)  # cells of the file: a table of its own shows them
         return _again(page, failed, file, problem.status)
     read, dropped = len(made["columns"]), len(made["dropped"])
-    left = f"; {dropped} more in the file were neither read nor stored" if dropped else ""
-    return page.go(f"/datasets/{made['id']}", f"Registered: {made['rows']:,} rows, {read} columns{left}.")
+    unread = f"; {dropped} more in the file were neither read nor stored" if dropped else ""
+    return page.go(f"/datasets/{made['id']}", f"Registered: {made['rows']:,} rows, {read} columns{unread}.")
 
 
 def _again(page: Page, form: Form, file: UploadFile | None, status: int = 422) -> Response:
-    """The form with all that was typed; browsers never fill in the file again."""
-    told: dict[str, Any] = {"title": "Upload a dataset", "trail": _TRAIL, "form": form, "status": status}
-    return page.show("dataset_new.html", chosen=file.filename if file is not None else None, **told)
+    """The form with all that was typed; a browser never fills in the file again."""
+    context: dict[str, Any] = {"title": "Upload a dataset", "trail": _TRAIL, "form": form, "status": status}
+    return page.show("dataset_new.html", chosen=file.filename if file is not None else None, **context)
 
 
 async def _content(file: UploadFile) -> AsyncIterator[bytes]:
@@ -73,21 +73,21 @@ async def _content(file: UploadFile) -> AsyncIterator[bytes]:
 
 
 @pages.get("/datasets/{dataset_id}", roles=("owner",))
-async def one(page: Page) -> Response:
-    """One dataset: what was understood."""
-    dataset = await page.api.get(f"/v1/datasets/{page.path['dataset_id']}")
+async def dataset(page: Page) -> Response:
+    """One dataset with its columns."""
+    view = await page.api.get(f"/v1/datasets/{page.path['dataset_id']}")
     if page.query.get("as") == "csv":
         head = ("column", "type", "missing", "minimum", "maximum")
         return page.csv(
-            f"columns-{dataset['id']}", head, [[c["name"], *(c[h] for h in head[1:])] for c in dataset["columns"]]
+            f"columns-{view['id']}", head, [[c["name"], *(c[h] for h in head[1:])] for c in view["columns"]]
         )
-    spent = await page.api.get(f"/v1/datasets/{dataset['id']}/ledger", page_size=1)
-    return page.show("dataset.html", title=dataset["name"], trail=_TRAIL, dataset=dataset, spent=spent)
+    spent = await page.api.get(f"/v1/datasets/{view['id']}/ledger", page_size=1)
+    return page.show("dataset.html", title=view["name"], trail=_TRAIL, dataset=view, spent=spent)
 
 
 @pages.post("/datasets/{dataset_id}:archive", roles=("owner",))
 async def archive(page: Page, form: Form) -> Response:
-    """Take no new study on it."""
+    """Refuse new studies on a dataset."""
     where = f"/datasets/{page.path['dataset_id']}"
     await page.api.post(f"/v1{where}:archive", key=form.key)
     return page.go(where, "Archived: no new study can be made on it. Studies that exist go on.")

@@ -1,4 +1,4 @@
-"""What is typed for a new study, step by step, and the study that it makes."""
+"""The forms of a new study, step by step, and the study that they make."""
 
 from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
@@ -30,13 +30,13 @@ _OF_STEP = {
 SOUND = ("auto", "planar_laplace", "gaussian", "gaussian_projection")
 WITH_DELTA = ("auto", "gaussian", "gaussian_projection", "po_gp_ucb")
 ANSWERS_PER_ROW = 5
-"""Answers about one row that a new study's cap leaves room for, until the owner says otherwise."""
+"""The number of answers about one row that a new study's suggested cap allows."""
 WITH_R = ("gaussian_projection", "po_gp_ucb")
 Body = dict[str, Any]
 
 
 def step_of(field: str) -> str | None:
-    """The step that shows a field; None for one of no step."""
+    """The step that shows a field, or None."""
     for step, names in _OF_STEP.items():
         for name in names:
             own = field == name or (name.endswith("_") and field.startswith(name))
@@ -46,25 +46,25 @@ def step_of(field: str) -> str | None:
 
 
 def carried(form: Form, step: str) -> list[tuple[str, str]]:
-    """What was typed in other steps: hidden fields of this one."""
+    """The values of other steps, for hidden fields of this one."""
     others = ((name, form.all(name)) for name in form.values if step_of(name) not in (None, step))
     return [(name, value) for name, values in others for value in values]
 
 
 def body_of(form: Form, dataset: Mapping[str, Any], upto: str) -> Body:
-    """The study as the API takes it, of the steps up to and with ``upto``; what is wrong stands in ``form.errors``."""
-    told = NAMES[: NAMES.index(upto) + 1]
+    """The study as the API takes it, from the steps up to ``upto``, inclusive; faults are added to ``form.errors``."""
+    steps = NAMES[: NAMES.index(upto) + 1]
     body: Body = {"name": form.text("name", "A name"), "dataset_id": dataset["id"]}
-    if "features" in told:
+    if "features" in steps:
         body["features"] = _features(form, dataset)
-    if "measurement" in told:
+    if "measurement" in steps:
         body["measurement"] = _measurement(form, dataset)
-    if "release" in told:
+    if "release" in steps:
         body["release"] = _release(form)
-    if "answers" in told:
+    if "answers" in steps:
         body["answers"] = _answers(form)
         body["privacy_unit"] = form.get("privacy_unit") or "row"
-    if "budget" in told:
+    if "budget" in steps:
         body["budget"] = _budget(form)
         body["kernel"] = _kernel(form) if form.has("kernel") else None
         body["reply_after_ms"] = form.integer("reply_after_ms", needed=False)
@@ -72,7 +72,7 @@ def body_of(form: Form, dataset: Mapping[str, Any], upto: str) -> Body:
 
 
 def used(form: Form, dataset: Mapping[str, Any]) -> list[int]:
-    """Places of the columns that are features."""
+    """Indices of the columns that are features."""
     return [i for i in range(len(dataset["columns"])) if form.has(f"use_{i}")]
 
 
@@ -80,15 +80,15 @@ def _features(form: Form, dataset: Mapping[str, Any]) -> list[Body]:
     chosen = used(form, dataset)
     if not chosen:
         form.wrong("use_0", "Choose at least one feature")
-    found = []
+    features = []
     for i in chosen:
         column = dataset["columns"][i]["name"]
         lower, upper = form.real(f"lower_{i}"), form.real(f"upper_{i}")
         scale = form.real(f"scale_{i}", needed=False)
         if lower is not None and upper is not None and not lower < upper:
             form.wrong(f"upper_{i}", "Must be larger than the lower bound")
-        found.append({"column": column, "lower": lower, "upper": upper, "scale": scale})
-    return found
+        features.append({"column": column, "lower": lower, "upper": upper, "scale": scale})
+    return features
 
 
 def _measurement(form: Form, dataset: Mapping[str, Any]) -> Body:
@@ -162,30 +162,31 @@ def _kernel(form: Form) -> Body:
     }
 
 
-# --- from the API's words to a field ----------------------------------------------------------------
+# --- from a field of the API to one of the form -----------------------------------------------------
 
 
 def field_of(where: str, form: Form, dataset: Mapping[str, Any]) -> str:
-    """The field that shows what the API found wrong at ``where``, such as ``release.gaussian.epsilon``."""
+    """The form's field for a field of the API, such as ``release.gaussian.epsilon``."""
     parts = where.split(".")
     first, last = parts[0], parts[-1]
     if first == "features" and len(parts) > 2:
-        place = used(form, dataset)[int(parts[1])]
-        return f"{last if last in ('lower', 'upper', 'scale') else 'use'}_{place}"
+        index = used(form, dataset)[int(parts[1])]
+        return f"{last if last in ('lower', 'upper', 'scale') else 'use'}_{index}"
     if first == "measurement":
         is_column = (form.get("source") or "column") == "column"
-        known = {"noise_variance": "column_noise" if is_column else "y_noise", "shown": "source"}
-        return known.get(last) or {"lower": "y_lower", "upper": "y_upper"}.get(last, last)
+        fields = {"lower": "y_lower", "upper": "y_upper", "shown": "source"}
+        fields["noise_variance"] = "column_noise" if is_column else "y_noise"
+        return fields.get(last, last)
     if first in ("release", "answers"):
         return first if last in (first, "mechanism") else f"{first}_{last}"
     return f"{first}_{last}" if first in ("budget", "kernel") and last != first else first
 
 
-# --- what a form begins with ------------------------------------------------------------------------
+# --- initial values ---------------------------------------------------------------------------------
 
 
 def defaults(dataset: Mapping[str, Any] | None) -> dict[str, object]:
-    """What a new study begins with: sound, and with a small epsilon."""
+    """The initial values of a new study: a sound mechanism and a small epsilon."""
     is_public = dataset is not None and dataset["public"]
     return {
         "dataset_id": dataset["id"] if dataset else None,
@@ -208,31 +209,31 @@ def defaults(dataset: Mapping[str, Any] | None) -> dict[str, object]:
 
 
 def like(spec: Mapping[str, Any], dataset: Mapping[str, Any]) -> dict[str, object]:
-    """What a form begins with that is to make the same study."""
-    place = {column["name"]: i for i, column in enumerate(dataset["columns"])}
-    told: dict[str, object] = defaults(dataset) | {"name": spec["name"]}
+    """The initial values of a form that makes the same study again."""
+    index = {column["name"]: i for i, column in enumerate(dataset["columns"])}
+    values: dict[str, object] = defaults(dataset) | {"name": spec["name"]}
     for feature in spec["features"]:
-        i = place[feature["column"]]
-        told |= {f"use_{i}": "yes", f"lower_{i}": feature["lower"], f"upper_{i}": feature["upper"]}
-        told[f"scale_{i}"] = feature.get("scale")
+        i = index[feature["column"]]
+        values |= {f"use_{i}": "yes", f"lower_{i}": feature["lower"], f"upper_{i}": feature["upper"]}
+        values[f"scale_{i}"] = feature.get("scale")
     measured = dict(spec["measurement"])
-    told |= {name: measured.get(name) for name in ("direction", "source", "column", "question", "unit", "due_hours")}
+    values |= {name: measured.get(name) for name in ("direction", "source", "column", "question", "unit", "due_hours")}
     noise = "column_noise" if measured["source"] == "column" else "y_noise"
-    told |= {"y_lower": measured.get("lower"), "y_upper": measured.get("upper"), noise: measured["noise_variance"]}
-    told |= {f"shown_{place[name]}": "yes" for name in measured.get("shown", [])}
+    values |= {"y_lower": measured.get("lower"), "y_upper": measured.get("upper"), noise: measured["noise_variance"]}
+    values |= {f"shown_{index[name]}": "yes" for name in measured.get("shown", [])}
     for part in ("release", "answers"):
-        told[part] = spec[part]["mechanism"]
-        told |= {f"{part}_{k}": v for k, v in spec[part].items() if not isinstance(v, bool) and k != "mechanism"}
-    told["release_rotate"] = "yes" if spec["release"].get("rotate") else None
-    # Empty, and not absent: where there was no cap, none is to be suggested.
-    told |= {f"budget_{name}": "" if value is None else value for name, value in spec["budget"].items()}
+        values[part] = spec[part]["mechanism"]
+        values |= {f"{part}_{k}": v for k, v in spec[part].items() if not isinstance(v, bool) and k != "mechanism"}
+    values["release_rotate"] = "yes" if spec["release"].get("rotate") else None
+    # Empty, and not absent: then no cap is suggested where the study had none.
+    values |= {f"budget_{name}": "" if value is None else value for name, value in spec["budget"].items()}
     if spec["kernel"] is not None:
-        told |= {f"kernel_{name}": value for name, value in spec["kernel"].items()} | {"kernel": "yes"}
-    return told | {"privacy_unit": spec["privacy_unit"], "reply_after_ms": spec["reply_after_ms"]}
+        values |= {f"kernel_{name}": value for name, value in spec["kernel"].items()} | {"kernel": "yes"}
+    return values | {"privacy_unit": spec["privacy_unit"], "reply_after_ms": spec["reply_after_ms"]}
 
 
 def suggest(form: Form, step: str) -> None:
-    """Fill in what follows from earlier steps, where nothing was typed yet."""
+    """Fill in empty fields whose values follow from earlier steps."""
     if step == "answers" and not form.get("answers_value_bound"):
         lower, upper = (_number(form.get(name)) for name in ("y_lower", "y_upper"))
         if form.get("source") in ("inbox", "webhook") and lower is not None and upper is not None and lower < upper:
@@ -245,7 +246,7 @@ def suggest(form: Form, step: str) -> None:
 
 
 def _row_cap(form: Form) -> str | None:
-    """The release and a few answers about one row; None where answers do not add up about a row, or cost nothing."""
+    """The cost of the release and a few answers about a row; None if answers are free or do not compose by row."""
     if form.get("answers") in ("", "none") or form.get("privacy_unit") == "answer":
         return None
     try:

@@ -1,6 +1,6 @@
-"""A new study, or a draft that is changed, step by step.
+"""A new study, or a change of a draft, step by step.
 
-Each step is a form that carries what the others hold; the last one makes the draft.
+Each step is a form that carries the values of the others; the last one creates or changes the draft.
 """
 
 from dataclasses import replace
@@ -22,25 +22,25 @@ _EPSILONS = ("0.1", "0.5", "1", "2", "4", "8")
 
 @pages.get("/studies/new", roles=("owner",))
 async def new(page: Page) -> Response:
-    """The first step; with ``?from=`` filled in like another study, with ``?change=`` to change that draft."""
-    dataset, told = None, None
+    """The first step: empty, with the values of another study (``?from=``), or of a draft to change (``?change=``)."""
+    dataset, values = None, None
     changed = page.query.get("change")
     if (other := changed or page.query.get("from")) is not None:
         study = await page.api.get(f"/v1/studies/{id_of('std', other)}")
         dataset = await page.api.get(f"/v1/datasets/{study['spec']['dataset_id']}")
-        told = drafting.like(study["spec"], dataset)
+        values = drafting.like(study["spec"], dataset)
         if changed is not None:
-            told |= {"change": changed, "replaces": study["spec_sha256"]}
+            values |= {"change": changed, "replaces": study["spec_sha256"]}
         else:
-            told["name"] = f"{told['name']} (again)"
+            values["name"] = f"{values['name']} (again)"
     elif (chosen := page.query.get("dataset")) is not None:
         dataset = await page.api.get(f"/v1/datasets/{id_of('ds', chosen)}")
-    return await _show(page, Form.blank(**(told or drafting.defaults(dataset))), "data", dataset)
+    return await _show(page, Form.blank(**(values or drafting.defaults(dataset))), "data", dataset)
 
 
 @pages.post("/studies/new", roles=("owner",))
 async def next_step(page: Page, form: Form) -> Response:
-    """Take one step: on, back, or to the same one again."""
+    """Show the next step, the one before, or the same step again."""
     step, go = form.get("step"), form.get("go") or "next"
     if step not in NAMES:
         step = "data"
@@ -88,15 +88,15 @@ async def _dataset(page: Page, form: Form) -> dict[str, Any] | None:
     if not identity:
         return None
     try:
-        found: dict[str, Any] = await page.api.get(f"/v1/datasets/{id_of('ds', identity)}")
+        dataset: dict[str, Any] = await page.api.get(f"/v1/datasets/{id_of('ds', identity)}")
     except (ApiProblem, NotFound):
         form.wrong("dataset_id", "There is no such dataset")
         return None
-    return found
+    return dataset
 
 
 def _take_defaults(form: Form, dataset: dict[str, Any]) -> None:
-    """What follows from the dataset, where the first step was shown without one."""
+    """Fill in values that follow from the dataset, if the first step was shown without it."""
     if form.get("dataset_before") != dataset["id"]:
         for name, value in drafting.defaults(dataset).items():
             if name in ("release", "answers") and value is not None:
@@ -104,17 +104,17 @@ def _take_defaults(form: Form, dataset: dict[str, Any]) -> None:
 
 
 def _fresh(form: Form) -> Form:
-    """The same values, a key of its own, and nothing wrong with it yet."""
+    """The same values with a new key and no faults."""
     return replace(form, key=fresh_key(), errors={}, problem=None)
 
 
 def _failed(form: Form, problem: ApiProblem, dataset: dict[str, Any]) -> Form:
-    told = problem.problem.errors or []
-    return form.failed(problem, {e.field: drafting.field_of(e.field, form, dataset) for e in told if e.field})
+    errors = problem.problem.errors or []
+    return form.failed(problem, {e.field: drafting.field_of(e.field, form, dataset) for e in errors if e.field})
 
 
 def _first_wrong(form: Form, step: str) -> str:
-    """The first step with a field that is wrong; else the one that was shown."""
+    """The first step with a wrong field, or else the step that was shown."""
     wrong = {drafting.step_of(field) for field in form.errors}
     return next((name for name in NAMES if name in wrong), step)
 
@@ -123,24 +123,24 @@ async def _show(
     page: Page, form: Form, step: str, dataset: dict[str, Any] | None, checked: dict[str, Any] | None = None
 ) -> Response:
     drafting.suggest(form, step)
-    told: dict[str, Any] = {"form": form, "step": step, "dataset": dataset, "checked": checked, "spec": None}
+    context: dict[str, Any] = {"form": form, "step": step, "dataset": dataset, "checked": checked, "spec": None}
     if step == "data":
-        found = await every(page.api, "/v1/datasets", "datasets")
-        told["datasets"] = [d for d in found if d["state"] == "active"]
+        datasets = await every(page.api, "/v1/datasets", "datasets")
+        context["datasets"] = [d for d in datasets if d["state"] == "active"]
     if step in ("release", "review"):
-        told["mechanisms"] = (await page.api.get("/v1/meta"))["mechanisms"]
+        context["mechanisms"] = (await page.api.get("/v1/meta"))["mechanisms"]
     if dataset is not None and step in ("release", "answers", "budget", "review"):
         probe = replace(form, errors={}, problem=None)
-        told["spec"] = drafting.body_of(probe, dataset, "budget")
+        context["spec"] = drafting.body_of(probe, dataset, "budget")
     if step == "review" and checked is None and dataset is not None and form.problem is None:
-        told["checked"] = await page.api.post("/v1/studies:check", told["spec"])
-    told["carried"] = drafting.carried(form, step)
-    place = NAMES.index(step)
-    told["steps"] = [
-        (title, "done" if i < place else "here" if i == place else "next") for i, (_, title) in enumerate(STEPS)
+        context["checked"] = await page.api.post("/v1/studies:check", context["spec"])
+    context["carried"] = drafting.carried(form, step)
+    current = NAMES.index(step)
+    context["steps"] = [
+        (title, "done" if i < current else "here" if i == current else "next") for i, (_, title) in enumerate(STEPS)
     ]
     changed = form.get("change")
     trail = [*_TRAIL, ("The draft", f"/studies/{changed}")] if changed else _TRAIL
-    title = f"{'Change the draft' if changed else 'New study'}: {STEPS[place][1]}"
+    title = f"{'Change the draft' if changed else 'New study'}: {STEPS[current][1]}"
     status = 200 if form.ok else 422
-    return page.show(f"draft_{step}.html", title=title, trail=trail, status=status, epsilons=_EPSILONS, **told)
+    return page.show(f"draft_{step}.html", title=title, trail=trail, status=status, epsilons=_EPSILONS, **context)

@@ -1,4 +1,4 @@
-"""Charts of the curator's pages, from what the API tells."""
+"""Charts of the curator's pages, from replies of the API."""
 
 from datetime import datetime
 from typing import Any
@@ -61,8 +61,10 @@ def spent(account: dict[str, Any], curve: dict[str, Any]) -> list[Chart]:
     if any(p["total_epsilon"] is not None for p in points):
         levels = [Level(float(caps["epsilon_total"]), "cap")] if caps.get("epsilon_total") else []
         y = [real(p["total_epsilon"]) for p in points]
-        one = Series("release and all answers", x, y, is_step=True)
-        charts.append(line("epsilon", "Epsilon spent over time", [one], x=along, y="epsilon", zero=True, levels=levels))
+        total = Series("release and all answers", x, y, is_step=True)
+        charts.append(
+            line("epsilon", "Epsilon spent over time", [total], x=along, y="epsilon", zero=True, levels=levels)
+        )
     levels = [Level(float(caps["queries"]), "cap")] if caps.get("queries") else []
     plays = Series("measurements", x, [p["total_plays"] for p in points], is_step=True)
     charts.append(
@@ -72,13 +74,13 @@ def spent(account: dict[str, Any], curve: dict[str, Any]) -> list[Chart]:
 
 
 def exposure(histogram: dict[str, Any]) -> Chart:
-    """How many rows were measured how often; often measured ones together, where there are many kinds."""
+    """Numbers of rows by how often they were measured; the highest counts share a bar if there are many."""
     counts = histogram["counts"]
     shown = counts if len(counts) <= _BARS_MAX else counts[: _BARS_MAX - 1]
-    found = [Bar(_times(part["plays"]), part["rows"]) for part in shown]
+    row_bars = [Bar(_times(part["plays"]), part["rows"]) for part in shown]
     if rest := counts[len(shown) :]:
-        found.append(Bar(f"{rest[0]['plays']:,} times or more", sum(part["rows"] for part in rest)))
-    return bars("exposure", "How often rows were measured", found, value="rows", name="a row was measured")
+        row_bars.append(Bar(f"{rest[0]['plays']:,} times or more", sum(part["rows"] for part in rest)))
+    return bars("exposure", "How often rows were measured", row_bars, value="rows", name="a row was measured")
 
 
 def _times(count: int) -> str:

@@ -1,4 +1,4 @@
-"""What each privacy level would cost in quality: forecasts of a study."""
+"""Forecasts of a study: its quality at several privacy levels."""
 
 from starlette.responses import Response
 
@@ -17,7 +17,7 @@ def _trail(page: Page, name: str) -> list[tuple[str, str]]:
 
 @pages.get("/studies/{study_id}/forecasts", roles=("owner",))
 async def listed(page: Page) -> Response:
-    """Those of a study, and a new one."""
+    """The forecasts of a study, with the form for a new one."""
     if page.query.get("as"):
         identity = page.path["study_id"]
         where = f"/v1/studies/{identity}/forecasts"
@@ -29,14 +29,14 @@ async def listed(page: Page) -> Response:
 async def _listed(page: Page, form: Form, status: int = 200) -> Response:
     where = f"/v1/studies/{page.path['study_id']}"
     study = await page.api.get(where)
-    found = await page.api.get(f"{where}/forecasts", page_token=page.query.get("page_token"))
-    told = {"study": study, "found": found, "form": form, "mechanisms": _MECHANISMS, "status": status}
-    return page.show("forecasts.html", title="Forecasts", trail=_trail(page, study["spec"]["name"]), **told)
+    listing = await page.api.get(f"{where}/forecasts", page_token=page.query.get("page_token"))
+    context = {"study": study, "listing": listing, "form": form, "mechanisms": _MECHANISMS, "status": status}
+    return page.show("forecasts.html", title="Forecasts", trail=_trail(page, study["spec"]["name"]), **context)
 
 
 @pages.post("/studies/{study_id}/forecasts", roles=("owner",))
 async def start(page: Page, form: Form) -> Response:
-    """Begin one."""
+    """Start a forecast."""
     epsilons = [part.strip() for part in form.text("epsilons", "At least one epsilon").replace(";", ",").split(",")]
     mechanisms = [name for name in _MECHANISMS if form.has(f"m_{name}")]
     if not mechanisms:
@@ -54,39 +54,39 @@ async def start(page: Page, form: Form) -> Response:
 
 
 @pages.get("/studies/{study_id}/forecasts/{forecast_id}", roles=("owner",))
-async def one(page: Page) -> Response:
-    """One forecast: how far it is, or what it found."""
+async def forecast(page: Page) -> Response:
+    """One forecast: its progress, or its results."""
     study = await page.api.get(f"/v1/studies/{page.path['study_id']}")
-    forecast = await page.api.get(_path(page))
+    view = await page.api.get(_path(page))
     if page.query.get("as") == "json":
         return page.stream(_path(page))
-    chart = figures.regret(forecast) if forecast["points"] else None
+    chart = figures.regret(view) if view["points"] else None
     trail = [*_trail(page, study["spec"]["name"]), ("Forecasts", f"/studies/{study['id']}/forecasts")]
-    return page.show("forecast.html", title="Forecast", trail=trail, study=study, forecast=forecast, chart=chart)
+    return page.show("forecast.html", title="Forecast", trail=trail, study=study, forecast=view, chart=chart)
 
 
 @pages.get("/studies/{study_id}/forecasts/{forecast_id}/part", roles=("owner",))
 async def part(page: Page) -> Response:
     """The same, as a part of the page."""
-    forecast = await page.api.get(_path(page))
-    chart = figures.regret(forecast) if forecast["points"] else None
-    return page.fragment("forecast_part.html", forecast=forecast, chart=chart)
+    view = await page.api.get(_path(page))
+    chart = figures.regret(view) if view["points"] else None
+    return page.fragment("forecast_part.html", forecast=view, chart=chart)
 
 
 @pages.get("/studies/{study_id}/forecasts/{forecast_id}/events", roles=("owner",))
 async def events(page: Page) -> Response:
-    """Whenever it has moved."""
+    """Events at each change of its state or progress."""
 
     async def look() -> object:
-        forecast = await page.api.get(_path(page))
-        return forecast["state"], forecast["progress"]
+        view = await page.api.get(_path(page))
+        return view["state"], view["progress"]
 
     return await follow(page, look)
 
 
 @pages.post("/studies/{study_id}/forecasts/{forecast_id}:cancel", roles=("owner",))
 async def cancel(page: Page, form: Form) -> Response:
-    """End it."""
+    """Cancel a forecast."""
     await page.api.post(f"{_path(page)}:cancel", key=form.key)
     return page.go(f"/studies/{page.path['study_id']}/forecasts", "Cancelled.")
 

@@ -1,4 +1,4 @@
-"""The first page: what waits for whoever has logged in."""
+"""The first page: open work of the person who has logged in."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ _SHOWN = 8
 
 @pages.get("/", roles=("owner", "measurer", "auditor"), nav="Home")
 async def home(page: Page) -> Response:
-    """What waits, by role."""
+    """Open work, by role."""
     return page.show("home.html", title="What waits for you", **await _waiting(page))
 
 
@@ -27,45 +27,45 @@ async def waiting(page: Page) -> Response:
 
 @pages.get("/waiting/events", roles=("owner", "measurer", "auditor"))
 async def events(page: Page) -> Response:
-    """Whenever it changes."""
+    """Events at each change."""
     return await follow(page, lambda: _waiting(page))
 
 
 async def _waiting(page: Page) -> dict[str, Any]:
-    told: dict[str, Any] = {"open": None, "drafts": [], "near": [], "jobs": [], "datasets": None, "log": None}
+    context: dict[str, Any] = {"open": None, "drafts": [], "near": [], "jobs": [], "datasets": None, "log": None}
     if page.may("owner", "measurer"):
-        told["open"] = await open_measurements(page)
+        context["open"] = await open_measurements(page)
     if page.may("owner", "auditor"):
         accounts = await every(page.api, "/v1/accounts", "accounts")
-        told["studies"] = len(accounts)
-        told["near"] = [
+        context["studies"] = len(accounts)
+        context["near"] = [
             (account, spent)
             for account in accounts
             if account["state"] == "open" and (spent := [part for part in shares(account) if part["share"] >= _NEAR])
         ][:_SHOWN]
-        told["verification"] = await page.api.get("/v1/audit/verification")
+        context["verification"] = await page.api.get("/v1/audit/verification")
     if page.may("owner"):
-        told["drafts"] = [a for a in accounts if a["state"] == "draft"][-_SHOWN:][::-1]
-        told["jobs"] = await _jobs(page)
-        told["datasets"] = len((await page.api.get("/v1/datasets", page_size=2))["datasets"])
-    return told
+        context["drafts"] = [a for a in accounts if a["state"] == "draft"][-_SHOWN:][::-1]
+        context["jobs"] = await _jobs(page)
+        context["datasets"] = len((await page.api.get("/v1/datasets", page_size=2))["datasets"])
+    return context
 
 
 async def _jobs(page: Page) -> list[dict[str, Any]]:
-    """Releases, forecasts and tunings under way: one question, as the page asks it each second."""
-    found = []
+    """Releases, forecasts and tunings under way: in one request, since the page sends it each second."""
+    jobs = []
     for job in (await page.api.get("/v1/jobs"))["jobs"][:_SHOWN]:
         path = {
             "release": f"/studies/{job['study_id']}",
             "forecast": f"/studies/{job['study_id']}/forecasts/{job['id']}",
             "tuning": f"/tunings/{job['id']}",
         }[job["kind"]]
-        found.append(job | {"what": job["kind"].capitalize(), "path": path})
-    return found
+        jobs.append(job | {"what": job["kind"].capitalize(), "path": path})
+    return jobs
 
 
 async def open_measurements(page: Page) -> int | None:
-    """How many measurements wait; None where there is no inbox."""
+    """How many measurements are open; None if there is no inbox."""
     try:
         return int((await page.api.get("/v1/inbox", page_size=1))["open"])
     except ApiProblem as problem:

@@ -1,4 +1,4 @@
-"""The inbox: what people are to measure, one after another or as a table; declines and corrections."""
+"""The inbox: open measurements one by one or as a table, and declines and corrections."""
 
 from typing import Any
 
@@ -23,28 +23,28 @@ _NEXT = 8
 
 @pages.get("/inbox", roles=("owner", "measurer"), nav="Inbox")
 async def inbox(page: Page) -> Response:
-    """The next measurement, ready to be answered, and those that follow it."""
+    """The form for the next measurement, and those that follow it."""
     return await _next(page, Form.blank())
 
 
 async def _next(page: Page, form: Form, item: dict[str, Any] | None = None, status: int = 200) -> Response:
-    told = await _queue(page)
-    chosen = item or (told["items"][0] if told["items"] else None)
-    return page.show("inbox.html", title="Inbox", status=status, form=form, item=chosen, reasons=REASONS, **told)
+    context = await _queue(page)
+    chosen = item or (context["items"][0] if context["items"] else None)
+    return page.show("inbox.html", title="Inbox", status=status, form=form, item=chosen, reasons=REASONS, **context)
 
 
 async def _queue(page: Page) -> dict[str, Any]:
-    """What waits from the place on where the last one was saved or skipped; from the start where none is left."""
+    """Open measurements after the last one that was saved or skipped, or from the start if none follows."""
     study, after = page.query.get("study"), page.query.get("after")
-    asked = {"study_id": study, "page_size": _NEXT}
-    found = await page.api.get("/v1/inbox", page_token=after, **asked)
-    began_again = bool(after) and not found["items"] and found["open"] > 0
+    query = {"study_id": study, "page_size": _NEXT}
+    listing = await page.api.get("/v1/inbox", page_token=after, **query)
+    began_again = bool(after) and not listing["items"] and listing["open"] > 0
     if began_again:
-        found = await page.api.get("/v1/inbox", **asked)
+        listing = await page.api.get("/v1/inbox", **query)
     return {
-        "items": found["items"],
-        "open": found["open"],
-        "more": found["next_page_token"] is not None,
+        "items": listing["items"],
+        "open": listing["open"],
+        "more": listing["next_page_token"] is not None,
         "study": study,
         "began_again": began_again,
         "has_system": (await page.api.get("/v1/inbox/system"))["state"] != "none",
@@ -53,14 +53,14 @@ async def _queue(page: Page) -> dict[str, Any]:
 
 @pages.get("/inbox/count", roles=("owner", "measurer"))
 async def count(page: Page) -> Response:
-    """How many wait, as a part of the page."""
-    found = await page.api.get("/v1/inbox", page_size=1)
-    return page.fragment("inbox_count.html", open=found["open"], shown=bool(page.query.get("shown")))
+    """How many are open, as a part of the page."""
+    listing = await page.api.get("/v1/inbox", page_size=1)
+    return page.fragment("inbox_count.html", open=listing["open"], shown=bool(page.query.get("shown")))
 
 
 @pages.get("/inbox/events", roles=("owner", "measurer"))
 async def events(page: Page) -> Response:
-    """Whenever something is asked or told."""
+    """Events at each change of the inbox."""
     return page.stream("/v1/inbox/events")
 
 
@@ -75,15 +75,15 @@ async def table(page: Page) -> Response:
 
 async def _table(page: Page, form: Form, status: int = 200) -> Response:
     token = page.query.get("page_token")
-    found = await page.api.get("/v1/inbox", study_id=page.query.get("study"), page_size=_BATCH, page_token=token)
-    columns = list(dict.fromkeys(cell["column"] for item in found["items"] for cell in item["shown"]))
-    told = {"form": form, "found": found, "columns": columns, "reasons": REASONS, "status": status}
-    return page.show("inbox_table.html", title="Several at once", trail=_TRAIL, **told)
+    listing = await page.api.get("/v1/inbox", study_id=page.query.get("study"), page_size=_BATCH, page_token=token)
+    columns = list(dict.fromkeys(cell["column"] for item in listing["items"] for cell in item["shown"]))
+    context = {"form": form, "listing": listing, "columns": columns, "reasons": REASONS, "status": status}
+    return page.show("inbox_table.html", title="Several at once", trail=_TRAIL, **context)
 
 
 @pages.post("/inbox/table", roles=("owner", "measurer"))
 async def save(page: Page, form: Form) -> Response:
-    """Save what was filled in, query by query; what is empty stays open."""
+    """Save the rows that were filled in, query by query; empty rows stay open."""
     chosen = [name.partition("_")[2] for name in form.values if name.startswith("query_")]
     answers: dict[str, list[dict[str, Any]]] = {}
     declines: dict[tuple[str, str], list[str]] = {}
@@ -116,7 +116,7 @@ async def save(page: Page, form: Form) -> Response:
 
 
 def _in_rows(form: Form, problem: ApiProblem, values: list[dict[str, Any]], done: int) -> Form:
-    """What is wrong, beside the row that it is about; rows that were saved before stay saved."""
+    """The form with each fault beside its row; rows that were saved before stay saved."""
     names = {}
     for error in problem.problem.errors or []:
         parts = (error.field or "").split(".")
@@ -128,21 +128,19 @@ def _in_rows(form: Form, problem: ApiProblem, values: list[dict[str, Any]], done
     return failed
 
 
-# --- what was told ----------------------------------------------------------------------------------
+# --- entered measurements ---------------------------------------------------------------------------
 
 
 @pages.get("/inbox/told", roles=("owner", "measurer"))
-async def told(page: Page) -> Response:
-    """What was answered, declined or is overdue; each can be opened and corrected."""
+async def entered(page: Page) -> Response:
+    """Measurements that are answered, declined or overdue; each can be opened and corrected."""
     state = page.query.get("state", "answered")
-    state = state if state in (*STATES, "all") else "answered"
-    found = await page.api.get(
-        "/v1/inbox", state=state, study_id=page.query.get("study"), page_token=page.query.get("page_token")
-    )
+    query = {"state": state if state in (*STATES, "all") else "answered", "study_id": page.query.get("study")}
+    listing = await page.api.get("/v1/inbox", **query, page_token=page.query.get("page_token"))
     if page.query.get("as"):
-        asked = {"state": state, "study_id": page.query.get("study")}
-        return await downloads.listing(page, "/v1/inbox", "items", f"measurements-{state}", _HEAD, **asked)
-    return page.show("inbox_told.html", title="Answers so far", trail=_TRAIL, found=found, state=state, states=STATES)
+        return await downloads.listing(page, "/v1/inbox", "items", f"measurements-{query['state']}", _HEAD, **query)
+    context = {"listing": listing, "state": query["state"], "states": STATES}
+    return page.show("inbox_entered.html", title="Answers so far", trail=_TRAIL, **context)
 
 
 _HEAD = (
@@ -165,20 +163,20 @@ _HEAD = (
 
 
 @pages.get("/inbox/{measurement_id}", roles=("owner", "measurer"))
-async def one(page: Page) -> Response:
-    """One measurement, whatever its state."""
-    return await _one(page, Form.blank())
+async def measurement(page: Page) -> Response:
+    """One measurement in any state."""
+    return await _measurement(page, Form.blank())
 
 
-async def _one(page: Page, form: Form, status: int = 200) -> Response:
+async def _measurement(page: Page, form: Form, status: int = 200) -> Response:
     item = await page.api.get(f"/v1/inbox/measurements/{page.path['measurement_id']}")
-    told = {"form": form, "item": item, "reasons": REASONS, "status": status, "study": page.query.get("study")}
-    return page.show("measurement.html", title=f"Record {item['record']:,}", trail=_TRAIL, **told)
+    context = {"form": form, "item": item, "reasons": REASONS, "status": status, "study": page.query.get("study")}
+    return page.show("measurement.html", title=f"Record {item['record']:,}", trail=_TRAIL, **context)
 
 
 @pages.post("/inbox/{measurement_id}:answer", roles=("owner", "measurer"))
 async def answer(page: Page, form: Form) -> Response:
-    """Save a value and go on to the next one; or replace an earlier one, if the form said so that was filled in."""
+    """Save a value and show the next measurement, or correct an earlier value if the form was for that."""
     item = await page.api.get(f"/v1/inbox/measurements/{page.path['measurement_id']}")
     value, version = _value(form, "value"), form.integer("version", needed=False)
     if not form.ok:
@@ -187,19 +185,19 @@ async def answer(page: Page, form: Form) -> Response:
     values = [{"measurement_id": item["id"], "value": value, "expected_version": version}]
     body = {"values": values, "note": form.get("note") or None}
     try:
-        told = await page.api.post(f"/v1/queries/{item['query_id']}:{verb}", body, key=form.key)
+        entered = await page.api.post(f"/v1/queries/{item['query_id']}:{verb}", body, key=form.key)
     except ApiProblem as problem:
         if problem.status == 409:
-            return await _one(page, _meanwhile(form, problem), 409)
+            return await _measurement(page, _meanwhile(form, problem), 409)
         return await _refused(page, _beside(form, problem), item, problem.status)
-    charged = f" It cost epsilon {told['charged']}." if told["charged"] else ""
+    charged = f" It cost epsilon {entered['charged']}." if entered["charged"] else ""
     done = "Corrected" if verb == "correct" else "Saved"
     return _onward(page, form, item, f"{done} record {item['record']:,}.{charged}")
 
 
 @pages.post("/inbox/{measurement_id}:decline", roles=("owner", "measurer"))
 async def decline(page: Page, form: Form) -> Response:
-    """Say that it will not be measured, and why."""
+    """Decline a measurement with a reason."""
     item = await page.api.get(f"/v1/inbox/measurements/{page.path['measurement_id']}")
     body = {
         "measurement_ids": [item["id"]],
@@ -219,7 +217,7 @@ async def decline(page: Page, form: Form) -> Response:
 
 @pages.post("/inbox/{measurement_id}:void", roles=("owner", "measurer"))
 async def void(page: Page, form: Form) -> Response:
-    """Take an answer back that turned out to be none."""
+    """Declare an answer void."""
     item = await page.api.get(f"/v1/inbox/measurements/{page.path['measurement_id']}")
     body = {
         "void": [item["id"]],
@@ -229,22 +227,22 @@ async def void(page: Page, form: Form) -> Response:
     if not form.ok:
         return await _refused(page, form.again(), item, 422)
     try:
-        told = await page.api.post(f"/v1/queries/{item['query_id']}:correct", body, key=form.key)
+        entered = await page.api.post(f"/v1/queries/{item['query_id']}:correct", body, key=form.key)
     except ApiProblem as problem:
         return await _refused(page, form.failed(problem, {"note": "decline_note"}), item, problem.status)
-    charged = f" It cost epsilon {told['charged']}." if told["charged"] else ""
+    charged = f" It cost epsilon {entered['charged']}." if entered["charged"] else ""
     done = f"Taken back: record {item['record']:,} counts as declined. The modeler is told that there is no answer."
     return _onward(page, form, item, done + charged)
 
 
 async def _refused(page: Page, form: Form, item: dict[str, Any], status: int) -> Response:
     if form.get("back") == "one":
-        return await _one(page, form, status)
+        return await _measurement(page, form, status)
     return await _next(page, form, item, status)
 
 
 def _meanwhile(form: Form, problem: ApiProblem) -> Form:
-    """What was typed, to be shown beside what another told since the form was made."""
+    """The form as it was typed, to be shown beside the newer answer."""
     failed = form.failed(problem)
     failed.errors[""] = "Somebody answered it meanwhile: look again"
     return failed
@@ -265,6 +263,6 @@ def _value(form: Form, name: str) -> float | None:
 
 
 def _beside(form: Form, problem: ApiProblem) -> Form:
-    """What is wrong with the one value, beside its field."""
-    told = problem.problem.errors or []
-    return form.failed(problem, {e.field: "note" if e.field == "note" else "value" for e in told if e.field})
+    """The form with the faults of its value beside the field."""
+    errors = problem.problem.errors or []
+    return form.failed(problem, {e.field: "note" if e.field == "note" else "value" for e in errors if e.field})

@@ -1,4 +1,4 @@
-"""The inbox as a spreadsheet: export what waits, import what was filled in."""
+"""The inbox as a spreadsheet: export open measurements, import a file that was filled in."""
 
 from starlette.responses import Response
 
@@ -11,19 +11,19 @@ _FILE_MAX = 32 << 20
 
 @pages.get("/inbox/open.csv", roles=("owner", "measurer"))
 async def export(page: Page) -> Response:
-    """Open measurements, to be filled in."""
+    """The file of open measurements."""
     return page.stream("/v1/inbox.csv", study_id=page.query.get("study"))
 
 
 @pages.get("/inbox/import", roles=("owner", "measurer"))
 async def form_for_file(page: Page) -> Response:
-    """The form."""
-    return page.show("inbox_import.html", title="Work in a spreadsheet", trail=_TRAIL, form=Form.blank(), found=None)
+    """The form for an import."""
+    return page.show("inbox_import.html", title="Work in a spreadsheet", trail=_TRAIL, form=Form.blank(), result=None)
 
 
 @pages.post("/inbox/import", roles=("owner", "measurer"))
 async def import_(page: Page, form: Form) -> Response:
-    """Check a file, or take all of it; where a line is wrong, nothing of it is taken."""
+    """Check a file, or import it: all of it, or nothing if a line is wrong."""
     dry = form.get("go") == "check"
     file = form.files.get("file")
     if file is None:
@@ -43,16 +43,16 @@ async def import_(page: Page, form: Form) -> Response:
         failed = form.failed(problem)
         failed.errors.pop("", None)  # lines of the file: a table of its own shows them
         return _again(page, failed, problem.status)
-    found = reply.json
+    result = reply.json
     if dry:
         return page.show(
-            "inbox_import.html", title="Work in a spreadsheet", trail=_TRAIL, form=form.again(), found=found
+            "inbox_import.html", title="Work in a spreadsheet", trail=_TRAIL, form=form.again(), result=result
         )
-    said = f"Taken: {found['answered']:,} values, {found['declined']:,} declined; {found['blank']:,} lines left open."
-    return page.go("/inbox", said)
+    counts = f"{result['answered']:,} values, {result['declined']:,} declined; {result['blank']:,} lines left open"
+    return page.go("/inbox", f"Taken: {counts}.")
 
 
 def _again(page: Page, form: Form, status: int) -> Response:
     return page.show(
-        "inbox_import.html", title="Work in a spreadsheet", trail=_TRAIL, status=status, form=form, found=None
+        "inbox_import.html", title="Work in a spreadsheet", trail=_TRAIL, status=status, form=form, result=None
     )

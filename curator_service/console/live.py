@@ -1,4 +1,4 @@
-"""Server-sent events for parts of pages: one whenever what the API tells has changed."""
+"""Server-sent events for parts of pages: an event whenever a reply of the API has changed."""
 
 import asyncio
 import json
@@ -13,14 +13,14 @@ from service_kit.web.server_sent_events import MEDIA_TYPE, Batches, EventStreams
 Look = Callable[[], Awaitable[object]]
 POLL_SECONDS = 1.0
 STREAM_SECONDS = 300.0
-"""Then it ends, and the page opens it again."""
+"""After this time a stream ends, and the page opens it again."""
 
 
 _streams = EventStreams()
 
 
 async def follow(page: Page, look: Look) -> Response:
-    """A stream that says ``change`` at its start and whenever ``look`` tells something else. Raises RateLimited.
+    """A stream with an event ``change`` at its start and whenever the result of ``look`` differs. Raises RateLimited.
 
     It ends with its session, and with the service.
     """
@@ -32,7 +32,7 @@ async def follow(page: Page, look: Look) -> Response:
 async def _changes(page: Page, look: Look) -> Batches:
     end = time.monotonic() + STREAM_SECONDS
     last = None
-    # A service that is going down ends its streams: they would hold up the drain.
+    # A service that is stopping ends its streams: they would delay the stop.
     while (
         time.monotonic() < end
         and page.site.is_live(page.session)
@@ -41,7 +41,7 @@ async def _changes(page: Page, look: Look) -> Batches:
         try:
             state = json.dumps(await look(), sort_keys=True, default=str)
         except ApiProblem:
-            return  # what it was about is gone, or may not be seen any more
+            return  # its subject is gone, or may not be read any more
         yield [] if state == last else [event("change", "{}")]
         last = state
         await asyncio.sleep(POLL_SECONDS)

@@ -1,10 +1,10 @@
-"""The audit log: its records, newest first, and whether it is what it was."""
+"""The audit log: its records, newest first, and its verification."""
 
 from starlette.responses import Response
 
 from curator_service.console.reading import every
 from service_kit.console import Form, Page, Pages, downloads
-from service_kit.console.records import row_of, verified
+from service_kit.console.records import row_of, verify_log
 
 pages = Pages()
 
@@ -25,11 +25,11 @@ _COLUMNS = ("seq", "body", "leaf", "peaks", "grant_id")
 async def log(page: Page) -> Response:
     """Records, and the state of the log."""
     kind, grant = page.query.get("kind") or None, page.query.get("grant") or None
-    asked = {"order": "newest", "kind": kind, "grant_id": grant, "page_token": page.query.get("page_token")}
-    found = await page.api.get("/v1/audit/entries", **asked)
-    told = {
-        "entries": [row_of(entry) for entry in found["entries"]],
-        "next": found["next_page_token"],
+    query = {"order": "newest", "kind": kind, "grant_id": grant, "page_token": page.query.get("page_token")}
+    listing = await page.api.get("/v1/audit/entries", **query)
+    context = {
+        "entries": [row_of(entry) for entry in listing["entries"]],
+        "next": listing["next_page_token"],
         "kind": kind,
         "kinds": KINDS,
         "grant": grant,
@@ -38,29 +38,29 @@ async def log(page: Page) -> Response:
         "head": await page.api.get("/v1/audit/checkpoint", grant_id=grant),
         "meta": await page.api.get("/v1/meta"),
     }
-    return page.show("log.html", title="Audit log", **told)
+    return page.show("log.html", title="Audit log", **context)
 
 
 async def _grants(page: Page, chosen: str | None) -> list[tuple[str, str]]:
-    """Grants of the newest studies that have some, and one that is looked at; an auditor sees no names of modelers."""
+    """Ids and names of the chosen grant and of those of the newest studies; none for an auditor."""
     if not page.may("owner"):
         return []
-    found = [(chosen, chosen)] if chosen else []
+    named = [(chosen, chosen)] if chosen else []
     opened = [a for a in await every(page.api, "/v1/accounts", "accounts") if a["opened_at"]]
     for study in opened[: -_STUDIES - 1 : -1]:
         grants = await every(page.api, f"/v1/studies/{study['study_id']}/grants", "grants")
-        found += [(grant["id"], f"{study['name']}: {grant['name']}") for grant in grants]
-    return list(dict(found).items())
+        named += [(grant["id"], f"{study['name']}: {grant['name']}") for grant in grants]
+    return list(dict(named).items())
 
 
 @pages.post("/log:verify", roles=("owner", "auditor"))
 async def verify(page: Page, form: Form) -> Response:
-    """Walk all of it now."""
-    return await verified(page)
+    """Verify the whole log now."""
+    return await verify_log(page)
 
 
 @pages.get("/log/file", roles=("owner", "auditor"))
 async def file(page: Page) -> Response:
     """The whole log as a file, from its first record."""
-    asked = {"kind": page.query.get("kind") or None, "grant_id": page.query.get("grant") or None}
-    return await downloads.listing(page, "/v1/audit/entries", "entries", "audit-log", _COLUMNS, **asked)
+    query = {"kind": page.query.get("kind") or None, "grant_id": page.query.get("grant") or None}
+    return await downloads.listing(page, "/v1/audit/entries", "entries", "audit-log", _COLUMNS, **query)

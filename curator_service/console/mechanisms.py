@@ -1,4 +1,4 @@
-"""Release mechanisms: what each promises, and those that were withdrawn."""
+"""Release mechanisms: their claims, and those that were withdrawn."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ pages = Pages()
 
 @pages.get("/mechanisms", roles=("owner", "auditor"), nav="Mechanisms")
 async def listed(page: Page) -> Response:
-    """All of them."""
+    """The list of mechanisms."""
     if page.query.get("as"):
         return await downloads.listing(page, "/v1/advisories", "advisories", "withdrawn", wire.AdvisoryView)
     return await _listed(page, Form.blank(mechanism=page.query.get("mechanism")))
@@ -20,13 +20,13 @@ async def listed(page: Page) -> Response:
 
 async def _listed(page: Page, form: Form, status: int = 200) -> Response:
     meta: dict[str, Any] = await page.api.get("/v1/meta")
-    found = await page.api.get("/v1/advisories", page_token=page.query.get("page_token"))
-    return page.show("mechanisms.html", title="Mechanisms", status=status, meta=meta, found=found, form=form)
+    listing = await page.api.get("/v1/advisories", page_token=page.query.get("page_token"))
+    return page.show("mechanisms.html", title="Mechanisms", status=status, meta=meta, listing=listing, form=form)
 
 
 @pages.post("/mechanisms:withdraw", roles=("owner",))
 async def withdraw(page: Page, form: Form) -> Response:
-    """Let no new release use one, for good."""
+    """Withdraw a mechanism for good."""
     name = form.text("mechanism", "A mechanism")
     reason = form.text("reason", "A reason")
     if not form.has("sure"):

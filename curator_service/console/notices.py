@@ -1,4 +1,4 @@
-"""Notices: what the curator told its people by webhook."""
+"""Notices that the curator sent to its people by webhook."""
 
 from blindopt import wire
 from service_kit.console import Page

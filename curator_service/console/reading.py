@@ -1,4 +1,4 @@
-"""Reading the API for pages: whole listings where they are short, and amounts as numbers."""
+"""Reading the API for pages: whole short listings, and amounts as numbers."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -11,25 +11,25 @@ _PAGES_MAX = 20
 
 
 async def every(api: Api, path: str, member: str, **query: object) -> list[Any]:
-    """All items of a listing that people make by hand: at most 4,000."""
-    found: list[Any] = []
+    """All items of a listing whose items people create by hand: at most 4,000."""
+    items: list[Any] = []
     token: str | None = None
     for _ in range(_PAGES_MAX):
         page = await api.get(path, page_size=PAGE, page_token=token, **query)
-        found += page[member]
+        items += page[member]
         token = page["next_page_token"]
         if token is None:
             break
-    return found
+    return items
 
 
 def real(text: str | None) -> float | None:
-    """An exact amount as a number for a chart; None where there is none."""
+    """An exact amount as a number for a chart; None for None."""
     return None if text is None else float(Decimal(text))
 
 
 def shares(account: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """How much of each cap of a study is spent: name, spent, cap, share of one."""
+    """For each cap of a study: its name, the amount spent, the cap, and the share that is spent."""
     caps = account["budget"]
     spent = {
         "epsilon_per_row": account["row_epsilon"],
@@ -37,10 +37,10 @@ def shares(account: Mapping[str, Any]) -> list[dict[str, Any]]:
         "queries": account["total_plays"],
     }
     names = {"epsilon_per_row": "epsilon of the row that spent most", "epsilon_total": "epsilon in all"}
-    found = []
+    parts = []
     for cap, so_far in spent.items():
         if (limit := caps.get(cap)) is None or so_far is None:
             continue
         part = float(Decimal(str(so_far)) / Decimal(str(limit)))
-        found.append({"name": names.get(cap, "measurements"), "spent": so_far, "cap": limit, "share": part})
-    return found
+        parts.append({"name": names.get(cap, "measurements"), "spent": so_far, "cap": limit, "share": part})
+    return parts

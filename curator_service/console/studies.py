@@ -1,4 +1,4 @@
-"""Studies: what there is, and one of them from draft to closed."""
+"""Studies: the list, and each study from draft to closed."""
 
 import asyncio
 from typing import Any
@@ -15,49 +15,49 @@ pages = Pages()
 _TRAIL = [("Studies", "/studies")]
 _WAIT_SECONDS = 2.0
 _under_way: set["asyncio.Task[str | None]"] = set()
-"""Releases, each of one form: the loop itself holds no task."""
+"""Tasks of releases, one for each form: the event loop itself keeps no reference to a task."""
 _failures: dict[str, str] = {}
-"""Why a release that went on after its page did not succeed, by study; told once."""
+"""By study, why a release failed after its page was sent; shown once."""
 
 
 @pages.get("/studies", roles=("owner",), nav="Studies")
 async def listed(page: Page) -> Response:
-    """All of them."""
+    """The list of studies."""
     if page.query.get("as"):
         return await downloads.listing(page, "/v1/studies", "studies", "studies", wire.StudyOwnerView)
-    found = await page.api.get("/v1/studies", page_token=page.query.get("page_token"))
-    return page.show("studies.html", title="Studies", found=found)
+    listing = await page.api.get("/v1/studies", page_token=page.query.get("page_token"))
+    return page.show("studies.html", title="Studies", listing=listing)
 
 
 @pages.get("/studies/{study_id}", roles=("owner",))
-async def one(page: Page) -> Response:
-    """One study: where it stands, and what can be done next."""
-    told = await _told(page)
+async def study(page: Page) -> Response:
+    """One study: its state, and the actions that are possible."""
+    context = await _context(page)
     if page.query.get("as") == "json":
         return page.stream(f"/v1/studies/{page.path['study_id']}")
-    return _shown(page, told)
+    return _shown(page, context)
 
 
-def _shown(page: Page, told: dict[str, Any], form: Form | None = None, status: int = 200) -> Response:
-    return page.show("study.html", trail=_TRAIL, status=status, form=form, **told)
+def _shown(page: Page, context: dict[str, Any], form: Form | None = None, status: int = 200) -> Response:
+    return page.show("study.html", trail=_TRAIL, status=status, form=form, **context)
 
 
-async def _told(page: Page) -> dict[str, Any]:
+async def _context(page: Page) -> dict[str, Any]:
     identity = page.path["study_id"]
-    study = await page.api.get(f"/v1/studies/{identity}")
+    view = await page.api.get(f"/v1/studies/{identity}")
     account = await page.api.get(f"/v1/studies/{identity}/account")
-    dataset = await page.api.get(f"/v1/datasets/{study['spec']['dataset_id']}")
+    dataset = await page.api.get(f"/v1/datasets/{view['spec']['dataset_id']}")
     forecasts = await every(page.api, f"/v1/studies/{identity}/forecasts", "forecasts")
     grants = await every(page.api, f"/v1/studies/{identity}/grants", "grants")
     return {
-        "title": study["spec"]["name"],
-        "study": study,
+        "title": view["spec"]["name"],
+        "study": view,
         "account": account,
         "shares": shares(account),
         "dataset": dataset,
         "forecasts": forecasts[::-1][:5],
         "live_grants": sum(grant["state"] == "live" for grant in grants),
-        "report": study["report"],
+        "report": view["report"],
         "previewed": False,
         "failure": _failures.pop(identity, None),
     }
@@ -65,40 +65,40 @@ async def _told(page: Page) -> dict[str, Any]:
 
 @pages.get("/studies/{study_id}/state", roles=("owner",))
 async def state(page: Page) -> Response:
-    """Where a release stands, as a part of the page."""
-    study = await page.api.get(f"/v1/studies/{page.path['study_id']}")
-    return page.fragment("study_state.html", study=study)
+    """The state of a release, as a part of the page."""
+    view = await page.api.get(f"/v1/studies/{page.path['study_id']}")
+    return page.fragment("study_state.html", study=view)
 
 
 @pages.get("/studies/{study_id}/events", roles=("owner",))
 async def events(page: Page) -> Response:
-    """Whenever that changes."""
+    """Events at each change of that state."""
 
     async def look() -> object:
-        study = await page.api.get(f"/v1/studies/{page.path['study_id']}")
-        return study["state"], study["progress"]
+        view = await page.api.get(f"/v1/studies/{page.path['study_id']}")
+        return view["state"], view["progress"]
 
     return await follow(page, look)
 
 
 @pages.post("/studies/{study_id}:preview", roles=("owner",))
 async def preview(page: Page, form: Form) -> Response:
-    """What a release would be, with attacks on a trial that is thrown away."""
-    told = await _told(page)
+    """The preview of a release, with attacks on one that is thrown away."""
+    context = await _context(page)
     try:
         report = await page.api.post(f"/v1/studies/{page.path['study_id']}:preview")
     except ApiProblem as problem:
-        return _shown(page, told, form.failed(problem), problem.status)
-    return _shown(page, told | {"report": report, "previewed": True})
+        return _shown(page, context, form.failed(problem), problem.status)
+    return _shown(page, context | {"report": report, "previewed": True})
 
 
 @pages.post("/studies/{study_id}:release", roles=("owner",))
 async def release(page: Page, form: Form) -> Response:
-    """Draw and open. What takes longer than a moment goes on, and the study's page shows how far it is."""
+    """Release a study. If that takes longer than a moment, it continues, and the study's page shows its progress."""
     identity = page.path["study_id"]
     if not form.has("sure"):
         form.wrong("sure", "Say that you have looked at it")
-        return _shown(page, await _told(page), form.again(), 422)
+        return _shown(page, await _context(page), form.again(), 422)
     task = asyncio.create_task(_release(page, form))
     _under_way.add(task)
     task.add_done_callback(_under_way.discard)
@@ -113,8 +113,8 @@ async def release(page: Page, form: Form) -> Response:
 
 
 async def _release(page: Page, form: Form) -> str | None:
-    """Why nothing was released, for who sent this very form; None where it was."""
-    read = form.get("spec_sha256")  # what is released is the draft that was looked at
+    """Why nothing was released; None if the release succeeded."""
+    read = form.get("spec_sha256")  # only the draft that was shown is released
     body = {"spec_sha256": read} if read else None
     try:
         await page.api.post(f"/v1/studies/{page.path['study_id']}:release", body, key=form.key)

@@ -1,4 +1,6 @@
-"""The owner's own system that measures: whether it answers, what waits for it, what it could not measure; once more."""
+"""The owner's own system that measures: its state, the measurements that wait for it, and retries."""
+
+from typing import Any
 
 from starlette.responses import Response
 
@@ -14,34 +16,35 @@ _COLUMNS = ("id", "query_id", "study", "record", "play", "asked_at", "system")
 
 @pages.get("/inbox/system", roles=("owner", "measurer"))
 async def system(page: Page) -> Response:
-    """How it does; what was given up, or else what it failed to measure so far."""
-    told = await page.api.read("/v1/inbox/system", wire.MeasuringSystem)
-    state = "given_up" if told.given_up and page.query.get("list") != "waiting" else "waiting"
+    """The state of the system, with the measurements that were given up, or else those that wait for it."""
+    view = await page.api.read("/v1/inbox/system", wire.MeasuringSystem)
+    state = "given_up" if view.given_up and page.query.get("list") != "waiting" else "waiting"
     if page.query.get("as"):
         return await listing(page, "/v1/inbox", "items", f"measurements-{state}", _COLUMNS, system=state)
     token = page.query.get("page_token")
-    found = await page.api.read("/v1/inbox", wire.InboxPage, system=state, page_size=_SHOWN, page_token=token)
-    return page.show("system.html", title="The system that measures", trail=_TRAIL, told=told, found=found, list=state)
+    items = await page.api.read("/v1/inbox", wire.InboxPage, system=state, page_size=_SHOWN, page_token=token)
+    context: dict[str, Any] = {"system": view, "listing": items, "list": state}
+    return page.show("system.html", title="The system that measures", trail=_TRAIL, **context)
 
 
 @pages.post("/inbox/system:try_again", roles=("owner", "measurer"))
 async def try_all_again(page: Page, form: Form) -> Response:
-    """Ask it now for all that waits or was given up."""
+    """Call the system now for all measurements that wait or were given up."""
     try:
-        told = await page.api.post("/v1/inbox/system:try_again", key=form.key)
+        tried = await page.api.post("/v1/inbox/system:try_again", key=form.key)
     except ApiProblem as problem:
         return page.go("/inbox/system", problem.problem.detail, mood="bad")
-    return page.go("/inbox/system", f"Your system is asked now. Brought forward: {told['measurements']:,}.")
+    return page.go("/inbox/system", f"Your system is asked now. Brought forward: {tried['measurements']:,}.")
 
 
 @pages.post("/inbox/{measurement_id}:try_again", roles=("owner", "measurer"))
 async def try_again(page: Page, form: Form) -> Response:
-    """Ask it now for one measurement."""
-    here = f"/inbox/{page.path['measurement_id']}"
+    """Call the system now for one measurement."""
+    path = f"/inbox/{page.path['measurement_id']}"
     try:
         await page.api.post(f"/v1/inbox/measurements/{page.path['measurement_id']}:try_again", key=form.key)
     except ApiProblem as problem:
         if problem.status == 404:
             raise
-        return page.go(here, problem.problem.detail, mood="bad")
-    return page.go(here, "Your system is asked for it now. Look again in a moment.")
+        return page.go(path, problem.problem.detail, mood="bad")
+    return page.go(path, "Your system is asked for it now. Look again in a moment.")

@@ -1,4 +1,4 @@
-"""What is typed for a tuning, and the tuning that it makes: each method and each score with fields of its own."""
+"""The form of a tuning, with fields of their own for each method and score, and the tuning that it makes."""
 
 import json
 import math
@@ -99,7 +99,7 @@ Body = dict[str, Any]
 
 
 def defaults(method: str, score: str) -> dict[str, object]:
-    """What a form begins with. What a promise rests on is left empty: nobody can know it for its owner."""
+    """The initial values of a form. Assumptions of a guarantee are left empty: only the owner can know them."""
     return {
         **({"values_0": "0.001, 0.01, 0.1, 1, 10", "scale_0": "log10"} if score == "logistic" else {}),
         "threshold": 0.5,
@@ -130,7 +130,7 @@ def defaults(method: str, score: str) -> dict[str, object]:
 
 
 def body_of(form: Form) -> Body:
-    """The tuning as the API takes it; what is wrong stands in ``form.errors``."""
+    """The tuning as the API takes it; faults are added to ``form.errors``."""
     method, is_http = form.get("method"), form.get("score") == "http"
     assumes = method in ASSUMING
     share = None if method in VALUE_ALONE else form.get("index_share") or None
@@ -153,7 +153,7 @@ def body_of(form: Form) -> Body:
 
 
 def digest(body: Body) -> str:
-    """Names a tuning as it was typed: what is begun is to be what was looked at."""
+    """A digest of a tuning as it was typed, so that only the tuning that was shown is started."""
     return sha256(json.dumps(body, sort_keys=True).encode())
 
 
@@ -168,22 +168,22 @@ def _delta(form: Form) -> float | None:
 
 
 def axes(form: Form) -> list[int]:
-    """Places of the rows that hold a hyper-parameter."""
+    """Indices of the form's rows that hold a hyper-parameter."""
     return [i for i in range(AXES) if form.get(f"name_{i}") or form.get(f"values_{i}")]
 
 
 def _grid(form: Form) -> list[Body]:
-    places = axes(form)
-    if not places:
+    indices = axes(form)
+    if not indices:
         form.wrong("name_0", "At least one hyper-parameter is needed")
-    return [_axis(form, i, form.text(f"name_{i}", "A name")) for i in places]
+    return [_axis(form, i, form.text(f"name_{i}", "A name")) for i in indices]
 
 
 def _axis(form: Form, i: int, name: str) -> Body:
     field, values = f"values_{i}", []
     for part in form.text(field, "At least one value").replace(";", ",").split(","):
         try:
-            values.append(float(part.replace("_", "?")))  # what Python takes and people do not write
+            values.append(float(part.replace("_", "?")))  # Python reads 1_000 as a number
         except ValueError:
             values.append(math.nan)
     if not all(math.isfinite(value) for value in values):
@@ -197,11 +197,11 @@ def _axis(form: Form, i: int, name: str) -> Body:
 
 def _logistic(form: Form) -> Body:
     features = []
-    for place in used(form):
-        lower, upper = form.real(f"lower_{place}"), form.real(f"upper_{place}")
+    for i in used(form):
+        lower, upper = form.real(f"lower_{i}"), form.real(f"upper_{i}")
         if lower is not None and upper is not None and not lower < upper:
-            form.wrong(f"upper_{place}", "Must be larger than the smallest")
-        features.append({"column": form.get(f"column_{place}"), "lower": lower, "upper": upper})
+            form.wrong(f"upper_{i}", "Must be larger than the smallest")
+        features.append({"column": form.get(f"column_{i}"), "lower": lower, "upper": upper})
     if not features:
         form.wrong("use_0", "Choose at least one feature")
     loss = form.get("loss") or "zero_one"
@@ -222,14 +222,14 @@ def _http(form: Form) -> Body:
     lower, upper = form.real("lower"), form.real("upper")
     if lower is not None and upper is not None and not lower < upper:
         form.wrong("upper", "Must be larger than the smallest")
-    told = {"kind": "http", "model": form.text("model", "A name"), "reply": form.get("reply") or "mean"}
-    return told | {"lower": lower, "upper": upper}
+    body = {"kind": "http", "model": form.text("model", "A name"), "reply": form.get("reply") or "mean"}
+    return body | {"lower": lower, "upper": upper}
 
 
 def used(form: Form) -> list[int]:
-    """Places of the columns that are features, in the order of the columns."""
-    found = (name.removeprefix("use_") for name in form.values if name.startswith("use_"))
-    return sorted(int(place) for place in found if place.isdecimal())
+    """Indices of the columns that are features, in ascending order."""
+    indices = (name.removeprefix("use_") for name in form.values if name.startswith("use_"))
+    return sorted(int(index) for index in indices if index.isdecimal())
 
 
 # --- the method -------------------------------------------------------------------------------------
@@ -267,33 +267,33 @@ def _search(form: Form) -> Body:
     }
 
 
-# --- from the API's words to a field ----------------------------------------------------------------
+# --- from a field of the API to one of the form -----------------------------------------------------
 
 
 def field_of(where: str, form: Form) -> str:
-    """The field that shows what the API found wrong at ``where``, such as ``method.gp_design.prior.lengthscale``."""
+    """The form's field for a field of the API, such as ``method.gp_design.prior.lengthscale``."""
     parts = [part for part in where.split(".") if part not in ("logistic", "http", form.get("method"))]
     first, last = parts[0], parts[-1]
     if first == "grid":
-        places = axes(form) if form.get("score") == "http" else [0]
-        place = places[int(parts[1])] if len(parts) > 1 else (places or [0])[0]
-        return f"{parts[2] if len(parts) > 2 else 'values'}_{place}"
+        indices = axes(form) if form.get("score") == "http" else [0]
+        index = indices[int(parts[1])] if len(parts) > 1 else (indices or [0])[0]
+        return f"{parts[2] if len(parts) > 2 else 'values'}_{index}"
     if first == "score" and "features" in parts and len(parts) > 3:
         return f"{'use' if last == 'column' else last}_{used(form)[int(parts[2])]}"
     if first == "caps":
         return f"cap_{last}"
-    known = {"validation_dataset_id": "validation", "training_dataset_id": "training", "kind": "score"}
+    fields = {"validation_dataset_id": "validation", "training_dataset_id": "training", "kind": "score"}
     whole = {"score": "lower" if form.get("score") == "http" else "label", "method": "whole_grid", "budget": "epsilon"}
-    return whole[first] if len(parts) == 1 and first in whole else known.get(last, last)
+    return whole[first] if len(parts) == 1 and first in whole else fields.get(last, last)
 
 
-# --- like another one -------------------------------------------------------------------------------
+# --- like another tuning ----------------------------------------------------------------------------
 
 
 def like(spec: Mapping[str, Any], columns: Sequence[str]) -> dict[str, object]:
-    """What a form begins with that is to make another tuning like this one; ``columns`` are those of both datasets."""
+    """The initial values of a form for another tuning like this one; ``columns`` are those of both datasets."""
     score, method, budget = spec["score"], dict(spec["method"]), spec["budget"]
-    told = defaults(method["name"], score["kind"]) | {
+    initial = defaults(method["name"], score["kind"]) | {
         "name": f"{spec['name']} (again)",
         "validation": spec["validation_dataset_id"],
         "score": score["kind"],
@@ -306,15 +306,16 @@ def like(spec: Mapping[str, Any], columns: Sequence[str]) -> dict[str, object]:
     }
     for i, axis in enumerate(spec["grid"]):
         values = ", ".join(f"{value:g}" if float(f"{value:g}") == value else repr(value) for value in axis["values"])
-        told |= {f"name_{i}": axis["name"], f"values_{i}": values, f"scale_{i}": axis["scale"]}
-    told |= {k: v for k, v in score.items() if k in ("label", "threshold", "loss", "clip", "model", "lower", "upper")}
-    told |= {"training": score.get("training_dataset_id"), "reply": score.get("reply")}
+        initial |= {f"name_{i}": axis["name"], f"values_{i}": values, f"scale_{i}": axis["scale"]}
+    kept = ("label", "threshold", "loss", "clip", "model", "lower", "upper")
+    initial |= {name: value for name, value in score.items() if name in kept}
+    initial |= {"training": score.get("training_dataset_id"), "reply": score.get("reply")}
     for feature in score.get("features", []):
         if feature["column"] in columns:
             i = columns.index(feature["column"])
-            told |= {f"use_{i}": "yes", f"lower_{i}": feature["lower"], f"upper_{i}": feature["upper"]}
+            initial |= {f"use_{i}": "yes", f"lower_{i}": feature["lower"], f"upper_{i}": feature["upper"]}
     steering = method.pop("prior", None) or method.pop("search", None) or {}
-    told |= {f"estimated_{part}": "yes" for part in steering.pop("estimated", [])}
+    initial |= {f"estimated_{part}": "yes" for part in steering.pop("estimated", [])}
     for name in ("use_weights", "whole_grid"):
-        told[name] = "yes" if method.pop(name, False) else None
-    return told | method | steering
+        initial[name] = "yes" if method.pop(name, False) else None
+    return initial | method | steering

@@ -1,4 +1,4 @@
-"""Tunings: choosing hyper-parameters by private records, at a price."""
+"""Tunings: private choice of hyper-parameters."""
 
 from typing import Any
 
@@ -19,24 +19,24 @@ Datasets = dict[str, dict[str, Any]]
 
 @pages.get("/tunings", roles=("owner",), nav="Tunings")
 async def listed(page: Page) -> Response:
-    """All of them."""
+    """The list of tunings."""
     if page.query.get("as"):
         return await downloads.listing(page, "/v1/tunings", "tunings", "tunings", wire.TuningView)
-    found = await page.api.get("/v1/tunings", page_token=page.query.get("page_token"))
-    return page.show("tunings.html", title="Tunings", found=found)
+    listing = await page.api.get("/v1/tunings", page_token=page.query.get("page_token"))
+    return page.show("tunings.html", title="Tunings", listing=listing)
 
 
 @pages.get("/tunings/new", roles=("owner",))
 async def new(page: Page) -> Response:
-    """First what is tuned and how; then, as its query says that, the form of that method. ``?from=``: like another."""
+    """The choice of records, score and method; then the form of that method. ``?from=``: with values of another."""
     datasets = await _datasets(page)
     if (other := page.query.get("from")) is not None:
         spec = (await page.api.get(f"/v1/tunings/{other}"))["spec"]
         ids = [spec["validation_dataset_id"], spec["score"].get("training_dataset_id")]
         form = Form.blank(**tuning_form.like(spec, _shared(datasets, *ids)))
     else:
-        known = {name: page.query[name] for name in _CHOSEN if name in page.query}
-        form = Form.blank(**{"score": "logistic", "method": "grid_exponential"} | known)
+        chosen = {name: page.query[name] for name in _CHOSEN if name in page.query}
+        form = Form.blank(**{"score": "logistic", "method": "grid_exponential"} | chosen)
         if page.query.get("go") is None:
             return _choice(page, form, datasets)
         form.values.update(Form.blank(**tuning_form.defaults(form.get("method"), form.get("score"))).values)
@@ -45,7 +45,7 @@ async def new(page: Page) -> Response:
 
 
 def _check_choice(form: Form, datasets: Datasets) -> None:
-    """What of the first step is wrong."""
+    """Add the faults of the first step to the form."""
     if form.get("validation") not in datasets:
         form.wrong("validation", "Choose the private records")
     if form.get("method") not in [name for name, _, _ in tuning_form.METHODS]:
@@ -65,7 +65,7 @@ def _check_choice(form: Form, datasets: Datasets) -> None:
 
 
 async def _datasets(page: Page) -> Datasets:
-    """Those that take a tuning, by id."""
+    """The datasets that are not archived, by id."""
     return {d["id"]: d for d in await every(page.api, "/v1/datasets", "datasets") if d["state"] == "active"}
 
 
@@ -74,21 +74,21 @@ def _shared(datasets: Datasets, validation: str | None, training: str | None) ->
     private, public = datasets.get(validation or ""), datasets.get(training or "")
     if private is None or public is None:
         return []
-    known = {column["name"] for column in public["columns"]}
-    return [column["name"] for column in private["columns"] if column["name"] in known]
+    names = {column["name"] for column in public["columns"]}
+    return [column["name"] for column in private["columns"] if column["name"] in names]
 
 
 def _choice(page: Page, form: Form, datasets: Datasets) -> Response:
-    told = {"datasets": list(datasets.values()), "scores": tuning_form.SCORES, "methods": tuning_form.METHODS}
+    context = {"datasets": list(datasets.values()), "scores": tuning_form.SCORES, "methods": tuning_form.METHODS}
     status = 200 if form.ok else 422
-    return page.show("tuning_new.html", title="New tuning", trail=_TRAIL, status=status, form=form, **told)
+    return page.show("tuning_new.html", title="New tuning", trail=_TRAIL, status=status, form=form, **context)
 
 
-def _form(page: Page, form: Form, datasets: Datasets, status: int = 200, **told: Any) -> Response:
-    """The form of the method; ``told`` may hold a report, and the digest of what it is about."""
+def _form(page: Page, form: Form, datasets: Datasets, status: int = 200, **preview: Any) -> Response:
+    """The form of the method; ``preview`` may hold a report, and the digest of the tuning that it is about."""
     chosen = {name: form.get(name) for name in _CHOSEN}
     title = next((title for name, title, _ in tuning_form.METHODS if name == chosen["method"]), "")
-    shown: dict[str, Any] = {
+    context: dict[str, Any] = {
         "private": datasets.get(chosen["validation"], {}),
         "public": datasets.get(chosen["training"], {}),
         "columns": _shared(datasets, chosen["validation"], chosen["training"]),
@@ -101,13 +101,13 @@ def _form(page: Page, form: Form, datasets: Datasets, status: int = 200, **told:
     }
     trail = [*_TRAIL, ("New tuning", "/tunings/new")]
     return page.show(
-        "tuning_form.html", title=f"New tuning: {title}", trail=trail, form=form, status=status, **shown | told
+        "tuning_form.html", title=f"New tuning: {title}", trail=trail, form=form, status=status, **context | preview
     )
 
 
 @pages.post("/tunings/new", roles=("owner",))
 async def act(page: Page, form: Form) -> Response:
-    """Show what it would cost and promise; or begin what was shown."""
+    """Show the cost and guarantee of a tuning, or start the tuning that was shown."""
     datasets = await _datasets(page)
     _check_choice(form, datasets)
     if not form.ok:
@@ -119,8 +119,8 @@ async def act(page: Page, form: Form) -> Response:
     try:
         if not starts or form.get("seen") != seen:
             report = await page.api.post("/v1/tunings:preview", body)
-            told = {"report": report, "seen": seen, "changed": _CHANGED if starts else None}
-            return _form(page, form.again(), datasets, **told)
+            preview = {"report": report, "seen": seen, "changed": _CHANGED if starts else None}
+            return _form(page, form.again(), datasets, **preview)
         made = await page.api.post("/v1/tunings", body, key=form.key)
     except ApiProblem as problem:
         where = {e.field: tuning_form.field_of(e.field, form) for e in problem.problem.errors or [] if e.field}
@@ -129,15 +129,15 @@ async def act(page: Page, form: Form) -> Response:
 
 
 @pages.get("/tunings/{tuning_id}", roles=("owner",))
-async def one(page: Page) -> Response:
-    """One tuning: how far it is, or what it released."""
+async def tuning(page: Page) -> Response:
+    """One tuning: its progress, or its result."""
     if page.query.get("as") == "json":
         return page.stream(_path(page))
-    tuning = await page.api.get(_path(page))
-    dataset = await page.api.get(f"/v1/datasets/{tuning['validation_dataset_id']}")
-    title = next(title for name, title, _ in tuning_form.METHODS if name == tuning["spec"]["method"]["name"])
-    told = {"tuning": tuning, "dataset": dataset, "method_title": title}
-    return page.show("tuning.html", title=tuning["name"], trail=_TRAIL, **told)
+    view = await page.api.get(_path(page))
+    dataset = await page.api.get(f"/v1/datasets/{view['validation_dataset_id']}")
+    title = next(title for name, title, _ in tuning_form.METHODS if name == view["spec"]["method"]["name"])
+    context = {"tuning": view, "dataset": dataset, "method_title": title}
+    return page.show("tuning.html", title=view["name"], trail=_TRAIL, **context)
 
 
 @pages.get("/tunings/{tuning_id}/part", roles=("owner",))
@@ -148,18 +148,18 @@ async def part(page: Page) -> Response:
 
 @pages.get("/tunings/{tuning_id}/events", roles=("owner",))
 async def events(page: Page) -> Response:
-    """Whenever it has moved."""
+    """Events at each change of its state or progress."""
 
     async def look() -> object:
-        tuning = await page.api.get(_path(page))
-        return tuning["state"], tuning["progress"]
+        view = await page.api.get(_path(page))
+        return view["state"], view["progress"]
 
     return await follow(page, look)
 
 
 @pages.post("/tunings/{tuning_id}:cancel", roles=("owner",))
 async def cancel(page: Page, form: Form) -> Response:
-    """End it; what it was charged stays spent."""
+    """Cancel a tuning; its charge stays spent."""
     await page.api.post(f"{_path(page)}:cancel", key=form.key)
     return page.go(f"/tunings/{page.path['tuning_id']}", "Cancelled. What it was charged stays spent.")
 

@@ -35,7 +35,7 @@ def text(amount: int) -> str:
     ('0.3', '0')
     """
     whole, part = divmod(amount, UNITS)
-    return f"{whole}.{part:012d}".rstrip("0").rstrip(".") if part else str(whole)
+    return f"{whole}.{part:012d}".rstrip("0") if part else str(whole)
 
 
 def exact(amount: Decimal) -> str:

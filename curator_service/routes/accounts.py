@@ -1,4 +1,4 @@
-"""What a study has spent, and what modelers countersigned."""
+"""Ledger, exposure and accounting of studies, and countersignatures of modelers."""
 
 from typing import Annotated
 
@@ -17,7 +17,7 @@ _READ = [allowed("owner", "auditor")]
 
 @router.get("/v1/studies/{study_id}/ledger", dependencies=_READ)
 def get_ledger(study_id: StudyId, curator: CuratorDep, paging: PagingDep) -> wire.LedgerPage:
-    """Every charge and every refusal of a study, and what it has spent."""
+    """Every charge and every refusal of a study, and its balance."""
     entries, balance = curator.accounts.ledger(study_id, paging.after, paging.limit)
     entries, token = paging.cut(entries, lambda entry: entry.seq)
     return balance.model_copy(update={"entries": entries, "next_page_token": token})
@@ -25,7 +25,7 @@ def get_ledger(study_id: StudyId, curator: CuratorDep, paging: PagingDep) -> wir
 
 @router.get("/v1/studies/{study_id}/exposure", dependencies=_READ)
 def get_exposure(request: Request, study_id: StudyId, curator: CuratorDep, paging: PagingDep) -> wire.ExposurePage:
-    """Rows that were asked: how often, and what it cost. The owner sees which records they are."""
+    """Rows that were queried, how often, and their cost. The owner sees which records they are."""
     after = -1 if paging.token is None else paging.token
     with_records = request.state.principal.role == "owner"
     rows, release = curator.accounts.exposure(study_id, after, paging.limit, with_records=with_records)
@@ -44,7 +44,7 @@ def get_accounting(
         ),
     ] = None,
 ) -> wire.Accounting:
-    """What a study has cost so far: by pure composition, as the ledger adds up, and tightly at a delta."""
+    """The privacy cost of a study so far: by pure composition, as in the ledger, and a tight one at a delta."""
     return curator.accounts.accounting(study_id, delta)
 
 
@@ -56,5 +56,5 @@ def get_accounting(
     dependencies=[allowed("modeler")],
 )
 def countersign(countersigning: wire.Countersigning, caller: RequestContextDep, curator: CuratorDep) -> Response:
-    """A modeler's word that the shared log of its grant has only grown up to a checkpoint."""
-    return RecordedReply(curator.witnesses.countersign(caller, countersigning))
+    """Store a modeler's confirmation that the shared log of its grant has only grown up to a checkpoint."""
+    return RecordedReply(curator.countersignatures.countersign(caller, countersigning))

@@ -1,4 +1,4 @@
-"""/v1/advisories: release mechanisms that are withdrawn."""
+"""/v1/advisories: withdrawals of release mechanisms."""
 
 from starlette.responses import Response
 

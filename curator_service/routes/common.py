@@ -1,4 +1,4 @@
-"""What every route of the curator needs."""
+"""Types of path parameters, and the curator as a dependency."""
 
 from typing import Annotated
 
@@ -8,7 +8,7 @@ from blindopt.errors import NotFound
 from curator_service.use_cases.curator import Curator
 from service_kit.identity.tokens import Principal
 
-# Ids are opaque: one of another form is simply not there.
+# Ids are opaque: one of another form gets 404 like any unknown id.
 DatasetId = Annotated[str, Path(description="ds_...")]
 StudyId = Annotated[str, Path(description="std_...")]
 QueryId = Annotated[str, Path(description="qry_...")]
@@ -23,7 +23,7 @@ async def _curator(request: Request) -> Curator:
 
 
 async def of_own_study(request: Request, study_id: StudyId) -> None:
-    """NotFound for a modeler's token on any study but its own: the two are not told apart."""
+    """Raise NotFound for a modeler's token on another study, as for a study that does not exist."""
     principal: Principal = request.state.principal
     if principal.study_id is not None and principal.study_id != study_id:
         raise NotFound("there is no such study")

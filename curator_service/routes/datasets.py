@@ -19,8 +19,8 @@ FIELDS = ("name", "public", "columns", "file", "import_name")
 _COLUMNS = TypeAdapter(list[wire.Name])
 
 
-async def only_known_fields(request: Request) -> None:
-    """Invalid for a form field that is unknown, sent twice or empty: a typing error must not widen what is stored."""
+async def check_fields(request: Request) -> None:
+    """Raise Invalid for a form field that is unknown, repeated or empty: a typo must not widen what is stored."""
     items = (await request.form()).multi_items()
     sent = [name for name, _ in items]
     for name, value in items:
@@ -36,7 +36,7 @@ async def only_known_fields(request: Request) -> None:
 
 @router.post(
     "",
-    dependencies=[Depends(only_known_fields)],
+    dependencies=[Depends(check_fields)],
     status_code=201,
     response_model=wire.DatasetView,
     responses=documented(409),
@@ -93,10 +93,10 @@ def list_datasets(curator: CuratorDep, paging: PagingDep) -> wire.DatasetPage:
 @router.get("/{dataset_id}")
 def get_dataset(dataset_id: DatasetId, curator: CuratorDep) -> wire.DatasetView:
     """One dataset with its columns."""
-    return curator.datasets.one(dataset_id)
+    return curator.datasets.view(dataset_id)
 
 
 @router.post("/{dataset_id}:archive", response_model=wire.DatasetView, responses=documented(409))
 def archive_dataset(dataset_id: DatasetId, caller: RequestContextDep, curator: CuratorDep) -> Response:
-    """Allow no new study on it."""
+    """Refuse new studies on a dataset."""
     return RecordedReply(curator.datasets.archive(caller, dataset_id))

@@ -1,4 +1,4 @@
-"""/v1/studies/{study_id}/forecasts: what a privacy level costs in quality, for the owner."""
+"""/v1/studies/{study_id}/forecasts: forecasts of quality at several privacy levels, for the owner."""
 
 from functools import partial
 from typing import Annotated
@@ -26,7 +26,7 @@ _LOCATION = {"Location": {"description": "Path of the forecast.", "schema": {"ty
 def start_forecast(
     study_id: StudyId, forecast: wire.ForecastCreate, caller: RequestContextDep, curator: CuratorDep
 ) -> Response:
-    """Simulate, on the study's records, what its optimization would find at each privacy level. Releases nothing."""
+    """Simulate on the study's records how good its optimization would be at each privacy level. Releases nothing."""
     reply = curator.forecasts.start(caller, study_id, forecast)
     response = RecordedReply(reply)
     identity = wire.ForecastView.model_validate_json(reply.body).id
@@ -43,13 +43,13 @@ def list_forecasts(study_id: StudyId, curator: CuratorDep, paging: PagingDep) ->
 
 @router.get("/{forecast_id}")
 def get_forecast(study_id: StudyId, forecast_id: ForecastId, curator: CuratorDep) -> wire.ForecastView:
-    """One forecast: how far it is, and what it found once it has ended."""
-    return curator.forecasts.one(study_id, forecast_id)
+    """One forecast: its progress, and its results once it has ended."""
+    return curator.forecasts.view(study_id, forecast_id)
 
 
 @router.post("/{forecast_id}:cancel", response_model=wire.ForecastView, responses=documented(409))
 def cancel_forecast(
     study_id: StudyId, forecast_id: ForecastId, caller: RequestContextDep, curator: CuratorDep
 ) -> Response:
-    """End a forecast that runs or waits."""
+    """Cancel a forecast that runs or waits."""
     return RecordedReply(curator.forecasts.cancel(caller, study_id, forecast_id))

@@ -1,4 +1,4 @@
-"""/v1/inbox and /v1/queries: what is to be measured, for the owner's people."""
+"""/v1/inbox and /v1/queries: measurements by the owner's people and systems."""
 
 from typing import Annotated
 
@@ -53,7 +53,7 @@ def list_inbox(
         wire.MeasurerState | None, Query(description="Of these, those to which the owner's system stands so.")
     ] = None,
 ) -> wire.InboxPage:
-    """Measurements that were asked for, oldest first; those that are open unless told."""
+    """Measurements that queries requested, oldest first; by default those that are open."""
     items, waiting = curator.inbox.page(state, study_id, query_id, paging.after, paging.limit, system)
     items, token = paging.cut(items, lambda item: item.seq)
     return wire.InboxPage(items=items, open=waiting, next_page_token=token)
@@ -61,33 +61,33 @@ def list_inbox(
 
 @router.get("/v1/inbox/measurements/{measurement_id}")
 def get_measurement(measurement_id: MeasurementId, curator: CuratorDep) -> wire.InboxItem:
-    """One measurement, with what was told of it last."""
-    return curator.inbox.one(measurement_id)
+    """One measurement, with its last entry."""
+    return curator.inbox.view(measurement_id)
 
 
 @router.post(
     "/v1/inbox/measurements/{measurement_id}:try_again", response_model=wire.TriedAgain, responses=documented(409)
 )
-def try_measurement_again(measurement_id: MeasurementId, who: RequestContextDep, curator: CuratorDep) -> Response:
-    """Ask the owner's system for it now, whenever its next attempt was to be, and also where it was given up."""
-    return RecordedReply(curator.measurers.try_again(who, measurement_id))
+def try_measurement_again(measurement_id: MeasurementId, caller: RequestContextDep, curator: CuratorDep) -> Response:
+    """Call the owner's system for a measurement now, whether it waits for its next attempt or was given up."""
+    return RecordedReply(curator.webhook_measurer.try_again(caller, measurement_id))
 
 
 @router.get("/v1/inbox/system")
 def get_measuring_system(curator: CuratorDep) -> wire.MeasuringSystem:
-    """How the owner's system that measures does, and how much is to be asked of it."""
-    return curator.measurers.system()
+    """The state of the owner's system that measures, and how many measurements wait for it."""
+    return curator.webhook_measurer.system()
 
 
 @router.post("/v1/inbox/system:try_again", response_model=wire.TriedAgain, responses=documented(409))
-def try_measurements_again(who: RequestContextDep, curator: CuratorDep) -> Response:
-    """Ask it now for what waits for its next attempt and for what was given up: for 10,000 of them at a time."""
-    return RecordedReply(curator.measurers.try_again(who, None))
+def try_measurements_again(caller: RequestContextDep, curator: CuratorDep) -> Response:
+    """Call the owner's system now for measurements that wait for it or were given up: up to 10,000 at a time."""
+    return RecordedReply(curator.webhook_measurer.try_again(caller, None))
 
 
 @router.get("/v1/inbox.csv", response_class=Response, responses={200: {"content": {CSV: _FILE}}})
 def export_inbox(curator: CuratorDep, study_id: OfStudy = None) -> Response:
-    """The oldest 10,000 open measurements as a spreadsheet: fill in value, or decline_reason, and import it.
+    """The oldest 10,000 open measurements as a spreadsheet: fill in value or decline_reason, and import it.
 
     UTF-8 with a byte order mark. Text that a spreadsheet would take for a formula begins with an apostrophe.
     """
@@ -108,7 +108,7 @@ async def import_inbox(
     idempotency_key: IdempotencyKey = None,
     dry_run: Annotated[bool, Query(description="Check every line and store nothing.")] = False,
 ) -> Response:
-    """Take a filled-in spreadsheet: the whole of it or, where a line is wrong, nothing. `errors` has line and column.
+    """Import a filled-in spreadsheet: all of it, or nothing if a line is wrong. `errors` has line and column.
 
     Cells may be separated by commas, semicolons or tabs. Only measurement_id, value, decline_reason and note are read;
     a line with neither value nor reason is left open.
@@ -117,11 +117,11 @@ async def import_inbox(
     if media != CSV:
         raise Invalid("send CSV", [{"field": "body", "message": f"Content-Type must be {CSV}"}])
     body = await request.body()
-    told = await request_context(request, idempotency_key)
-    found = await run_in_threadpool(curator.inbox.import_, told, body, dry_run=dry_run)
-    if isinstance(found, wire.InboxImport):
-        return Response(found.model_dump_json(), 200, media_type="application/json")
-    return RecordedReply(found)
+    caller = await request_context(request, idempotency_key)
+    reply = await run_in_threadpool(curator.inbox.import_, caller, body, dry_run=dry_run)
+    if isinstance(reply, wire.InboxImport):
+        return Response(reply.model_dump_json(), 200, media_type="application/json")
+    return RecordedReply(reply)
 
 
 @router.get(
@@ -132,29 +132,35 @@ async def follow_inbox(
     curator: CuratorDep,
     seconds: Annotated[float, Query(ge=0, le=600, description="When the stream ends.")] = 300.0,
 ) -> Response:
-    """Server-sent events: `inbox` now, and each time that something is asked or told; open it again when it ends."""
+    """Server-sent events: `inbox` now and after each change of the inbox. Open the stream again when it ends."""
     stream = await curator.streams.follow(request.state.principal.id, seconds)
     return StreamingResponse(stream, media_type="text/event-stream")
 
 
 @router.post("/v1/queries/{query_id}:answer", response_model=wire.QueryMeasurements, responses=documented(409))
-def answer_query(query_id: QueryId, told: wire.AnswerCreate, who: RequestContextDep, curator: CuratorDep) -> Response:
-    """Tell what was measured: some or all of a query. What was declined or is overdue can still be answered."""
-    return RecordedReply(curator.inbox.answer(who, query_id, told))
+def answer_query(
+    query_id: QueryId, answers: wire.AnswerCreate, caller: RequestContextDep, curator: CuratorDep
+) -> Response:
+    """Enter measured values of some or all of a query. A measurement that is declined or overdue can be answered."""
+    return RecordedReply(curator.inbox.answer(caller, query_id, answers))
 
 
 @router.post("/v1/queries/{query_id}:decline", response_model=wire.QueryMeasurements, responses=documented(409))
-def decline_query(query_id: QueryId, told: wire.DeclineCreate, who: RequestContextDep, curator: CuratorDep) -> Response:
-    """Tell what will not be measured. The modeler learns that the row has no answer, and not why."""
-    return RecordedReply(curator.inbox.decline(who, query_id, told))
+def decline_query(
+    query_id: QueryId, decline: wire.DeclineCreate, caller: RequestContextDep, curator: CuratorDep
+) -> Response:
+    """Decline measurements that will not be made. The modeler learns that the row has no answer, and not why."""
+    return RecordedReply(curator.inbox.decline(caller, query_id, decline))
 
 
 @router.post("/v1/queries/{query_id}:correct", response_model=wire.QueryMeasurements, responses=documented(409))
-def correct_query(query_id: QueryId, told: wire.CorrectCreate, who: RequestContextDep, curator: CuratorDep) -> Response:
-    """Replace answers by what is right. Where y is private, what was told is released anew, and charged.
+def correct_query(
+    query_id: QueryId, corrections: wire.CorrectCreate, caller: RequestContextDep, curator: CuratorDep
+) -> Response:
+    """Correct values. If y is private, an answer that was released is released again, and charged.
 
-    `void` takes answers back: they are declined from now on, which releases and costs nothing; an answer in the
-    place of a void one is charged as a correction. What did not change keeps its released answers. 403 with `budget`
-    where the budget does not allow it: then nothing changes.
+    `void` takes answers back: they are declined from now on, which releases and costs nothing; a new answer instead
+    of a void one is charged as a correction. Answers that did not change stay as they were released. 403 with
+    `budget` if the budget does not allow it: then nothing changes.
     """
-    return RecordedReply(curator.inbox.correct(who, query_id, told))
+    return RecordedReply(curator.inbox.correct(caller, query_id, corrections))

@@ -1,4 +1,4 @@
-"""/v1/meta: what this curator offers."""
+"""/v1/meta: version, mechanisms and limits of this curator."""
 
 from fastapi import APIRouter
 

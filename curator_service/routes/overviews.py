@@ -1,4 +1,4 @@
-"""What the owner's people look at before they act: a draft that is not made yet, and what studies have spent."""
+"""Overviews for the owner: checks of drafts, accounts of studies, and jobs."""
 
 from typing import Annotated
 
@@ -16,20 +16,20 @@ _READ = [allowed("owner", "auditor")]
 
 @router.post("/v1/studies:check", responses=documented(409), dependencies=[allowed("owner")])
 def check_study(study: wire.StudyCreate, curator: CuratorDep) -> wire.StudyCheck:
-    """What a draft would promise and cost, from public values alone. Makes and changes nothing."""
+    """Guarantee and cost of a draft, from public values alone. Creates and changes nothing."""
     return curator.overviews.check(study)
 
 
 @router.get("/v1/accounts", dependencies=_READ)
 def list_accounts(curator: CuratorDep, paging: PagingDep) -> wire.StudyAccountPage:
-    """What each study has spent, beside its caps."""
+    """The spending of each study, with its caps."""
     accounts, token = paging.read(curator.overviews.accounts)
     return wire.StudyAccountPage(accounts=accounts, next_page_token=token)
 
 
 @router.get("/v1/studies/{study_id}/account", dependencies=_READ)
 def get_account(study_id: StudyId, curator: CuratorDep) -> wire.StudyAccount:
-    """What a study has spent, beside its caps."""
+    """The spending of a study, with its caps."""
     return curator.overviews.account(study_id)
 
 
@@ -45,7 +45,7 @@ def get_ledger_curve(
     curator: CuratorDep,
     points: Annotated[int, Query(ge=2, le=1_000, description="Most points.")] = 200,
 ) -> wire.LedgerCurve:
-    """What a study had spent over time, thinned for a chart."""
+    """The spending of a study over time, thinned for a chart."""
     return curator.overviews.curve(study_id, points)
 
 

@@ -1,4 +1,4 @@
-"""What a modeler with a grant may ask: the study, its candidates, and measurements by row."""
+"""/v1/studies/{study_id} for modelers: the study, its candidates, and queries by row."""
 
 import re
 from typing import Annotated
@@ -32,11 +32,11 @@ _RANGE = re.compile(r"bytes=(?:(\d{1,18})-(\d{0,18})|-(\d{1,18}))")
 
 @router.get("", dependencies=[allowed("owner", "modeler")])
 def get_study(request: Request, study_id: StudyId, curator: CuratorDep) -> wire.StudyView | wire.StudyOwnerView:
-    """The study: to a modeler what it may know, to the owner all of it."""
+    """The study: all of it for the owner, and for a modeler what it may know."""
     if request.state.principal.role == "owner":
-        view = curator.studies.one(study_id)
+        view = curator.studies.view(study_id)
         return view.model_copy(update={"progress": curator.releases.progress(study_id)})
-    return curator.exchange.study(request.state.principal, study_id)
+    return curator.queries.study(request.state.principal, study_id)
 
 
 @router.get(
@@ -59,13 +59,13 @@ def get_candidates(
     if_none_match: Annotated[str | None, Header(description="ETags that the client has: 304 if it is one.")] = None,
 ) -> Response:
     """Z as a float64 npy file in a secret row order. ETag is its SHA-256; one Range at a time."""
-    path, digest = curator.exchange.candidates(study_id)
+    path, digest = curator.queries.candidates(study_id)
     headers = {"ETag": f'"sha256-{digest}"', "Cache-Control": "private, no-cache", "Accept-Ranges": "bytes"}
     if _matches(if_none_match or "", headers["ETag"]):
         return Response(status_code=304, headers=headers)
     if (range_ or "").startswith("bytes=") and if_range in (None, headers["ETag"]):
         _check_range(range_ or "", path.stat().st_size)
-    else:  # not ours to serve (RFC 9110, section 14.2)
+    else:  # any other Range is ignored (RFC 9110, section 14.2)
         request.scope["headers"] = [pair for pair in request.scope["headers"] if pair[0] not in (b"range", b"if-range")]
     return FileResponse(path, headers=headers, media_type=MEDIA_TYPE)
 
@@ -76,7 +76,7 @@ def _matches(wanted: str, etag: str) -> bool:
 
 
 def _check_range(wanted: str, size: int) -> None:
-    """RangeNotSatisfiable for anything but one range within the file."""
+    """Raise RangeNotSatisfiable for anything but one range within the file."""
     match = _RANGE.fullmatch(wanted)
     start = int(match[1]) if match and match[1] else 0
     end = int(match[2]) if match and match[2] else size
@@ -95,32 +95,32 @@ def _check_range(wanted: str, size: int) -> None:
     dependencies=[allowed("modeler")],
 )
 async def ask(study_id: StudyId, query: wire.QueryRequest, idempotency_key: IdempotencyKey = None) -> Response:
-    """Measure rows of Z and release what was measured: charged first, stored before it leaves.
+    """Measure rows of Z and release the answers: charged first, stored before they are sent.
 
-    Where people or a system of the owner's measure, 202: ask for the query's answer with `wait`.
+    202 if people or a system of the owner's measure: then get the query with `wait`.
     """
     raise AssertionError("documented here, answered by `_ask`")
 
 
 async def _ask(request: Request) -> Response:
-    """The busiest route, without FastAPI's solving of dependencies, which costs as much as the exchange."""
+    """The busiest route, without FastAPI's resolution of dependencies, which costs as much as the query itself."""
     study_id: str = request.path_params["study_id"]
     request.state.route = "/v1/studies/{study_id}/queries"
     await of_own_study(request, study_id)
     permitted(request.state.principal, "modeler")
     query = await body_of(request, wire.QueryRequest)
-    told = await request_context(request, request.headers.get("idempotency-key"))
+    caller = await request_context(request, request.headers.get("idempotency-key"))
     curator: Curator = request.app.state.curator
     pacing = getattr(request.state, "pacing", None)
-    return RecordedReply(await curator.exchange.ask(told, study_id, query, pacing))
+    return RecordedReply(await curator.queries.ask(caller, study_id, query, pacing))
 
 
 def period_of(curator: Curator, method: str, path: str, principal: Principal) -> float | None:
-    """The period in seconds that every reply to a query of the study keeps, from its arrival; None: at once."""
+    """The period in seconds after which every reply to a query of the study is sent; None: at once."""
     match = _QUERIES.fullmatch(path)
     if method != "POST" or match is None or principal.study_id not in (None, match[1]):
         return None
-    return curator.exchange.period_s(match[1])
+    return curator.queries.period_s(match[1])
 
 
 HOT = Route("/v1/studies/{study_id}/queries", _ask, methods=["POST"])
@@ -145,10 +145,10 @@ async def get_query(
         int, Query(ge=1, lt=2**53, description="Wait for this version or a later one: more than 1 is a correction.")
     ] = 1,
 ) -> Response:
-    """The latest answer of a query: the same bytes for a version, whenever it is asked."""
-    who = request.state.principal
-    found = await curator.exchange.query(who, study_id, query_id, wait_s=wait, version=version)
-    return Response(found.body, found.status, media_type="application/json")
+    """The latest version of a query's answer: the same bytes for the same version, always."""
+    principal = request.state.principal
+    reply = await curator.queries.query(principal, study_id, query_id, wait_s=wait, version=version)
+    return Response(reply.body, reply.status, media_type="application/json")
 
 
 @router.get("/revisions", dependencies=[allowed("modeler")])
@@ -157,6 +157,6 @@ def list_revisions(request: Request, study_id: StudyId, curator: CuratorDep, pag
 
     `page_token` is the seq of the last one that you know.
     """
-    revisions = curator.exchange.revisions(request.state.principal, paging.after, paging.limit)
+    revisions = curator.queries.revisions(request.state.principal, paging.after, paging.limit)
     revisions, token = paging.cut(revisions, lambda revision: revision.seq)
     return wire.RevisionPage(revisions=revisions, next_page_token=token)

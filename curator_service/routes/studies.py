@@ -15,7 +15,7 @@ router = api_router("studies", "owner", prefix="/v1/studies")
 
 @router.post("", status_code=201, response_model=wire.StudyOwnerView, responses=documented(409))
 def create_study(study: wire.StudyCreate, caller: RequestContextDep, curator: CuratorDep) -> Response:
-    """Make a draft: nothing is drawn and nothing leaves."""
+    """Create a draft: nothing is drawn or released."""
     return RecordedReply(curator.studies.create(caller, study))
 
 
@@ -23,7 +23,7 @@ def create_study(study: wire.StudyCreate, caller: RequestContextDep, curator: Cu
 def change_study(
     study_id: StudyId, study: wire.StudyChange, caller: RequestContextDep, curator: CuratorDep
 ) -> Response:
-    """Put another draft in the place of one that was never charged. Its forecasts go where they are another's now."""
+    """Replace a draft that was never charged. Its forecasts are deleted unless they hold for the new draft too."""
     return RecordedReply(curator.studies.change(caller, study_id, study))
 
 
@@ -36,10 +36,10 @@ def list_studies(curator: CuratorDep, paging: PagingDep) -> wire.StudyPage:
 
 @router.post("/{study_id}:preview")
 def preview_release(study_id: StudyId, curator: CuratorDep) -> wire.ReleaseReport:
-    """What a release would be, and what attackers get from a trial that is thrown away: for the owner alone.
+    """The report of a release as it would be, with attacks on one that is thrown away: for the owner alone.
 
-    Changes nothing. Takes about four seconds, and ends after sixteen: `not_tried` then says what was left out. One is
-    made at a time; while another's is under way, the answer is 503 `busy`.
+    Changes nothing. Takes about four seconds, and ends after sixteen: `not_tried` then says what was left out. One
+    preview is made at a time; while another is under way, the reply is 503 `busy`.
     """
     return curator.releases.preview(study_id)
 
@@ -50,7 +50,7 @@ def release_study(
 ) -> Response:
     """Draw the candidates in a secret row order and open the study. Once.
 
-    A body is not needed: with one, a draft that somebody has changed since is not released.
+    The body is optional: with one, a draft that was changed meanwhile is not released.
     """
     return RecordedReply(curator.releases.release(caller, study_id, wanted))
 

@@ -1,4 +1,4 @@
-"""/v1/tunings: private choice of hyper-parameters, for the owner; what it spent also for auditors."""
+"""/v1/tunings: private choice of hyper-parameters, for the owner; its ledger also for auditors."""
 
 from starlette.responses import Response
 
@@ -33,7 +33,7 @@ def start_tuning(tuning: wire.TuningCreate, caller: RequestContextDep, curator: 
 
 @router.post("/v1/tunings:preview", dependencies=_OWNER, responses=documented(409))
 def preview_tuning(tuning: wire.TuningCreate, curator: CuratorDep) -> wire.TuningReport:
-    """What a tuning would cost, promise and be expected to find: from public values alone. Spends nothing."""
+    """Cost, guarantee and expected quality of a tuning, from public values alone. Spends nothing."""
     return curator.tunings.preview(tuning)
 
 
@@ -46,21 +46,21 @@ def list_tunings(curator: CuratorDep, paging: PagingDep) -> wire.TuningPage:
 
 @router.get("/v1/tunings/{tuning_id}", dependencies=_OWNER)
 def get_tuning(tuning_id: TuningId, curator: CuratorDep) -> wire.TuningView:
-    """One tuning: how far it is, and what it released once it is completed."""
-    return curator.tunings.one(tuning_id)
+    """One tuning: its progress, and its result once it is completed."""
+    return curator.tunings.view(tuning_id)
 
 
 @router.post(
     "/v1/tunings/{tuning_id}:cancel", dependencies=_OWNER, response_model=wire.TuningView, responses=documented(409)
 )
 def cancel_tuning(tuning_id: TuningId, caller: RequestContextDep, curator: CuratorDep) -> Response:
-    """End a tuning that runs or waits; what it was charged stays spent."""
+    """Cancel a tuning that runs or waits; its charge stays spent."""
     return RecordedReply(curator.tunings.cancel(caller, tuning_id))
 
 
 @router.get("/v1/datasets/{dataset_id}/ledger", dependencies=[allowed("owner", "auditor")])
 def dataset_ledger(dataset_id: DatasetId, curator: CuratorDep, paging: PagingDep) -> wire.TuningLedger:
-    """What tunings spent on a dataset's file: every charge and refusal, however often it was registered."""
+    """Every charge and refusal of tunings on a dataset's file, however often it was registered."""
     charges, totals = curator.tunings.ledger(dataset_id, paging.after, paging.limit)
     charges, token = paging.cut(charges, lambda charge: charge.seq)
     return totals.model_copy(update={"charges": charges, "next_page_token": token})

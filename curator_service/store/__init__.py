@@ -1,4 +1,4 @@
-"""The curator's tables: datasets, studies, releases, queries, the ledger. The only room of the curator with SQL."""
+"""The curator's tables: datasets, studies, releases, queries. SQL is in this package alone."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -71,12 +71,12 @@ _STATE = PreparedStatement(select(studies.c.state).where(studies.c.id == bindpar
 
 
 def begin_query(db: Connection, **values: Any) -> None:
-    """Record a query that was charged."""
+    """Record a query in the transaction of its charge."""
     _ADD_QUERY.run(db, **values)
 
 
 def begun(db: Connection, grant_id: str, key: str) -> Any:
-    """The query that was charged under this key: answered, or interrupted before its answer was stored."""
+    """The query that was charged under this key, or None. A crash may have come before its answer was stored."""
     return _BEGUN.row(db, grant=grant_id, key=key)
 
 
@@ -104,18 +104,18 @@ def page(db: Connection, table: Table, *, after: int, limit: int) -> list[Row[An
 
 
 def release_of(db: Connection, study_id: str) -> Row[Any] | None:
-    """The one release of a study, or None before it."""
+    """The release of a study, or None before it."""
     return db.execute(select(releases).where(releases.c.study_id == study_id)).one_or_none()
 
 
 def releases_of(db: Connection, study_ids: Sequence[str]) -> dict[str, Row[Any]]:
-    """The releases of those of these studies that have one, by study."""
-    found = db.execute(select(releases).where(releases.c.study_id.in_(study_ids)))
-    return {row.study_id: row for row in found}
+    """The releases of these studies, by study; none for a study that was not released."""
+    rows = db.execute(select(releases).where(releases.c.study_id.in_(study_ids)))
+    return {row.study_id: row for row in rows}
 
 
 def state_of(db: Connection, study_id: str) -> str:
-    """draft, releasing, open or closed; NotFound if there is no such study."""
+    """The state of a study: draft, releasing, open or closed. Raises NotFound."""
     row = _STATE.row(db, identity=study_id)
     if row is None:
         raise NotFound("there is no such study")
@@ -123,23 +123,23 @@ def state_of(db: Connection, study_id: str) -> str:
 
 
 def with_files(db: Connection) -> set[str]:
-    """Ids of everything that has files."""
+    """Ids of the datasets and releases, which have files."""
     return {*db.execute(select(datasets.c.id)).scalars(), *db.execute(select(releases.c.id)).scalars()}
 
 
 def file_names(db: Connection) -> list[str]:
-    """The files that the database names, in the vault's folder."""
+    """Names of the files in the vault that belong to the database."""
     released = list(db.execute(select(releases.c.id)).scalars())
     return [f"{name}.npy" for name in sorted(with_files(db))] + [f"{name}.order.npy" for name in released]
 
 
 def releasing(db: Connection) -> list[Row[Any]]:
-    """Studies whose release was begun and not finished."""
+    """Studies whose release was begun and has not ended."""
     return list(db.execute(select(studies).where(studies.c.state == "releasing")))
 
 
 def unclosed_studies(db: Connection) -> list[str]:
-    """Ids of studies that are open, or may be one day."""
+    """Ids of studies that are not closed."""
     return list(db.execute(select(studies.c.id).where(studies.c.state != "closed").order_by(studies.c.seq)).scalars())
 
 

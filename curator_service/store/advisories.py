@@ -1,4 +1,4 @@
-"""The table of withdrawn mechanisms: append-only, for a withdrawal is for good."""
+"""The table of withdrawn mechanisms: append-only, since a withdrawal is permanent."""
 
 from collections.abc import Iterable
 from typing import Any

@@ -26,7 +26,7 @@ _RUNNING = forecasts.c.state == "running"
 
 
 def find(db: Connection, identity: str, study_id: str | None = None) -> Any:
-    """The forecast with this id, of this study where one is told. Raises NotFound."""
+    """The forecast with this id, of this study if one is given. Raises NotFound."""
     row = db.execute(select(forecasts).where(forecasts.c.id == identity)).one_or_none()
     if row is None or study_id not in (None, row.study_id):
         raise NotFound("there is no such forecast")
@@ -40,22 +40,22 @@ def page(db: Connection, study_id: str, *, after: int, limit: int) -> list[Any]:
 
 
 def running(db: Connection) -> list[str]:
-    """Ids of those that have not ended."""
+    """Ids of forecasts that have not ended."""
     return list(db.execute(select(forecasts.c.id).where(_RUNNING).order_by(forecasts.c.seq)).scalars())
 
 
 def count_running(db: Connection, study_id: str | None = None) -> int:
-    """How many have not ended, of this study where one is told."""
+    """How many forecasts have not ended, of this study if one is given."""
     where = _RUNNING if study_id is None else _RUNNING & (forecasts.c.study_id == study_id)
     return int(db.execute(select(func.count()).where(where)).scalar_one())
 
 
 def drop(db: Connection, study_id: str) -> int:
-    """Forget the forecasts of a study; how many there were."""
+    """Delete the forecasts of a study; how many there were."""
     return int(db.execute(delete(forecasts).where(forecasts.c.study_id == study_id)).rowcount)
 
 
 def end(db: Connection, identity: str, **values: Any) -> bool:
-    """End a forecast; False, and nothing is changed, where it has ended already."""
+    """End a forecast; False, and nothing is changed, if it has ended already."""
     where = (forecasts.c.id == identity) & _RUNNING
     return bool(db.execute(update(forecasts).where(where).values(**values)).rowcount)

@@ -1,4 +1,4 @@
-"""The tables of what people and systems measure: what was asked, what was told of it, and what the modeler was told."""
+"""Tables of measurements by people and systems: requests, entries about them, and the published answer versions."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -28,8 +28,8 @@ from curator_service.store.base import METADATA
 from service_kit.store.database import Connection
 from service_kit.store.prepared_statement import PreparedStatement
 
-_LEFT = "state = 'open' AND next_at IS NULL AND (attempts > 0 OR problem IS NOT NULL)"
-"""Measurements that the owner's system is asked for no more: it tells later, or it was given up."""
+_GIVEN_UP_OR_LATER = "state = 'open' AND next_at IS NULL AND (attempts > 0 OR problem IS NOT NULL)"
+"""Measurements that the owner's system is not called for any more: it answers later, or it was given up."""
 inquiries = Table(
     "inquiries",
     METADATA,
@@ -46,9 +46,9 @@ inquiries = Table(
     Index("inquiries_owed", "seq", sqlite_where=text("version < begun")),
     Index("inquiries_due", "due_at", sqlite_where=text("open > 0")),
 )
-"""Where each query stands: ``begun`` and ``version`` are the last version that was begun, and told.
+"""The state of each query. ``begun`` and ``version``: the last version that was begun, and that was published.
 
-``lost``: the curator was put back to a backup that has it, and what came after is not known: it is told no more.
+``lost``: the curator was restored from a backup with this query; later versions are lost, and none is published.
 """
 measurements = Table(
     "measurements",
@@ -71,12 +71,13 @@ measurements = Table(
     Index("measurements_by_state", "state", "seq"),
     Index("measurements_by_study", "study_id", "state", "seq"),
     Index("measurements_to_post", "next_at", sqlite_where=text("next_at IS NOT NULL")),
-    Index("measurements_left", "state", "problem", "seq", sqlite_where=text(_LEFT)),
+    Index("measurements_left", "state", "problem", "seq", sqlite_where=text(_GIVEN_UP_OR_LATER)),
 )
-"""One for each play of each item of a query, which is at ``place``. ``entry``: the last one about it.
+"""One for each play of each item of a query; ``place`` is the item's index. ``entry``: the last entry about it.
 
-``attempts``, ``next_at``, ``problem``: how often the owner's system was asked, when it is again, and what was wrong at
-the last time. Open with neither a time nor a problem, after an attempt: it said that it tells later.
+``attempts``, ``next_at``, ``problem``: how often the owner's system was called, when it will be called again, and what
+was wrong at the last call. An open measurement with neither a time nor a problem, after an attempt: the system said
+that it answers later.
 """
 entries = Table(
     "entries",
@@ -94,7 +95,7 @@ entries = Table(
     Column("salt", Text, nullable=False),
     Column("created_at", Text, nullable=False),
 )
-"""Append-only: each answer (``version``: how many there are), decline, and passing of the date that was set."""
+"""Append-only: each answer (``version`` is the number of answers so far), decline, and expiry of a deadline."""
 rounds = Table(
     "rounds",
     METADATA,
@@ -105,7 +106,7 @@ rounds = Table(
     Column("created_at", Text, nullable=False),
     PrimaryKeyConstraint("query_id", "version"),
 )
-"""Append-only: versions that were begun. They say what entries say up to ``basis``, and release ``fresh`` anew."""
+"""Append-only: versions that were begun, from the entries up to ``basis``; ``fresh``: the units released anew."""
 revisions = Table(
     "revisions",
     METADATA,
@@ -118,7 +119,7 @@ revisions = Table(
     PrimaryKeyConstraint("grant_id", "seq"),
     UniqueConstraint("query_id", "version"),
 )
-"""Append-only: versions that were told, as they were told, in the order in which each grant got them."""
+"""Append-only: published versions as they were sent, in the order in which each grant got them."""
 
 LATEST = PreparedStatement(
     select(revisions.c.version, revisions.c.body)
@@ -130,31 +131,31 @@ _INQUIRY = PreparedStatement(select(inquiries).where(inquiries.c.query_id == bin
 
 
 Asking = Literal["waiting", "expected", "given_up"]
-"""How the owner's system stands to an open measurement."""
+"""The state of an open measurement at the owner's system."""
 _ASKING: dict[Asking, Any] = {
     "waiting": measurements.c.next_at.is_not(None),
-    "expected": text(_LEFT) & measurements.c.problem.is_(None),
-    "given_up": text(_LEFT) & measurements.c.problem.is_not(None),
+    "expected": text(_GIVEN_UP_OR_LATER) & measurements.c.problem.is_(None),
+    "given_up": text(_GIVEN_UP_OR_LATER) & measurements.c.problem.is_not(None),
 }
 
 
 _STILL_OPEN = text("+measurements.state = 'open'")
-"""With a plus, which keeps SQLite from the index by state: far more are open than are to be asked for at a time."""
+"""The plus keeps SQLite from using the index by state: many more are open than are due at a time."""
 
 
-def ask(db: Connection, inquiry: dict[str, Any], asked: Sequence[dict[str, Any]]) -> None:
-    """Record a query that somebody must measure."""
-    db.execute(inquiries.insert(), {"begun": 0, "version": 0, "lost": 0, "open": len(asked), **inquiry})
-    db.execute(measurements.insert(), [{"state": "open", "version": 0, "attempts": 0, **one} for one in asked])
+def add_inquiry(db: Connection, values: dict[str, Any], requested: Sequence[dict[str, Any]]) -> None:
+    """Record a query with the measurements that it requests."""
+    db.execute(inquiries.insert(), {"begun": 0, "version": 0, "lost": 0, "open": len(requested), **values})
+    db.execute(measurements.insert(), [{"state": "open", "version": 0, "attempts": 0, **row} for row in requested])
 
 
 def inquiry(db: Connection, query_id: str) -> Any:
-    """Where a query stands, or None where it is not one of these."""
+    """The state of a query, or None if it is not measured by people or a system."""
     return _INQUIRY.row(db, query=query_id)
 
 
 def change_inquiry(db: Connection, query_id: str, **values: Any) -> None:
-    """Note where a query stands."""
+    """Change the state of a query."""
     db.execute(update(inquiries).where(inquiries.c.query_id == query_id).values(**values))
 
 
@@ -164,10 +165,10 @@ def of_query(db: Connection, query_id: str) -> list[Row[Any]]:
     return list(db.execute(select(measurements).where(where).order_by(measurements.c.seq)))
 
 
-def some(db: Connection, identities: Sequence[str]) -> dict[str, Row[Any]]:
-    """Measurements by their ids, of those that there are."""
-    found = db.execute(select(measurements).where(measurements.c.id.in_(identities)))
-    return {row.id: row for row in found}
+def measurements_by_id(db: Connection, identities: Sequence[str]) -> dict[str, Row[Any]]:
+    """The existing measurements among these ids, by id."""
+    rows = db.execute(select(measurements).where(measurements.c.id.in_(identities)))
+    return {row.id: row for row in rows}
 
 
 def page(
@@ -180,7 +181,7 @@ def page(
     after: int,
     limit: int,
 ) -> list[Row[Any]]:
-    """Measurements with the last entry about each, when they were asked and until when, in the order of asking."""
+    """Measurements as they are shown, in the order of their requests."""
     where: list[Any] = [measurements.c.seq > after]
     if asking is not None:
         where.append(_ASKING[asking])
@@ -188,7 +189,7 @@ def page(
         where.append(measurements.c.study_id == study_id)
     if query_id is not None:
         where.append(measurements.c.query_id == query_id)
-    # State by state, so that an index gives each its order: few are open among many that were answered.
+    # One query for each state, so that an index gives its order: few are open among many that were answered.
     parts = [
         select(measurements.c.seq)
         .where(*where, measurements.c.state == state)
@@ -201,73 +202,73 @@ def page(
 
 
 def views(db: Connection, where: Any) -> list[Row[Any]]:
-    """Measurements as they are shown."""
+    """Measurements as they are shown: each with its last entry, and the time and deadline of its query."""
     joined = measurements.join(inquiries, inquiries.c.query_id == measurements.c.query_id).outerjoin(
         entries, entries.c.seq == measurements.c.entry
     )
-    told = entries.c.kind, entries.c.value, entries.c.reason, entries.c.note, entries.c.name
-    columns = *told, entries.c.created_at.label("changed_at"), inquiries.c.due_at, inquiries.c.created_at
+    last = entries.c.kind, entries.c.value, entries.c.reason, entries.c.note, entries.c.name
+    columns = *last, entries.c.created_at.label("changed_at"), inquiries.c.due_at, inquiries.c.created_at
     query = select(measurements, *columns).select_from(joined).where(where).order_by(measurements.c.seq)
     return list(db.execute(query))
 
 
-def one_view(db: Connection, identity: str) -> Row[Any]:
+def view(db: Connection, identity: str) -> Row[Any]:
     """One measurement as it is shown. Raises NotFound."""
-    found = views(db, measurements.c.id == identity)
-    if not found:
+    rows = views(db, measurements.c.id == identity)
+    if not rows:
         raise NotFound("there is no such measurement")
-    return found[0]
+    return rows[0]
 
 
 def count_open(db: Connection) -> int:
-    """How many measurements wait."""
+    """How many measurements are open."""
     return int(db.execute(select(func.count()).where(measurements.c.state == "open")).scalar_one())
 
 
 def count_open_of(db: Connection, query_id: str) -> int:
-    """How many measurements of a query wait."""
+    """How many measurements of a query are open."""
     where = (measurements.c.query_id == query_id) & (measurements.c.state == "open")
     return int(db.execute(select(func.count()).where(where)).scalar_one())
 
 
 def count_changes(db: Connection) -> int:
-    """How much was asked and told so far: grows with each change."""
+    """A number that grows with each request and each entry."""
     ends = [db.execute(select(func.max(table.c.seq))).scalar_one() or 0 for table in (measurements, entries)]
     return int(sum(ends))
 
 
-def enter(db: Connection, values: Sequence[dict[str, Any]]) -> tuple[int, int]:
-    """Add entries, and set each measurement to what it says; the places of the first and the last."""
+def add_entries(db: Connection, added: Sequence[dict[str, Any]]) -> tuple[int, int]:
+    """Add entries, and set the state of each measurement; the sequence numbers of the first and the last."""
     last = int(db.execute(select(func.max(entries.c.seq))).scalar_one() or 0)
-    placed = [{"seq": seq, **one} for seq, one in enumerate(values, start=last + 1)]
-    db.execute(entries.insert(), placed)
+    numbered = [{"seq": seq, **entry} for seq, entry in enumerate(added, start=last + 1)]
+    db.execute(entries.insert(), numbered)
     changed = update(measurements).where(measurements.c.id == bindparam("of"))
     changed = changed.values(
         state=bindparam("to"), version=bindparam("now_has"), entry=bindparam("last"), next_at=None, problem=None
     )
-    told = [
-        {"of": one["measurement_id"], "to": one["kind"], "now_has": one["version"], "last": one["seq"]}
-        for one in placed
+    states = [
+        {"of": entry["measurement_id"], "to": entry["kind"], "now_has": entry["version"], "last": entry["seq"]}
+        for entry in numbered
     ]
-    db.execute(changed, told)
-    return last + 1, last + len(placed)
+    db.execute(changed, states)
+    return last + 1, last + len(numbered)
 
 
 def values(db: Connection, query_id: str, basis: int) -> dict[tuple[int, int], float]:
-    """What was measured of a query up to an entry: by place and play, in the order of the query.
+    """The values of a query up to an entry, by item index and play, in the order of the query.
 
-    The last entry about a measurement counts: what was answered, and turned out to be void, has no value.
+    The last entry about a measurement counts: an answer that was declared void has no value.
     """
     joined = measurements.join(entries, entries.c.measurement_id == measurements.c.id)
     columns = measurements.c.place, measurements.c.play, entries.c.kind, entries.c.value
     where = (measurements.c.query_id == query_id) & (entries.c.seq <= basis)
-    told = db.execute(select(*columns).select_from(joined).where(where).order_by(measurements.c.seq, entries.c.seq))
-    last = {(place, play): (kind, value) for place, play, kind, value in told}
+    rows = db.execute(select(*columns).select_from(joined).where(where).order_by(measurements.c.seq, entries.c.seq))
+    last = {(index, play): (kind, value) for index, play, kind, value in rows}
     return {unit: value for unit, (kind, value) in last.items() if kind == "answered"}
 
 
 def last_entry(db: Connection, query_id: str) -> int:
-    """The place of the last entry about a query; 0 before the first."""
+    """The sequence number of the last entry about a query; 0 before the first."""
     where = measurements.c.query_id == query_id
     return int(db.execute(select(func.max(measurements.c.entry)).where(where)).scalar_one() or 0)
 
@@ -275,9 +276,9 @@ def last_entry(db: Connection, query_id: str) -> int:
 # --- versions ---------------------------------------------------------------------------------------
 
 
-def begin_round(db: Connection, **told: Any) -> None:
+def begin_round(db: Connection, **values: Any) -> None:
     """Record a version that is charged and not drawn yet."""
-    db.execute(rounds.insert(), told)
+    db.execute(rounds.insert(), values)
 
 
 def rounds_of(db: Connection, query_id: str) -> list[Row[Any]]:
@@ -286,46 +287,46 @@ def rounds_of(db: Connection, query_id: str) -> list[Row[Any]]:
 
 
 def corrected(db: Connection, study_id: str) -> list[tuple[str, int, str]]:
-    """Of a study's queries with more than one version: each of them, with what it releases anew."""
+    """Query id, version and units released anew, of each version of a study's queries that have more than one."""
     joined = rounds.join(inquiries, inquiries.c.query_id == rounds.c.query_id)
     query = select(rounds.c.query_id, rounds.c.version, rounds.c.fresh).select_from(joined)
-    found = db.execute(query.where(inquiries.c.study_id == study_id, inquiries.c.begun > 1))
-    return [(query_id, version, fresh) for query_id, version, fresh in found]
+    rows = db.execute(query.where(inquiries.c.study_id == study_id, inquiries.c.begun > 1))
+    return [(query_id, version, fresh) for query_id, version, fresh in rows]
 
 
-def row_at(db: Connection, query_id: str, place: int) -> int:
+def row_at(db: Connection, query_id: str, index: int) -> int:
     """The row of Z of an item of a query."""
-    where = (measurements.c.query_id == query_id) & (measurements.c.place == place)
+    where = (measurements.c.query_id == query_id) & (measurements.c.place == index)
     return int(db.execute(select(measurements.c.row).where(where).limit(1)).scalar_one())
 
 
 def owed(db: Connection) -> list[str]:
-    """Queries with a version that was begun and not told."""
+    """Queries with a version that was begun and not published."""
     where = (inquiries.c.version < inquiries.c.begun) & (inquiries.c.lost == 0)
     return list(db.execute(select(inquiries.c.query_id).where(where).order_by(inquiries.c.seq)).scalars())
 
 
 def revision(db: Connection, query_id: str, version: int) -> Any:
-    """A version that was told, or None."""
+    """A published version, or None."""
     where = (revisions.c.query_id == query_id) & (revisions.c.version == version)
     return db.execute(select(revisions).where(where)).one_or_none()
 
 
 def latest(db: Connection, query_id: str) -> Any:
-    """The latest version that was told, or None."""
+    """The latest published version, or None."""
     return LATEST.row(db, query=query_id)
 
 
-def tell(db: Connection, grant_id: str, query_id: str, version: int, body: bytes, at: str) -> None:
-    """Store a version as it is told from now on."""
+def add_revision(db: Connection, grant_id: str, query_id: str, version: int, body: bytes, at: str) -> None:
+    """Publish a version."""
     last = db.execute(select(func.max(revisions.c.seq)).where(revisions.c.grant_id == grant_id)).scalar_one()
-    placed = {"grant_id": grant_id, "seq": int(last or 0) + 1}
-    db.execute(revisions.insert(), {**placed, "query_id": query_id, "version": version, "body": body, "created_at": at})
+    key = {"grant_id": grant_id, "seq": int(last or 0) + 1}
+    db.execute(revisions.insert(), {**key, "query_id": query_id, "version": version, "body": body, "created_at": at})
     change_inquiry(db, query_id, version=version)
 
 
 def revisions_of(db: Connection, grant_id: str, *, after: int, limit: int) -> list[Row[Any]]:
-    """What a grant was told, in order, without the bodies."""
+    """The published versions of a grant, in order, without their bodies."""
     columns = revisions.c.seq, revisions.c.query_id, revisions.c.version
     where = (revisions.c.grant_id == grant_id) & (revisions.c.seq > after)
     return list(db.execute(select(*columns).where(where).order_by(revisions.c.seq).limit(limit)))
@@ -335,20 +336,20 @@ def revisions_of(db: Connection, grant_id: str, *, after: int, limit: int) -> li
 
 
 def overdue(db: Connection, now: str) -> list[str]:
-    """Queries of which something is open past its date."""
+    """Queries with open measurements past their deadline."""
     where = (inquiries.c.open > 0) & (inquiries.c.due_at <= now) & (inquiries.c.lost == 0)
     return list(db.execute(select(inquiries.c.query_id).where(where).order_by(inquiries.c.due_at)).scalars())
 
 
 def next_due(db: Connection) -> str | None:
-    """The next date at which something is overdue."""
+    """The next deadline of a query with open measurements, or None."""
     where = (inquiries.c.open > 0) & inquiries.c.due_at.is_not(None) & (inquiries.c.lost == 0)
-    found: str | None = db.execute(select(func.min(inquiries.c.due_at)).where(where)).scalar_one()
-    return found
+    due_at: str | None = db.execute(select(func.min(inquiries.c.due_at)).where(where)).scalar_one()
+    return due_at
 
 
 def to_post(db: Connection, now: str, *, limit: int) -> list[str]:
-    """Measurements that the owner's system is to be asked for now."""
+    """Measurements for which the owner's system is to be called now."""
     where = (measurements.c.next_at <= now) & _STILL_OPEN
     return list(
         db.execute(select(measurements.c.id).where(where).order_by(measurements.c.next_at).limit(limit)).scalars()
@@ -356,57 +357,57 @@ def to_post(db: Connection, now: str, *, limit: int) -> list[str]:
 
 
 def next_post(db: Connection, now: str) -> str | None:
-    """When the owner's system is to be asked next, after now."""
+    """The next time after now at which the owner's system is to be called, or None."""
     where = (measurements.c.next_at > now) & _STILL_OPEN
     query = select(measurements.c.next_at).where(where).order_by(measurements.c.next_at).limit(1)
-    found: str | None = db.execute(query).scalar()
-    return found
+    next_at: str | None = db.execute(query).scalar()
+    return next_at
 
 
-def attempted(db: Connection, identity: str, *, attempts: int, next_at: str | None, problem: str | None) -> None:
-    """Note an attempt to ask the owner's system, unless the measurement was made meanwhile."""
+def record_attempt(db: Connection, identity: str, *, attempts: int, next_at: str | None, problem: str | None) -> None:
+    """Record a call of the owner's system, unless the measurement was made meanwhile."""
     where = (measurements.c.id == identity) & (measurements.c.state == "open")
     db.execute(update(measurements).where(where).values(attempts=attempts, next_at=next_at, problem=problem))
 
 
 def try_again(db: Connection, now: str, *, limit: int) -> int:
-    """Let the owner's system be asked now, as if for the first time; for how many measurements that was later.
+    """Let the owner's system be called now for measurements that wait or were given up; how many.
 
-    For those whose next attempt is nearest, then for those that were given up.
+    First for those whose next attempt is nearest, then for those that were given up. Their attempts count from 0.
     """
-    place = select(measurements.c.seq)
-    later = place.where(measurements.c.next_at > now, _STILL_OPEN).order_by(measurements.c.next_at)
-    count = _begin_again(db, now, later.limit(limit))
-    return count + _begin_again(db, now, place.where(_ASKING["given_up"]).limit(limit - count))
+    seq = select(measurements.c.seq)
+    later = seq.where(measurements.c.next_at > now, _STILL_OPEN).order_by(measurements.c.next_at)
+    count = _restart(db, now, later.limit(limit))
+    return count + _restart(db, now, seq.where(_ASKING["given_up"]).limit(limit - count))
 
 
-def try_one_again(db: Connection, now: str, identity: str) -> int:
-    """The same for one, whatever was said of it before; 0 where it is not open."""
+def try_measurement_again(db: Connection, now: str, identity: str) -> int:
+    """The same for one measurement, in any state at the system; 0 if it is not open."""
     where = (measurements.c.id == identity) & (measurements.c.state == "open")
-    return _begin_again(db, now, select(measurements.c.seq).where(where))
+    return _restart(db, now, select(measurements.c.seq).where(where))
 
 
-def _begin_again(db: Connection, now: str, places: Any) -> int:
-    begun = update(measurements).where(measurements.c.seq.in_(places)).values(attempts=0, next_at=now)
-    return db.execute(begun).rowcount
+def _restart(db: Connection, now: str, seqs: Any) -> int:
+    change = update(measurements).where(measurements.c.seq.in_(seqs)).values(attempts=0, next_at=now)
+    return db.execute(change).rowcount
 
 
 def old_posts(db: Connection, before: str, *, limit: int) -> list[int]:
-    """Places of measurements that the owner's system is to be asked for and that were asked for ``before``."""
+    """Sequence numbers of measurements that the owner's system is still to be called for, requested ``before``."""
     joined = measurements.join(inquiries, inquiries.c.query_id == measurements.c.query_id)
     where = measurements.c.next_at.is_not(None) & _STILL_OPEN & (inquiries.c.created_at < before)
     return list(db.execute(select(measurements.c.seq).select_from(joined).where(where).limit(limit)).scalars())
 
 
-def give_up(db: Connection, places: Sequence[int], problem: str) -> None:
-    """Ask the owner's system no more for what is open of these. What was wrong at its last attempt stays."""
+def give_up(db: Connection, seqs: Sequence[int], problem: str) -> None:
+    """Call the owner's system no more for those that are open. The problem of an earlier attempt stays."""
     where = (measurements.c.seq == bindparam("of")) & (measurements.c.state == "open")
     given_up = {"next_at": None, "problem": func.coalesce(measurements.c.problem, problem)}
-    db.execute(update(measurements).where(where).values(**given_up), [{"of": place} for place in places])
+    db.execute(update(measurements).where(where).values(**given_up), [{"of": seq} for seq in seqs])
 
 
 def count_asking(db: Connection) -> dict[Asking, int]:
-    """How many open measurements the owner's system is to be asked for, tells later, and was given up for."""
+    """How many open measurements are in each state at the owner's system."""
     return {
         name: int(db.execute(select(func.count()).select_from(measurements).where(where)).scalar_one())
         for name, where in _ASKING.items()
@@ -414,17 +415,17 @@ def count_asking(db: Connection) -> dict[Asking, int]:
 
 
 def lose(db: Connection) -> None:
-    """Tell nothing more of any query that is here."""
+    """Publish no more versions of any stored query, and call the owner's system for none."""
     db.execute(update(inquiries).values(lost=1))
-    asked = measurements.c.next_at.is_not(None) | measurements.c.problem.is_not(None) | (measurements.c.attempts > 0)
-    db.execute(update(measurements).where(asked).values(attempts=0, next_at=None, problem=None))
+    called = measurements.c.next_at.is_not(None) | measurements.c.problem.is_not(None) | (measurements.c.attempts > 0)
+    db.execute(update(measurements).where(called).values(attempts=0, next_at=None, problem=None))
 
 
 # --- for `audit verify` -----------------------------------------------------------------------------
 
 
 def every_inquiry(db: Connection) -> Iterable[Row[Any]]:
-    """Every query that somebody measures, in order; streamed."""
+    """Every query that people or a system measure, in order; streamed."""
     return db.execute(select(inquiries).order_by(inquiries.c.seq))
 
 
@@ -444,8 +445,8 @@ def every_round(db: Connection) -> Iterable[Row[Any]]:
 
 
 def every_revision(db: Connection) -> Iterable[Row[Any]]:
-    """Every version that was told; streamed."""
+    """Every published version; streamed."""
     columns = [column for column in revisions.c if column.name != "body"]
-    # Cast: whoever changed a row by hand may have left something else than bytes.
+    # Cast: a row that was changed by hand may hold something else than bytes.
     query = select(*columns, cast(revisions.c.body, LargeBinary).label("body"))
     return db.execute(query.order_by(revisions.c.grant_id, revisions.c.seq))

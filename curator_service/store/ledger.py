@@ -1,4 +1,4 @@
-"""The ledger's table: append-only, each line with the balances after it, so that a check reads two lines."""
+"""The table of the ledger: append-only, each line with the balances after it, so that a check reads two lines."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -47,19 +47,19 @@ _ADD = PreparedStatement(_ledger.insert(), [column.key for column in _ledger.c i
 
 
 def balance(db: Connection, study_id: str) -> Balance:
-    """What a study has spent."""
+    """The amounts that a study has spent."""
     last = _LAST.row(db, study=study_id)
     return Balance() if last is None else Balance(last.release, last.total, last.total_plays)
 
 
 def row_balances(db: Connection, study_id: str, rows: Iterable[int]) -> dict[int, RowBalance]:
-    """What the answers about each of ``rows`` have spent."""
-    found = {}
+    """The amounts spent by answers about each of ``rows`` that has any."""
+    balances = {}
     for row in set(rows):
         last = _LAST_OF_ROW.row(db, study=study_id, row=row)
         if last is not None:
-            found[row] = RowBalance(last.row_queries, last.row_plays, last.row_total)
-    return found
+            balances[row] = RowBalance(last.row_queries, last.row_plays, last.row_total)
+    return balances
 
 
 def add(db: Connection, study_id: str, kind: str, charges: Iterable[Charge], *, query_id: str | None, at: str) -> None:
@@ -87,8 +87,7 @@ def add(db: Connection, study_id: str, kind: str, charges: Iterable[Charge], *, 
 def refuse(db: Connection, study_id: str, *, cap: str, row: int | None, plays: int, cost: int, at: str) -> None:
     """Record a refusal: it costs nothing and changes no balance."""
     now = balance(db, study_id)
-    told = row_balances(db, study_id, [] if row is None else [row])
-    of_row = RowBalance() if row is None else told.get(row, RowBalance())
+    of_row = RowBalance() if row is None else row_balances(db, study_id, [row]).get(row, RowBalance())
     values = {
         "study_id": study_id,
         "kind": "refused",
@@ -108,7 +107,7 @@ def refuse(db: Connection, study_id: str, *, cap: str, row: int | None, plays: i
 
 
 def is_released(db: Connection, study_id: str) -> bool:
-    """Whether the release was charged: it is once, however often a crash interrupts the draw."""
+    """Whether the release was charged: once, however often a crash interrupts the draw."""
     where = (_ledger.c.study_id == study_id) & (_ledger.c.kind == "release")
     return db.execute(select(_ledger.c.seq).where(where)).first() is not None
 
@@ -120,44 +119,44 @@ def page(db: Connection, study_id: str, *, after: int, limit: int) -> list[Any]:
 
 
 def _last_of_rows(study_id: str, after: int = -1) -> Any:
-    """Places of the last line about every row. A refusal repeats what its row had: it need not be told apart here.
+    """Sequence numbers of the last line about every row. A refusal repeats the balances of its row, so it may be one.
 
-    By the index ``ledger_by_row`` alone: to look at each line of a study takes far longer.
+    Reads the index ``ledger_by_row`` alone: to read every line of a study takes far longer.
     """
     where = (_ledger.c.study_id == study_id) & (_ledger.c.row > after)
     return select(func.max(_ledger.c.seq)).where(where).group_by(_ledger.c.row)
 
 
-_ASKED = _ledger.c.row_queries > 0
-"""Not rows that were refused and nothing else."""
+_WAS_QUERIED = _ledger.c.row_queries > 0
+"""False for rows that were only refused."""
 
 
 def exposure(db: Connection, study_id: str, *, after: int, limit: int) -> list[Any]:
-    """The last line of every row that was asked, by row."""
+    """The last line of every row that was queried, by row."""
     latest = _ledger.c.seq.in_(_last_of_rows(study_id, after))
-    return list(db.execute(select(_ledger).where(latest & _ASKED).order_by(_ledger.c.row).limit(limit)))
+    return list(db.execute(select(_ledger).where(latest & _WAS_QUERIED).order_by(_ledger.c.row).limit(limit)))
 
 
-def asked_rows(db: Connection, study_id: str) -> list[tuple[int, int, int]]:
-    """What was spent on answers, measurements, and how many rows have just these; rows never asked are not in it."""
+def queried_rows(db: Connection, study_id: str) -> list[tuple[int, int, int]]:
+    """Amount spent on answers, number of measurements, and how many rows have both; without rows never queried."""
     latest = _ledger.c.seq.in_(_last_of_rows(study_id))
-    what = _ledger.c.row_total, _ledger.c.row_plays
-    found = select(*what, func.count()).where(latest & _ASKED).group_by(*what)
-    return [(total, plays, rows) for total, plays, rows in db.execute(found)]
+    columns = _ledger.c.row_total, _ledger.c.row_plays
+    query = select(*columns, func.count()).where(latest & _WAS_QUERIED).group_by(*columns)
+    return [(total, plays, rows) for total, plays, rows in db.execute(query)]
 
 
 def most_spent(db: Connection, study_id: str) -> int:
-    """What the answers about the row that spent most have cost."""
+    """The largest amount spent by answers about one row."""
     latest = _ledger.c.seq.in_(_last_of_rows(study_id))
     return db.execute(select(func.max(_ledger.c.row_total)).where(latest)).scalar_one() or 0
 
 
 def thinned(db: Connection, study_id: str, points: int) -> tuple[int, list[Any]]:
-    """How many lines a study has, and at most ``points`` of them, evenly, with the last; ``line``: from 1."""
+    """How many lines a study has, and at most ``points`` of them, evenly chosen, with the last; ``line``: from 1."""
     where = _ledger.c.study_id == study_id
     count = db.execute(select(func.count()).select_from(_ledger).where(where)).scalar_one()
     every = max(1, -(-count // (points - 1)))
-    # Places first, by the index alone; then the lines themselves.
+    # Sequence numbers first, from the index alone; then the lines themselves.
     line = func.row_number().over(order_by=_ledger.c.seq).label("line")
     numbered = select(_ledger.c.seq, line).where(where).subquery()
     chosen = (numbered.c.line % every == 1 % every) | (numbered.c.line == count)
@@ -166,8 +165,8 @@ def thinned(db: Connection, study_id: str, points: int) -> tuple[int, list[Any]]
     return count, list(db.execute(query.where(chosen).order_by(numbered.c.line)))
 
 
-def told(line: Any) -> tuple[Any, ...]:
-    """A line without its place and time."""
+def content(line: Any) -> tuple[Any, ...]:
+    """A line without its sequence number and time."""
     of_row = line.row_queries, line.row_plays, line.row_total
     of_study = line.release, line.total, line.total_plays
     return line.kind, line.query_id, line.row, line.plays, line.cost, line.cap, *of_row, *of_study

@@ -1,4 +1,4 @@
-"""The tables of tunings: the jobs, and the append-only ledger of what they spent on each validation file."""
+"""The tables of tunings: the jobs, and the append-only ledger of their charges by validation file."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ _RUNNING = tunings.c.state == "running"
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What the tunings on one file have spent, under which caps (None: none was declared yet)."""
+    """The amounts that tunings on one file have spent, and their caps (None: none was declared yet)."""
 
     epsilon: Decimal = Decimal(0)
     delta: Decimal = Decimal(0)
@@ -74,17 +74,17 @@ def page(db: Connection, *, after: int, limit: int) -> list[Any]:
 
 
 def running(db: Connection) -> list[str]:
-    """Ids of those that have not ended."""
+    """Ids of tunings that have not ended."""
     return list(db.execute(select(tunings.c.id).where(_RUNNING).order_by(tunings.c.seq)).scalars())
 
 
 def count_running(db: Connection) -> int:
-    """How many have not ended."""
+    """How many tunings have not ended."""
     return int(db.execute(select(func.count()).where(_RUNNING)).scalar_one())
 
 
 def end(db: Connection, identity: str, **values: Any) -> bool:
-    """End a tuning; False, and nothing is changed, where it has ended already."""
+    """End a tuning; False, and nothing is changed, if it has ended already."""
     where = (tunings.c.id == identity) & _RUNNING
     return bool(db.execute(update(tunings).where(where).values(**values)).rowcount)
 
@@ -95,7 +95,7 @@ def every(db: Connection) -> Iterable[Any]:
 
 
 def account_name(db: Connection, dataset: Any) -> str:
-    """The account of a dataset: the id under which its file was registered first. It is the same people ever after."""
+    """The account of a dataset: the id under which its file was registered first, since its records are the same."""
     same = select(datasets.c.id).where(datasets.c.sha256 == dataset.sha256)
     return str(db.execute(same.order_by(datasets.c.seq).limit(1)).scalar_one())
 
@@ -103,12 +103,12 @@ def account_name(db: Connection, dataset: Any) -> str:
 def accounts(db: Connection) -> list[str]:
     """Every account that is not closed."""
     first = select(func.min(datasets.c.seq)).group_by(datasets.c.sha256)
-    found = select(datasets.c.id).where(datasets.c.seq.in_(first)).order_by(datasets.c.seq)
-    return [account for account in db.execute(found).scalars() if not account_of(db, account).closed]
+    query = select(datasets.c.id).where(datasets.c.seq.in_(first)).order_by(datasets.c.seq)
+    return [account for account in db.execute(query).scalars() if not account_of(db, account).closed]
 
 
 def account_of(db: Connection, account: str) -> Account:
-    """What a file's tunings have spent."""
+    """The account with this name."""
     last = select(_ledger).where(_ledger.c.account == account).order_by(_ledger.c.seq.desc()).limit(1)
     row = db.execute(last).one_or_none()
     if row is None:
@@ -152,11 +152,11 @@ def add(
 
 
 def lines(db: Connection, account: str, *, after: int, limit: int) -> list[Any]:
-    """Lines of a file in order."""
+    """Lines of an account in order."""
     where = (_ledger.c.account == account) & (_ledger.c.seq > after)
     return list(db.execute(select(_ledger).where(where).order_by(_ledger.c.seq).limit(limit)))
 
 
 def all_lines(db: Connection) -> Iterable[Any]:
-    """All lines of all files in order; streamed."""
+    """All lines of all accounts in order; streamed."""
     return db.execute(select(_ledger).order_by(_ledger.c.seq))

@@ -7,16 +7,16 @@ from curator_service.settings import Settings
 from curator_service.store import forecasts, tunings
 from curator_service.use_cases.accounts.accounts import Accounts
 from curator_service.use_cases.accounts.overviews import Overviews
-from curator_service.use_cases.inbox.deadlines import Overdue
+from curator_service.use_cases.inbox.deadlines import Deadlines
 from curator_service.use_cases.inbox.events import Streams
 from curator_service.use_cases.inbox.inbox import Inbox
-from curator_service.use_cases.inbox.webhook_measurer import Measurers
-from curator_service.use_cases.integrity.countersignatures import Witnesses
+from curator_service.use_cases.inbox.webhook_measurer import WebhookMeasurer
+from curator_service.use_cases.integrity.countersignatures import Countersignatures
 from curator_service.use_cases.jobs.forecasts import Forecasts
 from curator_service.use_cases.jobs.tunings import Tunings
-from curator_service.use_cases.queries.answer_versions import Versions
-from curator_service.use_cases.queries.queries import Exchanges
-from curator_service.use_cases.queries.wakeups import Bells
+from curator_service.use_cases.queries.answer_versions import AnswerVersions
+from curator_service.use_cases.queries.queries import Queries
+from curator_service.use_cases.queries.wakeups import Wakeups
 from curator_service.use_cases.studies.advisories import Advisories
 from curator_service.use_cases.studies.datasets import Datasets
 from curator_service.use_cases.studies.grants import Grants
@@ -30,7 +30,7 @@ from service_kit.store.database import Connection
 
 
 class Curator:
-    """Everything that may see a raw row. Safe to call from several threads."""
+    """All use cases that may read records. Safe to call from several threads."""
 
     def __init__(self, context: ServiceContext, vault: Vault, settings: Settings) -> None:
         self.context = context
@@ -42,17 +42,17 @@ class Curator:
         self.advisories = Advisories(context)
         self.releases = Releases(context, vault)
         self.grants = Grants(context)
-        self.bells = Bells()
-        released = ReleasedStudies(vault)
-        versions = Versions(context, released, self.bells)
-        self.exchange = Exchanges(context, vault, self.limits, released, self.bells)
-        self.inbox = Inbox(context, released, versions, self.bells)
-        self.streams = Streams(self.inbox, self.bells)
-        self.overdue = Overdue(context, self.inbox, versions, self.bells)
-        self.measurers = Measurers(context, self.inbox, self.bells, settings)
+        self.wakeups = Wakeups()
+        self.released = ReleasedStudies(vault)
+        versions = AnswerVersions(context, self.released, self.wakeups)
+        self.queries = Queries(context, vault, self.limits, self.released, self.wakeups)
+        self.inbox = Inbox(context, self.released, versions, self.wakeups)
+        self.streams = Streams(self.inbox, self.wakeups)
+        self.deadlines = Deadlines(context, self.inbox, versions, self.wakeups)
+        self.webhook_measurer = WebhookMeasurer(context, self.inbox, self.wakeups, settings)
         self.accounts = Accounts(context, vault)
         self.overviews = Overviews(context)
-        self.witnesses = Witnesses(context)
+        self.countersignatures = Countersignatures(context)
         self.forecasts = Forecasts(context, vault, settings)
         self.tunings = Tunings(context, vault, settings)
         self._loading = Loading()
@@ -79,17 +79,17 @@ class Curator:
         return wire.JobList(jobs=jobs)
 
     def start(self) -> None:
-        """Begin what runs beside the requests, on the running event loop's behalf."""
-        self.bells.attach()
-        self.overdue.start()
-        self.measurers.start()
+        """Start background work, on the running event loop."""
+        self.wakeups.attach()
+        self.deadlines.start()
+        self.webhook_measurer.start()
         self._loading.start()
 
     def close(self) -> None:
-        """Stop what runs beside the requests."""
+        """Stop background work."""
         self._loading.close()
-        self.measurers.close()
-        self.overdue.close()
+        self.webhook_measurer.close()
+        self.deadlines.close()
         self.forecasts.close()
         self.tunings.close()
 

@@ -1,7 +1,7 @@
-"""What the curator tells its owner by webhook: ids and counts, from the history of requests alone.
+"""The curator's notices to its owner: ids and counts, from the history of requests alone.
 
-Of work on the records it tells that it ended, never how: that may depend on them. A release is told as open or draft
-since every modeler with a grant can see which.
+A notice about work on the records says that it ended, never how, since that may depend on the records. A notice about
+a release says whether the study is open or a draft, since every modeler with a grant can see that.
 """
 
 from typing import Any, Literal
@@ -16,15 +16,16 @@ _PERCENT = 80
 
 
 def pending(db: Connection, outbox: Outbox, study_id: str, query_id: str, measurements: int) -> None:
-    """A query waits for people or a system of the owner's."""
+    """A query waits for measurements."""
     subject = wire.NoticeSubject(study_id=study_id, query_id=query_id)
     outbox.add(db, "query_pending", subject, wire.NoticeCounts(measurements=measurements))
 
 
 def spent(db: Connection, outbox: Outbox, study_id: str, spec: wire.StudyCreate, charges: list[Charge]) -> None:
-    """Charges were added: tell each cap of the study that is spent to 80 %, once.
+    """Charges were added: write a notice for each cap of the study that is 80 % spent, once.
 
-    Where answers compose by row, epsilon_per_row is told for the first row that comes so far, without its number.
+    If answers compose by row, the notice of epsilon_per_row is for the first row that spends so much; it does not name
+    the row.
     """
     if not outbox.wants("budget_80") or not charges:
         return
@@ -36,7 +37,7 @@ def spent(db: Connection, outbox: Outbox, study_id: str, spec: wire.StudyCreate,
 
 
 def tuning_spent(db: Connection, outbox: Outbox, dataset_id: str, account: Account) -> None:
-    """A tuning was charged: the same for the caps of its file's account; ``dataset_id`` is the account's name."""
+    """A tuning was charged: the same for the caps of its account; ``dataset_id`` is the account's name."""
     if outbox.wants("budget_80"):
         _near(db, outbox, "epsilon", account.epsilon, account.cap_epsilon, dataset_id=dataset_id)
         _near(db, outbox, "delta", account.delta, account.cap_delta, dataset_id=dataset_id)
@@ -47,7 +48,7 @@ def _units(cap: str | None) -> int | None:
 
 
 def _near(db: Connection, outbox: Outbox, cap: str, amount: Any, limit: Any, **whose: str) -> None:
-    """Tell a cap that is spent to 80 %; both in the same exact numbers."""
+    """Write a notice of a cap that is 80 % spent; amount and limit are exact numbers in the same unit."""
     if not limit or 100 * amount < _PERCENT * limit:
         return
     subject = wire.NoticeSubject.model_validate({"cap": cap, **whose})
@@ -57,7 +58,7 @@ def _near(db: Connection, outbox: Outbox, cap: str, amount: Any, limit: Any, **w
 
 
 def release_ended(db: Connection, outbox: Outbox, study_id: str, state: Literal["open", "draft"]) -> None:
-    """A release was published, or was not made."""
+    """A release was published (open), or was abandoned (draft)."""
     outbox.add(db, "release_ended", wire.NoticeSubject(study_id=study_id, state=state))
 
 

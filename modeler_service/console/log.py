@@ -4,7 +4,7 @@ from starlette.responses import Response
 
 from blindopt import wire
 from service_kit.console import Form, Page, Pages, downloads
-from service_kit.console.records import row_of, verified
+from service_kit.console.records import row_of, verify_log
 
 pages = Pages()
 
@@ -25,7 +25,7 @@ async def log(page: Page) -> Response:
 @pages.post("/log:verify", roles=("vendor", "viewer"))
 async def verify(page: Page, form: Form) -> Response:
     """Verify the whole log now."""
-    return await verified(page)
+    return await verify_log(page)
 
 
 @pages.get("/log/file", roles=("vendor", "viewer"))

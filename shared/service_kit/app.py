@@ -43,12 +43,12 @@ def build(
     read_by_hand: tuple[type[BaseModel], ...] = (),
     console: Console | None = None,
 ) -> FastAPI:
-    """The application: gate, problem documents, health, the log, the service's own routes.
+    """The application: middleware, problem documents, health, the log, the service's own routes.
 
-    ``period_of`` (method, path, principal) tells the seconds that replies leave at whole multiples of; None: at once.
-    ``monitors`` may read metrics, where settings have them on; ``jobs`` counts jobs by kind and state, for them.
-    ``hot`` are routes that answer in front of the documented ones, without FastAPI's machinery; ``read_by_hand`` are
-    bodies that routes parse themselves, for the contract; ``console`` are the pages for people.
+    ``period_of`` (method, path, principal) returns the seconds that replies are sent at whole multiples of, or None.
+    ``monitors`` may read metrics, if the settings enable them; ``jobs`` counts jobs by kind and state for the metrics.
+    ``hot`` are routes that match before the documented ones and bypass FastAPI; ``read_by_hand`` are bodies that routes
+    parse themselves, for the OpenAPI document; ``console`` are the pages for users.
     ``delivery`` delivers notices, which the roles ``noticed`` may read; the first of them may send a test.
     FastAPI's documentation pages load outside resources, so only /openapi.json is served.
     """
@@ -92,7 +92,7 @@ def build(
     return app
 
 
-# A space at an end is not part of a header's value.
+# Spaces at the ends are not part of a header's value.
 _KEY_SCHEMA = {"type": "string", "pattern": r"^[!-~]([ -~]{0,198}[!-~])?$", "minLength": 1, "maxLength": 200}
 
 
@@ -121,10 +121,10 @@ def _openapi(app: FastAPI, models: tuple[type[BaseModel], ...]) -> dict[str, Any
 
 
 def _drop_null(schema: dict[str, Any]) -> None:
-    """A parameter or a field of a form is sent or is left out: there is no null to send."""
-    kept = [option for option in schema.pop("anyOf", []) if option != {"type": "null"}]
-    if kept:
-        (only,) = kept
+    """Remove null from the types of a parameter or form field, which is sent or left out."""
+    options = [option for option in schema.pop("anyOf", []) if option != {"type": "null"}]
+    if options:
+        (only,) = options
         schema |= only
 
 

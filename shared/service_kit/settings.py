@@ -84,5 +84,5 @@ class ServiceSettings(BaseSettings):
     def unknown(cls, names: Iterable[str]) -> list[str]:
         """Those of ``names`` (of environment variables) that look like a setting and are none."""
         prefix = cls.model_config.get("env_prefix", "")
-        known = {prefix + name.upper() for name in cls.model_fields}
-        return sorted(name for name in names if name.startswith(prefix) and name not in known)
+        settings = {prefix + name.upper() for name in cls.model_fields}
+        return sorted(name for name in names if name.startswith(prefix) and name not in settings)

@@ -1,26 +1,22 @@
 """Released studies that call a hook before they read the outcomes of a query."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, fields
 from typing import Any
 
 from blindopt.arrays import Vector
 from curator_service.use_cases.studies.release_cache import Released, ReleasedStudies
 from curator_service.vault import Vault
+from service_kit.store.database import Connection
 
 
-class _Watched:
-    """A released study; all but the outcomes comes straight from it."""
-
-    def __init__(self, released: Released, before_measuring: Callable[[], object]) -> None:
-        self._released = released
-        self._before_measuring = before_measuring
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._released, name)
+@dataclass(frozen=True, slots=True, repr=False)
+class _WatchedRelease(Released):
+    before_measuring: Callable[[], object]
 
     def outcomes(self, rows: list[int]) -> Vector:
-        self._before_measuring()
-        return self._released.outcomes(rows)
+        self.before_measuring()
+        return Released.outcomes(self, rows)
 
 
 class WatchedStudies(ReleasedStudies):
@@ -30,9 +26,15 @@ class WatchedStudies(ReleasedStudies):
         super().__init__(vault)
         self._before_measuring = before_measuring
 
-    def known(self, identity: str) -> Any:
-        released = super().known(identity)
-        return None if released is None else _Watched(released, self._before_measuring)
+    def cached(self, identity: str) -> Any:
+        released = super().cached(identity)
+        return None if released is None else self._watched(released)
 
-    def of(self, db: Any, identity: str) -> Any:
-        return _Watched(super().of(db, identity), self._before_measuring)
+    def of(self, db: Connection, identity: str) -> Any:
+        return self._watched(super().of(db, identity))
+
+    def _watched(self, released: Released) -> Released:
+        if isinstance(released, _WatchedRelease):
+            return released
+        values = {field.name: getattr(released, field.name) for field in fields(released)}
+        return _WatchedRelease(**values, before_measuring=self._before_measuring)

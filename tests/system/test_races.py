@@ -14,7 +14,7 @@ from curator_service.app import build
 from curator_service.privacy import ledger
 from curator_service.settings import Settings
 from curator_service.store import ledger as lines
-from curator_service.use_cases.queries.queries import Exchanges
+from curator_service.use_cases.queries.queries import Queries
 
 CLIENTS = 32
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.1", value_bound=1.0)
@@ -180,7 +180,7 @@ def test_after_all_of_this_the_log_and_the_ledger_verify(curator):
 # --- a control: the same crowd finds a ledger that checks outside of its transaction ---------------------------
 
 
-class ChecksOutside(Exchanges):
+class ChecksOutside(Queries):
     """Looks at the balance first, and charges in a transaction of its own."""
 
     async def ask(self, caller, identity, request, pace=None):
@@ -196,15 +196,15 @@ class ChecksOutside(Exchanges):
             return super()._begin(*args)
 
 
-@pytest.mark.parametrize(("kind", "right"), [(Exchanges, True), (ChecksOutside, False)])
+@pytest.mark.parametrize(("kind", "right"), [(Queries, True), (ChecksOutside, False)])
 def test_a_ledger_that_checks_outside_of_its_transaction_would_be_found(
     kind, right, tmp_path, small, monkeypatch, open_study
 ):
     monkeypatch.setattr("tempfile.tempdir", None)
     app = build(Settings(data_dir=tmp_path / "data", rate_burst=10_000))
     context, curator = app.state.context, app.state.curator
-    curator.exchange = kind(
-        context, *(getattr(curator.exchange, f"_{name}") for name in ("vault", "limits", "studies", "bells"))
+    curator.queries = kind(
+        context, *(getattr(curator.queries, f"_{name}") for name in ("vault", "limits", "studies", "wakeups"))
     )
     owner = context.authentication.issue("owner", "o", days=1)[0].text
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 from blindopt import wire
 from blindopt.client import MeasurerClient, OwnerClient, VendorClient
 from blindopt.errors import Unreachable
-from tests.curator_service.use_cases.inbox.measured_study import told
+from tests.curator_service.use_cases.inbox.measured_study import answers_for
 from tests.system.crashes import crash_checks as checks
 
 QUICK = {
@@ -95,7 +95,7 @@ class Village:
                 ids = [item.id for item in no]
                 measurer.decline(query, wire.DeclineCreate(measurement_ids=ids, reason="consent"))
             if yes:
-                measurer.answer(query, told(yes, *(self.truth(item) for item in yes)))
+                measurer.answer(query, answers_for(yes, *(self.truth(item) for item in yes)))
 
     def truth(self, item):
         return float(self.small.y[item.record - 1])

@@ -1,4 +1,4 @@
-"""What a study has spent, for its owner and for auditors."""
+"""Ledger, exposure of rows and privacy accounting of a study, for its owner and for auditors."""
 
 from collections import Counter
 from typing import Any
@@ -9,7 +9,7 @@ from curator_service.privacy import accounting
 from curator_service.privacy.ledger import Prices, text
 from curator_service.store import ledger as lines
 from curator_service.use_cases.queries.answer_versions import most_by_row
-from curator_service.use_cases.studies.advisories import standing
+from curator_service.use_cases.studies.advisories import release_status
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.store.base import moment
@@ -17,7 +17,7 @@ from service_kit.store.database import Connection
 
 
 class Accounts:
-    """Ledger and exposure of a study."""
+    """Reads ledger, exposure and accounting of a study."""
 
     def __init__(self, context: ServiceContext, vault: Vault) -> None:
         self._context = context
@@ -38,14 +38,14 @@ class Accounts:
     def exposure(
         self, study_id: str, after: int, limit: int, *, with_records: bool
     ) -> tuple[list[wire.RowExposure], str | None]:
-        """Rows that were asked, and what the release charged every row.
+        """The rows that were queried, and the epsilon of the release, which every row has spent.
 
-        ``with_records`` tells which record each row is: that undoes the secret order, so it is the owner's.
+        ``with_records`` adds the record of each row. That reveals the secret order, so it is for the owner alone.
         """
         with self._context.database.read() as db:
             prices = _prices(db, study_id)
             spec = wire.StudyCreate.model_validate_json(store.find(db, store.studies, study_id).spec)
-            found = lines.exposure(db, study_id, after=after, limit=limit)
+            page = lines.exposure(db, study_id, after=after, limit=limit)
             now, release = lines.balance(db, study_id), store.release_of(db, study_id)
             again = most_by_row(db, study_id)
         order = self._vault.order(release.id) if with_records and release is not None else None
@@ -68,40 +68,40 @@ class Accounts:
                 epsilon=text(row.row_total) if prices.answers_bounded else None,
                 spent=spent(row),
             )
-            for row in found
+            for row in page
         ]
         return rows, text(now.release) if prices.release_bounded else None
 
     def accounting(self, study_id: str, delta: float | None) -> wire.Accounting:
-        """What the study has cost so far, counted twice; ``delta``: the study's own, unless told.
+        """The privacy cost of a study so far, by two accountants; ``delta``: the study's own if None.
 
-        Depends on what was asked, never on a value. Takes seconds for thousands of answers.
+        Depends on the queries, never on a value. Takes seconds for thousands of answers.
         """
         with self._context.database.read() as db:
             row = store.find(db, store.studies, study_id)
             spec = wire.StudyCreate.model_validate_json(row.spec)
             n = int(store.find(db, store.datasets, row.dataset_id).rows)
-            now = standing(db, spec, _report(db, study_id))
-            charged, asked = lines.is_released(db, study_id), lines.asked_rows(db, study_id)
+            current = release_status(db, spec, _report(db, study_id))
+            charged, queried = lines.is_released(db, study_id), lines.queried_rows(db, study_id)
             again = max(most_by_row(db, study_id).values(), default=1)
         price = Prices.of(spec).answer
         rows: Counter[int] = Counter()
-        for spent, plays, many in asked:
+        for spent, plays, many in queried:
             rows[spent // price if price else plays] += many  # a mean is one release of several plays
         total = sum(answers * many for answers, many in rows.items())
-        if never := n - sum(rows.values()):
-            rows[0] += never
+        if never_queried := n - sum(rows.values()):
+            rows[0] += never_queried
         at = delta if delta is not None else getattr(spec.release, "delta", None) or accounting.DELTA
-        withdrawn = now.withdrawn is not None
+        withdrawn = current.withdrawn is not None
         return accounting.report(
-            spec, rows, total, at, released=charged, release=now.release, withdrawn=withdrawn, again=again
+            spec, rows, total, at, released=charged, release=current.release, withdrawn=withdrawn, again=again
         )
 
 
 def _prices(db: Connection, study_id: str) -> Prices:
-    """What a study charges, as it is judged today: a withdrawn mechanism bounds nothing any more."""
+    """The prices of a study today: once its mechanism is withdrawn, they bound nothing."""
     spec = wire.StudyCreate.model_validate_json(store.find(db, store.studies, study_id).spec)
-    return Prices.of(spec, withdrawn=standing(db, spec, _report(db, study_id)).withdrawn is not None)
+    return Prices.of(spec, withdrawn=release_status(db, spec, _report(db, study_id)).withdrawn is not None)
 
 
 def _report(db: Connection, study_id: str) -> wire.ReleaseReport | None:

@@ -1,4 +1,4 @@
-"""What the owner's people look at before they act: a draft that is not made yet, and what studies have spent."""
+"""Overviews for the owner: checks of drafts, and the accounts of studies."""
 
 from collections import Counter
 from typing import Any
@@ -11,7 +11,7 @@ from curator_service.privacy.guarantees import guarantee, not_protected
 from curator_service.privacy.ledger import Prices, text
 from curator_service.release.registry import mechanism_of
 from curator_service.store import ledger as lines
-from curator_service.use_cases.studies.advisories import standing
+from curator_service.use_cases.studies.advisories import release_status
 from curator_service.use_cases.studies.datasets import dataset_view
 from curator_service.use_cases.studies.releases import meanings
 from curator_service.use_cases.studies.studies import check_fit
@@ -27,35 +27,35 @@ class Overviews:
         self._context = context
 
     def check(self, spec: wire.StudyCreate) -> wire.StudyCheck:
-        """What a draft would promise and cost. Raises Invalid where it cannot be made."""
+        """The guarantee and cost of a draft. Raises Invalid if it cannot be made."""
         with self._context.database.read() as db:
             check_fit(spec, dataset_view(store.find(db, store.datasets, spec.dataset_id)))
-            now = standing(db, spec, None)
-        mechanism, withdrawn = mechanism_of(spec, now.release), now.withdrawn is not None
+            current = release_status(db, spec, None)
+        mechanism, withdrawn = mechanism_of(spec, current.release), current.withdrawn is not None
         return wire.StudyCheck(
             mechanism=mechanism.name,
-            why=now.why,
+            why=current.why,
             status="withdrawn" if withdrawn else mechanism.status,
-            guarantee=guarantee(spec, now.withdrawn, now.release),
-            not_protected=not_protected(spec, now.release, withdrawn=withdrawn),
+            guarantee=guarantee(spec, current.withdrawn, current.release),
+            not_protected=not_protected(spec, current.release, withdrawn=withdrawn),
             noise_sd=mechanism.noise(len(spec.features)).sd,
             features=meanings(spec, mechanism, withdrawn=withdrawn),
             answers=concrete_answers(spec.answers).mechanism,
-            price=accounting.price(spec, now.release, withdrawn=withdrawn),
+            price=accounting.price(spec, current.release, withdrawn=withdrawn),
         )
 
     def account(self, study_id: str) -> wire.StudyAccount:
-        """What a study has spent. Raises NotFound."""
+        """The account of a study. Raises NotFound."""
         with self._context.database.read() as db:
             return _account(db, store.find(db, store.studies, study_id))
 
     def accounts(self, after: int, limit: int) -> list[tuple[int, wire.StudyAccount]]:
-        """The same of all studies, with their sequence numbers."""
+        """The accounts of all studies, with their sequence numbers."""
         with self._context.database.read() as db:
             return [(row.seq, _account(db, row)) for row in store.page(db, store.studies, after=after, limit=limit)]
 
     def curve(self, study_id: str, points: int) -> wire.LedgerCurve:
-        """What a study had spent with at most so many lines of its ledger, evenly chosen."""
+        """The spending of a study over time, from at most ``points`` lines of its ledger, evenly chosen."""
         with self._context.database.read() as db:
             prices = _prices(db, store.find(db, store.studies, study_id))
             count, chosen = lines.thinned(db, study_id, points)
@@ -79,10 +79,10 @@ class Overviews:
             row = store.find(db, store.studies, study_id)
             n = int(store.find(db, store.datasets, row.dataset_id).rows)
             counts: Counter[int] = Counter()
-            for _, plays, rows in lines.asked_rows(db, study_id):
+            for _, plays, rows in lines.queried_rows(db, study_id):
                 counts[plays] += rows
-        if never := n - sum(counts.values()):
-            counts[0] += never
+        if never_queried := n - sum(counts.values()):
+            counts[0] += never_queried
         return wire.ExposureHistogram(
             counts=[wire.RowsAsked(plays=plays, rows=rows) for plays, rows in sorted(counts.items())]
         )
@@ -92,7 +92,7 @@ def _prices(db: Connection, row: Any) -> Prices:
     spec = wire.StudyCreate.model_validate_json(row.spec)
     release = store.release_of(db, row.id)
     report = wire.ReleaseReport.model_validate_json(release.report) if release else None
-    return Prices.of(spec, withdrawn=standing(db, spec, report).withdrawn is not None)
+    return Prices.of(spec, withdrawn=release_status(db, spec, report).withdrawn is not None)
 
 
 def _account(db: Connection, row: Any) -> wire.StudyAccount:

@@ -1,13 +1,12 @@
-"""What tunings spend: an account for each validation file, with caps that can be lowered and never raised."""
+"""Accounts of tunings: one for each validation file, with caps that can be lowered and never raised."""
 
-from collections.abc import Iterable
 from dataclasses import replace
 from decimal import ROUND_CEILING, Context, Decimal
 from typing import Any
 
 from blindopt import wire
-from blindopt.audit.merkle_log import Json, sha256
-from blindopt.errors import BudgetExhausted, LogBroken, StateConflict
+from blindopt.audit.merkle_log import sha256
+from blindopt.errors import BudgetExhausted, StateConflict
 from curator_service import store
 from curator_service.privacy.ledger import exact
 from curator_service.store import tunings as table
@@ -27,7 +26,7 @@ CLOSED = (
 
 
 def lowered(account: Account, caps: wire.TuningCaps) -> Account:
-    """The account with a request's caps: the lowest that was declared counts."""
+    """The account with a request's caps: the lowest that was ever declared counts."""
     epsilon, delta = Decimal(caps.epsilon), Decimal(repr(caps.delta))
     return replace(
         account,
@@ -37,7 +36,7 @@ def lowered(account: Account, caps: wire.TuningCaps) -> Account:
 
 
 def spend(account: Account, epsilon: Decimal, delta: Decimal) -> Account:
-    """The account after a charge. Raises BudgetExhausted where it would pass a cap."""
+    """The account after a charge. Raises BudgetExhausted if it would pass a cap."""
     after = replace(account, epsilon=_SUM.add(account.epsilon, epsilon), delta=_SUM.add(account.delta, delta))
     for cap, cost in (("epsilon", epsilon), ("delta", delta)):
         limit = getattr(account, f"cap_{cap}")
@@ -56,18 +55,21 @@ def charge(
     caps: wire.TuningCaps,
     cost: tuple[str, str],
 ) -> BudgetExhausted | None:
-    """Charge a tuning, or record why not, in the caller's transaction. Raises StateConflict for a closed account."""
+    """Charge a tuning, or record its refusal and return it, in the caller's transaction.
+
+    Raises StateConflict for a closed account.
+    """
     before, at = lowered(open_account(db, dataset), caps), stamp(context.clock())
     account = table.account_name(db, dataset)
     epsilon, delta = map(Decimal, cost)
     try:
         after = spend(before, epsilon, delta)
     except BudgetExhausted as refusal:
-        # Its caps are not those of a tuning that was made: they bind nothing.
-        cap, known = str(refusal.budget["cap"]).removeprefix("caps."), table.account_of(db, account)
-        table.add(db, account, "refused", after=known, at=at, epsilon=epsilon, delta=delta, cap=cap)
-        told = {"account": account, "dataset_id": dataset.id, "epsilon": cost[0], "delta": cost[1], "cap": cap}
-        audit_log.append(db, "tuning.refused", actor=request.principal.actor, now=context.clock(), details=told)
+        # The caps of a refused tuning do not bind later ones.
+        cap, unchanged = str(refusal.budget["cap"]).removeprefix("caps."), table.account_of(db, account)
+        table.add(db, account, "refused", after=unchanged, at=at, epsilon=epsilon, delta=delta, cap=cap)
+        details = {"account": account, "dataset_id": dataset.id, "epsilon": cost[0], "delta": cost[1], "cap": cap}
+        audit_log.append(db, "tuning.refused", actor=request.principal.actor, now=context.clock(), details=details)
         return refusal
     table.add(db, account, "tuning", after=after, at=at, tuning_id=identity, epsilon=epsilon, delta=delta)
     notices.tuning_spent(db, context.outbox, account, after)
@@ -75,7 +77,7 @@ def charge(
 
 
 def open_account(db: Connection, dataset: Any) -> Account:
-    """The account of a dataset's file. Raises StateConflict where it is closed."""
+    """The account of a dataset's file. Raises StateConflict if it is closed."""
     account = table.account_of(db, table.account_name(db, dataset))
     if account.closed:
         raise StateConflict(CLOSED)
@@ -83,7 +85,7 @@ def open_account(db: Connection, dataset: Any) -> Account:
 
 
 def close_all(db: Connection, context: ServiceContext) -> list[str]:
-    """Close every account: after a restore. Which."""
+    """Close every account, after a restore; the names of those that were open."""
     closed = table.accounts(db)
     for account in closed:
         table.add(db, account, "closed", after=table.account_of(db, account), at=stamp(context.clock()))
@@ -93,8 +95,8 @@ def close_all(db: Connection, context: ServiceContext) -> list[str]:
 def ledger(db: Connection, dataset_id: str, after: int, limit: int) -> tuple[list[wire.TuningCharge], Account]:
     """Lines of the account of a dataset's file, and what it has spent."""
     account = table.account_name(db, store.find(db, store.datasets, dataset_id))
-    found = table.lines(db, account, after=after, limit=limit)
-    return [_view(row) for row in found], table.account_of(db, account)
+    rows = table.lines(db, account, after=after, limit=limit)
+    return [_view(row) for row in rows], table.account_of(db, account)
 
 
 def _view(row: Any) -> wire.TuningCharge:
@@ -114,76 +116,9 @@ def _view(row: Any) -> wire.TuningCharge:
 
 
 def digest(text: str | None, salt: str) -> str | None:
-    """What the log tells of a text: salted, so that it tells nothing of one that can be guessed. None for none.
+    """The digest of a text for the log, salted so that a text cannot be guessed from it; None for None.
 
     >>> digest(None, "salt"), digest("a", "salt") == digest("a", "other salt")
     (None, False)
     """
     return None if text is None else sha256(f"{salt}{text}".encode())
-
-
-class Told:
-    """The ledger of tunings as the log tells it, and the tunings: for `audit verify`."""
-
-    def __init__(self) -> None:
-        self._accounts: dict[str, Account] = {}
-        self._lines: list[tuple[Any, ...]] = []
-        self._tunings: dict[str, tuple[str, str, str | None]] = {}
-
-    def follow(self, record: Json) -> None:
-        """Take what a record tells of."""
-        kind, details = record["kind"], record.get("details", {})
-        if kind == "tuning.started":
-            self._start(details)
-        elif kind == "tuning.refused":
-            self._refuse(details)
-        elif kind in ("tuning.ended", "tuning.cancelled"):
-            spec, _, _ = self._tunings[details["tuning_id"]]
-            state = details.get("state", "cancelled")
-            self._tunings[details["tuning_id"]] = spec, state, details.get("outcome_sha256")
-        elif kind == "log.restored":
-            for account in details.get("closed_accounts", []):
-                self._add(account, "closed", None, "0", "0", None)
-
-    def _start(self, details: Json) -> None:
-        account = details["account"]
-        caps = wire.TuningCaps(epsilon=details["cap_epsilon"], delta=float(details["cap_delta"]))
-        before = lowered(self._accounts.get(account, Account()), caps)
-        try:
-            self._accounts[account] = spend(before, Decimal(details["epsilon"]), Decimal(details["delta"]))
-        except BudgetExhausted:
-            raise LogBroken(f"tuning {details['tuning_id']} was charged beyond a cap") from None
-        self._tunings[details["tuning_id"]] = details["spec_sha256"], "running", None
-        self._add(account, "tuning", details["tuning_id"], details["epsilon"], details["delta"], None)
-
-    def _refuse(self, details: Json) -> None:
-        self._add(details["account"], "refused", None, details["epsilon"], details["delta"], details["cap"])
-
-    def _add(self, account: str, kind: str, tuning: str | None, epsilon: str, delta: str, cap: str | None) -> None:
-        self._lines.append((account, kind, tuning, epsilon, delta, cap, *_balance(self._accounts.get(account))))
-
-    def check(self, db: Connection) -> None:
-        """Raises LogBroken where a table tells otherwise."""
-        self._check_lines(table.all_lines(db))
-        left = dict(self._tunings)
-        for row in table.every(db):
-            if left.pop(row.id, None) != (digest(row.spec, row.salt), row.state, digest(row.outcome, row.salt)):
-                raise LogBroken(f"tuning {row.id} is not what the log tells: it was changed, or was never started")
-        for name in left:
-            raise LogBroken(f"tuning {name} is missing")
-
-    def _check_lines(self, rows: Iterable[Any]) -> None:
-        left = iter(self._lines)
-        for row in rows:
-            caps = row.cap_epsilon, row.cap_delta
-            found = (row.account, row.kind, row.tuning_id, row.epsilon, row.delta, row.cap, *caps)
-            if next(left, None) != (*found, row.total_epsilon, row.total_delta):
-                raise LogBroken(f"line {row.seq} of the ledger of tunings is not what the log tells")
-        if next(left, None) is not None:
-            raise LogBroken("the ledger of tunings lacks lines that the log tells")
-
-
-def _balance(account: Account | None) -> tuple[str | None, ...]:
-    account = account or Account()
-    caps = [None if cap is None else exact(cap) for cap in (account.cap_epsilon, account.cap_delta)]
-    return *caps, exact(account.epsilon), exact(account.delta)

@@ -1,4 +1,4 @@
-"""What nobody waits for at a context: dates that pass, and versions that a crash left begun."""
+"""Background work of the inbox: deadlines that pass, and versions that a crash left begun."""
 
 import logging
 import threading
@@ -9,8 +9,8 @@ from functools import partial
 from blindopt.errors import AuditUnavailable, BlindoptError, StorageUnavailable
 from curator_service.store import inbox as table
 from curator_service.use_cases.inbox.inbox import Inbox
-from curator_service.use_cases.queries.answer_versions import Versions
-from curator_service.use_cases.queries.wakeups import INBOX, Bells
+from curator_service.use_cases.queries.answer_versions import AnswerVersions
+from curator_service.use_cases.queries.wakeups import INBOX, Wakeups
 from service_kit.context.context import ServiceContext
 from service_kit.store.base import moment, stamp
 from service_kit.store.database import StoreFault
@@ -21,24 +21,24 @@ AGAIN_SECONDS = 1.0
 CLOSE_SECONDS = 5.0
 
 
-class Overdue:
-    """A thread that looks at the start, at each date, and when something was asked."""
+class Deadlines:
+    """A thread that checks the deadlines at the start, at each deadline, and when the inbox changes."""
 
-    def __init__(self, context: ServiceContext, inbox: Inbox, versions: Versions, bells: Bells) -> None:
+    def __init__(self, context: ServiceContext, inbox: Inbox, versions: AnswerVersions, wakeups: Wakeups) -> None:
         self._context = context
         self._inbox = inbox
         self._versions = versions
         self._closing = False
         self._again = threading.Event()
         self._thread = threading.Thread(target=self._serve, daemon=True, name="overdue")
-        bells.also(INBOX, self._again.set)
+        wakeups.on(INBOX, self._again.set)
 
     def start(self) -> None:
-        """Look now, and from now on."""
+        """Start the thread."""
         self._thread.start()
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop the thread."""
         self._closing = True
         self._again.set()
         if self._thread.is_alive():
@@ -57,36 +57,36 @@ class Overdue:
             self._again.wait(seconds)
 
     def look(self) -> float:
-        """Tell what is owed, let dates pass that have passed; the seconds until it is worth while to look again."""
+        """Publish versions that were begun, decline what is past its deadline; the seconds until the next look."""
         with self._context.database.read() as db:
             owed, late = table.owed(db), table.overdue(db, stamp(self._context.clock()))
-        well = [self._settle(owed), *(self._alone(query_id, self._pass) for query_id in late)]
+        successes = [self._settle(owed), *(self._try(query_id, self._expire) for query_id in late)]
         with self._context.database.read() as db:
             due = table.next_due(db)
-        if not all(well):
+        if not all(successes):
             return AGAIN_SECONDS
         if due is None:
             return LONGEST_SECONDS
-        left: timedelta = moment(due) - self._context.clock()
-        return min(max(left.total_seconds(), 0.0), LONGEST_SECONDS)
+        remaining: timedelta = moment(due) - self._context.clock()
+        return min(max(remaining.total_seconds(), 0.0), LONGEST_SECONDS)
 
     def _settle(self, owed: list[str]) -> bool:
-        """Tell what is owed: all together, or each by itself where one has a fault."""
+        """Publish begun versions: all together, or query by query if one has a fault."""
         try:
             self._versions.settle(owed)
         except (AuditUnavailable, StorageUnavailable):
             raise
         except Exception:
-            well = [self._alone(query_id, lambda one: self._versions.settle([one])) for query_id in owed]
-            return all(well)
+            successes = [self._try(query_id, lambda identity: self._versions.settle([identity])) for query_id in owed]
+            return all(successes)
         return True
 
-    def _pass(self, query_id: str) -> None:
-        self._context.database.write(partial(self._inbox.overdue, query_id=query_id))
-        self._inbox.changed([query_id])
+    def _expire(self, query_id: str) -> None:
+        self._context.database.write(partial(self._inbox.expire, query_id=query_id))
+        self._inbox.publish([query_id])
 
-    def _alone(self, query_id: str, act: Callable[[str], None]) -> bool:
-        """Whether it went well for one query. A fault in one stops no other; what stops all of them is raised."""
+    def _try(self, query_id: str, act: Callable[[str], None]) -> bool:
+        """Whether ``act`` succeeded. A fault of one query is logged; a fault that concerns all of them is raised."""
         try:
             act(query_id)
         except (AuditUnavailable, StorageUnavailable):

@@ -7,31 +7,31 @@ from starlette.concurrency import run_in_threadpool
 
 from blindopt import wire
 from curator_service.use_cases.inbox.inbox import Inbox
-from curator_service.use_cases.queries.wakeups import INBOX, Bells
+from curator_service.use_cases.queries.wakeups import INBOX, Wakeups
 from service_kit.web.server_sent_events import BEAT_SECONDS, Batches, EventStreams, event
 
 
 class Streams:
-    """As many streams at once as the service bears. Between news they hold neither a thread nor a connection."""
+    """Event streams of the inbox, a limited number at once. Idle ones hold neither a thread nor a connection."""
 
-    def __init__(self, inbox: Inbox, bells: Bells) -> None:
+    def __init__(self, inbox: Inbox, wakeups: Wakeups) -> None:
         self._inbox = inbox
-        self._bells = bells
+        self._wakeups = wakeups
         self._streams = EventStreams()
 
     async def follow(self, who: str, seconds: float) -> AsyncIterator[str]:
-        """Tell news to a principal for so long. Raises RateLimited."""
+        """Stream news to a principal for ``seconds``. Raises RateLimited."""
         return await self._streams.open(who, self._news(time.monotonic() + seconds))
 
     async def _news(self, end: float) -> Batches:
         last: wire.InboxNews | None = None
-        with self._bells.listening(INBOX) as bell:
+        with self._wakeups.listening(INBOX) as changed:
             while True:
-                bell.clear()
+                changed.clear()
                 news = await run_in_threadpool(self._inbox.news)
                 yield [] if news == last else [event("inbox", news.model_dump_json())]
                 last = news
                 remaining = end - time.monotonic()
-                if remaining <= 0 or self._bells.closing:
+                if remaining <= 0 or self._wakeups.closing:
                     return
-                await self._bells.wait(bell, min(remaining, BEAT_SECONDS))
+                await self._wakeups.wait(changed, min(remaining, BEAT_SECONDS))

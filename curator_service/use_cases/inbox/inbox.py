@@ -1,4 +1,4 @@
-"""What people and systems tell of the measurements that were asked for: answers, declines, corrections."""
+"""The inbox: open measurements, and the answers, declines and corrections of people and systems."""
 
 from collections.abc import Callable, Sequence
 from threading import Lock
@@ -9,9 +9,9 @@ from blindopt.errors import BudgetExhausted, Busy, Invalid, NotFound, StateConfl
 from curator_service.store import inbox as table
 from curator_service.use_cases.inbox import spreadsheet
 from curator_service.use_cases.queries import measurement_entries
-from curator_service.use_cases.queries.answer_versions import Begun, Versions, check_told
-from curator_service.use_cases.queries.measurement_entries import Act, Teller, Told
-from curator_service.use_cases.queries.wakeups import INBOX, Bells
+from curator_service.use_cases.queries.answer_versions import AnswerVersions, BegunVersion, check_not_lost
+from curator_service.use_cases.queries.measurement_entries import Act, Author, MeasurementEntry
+from curator_service.use_cases.queries.wakeups import INBOX, Wakeups
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
@@ -26,13 +26,15 @@ _DONE: dict[Act, str] = {"answer": "answered", "decline": "declined", "correct":
 
 
 class Inbox:
-    """The measurements that were asked for. Safe to call from several threads."""
+    """The measurements that queries request. Safe to call from several threads."""
 
-    def __init__(self, context: ServiceContext, studies: ReleasedStudies, versions: Versions, bells: Bells) -> None:
+    def __init__(
+        self, context: ServiceContext, studies: ReleasedStudies, versions: AnswerVersions, wakeups: Wakeups
+    ) -> None:
         self._context = context
         self._studies = studies
         self._versions = versions
-        self._bells = bells
+        self._wakeups = wakeups
         self._importing = Lock()
 
     # --- looking ----------------------------------------------------------------------------------
@@ -49,18 +51,18 @@ class Inbox:
         """Measurements, oldest first, and how many are open in all studies."""
         states = STATES if state == "all" else (state,)
         with self._context.database.read() as db:
-            found = table.page(
+            rows = table.page(
                 db, states=states, study_id=study_id, query_id=query_id, asking=system, after=after, limit=limit
             )
-            return [self._view(db, row) for row in found], table.count_open(db)
+            return [self._view(db, row) for row in rows], table.count_open(db)
 
-    def one(self, identity: str) -> wire.InboxItem:
+    def view(self, identity: str) -> wire.InboxItem:
         """A measurement. Raises NotFound."""
         with self._context.database.read() as db:
-            return self._view(db, table.one_view(db, identity))
+            return self._view(db, table.view(db, identity))
 
     def news(self) -> wire.InboxNews:
-        """How many are open, and how much has happened so far."""
+        """How many measurements are open, and a number that grows with each change."""
         with self._context.database.read() as db:
             return wire.InboxNews(open=table.count_open(db), seq=table.count_changes(db))
 
@@ -95,36 +97,40 @@ class Inbox:
             system=system_of(row),
         )
 
-    # --- telling ----------------------------------------------------------------------------------
+    # --- entering ---------------------------------------------------------------------------------
 
-    def answer(self, request: RequestContext, query_id: str, told: wire.AnswerCreate) -> StoredReply:
-        """Take what was measured; late answers too."""
-        return self._tell(request, query_id, "answer", lambda db: measurement_entries.values_of(told))
+    def answer(self, request: RequestContext, query_id: str, answers: wire.AnswerCreate) -> StoredReply:
+        """Store measured values; late ones too."""
+        return self._enter(request, query_id, "answer", lambda db: measurement_entries.values_of(answers))
 
-    def correct(self, request: RequestContext, query_id: str, told: wire.CorrectCreate) -> StoredReply:
-        """Take what is right in the place of what was told. Raises BudgetExhausted, and changes nothing."""
-        return self._tell(request, query_id, "correct", lambda db: measurement_entries.corrections_of(told))
+    def correct(self, request: RequestContext, query_id: str, corrections: wire.CorrectCreate) -> StoredReply:
+        """Replace values, or declare them void. Raises BudgetExhausted, and changes nothing."""
+        return self._enter(request, query_id, "correct", lambda db: measurement_entries.corrections_of(corrections))
 
-    def decline(self, request: RequestContext, query_id: str, told: wire.DeclineCreate) -> StoredReply:
-        """Take it that these, or all that are open, will not be measured."""
+    def decline(self, request: RequestContext, query_id: str, decline: wire.DeclineCreate) -> StoredReply:
+        """Record that some measurements, or all that are open, will not be made."""
 
-        def declines(db: Connection) -> list[Told]:
+        def declines(db: Connection) -> list[MeasurementEntry]:
             still_open = [row.id for row in table.of_query(db, query_id) if row.state == "open"]
-            chosen = told.measurement_ids or still_open
+            chosen = decline.measurement_ids or still_open
             if not chosen:
                 raise StateConflict("nothing of this query is open")
-            return [Told(identity, reason=told.reason, note=told.note) for identity in chosen]
+            return [MeasurementEntry(identity, reason=decline.reason, note=decline.note) for identity in chosen]
 
-        return self._tell(request, query_id, "decline", declines)
+        return self._enter(request, query_id, "decline", declines)
 
-    def _tell(
-        self, request: RequestContext, query_id: str, act: Act, told: Callable[[Connection], list[Told]]
+    def _enter(
+        self,
+        request: RequestContext,
+        query_id: str,
+        act: Act,
+        entries_of: Callable[[Connection], list[MeasurementEntry]],
     ) -> StoredReply:
         def effect(db: Connection) -> Effect:
             if table.inquiry(db, query_id) is None:
                 raise NotFound("there is no such query")
-            teller = Teller(request.principal.actor, request.principal.name)
-            begun, details = self.enter(db, query_id, act, told(db), teller)
+            author = Author(request.principal.actor, request.principal.name)
+            begun, details = self.enter(db, query_id, act, entries_of(db), author)
             view = wire.QueryMeasurements(
                 query_id=query_id,
                 state="answered" if begun.version else "pending",
@@ -137,48 +143,49 @@ class Inbox:
         return self._once(request, effect, [query_id])
 
     def _once(self, request: RequestContext, effect: Callable[[Connection], Effect], queries: list[str]) -> StoredReply:
-        """``effect`` once, and what it began of ``queries`` told; the last of them is the one of a refusal."""
+        """Run ``effect`` once, then publish what it began of ``queries``; a refusal is of the last of them."""
         try:
             reply = self._context.idempotency.once(request, effect)
         except BudgetExhausted as refusal:
-            self._note_refusal(request, queries[-1], refusal)
+            self._record_refusal(request, queries[-1], refusal)
             raise
-        self.changed(queries)
+        self.publish(queries)
         return reply
 
     def enter(
-        self, db: Connection, query_id: str, act: Act, told: Sequence[Told], teller: Teller
-    ) -> tuple[Begun, dict[str, Any]]:
-        """Check and store what is told of a query, and begin what follows; also what the log tells of it.
+        self, db: Connection, query_id: str, act: Act, entries: Sequence[MeasurementEntry], author: Author
+    ) -> tuple[BegunVersion, dict[str, Any]]:
+        """Check and store entries about a query, and begin the version that follows; with details for the audit log.
 
         Raises Invalid, NotFound, StateConflict, BudgetExhausted; the caller's transaction then changes nothing.
         """
-        details = self._store(db, query_id, act, told, teller)
-        return self._versions.begin(db, query_id, actor=teller.actor), details
+        details = self._store(db, query_id, act, entries, author)
+        return self._versions.begin(db, query_id, actor=author.actor), details
 
-    def _store(self, db: Connection, query_id: str, act: Act, told: Sequence[Told], teller: Teller) -> dict[str, Any]:
-        known = table.inquiry(db, query_id)
-        check_told(known)
+    def _store(
+        self, db: Connection, query_id: str, act: Act, entries: Sequence[MeasurementEntry], author: Author
+    ) -> dict[str, Any]:
+        inquiry = table.inquiry(db, query_id)
+        check_not_lost(inquiry)
         rows = {row.id: row for row in table.of_query(db, query_id)}
-        spec = self._studies.of(db, known.study_id).spec
+        spec = self._studies.of(db, inquiry.study_id).spec
         latest = measurement_entries.latest_values(db, query_id, rows) if act == "correct" else {}
-        measurement_entries.check(act, told, rows, spec, latest)
-        return measurement_entries.append(
-            db, known, [(one, rows[one.measurement_id]) for one in told], teller, self._context.clock()
-        )
+        measurement_entries.check(act, entries, rows, spec, latest)
+        with_rows = [(entry, rows[entry.measurement_id]) for entry in entries]
+        return measurement_entries.append(db, inquiry, with_rows, author, self._context.clock())
 
     def fault_of(self, study_id: str, value: float) -> str | None:
         """Why a value cannot be a measurement of a study, or None."""
         with self._context.database.read() as db:
             return measurement_entries.fault_of(value, self._studies.of(db, study_id).spec)
 
-    def overdue(self, db: Connection, query_id: str) -> None:
-        """Take what is open of a query, past its date, for declined."""
-        known, now = table.inquiry(db, query_id), self._context.clock()
-        still_open = [(Told(row.id), row) for row in table.of_query(db, query_id) if row.state == "open"]
-        if not still_open or known.lost:
+    def expire(self, db: Connection, query_id: str) -> None:
+        """Decline the open measurements of a query past its deadline."""
+        inquiry, now = table.inquiry(db, query_id), self._context.clock()
+        still_open = [(MeasurementEntry(row.id), row) for row in table.of_query(db, query_id) if row.state == "open"]
+        if not still_open or inquiry.lost:
             return
-        details = measurement_entries.append(db, known, still_open, measurement_entries.CURATOR, now, kind="overdue")
+        details = measurement_entries.append(db, inquiry, still_open, measurement_entries.CURATOR, now, kind="overdue")
         audit_log.append(db, "measurement.overdue", actor=measurement_entries.CURATOR.actor, now=now, details=details)
         self._versions.begin(db, query_id, actor=measurement_entries.CURATOR.actor)
 
@@ -191,9 +198,9 @@ class Inbox:
         return spreadsheet.export([item for item in items if item.query_id in queries])
 
     def import_(self, request: RequestContext, body: bytes, *, dry_run: bool) -> StoredReply | wire.InboxImport:
-        """Take a filled-in file: all of it, or nothing where a line is wrong (Invalid says where).
+        """Store a filled-in file: all of it, or nothing if a line is wrong (Invalid says where).
 
-        One at a time: Busy for another. A dry run reads alone, and looks at no budget.
+        Raises Busy while another file is read. A dry run stores nothing and checks no budget.
         """
         if not dry_run:
             self._context.idempotency.key_of(request)
@@ -201,62 +208,61 @@ class Inbox:
             raise Busy("another file is being read, and one is read at a time: try again", seconds=5)
         try:
             sheet = spreadsheet.read(body)
-            return self._tried(sheet) if dry_run else self._taken(request, sheet)
+            return self._import_preview(sheet) if dry_run else self._import_sheet(request, sheet)
         finally:
             self._importing.release()
 
-    def _tried(self, sheet: spreadsheet.Sheet) -> wire.InboxImport:
-        """What taking a file would do."""
+    def _import_preview(self, sheet: spreadsheet.Sheet) -> wire.InboxImport:
+        """What the import of a file would do."""
         answered = 0
         with self._context.database.read() as db:
             for query_id, acts in self._by_query(db, sheet).items():
-                check_told(table.inquiry(db, query_id))
-                told = {one.measurement_id for some in acts.values() for one in some}
-                answered += {row.id for row in table.of_query(db, query_id) if row.state == "open"} <= told
+                check_not_lost(table.inquiry(db, query_id))
+                entered = {entry.measurement_id for entries in acts.values() for entry in entries}
+                answered += {row.id for row in table.of_query(db, query_id) if row.state == "open"} <= entered
         return _import_view(sheet, answered, dry_run=True)
 
-    def _taken(self, request: RequestContext, sheet: spreadsheet.Sheet) -> StoredReply:
-        teller, queries = Teller(request.principal.actor, request.principal.name), list[str]()
+    def _import_sheet(self, request: RequestContext, sheet: spreadsheet.Sheet) -> StoredReply:
+        author, queries = Author(request.principal.actor, request.principal.name), list[str]()
 
         def effect(db: Connection) -> Effect:
             answered = 0
             for query_id, acts in self._by_query(db, sheet).items():
                 queries.append(query_id)
-                for act, told in acts.items():
-                    details = self._store(db, query_id, act, told, teller)
+                for act, entries in acts.items():
+                    details = self._store(db, query_id, act, entries, author)
                     kind = f"measurement.{_DONE[act]}"
-                    audit_log.append(db, kind, actor=teller.actor, now=self._context.clock(), details=details)
-                answered += self._versions.begin(db, query_id, actor=teller.actor).open == 0
-            found = _import_view(sheet, answered, dry_run=False)
-            return Effect(found, "inbox.imported", {"answered": found.answered, "declined": found.declined})
+                    audit_log.append(db, kind, actor=author.actor, now=self._context.clock(), details=details)
+                answered += self._versions.begin(db, query_id, actor=author.actor).open == 0
+            view = _import_view(sheet, answered, dry_run=False)
+            return Effect(view, "inbox.imported", {"answered": view.answered, "declined": view.declined})
 
         return self._once(request, effect, queries)
 
-    def _by_query(self, db: Connection, sheet: spreadsheet.Sheet) -> dict[str, dict[Act, list[Told]]]:
-        """What a file tells of each query. Raises Invalid that names each line that is wrong."""
-        rows = table.some(db, [one.measurement_id for _, one in sheet.told])
-        found: dict[str, dict[Act, list[Told]]] = {}
-        for line, one in sheet.told:
-            act: Act = "answer" if one.value is not None else "decline"
-            if (row := rows.get(one.measurement_id)) is None:
+    def _by_query(self, db: Connection, sheet: spreadsheet.Sheet) -> dict[str, dict[Act, list[MeasurementEntry]]]:
+        """The entries of a file by query and act. Raises Invalid, which names each line that is wrong."""
+        rows = table.measurements_by_id(db, [entry.measurement_id for _, entry in sheet.entries])
+        by_query: dict[str, dict[Act, list[MeasurementEntry]]] = {}
+        for line, entry in sheet.entries:
+            act: Act = "answer" if entry.value is not None else "decline"
+            if (row := rows.get(entry.measurement_id)) is None:
                 sheet.blame(line, "measurement_id", "there is no such measurement")
                 continue
             spec = self._studies.of(db, row.study_id).spec
-            column = "value" if one.value is not None else "decline_reason"
+            column = "value" if entry.value is not None else "decline_reason"
             if row.state not in measurement_entries.FROM[act]:
                 sheet.blame(line, column, f"the measurement is {row.state}: {measurement_entries.INSTEAD[row.state]}")
-            elif one.value is not None and (message := measurement_entries.fault_of(one.value, spec)):
+            elif entry.value is not None and (message := measurement_entries.fault_of(entry.value, spec)):
                 sheet.blame(line, column, message)
             else:
-                found.setdefault(row.query_id, {}).setdefault(act, []).append(one)
+                by_query.setdefault(row.query_id, {}).setdefault(act, []).append(entry)
         if sheet.faults:
             raise Invalid("nothing was stored: errors says which lines to mend", sheet.faults)
-        if len(found) > wire.IMPORT_QUERIES_MAX:  # all of them are one transaction, which others wait for
-            raise Invalid(f"a file may tell of {wire.IMPORT_QUERIES_MAX} queries at most: split it")
-        return found
+        if len(by_query) > wire.IMPORT_QUERIES_MAX:  # all of them are one transaction, which others wait for
+            raise Invalid(f"a file may hold measurements of {wire.IMPORT_QUERIES_MAX} queries at most: split it")
+        return by_query
 
-    def _note_refusal(self, request: RequestContext, query_id: str, refusal: BudgetExhausted) -> None:
-        """Refusals are records, too."""
+    def _record_refusal(self, request: RequestContext, query_id: str, refusal: BudgetExhausted) -> None:
         actor, now = request.principal.actor, self._context.clock()
 
         def note(db: Connection) -> None:
@@ -266,16 +272,16 @@ class Inbox:
 
         self._context.database.write(note)
 
-    def changed(self, query_ids: Sequence[str]) -> None:
-        """After the commit: tell what was begun, and say that there is news."""
+    def publish(self, query_ids: Sequence[str]) -> None:
+        """After a commit: publish the versions that it began, and notify those who watch the inbox."""
         try:
             self._versions.settle(query_ids)
         finally:
-            self._bells.ring(INBOX)
+            self._wakeups.notify(INBOX)
 
 
 def system_of(row: Any) -> wire.SystemAsked | None:
-    """How the owner's system stands to a measurement: nothing, where people measure or it is not open."""
+    """The state of a measurement at the owner's system; None if people measure it or it is not open."""
     if row.state != "open" or (row.next_at is None and row.problem is None and not row.attempts):
         return None
     state: wire.MeasurerState = "waiting"
@@ -286,7 +292,7 @@ def system_of(row: Any) -> wire.SystemAsked | None:
 
 
 def _import_view(sheet: spreadsheet.Sheet, queries: int, *, dry_run: bool) -> wire.InboxImport:
-    values = sum(one.value is not None for _, one in sheet.told)
+    values = sum(entry.value is not None for _, entry in sheet.entries)
     return wire.InboxImport(
-        dry_run=dry_run, answered=values, declined=len(sheet.told) - values, blank=sheet.blank, queries=queries
+        dry_run=dry_run, answered=values, declined=len(sheet.entries) - values, blank=sheet.blank, queries=queries
     )

@@ -1,4 +1,4 @@
-"""Open measurements as a spreadsheet, and what people filled in."""
+"""Open measurements as a spreadsheet, and the reading of one that was filled in."""
 
 import csv
 import io
@@ -10,7 +10,7 @@ from typing import get_args
 from blindopt import wire
 from blindopt.errors import Invalid
 from blindopt.formats.csv_files import decimal, plain, rows
-from curator_service.use_cases.queries.measurement_entries import Told
+from curator_service.use_cases.queries.measurement_entries import MeasurementEntry
 
 COLUMNS = ("measurement_id", "study", "record", "question", "unit", "value", "decline_reason", "note")
 NEEDED = ("measurement_id", "value")
@@ -26,26 +26,26 @@ _FORM = "the first line must name the columns, measurement_id and value among th
 
 @dataclass(slots=True)
 class Sheet:
-    """What was read, each with its line; how many lines say nothing; and what is wrong."""
+    """The entries of a file, each with its line; the number of lines without one; the faults."""
 
-    told: list[tuple[int, Told]] = field(default_factory=list)
+    entries: list[tuple[int, MeasurementEntry]] = field(default_factory=list)
     blank: int = 0
     faults: list[dict[str, object]] = field(default_factory=list)
 
     def blame(self, line: int, column: str | None, message: str) -> None:
-        """Note what is wrong. Never with what was written."""
+        """Add a fault. Its message never quotes the file."""
         if len(self.faults) < FAULTS_MAX:
             self.faults.append({"line": line, **({"column": column} if column else {}), "message": message})
 
 
 def export(items: Sequence[wire.InboxItem]) -> bytes:
-    """CSV in UTF-8 with a byte order mark, so that spreadsheets know it. Text that would be a formula is quoted."""
-    shown = list(dict.fromkeys(one.column for item in items for one in item.shown))
+    """CSV in UTF-8 with the byte order mark that spreadsheets need. Text that would be a formula is quoted."""
+    shown = list(dict.fromkeys(cell.column for item in items for cell in item.shown))
     text = io.StringIO(newline="")
     lines = csv.writer(text)
     lines.writerow([*COLUMNS[:3], *(SHOWN + plain(name) for name in shown), *COLUMNS[3:]])
     for item in items:
-        of = {one.column: one.value for one in item.shown}
+        of = {cell.column: cell.value for cell in item.shown}
         cells = [repr(of[name]) if name in of else "" for name in shown]
         ends = [plain(item.question or ""), plain(item.unit or ""), "", "", ""]
         lines.writerow([item.id, plain(item.study), item.record, *cells, *ends])
@@ -53,7 +53,7 @@ def export(items: Sequence[wire.InboxItem]) -> bytes:
 
 
 def read(body: bytes) -> Sheet:
-    """A filled-in file, separated by commas, semicolons or tabs. Raises Invalid for what is no such file."""
+    """Read a filled-in file, separated by commas, semicolons or tabs. Raises Invalid for any other file."""
     sheet, lines = Sheet(), rows(body, ",;\t")
     header = [cell.strip() for cell in next(lines, (1, []))[1]]
     if any(header.count(name) != 1 for name in NEEDED) or any(header.count(name) > 1 for name in COLUMNS):
@@ -62,8 +62,8 @@ def read(body: bytes) -> Sheet:
     for line, cells in lines:
         if any(cells):  # else an empty line
             _line(sheet, line, header, cells, seen)
-        if len(sheet.told) > wire.MEASUREMENTS_MAX:
-            raise Invalid(f"a file may tell {wire.MEASUREMENTS_MAX} measurements at most: split it")
+        if len(sheet.entries) > wire.MEASUREMENTS_MAX:
+            raise Invalid(f"a file may hold {wire.MEASUREMENTS_MAX} measurements at most: split it")
     return sheet
 
 
@@ -71,20 +71,20 @@ def _line(sheet: Sheet, line: int, header: list[str], cells: list[str], seen: se
     if len(cells) != len(header):
         sheet.blame(line, None, f"has {len(cells)} cells, the first line {len(header)}")
         return
-    told = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
-    identity, number = told["measurement_id"], told["value"]
-    reason, note = told.get("decline_reason", ""), told.get("note", "")
+    by_column = {name: cell.strip() for name, cell in zip(header, cells, strict=True)}
+    identity, number = by_column["measurement_id"], by_column["value"]
+    reason, note = by_column.get("decline_reason", ""), by_column.get("note", "")
     if not number and not reason:
         sheet.blank += 1
         if note:
-            sheet.blame(line, "note", "is about nothing: tell a value or a reason too")
+            sheet.blame(line, "note", "is about nothing: give a value or a reason too")
         return
     if not _ID.fullmatch(identity):
         sheet.blame(line, "measurement_id", "is no id of a measurement: msr_ and 16 digits")
     elif identity in seen:
         sheet.blame(line, "measurement_id", "is there twice")
     elif number and reason:
-        sheet.blame(line, "decline_reason", "tell a value or a reason, not both")
+        sheet.blame(line, "decline_reason", "give a value or a reason, not both")
     elif number and decimal(number) is None:
         sheet.blame(line, "value", "must be a finite decimal number with a point")
     elif reason and reason not in _REASONS:
@@ -92,8 +92,8 @@ def _line(sheet: Sheet, line: int, header: list[str], cells: list[str], seen: se
     elif len(note) > CELL_MAX or _CONTROL.search(note):
         sheet.blame(line, "note", f"must be text of {CELL_MAX} characters at most")
     else:
-        one = Told(identity, value=decimal(number), reason=_reason(reason), note=note or None)
-        sheet.told.append((line, one))
+        entry = MeasurementEntry(identity, value=decimal(number), reason=_reason(reason), note=note or None)
+        sheet.entries.append((line, entry))
     seen.add(identity)
 
 

@@ -1,8 +1,8 @@
-"""The owner's own system measures: it is called with a record inside the owner's network, signed, and answers.
+"""Measurements by the owner's own system, which is called by webhook inside the owner's network.
 
-What is left to do, and when, is in the database: a restart goes on. A retry carries the same idempotency key, so that
-work is not done twice. Each call is made like the first: to the address of the settings, looked up anew, and no other.
-What the system does not measure for days stays in the inbox, where people can.
+Open measurements and the times of their next calls are in the database, so a restart continues with them. A retry
+carries the same idempotency key, so that work is not done twice. Each call goes to the address in the settings, which
+is resolved anew, and to no other. What the system does not measure for days stays in the inbox, for people to measure.
 """
 
 import logging
@@ -22,8 +22,8 @@ from curator_service.use_cases.inbox import webhook_messages
 from curator_service.use_cases.inbox.circuit_breaker import RESPECTED_SECONDS, Circuit, chance, wait_after
 from curator_service.use_cases.inbox.inbox import Inbox, system_of
 from curator_service.use_cases.queries import measurement_entries
-from curator_service.use_cases.queries.measurement_entries import Told
-from curator_service.use_cases.queries.wakeups import INBOX, Bells
+from curator_service.use_cases.queries.measurement_entries import MeasurementEntry
+from curator_service.use_cases.queries.wakeups import INBOX, Wakeups
 from curator_service.use_cases.studies.studies import NO_MEASURER
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
@@ -36,7 +36,7 @@ log = logging.getLogger("blindopt.measurers")
 AT_ONCE = 4
 ATTEMPTS_MIN = 3  # of a measurement that is old already when its turn comes
 _OF_BODY = (400, 409, 413, 415, 422)
-"""Statuses that speak of one measurement. Any other that is no success is the system's own trouble."""
+"""Statuses that concern one measurement. Any other that is no success is a failure of the system."""
 REPLY_MAX_BYTES = 64 << 10
 CLOSE_SECONDS = 1.0
 AGAIN_SECONDS = 1.0
@@ -61,17 +61,17 @@ def client_of(settings: Settings) -> WebhookClient | None:
     )
 
 
-class Measurers:
-    """A few threads that ask the owner's system for what is open. Logs tell ids, never a value."""
+class WebhookMeasurer:
+    """A few threads that call the owner's system for open measurements. Logs hold ids, never a value."""
 
-    def __init__(self, context: ServiceContext, inbox: Inbox, bells: Bells, settings: Settings) -> None:
+    def __init__(self, context: ServiceContext, inbox: Inbox, wakeups: Wakeups, settings: Settings) -> None:
         self._context = context
         self._inbox = inbox
         self._settings = settings
         self._clients = threading.local()  # each thread has its own
         self._tried_for = timedelta(hours=settings.measurer_hours)
         self._changed = threading.Condition()
-        self._rings = 0
+        self._wakeup_count = 0
         self._under_way: set[str] = set()
         self._circuit = Circuit()
         self._look_seconds = min(LOOK_SECONDS, max(1.0, self._tried_for.total_seconds() / 10))
@@ -80,16 +80,16 @@ class Measurers:
         self._threads = [
             threading.Thread(target=self._serve, daemon=True, name=f"measurer-{k}") for k in range(AT_ONCE)
         ]
-        bells.also(INBOX, self._look_again)
+        wakeups.on(INBOX, self._look_again)
 
     def start(self) -> None:
-        """Go on with what is open, each at its time."""
+        """Start the threads."""
         if self._settings.measurer_url is not None:
             for thread in self._threads:
                 thread.start()
 
     def close(self) -> None:
-        """Ask no more. What is under way is asked again at the next start, under the same key."""
+        """Stop the threads. Calls under way are repeated after the next start, under the same key."""
         self._closing = True
         self._look_again()
         for thread in self._threads:
@@ -98,13 +98,13 @@ class Measurers:
 
     def _look_again(self) -> None:
         with self._changed:
-            self._rings += 1
+            self._wakeup_count += 1
             self._changed.notify_all()
 
-    # --- what people see, and ask -------------------------------------------------------------------
+    # --- status and retry ---------------------------------------------------------------------------
 
     def system(self) -> wire.MeasuringSystem:
-        """How the owner's system does, and how much is to be asked of it."""
+        """The state of the owner's system, and how many measurements wait for it."""
         with self._context.database.read() as db:
             counts = table.count_asking(db)
         with self._changed:
@@ -115,9 +115,9 @@ class Measurers:
         return wire.MeasuringSystem(state=state, failures=failures, problem=problem, next_at=at, **counts)
 
     def try_again(self, request: RequestContext, measurement_id: str | None) -> StoredReply:
-        """Ask the system now for one measurement, or for all that wait for it or were given up.
+        """Call the system now for one measurement, or for all that wait for it or were given up.
 
-        Raises StateConflict where there is no system, or it does not measure this one.
+        Raises StateConflict if there is no system, or it does not measure this one.
         """
         self._context.idempotency.key_of(request)
         if self._settings.measurer_url is None:
@@ -129,13 +129,13 @@ class Measurers:
                 count = table.try_again(db, now, limit=wire.MEASUREMENTS_MAX)
                 details: dict[str, Any] = {"measurements": count}
             else:
-                _check_asked(table.one_view(db, measurement_id))
-                count = table.try_one_again(db, now, measurement_id)
+                _check_retriable(table.view(db, measurement_id))
+                count = table.try_measurement_again(db, now, measurement_id)
                 details = {"measurements": count, "measurement_id": measurement_id}
             return Effect(wire.TriedAgain(measurements=count), "measurement.tried_again", details, 200)
 
-        with self._changed:  # first: nothing that is tried again is given up before it was
-            self._circuit.hurry(self._context.clock())
+        with self._changed:  # first, so that no measurement is given up again before its call
+            self._circuit.allow_probe(self._context.clock())
         reply = self._context.idempotency.once(request, effect)
         self._look_again()
         return reply
@@ -162,30 +162,30 @@ class Measurers:
             finally:
                 with self._changed:
                     self._under_way.discard(identity)
-                    self._circuit.ended(identity)
+                    self._circuit.end_call(identity)
 
     def _fault(self, identity: str, error: Exception) -> None:
         if not self._closing:
             log.error("fault", extra={"fields": {"measurement_id": identity, "kind": type(error).__name__}})
 
     def _next(self) -> str | None:
-        """The next measurement to ask for, once it is its time; None at the end."""
+        """Wait for the next measurement that is due; None once the service is closing."""
         while not self._closing:
             with self._changed:
-                rings = self._rings
+                count = self._wakeup_count
                 identity, seconds = self._due()
             if identity is not None:
                 return identity
             self._give_up_old()
             with self._changed:
-                self._changed.wait_for(partial(self._is_rung, rings), seconds)
+                self._changed.wait_for(partial(self._is_woken, count), seconds)
         return None
 
-    def _is_rung(self, rings: int) -> bool:
-        return self._closing or self._rings != rings
+    def _is_woken(self, count: int) -> bool:
+        return self._closing or self._wakeup_count != count
 
     def _due(self) -> tuple[str | None, float]:
-        """A measurement that may be asked for now, or the seconds until it is worth while to look again."""
+        """A measurement that the system may be called for now, or else the seconds until the next look."""
         now, opens_at = self._context.clock(), self._circuit.opens_at
         if self._circuit.may_call(now):
             with self._context.database.read() as db:
@@ -194,18 +194,18 @@ class Measurers:
             for identity in due:
                 if identity not in self._under_way:
                     self._under_way.add(identity)
-                    self._circuit.call(identity)
+                    self._circuit.begin_call(identity)
                     return identity, 0.0
             later = None if first is None else moment(first)
         else:
             later = opens_at if opens_at is not None and opens_at > now else None
         most = self._look_seconds if opens_at is not None else LOOK_SECONDS
-        if later is None:  # somebody who is under way rings
+        if later is None:  # the end of a call under way wakes this thread
             return None, most
         return None, min(max((later - now).total_seconds(), 0.01), most)
 
     def _give_up_old(self) -> None:
-        """While the system is down, nobody asks it for what is too old: leave that to people."""
+        """While the system is down, leave to people the measurements that wait for too long."""
         now = self._context.clock()
         with self._changed:
             problem = self._circuit.problem
@@ -218,96 +218,96 @@ class Measurers:
                 old = table.old_posts(db, before, limit=GIVEN_UP_AT_ONCE)
             if old:
                 log.warning("given up", extra={"fields": {"measurements": len(old)}})
-                self._context.database.write(partial(table.give_up, places=old, problem=problem))
-                self._inbox.changed([])
+                self._context.database.write(partial(table.give_up, seqs=old, problem=problem))
+                self._inbox.publish([])
 
     def _client(self) -> WebhookClient:
         if (client := getattr(self._clients, "client", None)) is None:
             client = self._clients.client = client_of(self._settings)
-        assert client is not None, "nothing is asked where no system is named"
+        assert client is not None, "no thread runs without a system in the settings"
         return client
 
     def _ask(self, identity: str) -> None:
         with self._context.database.read() as db:
-            row = table.one_view(db, identity)
+            row = table.view(db, identity)
         if row.state != "open":
             return
-        body = webhook_messages.body_of(self._inbox.one(identity))
+        body = webhook_messages.body_of(self._inbox.view(identity))
         try:
-            called = self._client().call(body, key=identity, at=int(time.time()))
-        except (Unreachable, ProtocolViolated) as error:  # nothing came, or more than is read
-            self._failed(row, str(error), of_system=isinstance(error, Unreachable))
+            reply = self._client().call(body, key=identity, at=int(time.time()))
+        except (Unreachable, ProtocolViolated) as error:  # no reply, or one that is too long
+            self._record_failure(row, str(error), of_system=isinstance(error, Unreachable))
             return
-        if called.status not in (200, 202):
-            problem, of_system = f"the other party answered {called.status}", called.status not in _OF_BODY
-            self._failed(row, problem, of_system=of_system, retry_after_s=called.retry_after_s)
+        if reply.status not in (200, 202):
+            problem, of_system = f"the other party answered {reply.status}", reply.status not in _OF_BODY
+            self._record_failure(row, problem, of_system=of_system, retry_after_s=reply.retry_after_s)
             return
         try:
-            told = None if called.status == 202 else self._read(identity, row.study_id, called.body)
+            entry = None if reply.status == 202 else self._read(identity, row.study_id, reply.body)
         except ProtocolViolated as error:
-            self._failed(row, str(error), of_system=False)
+            self._record_failure(row, str(error), of_system=False)
             return
-        self._succeeded()
-        if told is None:  # it tells later
-            self._note(identity, row.attempts + 1, None, None)
+        self._record_success()
+        if entry is None:  # the system answers later
+            self._record_attempt(identity, row.attempts + 1, None, None)
             return
         try:
-            self._context.database.write(partial(self._take, query_id=row.query_id, told=told))
-        except StateConflict:  # somebody told it meanwhile, or it is told no more
-            self._note(identity, row.attempts + 1, None, None)
+            self._context.database.write(partial(self._enter, query_id=row.query_id, entry=entry))
+        except StateConflict:  # it was answered or declined meanwhile, or its query gets no more versions
+            self._record_attempt(identity, row.attempts + 1, None, None)
             return
-        self._inbox.changed([row.query_id])
+        self._inbox.publish([row.query_id])
 
-    def _succeeded(self) -> None:
+    def _record_success(self) -> None:
         with self._changed:
             was_open = self._circuit.opens_at is not None
-            self._circuit.succeeded()
+            self._circuit.record_success()
         if was_open:
             log.info("the measurer is back")
             self._look_again()
 
-    def _take(self, db: Connection, query_id: str, told: Told) -> None:
-        act: measurement_entries.Act = "decline" if told.value is None else "answer"
-        _, details = self._inbox.enter(db, query_id, act, [told], measurement_entries.SYSTEM)
-        kind = "measurement.answered" if told.value is not None else "measurement.declined"
+    def _enter(self, db: Connection, query_id: str, entry: MeasurementEntry) -> None:
+        act: measurement_entries.Act = "decline" if entry.value is None else "answer"
+        _, details = self._inbox.enter(db, query_id, act, [entry], measurement_entries.SYSTEM)
+        kind = "measurement.answered" if entry.value is not None else "measurement.declined"
         audit_log.append(db, kind, actor=measurement_entries.SYSTEM.actor, now=self._context.clock(), details=details)
 
-    def _read(self, identity: str, study_id: str, reply: bytes) -> Told:
-        """What a reply tells. Raises ProtocolViolated, in words that do not quote it."""
-        told = webhook_messages.told_of(identity, reply)
-        if told.value is not None and (fault := self._inbox.fault_of(study_id, told.value)) is not None:
+    def _read(self, identity: str, study_id: str, body: bytes) -> MeasurementEntry:
+        """The entry that a reply makes. Raises ProtocolViolated, which does not quote the reply."""
+        entry = webhook_messages.read_reply(identity, body)
+        if entry.value is not None and (fault := self._inbox.fault_of(study_id, entry.value)) is not None:
             raise ProtocolViolated(f'"value" {fault}')
-        return told
+        return entry
 
-    def _failed(self, row: Any, problem: str, *, of_system: bool, retry_after_s: float | None = None) -> None:
-        """Note what was wrong, and when to ask again; ``of_system``: whether it would have been for any measurement."""
+    def _record_failure(self, row: Any, problem: str, *, of_system: bool, retry_after_s: float | None = None) -> None:
+        """Record a failed call and the time of the next; ``of_system``: whether any measurement would have failed."""
         now, attempts = self._context.clock(), row.attempts + 1
         if not of_system:
-            self._succeeded()
+            self._record_success()
         with self._changed:
-            self._circuit.ended(row.id)
+            self._circuit.end_call(row.id)
             if of_system:
-                self._circuit.failed(now, problem, retry_after_s)
+                self._circuit.record_failure(now, problem, retry_after_s)
             enough = attempts >= ATTEMPTS_MIN or self._circuit.is_open(now)
         fields = {"measurement_id": row.id, "attempts": attempts}
         if enough and now - moment(row.created_at) >= self._tried_for:
             log.warning("given up", extra={"fields": fields})
-            self._note(row.id, attempts, None, problem)
-            self._inbox.changed([])
+            self._record_attempt(row.id, attempts, None, problem)
+            self._inbox.publish([])
             return
         log.info("not measured", extra={"fields": fields})
         seconds = max(wait_after(attempts, chance()), min(retry_after_s or 0.0, RESPECTED_SECONDS))
-        self._note(row.id, attempts, stamp(now + timedelta(seconds=seconds)), problem)
+        self._record_attempt(row.id, attempts, stamp(now + timedelta(seconds=seconds)), problem)
 
-    def _note(self, identity: str, attempts: int, next_at: str | None, problem: str | None) -> None:
+    def _record_attempt(self, identity: str, attempts: int, next_at: str | None, problem: str | None) -> None:
         change: Callable[[Connection], None] = partial(
-            table.attempted, identity=identity, attempts=attempts, next_at=next_at, problem=problem
+            table.record_attempt, identity=identity, attempts=attempts, next_at=next_at, problem=problem
         )
         self._context.database.write(change)
 
 
-def _check_asked(row: Any) -> None:
-    """Raises StateConflict where there is nothing to ask the owner's system about a measurement."""
+def _check_retriable(row: Any) -> None:
+    """Raise StateConflict if there is nothing to call the owner's system for."""
     if row.state != "open":
         raise StateConflict(f"the measurement is {row.state}: there is nothing to ask")
     if system_of(row) is None:

@@ -1,49 +1,49 @@
-"""What the owner's system is asked of one measurement, and what it answers."""
+"""Messages between curator and the owner's system about one measurement: the call and its reply."""
 
 import json
 from typing import get_args
 
 from blindopt import wire
 from blindopt.errors import ProtocolViolated
-from curator_service.use_cases.queries.measurement_entries import Told
+from curator_service.use_cases.queries.measurement_entries import MeasurementEntry
 
 _REASONS = get_args(wire.DeclineReason)
 
 
 def body_of(item: wire.InboxItem) -> bytes:
-    """The body of a call: the measurement, and of the record what the study shows."""
-    said = {
+    """The body of a call: the measurement, and the shown columns of its record."""
+    body = {
         "measurement_id": item.id,
         "query_id": item.query_id,
         "study_id": item.study_id,
         "study": item.study,
         "record": item.record,
         "play": item.play,
-        "shown": {one.column: one.value for one in item.shown},
+        "shown": {cell.column: cell.value for cell in item.shown},
         "unit": item.unit,
     }
-    return json.dumps(said, allow_nan=False).encode()
+    return json.dumps(body, allow_nan=False).encode()
 
 
-def told_of(identity: str, reply: bytes) -> Told:
-    """What a reply tells of a measurement. Raises ProtocolViolated, in words that do not quote it."""
+def read_reply(identity: str, body: bytes) -> MeasurementEntry:
+    """The entry that a reply makes about a measurement. Raises ProtocolViolated, which does not quote the reply."""
     try:
-        told = json.loads(reply)
+        reply = json.loads(body)
     except (ValueError, RecursionError):
-        told = None
-    if not isinstance(told, dict) or ("value" in told) == ("declined" in told):
+        reply = None
+    if not isinstance(reply, dict) or ("value" in reply) == ("declined" in reply):
         raise ProtocolViolated('the reply must be a JSON object with either "value" or "declined"')
-    if "declined" in told:
-        if told["declined"] not in _REASONS:
+    if "declined" in reply:
+        if reply["declined"] not in _REASONS:
             raise ProtocolViolated(f'"declined" must be one of {", ".join(_REASONS)}')
-        return Told(identity, reason=told["declined"])
-    return Told(identity, value=_number(told["value"]))
+        return MeasurementEntry(identity, reason=reply["declined"])
+    return MeasurementEntry(identity, value=_number(reply["value"]))
 
 
-def _number(told: object) -> float:
-    if isinstance(told, bool) or not isinstance(told, int | float):
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise ProtocolViolated('"value" must be a number')
     try:
-        return float(told)
+        return float(value)
     except OverflowError:
         raise ProtocolViolated('"value" must be a finite number') from None

@@ -10,21 +10,21 @@ from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
 
 
-class Witnesses:
-    """From a countersignature on, neither party can tell another history of that grant unnoticed."""
+class Countersignatures:
+    """Stores countersignatures: after one, neither party can change the history of that grant unnoticed."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
 
-    def countersign(self, request: RequestContext, told: wire.Countersigning) -> StoredReply:
-        """Keep a countersigned checkpoint. Raises Invalid where a signature or the history is another."""
+    def countersign(self, request: RequestContext, countersigning: wire.Countersigning) -> StoredReply:
+        """Store a countersigned checkpoint. Raises Invalid if a signature or the history is another."""
         grant = request.principal.id
 
         def effect(db: Connection) -> Effect:
             try:
-                ours = self._context.signer.verifier.verify(told.note)
-                verifier = Verifier.parse(told.key)
-                theirs, time = verifier.verify_countersignature(told.note)
+                ours = self._context.signer.verifier.verify(countersigning.note)
+                verifier = Verifier.parse(countersigning.key)
+                theirs, time = verifier.verify_countersignature(countersigning.note)
             except LogBroken as error:
                 raise Invalid(str(error), [{"field": "note", "message": "this cannot be kept"}]) from None
             size = theirs.head.size
@@ -37,8 +37,8 @@ class Witnesses:
             elif pinned != verifier.vkey:
                 raise StateConflict("this grant is countersigned with another key: ask the owner for a new grant")
             if checkpoints.countersignature(db, grant, size) is None:
-                checkpoints.countersign(db, grant, size, told.note, self._context.clock())
-            details = {"grant_id": grant, "size": size, "root": theirs.head.root, "note": told.note}
+                checkpoints.countersign(db, grant, size, countersigning.note, self._context.clock())
+            details = {"grant_id": grant, "size": size, "root": theirs.head.root, "note": countersigning.note}
             reply = wire.Countersigned(grant_id=grant, size=size, time=time)
             return Effect(reply, "checkpoint.countersigned", details)
 

@@ -1,4 +1,4 @@
-"""What must hold between the tables of measurements and the log: part of `audit verify`."""
+"""Check the tables of measurements against the audit log: part of `audit verify`."""
 
 import json
 from collections import Counter, defaultdict
@@ -17,42 +17,42 @@ _BATCHES = ("measurement.answered", "measurement.declined", "measurement.correct
 
 
 @dataclass
-class Told:
-    """What the log tells of queries that somebody measures."""
+class InboxLogSummary:
+    """Queries that people or a system measure, as the log describes them."""
 
-    asked: list[str] = field(default_factory=list)
+    queries: set[str] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)
     batches: list[tuple[int, str, str]] = field(default_factory=list)
-    """The last entry of each, its query, and the digest of its entries."""
+    """The last entry of each batch, its query, and the digest of its entries."""
     versions: dict[str, list[tuple[str, int]]] = field(default_factory=lambda: defaultdict(list))
-    """Of each query, digest and number of answers released anew, version by version."""
+    """By query, the digest of each version and its number of answers released anew."""
     corrections: Counter[str] = field(default_factory=Counter)
-    """How many answers of each query were charged again."""
+    """By query, how many answers were charged again."""
 
     def follow(self, record: Json) -> None:
-        """Take one record. Raises LogBroken."""
+        """Take the next record of the log. Raises LogBroken if it contradicts an earlier one."""
         kind, details, exchange = record["kind"], record.get("details", {}), record.get("exchange")
         if exchange and exchange["method"] == "POST" and exchange["status"] == 202 and not exchange["replayed"]:
-            self.asked.append(details["query_id"])
+            self.queries.add(details["query_id"])
         elif kind in _BATCHES:
             self._batch(details)
         elif kind == "query.answered":
             if details["version"] != len(self.versions[details["query_id"]]) + 1:
-                raise LogBroken(f"query {details['query_id']} was told version {details['version']} out of its order")
+                raise LogBroken(f"version {details['version']} of query {details['query_id']} is out of order")
             self.versions[details["query_id"]].append((details["reply_sha256"], details["released"]))
         elif kind == "charge" and "version" in details:
             self.corrections[details["query_id"]] += sum(n for _, n in details["rows"])
         elif kind == "log.restored":
-            self.lost |= set(self.asked)
+            self.lost |= self.queries
 
     def _batch(self, details: Json) -> None:
-        place = self.batches[-1][0] if self.batches else 0
-        if not details["first"] == place + 1 <= details["last"]:
-            raise LogBroken(f"the log tells of entries {details['first']} to {details['last']} after {place}")
+        last = self.batches[-1][0] if self.batches else 0
+        if not details["first"] == last + 1 <= details["last"]:
+            raise LogBroken(f"the log has entries {details['first']} to {details['last']} after {last}")
         self.batches.append((details["last"], details["query_id"], details["sha256"]))
 
     def check(self, db: Connection) -> None:
-        """The tables are what was told, row by row. Raises LogBroken."""
+        """Raise LogBroken if a row of a table differs from the log."""
         last = self._check_entries(db)
         waiting = self._check_measurements(db, last)
         released = _released(db)
@@ -60,50 +60,50 @@ class Told:
         self._check_revisions(db, released)
 
     def _check_entries(self, db: Connection) -> dict[str, Any]:
-        """Every entry is in the digest that the log tells; the last one about each measurement."""
+        """Check each entry against the digest of its batch; return the last entry about each measurement."""
         last: dict[str, Any] = {}
         answers: Counter[str] = Counter()
         batch: list[dict[str, Any]] = []
         batches = iter(self.batches)
-        now = next(batches, None)
-        for place, row in enumerate(table.every_entry(db), start=1):
-            if now is None or row.seq != place:
+        current = next(batches, None)
+        for seq, row in enumerate(table.every_entry(db), start=1):
+            if current is None or row.seq != seq:
                 raise LogBroken(f"entry {row.seq} of the inbox is not in the log, or the one before it is missing")
             answers[row.measurement_id] += row.kind == "answered"
-            if row.query_id != now[1] or row.version != answers[row.measurement_id]:
+            if row.query_id != current[1] or row.version != answers[row.measurement_id]:
                 raise LogBroken(f"entry {row.seq} of the inbox is not what the log says: it was changed")
             batch.append(row._asdict())
             last[row.measurement_id] = row
-            if place == now[0]:
-                if digest(batch) != now[2]:
+            if seq == current[0]:
+                if digest(batch) != current[2]:
                     raise LogBroken(f"entry {row.seq} of the inbox, or one before it, was changed")
-                batch, now = [], next(batches, None)
-        if now is not None:
-            raise LogBroken(f"the inbox lacks entry {now[0]} that the log tells")
+                batch, current = [], next(batches, None)
+        if current is not None:
+            raise LogBroken(f"the inbox lacks entry {current[0]}, which is in the log")
         return last
 
     @staticmethod
     def _check_measurements(db: Connection, last: dict[str, Any]) -> Counter[str]:
-        """Each measurement stands where its last entry says, and was asked; how many of each query are open."""
+        """Check each measurement against its last entry and its query; return how many of each query are open."""
         waiting: Counter[str] = Counter()
-        found: dict[str, list[tuple[int, int, int, int]]] = defaultdict(list)
+        stored: dict[str, list[tuple[int, int, int, int]]] = defaultdict(list)
         for row in table.every_measurement(db):
             entry = last.pop(row.id, None)
-            told = ("open", 0, None) if entry is None else (entry.kind, entry.version, entry.seq)
-            if (row.state, row.version, row.entry) != told or (entry is not None and entry.query_id != row.query_id):
-                raise LogBroken(f"measurement {row.id} is not what was told of it: it was changed")
+            state = ("open", 0, None) if entry is None else (entry.kind, entry.version, entry.seq)
+            if (row.state, row.version, row.entry) != state or (entry is not None and entry.query_id != row.query_id):
+                raise LogBroken(f"measurement {row.id} is not what its last entry says: it was changed")
             waiting[row.query_id] += row.state == "open"
-            found[row.query_id].append((row.place, row.row, row.play, row.plays))
+            stored[row.query_id].append((row.place, row.row, row.play, row.plays))
         for name in last:
             raise LogBroken(f"measurement {name} is missing")
-        for query_id, items in found.items():
-            asked = wire.QueryRequest.model_validate_json(store.find(db, store.queries, query_id).request).rows
-            wanted = [
-                (place, item.row, play, item.plays)
-                for place, item in enumerate(asked)
+        for query_id, measurements in stored.items():
+            request = wire.QueryRequest.model_validate_json(store.find(db, store.queries, query_id).request)
+            requested = [
+                (index, item.row, play, item.plays)
+                for index, item in enumerate(request.rows)
                 for play in range(1, item.plays + 1)
             ]
-            if items != wanted:
+            if measurements != requested:
                 raise LogBroken(
                     f"the measurements of query {query_id} are not what it asked: one is missing or changed"
                 )
@@ -112,54 +112,54 @@ class Told:
     def _check_inquiries(
         self, db: Connection, waiting: Counter[str], released: dict[str, list[list[tuple[int, int]]]]
     ) -> None:
-        asked = set(self.asked)
+        missing = set(self.queries)
         for row in table.every_inquiry(db):
-            if row.query_id not in asked:
-                raise LogBroken(f"query {row.query_id} waits for measurements, and the log does not tell so")
-            asked.discard(row.query_id)
+            if row.query_id not in missing:
+                raise LogBroken(f"query {row.query_id} waits for measurements, and the log does not say so")
+            missing.discard(row.query_id)
             begun = released.get(row.query_id, [])
-            told = (waiting.get(row.query_id, 0), len(begun), len(self.versions[row.query_id]))
-            if (row.open, row.begun, row.version) != told or bool(row.lost) != (row.query_id in self.lost):
-                raise LogBroken(f"query {row.query_id} does not stand where the log says")
+            state = (waiting.get(row.query_id, 0), len(begun), len(self.versions[row.query_id]))
+            if (row.open, row.begun, row.version) != state or bool(row.lost) != (row.query_id in self.lost):
+                raise LogBroken(f"the state of query {row.query_id} is not what the log says")
             if row.query_id not in waiting:
                 raise LogBroken(f"the measurements of query {row.query_id} are missing")
             self._check_charges(db, row, begun)
-        for name in asked:
+        for name in missing:
             raise LogBroken(f"query {name} waits for measurements, and its table lacks it")
 
     def _check_charges(self, db: Connection, row: Any, begun: list[list[tuple[int, int]]]) -> None:
-        """No answer was released again without a charge, and each version releases what the log says."""
-        for version, (fresh, (_, told)) in enumerate(zip(begun, self.versions[row.query_id], strict=False), start=1):
-            if len(fresh) != told:
-                raise LogBroken(f"version {version} of query {row.query_id} was begun as another than was told")
+        """Check that each answer that was released again was charged, and that versions release what the log says."""
+        for version, (fresh, (_, count)) in enumerate(zip(begun, self.versions[row.query_id], strict=False), start=1):
+            if len(fresh) != count:
+                raise LogBroken(f"version {version} of query {row.query_id} releases other answers than the log says")
         spec = wire.StudyCreate.model_validate_json(store.find(db, store.studies, row.study_id).spec)
-        counted = Counter(unit for fresh in begun for unit in fresh)
-        again = 0 if spec.answers.mechanism == "none" else sum(n - 1 for n in counted.values())
+        releases = Counter(unit for fresh in begun for unit in fresh)
+        again = 0 if spec.answers.mechanism == "none" else sum(n - 1 for n in releases.values())
         if again != self.corrections[row.query_id]:
             raise LogBroken(f"query {row.query_id} released {again} answers anew and was not charged so many")
 
     def _check_revisions(self, db: Connection, released: dict[str, list[list[tuple[int, int]]]]) -> None:
-        """Every version that was told is there, byte for byte, and no other."""
-        places: Counter[str] = Counter()
-        found: Counter[str] = Counter()
+        """Check that the published versions are those in the log, byte for byte."""
+        grant_counts: Counter[str] = Counter()
+        query_counts: Counter[str] = Counter()
         for row in table.every_revision(db):
-            places[row.grant_id] += 1
-            told = self.versions.get(row.query_id, [])
-            if row.seq != places[row.grant_id] or not 1 <= row.version <= len(told):
-                raise LogBroken(f"version {row.version} of query {row.query_id} is not in the log, or out of its place")
-            if sha256(row.body) != told[row.version - 1][0]:
+            grant_counts[row.grant_id] += 1
+            versions = self.versions.get(row.query_id, [])
+            if row.seq != grant_counts[row.grant_id] or not 1 <= row.version <= len(versions):
+                raise LogBroken(f"version {row.version} of query {row.query_id} is not in the log, or out of order")
+            if sha256(row.body) != versions[row.version - 1][0]:
                 raise LogBroken(f"version {row.version} of query {row.query_id} was changed")
-            found[row.query_id] += 1
-        for query_id, told in self.versions.items():
-            if found[query_id] != len(told) or len(released.get(query_id, [])) < len(told):
+            query_counts[row.query_id] += 1
+        for query_id, versions in self.versions.items():
+            if query_counts[query_id] != len(versions) or len(released.get(query_id, [])) < len(versions):
                 raise LogBroken(f"a version of query {query_id} is missing")
 
 
 def _released(db: Connection) -> dict[str, list[list[tuple[int, int]]]]:
-    """Of each query, what each of its versions released anew. Raises LogBroken where one is missing."""
-    found: dict[str, list[list[tuple[int, int]]]] = defaultdict(list)
+    """By query, the units that each begun version releases anew. Raises LogBroken if a version is missing."""
+    released: dict[str, list[list[tuple[int, int]]]] = defaultdict(list)
     for row in table.every_round(db):
-        if row.version != len(found[row.query_id]) + 1:
-            raise LogBroken(f"version {row.version} of query {row.query_id} was begun out of its order")
-        found[row.query_id].append([(place, play) for place, play in json.loads(row.fresh)])
-    return found
+        if row.version != len(released[row.query_id]) + 1:
+            raise LogBroken(f"version {row.version} of query {row.query_id} was begun out of order")
+        released[row.query_id].append([(index, play) for index, play in json.loads(row.fresh)])
+    return released

@@ -1,130 +1,197 @@
-"""What must hold between the curator's tables and its log, whatever happened: part of `audit verify`."""
+"""Check the curator's tables against its audit log: part of `audit verify`.
+
+Each summary follows the log record by record, then checks that its tables hold what the log says.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from blindopt import wire
 from blindopt.audit.merkle_log import Json, sha256
 from blindopt.errors import LogBroken, NotFound
 from curator_service import store
 from curator_service.privacy.ledger import Balance, Prices, RowBalance, text, units
-from curator_service.store import advisories as advisories_of
+from curator_service.store import advisories
 from curator_service.store import ledger as lines
-from curator_service.use_cases.accounts import tuning_accounts
-from curator_service.use_cases.integrity import inbox_checks
+from curator_service.use_cases.integrity.inbox_checks import InboxLogSummary
+from curator_service.use_cases.integrity.tuning_checks import TuningLogSummary
 from service_kit.store import stored_replies
 from service_kit.store.database import Connection
 
 
+class LogSummary(Protocol):
+    """What the log says about some tables."""
+
+    def follow(self, record: Json) -> None:
+        """Take the next record of the log. Raises LogBroken if it contradicts an earlier one."""
+
+    def check(self, db: Connection) -> None:
+        """Raise LogBroken if a table differs from the log."""
+
+
 def check(db: Connection, records: Iterable[Json]) -> None:
-    """The ledger is what the log tells, line by line; no answer without its charge, none changed. Raises LogBroken."""
-    charged: set[str] = set()
-    answered: set[tuple[str, str]] = set()
-    settled: dict[tuple[str, str], tuple[int, str]] = {}
-    accounts: dict[str, _Account] = {}
-    studies: dict[str, _Told] = {}
-    advisories: dict[str, tuple[str, int, str]] = {}
-    tunings, measured = tuning_accounts.Told(), inbox_checks.Told()
+    """Check every table against the log, and that no answer precedes its charge. Raises LogBroken."""
+    summaries: list[LogSummary] = [
+        _StudyLogSummary(),
+        _AdvisoryLogSummary(),
+        TuningLogSummary(),
+        InboxLogSummary(),
+        _ReplyLogSummary(),
+        _LedgerLogSummary(db),
+    ]
     for record in records:
-        tunings.follow(record)
-        measured.follow(record)
-        details = record.get("details", {})
-        exchange = record.get("exchange")
-        _follow(studies, record["kind"], details)
-        if record["kind"] == "mechanism.withdrawn":
-            told = details["mechanism"], details["version"], details["reason_sha256"]
-            advisories[details["advisory_id"]] = told
-        if exchange and exchange["method"] == "POST" and exchange["status"] < 300:
-            _settle(settled, exchange)
-        if record["kind"] in ("charge", "charge.refused"):
-            if (study := details["study_id"]) not in accounts:
-                accounts[study] = _Account(_prices(db, study))
-            accounts[study].take(details, refused=record["kind"] == "charge.refused")
-            name = details.get("query_id")
-            if (name in charged) != ("version" in details):  # a correction follows the charge of its query
-                raise LogBroken(f"query {name} was charged twice, or corrected before it was charged")
-            charged |= {name} - {None}
-        elif exchange and exchange["status"] in (201, 202) and not exchange["replayed"] and "query_id" in details:
-            if details["query_id"] not in charged:
-                raise LogBroken(f"query {details['query_id']} was answered before it was charged")
-            place = exchange["grant_id"], exchange["idempotency_key"]
-            if place in answered:
-                raise LogBroken(f"query {details['query_id']} was answered twice")
-            answered.add(place)
-    _check_studies(db, studies)
-    _check_advisories(db, advisories)
-    tunings.check(db)
-    measured.check(db)
-    _check_ledger(db, accounts)
-    _check_queries(db, charged)
-    _check_replies(db, settled)
+        for summary in summaries:
+            summary.follow(record)
+    for summary in summaries:
+        summary.check(db)
 
 
 @dataclass
-class _Told:
-    """What the log tells of a study."""
+class _LoggedStudy:
+    """A study as the log describes it."""
 
     spec_sha256: str
     release_sha256: str | None = None
     closed: bool = False
 
 
-def _follow(studies: dict[str, _Told], kind: str, details: Json) -> None:
-    if kind == "study.created":
-        studies[details["study_id"]] = _Told(details["spec_sha256"])
-    elif kind == "study.changed":
-        study = studies[details["study_id"]]
-        if study.release_sha256 is not None or study.closed or study.spec_sha256 != details["replaces"]:
-            raise LogBroken(f"study {details['study_id']} was changed when it was no draft, or from another one")
-        study.spec_sha256 = details["spec_sha256"]
-    elif kind == "study.released":
-        studies[details["study_id"]].release_sha256 = details["sha256"]
-    elif kind == "study.closed":
-        studies[details["study_id"]].closed = True
-    elif kind == "log.restored":
-        for study_id in details["closed_studies"]:
-            studies[study_id].closed = True
+class _StudyLogSummary:
+    """Studies: spec, release and state."""
+
+    def __init__(self) -> None:
+        self._studies: dict[str, _LoggedStudy] = {}
+
+    def follow(self, record: Json) -> None:
+        kind, details = record["kind"], record.get("details", {})
+        if kind == "study.created":
+            self._studies[details["study_id"]] = _LoggedStudy(details["spec_sha256"])
+        elif kind == "study.changed":
+            study = self._studies[details["study_id"]]
+            if study.release_sha256 is not None or study.closed or study.spec_sha256 != details["replaces"]:
+                raise LogBroken(f"study {details['study_id']} was changed when it was no draft, or from another one")
+            study.spec_sha256 = details["spec_sha256"]
+        elif kind == "study.released":
+            self._studies[details["study_id"]].release_sha256 = details["sha256"]
+        elif kind == "study.closed":
+            self._studies[details["study_id"]].closed = True
+        elif kind == "log.restored":
+            for study_id in details["closed_studies"]:
+                self._studies[study_id].closed = True
+
+    def check(self, db: Connection) -> None:
+        missing = dict(self._studies)
+        for row in store.all_studies(db):
+            if (study := missing.pop(row.id, None)) is None:
+                raise LogBroken(f"study {row.id} is not in the log")
+            if sha256(row.spec.encode()) != study.spec_sha256:
+                raise LogBroken(f"study {row.id} was changed: its spec is not the one in the log")
+            release = store.release_of(db, row.id)
+            if (None if release is None else release.sha256) != study.release_sha256:
+                raise LogBroken(f"the release of study {row.id} is not the one in the log")
+            if (row.state == "closed") != study.closed:
+                raise LogBroken(f"study {row.id} is {row.state}, and the log does not say so")
+        for name in missing:
+            raise LogBroken(f"study {name} is missing")
 
 
-def _check_studies(db: Connection, told: dict[str, _Told]) -> None:
-    """Each study is as it was made, released what it released, and is closed if it was. Raises LogBroken."""
-    for row in store.all_studies(db):
-        if (study := told.pop(row.id, None)) is None:
-            raise LogBroken(f"study {row.id} is not in the log")
-        if sha256(row.spec.encode()) != study.spec_sha256:
-            raise LogBroken(f"study {row.id} was changed: its spec is not the one that the log tells")
-        release = store.release_of(db, row.id)
-        if (None if release is None else release.sha256) != study.release_sha256:
-            raise LogBroken(f"the release of study {row.id} is not the one that the log tells")
-        if (row.state == "closed") != study.closed:
-            raise LogBroken(f"study {row.id} is {row.state}, and the log does not tell so")
-    for name in told:
-        raise LogBroken(f"study {name} is missing")
+class _AdvisoryLogSummary:
+    """Withdrawals of mechanisms."""
+
+    def __init__(self) -> None:
+        self._advisories: dict[str, tuple[str, int, str]] = {}
+
+    def follow(self, record: Json) -> None:
+        if record["kind"] == "mechanism.withdrawn":
+            details = record["details"]
+            content = details["mechanism"], details["version"], details["reason_sha256"]
+            self._advisories[details["advisory_id"]] = content
+
+    def check(self, db: Connection) -> None:
+        missing = dict(self._advisories)
+        for row in advisories.every(db):
+            if missing.pop(row.id, None) != (row.mechanism, row.version, sha256(row.reason.encode())):
+                raise LogBroken(f"advisory {row.id} is not what the log says: it was changed, or was never made")
+        for name in missing:
+            raise LogBroken(f"advisory {name} is missing")
 
 
-def _check_advisories(db: Connection, told: dict[str, tuple[str, int, str]]) -> None:
-    """Each withdrawal is what the log tells, and none is missing. Raises LogBroken."""
-    left = dict(told)
-    for row in advisories_of.every(db):
-        if left.pop(row.id, None) != (row.mechanism, row.version, sha256(row.reason.encode())):
-            raise LogBroken(f"advisory {row.id} is not what the log says: it was changed, or was never made")
-    for name in left:
-        raise LogBroken(f"advisory {name} is missing")
+class _ReplyLogSummary:
+    """Stored replies to modelers: the first under each key, which every later one must repeat."""
+
+    def __init__(self) -> None:
+        self._replies: dict[tuple[str, str], tuple[int, str]] = {}
+
+    def follow(self, record: Json) -> None:
+        exchange = record.get("exchange")
+        if not exchange or exchange["method"] != "POST" or exchange["status"] >= 300:
+            return
+        key, reply = (exchange["grant_id"], exchange["idempotency_key"]), (exchange["status"], exchange["reply_sha256"])
+        if not exchange["replayed"] and key not in self._replies:
+            self._replies[key] = reply
+        elif self._replies.get(key) != reply:
+            raise LogBroken(f"key {exchange['idempotency_key']} got another answer than the one that it had got before")
+
+    def check(self, db: Connection) -> None:
+        missing = dict(self._replies)
+        for row in stored_replies.answers(db):
+            reply = missing.pop((row.principal, row.idempotency_key), None)
+            if reply is not None and (row.status, sha256(row.body)) != reply:
+                raise LogBroken(f"the stored answer under key {row.idempotency_key} was changed")
+            if reply is None and row.principal.startswith("grt_"):
+                raise LogBroken(f"the stored answer under key {row.idempotency_key} is not in the log")
+        for _, key in missing:
+            raise LogBroken(f"the stored answer under key {key} is missing")
 
 
-def _settle(settled: dict[tuple[str, str], tuple[int, str]], exchange: Json) -> None:
-    """Note the reply that a key got at first. LogBroken for another one under it ever after."""
-    place, told = (exchange["grant_id"], exchange["idempotency_key"]), (exchange["status"], exchange["reply_sha256"])
-    if not exchange["replayed"] and place not in settled:
-        settled[place] = told
-    elif settled.get(place) != told:
-        raise LogBroken(f"key {exchange['idempotency_key']} got another answer than the one that it had got before")
+class _LedgerLogSummary:
+    """Charges and refusals of studies, and the queries that were charged."""
+
+    def __init__(self, db: Connection) -> None:
+        self._db = db
+        self._accounts: dict[str, _Account] = {}
+        self._charged: set[str] = set()
+        self._answered: set[tuple[str, str]] = set()
+
+    def follow(self, record: Json) -> None:
+        details, exchange = record.get("details", {}), record.get("exchange")
+        if record["kind"] in ("charge", "charge.refused"):
+            if (study := details["study_id"]) not in self._accounts:
+                self._accounts[study] = _Account(_prices(self._db, study))
+            self._accounts[study].take(details, refused=record["kind"] == "charge.refused")
+            query = details.get("query_id")
+            if (query in self._charged) != ("version" in details):  # a correction follows the charge of its query
+                raise LogBroken(f"query {query} was charged twice, or corrected before it was charged")
+            self._charged |= {query} - {None}
+        elif exchange and exchange["status"] in (201, 202) and not exchange["replayed"] and "query_id" in details:
+            if details["query_id"] not in self._charged:
+                raise LogBroken(f"query {details['query_id']} was answered before it was charged")
+            key = exchange["grant_id"], exchange["idempotency_key"]
+            if key in self._answered:
+                raise LogBroken(f"query {details['query_id']} was answered twice")
+            self._answered.add(key)
+
+    def check(self, db: Connection) -> None:
+        counts = dict.fromkeys(self._accounts, 0)
+        for line in lines.every(db):
+            count = counts.get(line.study_id, 0)
+            if line.study_id not in self._accounts or count >= len(self._accounts[line.study_id].lines):
+                raise LogBroken(f"ledger line {line.seq} is not in the log")
+            if self._accounts[line.study_id].lines[count] != lines.content(line):
+                raise LogBroken(f"ledger line {line.seq} is not what the log says: it was changed, or one is missing")
+            counts[line.study_id] = count + 1
+        for study, account in self._accounts.items():
+            if counts[study] != len(account.lines):
+                raise LogBroken(f"the ledger of {study} lacks the last of {len(account.lines)} lines in the log")
+        stored = {row.id for row in store.all_queries(db)}
+        for name in stored ^ self._charged:
+            where = "the log" if name in stored else "the table of queries"
+            raise LogBroken(f"query {name} is missing in {where}")
 
 
 @dataclass
 class _Account:
-    """The ledger of one study, line by line, as the log tells it."""
+    """The ledger of one study, line by line, as the log describes it."""
 
     prices: Prices
     balance: Balance = field(default_factory=Balance)
@@ -132,7 +199,7 @@ class _Account:
     lines: list[tuple[Any, ...]] = field(default_factory=list)
 
     def take(self, details: Json, *, refused: bool) -> None:
-        """Add the lines that a record tells of."""
+        """Add the lines of one record. Raises LogBroken if its epsilon is not their price."""
         if refused:
             self._refuse(details)
         elif details["rows"] == "all":
@@ -142,17 +209,15 @@ class _Account:
         elif "version" in details:
             for row, releases in details["rows"]:
                 self._correct(details["query_id"], row, releases)
-            told = text(sum(releases for _, releases in details["rows"]) * self.prices.answer)
-            if details["epsilon"] != told:
+            if details["epsilon"] != text(sum(releases for _, releases in details["rows"]) * self.prices.answer):
                 raise LogBroken(
-                    f"query {details['query_id']}: the log tells another epsilon of a correction than it is"
+                    f"query {details['query_id']}: the log has another epsilon of a correction than it costs"
                 )
         else:
             for row, plays in details["rows"]:
                 self._answer(details["query_id"], row, plays)
-            told = text(sum(self.prices.cost(plays) for _, plays in details["rows"]))
-            if details["epsilon"] != told:
-                raise LogBroken(f"query {details['query_id']}: the log tells another epsilon than its study's price")
+            if details["epsilon"] != text(sum(self.prices.cost(plays) for _, plays in details["rows"])):
+                raise LogBroken(f"query {details['query_id']}: the log has another epsilon than its study's price")
 
     def _answer(self, query_id: str, row: int, plays: int) -> None:
         cost, old, before = self.prices.cost(plays), self.rows.get(row, RowBalance()), self.balance
@@ -168,10 +233,10 @@ class _Account:
 
     def _refuse(self, details: Json) -> None:
         row = details["row"]
-        of_cap = [plays for asked, plays in details["rows"] if row in (None, asked)]
+        of_cap = [plays for requested, plays in details["rows"] if row in (None, requested)]
         cost, plays = sum(map(self.prices.cost, of_cap)), sum(of_cap)
         if details["requested"] != (str(plays) if details["cap"] == "queries" else text(cost)):
-            raise LogBroken("a refusal tells another amount than what was asked costs")
+            raise LogBroken("a refusal in the log has another amount than its request costs")
         of_row = self.rows.get(row, RowBalance()) if row is not None else RowBalance()
         self._add("refused", None, row, plays, cost, details["cap"], of_row)
 
@@ -188,37 +253,3 @@ def _prices(db: Connection, study_id: str) -> Prices:
         return Prices.of(wire.StudyCreate.model_validate_json(store.find(db, store.studies, study_id).spec))
     except NotFound:
         raise LogBroken(f"study {study_id} was charged and is missing") from None
-
-
-def _check_ledger(db: Connection, accounts: dict[str, _Account]) -> None:
-    places = dict.fromkeys(accounts, 0)
-    for line in lines.every(db):
-        place = places.get(line.study_id, 0)
-        if line.study_id not in accounts or place >= len(accounts[line.study_id].lines):
-            raise LogBroken(f"ledger line {line.seq} is not in the log")
-        if accounts[line.study_id].lines[place] != lines.told(line):
-            raise LogBroken(f"ledger line {line.seq} is not what the log says: it was changed, or one is missing")
-        places[line.study_id] = place + 1
-    for study, account in accounts.items():
-        if places[study] != len(account.lines):
-            raise LogBroken(f"the ledger of {study} lacks the last of {len(account.lines)} lines that the log tells")
-
-
-def _check_queries(db: Connection, charged: set[str]) -> None:
-    told = {row.id for row in store.all_queries(db)}
-    for name in told ^ charged:
-        where = "the log" if name in told else "the table of queries"
-        raise LogBroken(f"query {name} is missing in {where}")
-
-
-def _check_replies(db: Connection, settled: dict[tuple[str, str], tuple[int, str]]) -> None:
-    """The stored replies of modelers are those that the log tells, every one."""
-    left = dict(settled)
-    for row in stored_replies.answers(db):
-        told = left.pop((row.principal, row.idempotency_key), None)
-        if told is not None and (row.status, sha256(row.body)) != told:
-            raise LogBroken(f"the stored answer under key {row.idempotency_key} was changed")
-        if told is None and row.principal.startswith("grt_"):
-            raise LogBroken(f"the stored answer under key {row.idempotency_key} is not in the log")
-    for _, key in left:
-        raise LogBroken(f"the stored answer under key {key} is missing")

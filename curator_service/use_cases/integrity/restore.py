@@ -1,4 +1,4 @@
-"""What a restore from a backup closes, so that nothing is spent twice."""
+"""Close what a restore from a backup would let be spent twice."""
 
 from curator_service import store
 from curator_service.store import inbox
@@ -7,11 +7,11 @@ from service_kit.context.context import ServiceContext
 from service_kit.store.database import Connection
 
 
-def restored(db: Connection, context: ServiceContext) -> None:
-    """After a restore: charges and answers that came after the backup are lost, and could be spent again.
+def close_after_restore(db: Connection, context: ServiceContext) -> None:
+    """Close every study and account after a restore, and publish no more versions of stored queries.
 
-    So nothing more is told of queries that somebody was to measure, and every study is closed, drafts too: one may
-    have been released since, and would be a second time for the charge of one. Its owner may make a new one.
+    Charges and answers later than the backup are lost, and could be spent again. Drafts are closed too: one may have
+    been released since, and would be released twice for one charge. Its owner may make a new one.
     """
     closed = store.unclosed_studies(db)
     for identity in closed:

@@ -29,11 +29,7 @@ _POINTS = TypeAdapter(list[wire.ForecastPoint])
 
 
 class Forecasts(Jobs):
-    """At most one forecast runs, others wait in their order. What it finds out is shown to the owner alone.
-
-    One that a crash or a shutdown interrupted is ``failed`` from the next start on. Logs tell ids and how it
-    ended, never what was found.
-    """
+    """At most one forecast runs, others wait in their order. Its results are for the owner alone."""
 
     noun = "forecast"
     stopped = "the curator was stopped before this forecast was done: ask for it again"
@@ -44,10 +40,10 @@ class Forecasts(Jobs):
         self._waiting_max = settings.forecasts_waiting_max
         super().__init__(context, settings.forecast_seconds_max)
 
-    # --- what the owner asks ----------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
     def start(self, request: RequestContext, study_id: str, forecast: wire.ForecastCreate) -> StoredReply:
-        """Queue a forecast. Raises Invalid where it cannot be made, StateConflict where too many wait."""
+        """Queue a forecast. Raises Invalid if it cannot be made, StateConflict if too many wait."""
         self._context.idempotency.key_of(request)
         checked = self._check(study_id, forecast)
         begun: str | None = None
@@ -89,7 +85,7 @@ class Forecasts(Jobs):
             self._submit(begun)
         return reply
 
-    def one(self, study_id: str, identity: str) -> wire.ForecastView:
+    def view(self, study_id: str, identity: str) -> wire.ForecastView:
         """A forecast of a study. Raises NotFound."""
         with self._context.database.read() as db:
             return self._view(table.find(db, identity, study_id))
@@ -101,7 +97,7 @@ class Forecasts(Jobs):
             return [(row.seq, self._view(row)) for row in table.page(db, study_id, after=after, limit=limit)]
 
     def cancel(self, request: RequestContext, study_id: str, identity: str) -> StoredReply:
-        """End a forecast now. Raises StateConflict if it ended by itself."""
+        """Cancel a forecast. Raises StateConflict if it has ended."""
 
         def effect(db: Connection) -> Effect:
             row = table.find(db, identity, study_id)
@@ -117,8 +113,8 @@ class Forecasts(Jobs):
         return reply
 
     def _check(self, study_id: str, forecast: wire.ForecastCreate) -> wire.StudyCreate:
-        """The study that the forecast can be made of."""
-        # Before the transaction: calibrating many mechanisms takes long.
+        """The study of a forecast. Raises Invalid if the forecast cannot be made."""
+        # Outside of any write transaction: calibrating many mechanisms takes long.
         with self._context.database.read() as db:
             (study, rows), withdrawn = _study(db, study_id), names(db)
         cells_of(study, forecast, withdrawn)
@@ -143,7 +139,7 @@ class Forecasts(Jobs):
     # --- the work ---------------------------------------------------------------------------------
 
     def _work(self, identity: str) -> dict[str, Any] | None:
-        """Run one forecast; how it ended, or None where it had ended before."""
+        """Run one forecast; the values of its end, or None if it had ended before."""
         with self._context.database.read() as db:
             row = table.find(db, identity)
             (study, _), withdrawn = _study(db, row.study_id), sorted(names(db))
@@ -183,23 +179,23 @@ class Forecasts(Jobs):
         }
 
     def _sample(self, study: wire.StudyCreate, most: int) -> Matrix:
-        """The features' raw columns of up to ``most`` records, chosen at random."""
+        """The raw feature columns of up to ``most`` records, chosen at random: (rows, features)."""
         with self._context.database.read() as db:
             names = [c["name"] for c in json.loads(store.find(db, store.datasets, study.dataset_id).columns)]
         values = self._vault.dataset(study.dataset_id)
         chosen = entropy.sample(len(values), min(most, len(values)))
-        places = [names.index(feature.column) for feature in study.features]
-        sampled: Matrix = values[chosen][:, places]
+        columns = [names.index(feature.column) for feature in study.features]
+        sampled: Matrix = values[chosen][:, columns]
         return sampled
 
     def _notify(self, db: Connection, row: Any) -> None:
         notices.forecast_ended(db, self._context.outbox, row)
 
-    def _told(self, row: Any) -> dict[str, Any]:
+    def _log_details(self, row: Any) -> dict[str, Any]:
         return {"study_id": row.study_id}
 
 
 def _study(db: Connection, study_id: str) -> tuple[wire.StudyCreate, int]:
-    """A study, and how many rows its dataset has."""
+    """A study, and the number of rows of its dataset."""
     study = wire.StudyCreate.model_validate_json(store.find(db, store.studies, study_id).spec)
     return study, int(store.find(db, store.datasets, study.dataset_id).rows)

@@ -22,7 +22,7 @@ REST_SECONDS = 10.0
 
 
 class JobTable(Protocol):
-    """What a table of jobs offers: a job is ``running`` until it has ended, for good."""
+    """A table of jobs. A job is ``running`` until it ends, once."""
 
     def find(self, db: Connection, identity: str) -> Any: ...
     def running(self, db: Connection) -> list[str]: ...
@@ -32,13 +32,13 @@ class JobTable(Protocol):
 class Jobs(ABC):
     """At most one job runs, others wait in their order.
 
-    One that a crash or a shutdown interrupted is ``failed`` from the next start on. Logs tell ids and how it ended,
-    never what was found.
+    A job that a crash or a shutdown interrupted is ``failed`` from the next start on. Logs hold ids and states, never
+    results.
     """
 
     noun = ""
     stopped = ""
-    """Why a job failed that was interrupted, and what to do."""
+    """The problem of a job that was interrupted, and what to do."""
     _table: JobTable
 
     def __init__(self, context: ServiceContext, seconds_max: int) -> None:
@@ -59,7 +59,7 @@ class Jobs(ABC):
             self._settle(db, identity, state="failed", problem=self.stopped)
 
     def close(self) -> None:
-        """Stop the work, now. What has not ended is told as failed at the next start."""
+        """Stop the work now. Jobs that have not ended are marked failed at the next start."""
         self._closing.set()
         with self._lock:
             if self._current is not None:
@@ -71,14 +71,14 @@ class Jobs(ABC):
             self._thread.join(CLOSE_SECONDS)
 
     def under_way(self, db: Connection) -> list[tuple[Any, float]]:
-        """Rows of those that have not ended, in their order, and the share of each that is done."""
+        """Rows of jobs that have not ended, in their order, each with the share that is done."""
         rows = [self._table.find(db, identity) for identity in self._table.running(db)]
         return [(row, self._progress.get(row.id, row.progress)) for row in rows]
 
-    # --- for those who are a kind of job ------------------------------------------------------------
+    # --- for subclasses -----------------------------------------------------------------------------
 
     def _submit(self, identity: str) -> None:
-        """Queue a stored job; the first one begins the thread: by then the database has its event loop."""
+        """Queue a stored job. The first one starts the thread: by then the database has its event loop."""
         self._queue.put(identity)
         with self._lock:
             if not self._begun and not self._closing.is_set():
@@ -87,18 +87,18 @@ class Jobs(ABC):
 
     @abstractmethod
     def _work(self, identity: str) -> dict[str, Any] | None:
-        """Do one job; how it ended, or None where it had ended before."""
+        """Run one job; the values of its end for the table, or None if it had ended before."""
 
     @abstractmethod
-    def _told(self, row: Any) -> dict[str, Any]:
-        """What the log tells of a job that has ended, besides its id and its state; ``row``: of its table."""
+    def _log_details(self, row: Any) -> dict[str, Any]:
+        """Details for the audit log of a job that has ended, besides its id and state; ``row``: of its table."""
 
     @abstractmethod
     def _notify(self, db: Connection, row: Any) -> None:
-        """Tell by webhook that a job has ended by itself; ``row``: of its table."""
+        """Write a notice that a job has completed or failed; ``row``: of its table."""
 
     def _rest(self) -> None:
-        """Let go of what is kept for the next job: none has come for a while."""
+        """Release what is kept for the next job, since none has come for a while."""
         return
 
     # --- the work ---------------------------------------------------------------------------------
@@ -110,15 +110,15 @@ class Jobs(ABC):
             except BlindoptError as error:
                 ending = {"state": "failed", "problem": str(error)}
             except Exception as error:  # its text may quote a value
-                told = {f"{self.noun}_id": identity, "kind": type(error).__name__}
-                log.error("fault", extra={"fields": told})
+                fields = {f"{self.noun}_id": identity, "kind": type(error).__name__}
+                log.error("fault", extra={"fields": fields})
                 ending = {"state": "failed", "problem": f"a fault on our side ({type(error).__name__}): ask again"}
             if ending is not None and not self._closing.is_set():
                 self._keep(identity, ending)
             self._progress.pop(identity, None)
 
     def _next(self) -> str | None:
-        """The next job, once there is one; None at a shutdown."""
+        """Wait for the next job; None at a shutdown."""
         try:
             return self._queue.get(timeout=REST_SECONDS)
         except queue.Empty:
@@ -127,23 +127,23 @@ class Jobs(ABC):
 
     @contextmanager
     def _running(self, identity: str, worker: Worker[Any]) -> Iterator[threading.Event]:
-        """While the worker works on a job: it is killed where that takes too long, is cancelled, or at a shutdown.
+        """Kill the worker of a job if the job takes too long or is cancelled, or at a shutdown.
 
-        The event is set where it took too long. Whoever made the worker ends it.
+        The event is set if it took too long. The caller ends the worker.
         """
         with worker.deadline(self._seconds_max) as late:
             try:
                 with self._lock:
                     self._current = identity, worker
                 if self._closing.is_set() or not self._is_running(identity):
-                    worker.kill()  # since we looked
+                    worker.kill()  # it was cancelled, or the shutdown began, before the lock was held
                 yield late
             finally:
                 with self._lock:
                     self._current = None
 
     def _kill(self, identity: str) -> None:
-        """End the process of a job, if it is this one's turn."""
+        """End the process of a job if it is the one that runs."""
         with self._lock:
             if self._current is not None and self._current[0] == identity:
                 self._current[1].kill()
@@ -153,7 +153,7 @@ class Jobs(ABC):
             return bool(self._table.find(db, identity).state == "running")
 
     def _keep(self, identity: str, ending: dict[str, Any]) -> None:
-        """Store an end, once the database can be written: a job never runs for ever."""
+        """Store the end of a job, as soon as the database can be written."""
         while not self._closing.is_set():
             try:
                 self._context.database.write(lambda db: self._settle(db, identity, **ending))
@@ -161,14 +161,14 @@ class Jobs(ABC):
             except (BlindoptError, StoreFault):
                 self._closing.wait(AGAIN_SECONDS)
 
-    def _settle(self, db: Connection, identity: str, **told: Any) -> None:
-        """End a job, unless it has ended, and log that it did."""
-        if self._end(db, identity, **told):
+    def _settle(self, db: Connection, identity: str, **ending: Any) -> None:
+        """End a job, unless it has ended, and log its end."""
+        if self._end(db, identity, **ending):
             row = self._table.find(db, identity)
-            details = {**self._told(row), f"{self.noun}_id": identity, "state": told["state"]}
+            details = {**self._log_details(row), f"{self.noun}_id": identity, "state": ending["state"]}
             audit_log.append(db, f"{self.noun}.ended", actor="curator", now=self._context.clock(), details=details)
             self._notify(db, row)
 
-    def _end(self, db: Connection, identity: str, **told: Any) -> bool:
+    def _end(self, db: Connection, identity: str, **ending: Any) -> bool:
         progress = {"progress": self._progress[identity]} if identity in self._progress else {}
-        return self._table.end(db, identity, ended_at=stamp(self._context.clock()), **(progress | told))
+        return self._table.end(db, identity, ended_at=stamp(self._context.clock()), **(progress | ending))

@@ -35,8 +35,8 @@ NO_SCORER = "this curator has no scorer: set SCORER_URL and SCORER_SECRET_FILE w
 class Tunings(Jobs):
     """At most one tuning runs, others wait in their order. Only what its method releases leaves its process.
 
-    A tuning draws at most once: one that was interrupted is ``failed`` from the next start on, its charge stays spent,
-    and whoever wants its result asks, and pays, for another one. What is stored is stored before it is told.
+    A tuning draws at most once: one that was interrupted is ``failed`` from the next start on, and its charge stays
+    spent. Its result is stored before it is shown.
     """
 
     noun = "tuning"
@@ -52,31 +52,30 @@ class Tunings(Jobs):
         self._worker: Worker | None = None
         super().__init__(context, settings.tuning_seconds_max)
 
-    # --- what the owner asks ----------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------
 
-    def preview(self, asked: wire.TuningCreate) -> wire.TuningReport:
-        """What a tuning would cost, promise and be expected to find; charges nothing and looks at nothing private.
+    def preview(self, tuning: wire.TuningCreate) -> wire.TuningReport:
+        """Cost, guarantee and expected quality of a tuning; charges nothing and reads nothing private.
 
-        Raises Invalid and TuningImpossible where it cannot be run.
+        Raises Invalid and TuningImpossible if it cannot be run.
         """
-        job = self._job("tun_", asked)
-        report = self._planned(job)
+        report = self._planned(self._job("tun_", tuning))
         with self._context.database.read() as db:
-            dataset = store.find(db, store.datasets, asked.validation_dataset_id)
-            return _with_account(report, tuning_accounts.open_account(db, dataset), asked.caps)
+            dataset = store.find(db, store.datasets, tuning.validation_dataset_id)
+            return _with_account(report, tuning_accounts.open_account(db, dataset), tuning.caps)
 
     def start(self, request: RequestContext, tuning: wire.TuningCreate) -> StoredReply:
-        """Charge a tuning and queue it. Raises what ``preview`` raises, BudgetExhausted, and StateConflict."""
-        if (found := self._context.idempotency.earlier(request)) is not None:
-            return found
+        """Charge a tuning and queue it. Raises as ``preview`` does, BudgetExhausted, and StateConflict."""
+        if (stored := self._context.idempotency.earlier(request)) is not None:
+            return stored
         identity = new_id("tun")
         report = self._planned(self._job(identity, tuning))
         refusals: list[BudgetExhausted] = []
 
         def work(db: Connection) -> StoredReply | None:
             self._context.authentication.check_live(db, request.principal)
-            if (found := self._context.idempotency.stored(db, request)) is not None:
-                return found
+            if (stored := self._context.idempotency.stored(db, request)) is not None:
+                return stored
             if table.count_running(db) > self._waiting_max:
                 raise StateConflict(
                     f"{self._waiting_max} tunings wait already: let one end, or cancel one, before you ask for more"
@@ -88,8 +87,8 @@ class Tunings(Jobs):
             if refusal is not None:
                 refusals.append(refusal)
                 return None
-            told = _with_account(report, account, tuning.caps)
-            return self._context.idempotency.settle(db, request, self._add(db, identity, tuning, told, dataset))
+            whole = _with_account(report, account, tuning.caps)
+            return self._context.idempotency.settle(db, request, self._add(db, identity, tuning, whole, dataset))
 
         reply = self._context.database.write(work)
         if reply is None:
@@ -127,7 +126,7 @@ class Tunings(Jobs):
         }
         return Effect(self._view(table.find(db, identity)), "tuning.started", details, 202)
 
-    def one(self, identity: str) -> wire.TuningView:
+    def view(self, identity: str) -> wire.TuningView:
         """A tuning. Raises NotFound."""
         with self._context.database.read() as db:
             return self._view(table.find(db, identity))
@@ -145,7 +144,7 @@ class Tunings(Jobs):
         return charges, wire.TuningLedger(charges=[], next_page_token=None, **totals)
 
     def cancel(self, request: RequestContext, identity: str) -> StoredReply:
-        """End a tuning now; what it was charged stays spent. Raises StateConflict if it ended by itself."""
+        """Cancel a tuning; its charge stays spent. Raises StateConflict if it has ended."""
 
         def effect(db: Connection) -> Effect:
             state = table.find(db, identity).state
@@ -161,7 +160,6 @@ class Tunings(Jobs):
         return reply
 
     def close(self) -> None:
-        """Stop the work, now. What has not ended is told as failed at the next start."""
         super().close()
         self._rest()
 
@@ -183,15 +181,15 @@ class Tunings(Jobs):
             evaluations=None if ended is None else ended.evaluations,
         )
 
-    # --- what is public of it -----------------------------------------------------------------------
+    # --- plans, from what is public -----------------------------------------------------------------
 
-    def _job(self, identity: str, asked: wire.TuningCreate, charged: tuple[str, str] | None = None) -> Job:
-        """A tuning as its process takes it. Raises Invalid where its datasets do not fit; nothing private is read."""
-        problems.check(asked)
-        score = asked.score
+    def _job(self, identity: str, tuning: wire.TuningCreate, charged: tuple[str, str] | None = None) -> Job:
+        """A tuning as a job for its process; reads nothing private. Raises Invalid if its datasets do not fit."""
+        problems.check(tuning)
+        score = tuning.score
         with self._context.database.read() as db:
-            validation = _dataset(db, "validation_dataset_id", asked.validation_dataset_id)
-            job = Job(tuning_id=identity, tuning=asked, m=validation.rows, charged=charged)
+            validation = _dataset(db, "validation_dataset_id", tuning.validation_dataset_id)
+            job = Job(tuning_id=identity, tuning=tuning, m=validation.rows, charged=charged)
             if isinstance(score, wire.HttpScore):
                 if self._scorer is None:
                     raise Invalid(NO_SCORER, [{"field": "score.kind", "message": NO_SCORER}])
@@ -205,19 +203,20 @@ class Tunings(Jobs):
             fault = _fault("score.training_dataset_id", message)
             raise Invalid("training and validation records are the same", [fault])
         logistic.check_trainer()
-        named = (training, "training"), (validation, "validation")
-        sources = [self._source(dataset, score, name) for dataset, name in named]
+        sources = [
+            self._source(dataset, score, role) for dataset, role in ((training, "training"), (validation, "validation"))
+        ]
         self._check_classes(sources[0], score)
         return job.model_copy(update={"training": sources[0], "validation": sources[1]})
 
-    def _source(self, dataset: Any, score: wire.LogisticScore, named: str) -> Source:
-        known = [column["name"] for column in json.loads(dataset.columns)]
+    def _source(self, dataset: Any, score: wire.LogisticScore, role: str) -> Source:
+        columns = [column["name"] for column in json.loads(dataset.columns)]
         wanted = [(f"score.features.{j}.column", f.column) for j, f in enumerate(score.features)]
         wanted.append(("score.label", score.label))
-        message = f"the {named} dataset has no such column: name columns that both datasets have"
-        if faults := [_fault(field, message) for field, name in wanted if name not in known]:
+        message = f"the {role} dataset has no such column: name columns that both datasets have"
+        if faults := [_fault(field, message) for field, name in wanted if name not in columns]:
             raise Invalid("the columns do not fit the datasets", faults)
-        return Source(file=self._vault.records(dataset.id), columns=[known.index(name) for _, name in wanted])
+        return Source(file=self._vault.records(dataset.id), columns=[columns.index(name) for _, name in wanted])
 
     def _check_classes(self, training: Source, score: wire.LogisticScore) -> None:
         labels: Vector = self._vault.dataset(score.training_dataset_id)[:, training.columns[-1]]
@@ -227,7 +226,7 @@ class Tunings(Jobs):
             raise Invalid("the training dataset has one class", [_fault("score.threshold", message)])
 
     def _planned(self, job: Job) -> wire.TuningReport:
-        """The report of a plan, from a process of its own where it takes long. Raises TuningImpossible, Busy."""
+        """The report of a plan, made in a process of its own if that takes long. Raises TuningImpossible, Busy."""
         if problems.is_light(job.tuning):
             return plan_light(job.tuning, job.m)
         with self._turn():
@@ -249,7 +248,7 @@ class Tunings(Jobs):
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """One such plan at a time: each takes a processor and the memory of a process."""
+        """One plan at a time: each takes a processor and the memory of a process."""
         if not self._planning.acquire(timeout=_WAIT_SECONDS):
             raise Busy("another tuning is being planned, and one is planned at a time: try again", seconds=5)
         try:
@@ -260,15 +259,15 @@ class Tunings(Jobs):
     # --- the work ---------------------------------------------------------------------------------
 
     def _work(self, identity: str) -> dict[str, Any] | None:
-        """Run one tuning; how it ended, or None where it had ended before."""
+        """Run one tuning; the values of its end, or None if it had ended before."""
         with self._context.database.read() as db:
             row = table.find(db, identity)
         if row.state != "running":
             return None
         report = wire.TuningReport.model_validate_json(row.report)
-        asked = wire.TuningCreate.model_validate_json(row.spec)
+        tuning = wire.TuningCreate.model_validate_json(row.spec)
         try:
-            job = self._job(identity, asked, (report.epsilon, report.delta))
+            job = self._job(identity, tuning, (report.epsilon, report.delta))
         except Invalid as error:  # settings or the machine have changed since it was charged
             raise TuningFailed(str(error)) from None
         worker, last, status = self._worker or Worker(), Reply(), None
@@ -278,10 +277,10 @@ class Tunings(Jobs):
                 for last in worker.work(job):
                     if last.progress is not None:
                         self._progress[identity] = last.progress
-            if last.ended is not None and not worker.killed:  # the next one is spared the start of a process
+            if last.ended is not None and not worker.killed:  # kept, to spare the next tuning the start of a process
                 self._worker = worker
         finally:
-            if self._worker is None:  # what it still tells, should it live, is of this tuning and not of the next one
+            if self._worker is None:  # its later messages would be of this tuning, not of the next
                 status = worker.end()
         return self._ending(last, late=late.is_set(), status=status)
 
@@ -306,7 +305,7 @@ class Tunings(Jobs):
     def _notify(self, db: Connection, row: Any) -> None:
         notices.tuning_ended(db, self._context.outbox, row)
 
-    def _told(self, row: Any) -> dict[str, Any]:
+    def _log_details(self, row: Any) -> dict[str, Any]:
         return {"outcome_sha256": tuning_accounts.digest(row.outcome, row.salt)}
 
 
@@ -332,21 +331,21 @@ def _fault(field: str, message: str) -> dict[str, object]:
 
 def _dataset(db: Connection, field: str, identity: str) -> Any:
     try:
-        found = store.find(db, store.datasets, identity)
+        row = store.find(db, store.datasets, identity)
     except NotFound:
         raise Invalid("there is no such dataset", [_fault(field, "there is no such dataset")]) from None
-    if found.archived_at is not None:
+    if row.archived_at is not None:
         raise StateConflict(f"{field}: the dataset is archived")
-    return found
+    return row
 
 
 def _with_account(report: wire.TuningReport, account: table.Account, caps: wire.TuningCaps) -> wire.TuningReport:
-    """The report with what the validation file has spent, and under which caps."""
+    """The report with the amounts that the validation file has spent, and its caps."""
     bound = tuning_accounts.lowered(account, caps)
-    told = {
+    amounts = {
         "spent_epsilon": exact(account.epsilon),
         "spent_delta": exact(account.delta),
         "cap_epsilon": exact(bound.cap_epsilon or Decimal(0)),
         "cap_delta": exact(bound.cap_delta or Decimal(0)),
     }
-    return report.model_copy(update=told)
+    return report.model_copy(update=amounts)

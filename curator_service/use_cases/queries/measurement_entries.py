@@ -1,4 +1,4 @@
-"""What is told of measurements: what may be told of which, and how it is stored."""
+"""Entries about measurements (values, declines, corrections): which are allowed, and how they are stored."""
 
 import json
 import secrets
@@ -24,113 +24,125 @@ INSTEAD = {"open": "answer or decline it", "answered": "correct it", "declined":
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Told:
-    """What is told of one measurement: a value, or why there is none."""
+class MeasurementEntry:
+    """What a person or system enters for one measurement: a value, or the reason why there is none."""
 
     measurement_id: str
     value: float | None = None
     reason: wire.DeclineReason | None = None
     note: str | None = None
     expected_version: int | None = None
-    """How many answers it had had for whoever tells this."""
+    """The number of answers that the measurement had when its author last looked."""
 
 
 @dataclass(frozen=True, slots=True)
-class Teller:
-    """Who tells: as the log names it, and as the inbox does."""
+class Author:
+    """Who makes an entry: ``actor`` in the audit log, ``name`` in the inbox."""
 
     actor: str
     name: str
 
 
-CURATOR = Teller("curator", "curator")
-SYSTEM = Teller("curator", "the owner's system")
+CURATOR = Author("curator", "curator")
+SYSTEM = Author("curator", "the owner's system")
 
 
 def append(
-    db: Connection, known: Any, told: Sequence[tuple[Told, Any]], teller: Teller, now: datetime, kind: str = ""
+    db: Connection,
+    inquiry: Any,
+    entries: Sequence[tuple[MeasurementEntry, Any]],
+    author: Author,
+    now: datetime,
+    kind: str = "",
 ) -> dict[str, Any]:
-    """Store entries about measurements of one query; what the log tells of them: places, and a salted digest."""
-    values = [
+    """Store entries, each with the row of its measurement, all of one query.
+
+    Returns the details for the audit log: the first and last sequence number, and a salted digest of the entries.
+    """
+    stored = [
         {
             "measurement_id": row.id,
-            "query_id": known.query_id,
-            "kind": kind or ("declined" if one.value is None else "answered"),
-            "version": row.version + (one.value is not None),
-            "value": one.value,
-            "reason": one.reason,
-            "note": one.note,
-            "actor": teller.actor,
-            "name": teller.name,
+            "query_id": inquiry.query_id,
+            "kind": kind or ("declined" if entry.value is None else "answered"),
+            "version": row.version + (entry.value is not None),
+            "value": entry.value,
+            "reason": entry.reason,
+            "note": entry.note,
+            "actor": author.actor,
+            "name": author.name,
             "salt": secrets.token_hex(16),
             "created_at": stamp(now),
         }
-        for one, row in told
+        for entry, row in entries
     ]
-    first, last = table.enter(db, values)
-    details = {"study_id": known.study_id, "query_id": known.query_id, "first": first, "last": last}
-    return {**details, "sha256": digest(values)}
+    first, last = table.add_entries(db, stored)
+    details = {"study_id": inquiry.study_id, "query_id": inquiry.query_id, "first": first, "last": last}
+    return {**details, "sha256": digest(stored)}
 
 
-def digest(values: Sequence[dict[str, Any]]) -> str:
-    """Of entries as they are stored, each with its salt: who reads it learns nothing of them."""
+def digest(entries: Sequence[dict[str, Any]]) -> str:
+    """Digest of stored entries. Each has a salt, so the digest reveals nothing about their values."""
     names = (
         *("measurement_id", "query_id", "kind", "version", "value", "reason", "note"),
         *("actor", "name", "salt", "created_at"),
     )
-    told = [[one[name] if name != "value" else _hex(one[name]) for name in names] for one in values]
-    return sha256(json.dumps(told, ensure_ascii=True, separators=(",", ":")).encode())
+    lines = [[entry[name] if name != "value" else _hex(entry[name]) for name in names] for entry in entries]
+    return sha256(json.dumps(lines, ensure_ascii=True, separators=(",", ":")).encode())
 
 
 def _hex(value: float | None) -> str | None:
     return None if value is None else float(value).hex()
 
 
-def values_of(told: wire.AnswerCreate | wire.CorrectCreate) -> list[Told]:
-    """What a request tells of values."""
+def values_of(request: wire.AnswerCreate | wire.CorrectCreate) -> list[MeasurementEntry]:
+    """The entries with a value of a request."""
     return [
-        Told(one.measurement_id, value=one.value, note=told.note, expected_version=one.expected_version)
-        for one in told.values
+        MeasurementEntry(item.measurement_id, item.value, note=request.note, expected_version=item.expected_version)
+        for item in request.values
     ]
 
 
-def corrections_of(told: wire.CorrectCreate) -> list[Told]:
-    """What a request corrects: to other values, and to none."""
-    void = [Told(identity, reason=told.reason, note=told.note) for identity in told.void]
-    return values_of(told) + void
+def corrections_of(request: wire.CorrectCreate) -> list[MeasurementEntry]:
+    """The entries of a correction: other values first, then answers that are declared void."""
+    void = [MeasurementEntry(identity, reason=request.reason, note=request.note) for identity in request.void]
+    return values_of(request) + void
 
 
 def latest_values(db: Connection, query_id: str, rows: dict[str, Any]) -> dict[str, float]:
-    """What was told last of the measurements of a query, by id."""
-    found = table.values(db, query_id, table.last_entry(db, query_id))
-    return {row.id: found[row.place, row.play] for row in rows.values() if (row.place, row.play) in found}
+    """The latest value of each measurement of a query that has one, by measurement id."""
+    values = table.values(db, query_id, table.last_entry(db, query_id))
+    return {row.id: values[row.place, row.play] for row in rows.values() if (row.place, row.play) in values}
 
 
 def check(
-    act: Act, told: Sequence[Told], rows: dict[str, Any], spec: wire.StudyCreate, latest: dict[str, float]
+    act: Act,
+    entries: Sequence[MeasurementEntry],
+    rows: dict[str, Any],
+    spec: wire.StudyCreate,
+    latest: dict[str, float],
 ) -> None:
-    """Raises Invalid that names each field, or StateConflict."""
+    """Raise Invalid, which names each wrong field, or StateConflict, if any of the entries is not allowed."""
     faults: list[dict[str, object]] = []
     stale: list[str] = []
     seen: set[str] = set()
-    values = sum(one.value is not None for one in told)  # they come first
-    for place, one in enumerate(told):
-        part = "values" if one.value is not None else "measurement_ids" if act == "decline" else "void"
-        field = f"{part}.{place - values if part == 'void' else place}"
+    values = sum(entry.value is not None for entry in entries)  # they come first
+    for index, entry in enumerate(entries):
+        part = "values" if entry.value is not None else "measurement_ids" if act == "decline" else "void"
+        field = f"{part}.{index - values if part == 'void' else index}"
         message = identity = ""
-        if one.measurement_id in seen:
+        if entry.measurement_id in seen:
             identity = "is there twice"
-        elif one.measurement_id not in rows:
+        elif entry.measurement_id not in rows:
             identity = "is no measurement of this query"
-        elif (state := rows[one.measurement_id].state) not in FROM[act]:
+        elif (state := rows[entry.measurement_id].state) not in FROM[act]:
             stale.append(f"{field} is {state}: {INSTEAD[state]}")
-        elif one.expected_version not in (None, rows[one.measurement_id].version):
-            stale.append(f"{field} was told anew meanwhile: look again")
-        elif one.value is not None:
-            message = fault_of(one.value, spec) or ""
-            if one.measurement_id in latest and latest[one.measurement_id] == one.value:
-                message = "is what was told before: nothing to correct"
-        seen.add(one.measurement_id)
+        elif entry.expected_version not in (None, rows[entry.measurement_id].version):
+            stale.append(f"{field} was answered again meanwhile: look again")
+        elif entry.value is not None:
+            message = fault_of(entry.value, spec) or ""
+            if entry.measurement_id in latest and latest[entry.measurement_id] == entry.value:
+                message = "is the value that is stored already: nothing to correct"
+        seen.add(entry.measurement_id)
         if identity:
             faults.append({"field": f"{field}.measurement_id" if part == "values" else field, "message": identity})
         if message:
@@ -155,7 +167,7 @@ def fault_of(value: float, spec: wire.StudyCreate) -> str | None:
 
 
 def due(spec: wire.StudyCreate, now: datetime) -> datetime | None:
-    """When what is asked now is overdue."""
+    """When measurements that are requested now become overdue; None if the study sets no deadline."""
     measurement = spec.measurement
     assert not isinstance(measurement, wire.ColumnMeasurement)
     return None if measurement.due_hours is None else now + timedelta(hours=measurement.due_hours)
@@ -170,7 +182,7 @@ def ask(
     rows: Sequence[wire.RowPlays],
     now: datetime,
 ) -> None:
-    """Ask those who measure for each play of each row of a query, in the transaction that charges it."""
+    """Add one open measurement for each play of each row of a query, in the transaction that charges it."""
     due_at = due(spec, now)
     inquiry = {
         "query_id": query_id,
@@ -184,19 +196,19 @@ def ask(
         "study_id": study_id,
         "next_at": stamp(now) if spec.measurement.source == "webhook" else None,
     }
-    table.ask(
+    table.add_inquiry(
         db,
         inquiry,
         [
             {
                 "id": f"msr_{secrets.token_hex(8)}",
-                "place": place,
+                "place": index,
                 "row": item.row,
                 "play": play,
                 "plays": item.plays,
                 **shared,
             }
-            for place, item in enumerate(rows)
+            for index, item in enumerate(rows)
             for play in range(1, item.plays + 1)
         ],
     )

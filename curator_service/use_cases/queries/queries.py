@@ -1,4 +1,4 @@
-"""What a modeler may do with a study: look at it, fetch its candidates, ask for measurements."""
+"""The use cases of a modeler: read a study, download its candidates, query measurements."""
 
 import asyncio
 import secrets
@@ -20,8 +20,8 @@ from curator_service.store import inbox as inbox_table
 from curator_service.store import ledger as lines
 from curator_service.use_cases import notices
 from curator_service.use_cases.queries import measurement_entries
-from curator_service.use_cases.queries.wakeups import INBOX, Bells
-from curator_service.use_cases.studies.advisories import standing
+from curator_service.use_cases.queries.wakeups import INBOX, Wakeups
+from curator_service.use_cases.studies.advisories import release_status
 from curator_service.use_cases.studies.release_cache import Released, ReleasedStudies
 from curator_service.vault import Vault, new_id
 from service_kit.context.context import ServiceContext
@@ -34,32 +34,34 @@ from service_kit.store.stored_replies import StoredReply
 from service_kit.web.reply_pacing import ReplyPacing
 
 WAITS_MAX = 256
-"""Looks at pending queries that one grant may have waiting at once."""
+"""The number of waiting requests that one grant may have at once."""
 
 
-class Exchanges:
-    """The modeler's requests. Nothing it is told depends on the data but n, Z and the answers."""
+class Queries:
+    """The modeler's requests. No reply depends on the data, but for n, Z and the answers."""
 
     def __init__(
-        self, context: ServiceContext, vault: Vault, limits: wire.Limits, studies: ReleasedStudies, bells: Bells
+        self, context: ServiceContext, vault: Vault, limits: wire.Limits, studies: ReleasedStudies, wakeups: Wakeups
     ) -> None:
         self._context = context
         self._vault = vault
         self._limits = limits
         self._studies = studies
-        self._bells = bells
+        self._wakeups = wakeups
         self._periods: dict[str, float | None] = {}
         self._under_way: set[tuple[str, str]] = set()
         self._waits: Counter[str] = Counter()
 
     def study(self, principal: Principal, identity: str) -> wire.StudyView:
-        """All that a modeler may know of a study. StudyNotOpen before the release."""
+        """The study as a modeler may see it. Raises StudyNotOpen before the release."""
         with self._context.database.read() as db:
             released, state = self._studies.of(db, identity), store.state_of(db, identity)
-            now = standing(db, released.spec, released.report)
-        spec, mechanism = released.spec, mechanism_of(released.spec, now.release)
-        status: wire.Status = "withdrawn" if now.withdrawn is not None else mechanism.status
-        claims = now.release if status == "sound" and not isinstance(now.release, wire.IdentityRelease) else None
+            current = release_status(db, released.spec, released.report)
+        spec, mechanism = released.spec, mechanism_of(released.spec, current.release)
+        status: wire.Status = "withdrawn" if current.withdrawn is not None else mechanism.status
+        claims = (
+            current.release if status == "sound" and not isinstance(current.release, wire.IdentityRelease) else None
+        )
         return wire.StudyView(
             id=identity,
             state="closed" if state == "closed" else "open",
@@ -84,8 +86,8 @@ class Exchanges:
             kernel=spec.kernel,
             limits=self._limits,
             reply_after_ms=spec.reply_after_ms,
-            guarantee=guarantee(spec, now.withdrawn, now.release),
-            not_protected=not_protected(spec, now.release, withdrawn=now.withdrawn is not None),
+            guarantee=guarantee(spec, current.withdrawn, current.release),
+            not_protected=not_protected(spec, current.release, withdrawn=current.withdrawn is not None),
         )
 
     def candidates(self, identity: str) -> tuple[Path, str]:
@@ -108,26 +110,27 @@ class Exchanges:
     async def ask(
         self, caller: RequestContext, identity: str, request: wire.QueryRequest, pacing: ReplyPacing | None = None
     ) -> StoredReply:
-        """Measure rows: charge and commit, then draw, then store answer and record, then reply.
+        """Measure rows: charge and commit, then draw, then store the answer and its log record, then reply.
 
-        What a crash leaves after the charge is taken up by the retry under the same key: one charge, one
-        answer, the same bytes ever after. Where nothing is drawn, charge and answer are one transaction.
-        With ``pacing``, what was drawn is settled half way to the next deadline: neither the reply's moment nor the
-        log tells how long the draw took. Where people or a system must measure, the charge and a pending reply are
-        one transaction. Raises BudgetExhausted, which is recorded and costs nothing.
+        After a crash between charge and answer, a retry under the same key gets its answer: one charge, one answer,
+        the same bytes from then on. Where answers have no noise, charge and answer are one transaction. With a
+        ``pacing``, the answer is stored half way to the next deadline, so that neither the time of the reply nor the
+        log reveals how long the draw took. Where people or a system measure, the charge and a pending reply are one
+        transaction. Raises BudgetExhausted; a refusal is recorded and costs nothing.
         """
         released = self._check(caller, identity, request)
         name = caller.principal.id, self._context.idempotency.key_of(caller)[0]
         if name in self._under_way:
-            if (found := self._context.idempotency.earlier(caller)) is not None:  # what is under way is a retry, too
-                return found
+            stored = self._context.idempotency.earlier(caller)
+            if stored is not None:  # the request under way is a retry, too
+                return stored
             raise StillRunning("the same request is being answered")
         self._under_way.add(name)
         try:
             write = self._context.database.write_soon
             if not isinstance(released.spec.measurement, wire.ColumnMeasurement):
                 reply = _or_raise(await write(lambda db: self._answer_later(db, caller, identity, released, request)))
-                self._bells.ring(INBOX)
+                self._wakeups.notify(INBOX)
                 return reply
             if is_exact(released.spec):
                 exact = self._measured(released, request)
@@ -137,7 +140,7 @@ class Exchanges:
             begun = await write(lambda db: self._begin(db, caller, identity, released, request))
             if not isinstance(begun, str):
                 return _or_raise(begun)
-            # A draw takes its time: others are not kept waiting.
+            # A draw may take long: in a thread, so that other requests are served meanwhile.
             answers = await asyncio.to_thread(self._measured, released, request)
             if pacing is not None:
                 await pacing.half_period()
@@ -153,14 +156,14 @@ class Exchanges:
         released: Released,
         request: wire.QueryRequest,
     ) -> StoredReply | BudgetExhausted | str:
-        """Charge a query and record it as begun; its id. Or what was answered or refused."""
-        if (found := self._context.idempotency.stored(db, caller)) is not None:
-            return found
+        """Charge a query and record it as begun; return its id, or the stored reply, or the refusal."""
+        if (stored := self._context.idempotency.stored(db, caller)) is not None:
+            return stored
         self._context.audit_trail.check_sound()
         self._context.authentication.check_live(db, caller.principal)
         _check_open(db, identity)
         key, digest = self._context.idempotency.key_of(caller)
-        if (begun := store.begun(db, caller.principal.id, key)) is not None:  # a crash came between
+        if (begun := store.begun(db, caller.principal.id, key)) is not None:  # after a crash before the answer
             stored_replies.check_same_request(begun.request_sha256, digest)
             return str(begun.id)
         rows = [(item.row, item.plays) for item in request.rows]
@@ -228,7 +231,7 @@ class Exchanges:
         released: Released,
         request: wire.QueryRequest,
     ) -> StoredReply | BudgetExhausted:
-        """Charge a query and ask those who measure, in one transaction."""
+        """Charge a query and request its measurements, in one transaction."""
         query_id = self._begin(db, caller, identity, released, request)
         if not isinstance(query_id, str):
             return query_id
@@ -260,18 +263,17 @@ class Exchanges:
     async def query(
         self, principal: Principal, study_id: str, identity: str, *, wait_s: float = 0.0, version: int = 1
     ) -> StoredReply:
-        """The latest version of a query of one's own, once there is ``version`` or a later one; 202 until then.
+        """The latest version of a query, once there is ``version`` or a later one; 202 until then.
 
-        Waits for it up to ``wait_s``, and holds neither a thread nor a connection meanwhile. NotFound for another's,
-        StillRunning for one that a crash interrupted before its answer.
+        Waits up to ``wait_s``, without holding a thread or a connection meanwhile. Raises NotFound for a query of
+        another grant, StillRunning for one that a crash interrupted before its answer.
         """
         deadline = time.monotonic() + wait_s
-        with self._waiting(principal), self._bells.listening(identity) as event:
+        with self._waiting(principal), self._wakeups.listening(identity) as event:
             while True:
                 event.clear()
                 reply = await asyncio.to_thread(self._look, principal, study_id, identity, version)
-                left = deadline - time.monotonic()
-                if reply.status == 200 or not await self._bells.wait(event, left):
+                if reply.status == 200 or not await self._wakeups.wait(event, deadline - time.monotonic()):
                     return reply
 
     def _look(self, principal: Principal, study_id: str, identity: str, version: int) -> StoredReply:
@@ -280,18 +282,18 @@ class Exchanges:
             row = store.find(db, store.queries, identity)
             if (row.study_id, row.grant_id) != (study_id, principal.id):
                 raise NotFound("there is no such query")
-            known = inbox_table.inquiry(db, identity)
-            latest = None if known is None else inbox_table.latest(db, identity)
-            found = stored_replies.find(db, row.grant_id, row.idempotency_key, None) if known is None else None
-        if known is None and found is None:
+            inquiry = inbox_table.inquiry(db, identity)
+            latest = None if inquiry is None else inbox_table.latest(db, identity)
+            stored = stored_replies.find(db, row.grant_id, row.idempotency_key, None) if inquiry is None else None
+        if inquiry is None and stored is None:
             raise StillRunning("the query was charged and not answered: send it again under its key")
-        if found is not None and version <= 1:
-            return StoredReply(200, found[0].body)
+        if stored is not None and version <= 1:
+            return StoredReply(200, stored[0].body)
         if latest is not None and latest.version >= version:
             return StoredReply(200, latest.body)
-        if known is not None and known.lost:
-            raise StudyNotOpen("the curator was put back to a backup since: this query gets no answer any more")
-        due_at = None if known is None or known.due_at is None else moment(known.due_at)
+        if inquiry is not None and inquiry.lost:
+            raise StudyNotOpen("the curator was restored from a backup after this query: it gets no answer any more")
+        due_at = None if inquiry is None or inquiry.due_at is None else moment(inquiry.due_at)
         reply = wire.QueryPending(
             id=identity, study_id=study_id, state="pending", created_at=moment(row.created_at), due_at=due_at
         )
@@ -299,7 +301,7 @@ class Exchanges:
 
     @contextmanager
     def _waiting(self, principal: Principal) -> Iterator[None]:
-        """RateLimited for one that waits for too much at once."""
+        """Count a waiting request. Raises RateLimited if the principal has too many."""
         if self._waits[principal.id] >= WAITS_MAX:
             raise RateLimited(1)
         self._waits[principal.id] += 1
@@ -311,26 +313,26 @@ class Exchanges:
                 del self._waits[principal.id]
 
     def revisions(self, principal: Principal, after: int, limit: int) -> list[wire.Revision]:
-        """Versions that a grant was told, in order."""
+        """The published versions of a grant's queries, in order."""
         with self._context.database.read() as db:
-            found = inbox_table.revisions_of(db, principal.id, after=after, limit=limit)
-        return [wire.Revision(seq=row.seq, query_id=row.query_id, version=row.version) for row in found]
+            rows = inbox_table.revisions_of(db, principal.id, after=after, limit=limit)
+        return [wire.Revision(seq=row.seq, query_id=row.query_id, version=row.version) for row in rows]
 
     def _check(self, caller: RequestContext, identity: str, request: wire.QueryRequest) -> Released:
-        """The study that is asked, if the request fits it: public limits alone, before anything is written."""
+        """The released study, if the request fits its public limits; nothing is written."""
         self._context.idempotency.key_of(caller)
-        if (released := self._studies.known(identity)) is None:
+        if (released := self._studies.cached(identity)) is None:
             with self._context.database.read() as db:
                 released = self._studies.of(db, identity)
         most_rows, most_plays = self._limits.rows_per_query, self._limits.plays_per_row
         if len(request.rows) > most_rows:
             raise Invalid(f"a query may ask {most_rows} rows at most", [{"field": "rows", "message": "too many"}])
-        for place, item in enumerate(request.rows):
+        for index, item in enumerate(request.rows):
             if item.plays > most_plays:
-                fault: dict[str, object] = {"field": f"rows.{place}.plays", "message": "too many"}
+                fault: dict[str, object] = {"field": f"rows.{index}.plays", "message": "too many"}
                 raise Invalid(f"a row may be played {most_plays} times at most", [fault])
             if item.row >= released.n:
-                raise UnknownRow(f"rows.{place}.row: the release has rows 0 to {released.n - 1}")
+                raise UnknownRow(f"rows.{index}.row: the release has rows 0 to {released.n - 1}")
         return released
 
 

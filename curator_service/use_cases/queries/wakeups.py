@@ -1,15 +1,15 @@
-"""Tells coroutines that wait for something that it has come: no thread and no connection is held meanwhile."""
+"""Wake coroutines that wait for an event, without holding a thread or a connection meanwhile."""
 
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 INBOX = "inbox"
-"""Rung when something is asked of, or told by, those who measure."""
+"""The name that is notified when a measurement is requested, answered, declined or corrected."""
 
 
-class Bells:
-    """One for each name, rung from any thread. A ring says that something may have changed: look again."""
+class Wakeups:
+    """Notifications by name, from any thread: what is waited for may have changed, so look again."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -18,39 +18,39 @@ class Bells:
         self.closing = False
 
     def attach(self) -> None:
-        """Serve those who wait on the running event loop."""
+        """Wake coroutines on the running event loop from now on."""
         self._loop = asyncio.get_running_loop()
 
-    def also(self, name: str, act: Callable[[], None]) -> None:
-        """Call ``act`` at each ring of a bell, on the thread that rings. It must be quick and raise nothing."""
+    def on(self, name: str, act: Callable[[], None]) -> None:
+        """Call ``act`` at each notification, on the thread that notifies. It must be quick and raise nothing."""
         self._callbacks.append((name, act))
 
-    def ring(self, name: str) -> None:
-        """Wake all who listen to a bell."""
-        for known, act in self._callbacks:
-            if known == name:
+    def notify(self, name: str) -> None:
+        """Run the callbacks of ``name`` and wake the coroutines that listen to it."""
+        for callback_name, act in self._callbacks:
+            if callback_name == name:
                 act()
         self._on_loop(lambda: self._wake(self._listening.get(name, ())))
 
     def close(self) -> None:
-        """Wake all who wait, and let nobody wait any more: the service is ending."""
+        """Wake every coroutine, and let none wait any more: the service is ending."""
         self.closing = True
         self._on_loop(lambda: [self._wake(events) for events in self._listening.values()])
 
     @contextmanager
     def listening(self, name: str) -> Iterator[asyncio.Event]:
-        """An event that is set at each ring: clear it, look, then wait for it, and no ring is lost."""
+        """An event that is set at each notification: clear it, look, then wait, and no notification is lost."""
         event = asyncio.Event()
         self._listening.setdefault(name, set()).add(event)
         try:
             yield event
         finally:
-            (left := self._listening[name]).discard(event)
-            if not left:
+            (listeners := self._listening[name]).discard(event)
+            if not listeners:
                 del self._listening[name]
 
     async def wait(self, event: asyncio.Event, seconds: float) -> bool:
-        """Wait for a ring; False where none came in time, or none will."""
+        """Wait for a notification; False if none came in time, or the service is ending."""
         if self.closing or seconds <= 0:
             return False
         try:

@@ -21,7 +21,7 @@ from service_kit.store.stored_replies import StoredReply
 
 @dataclass(frozen=True, slots=True)
 class Advisory:
-    """A version of a mechanism that is withdrawn, and since when."""
+    """The withdrawal of one version of a mechanism."""
 
     id: str
     mechanism: str
@@ -31,12 +31,12 @@ class Advisory:
 
 
 BUILT_IN: tuple[Advisory, ...] = ()
-"""What this program knows to be wrong by itself. They count like the owner's own, and come first."""
+"""Withdrawals that come with this program. They count like the owner's own, and come first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """The release of a study, as it ran or would run, and why it is withdrawn where it is."""
+class ReleaseStatus:
+    """The release of a study, as it ran or would run, why that one, and the reason of its withdrawal if any."""
 
     release: Concrete
     why: str | None
@@ -44,7 +44,7 @@ class Standing:
 
 
 class Advisories:
-    """Withdrawals: each is for good, and of one version."""
+    """Withdrawals of mechanisms. Each is permanent and concerns one version."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
@@ -52,10 +52,10 @@ class Advisories:
     def withdraw(self, request: RequestContext, advisory: wire.AdvisoryCreate) -> StoredReply:
         """Refuse new releases with a mechanism from now on. Raises Invalid, StateConflict."""
         faults: list[dict[str, object]] = []
-        if advisory.mechanism not in (known := _versions()):
+        if advisory.mechanism not in (versions := _versions()):
             faults.append({"field": "mechanism", "message": "there is no such mechanism: /v1/meta lists them"})
-        elif advisory.version > known[advisory.mechanism]:
-            faults.append({"field": "version", "message": "there is no such version yet: /v1/meta tells the latest"})
+        elif advisory.version > versions[advisory.mechanism]:
+            faults.append({"field": "version", "message": "there is no such version yet: /v1/meta lists the latest"})
         if faults:
             raise Invalid("only a mechanism that this curator has can be withdrawn", faults)
 
@@ -63,25 +63,25 @@ class Advisories:
             if (advisory.mechanism, advisory.version) in reasons(db):
                 raise StateConflict("this version of the mechanism is withdrawn already")
             now = self._context.clock()
-            one = Advisory(new_id("adv"), advisory.mechanism, advisory.version, advisory.reason, now)
-            told = {"id": one.id, "mechanism": one.mechanism, "version": one.version, "reason": one.reason}
-            store.insert(db, table.advisories, **told, created_at=stamp(now))
+            values = advisory.model_dump(include={"mechanism", "version", "reason"})
+            added = Advisory(new_id("adv"), **values, created_at=now)
+            store.insert(db, table.advisories, id=added.id, **values, created_at=stamp(now))
             # The reason may be long, and its words are the owner's: the log has its digest.
             details = {
-                "advisory_id": one.id,
-                "mechanism": one.mechanism,
-                "version": one.version,
-                "reason_sha256": sha256(one.reason.encode()),
+                "advisory_id": added.id,
+                "mechanism": added.mechanism,
+                "version": added.version,
+                "reason_sha256": sha256(added.reason.encode()),
             }
-            return Effect(_view(db, one), "mechanism.withdrawn", details)
+            return Effect(_view(db, added), "mechanism.withdrawn", details)
 
         return self._context.idempotency.once(request, effect)
 
     def page(self, after: int, limit: int) -> list[tuple[int, wire.AdvisoryView]]:
-        """Advisories with their places, those of the program first."""
+        """Advisories with their positions from 1, those of the program first."""
         with self._context.database.read() as db:
-            found = list(enumerate(_every(db), start=1))
-            return [(place, _view(db, one)) for place, one in found if place > after][:limit]
+            numbered = enumerate(_every(db), start=1)
+            return [(position, _view(db, advisory)) for position, advisory in numbered if position > after][:limit]
 
     def withdrawn(self) -> set[str]:
         """Mechanisms whose present version is withdrawn."""
@@ -93,8 +93,8 @@ Reasons = Mapping[tuple[str, int], str]
 
 
 def reasons(db: Connection) -> Reasons:
-    """Why each version of a mechanism is withdrawn, of those that are."""
-    return {(one.mechanism, one.version): one.reason for one in _every(db)}
+    """The reason of each withdrawal, by mechanism and version."""
+    return {(advisory.mechanism, advisory.version): advisory.reason for advisory in _every(db)}
 
 
 def names(db: Connection) -> set[str]:
@@ -103,24 +103,24 @@ def names(db: Connection) -> set[str]:
 
 
 def _present(withdrawn: Reasons) -> set[str]:
-    known = _versions()
-    return {mechanism for mechanism, version in withdrawn if known.get(mechanism) == version}
+    versions = _versions()
+    return {mechanism for mechanism, version in withdrawn if versions.get(mechanism) == version}
 
 
-def standing(
+def release_status(
     db: Connection, spec: wire.StudyCreate, report: wire.ReleaseReport | None, withdrawn: Reasons | None = None
-) -> Standing:
-    """The release of a study: what ran where there is a report of it, else what would run today.
+) -> ReleaseStatus:
+    """The release of a study: the one that ran if there is a report of it, else the one that would run today.
 
-    ``withdrawn``: ``reasons``, where the caller knows them.
+    ``withdrawn``: ``reasons``, if the caller has read them.
     """
     why_withdrawn = reasons(db) if withdrawn is None else withdrawn
     if report is not None:
         release = as_run(spec, report.mechanism)
-        return Standing(release, report.why, why_withdrawn.get((report.mechanism, report.version)))
+        return ReleaseStatus(release, report.why, why_withdrawn.get((report.mechanism, report.version)))
     release, why = concrete(spec, _present(why_withdrawn))
     version = _versions().get(release.mechanism, 0)
-    return Standing(release, why, why_withdrawn.get((release.mechanism, version)))
+    return ReleaseStatus(release, why, why_withdrawn.get((release.mechanism, version)))
 
 
 def _versions() -> dict[str, int]:
@@ -134,12 +134,12 @@ def _every(db: Connection) -> list[Advisory]:
     return [*BUILT_IN, *stored]
 
 
-def _view(db: Connection, one: Advisory) -> wire.AdvisoryView:
+def _view(db: Connection, advisory: Advisory) -> wire.AdvisoryView:
     return wire.AdvisoryView(
-        id=one.id,
-        mechanism=one.mechanism,
-        version=one.version,
-        reason=one.reason,
-        created_at=one.created_at,
-        affected=table.affected(db, one.mechanism, one.version),
+        id=advisory.id,
+        mechanism=advisory.mechanism,
+        version=advisory.version,
+        reason=advisory.reason,
+        created_at=advisory.created_at,
+        affected=table.affected(db, advisory.mechanism, advisory.version),
     )

@@ -20,7 +20,7 @@ def scaled_rows(
     values = vault.dataset(spec.dataset_id)
     return ScaledRows(
         values=values,
-        columns=places(db, spec)[0],
+        columns=column_indices(db, spec)[0],
         features=spec.features,
         order=np.arange(len(values)) if order is None else order,
     )
@@ -28,12 +28,12 @@ def scaled_rows(
 
 def outcomes(db: Connection, vault: Vault, spec: wire.StudyCreate) -> Vector | None:
     """The measurement column (n,) in the order of the file, memory-mapped; None where y is not measured yet."""
-    _, place = places(db, spec)
-    return None if place is None else vault.dataset(spec.dataset_id)[:, place]
+    _, index = column_indices(db, spec)
+    return None if index is None else vault.dataset(spec.dataset_id)[:, index]
 
 
-def places(db: Connection, spec: wire.StudyCreate) -> tuple[list[int], int | None]:
-    """Which columns of its dataset's file a study's features are, and which is its measurement, where one is."""
+def column_indices(db: Connection, spec: wire.StudyCreate) -> tuple[list[int], int | None]:
+    """Indices in its dataset's file of a study's features, and of its measurement if that is a column."""
     names = _columns(db, spec)
     y = names.index(spec.measurement.column) if isinstance(spec.measurement, wire.ColumnMeasurement) else None
     return [names.index(feature.column) for feature in spec.features], y

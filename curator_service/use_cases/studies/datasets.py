@@ -26,7 +26,7 @@ from service_kit.store.stored_replies import StoredReply
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """What an owner says of a file."""
+    """An owner's description of a file."""
 
     name: str
     public: bool
@@ -35,15 +35,15 @@ class Upload:
 
 
 @dataclass(slots=True)
-class _Seen:
-    """How many rows went by, and between which values each column (columns,) was."""
+class _Statistics:
+    """Number of rows, and smallest and largest value of each column (columns,)."""
 
     rows: int = 0
     low: Vector = field(default_factory=lambda: np.array([np.inf]))
     high: Vector = field(default_factory=lambda: np.array([-np.inf]))
 
-    def on_the_way(self, blocks: Iterable[Matrix]) -> Iterator[Matrix]:
-        """The blocks as they are, seen."""
+    def collect(self, blocks: Iterable[Matrix]) -> Iterator[Matrix]:
+        """The blocks unchanged; their statistics are collected while they pass."""
         for block in blocks:
             self.rows += len(block)
             self.low = np.minimum(self.low, block.min(axis=0))
@@ -69,19 +69,19 @@ class Datasets:
     def register(self, request: RequestContext, upload: Upload, file: BinaryIO) -> StoredReply:
         """Check a whole file and store its numbers. Raises DatasetInvalid, and stores nothing."""
         digest = _digest(file)
-        # A multipart body has a random boundary: what was asked is the file and what is said of it.
-        said = json.dumps([*asdict(upload).values(), digest])
-        request = replace(request, body_sha256=sha256(said.encode()))
-        if (found := self._context.idempotency.earlier(request)) is not None:
-            return found
+        # A multipart body has a random boundary: the same request is the same file with the same description.
+        body = json.dumps([*asdict(upload).values(), digest])
+        request = replace(request, body_sha256=sha256(body.encode()))
+        if (stored := self._context.idempotency.earlier(request)) is not None:
+            return stored
         read = read_parquet if upload.filename.lower().endswith(".parquet") else read_csv
         identity = new_id("ds")
         try:
             with read(file, self._limits, upload.columns) as table:
-                seen = _Seen()
-                self._vault.keep_dataset(identity, seen.on_the_way(table.blocks))
+                statistics = _Statistics()
+                self._vault.keep_dataset(identity, statistics.collect(table.blocks))
             reply = self._context.idempotency.once(
-                request, lambda db: self._add(db, identity, upload, table, seen, digest)
+                request, lambda db: self._add(db, identity, upload, table, statistics, digest)
             )
         except BaseException:
             self._vault.drop(identity)
@@ -90,15 +90,17 @@ class Datasets:
             self._vault.drop(identity)
         return reply
 
-    def _add(self, db: Connection, identity: str, upload: Upload, table: Table, seen: _Seen, digest: str) -> Effect:
+    def _add(
+        self, db: Connection, identity: str, upload: Upload, table: Table, statistics: _Statistics, digest: str
+    ) -> Effect:
         store.insert(
             db,
             store.datasets,
             id=identity,
             name=upload.name,
             public=int(upload.public),
-            rows=seen.rows,
-            columns=json.dumps([column.model_dump() for column in seen.columns(table.names)]),
+            rows=statistics.rows,
+            columns=json.dumps([column.model_dump() for column in statistics.columns(table.names)]),
             dropped=json.dumps(table.dropped),
             sha256=digest,
             created_at=stamp(self._context.clock()),
@@ -117,8 +119,8 @@ class Datasets:
             raise NotFound("the import folder holds no such file, or none is configured")
         return path
 
-    def one(self, identity: str) -> wire.DatasetView:
-        """One dataset."""
+    def view(self, identity: str) -> wire.DatasetView:
+        """A dataset as its owner sees it. Raises NotFound."""
         with self._context.database.read() as db:
             return dataset_view(store.find(db, store.datasets, identity))
 
@@ -128,7 +130,7 @@ class Datasets:
             return [(row.seq, dataset_view(row)) for row in store.page(db, store.datasets, after=after, limit=limit)]
 
     def archive(self, request: RequestContext, identity: str) -> StoredReply:
-        """Allow no new study on a dataset; studies that exist go on."""
+        """Refuse new studies on a dataset; existing ones continue."""
 
         def effect(db: Connection) -> Effect:
             if store.find(db, store.datasets, identity).archived_at is None:

@@ -15,7 +15,7 @@ from service_kit.store.stored_replies import StoredReply
 
 
 class Grants:
-    """Each opens one study to one modeler."""
+    """A grant gives one modeler access to one study."""
 
     def __init__(self, context: ServiceContext) -> None:
         self._context = context
@@ -51,8 +51,8 @@ class Grants:
             by_grant: dict[str, list[Any]] = {}
             for row in tokens.of_study(db, study_id):
                 by_grant.setdefault(row.principal, []).append(row)
-            found = [rows for rows in by_grant.values() if rows[0].seq > after][:limit]
-            return [(rows[0].seq, self._grant_view(db, rows)) for rows in found]
+            page = [rows for rows in by_grant.values() if rows[0].seq > after][:limit]
+            return [(rows[0].seq, self._grant_view(db, rows)) for rows in page]
 
     def revoke(self, request: RequestContext, study_id: str, grant_id: str, kid: str | None = None) -> StoredReply:
         """Refuse the tokens of a grant from now on, or one of them."""
@@ -62,8 +62,8 @@ class Grants:
             chosen = [row.kid for row in rows if kid in (None, row.kid)]
             if not chosen:
                 raise NotFound("the grant has no such token")
-            for one in chosen:
-                self._context.authentication.revoke(db, one, actor=request.principal.actor)
+            for chosen_kid in chosen:
+                self._context.authentication.revoke(db, chosen_kid, actor=request.principal.actor)
             view = self._grant_view(db, tokens.of_principal(db, grant_id))
             return Effect(view, "grant.revoked", {"study_id": study_id, "grant_id": grant_id, "kids": chosen}, 200)
 

@@ -1,4 +1,4 @@
-"""What never changes once a study is released, read once while it is asked for."""
+"""Released studies, read once and cached: what they hold never changes."""
 
 import json
 import threading
@@ -34,18 +34,18 @@ class Released:
     names: list[str]
 
     def outcomes(self, rows: list[int]) -> Vector:
-        """The measurement column of these rows of Z, where y is one."""
+        """The measurement column at these rows of Z, for a study whose y is a column."""
         assert isinstance(self.spec.measurement, wire.ColumnMeasurement)
         column = self.names.index(self.spec.measurement.column)
         outcomes: Vector = self.records[self.order[rows], column]
         return outcomes
 
     def record(self, row: int) -> int:
-        """Which record of the file a row of Z is, from 1."""
+        """The number of the record in the file that a row of Z is, from 1."""
         return int(self.order[row]) + 1
 
     def shown(self, row: int) -> list[wire.Shown]:
-        """What those who measure see of it."""
+        """The columns of a record that measurers see."""
         assert not isinstance(self.spec.measurement, wire.ColumnMeasurement)
         record = self.records[self.order[row]]
         return [
@@ -54,7 +54,7 @@ class Released:
 
 
 class ReleasedStudies:
-    """Those asked for last stay read, ``KEPT`` of them: each holds a file open, and so does each dataset.
+    """Caches the ``KEPT`` studies that were used last: each holds a file open, and so does each dataset.
 
     Safe to call from several threads.
     """
@@ -62,25 +62,25 @@ class ReleasedStudies:
     def __init__(self, vault: Vault) -> None:
         self._vault = vault
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, Released] = OrderedDict()
+        self._cache: OrderedDict[str, Released] = OrderedDict()
         self._records: WeakValueDictionary[str, Matrix] = WeakValueDictionary()  # studies of one dataset share a map
 
-    def known(self, identity: str) -> Released | None:
-        """A study that was read before, and is kept."""
+    def cached(self, identity: str) -> Released | None:
+        """A study that is in the cache, or None."""
         with self._lock:
-            if (found := self._known.get(identity)) is not None:
-                self._known.move_to_end(identity)
-            return found
+            if (released := self._cache.get(identity)) is not None:
+                self._cache.move_to_end(identity)
+            return released
 
     def of(self, db: Connection, identity: str) -> Released:
         """A study by its id. Raises StudyNotOpen before its release."""
-        if (known := self.known(identity)) is None:
+        if (released := self.cached(identity)) is None:
             study, release = store.find(db, store.studies, identity), store.release_of(db, identity)
             if release is None:
                 raise StudyNotOpen("the study has not released its candidates yet")
             spec = wire.StudyCreate.model_validate_json(study.spec)
             columns = json.loads(store.find(db, store.datasets, spec.dataset_id).columns)
-            known = Released(
+            released = Released(
                 spec=spec,
                 report=wire.ReleaseReport.model_validate_json(release.report),
                 id=release.id,
@@ -92,10 +92,10 @@ class ReleasedStudies:
                 names=[column["name"] for column in columns],
             )
             with self._lock:
-                self._known[identity] = known
-                while len(self._known) > KEPT:
-                    self._known.popitem(last=False)
-        return known
+                self._cache[identity] = released
+                while len(self._cache) > KEPT:
+                    self._cache.popitem(last=False)
+        return released
 
     def _dataset(self, identity: str) -> Matrix:
         with self._lock:

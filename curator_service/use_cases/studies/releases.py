@@ -1,4 +1,4 @@
-"""What a release would be, and the release itself."""
+"""Previews of a study's release, and the release itself."""
 
 import asyncio
 from dataclasses import asdict, replace
@@ -16,7 +16,7 @@ from curator_service.scaling import ScaledRows
 from curator_service.store import ledger as lines
 from curator_service.use_cases import notices
 from curator_service.use_cases.studies import attack_preview, dataset_rows
-from curator_service.use_cases.studies.advisories import Standing, standing
+from curator_service.use_cases.studies.advisories import ReleaseStatus, release_status
 from curator_service.use_cases.studies.studies import owner_view
 from curator_service.vault import Vault, new_id
 from service_kit.context.context import ServiceContext
@@ -30,10 +30,9 @@ _STOP_SECONDS = 10.0
 
 
 class Releases:
-    """Studies from draft to open.
+    """Releases studies: from draft to open.
 
-    A release that a crash interrupted is taken back at the next start: nothing of it was stored or left
-    the house.
+    A release that a crash interrupted is undone at the next start: nothing of it was published.
     """
 
     def __init__(self, context: ServiceContext, vault: Vault) -> None:
@@ -51,43 +50,43 @@ class Releases:
         audit_log.append(db, kind, actor=actor, now=self._context.clock(), details=details)
 
     def preview(self, identity: str) -> wire.ReleaseReport:
-        """What a release would be, and what attackers get from a trial that is thrown away. For the owner alone.
+        """The report of a release as it would be, with attacks on one that is thrown away. For the owner alone.
 
-        Changes nothing. Raises ReleaseImpossible, and Busy while another preview is made.
+        Changes nothing. Raises ReleaseImpossible, and Busy while another preview is under way.
         """
         with self._context.database.read() as db:
             spec = owner_view(db, identity).spec
-            rows, now = dataset_rows.scaled_rows(db, self._vault, spec), standing(db, spec, None)
-            job = attack_preview.job_of(db, self._vault, spec, now.release)
-        tried = attack_preview.on_draft(job)
-        report = _report(spec, rows, mechanism_of(spec, now.release), now, tried.assessment)
-        return report.model_copy(update={"attacks": tried.findings, "not_tried": tried.left_out})
+            rows, current = dataset_rows.scaled_rows(db, self._vault, spec), release_status(db, spec, None)
+            job = attack_preview.job_of(db, self._vault, spec, current.release)
+        preview = attack_preview.on_draft(job)
+        report = _report(spec, rows, mechanism_of(spec, current.release), current, preview.assessment)
+        return report.model_copy(update={"attacks": preview.findings, "not_tried": preview.not_tried})
 
     def release(self, request: RequestContext, identity: str, wanted: wire.ReleaseAsked | None = None) -> StoredReply:
         """Draw Z and publish it, once in the life of a study; the study is then open.
 
-        StateConflict where the draft is not the one that was ``wanted``.
+        Raises StateConflict if the draft is not the one that was ``wanted``.
         """
-        if (found := self._context.idempotency.earlier(request)) is not None:
-            return found
+        if (stored := self._context.idempotency.earlier(request)) is not None:
+            return stored
         try:
-            spec, now = self._begin_release(request, identity, wanted)
+            spec, current = self._begin_release(request, identity, wanted)
         except StateConflict:
-            if (found := self._context.idempotency.earlier(request)) is not None:  # published since we looked
-                return found
+            if (stored := self._context.idempotency.earlier(request)) is not None:  # published since we looked
+                return stored
             raise
         release_id = new_id("rel")
         try:
             rows = self._in_secret_order(spec)
-            mechanism = mechanism_of(spec, now.release)
+            mechanism = mechanism_of(spec, current.release)
             drawn = self._vault.begin_release(release_id, rows.n, mechanism.columns(rows.d))
 
-            def told(share: float) -> None:
+            def on_progress(share: float) -> None:
                 if self._stopping:
                     raise StorageUnavailable("the service is stopping: nothing was released")
                 self._drawing[identity] = share
 
-            report = _report(spec, rows, mechanism, now, mechanism.draw(rows, drawn, told))
+            report = _report(spec, rows, mechanism, current, mechanism.draw(rows, drawn, on_progress))
             del drawn  # closes the memory map before it is read back
             digest = self._vault.keep_release(release_id, rows.order)
             return self._context.idempotency.once(
@@ -101,7 +100,7 @@ class Releases:
             self._drawing.pop(identity, None)
 
     async def stop(self) -> None:
-        """Give up what is being drawn, which may take minutes; each draw looks up about once a second."""
+        """End every draw, which may take minutes; each notices within about a second."""
         self._stopping = True
         for _ in range(int(_STOP_SECONDS / 0.01)):
             if not self._drawing:
@@ -109,21 +108,21 @@ class Releases:
             await asyncio.sleep(0.01)
 
     def progress(self, identity: str) -> float | None:
-        """Share of the rows that are drawn, while a release is under way."""
+        """Share of the rows that are drawn while a release is under way, else None."""
         return self._drawing.get(identity)
 
     def under_way(self) -> dict[str, float]:
-        """The studies whose releases are being drawn, and that share of each."""
+        """The studies whose releases are being drawn, with that share."""
         return dict(self._drawing)
 
     def _begin_release(
         self, request: RequestContext, identity: str, wanted: wire.ReleaseAsked | None
-    ) -> tuple[wire.StudyCreate, Standing]:
+    ) -> tuple[wire.StudyCreate, ReleaseStatus]:
         key = f"{request.principal.id} {self._context.idempotency.key_of(request)[0]}"
 
         begun = False
 
-        def work(db: Connection) -> tuple[wire.StudyCreate, Standing]:
+        def work(db: Connection) -> tuple[wire.StudyCreate, ReleaseStatus]:
             nonlocal begun
             self._context.authentication.check_live(db, request.principal)
             row = store.find(db, store.studies, identity)
@@ -134,26 +133,26 @@ class Releases:
                 raise StateConflict(f"the study is {row.state}: a study is released once, from its draft")
             if wanted is not None and wanted.spec_sha256 != sha256(row.spec.encode()):
                 raise StateConflict("the draft was changed since you read it: read it again before you release it")
-            self._abandon(db, identity, "curator")  # one that was given up when not even that could be stored
+            self._abandon(db, identity, "curator")  # an earlier release whose end could not be stored
             spec = wire.StudyCreate.model_validate_json(row.spec)
-            now = standing(db, spec, None)
-            _refuse_withdrawn(now)
+            current = release_status(db, spec, None)
+            _refuse_withdrawn(current)
             self._charge(db, request, identity, spec)
             store.change(db, store.studies, identity, state="releasing", releasing_key=key)
             self._log(db, "release.begun", request.principal.actor, study_id=identity)
             self._drawing[identity] = 0.0
             begun = True
-            return spec, now
+            return spec, current
 
         try:
             return self._context.database.write(work)
         except BaseException:
-            if begun:  # and undone: its commit failed
+            if begun:  # its commit failed
                 self._drawing.pop(identity, None)
             raise
 
     def _charge(self, db: Connection, request: RequestContext, identity: str, spec: wire.StudyCreate) -> None:
-        """Charge the release to every row, once: what a crash left half drawn was never seen."""
+        """Charge the release to every row, once: a release that a crash left half drawn was never published."""
         if lines.is_released(db, identity):
             return
         charge = ledger.charge_release(spec, lines.balance(db, identity))
@@ -165,7 +164,8 @@ class Releases:
     def _publish(
         self, db: Connection, identity: str, release_id: str, digest: str, report: wire.ReleaseReport
     ) -> Effect:
-        _refuse_withdrawn(standing(db, owner_view(db, identity).spec, report))  # it may be since the draw began
+        # The mechanism may have been withdrawn since the draw began.
+        _refuse_withdrawn(release_status(db, owner_view(db, identity).spec, report))
         now = stamp(self._context.clock())
         store.insert(
             db,
@@ -202,36 +202,36 @@ class Releases:
         return replace(rows, order=entropy.permutation(rows.n))
 
 
-def _refuse_withdrawn(now: Standing) -> None:
-    """MechanismWithdrawn where the release is not to be made any more."""
-    if now.withdrawn is not None:
-        name = now.release.mechanism
+def _refuse_withdrawn(current: ReleaseStatus) -> None:
+    """Raise MechanismWithdrawn if the release's mechanism is withdrawn."""
+    if current.withdrawn is not None:
+        name = current.release.mechanism
         raise MechanismWithdrawn(f"{name} is withdrawn and makes no new release: make a draft with another mechanism")
 
 
 def _report(
-    spec: wire.StudyCreate, rows: ScaledRows, mechanism: Mechanism, now: Standing, found: Assessment
+    spec: wire.StudyCreate, rows: ScaledRows, mechanism: Mechanism, current: ReleaseStatus, assessment: Assessment
 ) -> wire.ReleaseReport:
-    status = "withdrawn" if now.withdrawn is not None else mechanism.status
+    withdrawn = current.withdrawn is not None
     return wire.ReleaseReport(
         mechanism=mechanism.name,
         version=mechanism.version,
-        why=now.why,
-        guarantee=guarantee(spec, now.withdrawn, now.release),
-        not_protected=not_protected(spec, now.release, withdrawn=now.withdrawn is not None),
-        status=status,
+        why=current.why,
+        guarantee=guarantee(spec, current.withdrawn, current.release),
+        not_protected=not_protected(spec, current.release, withdrawn=withdrawn),
+        status="withdrawn" if withdrawn else mechanism.status,
         n=rows.n,
         r=mechanism.columns(rows.d),
         noise_sd=mechanism.noise(rows.d).sd,
-        features=meanings(spec, mechanism, withdrawn=now.withdrawn is not None),
-        price=accounting.price(spec, now.release, withdrawn=now.withdrawn is not None),
-        attacks=[],  # a preview's: a report that is stored says what was promised and done, and draws nothing more
-        **asdict(found),
+        features=meanings(spec, mechanism, withdrawn=withdrawn),
+        price=accounting.price(spec, current.release, withdrawn=withdrawn),
+        attacks=[],  # only a preview has them
+        **asdict(assessment),
     )
 
 
 def meanings(spec: wire.StudyCreate, mechanism: Mechanism, *, withdrawn: bool) -> list[wire.FeatureMeaning]:
-    """What Delta and the noise are in the unit of each feature."""
+    """Delta and the standard deviation of the noise in the unit of each feature."""
     sensitivity = None if isinstance(spec.release, wire.IdentityRelease) else spec.release.sensitivity
     d, sd = len(spec.features), mechanism.noise(len(spec.features)).sd
     # Only a mechanism whose claim holds protects a change of any size.

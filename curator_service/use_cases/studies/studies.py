@@ -1,4 +1,4 @@
-"""The owner's studies, from draft to closed."""
+"""The owner's studies: drafts, listings, closing."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from curator_service.release.registry import choice_of
 from curator_service.settings import Settings
 from curator_service.store import forecasts
 from curator_service.store import ledger as lines
-from curator_service.use_cases.studies.advisories import Reasons, names, reasons, standing
+from curator_service.use_cases.studies.advisories import Reasons, names, reasons, release_status
 from curator_service.use_cases.studies.datasets import dataset_view
 from curator_service.vault import new_id
 from service_kit.context.context import ServiceContext
@@ -25,14 +25,14 @@ NO_MEASURER = "this curator has no measurer: set MEASURER_URL and MEASURER_SECRE
 
 
 class Studies:
-    """Drafts, listings, and the end."""
+    """Creates, changes, lists and closes studies. ``Releases`` opens them."""
 
     def __init__(self, context: ServiceContext, settings: Settings) -> None:
         self._context = context
         self._has_measurer = settings.measurer_url is not None
 
     def create(self, request: RequestContext, spec: wire.StudyCreate) -> StoredReply:
-        """Make a draft. Raises Invalid where the study does not fit its dataset."""
+        """Create a draft. Raises Invalid if the study does not fit its dataset."""
 
         def effect(db: Connection) -> Effect:
             self._check(db, spec)
@@ -57,9 +57,9 @@ class Studies:
         return self._context.idempotency.once(request, effect)
 
     def change(self, request: RequestContext, identity: str, change: wire.StudyChange) -> StoredReply:
-        """Put another draft in the place of one that was never charged. Raises Invalid, NotFound, StateConflict.
+        """Replace a draft that was never charged by another. Raises Invalid, NotFound, StateConflict.
 
-        Forecasts of the draft as it was go, where they could be another's now: they are about nothing any more.
+        Forecasts of the old draft are deleted unless they hold for the new one too.
         """
         spec = change.study
 
@@ -89,27 +89,27 @@ class Studies:
         return self._context.idempotency.once(request, effect)
 
     def _check(self, db: Connection, spec: wire.StudyCreate) -> None:
-        """Raises Invalid where a study cannot be made as it is, StateConflict and MechanismWithdrawn."""
+        """Raise Invalid, StateConflict or MechanismWithdrawn if a study cannot be made as it is."""
         check_fit(spec, dataset_view(store.find(db, store.datasets, spec.dataset_id)))
         if isinstance(spec.measurement, wire.WebhookMeasurement) and not self._has_measurer:
             raise Invalid(NO_MEASURER, [{"field": "measurement.source", "message": NO_MEASURER}])
         choice_of(spec, names(db))
 
-    def one(self, identity: str) -> wire.StudyOwnerView:
-        """A study as its owner sees it."""
+    def view(self, identity: str) -> wire.StudyOwnerView:
+        """A study as its owner sees it. Raises NotFound."""
         with self._context.database.read() as db:
             return owner_view(db, identity)
 
     def page(self, after: int, limit: int) -> list[tuple[int, wire.StudyOwnerView]]:
         """Studies with their sequence numbers."""
         with self._context.database.read() as db:
-            found = store.page(db, store.studies, after=after, limit=limit)
-            released = store.releases_of(db, [row.id for row in found])
+            rows = store.page(db, store.studies, after=after, limit=limit)
+            released = store.releases_of(db, [row.id for row in rows])
             withdrawn = reasons(db)
-            return [(row.seq, view_of(db, row, released.get(row.id), withdrawn)) for row in found]
+            return [(row.seq, view_of(db, row, released.get(row.id), withdrawn)) for row in rows]
 
     def close(self, request: RequestContext, identity: str) -> StoredReply:
-        """Refuse queries from now on; candidates that left cannot come back."""
+        """Refuse queries from now on. Candidates that were downloaded stay with the modeler."""
 
         def effect(db: Connection) -> Effect:
             row = store.find(db, store.studies, identity)
@@ -127,18 +127,18 @@ def owner_view(db: Connection, identity: str) -> wire.StudyOwnerView:
 
 
 def view_of(db: Connection, row: Any, release: Any, withdrawn: Reasons) -> wire.StudyOwnerView:
-    """The same of its row, its release's (None before it), and the releases that are withdrawn."""
+    """The same from the study's row, its release's row (None before it), and the reasons of withdrawals."""
     spec = wire.StudyCreate.model_validate_json(row.spec)
     report = wire.ReleaseReport.model_validate_json(release.report) if release else None
-    now = standing(db, spec, report, withdrawn)
-    told = guarantee(spec, now.withdrawn, now.release)
-    gaps = not_protected(spec, now.release, withdrawn=now.withdrawn is not None)
-    if report is not None:  # it tells what holds now, not what was thought when it was written
-        status = "withdrawn" if now.withdrawn is not None else report.status
+    current = release_status(db, spec, report, withdrawn)
+    promise = guarantee(spec, current.withdrawn, current.release)
+    gaps = not_protected(spec, current.release, withdrawn=current.withdrawn is not None)
+    if report is not None:  # the view says what holds now, not what held when the report was written
+        status = "withdrawn" if current.withdrawn is not None else report.status
         features = report.features
-        if now.withdrawn is not None:  # no change of any size is protected any more
+        if current.withdrawn is not None:  # no change of any size is protected any more
             features = [feature.model_copy(update={"sensitivity": None}) for feature in features]
-        holds = {"status": status, "guarantee": told, "not_protected": gaps, "features": features}
+        holds = {"status": status, "guarantee": promise, "not_protected": gaps, "features": features}
         report = report.model_copy(update=holds)
     return wire.StudyOwnerView(
         id=row.id,
@@ -147,7 +147,7 @@ def view_of(db: Connection, row: Any, release: Any, withdrawn: Reasons) -> wire.
         opened_at=moment(row.opened_at) if row.opened_at else None,
         spec=spec,
         spec_sha256=sha256(row.spec.encode()),
-        guarantee=told,
+        guarantee=promise,
         not_protected=gaps,
         release_id=release.id if release else None,
         release_sha256=release.sha256 if release else None,
@@ -156,32 +156,35 @@ def view_of(db: Connection, row: Any, release: Any, withdrawn: Reasons) -> wire.
 
 
 def check_changeable(db: Connection, row: Any) -> None:
-    """StateConflict for a study that was released, or charged for a release that did not come to its end."""
+    """Raise StateConflict for a study that was released, or charged for a release that was interrupted."""
     if row.state != "draft":
         raise StateConflict(f"the study is {row.state}: only a draft can be changed; make another one like it")
     if lines.is_released(db, row.id):
         raise StateConflict("the draft was charged for a release that was interrupted: release it as it is")
 
 
-def _forecasts_alike(one: wire.StudyCreate, other: wire.StudyCreate) -> bool:
-    """Whether a forecast of one is a forecast of the other."""
+def _forecasts_alike(old: wire.StudyCreate, new: wire.StudyCreate) -> bool:
+    """Whether a forecast of the old draft holds for the new one."""
     apart = {"name", "budget", "reply_after_ms"}
-    return one.model_dump(exclude=apart) == other.model_dump(exclude=apart)
+    return old.model_dump(exclude=apart) == new.model_dump(exclude=apart)
 
 
 def check_fit(spec: wire.StudyCreate, dataset: wire.DatasetView) -> None:
-    """Whether the study can be made from its dataset; Invalid names each field that cannot."""
+    """Raise Invalid, which names each wrong field, if the study cannot be made from its dataset.
+
+    Raises StateConflict if the dataset is archived.
+    """
     faults: list[dict[str, object]] = []
-    known = {column.name for column in dataset.columns}
+    columns = {column.name for column in dataset.columns}
     seen: set[str] = set()
-    for place, feature in enumerate(spec.features):
-        field = f"features.{place}.column"
-        if feature.column not in known:
+    for index, feature in enumerate(spec.features):
+        field = f"features.{index}.column"
+        if feature.column not in columns:
             faults.append({"field": field, "message": "the dataset has no such column"})
         if feature.column in seen:
             faults.append({"field": field, "message": "this column is a feature already"})
         seen.add(feature.column)
-    faults += _measurement_faults(spec, known, seen)
+    faults += _measurement_faults(spec, columns, seen)
     if isinstance(spec.release, wire.IdentityRelease) and not dataset.public:
         faults.append({"field": "release.mechanism", "message": "identity needs a dataset that was declared public"})
     faults += answers.faults(spec.answers)
@@ -192,21 +195,21 @@ def check_fit(spec: wire.StudyCreate, dataset: wire.DatasetView) -> None:
         raise StateConflict("the dataset is archived: it takes no new study")
 
 
-def _measurement_faults(spec: wire.StudyCreate, known: set[str], features: set[str]) -> list[dict[str, object]]:
-    """What does not fit of where y comes from."""
+def _measurement_faults(spec: wire.StudyCreate, columns: set[str], features: set[str]) -> list[dict[str, object]]:
+    """Faults of the measurement: where y comes from, and within which bounds."""
     faults: list[dict[str, object]] = []
     measurement = spec.measurement
     if isinstance(measurement, wire.ColumnMeasurement):
-        if measurement.column not in known:
+        if measurement.column not in columns:
             faults.append({"field": "measurement.column", "message": "the dataset has no such column"})
         if measurement.column in features:
             faults.append({"field": "measurement.column", "message": "a feature cannot be the measurement too"})
         return faults
-    for place, name in enumerate(measurement.shown):
-        field = f"measurement.shown.{place}"
-        if name not in known:
+    for index, name in enumerate(measurement.shown):
+        field = f"measurement.shown.{index}"
+        if name not in columns:
             faults.append({"field": field, "message": "the dataset has no such column"})
-        if name in measurement.shown[:place]:
+        if name in measurement.shown[:index]:
             faults.append({"field": field, "message": "this column is shown already"})
     if (mechanism := answers.mechanism_of(spec.answers) if not answers.faults(spec.answers) else None) is not None:
         low, high = mechanism.clip

@@ -310,7 +310,7 @@ def _audit(
         curator: Annotated[Path, typer.Argument(help="The curator's export.")],
         modeler: Annotated[Path, typer.Argument(help="The modeler's export.")],
     ) -> None:
-        """Verify two exports and compare what they tell of a study; exit 1 on any difference."""
+        """Verify two exports and compare their exchanges of a study; exit 1 on any difference."""
         with plain_errors():
             sides = []
             for name, path in (("curator", curator), ("modeler", modeler)):
@@ -330,7 +330,7 @@ def _audit(
 
     @cli.command()
     def key() -> None:
-        """Print the service's verifier key: tell it to the other party over another channel."""
+        """Print the service's verifier key. Send it to the other party over another channel."""
         with plain_errors(), open_context(existing(settings)) as opened:
             typer.echo(opened.signer.verifier.vkey)
 

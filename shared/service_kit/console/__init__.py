@@ -1,13 +1,13 @@
-"""The ground of both web consoles: pages rendered here, forms, charts, sessions. They read the API as anybody does.
+"""What both web consoles are built on: pages, forms, charts, sessions. Pages read the API as any client does.
 
 How to write a page (in ``curator_service/console`` or ``modeler_service/console``)::
 
     pages = Pages()
 
-    @pages.get("/studies", roles=("owner",), nav="Studies")       # path below /console; nav: its place in the menu
+    @pages.get("/studies", roles=("owner",), nav="Studies")       # path below /console; nav: its name in the menu
     async def studies(page: Page) -> Response:
-        found = await page.api.read("/v1/studies", wire.StudyPage, page_token=page.query.get("page_token"))
-        return page.show("studies.html", title="Studies", found=found, trail=[("Home", "/")])
+        listing = await page.api.read("/v1/studies", wire.StudyPage, page_token=page.query.get("page_token"))
+        return page.show("studies.html", title="Studies", listing=listing, trail=[("Home", "/")])
 
     @pages.post("/studies/{study_id}:close", roles=("owner",))     # session, role, origin and CSRF are checked before
     async def close(page: Page, form: Form) -> Response:
@@ -16,25 +16,24 @@ How to write a page (in ``curator_service/console`` or ``modeler_service/console
 
     # studies.html:
     {% extends "base.html" %}{% block main %}
-    {% call(study) ui.table(page, "Studies", ["Name", "State"], found.studies, found.next_page_token) %}
+    {% call(study) ui.table(page, "Studies", ["Name", "State"], listing.studies, listing.next_page_token) %}
     <td>{{ study.name }}</td><td>{{ ui.badge(study.state) }}</td>{% endcall %}
     {% call ui.form(page, "/studies/" ~ id ~ ":close") %}{{ ui.button("Close the study", danger=true) }}{% endcall %}
     {{ ui.figure(page, chart) }}{% endblock %}
 
-What a link or a form says is an id goes into a path of the API as ``id_of("std", text)``.
+Check an id of a link or a form with ``id_of("std", text)`` before you put it in a path of the API.
 
-An ``ApiProblem`` that a page lets pass becomes an error page. To show it beside the fields of a form, catch it:
-``return page.show(..., status=422, form=form.failed(problem))``, with ``Form.blank(name="default", ...)`` where the
+An ``ApiProblem`` that a page does not catch becomes an error page. To show it beside the fields of a form, catch it:
+``return page.show(..., status=422, form=form.failed(problem))``, with ``Form.blank(name="default", ...)`` when the
 form is first shown, and ``{{ ui.text(form, "name", "Name", help="...") }}`` for each field (all components:
-templates/ui.html). A file goes on by ``page.api.upload(path, fields, {"file": file}, key=form.key)``, with ``file =
-form.file("file")``; the page that takes it needs a place in the service's ``limit_of``. A chart is made by
-``charts.line``, ``charts.scatter`` or ``charts.bars`` and given to ``page.show`` by itself, in a list or in a dict;
-its numbers are a table beside it, and CSV and JSON by ``?chart=KEY&as=csv`` of the same page: nothing more to write.
-Whatever is large or endless is passed through: ``return page.stream("/v1/runs/.../events")``. A live part: ``{% call
-ui.live(page, events, fragment, "Name") %}``, where ``events`` is a page that streams and ``fragment`` one that ends
-in ``page.fragment("part.html", ...)``; it ends once the fragment holds an element with ``data-ended``. Never write
-markup in Python, ``|safe``, ``style=`` or ``on...=``: the policy forbids them, and tests look for them. Text of
-people and of files goes into ``<bdi>``.
+templates/ui.html). Upload a file with ``page.api.upload(path, fields, {"file": file}, key=form.key)``, where ``file =
+form.file("file")``; the service's ``limit_of`` must allow its size. A chart of ``charts.line``, ``charts.scatter`` or
+``charts.bars`` is an argument of ``page.show``, or in a list or dict; the page shows its numbers as a table, and as
+CSV and JSON with ``?chart=KEY&as=csv``. Large or endless replies are relayed: ``return
+page.stream("/v1/runs/.../events")``. A live part is ``{% call ui.live(page, events, fragment, "Name") %}``, where
+``events`` is a page that streams and ``fragment`` one that ends in ``page.fragment("part.html", ...)``; it ends when
+the fragment has an element with ``data-ended``. Never write markup in Python, ``|safe``, ``style=`` or ``on...=``: the
+content policy forbids them, and tests look for them. Text of people and of files belongs in ``<bdi>``.
 """
 
 from service_kit.console.api import Api, ApiProblem, Reply, Upload, id_of

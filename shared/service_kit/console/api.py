@@ -1,4 +1,4 @@
-"""The service's own API, asked in process: the one source of what a page shows."""
+"""Requests to the service's own API, in process. Pages show only what it replies."""
 
 import asyncio
 import json
@@ -21,11 +21,11 @@ from service_kit.web import in_process
 M = TypeVar("M", bound=BaseModel)
 _JSON = "application/json"
 _CHUNK = 1 << 16
-_LOOK_SECONDS = 2.0
+_POLL_SECONDS = 2.0
 
 
 class ApiProblem(Exception):
-    """The API refused. ``problem`` is what it said; ``str`` is its detail, in words for people."""
+    """The API refused a request. ``problem`` is its problem document; ``str`` is the detail, in words for people."""
 
     def __init__(self, problem: wire.Problem, headers: Mapping[str, str]) -> None:
         super().__init__(problem.detail)
@@ -39,13 +39,13 @@ class ApiProblem(Exception):
 
     @property
     def code(self) -> str:
-        """Stable name of the problem."""
+        """The stable name of the problem."""
         return self.problem.code
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the API answered; never an error."""
+    """A reply of the API that is not an error."""
 
     status: int
     headers: Mapping[str, str]
@@ -53,36 +53,36 @@ class Reply:
 
     @property
     def json(self) -> Any:
-        """The body, parsed."""
+        """The body as parsed JSON."""
         return json.loads(self.body)
 
-    def as_(self, model: type[M]) -> M:
+    def parse(self, model: type[M]) -> M:
         """The body as a wire model."""
         return model.model_validate_json(self.body)
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A file of a form, on its way to the API."""
+    """A file of a form, to be sent to the API."""
 
     filename: str
     content: AsyncIterator[bytes]
     media_type: str = "application/octet-stream"
 
     @classmethod
-    def of(cls, sent: UploadFile) -> Self:
-        """A file as it came with a form."""
+    def of(cls, file: UploadFile) -> Self:
+        """The file of a form."""
 
         async def parts() -> AsyncIterator[bytes]:
-            await sent.seek(0)
-            while part := await sent.read(_CHUNK):
+            await file.seek(0)
+            while part := await file.read(_CHUNK):
                 yield part
 
-        return cls(sent.filename or "file", parts())
+        return cls(file.filename or "file", parts())
 
 
 class Api:
-    """Requests to the service's own API, as ``principal``. Each method but ``scope_of`` raises ApiProblem."""
+    """Sends requests to the service's own API as ``principal``. Each method except ``scope_of`` raises ApiProblem."""
 
     def __init__(self, app: ASGIApp, outer: Scope, principal: Principal, request_id: str) -> None:
         self._app = app
@@ -91,20 +91,20 @@ class Api:
         self._request_id = request_id
 
     async def get(self, path: str, **query: object) -> Any:
-        """The parsed JSON of a GET. A query value of None is left out."""
+        """The parsed JSON of a GET. Query values that are None are left out."""
         return (await self.send("GET", path, query=query)).json
 
     async def read(self, path: str, model: type[M], **query: object) -> M:
-        """A GET, as a wire model."""
-        return (await self.send("GET", path, query=query)).as_(model)
+        """The reply to a GET as a wire model."""
+        return (await self.send("GET", path, query=query)).parse(model)
 
     async def post(self, path: str, body: object = None, *, key: str | None = None) -> Any:
-        """The parsed JSON that a POST answers. ``body`` is a wire model or what JSON can hold; ``key`` the form's."""
+        """The parsed JSON of a POST. ``body`` is a wire model or a JSON value; ``key`` is that of the form."""
         reply = await self.send("POST", path, body=_json(body), key=key, headers={"content-type": _JSON})
         return reply.json if reply.body else None
 
     async def put(self, path: str, body: object, *, key: str) -> Any:
-        """The parsed JSON that a PUT answers; as ``post``."""
+        """The parsed JSON of a PUT, as for ``post``."""
         return (await self.send("PUT", path, body=_json(body), key=key, headers={"content-type": _JSON})).json
 
     async def send(
@@ -117,18 +117,18 @@ class Api:
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Reply:
-        """Any request; the whole reply, held in memory."""
-        asked = dict(headers or {}) | ({"idempotency-key": key} if key else {})
+        """Send any request, and return the whole reply, which is held in memory."""
+        request_headers = dict(headers or {}) | ({"idempotency-key": key} if key else {})
         start: dict[str, Any] = {}
         parts: list[bytes] = []
 
-        async def answered(message: Message) -> None:
+        async def collect(message: Message) -> None:
             if message["type"] == "http.response.start":
                 start.update(message)
             else:
                 parts.append(message.get("body", b""))
 
-        await self._app(self.scope_of(method, path, query or {}, asked), _receiver(body), answered)
+        await self._app(self.scope_of(method, path, query or {}, request_headers), _receiver(body), collect)
         reply = Reply(start["status"], _headers(start), b"".join(parts))
         if reply.status >= 400:
             raise problem_of(reply, path, self._request_id)
@@ -137,9 +137,9 @@ class Api:
     async def upload(
         self, path: str, fields: Mapping[str, str], files: Mapping[str, Upload], *, key: str, **query: object
     ) -> Any:
-        """POST a form with files as multipart, streamed; the parsed JSON that it answers.
+        """POST a form with files as multipart, streamed, and return the parsed JSON of the reply.
 
-        The bytes depend on what is sent and on ``key`` alone, so that a second submit is the same request.
+        The bytes depend only on the form and on ``key``, so that a second submit is the same request.
         """
         boundary = f"blindopt-{key}"
         body = _multipart(boundary, fields, files)
@@ -147,7 +147,7 @@ class Api:
         return (await self.send("POST", path, query=query, body=body, key=key, headers=media)).json
 
     def scope_of(self, method: str, path: str, query: Mapping[str, object], headers: Mapping[str, str]) -> Scope:
-        """The ASGI scope of a request to ourselves."""
+        """The ASGI scope of a request to the own API."""
         chosen = {k: _text(v) for k, v in query.items() if v is not None}
         sent = {"host": "inside", "x-request-id": self._request_id, **headers}
         scope: Scope = {
@@ -169,14 +169,14 @@ class Api:
 
 
 def id_of(kind: str, text: str) -> str:
-    """An id (``std``, ``ds``, ...) that came with a link or a form, to go into a path of the API. Raises NotFound."""
+    """Check an id (``std``, ``ds``, ...) of a link or form before it is put in a path of the API. Raises NotFound."""
     if not re.fullmatch(f"{kind}_[0-9a-f]{{16}}", text):
         raise NotFound(f"this is no id: {kind}_ and 16 digits are one")
     return text
 
 
 def problem_of(reply: Reply, path: str, request_id: str) -> ApiProblem:
-    """What a refusal says, also where it is no problem document."""
+    """The problem of a refusal, also if the reply is no problem document."""
     try:
         problem = wire.Problem.model_validate_json(reply.body)
     except ValidationError:
@@ -219,7 +219,7 @@ async def _whole(body: bytes) -> AsyncIterator[bytes]:
 
 
 async def _multipart(boundary: str, fields: Mapping[str, str], files: Mapping[str, Upload]) -> AsyncIterator[bytes]:
-    """RFC 7578. Names and file names come from people: quotes and line ends in them are percent-encoded."""
+    """A multipart body (RFC 7578). Quotes and line ends in names, which people choose, are percent-encoded."""
     for name, value in fields.items():
         yield f'--{boundary}\r\nContent-Disposition: form-data; name="{_quoted(name)}"\r\n\r\n{value}\r\n'.encode()
     for name, file in files.items():
@@ -235,54 +235,55 @@ def _quoted(text: str) -> str:
     return text.replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
 
 
-class Passed:
-    """A reply of the API that goes through to the browser as it comes: an export, a stream of events.
+class Relay:
+    """An ASGI application that relays a reply of the API to the browser as it comes: an export, a stream of events.
 
-    What the outer gate adds to every reply is not sent twice. A refusal is held, for ``refused`` to tell. Once
-    ``is_live`` is False, the API is told that the browser has gone.
+    Headers that the middleware adds to every reply are not sent twice. A refusal is buffered and handed to
+    ``refusal_page``. When ``is_live`` returns False, the API is told that the browser has disconnected.
     """
 
     def __init__(
-        self, app: ASGIApp, asked: Scope, refused: Callable[[Reply], ASGIApp], is_live: Callable[[], bool]
+        self, app: ASGIApp, inner: Scope, refusal_page: Callable[[Reply], ASGIApp], is_live: Callable[[], bool]
     ) -> None:
         self._app = app
-        self._asked = asked
-        self._refused = refused
+        self._inner = inner
+        self._refusal_page = refusal_page
         self._is_live = is_live
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        asked = started = ended = False
-        held: list[Message] = []
+        has_read = started = ended = False
+        refusal: list[Message] = []
 
-        async def asks() -> Message:
-            nonlocal asked
-            if asked:
-                return await self._end(receive)
-            asked = True
+        async def inner_receive() -> Message:
+            nonlocal has_read
+            if has_read:
+                return await self._disconnect(receive)
+            has_read = True
             return {"type": "http.request", "body": b"", "more_body": False}
 
-        async def answers(message: Message) -> None:
+        async def inner_send(message: Message) -> None:
             nonlocal started, ended
-            if held or (message["type"] == "http.response.start" and message["status"] >= 400):
-                held.append(message)
+            if refusal or (message["type"] == "http.response.start" and message["status"] >= 400):
+                refusal.append(message)
                 return
             if message["type"] == "http.response.start":
-                message = {**message, "headers": [h for h in message["headers"] if h[0] not in _OF_THE_GATE]}
+                message = {**message, "headers": [h for h in message["headers"] if h[0] not in _MIDDLEWARE_HEADERS]}
             started, ended = True, message["type"] == "http.response.body" and not message.get("more_body")
             await send(message)
 
-        await self._app(self._asked, asks, answers)
-        if held:
-            body = b"".join(m.get("body", b"") for m in held[1:])
-            await self._refused(Reply(held[0]["status"], _headers(held[0]), body))(scope, receive, send)
+        await self._app(self._inner, inner_receive, inner_send)
+        if refusal:
+            start, *parts = refusal
+            body = b"".join(part.get("body", b"") for part in parts)
+            await self._refusal_page(Reply(start["status"], _headers(start), body))(scope, receive, send)
         elif started and not ended:
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _end(self, receive: Receive) -> Message:
-        """Wait until the browser has gone, or the session has ended."""
+    async def _disconnect(self, receive: Receive) -> Message:
+        """Wait until the browser has disconnected, or the session has ended."""
         while self._is_live():
             with suppress(TimeoutError):
-                message = await asyncio.wait_for(receive(), _LOOK_SECONDS)
+                message = await asyncio.wait_for(receive(), _POLL_SECONDS)
                 if message["type"] == "http.disconnect":
                     break
         return {"type": "http.disconnect"}
@@ -292,7 +293,7 @@ def _headers(start: Message) -> dict[str, str]:
     return {k.decode("latin-1"): v.decode("latin-1") for k, v in start["headers"]}
 
 
-_OF_THE_GATE = frozenset(
+_MIDDLEWARE_HEADERS = frozenset(
     {
         b"x-request-id",
         b"cross-origin-resource-policy",

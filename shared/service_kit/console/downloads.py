@@ -1,4 +1,4 @@
-"""Whole listings of the API as files: read page by page, and sent as they are read."""
+"""Whole listings of the API as files, read and sent page by page."""
 
 import csv
 import io
@@ -19,11 +19,10 @@ Columns = Sequence[str] | type[BaseModel]
 
 
 async def listing(page: Page, path: str, member: str, name: str, columns: Columns, **query: object) -> Response:
-    """All items of a listing: as CSV, or with ``?as=json`` as one JSON object a line.
+    """All items of a listing as CSV, or with ``?as=json`` as one JSON object a line.
 
-    ``columns`` are those of the CSV, or the model of an item for all of its fields; what is no number or text is JSON.
-
-    The first page is read before anything is sent, so that a refusal is still a page. Raises ApiProblem.
+    ``columns`` are those of the CSV, or the model of an item for all of its fields. Cells other than numbers and text
+    are JSON. The first page is read before anything is sent, so that a refusal is still a page. Raises ApiProblem.
     """
     head = columns if isinstance(columns, Sequence) else tuple(columns.model_fields)
     first = await page.api.get(path, page_size=PAGE, **query)
@@ -37,16 +36,16 @@ async def listing(page: Page, path: str, member: str, name: str, columns: Column
 async def _pages(
     page: Page, path: str, member: str, first: dict[str, Any], query: dict[str, object]
 ) -> AsyncIterator[list[dict[str, Any]]]:
-    found = first
+    reply = first
     while True:
-        yield found[member]
-        if (token := found["next_page_token"]) is None:
+        yield reply[member]
+        if (token := reply["next_page_token"]) is None:
             return
         if not page.site.is_live(page.session):
             raise ConnectionAbortedError("the session has ended")
         try:
-            found = await page.api.get(path, page_size=PAGE, page_token=token, **query)
-        except ApiProblem as problem:  # the head has left: only a cut connection can say so
+            reply = await page.api.get(path, page_size=PAGE, page_token=token, **query)
+        except ApiProblem as problem:  # the head was sent: only a cut connection can show it
             raise ConnectionAbortedError(str(problem)) from None
 
 

@@ -1,4 +1,4 @@
-"""Numbers as files: CSV that a spreadsheet runs nothing of, and JSON."""
+"""Numbers as files: CSV without formulas that a spreadsheet would run, and JSON."""
 
 import csv
 import io
@@ -24,8 +24,8 @@ def csv_file(name: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -
 def numbers(chart: Chart, form: str) -> Response:
     """The numbers of a chart, as CSV or as a list of JSON objects."""
     if form == "json":
-        listed = [dict(zip(chart.head, row, strict=True)) for row in chart.rows]
-        return _file(json.dumps(listed, allow_nan=False), f"{chart.key}.json", "application/json")
+        objects = [dict(zip(chart.head, row, strict=True)) for row in chart.rows]
+        return _file(json.dumps(objects, allow_nan=False), f"{chart.key}.json", "application/json")
     return csv_file(chart.key, chart.head, chart.rows)
 
 
@@ -35,5 +35,5 @@ def _file(text: str, name: str, media_type: str) -> Response:
 
 
 def file_name(name: str) -> str:
-    """A name that every system takes, and no header is broken by."""
+    """A file name that every system and HTTP header accepts."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:100]

@@ -1,4 +1,4 @@
-"""Messages that the next page tells once: in a sealed cookie, bound to the session."""
+"""Messages that the next page shows once, in a sealed cookie bound to the session."""
 
 import json
 
@@ -15,23 +15,23 @@ _SECONDS = 60
 
 
 class Flashes:
-    """Puts, takes and clears them."""
+    """Stores, reads and clears the messages of a session."""
 
     def __init__(self, context: ServiceContext) -> None:
         self.cookie = COOKIE.format(context.service)
-        """Its name."""
+        """The name of the cookie."""
         self._context = context
 
     def put(self, response: Response, session: Session, message: str, mood: str) -> None:
-        """Let the next page tell ``message``."""
-        told = [session.id_sha256.hex(), mood, message[:500]]
-        value = self._context.seal.close(_LABEL + json.dumps(told).encode()).decode()
+        """Let the next page show ``message``."""
+        flash = [session.id_sha256.hex(), mood, message[:500]]
+        value = self._context.seal.close(_LABEL + json.dumps(flash).encode()).decode()
         response.set_cookie(
             self.cookie, value, max_age=_SECONDS, path="/", secure=True, httponly=True, samesite="strict"
         )
 
     def take(self, request: Request, session: Session) -> list[tuple[str, str]]:
-        """Mood and text of what waits."""
+        """Mood and text of the messages to show."""
         value = cookie(request.headers.get("cookie", ""), self.cookie)
         if not value:
             return []
@@ -41,9 +41,9 @@ class Flashes:
             return []
         if not clear.startswith(_LABEL):
             return []
-        whose, mood, message = json.loads(clear.removeprefix(_LABEL))
-        return [(mood, message)] if whose == session.id_sha256.hex() else []
+        session_id, mood, message = json.loads(clear.removeprefix(_LABEL))
+        return [(mood, message)] if session_id == session.id_sha256.hex() else []
 
     def clear(self, response: Response) -> None:
-        """They were told."""
+        """Delete the cookie, after its messages were shown."""
         response.delete_cookie(self.cookie, path="/", secure=True, httponly=True, samesite="strict")

@@ -1,4 +1,4 @@
-"""What a person sent with a form: texts, files, the key that makes a double submit one; and what is wrong with it."""
+"""A form that was sent: its texts and files, its idempotency key, and the errors in its fields."""
 
 import hmac
 import math
@@ -17,15 +17,15 @@ _KEY_LENGTH = 32
 
 
 def fresh_key() -> str:
-    """An idempotency key for one rendering of a form."""
+    """A new idempotency key for one rendering of a form."""
     return secrets.token_hex(_KEY_LENGTH // 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Fields as they were sent or are to be shown. Readers collect what is wrong in ``errors``.
+    """Fields as they were sent or are to be shown. Readers collect errors by field in ``errors``.
 
-    A page reads all it needs, then looks at ``ok``; if it is false, it shows the form again.
+    A page reads all the fields it needs, then checks ``ok``. If it is false, the page shows the form again.
     """
 
     key: str
@@ -36,12 +36,12 @@ class Form:
 
     @classmethod
     def blank(cls, **values: object) -> Self:
-        """A form that is first shown, with these defaults."""
+        """A form to show for the first time, with these defaults."""
         return cls(fresh_key(), {name: [_shown(v)] for name, v in values.items() if v is not None})
 
     @classmethod
     def of(cls, data: FormData) -> Self:
-        """What was sent. Control characters but line ends and tabs are dropped."""
+        """The form that was sent. Control characters are dropped, except line ends and tabs."""
         values: dict[str, list[str]] = {}
         files: dict[str, UploadFile] = {}
         for name, value in data.multi_items():
@@ -58,11 +58,11 @@ class Form:
 
     def get(self, name: str, default: str = "") -> str:
         """The text of a field, without spaces around it."""
-        found = self.values.get(name)
-        return found[0].strip() if found else default
+        texts = self.values.get(name)
+        return texts[0].strip() if texts else default
 
     def all(self, name: str) -> list[str]:
-        """Every text of a field that is there several times."""
+        """Every text of a field that may be repeated."""
         return self.values.get(name, [])
 
     def has(self, name: str) -> bool:
@@ -70,16 +70,16 @@ class Form:
         return name in self.values
 
     def text(self, name: str, what: str = "This") -> str:
-        """A text that must be there; else an error beside its field, and ''."""
-        if not (found := self.get(name)):
+        """A required text. If it is missing, record an error and return an empty text."""
+        if not (text := self.get(name)):
             self.errors[name] = f"{what} is needed"
-        return found
+        return text
 
     def real(self, name: str, *, needed: bool = True) -> float | None:
-        """A finite number; else an error beside its field, and None."""
+        """A finite number. Otherwise record an error and return None."""
         text = self._number(name, needed=needed)
         try:
-            value = None if text is None else float(text.replace("_", "?"))  # what Python takes and people do not write
+            value = None if text is None else float(text.replace("_", "?"))  # Python accepts underscores
         except ValueError:
             value = math.nan
         if value is not None and not math.isfinite(value):
@@ -88,7 +88,7 @@ class Form:
         return value
 
     def integer(self, name: str, *, needed: bool = True) -> int | None:
-        """A whole number; else an error beside its field, and None."""
+        """A whole number. Otherwise record an error and return None."""
         text = self._number(name, needed=needed)
         if text is None:
             return None
@@ -104,44 +104,44 @@ class Form:
         return text or None
 
     def file(self, name: str) -> Upload | None:
-        """A file that must be there; else an error beside its field, and None."""
+        """A required file. If it is missing, record an error and return None."""
         if name not in self.files:
             self.errors[name] = "Choose a file"
             return None
         return Upload.of(self.files[name])
 
-    # --- what is wrong ----------------------------------------------------------------------------
+    # --- errors -----------------------------------------------------------------------------------
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong so far."""
+        """Whether there is no error so far."""
         return not self.errors and self.problem is None
 
     def wrong(self, name: str, message: str) -> None:
-        """Something is wrong with a field."""
+        """Record an error of a field."""
         self.errors[name] = message
 
     def failed(self, problem: ApiProblem, names: Mapping[str, str] | None = None) -> "Form":
-        """The form to show again, with what the API found wrong beside its fields, and a fresh key.
+        """The form to show again, with the errors of the API beside its fields, and a new key.
 
-        ``names`` maps where the API says it is (``release.epsilon``) to a field's name; by itself it is looked for
-        whole, then by its last part.
+        ``names`` maps a field of the API (``release.epsilon``) to a field of the form. Without an entry, the field of
+        the form has the same name, or the name of its last part.
         """
         errors = dict(self.errors)
-        for found in problem.problem.errors or []:
-            where = found.field or ""
-            chosen = (names or {}).get(where) or (where if where in self.values else where.rpartition(".")[2])
-            errors.setdefault(chosen, found.message)
+        for fault in problem.problem.errors or []:
+            path = fault.field or ""
+            name = (names or {}).get(path) or (path if path in self.values else path.rpartition(".")[2])
+            errors.setdefault(name, fault.message)
         return replace(self, key=fresh_key(), errors=errors, problem=problem)
 
     def again(self) -> "Form":
-        """The form to show again after ``wrong``, with a fresh key."""
+        """The form to show again after ``wrong``, with a new key."""
         return replace(self, key=fresh_key())
 
 
-def same(one: str, other: str) -> bool:
-    """Constant-time comparison of texts."""
-    return hmac.compare_digest(one.encode(errors="replace"), other.encode(errors="replace"))
+def same(first: str, second: str) -> bool:
+    """Compare texts in constant time."""
+    return hmac.compare_digest(first.encode(errors="replace"), second.encode(errors="replace"))
 
 
 def _shown(value: object) -> str:
@@ -151,7 +151,7 @@ def _shown(value: object) -> str:
 
 
 def encodable(text: str) -> str:
-    """Text whose halves of characters, which a form's charset may hold and no UTF-8 can, are marked as unreadable."""
+    """Replace lone surrogates, which a form's charset may contain and UTF-8 cannot, by the replacement character."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

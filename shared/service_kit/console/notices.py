@@ -1,4 +1,4 @@
-"""The page of notices: what a service told its people by webhook."""
+"""The page of notices, which a service sends by webhook."""
 
 from collections.abc import Callable
 
@@ -12,32 +12,32 @@ from service_kit.console.pages import Page, Pages
 from service_kit.identity.tokens import Role
 
 About = Callable[[Page, wire.NoticeSubject], tuple[str, str] | None]
-"""What a notice is about, for who is logged in: the page's name and its path below /console, or None."""
+"""Returns the name and path below /console of the page about the subject of a notice, or None."""
 
 
 def pages_of(about: About, *, readers: tuple[Role, ...], testers: tuple[Role, ...]) -> Pages:
-    """The page for ``readers``, and the test of the receiver that ``testers`` may ask for."""
+    """The page for ``readers``, and the test of the receiver for ``testers``."""
     pages = Pages()
 
     @pages.get("/notices", roles=readers, nav="Notices")
     async def listed(page: Page) -> Response:
-        """All of them."""
+        """List the notices, or download them."""
         if page.query.get("as"):
             return await listing(page, "/v1/notices", "notices", "notices", wire.NoticeView)
-        found = await page.api.read("/v1/notices", wire.NoticePage, page_token=page.query.get("page_token"))
-        rows = [(one, about(page, one.notice.subject)) for one in found.notices]
-        may_test, token = page.may(*testers), found.next_page_token
+        reply = await page.api.read("/v1/notices", wire.NoticePage, page_token=page.query.get("page_token"))
+        rows = [(view, about(page, view.notice.subject)) for view in reply.notices]
+        may_test, token = page.may(*testers), reply.next_page_token
         return page.show("notices.html", title="Notices", rows=rows, next=token, may_test=may_test)
 
     @pages.post("/notices:test", roles=testers)
     async def test(page: Page, form: Form) -> Response:
-        """Send one now, and say what is wrong with the receiver."""
+        """Send a test notice now, and show the receiver's problem if it has one."""
         try:
-            told = await page.api.post("/v1/notices:test")
+            result = await page.api.post("/v1/notices:test")
         except ApiProblem as problem:
             return page.go("/notices", problem.problem.detail, mood="bad")
-        if told["delivered"]:
+        if result["delivered"]:
             return page.go("/notices", "The test notice arrived.")
-        return page.go("/notices", f"The test notice did not arrive: {told['problem']}", mood="bad")
+        return page.go("/notices", f"The test notice did not arrive: {result['problem']}", mood="bad")
 
     return pages

@@ -1,4 +1,4 @@
-"""A page of a console: who may see it, what it is given, how it answers."""
+"""A page of a console: its roles, its request, and its responses."""
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from service_kit.console import exports
-from service_kit.console.api import Api, ApiProblem, Passed, Reply, problem_of
+from service_kit.console.api import Api, ApiProblem, Relay, Reply, problem_of
 from service_kit.console.charts import Chart
 from service_kit.console.flashes import Flashes
 from service_kit.console.forms import Form, fresh_key
@@ -26,7 +26,7 @@ Mood = Literal["good", "bad", "note"]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One page as it is declared."""
+    """The declaration of a page."""
 
     method: Literal["GET", "POST"]
     path: str
@@ -34,17 +34,17 @@ class Entry:
     roles: tuple[Role, ...]
     handler: Callable[..., Awaitable[Response]]
     nav: str | None
-    """Its name in the menu; None: it is reached from other pages."""
+    """Its name in the menu, or None if only other pages link to it."""
 
 
 @dataclass(slots=True)
 class Pages:
-    """The pages of one module, in the order in which they are declared, which is that of the menu."""
+    """The pages of a module in the order of their declaration, which is that of the menu."""
 
     entries: list[Entry] = field(default_factory=list)
 
     def get(self, path: str, *, roles: tuple[Role, ...], nav: str | None = None) -> Callable[[Get], Get]:
-        """A page to look at."""
+        """Declare a page that shows something."""
 
         def declare(handler: Get) -> Get:
             self.entries.append(Entry("GET", path, roles, handler, nav))
@@ -53,7 +53,7 @@ class Pages:
         return declare
 
     def post(self, path: str, *, roles: tuple[Role, ...]) -> Callable[[Post], Post]:
-        """What a form is sent to. It ends in ``page.go``, or shows the form again."""
+        """Declare the target of a form. It ends in ``page.go``, or shows the form again."""
 
         def declare(handler: Post) -> Post:
             self.entries.append(Entry("POST", path, roles, handler, None))
@@ -88,7 +88,7 @@ class Site(Protocol):
 
 
 class Page:
-    """One request for a page, by somebody who may see it."""
+    """A request for a page by a user who may see it."""
 
     def __init__(self, request: Request, site: Site, session: Session) -> None:
         self.request = request
@@ -98,7 +98,7 @@ class Page:
 
     @property
     def who(self) -> Principal:
-        """Who is logged in."""
+        """The user who is logged in."""
         return self.session.principal
 
     @property
@@ -108,12 +108,12 @@ class Page:
 
     @property
     def query(self) -> Mapping[str, str]:
-        """The query string; of a name that is there twice, the last."""
+        """The query string; the last value of a repeated name."""
         return self.request.query_params
 
     @property
     def csrf(self) -> str:
-        """What every form carries."""
+        """The token that every form carries against cross-site requests."""
         return self.session.csrf
 
     @staticmethod
@@ -122,7 +122,7 @@ class Page:
         return fresh_key()
 
     def may(self, *roles: Role) -> bool:
-        """Whether who is logged in has one of these roles: to show what only they can use."""
+        """Whether the user has one of these roles, to show what only they can use."""
         return self.who.role in roles
 
     # --- addresses ----------------------------------------------------------------------------------
@@ -133,25 +133,25 @@ class Page:
         chosen = urlencode({k: v for k, v in query.items() if v is not None})
         return ROOT + path + (f"?{chosen}" if chosen else "")
 
-    def here(self, **changed: object) -> str:
-        """The address of this page with other query values; None drops one."""
-        kept: dict[str, object] = dict(self.query)
-        chosen = {k: v for k, v in (kept | changed).items() if v is not None}
+    def this_url(self, **changed: object) -> str:
+        """The address of this page with changed query values; None removes one."""
+        current: dict[str, object] = dict(self.query)
+        chosen = {k: v for k, v in (current | changed).items() if v is not None}
         return self.request.url.path + (f"?{urlencode(chosen)}" if chosen else "")
 
     @property
     def menu(self) -> list[tuple[str, str, bool]]:
-        """Name, address and whether this page is in it, of what who is logged in may open."""
-        here = self.request.url.path.removeprefix(ROOT)
-        found = [e for e in self.site.entries if e.nav is not None and self.who.role in e.roles]
-        return [(e.nav or "", ROOT + e.path, _holds(e.path, here)) for e in found]
+        """The menu of the user: name, address, and whether this page belongs to the entry."""
+        path = self.request.url.path.removeprefix(ROOT)
+        entries = [e for e in self.site.entries if e.nav is not None and self.who.role in e.roles]
+        return [(e.nav or "", ROOT + e.path, _holds(e.path, path)) for e in entries]
 
-    # --- answers ------------------------------------------------------------------------------------
+    # --- responses ----------------------------------------------------------------------------------
 
     def show(self, template: str, *, title: str, status: int = 200, trail: Trail = (), **context: Any) -> Response:
-        """A whole page; or the numbers of one of its charts, where ``?chart=KEY&as=csv`` (or json) asks for them.
+        """A whole page, or with ``?chart=KEY&as=csv`` (or json) the numbers of one of its charts.
 
-        ``trail`` are the pages above it: name and path below /console.
+        ``trail`` are the names and paths below /console of the pages above it.
         """
         if (key := self.query.get("chart")) is not None:
             for chart in _charts(context.values()):
@@ -160,44 +160,44 @@ class Page:
         return self.site.page(self, template, status=status, title=title, trail=trail, **context)
 
     def fragment(self, template: str, **context: Any) -> Response:
-        """A part of a page, for a live part to show in its place."""
+        """A part of a page, which replaces a live part."""
         return self.site.fragment(self, template, **context)
 
     def go(self, path: str, message: str | None = None, *, mood: Mood = "good", **query: object) -> Response:
-        """To another page (303), which tells ``message`` once."""
+        """Redirect to another page (303), which shows ``message`` once."""
         response = RedirectResponse(self.url(path, **query), 303)
         if message is not None:
             self.site.flashes.put(response, self.session, message, mood)
         return response
 
     def stream(self, path: str, *, accept: str | None = None, **query: object) -> Response:
-        """A reply of the API as it comes: an export, events. Last-Event-ID and Range are passed on.
+        """Relay a reply of the API as it comes: an export, events. Last-Event-ID and Range are passed on.
 
         It ends within seconds of the session.
         """
-        kept = {k: v for k in ("last-event-id", "range") if (v := self.request.headers.get(k)) is not None}
-        asked = self.api.scope_of("GET", path, query, kept | ({"accept": accept} if accept else {}))
+        passed_on = {k: v for k in ("last-event-id", "range") if (v := self.request.headers.get(k)) is not None}
+        scope = self.api.scope_of("GET", path, query, passed_on | ({"accept": accept} if accept else {}))
 
-        def refused(reply: Reply) -> Response:
+        def refusal_page(reply: Reply) -> Response:
             return self.site.show_problem(self, problem_of(reply, path, self.request.state.request_id))
 
-        return _Streamed(Passed(self.request.app, asked, refused, lambda: self.site.is_live(self.session)))
+        return _Streamed(Relay(self.request.app, scope, refusal_page, lambda: self.site.is_live(self.session)))
 
     @staticmethod
     def csv(name: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> Response:
-        """A table as a file for spreadsheets, with what they would run as a formula made harmless."""
+        """A table as CSV, in which no cell is a formula that a spreadsheet would run."""
         return exports.csv_file(name, head, rows)
 
 
 class _Streamed(Response):
     """A response that is an ASGI application of its own."""
 
-    def __init__(self, passed: Passed) -> None:
-        self._passed = passed
+    def __init__(self, relay: Relay) -> None:
+        self._relay = relay
         self.background = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self._passed(scope, receive, send)
+        await self._relay(scope, receive, send)
 
 
 def _charts(values: Iterable[object]) -> Iterable[Chart]:
@@ -210,6 +210,6 @@ def _charts(values: Iterable[object]) -> Iterable[Chart]:
             yield from _charts(value.values())
 
 
-def _holds(path: str, here: str) -> bool:
-    """Whether the page ``here`` belongs to the menu's entry ``path``."""
-    return here == path if path == "/" else re.match(re.escape(path) + r"($|[/:])", here) is not None
+def _holds(entry: str, path: str) -> bool:
+    """Whether the page at ``path`` belongs to the menu's entry at ``entry``."""
+    return path == entry if entry == "/" else re.match(re.escape(entry) + r"($|[/:])", path) is not None

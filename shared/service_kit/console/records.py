@@ -1,4 +1,4 @@
-"""Records of the audit log as rows of a table, and the log verified upon request."""
+"""Records of the audit log as rows of a table, and verification of the log."""
 
 import json
 from typing import Any
@@ -9,14 +9,14 @@ from service_kit.console.pages import Page
 
 
 def row_of(entry: dict[str, Any]) -> dict[str, Any]:
-    """A record as a row; one whose body is no JSON is shown as it is."""
+    """A record as a row. A body that is no JSON is shown as unreadable."""
     try:
         body = json.loads(entry["body"])
         assert isinstance(body, dict)
     except (ValueError, RecursionError, AssertionError):
         body = {"kind": "unreadable"}
-    told = body.get("exchange") or body  # a shared log holds exchanges alone
-    what = f"{told['method']} {told['path']} → {told['status']}" if "method" in told else ""
+    exchange = body.get("exchange") or body  # each record of a shared log is an exchange
+    what = f"{exchange['method']} {exchange['path']} → {exchange['status']}" if "method" in exchange else ""
     details = body.get("details") or {}
     return {
         "seq": entry["seq"],
@@ -29,11 +29,11 @@ def row_of(entry: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-async def verified(page: Page) -> Response:
-    """Walk all of the log now, and tell on its page what came of it."""
-    found = await page.api.post("/v1/audit:verify")
-    if not found["sound"]:
-        return page.go("/log", f"The log does not verify: {found['problem']}", mood="bad")
-    shared = found["shared_logs"]
+async def verify_log(page: Page) -> Response:
+    """Verify every record of the log now, and show the result on its page."""
+    result = await page.api.post("/v1/audit:verify")
+    if not result["sound"]:
+        return page.go("/log", f"The log does not verify: {result['problem']}", mood="bad")
+    shared = result["shared_logs"]
     logs = f" and {shared:,} shared log{'' if shared == 1 else 's'}" if shared else ""
-    return page.go("/log", f"Verified: {found['size']:,} records{logs}, in {found['seconds']:.2g} s.")
+    return page.go("/log", f"Verified: {result['size']:,} records{logs}, in {result['seconds']:.2g} s.")

@@ -1,4 +1,4 @@
-"""Templates and static files: of the service first, then the common ones."""
+"""Templates and static files: those of the service first, then those of both services."""
 
 import hashlib
 import mimetypes
@@ -21,7 +21,7 @@ _FOR_EVER = "public, max-age=31536000, immutable"
 
 
 class Renderer:
-    """One environment. Everything is escaped, and a name that is not there is an error."""
+    """Renders templates. Everything is escaped, and an undefined name is an error."""
 
     def __init__(self, service: str, folders: Sequence[Path]) -> None:
         self._files = {
@@ -46,18 +46,18 @@ class Renderer:
         return self._env.get_template("ui.html").module
 
     def asset(self, name: str) -> str:
-        """The address of a static file, another one for each content."""
+        """The address of a static file, which changes with its content."""
         return f"/console/static/{name}?{self._digests[name]}"
 
     def static(self, request: Request) -> Response:
-        """A static file; for ever, where its digest was asked for."""
+        """A static file. Browsers may cache it for ever if its address has its digest."""
         name: str = request.path_params["path"]
         if name not in self._files:
             raise NotFound("there is no such file")
         media = _TYPES.get(Path(name).suffix) or mimetypes.guess_type(name)[0]
         etag = f'"{self._digests[name]}"'
-        kept = _FOR_EVER if request.url.query == self._digests[name] else "no-cache"
-        headers = {"cache-control": kept, "etag": etag}
+        caching = _FOR_EVER if request.url.query == self._digests[name] else "no-cache"
+        headers = {"cache-control": caching, "etag": etag}
         if request.headers.get("if-none-match") == etag:
             return Response(status_code=304, headers=headers)
         return Response(self._files[name], 200, headers, media_type=media)
@@ -83,8 +83,8 @@ class Renderer:
         headers: Mapping[str, str],
         problem: ApiProblem | None,
     ) -> Response:
-        """An error in words."""
-        told = {"title": title, "detail": detail, "request_id": request_id, "problem": problem}
-        response = self.page(page, "error.html", status, **told)
+        """An error page."""
+        fields = {"title": title, "detail": detail, "request_id": request_id, "problem": problem}
+        response = self.page(page, "error.html", status, **fields)
         response.headers.update(headers)
         return response

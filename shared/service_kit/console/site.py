@@ -1,4 +1,4 @@
-"""Builds a console: its routes, login and logout, what each request passes before its page, and error pages."""
+"""Builds a console: its routes, login and logout, the checks before each page, and error pages."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
@@ -25,19 +25,19 @@ from service_kit.identity.tokens import Principal
 from service_kit.settings import ServiceSettings
 from service_kit.web.problems import as_blindopt_error
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
 LOGIN, LOGOUT = f"{ROOT}/login", f"{ROOT}/logout"
 _PART_MAX = 1 << 20
-_BY_ITSELF = {b"x-fragment": (b"1",), b"accept": (b"text/event-stream",)}
-"""Headers of what live.js asks for."""
+_AUTOMATIC = {b"x-fragment": (b"1",), b"accept": (b"text/event-stream",)}
+"""Headers of the requests that live.js sends without the user."""
 
 
 class OtherSite(Forbidden):
-    """A form that was sent from another site, or whose session is not the one it was shown in."""
+    """A form that was sent from another site, or in another session than that in which it was shown."""
 
     title = "This form cannot be taken"
 
@@ -57,7 +57,7 @@ class Console:
     def __init__(self, title: str, pages: Sequence[Pages], folder: Path) -> None:
         self.title = title
         self.entries: list[Entry] = [entry for module in pages for entry in module.entries]
-        self._renderer = Renderer(title, (folder, HERE))
+        self._renderer = Renderer(title, (folder, FOLDER))
         self.flashes: Flashes
         self._sessions: Sessions
         self._tls = False
@@ -67,9 +67,9 @@ class Console:
         app: FastAPI,
         context: ServiceContext,
         settings: ServiceSettings,
-        failed: Callable[[], None] = lambda: None,
+        on_failed_login: Callable[[], None] = lambda: None,
     ) -> "Console":
-        """Give it what it needs of the service, and what to call when a login has failed; itself."""
+        """Connect the console to its service, and return it. ``on_failed_login`` is called at each failed login."""
         self.app = app
         self.flashes = Flashes(context)
         self._sessions = Sessions(
@@ -77,43 +77,43 @@ class Console:
             idle=timedelta(minutes=settings.session_idle_minutes),
             life=timedelta(hours=settings.session_hours),
             logins_per_minute=settings.logins_per_minute,
-            failed=failed,
+            on_failed_login=on_failed_login,
         )
         return self
 
-    # --- the gate's part ----------------------------------------------------------------------------
+    # --- called by the middleware------------------------------------------------------------------------
 
     def owns(self, path: str) -> bool:
-        """Whether a path is a page's."""
+        """Whether a path belongs to the console."""
         return path in ("/", ROOT) or path.startswith(f"{ROOT}/")
 
     def admit(self, scope: Scope, cookies: str) -> Principal | None:
-        """Who is logged in, if anyone. Before anything of the body is read."""
+        """The user who is logged in, or None. Called before the body is read."""
         session = None
         if not scope["path"].startswith(f"{ROOT}/static/"):
-            by_itself = any(name in _BY_ITSELF and value in _BY_ITSELF[name] for name, value in scope["headers"])
-            session = self._sessions.of_cookie(cookies, is_use=not by_itself)
+            is_automatic = any(name in _AUTOMATIC and value in _AUTOMATIC[name] for name, value in scope["headers"])
+            session = self._sessions.of_cookie(cookies, is_use=not is_automatic)
         scope["state"]["session"] = session
         return None if session is None else session.principal
 
     def refusal(self, scope: Scope, error: BlindoptError) -> Response:
-        """A page that tells an error."""
+        """A page that shows an error."""
         session: Session | None = scope["state"].get("session")
         page = None if session is None else Page(Request(scope), self, session)
-        kept = {k.lower(): v for k, v in error.headers.items()}
-        named = scope["state"]["request_id"] if error.status >= 500 else None
-        return self._renderer.error(page, error.status, error.title, str(error), named, kept, None)
+        headers = {k.lower(): v for k, v in error.headers.items()}
+        request_id = scope["state"]["request_id"] if error.status >= 500 else None
+        return self._renderer.error(page, error.status, error.title, str(error), request_id, headers, None)
 
     def is_live(self, session: Session) -> bool:
-        """Whether a session still is, for a reply that goes on for long."""
+        """Whether a session is still live, for long responses."""
         return self._sessions.is_live(session)
 
     # --- routes -------------------------------------------------------------------------------------
 
     @property
     def routes(self) -> list[Route]:
-        """All of them. Each endpoint says by ``roles`` who may see it; None: anybody."""
-        found = [
+        """All routes. The attribute ``roles`` of an endpoint says who may see it; None means everyone."""
+        routes = [
             self._route("/", self._home, "GET"),
             self._route(ROOT, self._home, "GET"),
             self._route(f"{ROOT}/static/{{path:path}}", self._static, "GET"),
@@ -122,9 +122,9 @@ class Console:
             self._route(LOGOUT, self._logout, "POST"),
         ]
         for entry in self.entries:
-            found.append(self._route(ROOT + entry.path, self._page_of(entry), entry.method, entry.roles))
-        found.append(self._route(f"{ROOT}/{{rest:path}}", self._nowhere, "GET"))
-        return found
+            routes.append(self._route(ROOT + entry.path, self._page_of(entry), entry.method, entry.roles))
+        routes.append(self._route(f"{ROOT}/{{rest:path}}", self._not_found, "GET"))
+        return routes
 
     def _route(
         self, path: str, handler: Callable[[Request], Awaitable[Response]], method: str, roles: Any = None
@@ -157,7 +157,7 @@ class Console:
         return handler
 
     async def _form(self, request: Request, session: Session) -> Form:
-        """What was sent, if our own page of this session sent it."""
+        """The form, if a page of this console sent it in this session."""
         _same_origin(request)
         data = await request.form(max_files=10, max_fields=5_000, max_part_size=_PART_MAX)
         token = data.get(CSRF)
@@ -182,7 +182,7 @@ class Console:
     async def _home(self, request: Request) -> Response:
         return RedirectResponse(f"{ROOT}/", 307)
 
-    async def _nowhere(self, request: Request) -> Response:
+    async def _not_found(self, request: Request) -> Response:
         if request.state.session is None:
             return self._to_login(request)
         raise NotFound("there is no such page")
@@ -209,7 +209,7 @@ class Console:
             response = self._login_page(request, f"Too many tries: wait {wait} seconds.", 429, name=name[:200])
             response.headers["Retry-After"] = wait
             return response
-        if request.state.session is not None:  # never two from one browser
+        if request.state.session is not None:  # one session for each browser
             await self._sessions.end(request.state.session)
         response = RedirectResponse(_inside(str(data.get("next") or "")), 303)
         response.set_cookie(self._sessions.cookie, value, path="/", secure=True, httponly=True, samesite="strict")
@@ -219,7 +219,7 @@ class Console:
         _same_origin(request)
         session: Session | None = request.state.session
         response = RedirectResponse(LOGIN, 303)
-        if session is not None:  # what another site sends comes without the cookie, and must not take it away
+        if session is not None:  # a request from another site has no cookie, and must not delete it
             await self._form(request, session)
             await self._sessions.end(session)
             response.delete_cookie(self._sessions.cookie, path="/", secure=True, httponly=True, samesite="strict")
@@ -229,7 +229,7 @@ class Console:
         host = (request.url.hostname or "").lower()
         local = host in ("localhost", "127.0.0.1", "::1", "[::1]") or host.endswith(".localhost")
         target = _inside(request.query_params.get("next", ""))
-        # Browsers say where a request comes from to TLS and to the machine itself alone: so they do through a proxy.
+        # Browsers send Sec-Fetch-Site only over TLS and to the machine itself, so it also shows a proxy with TLS.
         insecure = request.url.scheme != "https" and not local and "sec-fetch-site" not in request.headers
         return self._renderer.page(
             None, "login.html", status, title="Log in", error=error, name=name, next=target, insecure=insecure
@@ -240,10 +240,10 @@ class Console:
     def page(
         self, page: Page, template: str, *, status: int, title: str, trail: Trail = (), **context: Any
     ) -> Response:
-        """A whole page, with the messages that wait for it."""
-        told = self.flashes.take(page.request, page.session)
-        response = self._renderer.page(page, template, status, title=title, trail=trail, flashes=told, **context)
-        if told:
+        """A whole page, with the messages to show."""
+        messages = self.flashes.take(page.request, page.session)
+        response = self._renderer.page(page, template, status, title=title, trail=trail, flashes=messages, **context)
+        if messages:
             self.flashes.clear(response)
         return response
 
@@ -251,15 +251,17 @@ class Console:
         """A part of a page."""
         return self._renderer.part(page, template, **context)
 
-    def show_problem(self, page: Page, problem: ApiProblem) -> Response:
-        """What the API refused, as a page."""
-        found = problem.problem
-        kept = {k: v for k, v in problem.headers.items() if k == "retry-after"}
-        return self._renderer.error(page, found.status, found.title, found.detail, found.request_id, kept, problem)
+    def show_problem(self, page: Page, refused: ApiProblem) -> Response:
+        """A page that shows a refusal of the API."""
+        problem = refused.problem
+        headers = {k: v for k, v in refused.headers.items() if k == "retry-after"}
+        return self._renderer.error(
+            page, problem.status, problem.title, problem.detail, problem.request_id, headers, refused
+        )
 
 
 def _same_origin(request: Request) -> None:
-    """OtherSite for a form that another site sent, or that no browser of today did."""
+    """Raise OtherSite for a form from another site, or from a browser that does not name the site."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site is None and origin is None:
         raise OtherSite("the browser does not say where the form comes from: use one of today")
@@ -273,6 +275,6 @@ def _is_own(request: Request, origin: str) -> bool:
 
 
 def _inside(target: str) -> str:
-    """A page of ours to go to after the login; the first one for anything else."""
+    """The page of the console to show after the login; the first page for any other target."""
     safe = target.startswith(f"{ROOT}/") and "\\" not in target and "//" not in target and target.isprintable()
     return target if safe and not target.startswith(LOGIN) else f"{ROOT}/"

@@ -13,7 +13,7 @@ NONE = "—"
 def number(value: object, digits: int = 4) -> str:
     """A number with ``digits`` significant digits; a dash for none.
 
-    Four digits before the point stand together: a year is read as one.
+    Four digits before the point are not grouped, as they may be a year.
 
     >>> number(0.123456), number(1234567.0), number(1978), number(None), number(1e-9), number("0.5")
     ('0.1235', '1,234,567', '1978', '—', '1e-9', '0.5')
@@ -29,8 +29,8 @@ def number(value: object, digits: int = 4) -> str:
     if not math.isfinite(value):
         return NONE
     if value == 0 or 1e-4 <= abs(value) < 1e9:
-        places = digits - 1 - math.floor(math.log10(abs(value))) if value else 0
-        text = _grouped(value, f".{max(0, places)}f")
+        decimals = digits - 1 - math.floor(math.log10(abs(value))) if value else 0
+        text = _grouped(value, f".{max(0, decimals)}f")
         return text.rstrip("0").rstrip(".") if "." in text else text
     mantissa, _, power = f"{value:.{digits - 1}e}".partition("e")
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(power)}"
@@ -41,7 +41,7 @@ def _grouped(value: float, form: str = "") -> str:
 
 
 def when(value: datetime | str | None) -> Markup | str:
-    """A moment in UTC; the browser shows it in local time, with the zone."""
+    """A time in UTC, which the browser shows in local time, with the zone."""
     if value is None:
         return NONE
     moment = datetime.fromisoformat(value) if isinstance(value, str) else value
@@ -51,28 +51,28 @@ def when(value: datetime | str | None) -> Markup | str:
 
 
 def share(value: float | None) -> str:
-    """A part of one as a percentage."""
+    """A fraction as a percentage."""
     return NONE if value is None or not math.isfinite(value) else f"{100 * value:.3g} %"
 
 
 def size(value: int | None) -> str:
-    """Bytes.
+    """A number of bytes.
 
     >>> size(512), size(3_500_000)
     ('512 B', '3.5 MB')
     """
     if value is None:
         return NONE
-    left, unit = float(value), "B"
+    scaled, unit = float(value), "B"
     for unit in ("B", "kB", "MB", "GB", "TB"):
-        if left < 1000 or unit == "TB":
+        if scaled < 1000 or unit == "TB":
             break
-        left /= 1000
-    return f"{left:.3g} {unit}"
+        scaled /= 1000
+    return f"{scaled:.3g} {unit}"
 
 
 def words(value: object) -> str:
-    """A name of ours, such as a state, in words.
+    """An internal name, such as a state, in words.
 
     >>> words("waiting_for_people")
     'waiting for people'

@@ -1,4 +1,4 @@
-"""Handlers of pages over an API that the test plays: what each asks, and whose message each tells."""
+"""Handlers of pages over a fake API: the requests that each sends, and the messages that each shows."""
 
 import asyncio
 from functools import partial
@@ -7,14 +7,14 @@ from types import SimpleNamespace
 from blindopt import wire
 from curator_service.console import home, log, studies
 from service_kit.console import ApiProblem, Form
-from tests.curator_service.use_cases.inbox.in_process_curator import House
+from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 from tests.curator_service.use_cases.inbox.measured_study import draft
 
 STUDY = "std_0123456789abcdef"
 
 
 class Api:
-    """Answers from a table; keeps what was asked."""
+    """Replies from a table; keeps the requested paths."""
 
     def __init__(self, **listings):
         self.listings, self.paths = listings, []
@@ -26,21 +26,24 @@ class Api:
 
 
 def _page(api, **more):
-    return SimpleNamespace(api=api, may=lambda *roles: True, path={"study_id": STUDY}, **more)
+    """A page that returns the context of its template in place of a response."""
+    rendered = {"show": lambda template, **context: context, "fragment": lambda template, **context: context}
+    return SimpleNamespace(api=api, may=lambda *roles: True, path={"study_id": STUDY}, **rendered | more)
 
 
 def _accounts(count, **more):
-    return [{"study_id": f"std_{n:016x}", "name": "s", "state": "open", "opened_at": "x", **more} for n in range(count)]
+    spent = {"budget": {}, "row_epsilon": None, "total_epsilon": None, "total_plays": 0}
+    shared = {"name": "s", "state": "open", "opened_at": "x", **spent, **more}
+    return [{"study_id": f"std_{n:016x}", **shared} for n in range(count)]
 
 
-def test_the_first_page_asks_as_much_for_many_studies_as_for_one(monkeypatch):
-    """It is asked each second."""
-    monkeypatch.setattr(home, "shares", lambda account: [])
+def test_the_first_page_asks_as_much_for_many_studies_as_for_one():
+    """It asks each second."""
     job = {"kind": "forecast", "id": "fct_1", "study_id": STUDY, "name": "n", "progress": 0.5}
     paths = []
     for count in (1, 50):
         api = Api(accounts=_accounts(count), jobs=[job])
-        waiting = asyncio.run(home._waiting(_page(api)))
+        waiting = asyncio.run(home.waiting(_page(api)))
         assert waiting["jobs"] == [job | {"what": "Forecast", "path": f"/studies/{STUDY}/forecasts/fct_1"}]
         paths.append(api.paths)
     assert paths[0] == paths[1]
@@ -49,11 +52,15 @@ def test_the_first_page_asks_as_much_for_many_studies_as_for_one(monkeypatch):
 def test_the_log_asks_for_grants_of_the_newest_studies_alone_and_keeps_the_one_that_is_looked_at():
     grants = [{"id": "grt_1", "name": "m"}]
     api = Api(accounts=[*_accounts(60), *_accounts(60, opened_at=None)], grants=grants)
-    grants_shown = asyncio.run(log._grants(_page(api), "grt_2"))
-    assert grants_shown == [("grt_2", "grt_2"), ("grt_1", "s: m")]
-    assert len(api.paths) == 1 + 20
-    assert api.paths[1] == f"/v1/studies/std_{59:016x}/grants"
-    assert asyncio.run(log._grants(_page(api), "grt_1")) == [("grt_1", "s: m")]
+
+    def choices(grant):
+        return asyncio.run(log.log(_page(api, query={"grant": grant})))["grants"]
+
+    assert choices("grt_2") == [("grt_2", "grt_2"), ("grt_1", "s: m")]
+    requests = [path for path in api.paths if path.endswith("/grants")]
+    assert len(requests) == 20
+    assert requests[0] == f"/v1/studies/std_{59:016x}/grants"
+    assert choices("grt_1") == [("grt_1", "s: m")]
 
 
 def test_two_tabs_that_release_are_each_told_of_their_own(monkeypatch):
@@ -96,17 +103,17 @@ def test_two_tabs_that_release_are_each_told_of_their_own(monkeypatch):
 
 
 def test_jobs_under_way_are_those_of_all_studies(tmp_path, small, monkeypatch):
-    house = House(tmp_path)
-    monkeypatch.setattr(house.curator.forecasts, "_submit", lambda identity: None)
-    identity = house.open(small.csv, partial(draft, small))
-    begun = house.done("owner", "POST", f"/v1/studies/{identity}/forecasts", json={})
-    house.curator.releases._drawing[identity] = 0.25
-    jobs = house.done("owner", "GET", "/v1/jobs")["jobs"]
+    in_process = InProcessCurator(tmp_path)
+    monkeypatch.setattr(in_process.curator.forecasts, "_submit", lambda identity: None)
+    identity = in_process.open(small.csv, partial(draft, small))
+    begun = in_process.call("owner", "POST", f"/v1/studies/{identity}/forecasts", json={})
+    in_process.curator.releases._drawing[identity] = 0.25
+    jobs = in_process.call("owner", "GET", "/v1/jobs")["jobs"]
     assert [(job["kind"], job["id"], job["study_id"], job["name"], job["progress"]) for job in jobs] == [
         ("release", identity, identity, "by hand", 0.25),
         ("forecast", begun["id"], identity, "by hand", 0.0),
     ]
-    house.done("owner", "POST", f"/v1/studies/{identity}/forecasts/{begun['id']}:cancel")
-    house.curator.releases._drawing.clear()
-    assert house.done("owner", "GET", "/v1/jobs") == {"jobs": []}
-    house.close()
+    in_process.call("owner", "POST", f"/v1/studies/{identity}/forecasts/{begun['id']}:cancel")
+    in_process.curator.releases._drawing.clear()
+    assert in_process.call("owner", "GET", "/v1/jobs") == {"jobs": []}
+    in_process.close()

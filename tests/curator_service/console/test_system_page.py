@@ -1,4 +1,4 @@
-"""The page of the system that measures: what a person sees of one that fails, and the button that tries again."""
+"""The page of the system that measures: its failures, and the button that tries again."""
 
 import pytest
 from argon2 import PasswordHasher
@@ -8,25 +8,29 @@ from curator_service.context import open_context
 from curator_service.settings import Settings
 from service_kit.cli import users
 from tests.curator_service.console.conftest import PASSWORD, ROLES
-from tests.curator_service.use_cases.inbox.measured_study import opened
-from tests.curator_service.use_cases.inbox.webhook_measurer import KEY, opened_lab
+from tests.curator_service.use_cases.inbox.measured_study import open_measured_study
+from tests.curator_service.use_cases.inbox.owners_system import KEY, serve_owners_system
 
 BUSY = 503, b"said by the system alone", {"Retry-After": "3000", "X-Told": "said by the system alone"}
 WRONG = 200, b'{"value": "said by the system alone"}', {}
 
 
 @pytest.fixture(scope="module")
-def lab():
-    with opened_lab() as made:
-        yield made
+def owners_system():
+    with serve_owners_system() as system:
+        yield system
 
 
 @pytest.fixture(scope="module")
-def service(make_service, tmp_path_factory, lab):
-    """A curator whose owner's system is the lab; what fails three times is given up."""
+def service(make_service, tmp_path_factory, owners_system):
+    """A curator that calls the owner's system; a measurement that fails three times is given up."""
     folder = tmp_path_factory.mktemp("system")
     (folder / "secret").write_text(KEY)
-    chosen = {"measurer_url": lab.url, "measurer_secret_file": str(folder / "secret"), "measurer_hours": "0.00001"}
+    chosen = {
+        "measurer_url": owners_system.url,
+        "measurer_secret_file": str(folder / "secret"),
+        "measurer_hours": "0.00001",
+    }
     made = make_service("curator", folder, logins_per_minute="1000", **chosen)
     cheap = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1).hash(PASSWORD)
     with open_context(Settings(data_dir=made.data)) as context:
@@ -38,18 +42,18 @@ def service(make_service, tmp_path_factory, lab):
 
 @pytest.fixture(scope="module")
 def study(service, small):
-    made = service.run("token", "create", "--role", "owner", "--name", "o").stdout.strip()
-    (service.folder / "first-token").write_text(made)
-    with OwnerClient(service.url, made) as owner:
+    token = service.run("token", "create", "--role", "owner", "--name", "o").stdout.strip()
+    (service.folder / "first-token").write_text(token)
+    with OwnerClient(service.url, token) as owner:
         dataset = owner.register("small", small.csv, public=True).id
-    with opened(small, service, dataset, source="webhook") as study_opened:
-        yield study_opened
+    with open_measured_study(small, service, dataset, source="webhook") as study:
+        yield study
 
 
-def test_one_that_was_given_up_is_seen_and_tried_again(lab, study, measurer, until):
-    lab.fails = lambda said, before: WRONG
+def test_one_that_was_given_up_is_seen_and_tried_again(owners_system, study, measurer, until):
+    owners_system.fails = lambda call, before: WRONG
     query = study.ask(3)
-    (item,) = until(lambda: [item for item in study.of(query.id) if item.problem])
+    (item,) = until(lambda: [item for item in study.items(query.id) if item.problem])
     measurer.get("/inbox")
     assert "The system that measures" in measurer.shown
     measurer.get("/inbox/system")
@@ -59,19 +63,19 @@ def test_one_that_was_given_up_is_seen_and_tried_again(lab, study, measurer, unt
     assert f"{item.id},{item.query_id}," in measurer.get("/inbox/system?as=csv").text
     measurer.get(f"/inbox/{item.id}")
     assert "given up" in measurer.shown
-    lab.fails = lambda said, before: None
+    owners_system.fails = lambda call, before: None
     measurer.submit(f"/inbox/{item.id}:try_again")
     assert "Your system is asked for it now" in measurer.shown
     assert study.modeler.query(query.id, wait_s=50)[0].state == "answered"
-    assert lab.worked[item.id] == 1
+    assert owners_system.worked[item.id] == 1
     measurer.get(f"/inbox/{item.id}")
     assert "Try now" not in measurer.shown
     measurer.get("/inbox/system")
     assert "Nothing waits for it" in measurer.shown
 
 
-def test_one_that_is_busy_is_told_and_all_are_tried_by_one_button(lab, study, owner, until):
-    lab.fails = lambda said, before: BUSY
+def test_one_that_is_busy_is_told_and_all_are_tried_by_one_button(owners_system, study, owner, until):
+    owners_system.fails = lambda call, before: BUSY
     queries = [study.ask(row, key=f"busy {row}") for row in (11, 12)]
     until(lambda: study.measurer.system().given_up == 2)  # it was asked, is old, and comes back in an hour
     owner.get("/inbox/system")
@@ -79,7 +83,7 @@ def test_one_that_is_busy_is_told_and_all_are_tried_by_one_button(lab, study, ow
     assert "the other party answered 503" in owner.shown
     assert "Given up, left to people 2" in owner.shown
     assert "said by the system" not in owner.text
-    lab.fails = lambda said, before: None
+    owners_system.fails = lambda call, before: None
     owner.submit("/inbox/system:try_again")
     assert "Brought forward: 2" in owner.shown
     for query in queries:

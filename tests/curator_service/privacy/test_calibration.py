@@ -243,3 +243,10 @@ def test_the_curve_in_doubles_is_that_in_sixty_digits(epsilon):
             exact = mpmath.ncdf(s / 2 - e / s) - mpmath.exp(e) * mpmath.ncdf(-s / 2 - e / s)
             if exact > 1e-30:
                 assert abs(value / exact - 1) < 2e-7, shift
+
+
+@pytest.mark.parametrize(("d", "r"), [(13, 1), (13, 2), (1_000, 999)])
+def test_the_error_of_a_projection_is_twice_the_condition_number_times_the_rounding_of_its_matrix(d, r):
+    """The condition number is 10,000 at most; a matrix errs by 2^-50, and d r units of 2^-53 in its factorization."""
+    rounding = math.sqrt(r) * (2.0**-50 + d * r * 2.0**-53)
+    assert projection_error(d, r) == pytest.approx(2 * 10_000 * rounding, rel=1e-12)

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -33,10 +34,11 @@ from curator_service.settings import Settings
 from curator_service.store import ledger as lines
 from curator_service.use_cases.curator import Curator
 from curator_service.use_cases.integrity import log_checks
-from curator_service.use_cases.queries.queries import Exchanges
-from curator_service.use_cases.queries.wakeups import Bells
+from curator_service.use_cases.queries.queries import Queries
+from curator_service.use_cases.queries.wakeups import Wakeups
 from curator_service.use_cases.studies.datasets import Upload
 from curator_service.vault import Vault
+from service_kit.context.authentication import Authentication
 from service_kit.context.request import RequestContext
 from service_kit.identity.tokens import Principal
 from service_kit.store import audit_log, stored_replies
@@ -93,18 +95,18 @@ class Oracle:
         """Of one item: for each play, or for their mean."""
         return self.price if self.once else plays * self.price
 
-    def in_the_way(self, rows):
+    def caps_passed(self, rows):
         """(cap, row, requested, spent, limit) of every cap that a query would pass."""
-        budget, passed, requested = self.spec.budget, set(), dict.fromkeys((row for row, _ in rows), Fraction(0))
+        budget, passed, costs = self.spec.budget, set(), dict.fromkeys((row for row, _ in rows), Fraction(0))
         for row, plays in rows:
-            requested[row] += self.cost(plays)
-        plays, cost = sum(plays for _, plays in rows), sum(requested.values())
+            costs[row] += self.cost(plays)
+        plays, cost = sum(plays for _, plays in rows), sum(costs.values())
         if budget.queries is not None and self.plays + plays > budget.queries:
             passed.add(("queries", None, Fraction(plays), Fraction(self.plays), Fraction(budget.queries)))
         if (cap := budget.epsilon_total) is not None and self.total + cost > Fraction(cap):
             passed.add(("epsilon_total", None, cost, self.total, Fraction(cap)))
         if (cap := budget.epsilon_per_row) is not None:
-            for row, price in requested.items():
+            for row, price in costs.items():
                 spent = self.release + self.rows[row]
                 if self.spec.privacy_unit == "row" and spent + price > Fraction(cap):
                     passed.add(("epsilon_per_row", row, price, spent, Fraction(cap)))
@@ -208,16 +210,16 @@ def test_every_decision_and_every_balance_is_that_of_the_oracle(spec, queries):
     oracle.release = Fraction(0) if spec.release in (IDENTITY, REFUTED) else Fraction(spec.release.epsilon)
     for rows in queries:
         before = book.balance, dict(book.rows), len(book.lines)
-        in_the_way = oracle.in_the_way(rows)
+        passed = oracle.caps_passed(rows)
         try:
             book.ask(rows)
         except BudgetExhausted as error:
             budget = error.budget
             numbers = (Fraction(budget[name]) for name in ("requested", "spent", "limit"))
-            assert (budget["cap"], budget["row"], *numbers) in in_the_way
+            assert (budget["cap"], budget["row"], *numbers) in passed
             assert (book.balance, book.rows, len(book.lines)) == before
         else:
-            assert not in_the_way
+            assert not passed
             oracle.charge(rows)
         assert Fraction(text(book.balance.total)) == oracle.total
         assert Fraction(text(book.balance.release)) == oracle.release
@@ -285,7 +287,7 @@ def test_where_answers_are_other_people_s_a_row_may_be_asked_for_ever():
 
 
 def test_a_row_that_a_query_names_twice_is_charged_twice_and_refused_as_one():
-    """What is told as spent was spent: not the first half of the query that is being refused."""
+    """The refusal reports what was spent before, without the first half of the refused query."""
     book = Book(study(answers=laplace("0.1"), epsilon_per_row="1.0"))
     book.ask([(1, 3), (2, 1), (1, 2)])
     assert (text(book.rows[1].total), book.rows[1].queries, book.rows[1].plays) == ("0.5", 2, 5)
@@ -353,23 +355,23 @@ SPECS = [
 FEW = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 2)), min_size=1, max_size=2)
 
 
-class KeyRecord:
-    """The query under one key, whether it was charged, and the bytes of its answer."""
+class ChargedQuery:
+    """The rows of a query that was charged, and the bytes of its reply once it has one."""
 
-    def __init__(self, rows, charged):
-        self.rows, self.charged, self.reply = rows, charged, None
+    def __init__(self, rows):
+        self.rows, self.reply = rows, None
 
 
 class Studied(RuleBasedStateMachine):
-    """One study of a real curator without HTTP. Its model: one charge for each key that was let through."""
+    """One study of a real curator without HTTP. Its model: one charge for each key whose query is not refused."""
 
-    exchanges = Exchanges
+    kind = Queries
 
     def __init__(self):
         super().__init__()
         memory = Path("/dev/shm")
         self.folder = Path(tempfile.mkdtemp(dir=memory if memory.is_dir() else None))
-        self.records, self.refused, self.closed, self.revoked = {}, 0, False, False
+        self.charged, self.refused, self.closed, self.revoked = {}, 0, False, False
         self.context = self.before_measuring = None
         self._start()
 
@@ -386,60 +388,59 @@ class Studied(RuleBasedStateMachine):
         self.curator = Curator(self.context, Vault(self.folder / "files"), Settings(data_dir=self.folder))
         vault = Vault(self.folder / "files")
         studies = WatchedStudies(vault, lambda: self.before_measuring and self.before_measuring())
-        self.exchange = self.exchanges(self.context, vault, self.curator.limits, studies, Bells())
+        self.queries = self.kind(self.context, vault, self.curator.limits, studies, Wakeups())
 
-    def _caller(self, who, body="", key=None, path="/x"):
-        request_id = secrets.token_hex(16)
-        return RequestContext(
-            who, request_id, "POST", path, key or secrets.token_hex(8), merkle_log.sha256(body.encode())
-        )
+    def _request(self, principal, body="", key=None, path="/x"):
+        digest, request_id = merkle_log.sha256(body.encode()), secrets.token_hex(16)
+        return RequestContext(principal, request_id, "POST", path, key or secrets.token_hex(8), digest)
 
     @initialize(chosen=st.sampled_from(SPECS))
     def open(self, chosen):
         _, owner = self.context.authentication.issue("owner", "o", days=1)
         upload = Upload(name="d", public=True, columns=None, filename="d.csv")
-        dataset = self.curator.datasets.register(self._caller(owner), upload, io.BytesIO(DATA))
+        dataset = self.curator.datasets.register(self._request(owner), upload, io.BytesIO(DATA))
         self.spec = study(dataset_id=wire.DatasetView.model_validate_json(dataset.body).id, **chosen)
-        draft = self.curator.studies.create(self._caller(owner), self.spec)
+        draft = self.curator.studies.create(self._request(owner), self.spec)
         self.study_id = wire.StudyOwnerView.model_validate_json(draft.body).id
-        self.curator.releases.release(self._caller(owner), self.study_id)
-        grant = self.curator.grants.grant(self._caller(owner), self.study_id, wire.GrantCreate(name="m"))
+        self.curator.releases.release(self._request(owner), self.study_id)
+        grant = self.curator.grants.grant(self._request(owner), self.study_id, wire.GrantCreate(name="m"))
         reply = wire.GrantReply.model_validate_json(grant.body)
         self.owner, self.modeler = owner, Principal(reply.id, reply.kid, "modeler", "m", self.study_id)
         self.oracle = Oracle(self.spec)
         if self.spec.release is not IDENTITY:
             self.oracle.release = Fraction(self.spec.release.epsilon)
 
-    def request(self, key, rows):
+    def query(self, key, rows):
+        """The coroutine of a query."""
         query = wire.QueryRequest(rows=[wire.RowPlays(row=row, plays=plays) for row, plays in rows])
         path = f"/v1/studies/{self.study_id}/queries"
-        return self.exchange.ask(self._caller(self.modeler, query.model_dump_json(), key, path), self.study_id, query)
+        return self.queries.ask(self._request(self.modeler, query.model_dump_json(), key, path), self.study_id, query)
 
     def ask_under(self, key, rows):
-        """Ask, and hold the outcome against the model."""
-        record = self.records.get(key)
+        """Send a query, and hold its outcome against the model."""
+        charged = self.charged.get(key)
         try:
-            reply = asyncio.run(self.request(key, rows))
+            reply = asyncio.run(self.query(key, rows))
         except (StudyNotOpen, Unauthenticated):
             assert self.ended
-            assert record is None or record.reply is None
+            assert charged is None or charged.reply is None
         except BudgetExhausted:
-            assert record is None
-            assert self.oracle.in_the_way(rows)
+            assert charged is None
+            assert self.oracle.caps_passed(rows)
             self.refused += 1
         except IdempotencyKeyReused:
-            assert record is not None
-            assert record.rows != rows
+            assert charged is not None
+            assert charged.rows != rows
         else:
-            if record is None:
-                assert not self.oracle.in_the_way(rows), "a cap was passed"
+            if charged is None:
+                assert not self.oracle.caps_passed(rows), "a cap was passed"
                 assert not self.ended, "answered after the end"
                 self.oracle.charge(rows)
-                record = self.records[key] = KeyRecord(rows, charged=True)
-            assert record.rows == rows, "another query was answered"
-            assert reply.replayed == (record.reply is not None)
-            assert record.reply in (None, reply.body), "answered in two ways"
-            record.reply = reply.body
+                charged = self.charged[key] = ChargedQuery(rows)
+            assert charged.rows == rows, "another query was answered"
+            assert reply.replayed == (charged.reply is not None)
+            assert charged.reply in (None, reply.body), "answered in two ways"
+            charged.reply = reply.body
 
     @rule(rows=FEW)
     def ask(self, rows):
@@ -447,8 +448,8 @@ class Studied(RuleBasedStateMachine):
 
     @rule(rows=FEW)
     def crash_between_charge_and_answer(self, rows):
-        """Whether it was charged follows from the study alone; no answer left, so none may be drawn unpaid."""
-        key, free = secrets.token_hex(8), not self.oracle.in_the_way(rows)
+        """Whether it was charged follows from the study alone; no answer was sent, so none may be drawn unpaid."""
+        key, free = secrets.token_hex(8), not self.oracle.caps_passed(rows)
         self.before_measuring = interrupted
         try:
             with suppress(Crashed):
@@ -458,20 +459,20 @@ class Studied(RuleBasedStateMachine):
         # Without noise, charge and answer are one transaction: nothing is left of either.
         if free and not self.ended and self.spec.answers is not EXACT:
             self.oracle.charge(rows)
-            self.records[key] = KeyRecord(rows, charged=True)
+            self.charged[key] = ChargedQuery(rows)
 
     @rule(pick=st.randoms(use_true_random=False))
     def retry(self, pick):
-        if self.records:
-            key = pick.choice(list(self.records))
-            self.ask_under(key, self.records[key].rows)
+        if self.charged:
+            key = pick.choice(list(self.charged))
+            self.ask_under(key, self.charged[key].rows)
 
     @rule(pick=st.randoms(use_true_random=False), rows=FEW)
     def retry_with_another_body(self, pick, rows):
         """Under a key whose answer is still due, if there is one: no stored reply protects it."""
-        if self.records:
-            due = [key for key, record in self.records.items() if record.reply is None]
-            self.ask_under(pick.choice(due or list(self.records)), rows)
+        if self.charged:
+            due = [key for key, charged in self.charged.items() if charged.reply is None]
+            self.ask_under(pick.choice(due or list(self.charged)), rows)
 
     @rule(rows=FEW, count=st.integers(2, 4), same=st.booleans())
     def ask_at_once(self, rows, count, same):
@@ -479,7 +480,7 @@ class Studied(RuleBasedStateMachine):
         keys = [secrets.token_hex(8)] * count if same else [secrets.token_hex(8) for _ in range(count)]
 
         async def talk():
-            return await asyncio.gather(*(self.request(key, rows) for key in keys), return_exceptions=True)
+            return await asyncio.gather(*(self.query(key, rows) for key in keys), return_exceptions=True)
 
         for key, outcome in zip(keys, asyncio.run(talk()), strict=True):
             if isinstance(outcome, StillRunning):
@@ -489,12 +490,12 @@ class Studied(RuleBasedStateMachine):
             elif not isinstance(outcome, StudyNotOpen | Unauthenticated):
                 if isinstance(outcome, BaseException):
                     raise outcome
-                if key not in self.records:
-                    assert not self.oracle.in_the_way(rows), "a cap was passed"
+                if key not in self.charged:
+                    assert not self.oracle.caps_passed(rows), "a cap was passed"
                     self.oracle.charge(rows)
-                    self.records[key] = KeyRecord(rows, charged=True)
-                    self.records[key].reply = outcome.body
-                assert self.records[key].reply == outcome.body
+                    self.charged[key] = ChargedQuery(rows)
+                    self.charged[key].reply = outcome.body
+                assert self.charged[key].reply == outcome.body
 
     @rule()
     def restart(self):
@@ -504,10 +505,10 @@ class Studied(RuleBasedStateMachine):
     @rule(how=st.sampled_from(["close", "revoke", ""]))
     def end(self, how):
         if how == "close":
-            self.curator.studies.close(self._caller(self.owner), self.study_id)
+            self.curator.studies.close(self._request(self.owner), self.study_id)
             self.closed = True
         elif how == "revoke":
-            self.curator.grants.revoke(self._caller(self.owner), self.study_id, self.modeler.id)
+            self.curator.grants.revoke(self._request(self.owner), self.study_id, self.modeler.id)
             self.revoked = True
 
     @invariant()
@@ -528,7 +529,7 @@ class Studied(RuleBasedStateMachine):
         if budget.epsilon_per_row is not None and self.spec.privacy_unit == "row":
             assert all(self.oracle.release + c <= Fraction(budget.epsilon_per_row) for c in self.oracle.rows.values())
         of_query = Counter(line.query_id for line in charges if line.kind == "answers")
-        assert sorted(of_query.values()) == sorted(len(record.rows) for record in self.records.values())
+        assert sorted(of_query.values()) == sorted(len(charged.rows) for charged in self.charged.values())
         recorded = sum(record["kind"] == "charge.refused" for record in records)
         assert len(page) - len(charges) == self.refused == recorded, "a refusal without its record"
 
@@ -554,10 +555,10 @@ def studied():
 
 def test_after_a_crash_before_the_answer_the_key_serves_the_query_that_was_charged(studied):
     studied.crash_between_charge_and_answer([(0, 1)])
-    (key,) = studied.records
+    (key,) = studied.charged
     with pytest.raises(IdempotencyKeyReused):
-        asyncio.run(studied.request(key, [(1, 1)]))
-    answered = wire.QueryReply.model_validate_json(asyncio.run(studied.request(key, [(0, 1)])).body)
+        asyncio.run(studied.query(key, [(1, 1)]))
+    answered = wire.QueryReply.model_validate_json(asyncio.run(studied.query(key, [(0, 1)])).body)
     assert [(answer.row, answer.play) for answer in answered.answers] == [(0, 1)]
     studied.the_ledger_says_what_the_model_says()
 
@@ -567,7 +568,7 @@ def test_a_study_that_closes_during_the_draw_gives_no_answer(studied):
     studied.before_measuring = lambda: studied.end("close")
     for _ in range(2):
         with pytest.raises(StudyNotOpen):
-            asyncio.run(studied.request("key", [(0, 1)]))
+            asyncio.run(studied.query("key", [(0, 1)]))
         studied.before_measuring = None
     with studied.context.database.read() as db:
         assert stored_replies.find(db, studied.modeler.id, "key", None) is None
@@ -577,8 +578,8 @@ def test_a_study_that_closes_during_the_draw_gives_no_answer(studied):
 # --- controls: ledgers with one fault each, which the same machine must find -----------------------------------
 
 
-class ChecksOutside(Exchanges):
-    """Looks at the balance in one transaction and charges in another."""
+class ChecksOutside(Queries):
+    """Reads the balance in one transaction and charges in another."""
 
     async def ask(self, caller, identity, request):
         rows = [(item.row, item.plays) for item in request.rows]
@@ -601,14 +602,13 @@ class ChecksOutside(Exchanges):
         await asyncio.sleep(0)
         return await super().ask(caller, identity, request)
 
-    def _begin(self, *args):
-        with pytest.MonkeyPatch.context() as unchecked:
-            unchecked.setattr(ledger, "_check", lambda *args: None)
-            return super()._begin(*args)
+    def _begin(self, db, caller, identity, released, request):
+        uncapped = replace(released, spec=released.spec.model_copy(update={"budget": wire.Budget()}))
+        return super()._begin(db, caller, identity, uncapped, request)
 
 
-class DrawsFirst(Exchanges):
-    """Measures before it charges: who is interrupted in between has seen y for nothing."""
+class DrawsFirst(Queries):
+    """Measures before it charges: a crash in between leaves a measurement unpaid."""
 
     async def ask(self, caller, identity, request):
         released = self._check(caller, identity, request)
@@ -618,33 +618,31 @@ class DrawsFirst(Exchanges):
         )
 
 
-class ChargesAgain(Exchanges):
-    """Takes a retry after a crash for a new query."""
+class ChargesAgain(Queries):
+    """Charges a retry after a crash as a new query."""
 
     def _begin(self, db, caller, identity, released, request):
-        other = RequestContext(
-            caller.principal, caller.request_id, caller.method, caller.path, f"{caller.key}'", caller.body_sha256
-        )
-        if self._context.idempotency.stored(db, caller) is None and self._context.idempotency.stored(db, other) is None:
+        other, stored = replace(caller, key=f"{caller.key}'"), self._context.idempotency.stored
+        if stored(db, caller) is None and stored(db, other) is None:
             with suppress(BudgetExhausted):
                 super()._begin(db, other, identity, released, request)
         return super()._begin(db, caller, identity, released, request)
 
 
-class DrawsAnew(Exchanges):
+class DrawsAnew(Queries):
     """Answers a retry with fresh noise."""
 
     async def ask(self, caller, identity, request):
         reply = await super().ask(caller, identity, request)
         if reply.replayed:
-            answers = self._measured(self._studies.known(identity), request)
+            answers = self._measured(self._studies.cached(identity), request)
             fresh = wire.QueryReply.model_validate_json(reply.body).model_copy(update={"answers": answers})
             return type(reply)(reply.status, fresh.model_dump_json().encode(), replayed=True)
         return reply
 
 
-class ForgetsBody(Exchanges):
-    """Answers whatever query comes under a key that was charged and not answered."""
+class ForgetsBody(Queries):
+    """Answers any query under a key that was charged and not answered."""
 
     def _begin(self, db, caller, *rest):
         begun = store.begun(db, caller.principal.id, caller.key)
@@ -653,20 +651,26 @@ class ForgetsBody(Exchanges):
         return super()._begin(db, caller, *rest)
 
 
-class ForgetsRefusals(Exchanges):
-    """Refuses, and tells nobody."""
+class ForgetsRefusals(Queries):
+    """Refuses without a record."""
 
     def _refuse(self, *args):
         pass
 
 
-class StaysOpen(Exchanges):
-    """Does not look at the token again when it charges."""
+class CarelessAuthentication(Authentication):
+    """Takes every token for live."""
 
-    def _begin(self, db, caller, *rest):
-        with pytest.MonkeyPatch.context() as unchecked:
-            unchecked.setattr(self._context.authentication, "check_live", lambda *args: None)
-            return super()._begin(db, caller, *rest)
+    def check_live(self, db, principal):
+        pass
+
+
+class StaysOpen(Queries):
+    """Does not check the token again when it charges."""
+
+    def __init__(self, context, *rest):
+        careless = CarelessAuthentication(context.database, context.clock)
+        super().__init__(replace(context, authentication=careless), *rest)
 
 
 @pytest.mark.parametrize(
@@ -683,7 +687,7 @@ class StaysOpen(Exchanges):
 )
 def test_a_broken_ledger_is_found(broken, how):
     class Broken(Studied):
-        exchanges = broken
+        kind = broken
 
     with pytest.raises(AssertionError, match=how):
         run_state_machine_as_test(Broken, settings=settings(RUN, max_examples=500))  # the first that shows it ends it
@@ -713,12 +717,12 @@ def test_a_number_of_the_ledger_that_was_changed_or_a_line_that_is_gone_is_found
 
 
 class Undone(Exception):
-    """Takes a transaction back."""
+    """Rolls a transaction back."""
 
 
 def is_found(context, change):
     """Whether the check finds this change, which is undone."""
-    problems = []
+    faults = []
 
     def work(db):
         for verb in ("UPDATE", "DELETE"):
@@ -727,12 +731,12 @@ def is_found(context, change):
         try:
             log_checks.check(db, [entry.record for entry in audit_log.walk(db)])
         except LogBroken as error:
-            problems.append(str(error))
+            faults.append(str(error))
         raise Undone
 
     with pytest.raises(Undone):
         context.database.write(work)
-    return bool(problems)
+    return bool(faults)
 
 
 @pytest.mark.parametrize("cap", ["epsilon_per_row", "epsilon_total"])
@@ -764,13 +768,13 @@ def test_a_correction_is_priced_and_refused_as_an_oracle_in_fractions_says(rows,
     spec = study(answers=laplace("0.25"), unit=unit, queries=1, **caps)
     balances = {row: ledger.RowBalance(1, n, n * units("0.25")) for row, n in spent.items()}
     before = Balance(0, units("0.25") * sum(spent.values()), sum(spent.values()))
-    requested = Counter()
+    releases = Counter()
     for row, n in rows:
-        requested[row] += n
+        releases[row] += n
     if whole:
-        allowed = price * (sum(spent.values()) + sum(requested.values())) <= limit
+        allowed = price * (sum(spent.values()) + sum(releases.values())) <= limit
     elif unit == "row":
-        allowed = all(price * (spent.get(row, 0) + n) <= limit for row, n in requested.items())
+        allowed = all(price * (spent.get(row, 0) + n) <= limit for row, n in releases.items())
     else:
         allowed = price * (again + 1) <= limit
     if not allowed:
@@ -779,8 +783,8 @@ def test_a_correction_is_priced_and_refused_as_an_oracle_in_fractions_says(rows,
         return
     charges = ledger.charge_corrections(spec, before, rows, balances, again)
     assert [(c.row, c.plays, Fraction(text(c.cost))) for c in charges] == [(row, 0, n * price) for row, n in rows]
-    assert Fraction(text(charges[-1].after.total)) == price * (sum(spent.values()) + sum(requested.values()))
+    assert Fraction(text(charges[-1].after.total)) == price * (sum(spent.values()) + sum(releases.values()))
     assert charges[-1].after.plays == before.plays
-    for row, n in requested.items():
+    for row, n in releases.items():
         last = [c.row_after for c in charges if c.row == row][-1]
         assert (last.plays, Fraction(text(last.total))) == (spent.get(row, 0), price * (spent.get(row, 0) + n))

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -197,54 +198,76 @@ def test_one_whose_process_dies_fails_and_the_next_one_runs(curator, owner, draf
     assert owner.wait_forecast(draft, after, timeout_s=WAIT).state == "completed"
 
 
+class StoredForecasts(Forecasts):
+    """Runs forecasts that are stored already; its start does not end them."""
+
+    def _recover(self, db):
+        pass
+
+    def submit(self, identity):
+        self._submit(identity)
+
+
+class FullDisk:
+    """A database that refuses the first writes, and keeps them in ``refused``."""
+
+    def __init__(self, database):
+        self.database, self.refused = database, []
+
+    def __getattr__(self, name):
+        return getattr(self.database, name)
+
+    def write(self, work):
+        if len(self.refused) < 3:
+            self.refused.append(work)
+            raise AuditUnavailable("the database cannot be written")
+        return self.database.write(work)
+
+
 def test_an_end_that_cannot_be_stored_is_stored_once_it_can(tmp_path, small, until, monkeypatch):
     """A disk that is full for a while: the forecast does not run for ever."""
     monkeypatch.setattr("curator_service.use_cases.jobs.jobs.AGAIN_SECONDS", 0.05)
     settings = Settings(data_dir=tmp_path)
     context, vault = open_context(settings), Vault(tmp_path / "files")
     (identity,) = _stored(context, vault, small, 1)
-    write, refused = context.database.write, []
-
-    def full(work):
-        if len(refused) < 3:
-            refused.append(work)
-            raise AuditUnavailable("the database cannot be written")
-        return write(work)
-
-    monkeypatch.setattr(Forecasts, "_recover", lambda self, db: None)
-    jobs = Forecasts(context, vault, settings)
-    monkeypatch.setattr(context.database, "write", full)
-    jobs._submit(identity)
+    database = FullDisk(context.database)
+    database.refused += [None] * 3  # not full yet
+    jobs = StoredForecasts(replace(context, database=database), vault, settings)
+    database.refused.clear()
+    jobs.submit(identity)
     try:
         study = f"std_{0:016x}"
-        until(lambda: jobs.one(study, identity).state == "completed")
-        assert len(refused) == 3
-        assert len(jobs.one(study, identity).points) == 4
+        until(lambda: jobs.view(study, identity).state == "completed")
+        assert len(database.refused) == 3
+        assert len(jobs.view(study, identity).points) == 4
     finally:
         jobs.close()
         context.close()
 
 
-def test_a_fault_in_the_curator_itself_is_told_without_its_text(tmp_path, small, until, monkeypatch, caplog):
+class FailsOnce(StoredForecasts):
+    """Cannot read the records of its first forecast."""
+
+    has_failed = False
+
+    def _sample(self, *arguments):
+        if not self.has_failed:
+            self.has_failed = True
+            raise ZeroDivisionError("77123456789.25")
+        return super()._sample(*arguments)
+
+
+def test_a_fault_in_the_curator_itself_is_told_without_its_text(tmp_path, small, until, caplog):
     settings = Settings(data_dir=tmp_path)
     context, vault = open_context(settings), Vault(tmp_path / "files")
     first, second = _stored(context, vault, small, 2)
-    monkeypatch.setattr(Forecasts, "_recover", lambda self, db: None)
-    jobs, sample = Forecasts(context, vault, settings), Forecasts._sample
-    failing = [first]
-
-    def fails(self, *args):
-        if failing and failing.pop():
-            raise ZeroDivisionError("77123456789.25")
-        return sample(self, *args)
-
-    monkeypatch.setattr(Forecasts, "_sample", fails)
+    jobs = FailsOnce(context, vault, settings)
     try:
         for identity in (first, second):
-            jobs._submit(identity)
+            jobs.submit(identity)
         study = f"std_{0:016x}"
-        until(lambda: jobs.one(study, second).state == "completed")
-        failed = jobs.one(study, first)
+        until(lambda: jobs.view(study, second).state == "completed")
+        failed = jobs.view(study, first)
         assert (failed.state, "ZeroDivisionError" in failed.problem) == ("failed", True)
         assert "77123456789" not in failed.problem + caplog.text
     finally:
@@ -253,7 +276,7 @@ def test_a_fault_in_the_curator_itself_is_told_without_its_text(tmp_path, small,
 
 
 def _stored(context, vault, small, count):
-    """A dataset, a study, and forecasts that nobody works on yet; their ids."""
+    """Store a dataset, a study and forecasts that have not begun; the ids of the forecasts."""
     vault.keep_dataset("ds_0", [np.column_stack([small.x, small.y])])
     columns = json.dumps([{"name": name} for name in small.names])
     said = {"created_at": "2026-01-01T00:00:00.000000Z"}

@@ -1,4 +1,4 @@
-"""How long a reply takes: with a deadline it tells nothing of the noise, of a refusal's reason, of a row."""
+"""The time of a reply: with a deadline it reveals neither the noise, nor a refusal's reason, nor a row."""
 
 import asyncio
 import selectors
@@ -17,7 +17,8 @@ from blindopt import wire
 from curator_service import app as curator_app
 from curator_service.measurement.column import measure
 from curator_service.settings import Settings
-from curator_service.use_cases.queries.queries import Exchanges
+from curator_service.use_cases.queries.queries import Queries
+from curator_service.vault import Vault
 from service_kit.web.reply_pacing import ReplyPacing
 from tests.scale import scaled
 
@@ -126,13 +127,14 @@ def test_the_time_of_a_draw_tells_of_its_noise():
 
 
 class Local:
-    """A curator in this process with one study, asked in one event loop."""
+    """A curator in this process with one study, asked in one event loop; ``queries``: the class that answers."""
 
-    def __init__(self, folder: Path, small, **chosen):
+    def __init__(self, folder: Path, small, queries=Queries, **chosen):
         tempdir = tempfile.tempdir
         self.app = curator_app.build(Settings(data_dir=folder, rate_per_second=1e6, rate_burst=10**6))
         tempfile.tempdir = tempdir
-        context = self.app.state.context
+        context, curator = self.app.state.context, self.app.state.curator
+        curator.queries = queries(context, Vault(folder / "files"), curator.limits, curator.released, curator.wakeups)
         self.owner, self.small, self.chosen = context.authentication.issue("owner", "o", days=1)[0].text, small, chosen
 
     async def open(self, http):
@@ -182,27 +184,26 @@ class Local:
             return runner.run(go())
 
 
-@pytest.fixture
-def leaking(monkeypatch):
-    """Makes the time of a draw tell of its noise, hundreds of times as loudly as OpenDP's: 3 ms a unit, up to 25."""
-    good = Exchanges._measured
+class LeakingQueries(Queries):
+    """The time of a draw reveals its noise, hundreds of times as much as OpenDP's: 3 ms a unit, up to 25 ms."""
 
-    def leak(share=1.0):
-        def slow(self, *args):
-            answers = good(self, *args)
-            time.sleep(min(25.0, 3 * abs(answers[0].y)) / 1000 * share)
-            return answers
+    share = 1.0
 
-        monkeypatch.setattr(Exchanges, "_measured", slow)
+    def _measured(self, *arguments):
+        answers = super()._measured(*arguments)
+        time.sleep(min(25.0, 3 * abs(answers[0].y)) / 1000 * self.share)
+        return answers
 
-    return leak
+
+class LeakingLessQueries(LeakingQueries):
+    share = 0.1
 
 
 TOGETHER = 20 if FULL else 1
 """Queries that are under way at once: 20,000 one after another would take an hour."""
 
 
-def told_by_time(local, count, *, rounds=1, together=1):
+def correlations_with_time(local, count, *, rounds=1, together=1):
     """Spearman's correlation of seconds and of the moment in the reply with the noise, over ``count`` queries.
 
     More ``rounds`` of as many are asked while nothing is seen: a busy machine takes more of them.
@@ -231,39 +232,37 @@ def told_by_time(local, count, *, rounds=1, together=1):
     return local.run(talk)
 
 
-def test_with_a_deadline_neither_a_reply_s_time_nor_what_it_says_of_time_tells_of_the_noise(tmp_path, small, leaking):
+def test_with_a_deadline_neither_a_reply_s_time_nor_what_it_says_of_time_tells_of_the_noise(tmp_path, small):
     """32 queries, at full size 20,000: then a tenth as loud, since 20 such draws at once miss the deadline."""
-    leaking(0.1 if FULL else 1.0)
     count = scaled(1_000) if FULL else scaled(32)
-    local = Local(tmp_path, small, reply_after_ms=PERIOD_MS)
-    latency, moment, seconds = told_by_time(local, count, together=TOGETHER)
+    queries = LeakingLessQueries if FULL else LeakingQueries
+    local = Local(tmp_path, small, queries, reply_after_ms=PERIOD_MS)
+    latency, moment, seconds = correlations_with_time(local, count, together=TOGETHER)
     assert len(seconds) == count
     assert latency.pvalue > UNSEEN
     assert moment.pvalue > UNSEEN
     assert min(seconds) >= PERIOD_MS / 1000 - 0.002
 
 
-def test_without_a_deadline_the_same_queries_tell_it(tmp_path, small, leaking):
+def test_without_a_deadline_the_same_queries_tell_it(tmp_path, small):
     """Of 50 queries on two processors with a load of 9 the correlation was 0.3: a busy machine takes more of them."""
-    leaking()
-    latency, moment, _ = told_by_time(Local(tmp_path, small), 50, rounds=20)
+    latency, moment, _ = correlations_with_time(Local(tmp_path, small, LeakingQueries), 50, rounds=20)
     assert min(latency.statistic, moment.statistic) > 0
     assert max(latency.pvalue, moment.pvalue) < SEEN
 
 
-def test_who_repeats_a_request_meanwhile_learns_nothing_of_the_draw(tmp_path, small, monkeypatch):
-    """A draw of 1 ms and one of 12: a retry that comes after either is told that the first is still running."""
-    good, seen = Exchanges._measured, []
+def test_who_repeats_a_request_meanwhile_learns_nothing_of_the_draw(tmp_path, small):
+    """A draw of 1 ms and one of 12: a retry that comes after either is refused while the first is still running."""
+    seen = []
     for pause in (0.001, 0.012):
         drawn = threading.Event()
 
-        def slow(self, *args, pause=pause, drawn=drawn):
-            time.sleep(pause)
-            answers = good(self, *args)
-            drawn.set()
-            return answers
-
-        monkeypatch.setattr(Exchanges, "_measured", slow)
+        class SlowQueries(Queries):
+            def _measured(self, *arguments, pause=pause, drawn=drawn):
+                time.sleep(pause)
+                answers = super()._measured(*arguments)
+                drawn.set()
+                return answers
 
         async def talk(ask, drawn=drawn):
             first = asyncio.create_task(ask("k", {"rows": [{"row": 0}]}))
@@ -276,7 +275,7 @@ def test_who_repeats_a_request_meanwhile_learns_nothing_of_the_draw(tmp_path, sm
             assert took > 1.49
             return retry.status_code, reply.status_code
 
-        seen.append(Local(tmp_path / str(pause), small, reply_after_ms=1_500).run(talk))
+        seen.append(Local(tmp_path / str(pause), small, SlowQueries, reply_after_ms=1_500).run(talk))
     assert seen == [(409, 201)] * 2
 
 
@@ -317,7 +316,7 @@ def paced(owner, dataset, open_study):
 
 
 def test_grants_and_refusals_of_every_kind_take_equally_long(paced, curator):
-    """Within a third of a period: whoever is not padded is told earlier than that, and what is late by half of it."""
+    """Within a third of a period: a reply without padding comes earlier, a late one half a period later."""
     period = 0.25
     study = paced(reply_after_ms=int(1000 * period))
     assert study.view.spec.reply_after_ms == 250

@@ -1,4 +1,4 @@
-"""A draft that is changed in its place: by whom, until when, and what the log says."""
+"""Changes of a draft: by whom, until when, and what the log says."""
 
 import json
 
@@ -8,14 +8,16 @@ from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import LogBroken
 from curator_service.store import forecasts, studies
+from curator_service.use_cases.studies.releases import Releases
+from curator_service.vault import Vault
 from service_kit.store import audit_log
-from tests.curator_service.use_cases.inbox.in_process_curator import House
+from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 
 CSV = b"a,b,y\n" + b"\n".join(b"%d,%d,%d" % (i % 7, i % 5, i % 3) for i in range(40)) + b"\n"
 
 
 def _spec(dataset, name="study", **more):
-    said = {
+    fields = {
         "name": name,
         "dataset_id": dataset,
         "features": [wire.Feature(column=c, lower=0.0, upper=7.0) for c in ("a", "b")],
@@ -23,21 +25,21 @@ def _spec(dataset, name="study", **more):
         "release": wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-6),
         "kernel": wire.Kernel(lengthscale=1.0, signal_variance=1.0, noise_variance=0.1),
     }
-    return wire.StudyCreate(**said | more)
+    return wire.StudyCreate(**fields | more)
 
 
 class Drafts:
-    """One house with a dataset and a draft."""
+    """A curator in this process with a dataset and a draft."""
 
     def __init__(self, folder):
-        self.house = House(folder)
+        self.in_process = InProcessCurator(folder)
         files, data = {"file": ("a.csv", CSV)}, {"name": "n"}
-        self.dataset = self.house.done("owner", "POST", "/v1/datasets", files=files, data=data)["id"]
+        self.dataset = self.in_process.call("owner", "POST", "/v1/datasets", files=files, data=data)["id"]
         self.make()
 
     def make(self):
         body = _spec(self.dataset).model_dump(mode="json")
-        self.view = self.house.done("owner", "POST", "/v1/studies", json=body)
+        self.view = self.in_process.call("owner", "POST", "/v1/studies", json=body)
         self.path = f"/v1/studies/{self.view['id']}"
 
     def body(self, spec=None, replaces=None):
@@ -45,21 +47,21 @@ class Drafts:
         return spec.model_dump(mode="json") | {"replaces": replaces or self.view["spec_sha256"]}
 
     def put(self, body=None, key=None, role="owner"):
-        return self.house.send(role, "PUT", self.path, key=key, json=body or self.body())
+        return self.in_process.send(role, "PUT", self.path, key=key, json=body or self.body())
 
     def records(self, kind):
-        with self.house.context.database.read() as db:
+        with self.in_process.context.database.read() as db:
             records = [entry.record for entry in audit_log.walk(db)]
         return [record["details"] for record in records if record["kind"] == kind]
 
     def forecast(self):
-        """Writes down a forecast that has ended; its path."""
-        with self.house.context.database.read() as db:
+        """Store a forecast that has ended; its path."""
+        with self.in_process.context.database.read() as db:
             seq = db.execute(studies.select().where(studies.c.id == self.view["id"])).one().seq
         row = {"id": f"fct_{seq:016x}", "study_id": self.view["id"], "state": "completed", "progress": 1.0}
-        forecast = wire.ForecastCreate(epsilons=["1"], mechanisms=["auto"]).model_dump_json()
-        row |= {"spec": forecast, "points": "[]", "created_at": self.view["created_at"]}
-        self.house.context.database.write(lambda db: db.execute(forecasts.forecasts.insert().values(**row)))
+        spec = wire.ForecastCreate(epsilons=["1"], mechanisms=["auto"]).model_dump_json()
+        row |= {"spec": spec, "points": "[]", "created_at": self.view["created_at"]}
+        self.in_process.context.database.write(lambda db: db.execute(forecasts.forecasts.insert().values(**row)))
         return f"{self.path}/forecasts/{row['id']}"
 
 
@@ -67,9 +69,9 @@ class Drafts:
 def drafts(tmp_path):
     made = Drafts(tmp_path)
     yield made
-    made.house.check()  # what `audit verify` checks, after every test
-    made.house.curator.close()
-    made.house.close()
+    made.in_process.check()  # what `audit verify` checks, after every test
+    made.in_process.curator.close()
+    made.in_process.close()
 
 
 def test_a_changed_draft_keeps_its_id_and_is_what_is_released(drafts):
@@ -79,7 +81,7 @@ def test_a_changed_draft_keeps_its_id_and_is_what_is_released(drafts):
     spec = _spec(drafts.dataset, "changed", budget=wire.Budget(queries=9))
     assert (view.id, view.state, view.spec) == (drafts.view["id"], "draft", spec)
     assert view.spec_sha256 == sha256(spec.model_dump_json().encode()) != drafts.view["spec_sha256"]
-    assert drafts.house.done("owner", "GET", drafts.path) == json.loads(reply.content)
+    assert drafts.in_process.call("owner", "GET", drafts.path) == json.loads(reply.content)
     assert drafts.records("study.changed") == [
         {
             "study_id": view.id,
@@ -90,7 +92,7 @@ def test_a_changed_draft_keeps_its_id_and_is_what_is_released(drafts):
             "forecasts_dropped": 0,
         }
     ]
-    released = drafts.house.done("owner", "POST", f"{drafts.path}:release", json={"spec_sha256": view.spec_sha256})
+    released = drafts.in_process.call("owner", "POST", f"{drafts.path}:release", json={"spec_sha256": view.spec_sha256})
     assert (released["state"], released["spec"]["name"]) == ("open", "changed")
 
 
@@ -108,17 +110,17 @@ def test_a_change_of_what_somebody_else_has_changed_is_refused(drafts):
     assert drafts.put().status_code == 200
     late = drafts.put(drafts.body(_spec(drafts.dataset, "late")))
     assert (late.status_code, late.json()["code"]) == (409, "state_conflict")
-    assert drafts.house.done("owner", "GET", drafts.path)["spec"]["name"] == "changed"
+    assert drafts.in_process.call("owner", "GET", drafts.path)["spec"]["name"] == "changed"
 
 
 def test_a_draft_that_was_changed_since_it_was_read_is_not_released(drafts):
     drafts.put()
-    late = drafts.house.send(
+    late = drafts.in_process.send(
         "owner", "POST", f"{drafts.path}:release", json={"spec_sha256": drafts.view["spec_sha256"]}
     )
     assert late.status_code == 409
-    assert drafts.house.done("owner", "GET", drafts.path)["state"] == "draft"
-    assert drafts.house.done("owner", "GET", f"{drafts.path}/ledger")["entries"] == []
+    assert drafts.in_process.call("owner", "GET", drafts.path)["state"] == "draft"
+    assert drafts.in_process.call("owner", "GET", f"{drafts.path}/ledger")["entries"] == []
 
 
 def test_a_change_that_does_not_fit_changes_nothing(drafts):
@@ -126,28 +128,32 @@ def test_a_change_that_does_not_fit_changes_nothing(drafts):
     reply = drafts.put(drafts.body(wrong))
     assert reply.status_code == 422
     assert reply.json()["errors"][0]["field"] == "measurement.column"
-    assert drafts.house.done("owner", "GET", drafts.path) == drafts.view
+    assert drafts.in_process.call("owner", "GET", drafts.path) == drafts.view
 
 
 @pytest.mark.parametrize("verb", ["release", "close"])
 def test_what_was_released_is_never_changed(drafts, verb):
-    drafts.house.done("owner", "POST", f"{drafts.path}:release")
+    drafts.in_process.call("owner", "POST", f"{drafts.path}:release")
     if verb == "close":
-        drafts.house.done("owner", "POST", f"{drafts.path}:close")
+        drafts.in_process.call("owner", "POST", f"{drafts.path}:close")
     reply = drafts.put()
     assert reply.status_code == 409
     assert "only a draft" in reply.json()["detail"]
 
 
-def test_a_draft_whose_release_was_charged_and_interrupted_is_never_changed(drafts, monkeypatch):
-    """Else the records would be protected by less than what was charged for."""
+class FailingReleases(Releases):
+    """Fails after the charge, before the draw."""
 
-    def fails(*args):
+    def _in_secret_order(self, spec):
         raise OSError("no disk")
 
-    monkeypatch.setattr(type(drafts.house.curator.releases), "_in_secret_order", fails)
-    assert drafts.house.send("owner", "POST", f"{drafts.path}:release").status_code == 500
-    assert drafts.house.done("owner", "GET", drafts.path)["state"] == "draft"
+
+def test_a_draft_whose_release_was_charged_and_interrupted_is_never_changed(drafts, tmp_path):
+    """Else the records would be protected by less than what was charged for."""
+    curator = drafts.in_process
+    curator.curator.releases = FailingReleases(curator.context, Vault(tmp_path / "data" / "files"))
+    assert drafts.in_process.send("owner", "POST", f"{drafts.path}:release").status_code == 500
+    assert drafts.in_process.call("owner", "GET", drafts.path)["state"] == "draft"
     reply = drafts.put()
     assert reply.status_code == 409
     assert "charged" in reply.json()["detail"]
@@ -156,29 +162,29 @@ def test_a_draft_whose_release_was_charged_and_interrupted_is_never_changed(draf
 def test_forecasts_stay_where_they_would_be_the_same_and_go_where_not(drafts):
     path = drafts.forecast()
     drafts.view = drafts.put().json()  # another name, another cap
-    drafts.house.done("owner", "GET", path)
+    drafts.in_process.call("owner", "GET", path)
     other = drafts.put(drafts.body(_spec(drafts.dataset, kernel=None)))
     assert other.status_code == 200
-    assert drafts.house.send("owner", "GET", path).status_code == 404
-    assert [details["forecasts_dropped"] for details in drafts.records("study.changed")] == [0, 1]
+    assert drafts.in_process.send("owner", "GET", path).status_code == 404
+    assert [record["forecasts_dropped"] for record in drafts.records("study.changed")] == [0, 1]
 
 
 def test_a_draft_with_a_forecast_under_way_waits_for_it(drafts):
     path = drafts.forecast()
     running = forecasts.forecasts.update().values(state="running")
-    drafts.house.context.database.write(lambda db: db.execute(running))
+    drafts.in_process.context.database.write(lambda db: db.execute(running))
     assert drafts.put(drafts.body(_spec(drafts.dataset, kernel=None))).status_code == 409
     assert drafts.put().status_code == 200  # another name and cap: the forecast is of this one as well
-    drafts.house.done("owner", "GET", path)
+    drafts.in_process.call("owner", "GET", path)
 
 
 def test_a_draft_that_was_changed_behind_the_log_is_found(drafts):
     drafts.put()
-    with drafts.house.context.database.read() as db:
+    with drafts.in_process.context.database.read() as db:
         kept = db.execute(studies.select().where(studies.c.id == drafts.view["id"])).one().spec
     for text in (_spec(drafts.dataset).model_dump_json(), kept):  # the one before, and the right one
         change = studies.update().where(studies.c.id == drafts.view["id"]).values(spec=text)
-        drafts.house.context.database.write(lambda db, change=change: db.execute(change))
+        drafts.in_process.context.database.write(lambda db, change=change: db.execute(change))
         if text != kept:
             with pytest.raises(LogBroken, match="was changed"):
-                drafts.house.check()
+                drafts.in_process.check()

@@ -1,4 +1,4 @@
-"""What the curator tells by webhook of budgets and waiting queries: once, exactly at 80 %, ids and counts alone."""
+"""Notices of budgets and waiting queries: once, exactly at 80 %, with ids and counts alone."""
 
 from decimal import Decimal
 from fractions import Fraction
@@ -28,8 +28,8 @@ def context(tmp_path):
 
 
 @pytest.fixture
-def told(context):
-    """What is in the outbox."""
+def outbox(context):
+    """Reads the notices in the outbox."""
 
     def read():
         with context.database.read() as db:
@@ -52,7 +52,7 @@ def _study(small_features, **chosen):
 
 @pytest.mark.parametrize("unit", ["row", "answer"])
 @pytest.mark.parametrize("seed", range(3))
-def test_each_cap_is_told_at_the_charge_that_brings_it_to_80_per_cent_and_never_again(context, told, small, unit, seed):
+def test_each_cap_has_one_notice_at_the_charge_that_brings_it_to_80_per_cent(context, outbox, small, unit, seed):
     """Held against sums of fractions, line by line, over the same random queries."""
     rng = np.random.default_rng(seed)
     caps = {"epsilon_per_row": "1.7", "epsilon_total": "5.3", "queries": 47}
@@ -73,54 +73,54 @@ def test_each_cap_is_told_at_the_charge_that_brings_it_to_80_per_cent_and_never_
     balance = first.after
     expect({"epsilon_per_row": release, "epsilon_total": release, "queries": 0})
     while True:
-        asked = [(int(row), int(rng.integers(1, 3))) for row in rng.integers(0, 9, size=rng.integers(1, 3))]
+        request = [(int(row), int(rng.integers(1, 3))) for row in rng.integers(0, 9, size=rng.integers(1, 3))]
         try:
-            charges = ledger.charge_answers(spec, balance, asked, rows)
+            charges = ledger.charge_answers(spec, balance, request, rows)
         except ledger.BudgetExhausted:
             break
         charge(charges)
-        for row, plays in asked:
+        for row, plays in request:
             spent[row] = spent.get(row, 0) + plays
         balance = charges[-1].after
         rows |= {c.row: c.row_after for c in charges}
-        most = tenth * max(spent[row] for row, _ in asked) if unit == "row" else 0
+        most = tenth * max(spent[row] for row, _ in request) if unit == "row" else 0
         plays = sum(spent.values())
         expect({"epsilon_per_row": release + most, "epsilon_total": release + tenth * plays, "queries": plays})
-        assert [(n.subject.cap, n.counts.percent) for n in told()] == expected
-    assert {n.subject.study_id for n in told()} == {STUDY}
+        assert [(n.subject.cap, n.counts.percent) for n in outbox()] == expected
+    assert {n.subject.study_id for n in outbox()} == {STUDY}
     assert "epsilon_per_row" in [cap for cap, _ in expected] or unit == "answer"
     assert len(expected) >= 1
 
 
-def test_a_row_is_never_named(context, told, small):
+def test_a_row_is_never_named(context, outbox, small):
     spec = _study(small.features, budget=wire.Budget(epsilon_per_row="1.2"))
     charges = ledger.charge_answers(spec, Balance(release=10**12, total=10**12), [(317, 2)], {317: RowBalance()})
     context.database.write(lambda db: notices.spent(db, context.outbox, STUDY, spec, charges))
-    (notice,) = told()
+    (notice,) = outbox()
     assert notice.sentence == f"100 % of the cap epsilon_per_row of study {STUDY} is spent."
     assert "317" not in notice.model_dump_json()
 
 
-def test_the_account_of_a_file_is_told_for_each_cap(context, told):
+def test_the_account_of_a_file_has_a_notice_for_each_cap(context, outbox):
     def charged(epsilon, delta, cap_epsilon="10", cap_delta="1e-5"):
         caps = None if cap_epsilon is None else Decimal(cap_epsilon), None if cap_delta is None else Decimal(cap_delta)
         account = Account(Decimal(epsilon), Decimal(delta), *caps)
         context.database.write(lambda db: notices.tuning_spent(db, context.outbox, "ds_0123456789abcdef", account))
-        return [(n.subject.cap, n.counts.percent) for n in told()]
+        return [(n.subject.cap, n.counts.percent) for n in outbox()]
 
     assert charged("7.999999", "0", cap_delta="0") == []
     assert charged("7.999999", "0.0000079999", cap_delta=None) == []
     assert charged("8", "0.000001") == [("epsilon", 80)]
     assert charged("10", "0.000009") == [("epsilon", 80), ("delta", 90)]
     assert charged("10", "0.00001") == [("epsilon", 80), ("delta", 90)]
-    assert told()[0].sentence == "80 % of the cap epsilon of tunings on ds_0123456789abcdef is spent."
+    assert outbox()[0].sentence == "80 % of the cap epsilon of tunings on ds_0123456789abcdef is spent."
 
 
-def test_a_query_that_waits_is_told_with_how_much_it_asks(context, told):
+def test_a_query_that_waits_has_a_notice_with_the_number_of_its_measurements(context, outbox):
     for number in (1, 12):
         query = f"qry_{number:016x}"
         context.database.write(lambda db, q=query, n=number: notices.pending(db, context.outbox, STUDY, q, n))
-    assert [(n.event, n.subject.query_id, n.counts.measurements) for n in told()] == [
+    assert [(n.event, n.subject.query_id, n.counts.measurements) for n in outbox()] == [
         ("query_pending", "qry_0000000000000001", 1),
         ("query_pending", "qry_000000000000000c", 12),
     ]

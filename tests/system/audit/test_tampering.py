@@ -291,7 +291,7 @@ def test_a_checkpoint_file_that_is_none_is_found(content, pair):
         ("UPDATE replies SET status = 403 WHERE {answer}", "the stored answer under key {run}:4 was changed"),
         ("UPDATE studies SET spec = replace(spec, '\"0.5\"', '\"0.25\"')", "epsilon"),
         ("UPDATE studies SET spec = replace(spec, '\"name\":\"', '\"name\":\"x')", "its spec is not the one"),
-        ("UPDATE studies SET state = 'closed'", r"study std_\w+ is closed, and the log does not tell so"),
+        ("UPDATE studies SET state = 'closed'", r"study std_\w+ is closed, and the log does not say so"),
         ("UPDATE releases SET sha256 = lower(hex(zeroblob(32)))", r"the release of study std_\w+ is not the one"),
         ("DELETE FROM countersignatures WHERE size = 12", "shared log .* countersignature of size 12 is missing"),
         ("DELETE FROM countersignatures", "shared log .* countersignature of size 7 is missing"),

@@ -219,9 +219,9 @@ def curator(gun: Gun) -> Callable[[], None]:
     commits.watch()
     commits.mark(store, "begin_query", "charge", lambda db, **values: str(values["idempotency_key"]))
     commits.mark(measurement_entries, "append", "entered", lambda db, inquiry, *_, **__: str(inquiry.query_id))
-    commits.mark(answer_versions.Versions, "_tell", "told", lambda self, db, drawn: str(drawn.query_id))
+    commits.mark(answer_versions.AnswerVersions, "_publish", "told", lambda self, db, drawn: str(drawn.query_id))
     _call(gun, answer_versions, "release", "version.draw")
-    commits.mark(queries.Exchanges, "_settle", "answer", lambda self, db, caller, *_: str(caller.key))
+    commits.mark(queries.Queries, "_settle", "answer", lambda self, db, caller, *_: str(caller.key))
     commits.mark(checkpoints, "countersign", "countersigned", lambda db, grant, size, *_: f"{grant}:{size}")
     commits.mark(Datasets, "_add", "registered")
     commits.mark(releases.Releases, "_charge", "release", lambda self, db, request, identity, spec: identity)
@@ -264,7 +264,7 @@ def curator(gun: Gun) -> Callable[[], None]:
 
         return draws
 
-    _around(queries.Exchanges, "ask", named)
+    _around(queries.Queries, "ask", named)
     _around(queries, "measure", drawn)
     _break_curator(gun)
     return cli.main
@@ -309,7 +309,7 @@ def _break_curator(gun: Gun) -> None:
     from curator_service.store import ledger as lines
     from curator_service.use_cases.accounts import tuning_accounts
     from curator_service.use_cases.jobs.tunings import Tunings
-    from curator_service.use_cases.queries.queries import Exchanges
+    from curator_service.use_cases.queries.queries import Queries
     from curator_service.vault import new_id
     from service_kit.store.base import stamp
 
@@ -380,9 +380,9 @@ def _break_curator(gun: Gun) -> None:
 
     _around(Tunings, "_recover", forgiving)
     _around(tuning_accounts, "charge", unpaid)
-    _around(Exchanges, "ask", redrawing)
-    _around(Exchanges, "_begin", beginning)
-    _around(Exchanges, "_settle", settling)
+    _around(Queries, "ask", redrawing)
+    _around(Queries, "_begin", beginning)
+    _around(Queries, "_settle", settling)
     _around(lines, "add", free)
 
 

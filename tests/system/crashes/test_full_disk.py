@@ -267,10 +267,10 @@ def test_a_release_that_could_not_be_taken_back_is_begun_anew_without_a_restart(
             broken.setattr(Vault, "keep_release", full_from_now_on)
             with pytest.raises(AuditUnavailable):
                 curator.releases.release(request_of("r"), draft.id)
-        assert curator.studies.one(draft.id).state == "releasing"
+        assert curator.studies.view(draft.id).state == "releasing"
         assert sorted(path.name for path in (tmp_path / "data/files").rglob("*") if path.is_file()) == files
         curator.releases.release(request_of(key), draft.id)
-        assert curator.studies.one(draft.id).state == "open"
+        assert curator.studies.view(draft.id).state == "open"
         with context.database.read() as db:
             assert [line.kind for line in lines.page(db, draft.id, after=0, limit=-1)] == ["release"]
 

@@ -10,7 +10,7 @@ import pytest
 from blindopt import wire
 from blindopt.client import MeasurerClient, OwnerClient
 from blindopt.errors import Unreachable
-from tests.curator_service.use_cases.inbox.measured_study import LAPLACE, opened, told
+from tests.curator_service.use_cases.inbox.measured_study import LAPLACE, answers_for, open_measured_study
 from tests.system.crashes.crashing_service import Shot, arm, shots
 
 PATIENCE_SECONDS = 240.0
@@ -45,7 +45,7 @@ def curator(make_service, tmp_path_factory):
 def study(curator, small):
     with OwnerClient(curator.url, curator.token) as owner:
         dataset = owner.register("small", small.csv, public=True).id
-    with opened(small, curator, dataset, answers=LAPLACE) as study:
+    with open_measured_study(small, curator, dataset, answers=LAPLACE) as study:
         yield study
 
 
@@ -80,8 +80,8 @@ def test_a_kill_leaves_one_charge_and_one_draw_for_each_version(curator, study, 
         if step == "ask":
             return study.modeler.ask(wire.QueryRequest(rows=rows), key=key)[0]
         if step == "answer":
-            return client.answer(queries["id"], told(queries["items"], 1.0, 2.0), key=f"answer {key}")
-        return client.correct(queries["id"], told(queries["items"][:1], 3.0), key=f"correct {key}")
+            return client.answer(queries["id"], answers_for(queries["items"], 1.0, 2.0), key=f"answer {key}")
+        return client.correct(queries["id"], answers_for(queries["items"][:1], 3.0), key=f"correct {key}")
 
     with MeasurerClient(curator.url, study.measurer_token) as client:
         for step in ("ask", "answer", "correct"):
@@ -124,12 +124,12 @@ def test_after_all_kills_the_log_verifies(curator, study):
 
 def test_a_date_that_passed_while_the_curator_was_down_counts_at_its_start(curator, study, small):
     dataset = study.owner.study(study.study).spec.dataset_id
-    with opened(small, curator, dataset, measurement={"due_hours": 0.001}) as opened_study:
+    with open_measured_study(small, curator, dataset, measurement={"due_hours": 0.001}) as opened_study:
         query = opened_study.ask(3)
         curator.kill()
         time.sleep(4.0)
         curator.start()
         _wait_for(lambda: opened_study.modeler.query(query.id)[0].state == "answered")
         assert opened_study.reply(query.id).declined == [3]
-        assert opened_study.of(query.id)[0].state == "overdue"
-        assert opened_study.measurer.answer(query.id, told(opened_study.of(query.id), 1.0)).version == 2
+        assert opened_study.items(query.id)[0].state == "overdue"
+        assert opened_study.measurer.answer(query.id, answers_for(opened_study.items(query.id), 1.0)).version == 2

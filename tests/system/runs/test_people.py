@@ -5,7 +5,7 @@ import pytest
 from blindopt import wire
 from blindopt.formats import npy_files
 from modeler_service.choosing.chooser import RowChooser
-from tests.curator_service.use_cases.inbox.measured_study import LAPLACE, told
+from tests.curator_service.use_cases.inbox.measured_study import LAPLACE, answers_for
 from tests.system.three_parties import QUICK, Village
 
 
@@ -54,10 +54,10 @@ def test_a_correction_and_a_late_answer_change_a_later_choice(village, tmp_path,
         if number == 3:
             village.measurer.decline(item.query_id, wire.DeclineCreate(reason="unavailable"))
         elif number < 6:
-            village.measurer.answer(item.query_id, told([item], village.truth(item)))
-    village.measurer.correct(items[1].query_id, told(items[1:2], 7.0))
-    village.measurer.answer(items[2].query_id, told(items[2:3], 0.5))  # late
-    village.measurer.answer(item.query_id, told([item], village.truth(item)))
+            village.measurer.answer(item.query_id, answers_for([item], village.truth(item)))
+    village.measurer.correct(items[1].query_id, answers_for(items[1:2], 7.0))
+    village.measurer.answer(items[2].query_id, answers_for(items[2:3], 0.5))  # late
+    village.measurer.answer(item.query_id, answers_for([item], village.truth(item)))
     with village.somebody(study):
         ended = village.vendor.wait(run, timeout_s=240)
     export = village.vendor.export(run)
@@ -89,10 +89,10 @@ def test_an_answer_that_is_taken_back_is_forgotten_by_the_run(village, tmp_path,
         (item,) = until(lambda: village.open_items(study))
         items.append(item)
         if number < 6:
-            village.measurer.answer(item.query_id, told([item], 5.0 if number == 2 else village.truth(item)))
+            village.measurer.answer(item.query_id, answers_for([item], 5.0 if number == 2 else village.truth(item)))
     void = wire.CorrectCreate(void=[items[1].id], reason="record")
     assert village.measurer.correct(items[1].query_id, void).charged is None
-    village.measurer.answer(item.query_id, told([item], village.truth(item)))
+    village.measurer.answer(item.query_id, answers_for([item], village.truth(item)))
     with village.somebody(study):
         ended = village.vendor.wait(run, timeout_s=60)
     export = village.vendor.export(run)
@@ -129,11 +129,11 @@ def test_killed_while_a_run_waits_for_people_nothing_is_lost(victim, village, tm
         until(lambda: village.vendor.run(run).state == "waiting")
         service.kill()
         if victim == "modeler":  # it is answered while nobody asks
-            village.measurer.answer(item.query_id, told([item], village.truth(item)))
+            village.measurer.answer(item.query_id, answers_for([item], village.truth(item)))
         service.start()
         assert [again.id for again in village.open_items(study)] == ([item.id] if victim == "curator" else [])
         if victim == "curator":
-            village.measurer.answer(item.query_id, told([item], village.truth(item)))
+            village.measurer.answer(item.query_id, answers_for([item], village.truth(item)))
     with village.somebody(study):
         ended = village.vendor.wait(run, timeout_s=240)
     assert (ended.state, ended.trials) == ("completed", 10)
@@ -158,7 +158,7 @@ def test_a_study_closed_while_it_waits_takes_the_answer_and_ends_the_run_in_word
     (item,) = until(lambda: village.open_items(study))
     until(lambda: village.vendor.run(run).state == "waiting")
     village.owner.close_study(study)
-    village.measurer.answer(item.query_id, told([item], 0.25))
+    village.measurer.answer(item.query_id, answers_for([item], 0.25))
     ended = village.vendor.wait(run, timeout_s=240)
     assert (ended.state, ended.ended_because, ended.trials) == ("completed", "refused", 1)
     assert ended.problem.code == "study_not_open"

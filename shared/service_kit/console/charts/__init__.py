@@ -1,7 +1,8 @@
-"""Charts as SVG, drawn on the server: they need no script, and a table of their numbers stands beside each.
+"""Charts as SVG, drawn on the server without scripts, each with a table of its numbers.
 
-Colours are classes of the stylesheet, so that a chart is right in the dark and on paper. Text is escaped where it is
-put in; numbers that are not finite are gaps. A chart of very many points is thinned for the eye; its files have all.
+Colours are classes of the stylesheet, so that a chart is readable in dark mode and on paper. Text is escaped when it
+is inserted. Numbers that are not finite are gaps. Charts of very many points draw a part of them; their files have
+all.
 """
 
 from service_kit.console.charts.bars import Bar, bars

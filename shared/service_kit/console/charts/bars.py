@@ -1,4 +1,4 @@
-"""Bars that lie: one for each name, with an interval where one is known."""
+"""Horizontal bars: one for each name, with an interval if there is one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,18 +29,18 @@ class Bar:
 def bars(
     key: str,
     title: str,
-    found: Sequence[Bar],
+    values: Sequence[Bar],
     *,
     value: str,
     name: str = "name",
     description: str = "",
     levels: Sequence[Level] = (),
 ) -> Chart:
-    """A chart of bars from 0 on. ``value`` names the axis, with its unit; ``name`` what each bar stands for."""
-    clean = [Bar(b.name, finite(b.value), finite(b.low), finite(b.high), b.mood) for b in found]
+    """A chart of bars from 0 on. ``value`` names the axis with its unit, and ``name`` what the bars stand for."""
+    clean = [Bar(b.name, finite(b.value), finite(b.low), finite(b.high), b.mood) for b in values]
     shown = clean[:_DRAWN_MAX]
-    told = [v for b in shown for v in (b.value, b.low, b.high)] + [finite(level.value) for level in levels]
-    scale = scale_of(told, _NAMES + 10, chart.WIDTH - 70, zero=True)
+    numbers = [v for b in shown for v in (b.value, b.low, b.high)] + [finite(level.value) for level in levels]
+    scale = scale_of(numbers, _NAMES + 10, chart.WIDTH - 70, zero=True)
     bottom = _HEAD + _ROW * max(len(shown), 1)
     drawn = [part for i, b in enumerate(shown) for part in _bar(b, _HEAD + _ROW * i, scale)]
     described = description or _described(clean, value)
@@ -62,11 +62,11 @@ def bars(
 def _bar(b: Bar, top: float, scale: Scale) -> list[Markup]:
     middle = top + _ROW / 2
     made = [tag("text", chart.label(_cut(b.name)), class_="tick y", x=_NAMES, y=middle, dy="0.32em")]
-    zero, end = scale.place(0.0), scale.place(b.value)
+    zero, end = scale.position(0.0), scale.position(b.value)
     if zero is None or end is None:
         return [*made, tag("text", chart.label(words.NONE), class_="value", x=_NAMES + 16, y=middle, dy="0.32em")]
     said = f"{b.name}: {words.number(b.value)}"
-    low, high = scale.place(b.low), scale.place(b.high)
+    low, high = scale.position(b.low), scale.position(b.high)
     if low is not None and high is not None:
         said += f" ({words.number(b.low)} to {words.number(b.high)})"
     box = {"x": min(zero, end), "y": top + 6, "width": round(abs(end - zero), 2), "height": _ROW - 12}
@@ -101,10 +101,10 @@ def _cut(name: str) -> str:
 def _axis(scale: Scale, bottom: float, value: str) -> list[Markup]:
     made = []
     for at in scale.ticks:
-        place = scale.place(at)
-        made.append(tag("line", class_="grid", x1=place, x2=place, y1=_HEAD - 4, y2=bottom))
-        made.append(tag("text", chart.label(chart.tick(at)), class_="tick x", x=place, y=bottom + 16))
-    zero = scale.place(0.0)
+        x = scale.position(at)
+        made.append(tag("line", class_="grid", x1=x, x2=x, y1=_HEAD - 4, y2=bottom))
+        made.append(tag("text", chart.label(chart.tick(at)), class_="tick x", x=x, y=bottom + 16))
+    zero = scale.position(0.0)
     made.append(tag("line", class_="axis", x1=zero, x2=zero, y1=_HEAD - 4, y2=bottom))
     middle = (_NAMES + 10 + chart.WIDTH - 70) / 2
     made.append(tag("text", chart.label(value), class_="name", x=middle, y=bottom + 38))
@@ -114,15 +114,15 @@ def _axis(scale: Scale, bottom: float, value: str) -> list[Markup]:
 def _levels(levels: Sequence[Level], scale: Scale, bottom: float) -> list[Markup]:
     made = []
     for level in levels:
-        if (at := scale.place(finite(level.value))) is not None:
+        if (at := scale.position(finite(level.value))) is not None:
             made.append(tag("line", class_="level", x1=at, x2=at, y1=_HEAD - 4, y2=bottom))
             made.append(tag("text", chart.label(level.name), class_="level across", x=at, y=_HEAD - 10))
     return made
 
 
-def _described(found: Sequence[Bar], value: str) -> str:
-    if not found:
+def _described(values: Sequence[Bar], value: str) -> str:
+    if not values:
         return f"{value}. There are no values yet."
-    told = "; ".join(f"{b.name} {words.number(b.value)}" for b in found[:12])
-    more = "" if len(found) <= 12 else f"; and {len(found) - 12} more"
-    return f"{value}: {told}{more}."
+    listed = "; ".join(f"{b.name} {words.number(b.value)}" for b in values[:12])
+    more = "" if len(values) <= 12 else f"; and {len(values) - 12} more"
+    return f"{value}: {listed}{more}."

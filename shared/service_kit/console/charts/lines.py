@@ -1,4 +1,4 @@
-"""Lines and steps, with a band about them where their uncertainty is known."""
+"""Lines and steps, with a band for their uncertainty if there is one."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -44,10 +44,11 @@ def line(
 ) -> Chart:
     """A chart of one or several series. ``x`` and ``y`` name the axes, with their units."""
     clean = [_clean(s) for s in series]
-    bottom, right = chart.HEIGHT - chart.BOTTOM, chart.WIDTH - chart.RIGHT
-    xs = scale_of((v for s in clean for v in s.x), chart.LEFT + 6, right - 6, is_log=x_log)
-    told = [v for s in clean for part in (s.y, s.low, s.high) for v in part] + [finite(level.value) for level in levels]
-    ys = scale_of(told, bottom - 4, chart.TOP + 4, is_log=y_log, zero=zero)
+    bottom, right = chart.HEIGHT - chart.MARGIN_BOTTOM, chart.WIDTH - chart.MARGIN_RIGHT
+    xs = scale_of((v for s in clean for v in s.x), chart.MARGIN_LEFT + 6, right - 6, is_log=x_log)
+    values = [v for s in clean for part in (s.y, s.low, s.high) for v in part]
+    values += [finite(level.value) for level in levels]
+    ys = scale_of(values, bottom - 4, chart.MARGIN_TOP + 4, is_log=y_log, zero=zero)
     drawn = [part for i, s in enumerate(clean) for part in _drawn(s, i, xs, ys)]
     described = description or _described(clean, x, y)
     svg = chart.picture(
@@ -75,15 +76,15 @@ def _clean(s: Series) -> Series:
 
 def _drawn(s: Series, number: int, xs: Scale, ys: Scale) -> list[Markup]:
     colour = f"c{number % chart.COLOURS}"
-    places = thinned(len(s.x), _DRAWN_MAX)
+    indices = thinned(len(s.x), _DRAWN_MAX)
     made = []
     if s.low and s.high:
         for run in _runs(
-            places, [xs.place(v) for v in s.x], [ys.place(v) for v in s.low], [ys.place(v) for v in s.high]
+            indices, [xs.position(v) for v in s.x], [ys.position(v) for v in s.low], [ys.position(v) for v in s.high]
         ):
             edge = [(px, hi) for px, _, hi in run] + [(px, lo) for px, lo, _ in reversed(run)]
             made.append(tag("path", class_=f"band {colour}", d=_path(edge) + "Z"))
-    runs = _runs(places, [xs.place(v) for v in s.x], [ys.place(v) for v in s.y])
+    runs = _runs(indices, [xs.position(v) for v in s.x], [ys.position(v) for v in s.y])
     for run in runs:
         if s.dots or len(run) == 1:
             made += [tag("circle", class_=f"dot {colour}", cx=px, cy=py, r=3) for px, py in run]
@@ -92,10 +93,10 @@ def _drawn(s: Series, number: int, xs: Scale, ys: Scale) -> list[Markup]:
     return made
 
 
-def _runs(places: Sequence[int], *columns: Sequence[float | None]) -> list[list[tuple[float, ...]]]:
-    """Stretches without a gap."""
+def _runs(indices: Sequence[int], *columns: Sequence[float | None]) -> list[list[tuple[float, ...]]]:
+    """Rows of the columns at ``indices``, split at each gap."""
     runs: list[list[tuple[float, ...]]] = [[]]
-    for i in places:
+    for i in indices:
         row = tuple(value for column in columns if (value := column[i]) is not None)
         if len(row) == len(columns):
             runs[-1].append(row)
@@ -115,7 +116,7 @@ def _path(points: Iterable[tuple[float, ...]], *, is_step: bool = False) -> str:
 
 
 def _hovers(series: Sequence[Series], xs: Scale) -> list[Markup]:
-    """Columns over the whole height, each with what it holds in words; shown under the pointer."""
+    """Invisible columns over the whole height, whose titles show the values under the pointer."""
     if not series or not series[0].x:
         return []
     every: dict[float, list[str]] = {}
@@ -125,21 +126,21 @@ def _hovers(series: Sequence[Series], xs: Scale) -> list[Markup]:
                 low, high = (part[i] if part else None for part in (s.low, s.high))
                 about = "" if low is None or high is None else f" ({words.number(low)} to {words.number(high)})"
                 every.setdefault(at, []).append(f"{s.name} {words.number(value)}{about}")
-    found = sorted((place, at) for at in every if (place := xs.place(at)) is not None)
-    found = [found[i] for i in thinned(len(found), _HOVERS_MAX)]
+    columns = sorted((px, at) for at in every if (px := xs.position(at)) is not None)
+    columns = [columns[i] for i in thinned(len(columns), _HOVERS_MAX)]
     made = []
-    for i, (place, at) in enumerate(found):
-        left = chart.LEFT if i == 0 else (found[i - 1][0] + place) / 2
-        right = chart.WIDTH - chart.RIGHT if i == len(found) - 1 else (place + found[i + 1][0]) / 2
+    for i, (px, at) in enumerate(columns):
+        start = chart.MARGIN_LEFT if i == 0 else (columns[i - 1][0] + px) / 2
+        end = chart.WIDTH - chart.MARGIN_RIGHT if i == len(columns) - 1 else (px + columns[i + 1][0]) / 2
         said = chart.label_whole(f"{words.number(at)}: {'; '.join(every[at])}")
-        height = chart.HEIGHT - chart.BOTTOM - chart.TOP
-        box = {"x": round(left, 2), "y": chart.TOP, "width": round(max(right - left, 0.5), 2), "height": height}
+        height = chart.HEIGHT - chart.MARGIN_BOTTOM - chart.MARGIN_TOP
+        box = {"x": round(start, 2), "y": chart.MARGIN_TOP, "width": round(max(end - start, 0.5), 2), "height": height}
         made.append(tag("rect", tag("title", said), class_="hover", **box))
     return made
 
 
 def _numbers(series: Sequence[Series], x: str) -> tuple[tuple[str, ...], tuple[tuple[object, ...], ...]]:
-    """One row for each x of any series, in order."""
+    """A table with a row for each x of any series, in order."""
     head = [x]
     table: dict[float, dict[int, float | None]] = {}
     column = 1
@@ -158,12 +159,12 @@ def _numbers(series: Sequence[Series], x: str) -> tuple[tuple[str, ...], tuple[t
 
 
 def _described(series: Sequence[Series], x: str, y: str) -> str:
-    told = [f"{y} against {x}."]
+    sentences = [f"{y} against {x}."]
     for s in series[:6]:
         ends = [v for v in s.y if v is not None]
         if ends:
-            told.append(
+            sentences.append(
                 f"{s.name}: {len(ends)} values from {words.number(min(ends))} to {words.number(max(ends))}, "
                 f"the last {words.number(ends[-1])}."
             )
-    return " ".join(told) if len(told) > 1 else f"{told[0]} There are no values yet."
+    return " ".join(sentences) if len(sentences) > 1 else f"{sentences[0]} There are no values yet."

@@ -1,22 +1,22 @@
-"""From values to places: linear and logarithmic axes, and where their ticks are."""
+"""Linear and logarithmic axes: positions of values, and ticks."""
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 LARGEST = 1e300
-"""What is farther out is drawn here: differences of two values must not overflow."""
+"""Values beyond it are drawn at it, so that differences of two values do not overflow."""
 _TICKS, _TICKS_LEAST = 5, 4
 
 
 def finite(value: object) -> float | None:
-    """A number that can be drawn, or None: for none, for not a number, for one that is no number at all."""
+    """A value as a number that can be drawn; None for None, for NaN, and for what is no number."""
     if value is None or isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
         number = float(value)
     except OverflowError:
-        number = LARGEST if value > 0 else -LARGEST  # a whole number of over 300 digits
+        number = LARGEST if value > 0 else -LARGEST  # an integer of more than 300 digits
     if math.isnan(number):
         return None
     return max(-LARGEST, min(LARGEST, number))
@@ -24,7 +24,7 @@ def finite(value: object) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """``low`` to ``high`` on the axis, at ``start`` to ``end`` in the picture."""
+    """An axis from ``low`` to ``high``, drawn from ``start`` to ``end`` in the picture."""
 
     low: float
     high: float
@@ -32,20 +32,20 @@ class Scale:
     end: float
     is_log: bool = False
 
-    def place(self, value: float | None) -> float | None:
-        """Where a value is; None for one that cannot be shown, such as 0 on a logarithmic axis.
+    def position(self, value: float | None) -> float | None:
+        """The position of a value; None if it cannot be shown, such as 0 on a logarithmic axis.
 
-        >>> Scale(0, 10, 100, 200).place(5), Scale(1, 100, 0, 10, is_log=True).place(10)
+        >>> Scale(0, 10, 100, 200).position(5), Scale(1, 100, 0, 10, is_log=True).position(10)
         (150.0, 5.0)
         """
         if value is None or (self.is_log and value <= 0):
             return None
         if self.is_log:
-            part = (math.log10(value) - math.log10(self.low)) / (math.log10(self.high) - math.log10(self.low))
+            fraction = (math.log10(value) - math.log10(self.low)) / (math.log10(self.high) - math.log10(self.low))
         else:
-            part = (value - self.low) / (self.high - self.low)
-        part = max(0.0, min(1.0, part))
-        return round(self.start + part * (self.end - self.start), 2)
+            fraction = (value - self.low) / (self.high - self.low)
+        fraction = max(0.0, min(1.0, fraction))
+        return round(self.start + fraction * (self.end - self.start), 2)
 
     @property
     def ticks(self) -> list[float]:
@@ -66,14 +66,14 @@ def scale_of(
     zero: bool = False,
     close: bool = False,
 ) -> Scale:
-    """A scale that holds all of ``values``, with a little room.
+    """A scale that contains all of ``values``, up to the next tick.
 
-    ``zero``: from 0 on. ``close``: not to the next tick, but a little beyond them.
+    With ``zero`` it also contains 0. With ``close`` it ends a little beyond the values instead of at a tick.
     """
-    found = [value for value in values if value is not None and (value > 0 or not is_log)]
-    if not found:
+    shown = [value for value in values if value is not None and (value > 0 or not is_log)]
+    if not shown:
         return Scale(1.0, 10.0, start, end, is_log) if is_log else Scale(0.0, 1.0, start, end)
-    low, high = min(found), max(found)
+    low, high = min(shown), max(shown)
     if is_log:
         return _log_scale(low, high, start, end)
     if zero:
@@ -86,7 +86,7 @@ def scale_of(
         room = 0.04 * (high - low)
         return Scale(max(low - room, -LARGEST), min(high + room, LARGEST), start, end)
     step = _step(low, high)
-    # To the next tick: the axis begins and ends at round values.
+    # The axis begins and ends at a tick.
     down, up = math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step
     return Scale(max(down, -LARGEST), min(up, LARGEST), start, end)
 
@@ -118,15 +118,15 @@ def _decades(low: float, high: float) -> list[float]:
     every = max(1, math.ceil((last - first) / 7))
     shown: list[float] = []
     for parts in ((1,), (1, 2, 5), (1, 2, 3, 4, 5, 7)) if last - first <= 2 else ((1,),):
-        found = [float(f"{m}e{power}") for power in range(first, last + 1, every) for m in parts]
-        shown = [value for value in found if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
+        candidates = [float(f"{m}e{power}") for power in range(first, last + 1, every) for m in parts]
+        shown = [value for value in candidates if low * (1 - 1e-9) <= value <= high * (1 + 1e-9)]
         if len(shown) >= _TICKS_LEAST:
             break
     return shown if len(shown) > 1 else [low, high]
 
 
 def thinned(count: int, most: int) -> list[int]:
-    """At most ``most`` places of a sequence of ``count``, evenly, with its first and last."""
+    """At most ``most`` indices of a sequence of ``count``, evenly spaced, with the first and the last."""
     if count <= most:
         return list(range(count))
     return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})

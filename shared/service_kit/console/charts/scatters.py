@@ -26,7 +26,7 @@ class Points:
     size: Sequence[float | None] = ()
     labels: Sequence[str] = ()
     is_ring: bool = False
-    """Drawn as rings, over the others: the chosen ones."""
+    """Whether they are drawn as rings, such as the chosen points."""
 
 
 def scatter(
@@ -42,9 +42,9 @@ def scatter(
 ) -> Chart:
     """A chart of groups of points; ``x``, ``y``, ``colour`` and ``size`` name what they mean, with units."""
     groups = [_clean(p) for p in points]
-    bottom, right = chart.HEIGHT - chart.BOTTOM, chart.WIDTH - chart.RIGHT
-    xs = scale_of((v for g in groups for v in g.x), chart.LEFT + 8, right - 8, close=True)
-    ys = scale_of((v for g in groups for v in g.y), bottom - 8, chart.TOP + 8, close=True)
+    bottom, right = chart.HEIGHT - chart.MARGIN_BOTTOM, chart.WIDTH - chart.MARGIN_RIGHT
+    xs = scale_of((v for g in groups for v in g.x), chart.MARGIN_LEFT + 8, right - 8, close=True)
+    ys = scale_of((v for g in groups for v in g.y), bottom - 8, chart.MARGIN_TOP + 8, close=True)
     shades = scale_of((v for g in groups for v in g.colour), 0, _SHADES)
     sizes = scale_of((v for g in groups for v in g.size), _RADIUS_MIN**2, _RADIUS_MAX**2, zero=True)
     drawn = [mark for i, g in enumerate(groups) for mark in _marks(g, i, (xs, ys, shades, sizes), (x, y, colour, size))]
@@ -75,11 +75,11 @@ def _marks(
     xs, ys, shades, sizes = scales
     made = []
     for i in thinned(len(g.x), _DRAWN_MAX):
-        px, py = xs.place(g.x[i]), ys.place(g.y[i])
+        px, py = xs.position(g.x[i]), ys.position(g.y[i])
         if px is None or py is None:
             continue
-        shade = shades.place(g.colour[i]) if g.colour else None
-        area = sizes.place(g.size[i]) if g.size else None
+        shade = shades.position(g.colour[i]) if g.colour else None
+        area = sizes.position(g.size[i]) if g.size else None
         look = f"c{number % chart.COLOURS}" if shade is None else f"k{min(int(shade), _SHADES - 1)}"
         values = (g.x[i], g.y[i], g.colour[i] if g.colour else None, g.size[i] if g.size else None)
         said = ", ".join(f"{n} {words.number(v)}" for n, v in zip(names, values, strict=True) if v is not None)
@@ -92,7 +92,7 @@ def _marks(
 
 
 def _ramp(shades: Scale, name: str) -> list[Markup]:
-    """What the colours mean: boxes from low to high."""
+    """The key of the colours: boxes from low to high."""
     made = [tag("text", chart.label(f"{name}: {chart.tick(shades.low)}"), class_="key end", x=560, y=18)]
     made += [tag("rect", class_=f"box k{i}", x=568 + 18 * i, y=8, width=18, height=12) for i in range(_SHADES)]
     made.append(tag("text", chart.label(chart.tick(shades.high)), class_="key", x=574 + 18 * _SHADES, y=18))
@@ -103,10 +103,12 @@ def _numbers(
     groups: Sequence[Points], names: tuple[str, str, str, str]
 ) -> tuple[tuple[str, ...], tuple[tuple[object, ...], ...]]:
     has = [any(getattr(g, part) for g in groups) for part in ("colour", "size")]
-    head = ("point", *names[:2], *(n for n, there in zip(names[2:], has, strict=True) if there))
+    head = ("point", *names[:2], *(name for name, used in zip(names[2:], has, strict=True) if used))
     rows = []
     for g in groups:
         for i in range(len(g.x)):
-            more = [(part[i] if part else None) for part, there in zip((g.colour, g.size), has, strict=True) if there]
+            more = [
+                (part[i] if part else None) for part, is_used in zip((g.colour, g.size), has, strict=True) if is_used
+            ]
             rows.append((g.labels[i] if g.labels else g.name, g.x[i], g.y[i], *more))
     return head, tuple(rows)

@@ -1,4 +1,4 @@
-"""A study that people or a system measure, and those who have to do with it."""
+"""A study that people or a system measure, with clients for everybody who takes part."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,8 +13,8 @@ LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=5.
 
 
 @dataclass
-class Asked:
-    """A study with everybody who has to do with it."""
+class MeasuredStudy:
+    """An open study at a curator, with a modeler, a measurer and the owner."""
 
     service: Service
     study: str
@@ -27,28 +27,27 @@ class Asked:
     def ask(self, *rows: int, plays: int = 1, key: str | None = None) -> wire.QueryPending:
         """A query of rows."""
         items = [wire.RowPlays(row=row, plays=plays) for row in rows]
-        found, _ = self.modeler.ask(wire.QueryRequest(rows=items), key=key or f"key-{rows}-{plays}")
-        assert isinstance(found, wire.QueryPending)
-        return found
+        pending, _ = self.modeler.ask(wire.QueryRequest(rows=items), key=key or f"key-{rows}-{plays}")
+        assert isinstance(pending, wire.QueryPending)
+        return pending
 
-    def of(self, query_id: str) -> list[wire.InboxItem]:
+    def items(self, query_id: str) -> list[wire.InboxItem]:
         """The measurements of a query."""
         return list(self.measurer.inbox(query_id=query_id, state="all"))
 
     def answer(self, query_id: str, *values: float, **more: Any) -> wire.QueryMeasurements:
         """Answer the first open measurements of a query."""
-        return self.measurer.answer(
-            query_id, told([i for i in self.of(query_id) if i.state == "open"], *values), **more
-        )
+        still_open = [item for item in self.items(query_id) if item.state == "open"]
+        return self.measurer.answer(query_id, answers_for(still_open, *values), **more)
 
     def reply(self, query_id: str, **more: Any) -> wire.QueryReply:
-        """What the modeler is told."""
-        found, _ = self.modeler.query(query_id, **more)
-        assert isinstance(found, wire.QueryReply)
-        return found
+        """The answer of a query, as the modeler gets it."""
+        reply, _ = self.modeler.query(query_id, **more)
+        assert isinstance(reply, wire.QueryReply)
+        return reply
 
 
-def told(items: list[wire.InboxItem], *values: float, note: str | None = None) -> wire.AnswerCreate:
+def answers_for(items: list[wire.InboxItem], *values: float, note: str | None = None) -> wire.AnswerCreate:
     """Values for measurements, in their order."""
     pairs = zip(items, values, strict=False)
     return wire.AnswerCreate(
@@ -75,7 +74,7 @@ def draft(
 
 
 @contextmanager
-def opened(small: Small, service: Service, dataset_id: str, **more: Any) -> Iterator[Asked]:
+def open_measured_study(small: Small, service: Service, dataset_id: str, **more: Any) -> Iterator[MeasuredStudy]:
     """Such a study, released, with a grant and a measurer."""
     with OwnerClient(service.url, service.token, timeout_s=60) as owner:
         study = owner.create_study(draft(small, dataset_id, **more)).id
@@ -83,4 +82,4 @@ def opened(small: Small, service: Service, dataset_id: str, **more: Any) -> Iter
         grant = owner.grant(study, wire.GrantCreate(name="modeler"))
         token = service.run("token", "create", "--role", "measurer", "--name", "Ms M").stdout.strip()
         with StudyClient(service.url, grant.token, study) as modeler, MeasurerClient(service.url, token) as measurer:
-            yield Asked(service, study, grant, token, modeler, measurer, owner)
+            yield MeasuredStudy(service, study, grant, token, modeler, measurer, owner)

@@ -1,7 +1,4 @@
-"""A curator that calls its owner's system with a new key each time; run as a module.
-
-For controls: whoever does not see that work is done twice has not looked.
-"""
+"""A curator that calls its owner's system under a new key each time, as a control; run as a module."""
 
 import secrets
 

@@ -1,9 +1,10 @@
-"""Versions of what a modeler is told: their law, what a crash leaves, what the log verifies; broken ones are found."""
+"""Versions of answers: their law, recovery after a crash, and their checks, which find broken ones."""
 
 import json
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,11 +13,13 @@ from scipy import stats
 from blindopt import wire
 from blindopt.errors import LogBroken
 from curator_service.use_cases.integrity import log_checks
-from curator_service.use_cases.integrity.restore import restored
-from curator_service.use_cases.queries import answer_versions
+from curator_service.use_cases.integrity.restore import close_after_restore
+from curator_service.use_cases.queries.answer_versions import AnswerVersions
+from curator_service.use_cases.studies.release_cache import ReleasedStudies
+from curator_service.vault import Vault
 from service_kit.store import audit_log
 from service_kit.store.database import Database
-from tests.curator_service.use_cases.inbox.in_process_curator import House
+from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 from tests.curator_service.use_cases.inbox.measured_study import LAPLACE
 from tests.scale import scaled
 
@@ -24,56 +27,78 @@ PLAYS = 40
 SURE = 1e-6
 
 
-@pytest.fixture
-def house(tmp_path):
-    made = House(tmp_path)
-    yield made
-    made.close()
+class Stepwise(AnswerVersions):
+    """Draws and publishes in steps; while ``crashed``, does neither after a commit."""
+
+    crashed = False
+
+    def settle(self, query_ids):
+        if not self.crashed:
+            super().settle(query_ids)
+
+    def draw(self, query_id):
+        return self._next_of([query_id])
+
+    def publish(self, drawn):
+        self._context.database.write(lambda db: self._publish_all(drawn, db))
 
 
-def _draws(house, study, y):
+def _use(in_process, kind, studies=None):
+    """Serve the inbox with versions of another kind, or of other studies."""
+    curator = in_process.curator
+    versions = kind(in_process.context, studies or curator.released, curator.wakeups)
+    in_process.use(versions)
+    return versions
+
+
+def _draws(in_process, study, y):
     """y with its noise, through the whole path, and again after a correction of each measurement."""
-    query = house.ask(study, list(range(scaled(50))), PLAYS)
-    items = house.items(query)
-    assert house.tell("answer", query, items, *[y] * len(items)).status_code == 200
-    first = [answer.y for answer in house.reply(study, query).answers]
+    query = in_process.ask(study, list(range(scaled(50))), PLAYS)
+    items = in_process.items(query)
+    assert in_process.enter("answer", query, items, *[y] * len(items)).status_code == 200
+    first = [answer.y for answer in in_process.reply(study, query).answers]
     wrong = [y + 1e-9] * len(items)
-    assert house.tell("correct", query, items, *wrong).status_code == 200
-    return np.array(first), np.array([answer.y for answer in house.reply(study, query).answers])
+    assert in_process.enter("correct", query, items, *wrong).status_code == 200
+    return np.array(first), np.array([answer.y for answer in in_process.reply(study, query).answers])
 
 
 @pytest.mark.parametrize(("y", "at"), [(1.5, 1.5), (400.0, 5.0)])
-def test_an_answer_of_the_inbox_has_the_noise_that_its_passport_tells(house, small, study_of, y, at):
+def test_an_answer_of_the_inbox_has_the_noise_that_its_passport_says(in_process, small, draft_of, y, at):
     """2,000 draws: a scale off by a half fails; a right one, once in a million. Corrections have noise of their own."""
-    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
+    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=LAPLACE))
     law = stats.laplace(loc=at, scale=2 * 5.0 / 0.5)
-    first, second = _draws(house, study, y)
+    first, second = _draws(in_process, study, y)
     for draws in (first, second):
         assert stats.kstest(draws, law.cdf).pvalue > SURE
     assert abs(stats.pearsonr(first, second).statistic) < 5 / len(first) ** 0.5
-    house.check()
+    in_process.check()
 
 
-def test_noise_of_another_scale_would_be_seen(house, small, study_of, monkeypatch):
-    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
-    weak = LAPLACE.model_copy(update={"epsilon": "0.75"})
-    release = answer_versions.release
-    monkeypatch.setattr(
-        answer_versions, "release", lambda rows, spec: release(rows, spec.model_copy(update={"answers": weak}))
-    )
-    first, _ = _draws(house, study, 1.5)
+class WeakStudies(ReleasedStudies):
+    """Studies with less noise than their owner chose."""
+
+    def of(self, db, identity):
+        released = super().of(db, identity)
+        weak = released.spec.answers.model_copy(update={"epsilon": "0.75"})
+        return replace(released, spec=released.spec.model_copy(update={"answers": weak}))
+
+
+def test_noise_of_another_scale_would_be_seen(in_process, small, draft_of, tmp_path):
+    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=LAPLACE))
+    _use(in_process, AnswerVersions, WeakStudies(Vault(tmp_path / "data" / "files")))
+    first, _ = _draws(in_process, study, 1.5)
     assert stats.kstest(first, stats.laplace(loc=1.5, scale=20.0).cdf).pvalue < SURE
 
 
-def _corrected(house, study):
-    """Three rows, of which one is corrected: before, after, and the ledger's lines."""
-    query = house.ask(study, [3, 4, 5])
-    items = house.items(query)
-    house.tell("answer", query, items, 1.0, 2.0, 3.0)
-    before = house.reply(study, query)
-    assert house.tell("correct", query, items[1:2], -1.0).status_code == 200
-    lines = house.done("owner", "GET", f"/v1/studies/{study}/ledger")["entries"]
-    return query, before, house.reply(study, query), [line for line in lines if line["query_id"] == query]
+def _corrected(in_process, study):
+    """Three rows, of which one is corrected: the query, its answer before and after, and the ledger's lines."""
+    query = in_process.ask(study, [3, 4, 5])
+    items = in_process.items(query)
+    in_process.enter("answer", query, items, 1.0, 2.0, 3.0)
+    before = in_process.reply(study, query)
+    assert in_process.enter("correct", query, items[1:2], -1.0).status_code == 200
+    lines = in_process.call("owner", "GET", f"/v1/studies/{study}/ledger")["entries"]
+    return query, before, in_process.reply(study, query), [line for line in lines if line["query_id"] == query]
 
 
 def _check_correction(before, after, lines):
@@ -82,227 +107,242 @@ def _check_correction(before, after, lines):
     assert [(line["kind"], line["row"], line["epsilon"]) for line in lines[3:]] == [("correction", 4, "0.5")]
 
 
-def test_a_correction_keeps_what_did_not_change_bit_for_bit(house, small, study_of):
-    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
-    _, *found = _corrected(house, study)
-    _check_correction(*found)
+def test_a_correction_keeps_what_did_not_change_bit_for_bit(in_process, small, draft_of):
+    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=LAPLACE))
+    _, *correction = _corrected(in_process, study)
+    _check_correction(*correction)
 
 
-def test_a_curator_that_draws_all_anew_or_charges_nothing_is_found(house, small, study_of, monkeypatch):
-    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
-    changed = answer_versions.Versions._changed
+class DrawsAllAnew(AnswerVersions):
+    """Releases every answer of a query again when any is corrected."""
 
-    def all_anew(self, db, query_id, spec, earlier, basis):
-        fresh, again = changed(self, db, query_id, spec, earlier, basis)
-        whole, _ = changed(self, db, query_id, spec, [], basis)
+    def _changed(self, db, query_id, spec, earlier, basis):
+        fresh, again = super()._changed(db, query_id, spec, earlier, basis)
+        whole, _ = super()._changed(db, query_id, spec, [], basis)
         return (whole, again) if earlier else (fresh, again)
 
-    with monkeypatch.context() as broken:
-        broken.setattr(answer_versions.Versions, "_changed", all_anew)
-        _, *found = _corrected(house, study)
+
+def test_a_curator_that_draws_all_anew_or_charges_nothing_is_found(in_process, small, draft_of):
+    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=LAPLACE))
+    _use(in_process, DrawsAllAnew)
+    _, *correction = _corrected(in_process, study)
     with pytest.raises(AssertionError):
-        _check_correction(*found)
+        _check_correction(*correction)
     with pytest.raises(LogBroken, match="3 answers anew"):
-        house.check()
+        in_process.check()
 
 
-def test_a_correction_that_is_not_charged_is_found(house, small, study_of, monkeypatch):
-    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
-    monkeypatch.setattr(answer_versions.Versions, "_charge", lambda *rest, **named: None)
-    _corrected(house, study)
+class ChargesNothing(AnswerVersions):
+    """Corrects for nothing."""
+
+    def _charge(self, *arguments):
+        return None
+
+
+def test_a_correction_that_is_not_charged_is_found(in_process, small, draft_of):
+    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=LAPLACE))
+    _use(in_process, ChargesNothing)
+    _corrected(in_process, study)
     with pytest.raises(LogBroken, match="1 answers anew"):
-        house.check()
+        in_process.check()
 
 
-def test_an_answer_released_often_is_held_against_its_cap_beside_one_released_once(house, small, study_of):
+def test_an_answer_released_often_is_held_against_its_cap_beside_one_released_once(in_process, small, draft_of):
     """Two plays of one record, each another person's: only the first is corrected three times, which is its cap."""
     budget = wire.Budget(epsilon_per_row="2")
     draft = {"answers": LAPLACE, "privacy_unit": "answer", "budget": budget}
-    study = house.open(small.csv, lambda dataset: study_of(dataset, **draft))
-    query = house.ask(study, [3], plays=2)
-    items = house.items(query)
-    house.tell("answer", query, items, 1.0, 2.0)
+    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, **draft))
+    query = in_process.ask(study, [3], plays=2)
+    items = in_process.items(query)
+    in_process.enter("answer", query, items, 1.0, 2.0)
     for value in (1.1, 1.2, 1.3):
-        assert house.tell("correct", query, items[:1], value).status_code == 200
-    refused = house.tell("correct", query, items, 1.4, 2.4)
+        assert in_process.enter("correct", query, items[:1], value).status_code == 200
+    refused = in_process.enter("correct", query, items, 1.4, 2.4)
     assert (refused.status_code, refused.json()["code"]) == (403, "privacy_budget_exhausted")
-    assert house.reply(study, query).version == 4
-    assert house.tell("correct", query, items[1:], 2.4).status_code == 200
-    house.check()
+    assert in_process.reply(study, query).version == 4
+    assert in_process.enter("correct", query, items[1:], 2.4).status_code == 200
+    in_process.check()
 
 
 # --- answers that are taken back --------------------------------------------------------------------
 
 
-def _take_back(house, query, items, key=None, **more):
-    told = {"void": [item["id"] for item in items], "reason": "record", **more}
-    return house.send("measurer", "POST", f"/v1/queries/{query}:correct", key=key, json=told)
+def _take_back(in_process, query, items, key=None, **more):
+    body = {"void": [item["id"] for item in items], "reason": "record", **more}
+    return in_process.send("measurer", "POST", f"/v1/queries/{query}:correct", key=key, json=body)
 
 
-def _ledger(house, study, query):
-    lines = house.done("owner", "GET", f"/v1/studies/{study}/ledger")["entries"]
+def _ledger(in_process, study, query):
+    lines = in_process.call("owner", "GET", f"/v1/studies/{study}/ledger")["entries"]
     return [(line["kind"], line["row"], line["epsilon"]) for line in lines if line["query_id"] == query]
 
 
-def test_an_answer_taken_back_is_declined_in_the_next_version_and_costs_nothing(house, small, study_of):
-    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
-    query = house.ask(study, [3, 4, 5])
-    items = house.items(query)
-    house.tell("answer", query, items, 1.0, 2.0, 3.0)
-    before, spent = house.reply(study, query), _ledger(house, study, query)
-    done = _take_back(house, query, items[1:2], key="once")
+def test_an_answer_taken_back_is_declined_in_the_next_version_and_costs_nothing(in_process, small, draft_of):
+    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=LAPLACE))
+    query = in_process.ask(study, [3, 4, 5])
+    items = in_process.items(query)
+    in_process.enter("answer", query, items, 1.0, 2.0, 3.0)
+    before, spent = in_process.reply(study, query), _ledger(in_process, study, query)
+    done = _take_back(in_process, query, items[1:2], key="once")
     assert (done.status_code, done.json()["version"], done.json()["charged"]) == (200, 2, None)
-    assert _take_back(house, query, items[1:2], key="once").content == done.content
-    after = house.reply(study, query)
+    assert _take_back(in_process, query, items[1:2], key="once").content == done.content
+    after = in_process.reply(study, query)
     assert (after.version, after.declined) == (2, [4])
     assert [a.model_dump_json() for a in after.answers] == [a.model_dump_json() for a in before.answers[::2]]
-    assert _ledger(house, study, query) == spent
-    (now,) = [i for i in house.items(query) if i["id"] == items[1]["id"]]
+    assert _ledger(in_process, study, query) == spent
+    (now,) = [i for i in in_process.items(query) if i["id"] == items[1]["id"]]
     assert (now["state"], now["value"], now["version"], now["reason"]) == ("declined", None, 1, "record")
-    house.check()
-    again = _take_back(house, query, items[1:2])
+    in_process.check()
+    again = _take_back(in_process, query, items[1:2])
     assert (again.status_code, "is declined" in again.json()["detail"]) == (409, True)
 
 
 @pytest.mark.parametrize("value", [2.0, -1.0])
-def test_an_answer_in_the_place_of_a_void_one_is_drawn_anew_and_charged_whatever_it_is(house, small, study_of, value):
-    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
-    query = house.ask(study, [3, 4])
-    items = house.items(query)
-    house.tell("answer", query, items, 1.0, 2.0)
-    before = house.reply(study, query)
-    _take_back(house, query, items[1:])
-    told = house.tell("answer", query, items[1:], value)
-    assert (told.json()["version"], told.json()["charged"]) == (3, "0.5")
-    after = house.reply(study, query)
+def test_an_answer_in_the_place_of_a_void_one_is_drawn_anew_and_charged_whatever_it_is(
+    in_process, small, draft_of, value
+):
+    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=LAPLACE))
+    query = in_process.ask(study, [3, 4])
+    items = in_process.items(query)
+    in_process.enter("answer", query, items, 1.0, 2.0)
+    before = in_process.reply(study, query)
+    _take_back(in_process, query, items[1:])
+    entered = in_process.enter("answer", query, items[1:], value)
+    assert (entered.json()["version"], entered.json()["charged"]) == (3, "0.5")
+    after = in_process.reply(study, query)
     assert (after.declined, [a.row for a in after.answers]) == ([], [3, 4])
     assert after.answers[0] == before.answers[0]
     assert after.answers[1].y != before.answers[1].y
-    assert _ledger(house, study, query)[2:] == [("correction", 4, "0.5")]
-    house.check()
+    assert _ledger(in_process, study, query)[2:] == [("correction", 4, "0.5")]
+    in_process.check()
 
 
-def test_a_curator_that_takes_a_void_answer_for_never_released_is_found(house, small, study_of, monkeypatch):
-    """Else whoever takes back and answers again sees fresh noise for nothing, as often as they like."""
-    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
-    changed = answer_versions.Versions._changed
+class ForgetsVoidAnswers(AnswerVersions):
+    """Charges again only what the last version released."""
 
-    def forgetful(self, db, query_id, spec, earlier, basis):
-        fresh, again = changed(self, db, query_id, spec, earlier, basis)
-        last = {answer_versions._unit(unit) for unit in json.loads(earlier[-1].fresh)} if earlier else set()
+    def _changed(self, db, query_id, spec, earlier, basis):
+        fresh, again = super()._changed(db, query_id, spec, earlier, basis)
+        last = {tuple(unit) for unit in json.loads(earlier[-1].fresh)} if earlier else set()
         return fresh, [unit for unit in again if unit in last]
 
-    monkeypatch.setattr(answer_versions.Versions, "_changed", forgetful)
-    query = house.ask(study, [3])
-    items = house.items(query)
-    house.tell("answer", query, items, 1.0)
-    _take_back(house, query, items)
-    assert house.tell("answer", query, items, 1.0).json()["charged"] is None
+
+def test_a_curator_that_takes_a_void_answer_for_never_released_is_found(in_process, small, draft_of):
+    """Else fresh noise would be free, as often as an answer is taken back and entered again."""
+    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=LAPLACE))
+    _use(in_process, ForgetsVoidAnswers)
+    query = in_process.ask(study, [3])
+    items = in_process.items(query)
+    in_process.enter("answer", query, items, 1.0)
+    _take_back(in_process, query, items)
+    assert in_process.enter("answer", query, items, 1.0).json()["charged"] is None
     with pytest.raises(LogBroken, match="1 answers anew"):
-        house.check()
+        in_process.check()
 
 
-def test_where_the_caps_allow_no_other_answer_a_void_one_stays_void(house, small, study_of):
+def test_where_the_caps_allow_no_other_answer_a_void_one_stays_void(in_process, small, draft_of):
     budget = wire.Budget(epsilon_per_row="0.7")
-    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE, budget=budget))
-    query = house.ask(study, [3])
-    items = house.items(query)
-    house.tell("answer", query, items, 1.0)
-    assert _take_back(house, query, items).status_code == 200
-    refused = house.tell("answer", query, items, 1.0)
+    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=LAPLACE, budget=budget))
+    query = in_process.ask(study, [3])
+    items = in_process.items(query)
+    in_process.enter("answer", query, items, 1.0)
+    assert _take_back(in_process, query, items).status_code == 200
+    refused = in_process.enter("answer", query, items, 1.0)
     assert (refused.status_code, refused.json()["code"]) == (403, "privacy_budget_exhausted")
-    assert house.reply(study, query).declined == [3]
+    assert in_process.reply(study, query).declined == [3]
     head = "measurement_id;value\n" + f"{items[0]['id']};1.5\n"
-    sheet = house.send("measurer", "POST", "/v1/inbox:import", content=head, headers={"content-type": "text/csv"})
+    sheet = in_process.send("measurer", "POST", "/v1/inbox:import", content=head, headers={"content-type": "text/csv"})
     assert sheet.status_code == 403
-    assert house.reply(study, query).declined == [3]
-    house.check()
+    assert in_process.reply(study, query).declined == [3]
+    in_process.check()
 
 
-def test_of_a_mean_one_play_less_is_another_mean_and_charged(house, small, study_of):
+def test_of_a_mean_one_play_less_is_another_mean_and_charged(in_process, small, draft_of):
     means = LAPLACE.model_copy(update={"plays": "mean", "epsilon": "500"})
-    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=means))
-    query = house.ask(study, [3], plays=3)
-    items = house.items(query)
-    house.tell("answer", query, items, 1.0, 2.0, 4.5)
-    assert house.reply(study, query).answers[0].y == pytest.approx(2.5, abs=0.3)
-    assert _take_back(house, query, items[2:]).json()["charged"] == "500"
-    (mean,) = house.reply(study, query).answers
+    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=means))
+    query = in_process.ask(study, [3], plays=3)
+    items = in_process.items(query)
+    in_process.enter("answer", query, items, 1.0, 2.0, 4.5)
+    assert in_process.reply(study, query).answers[0].y == pytest.approx(2.5, abs=0.3)
+    assert _take_back(in_process, query, items[2:]).json()["charged"] == "500"
+    (mean,) = in_process.reply(study, query).answers
     assert (mean.plays, mean.y) == (2, pytest.approx(1.5, abs=0.3))
-    assert _take_back(house, query, items[:2]).json()["charged"] is None
-    assert (house.reply(study, query).answers, house.reply(study, query).declined) == ([], [3])
-    house.check()
+    assert _take_back(in_process, query, items[:2]).json()["charged"] is None
+    assert (in_process.reply(study, query).answers, in_process.reply(study, query).declined) == ([], [3])
+    in_process.check()
 
 
-def test_values_and_void_answers_are_corrected_together_and_each_fault_is_named(house, small, study_of):
-    study = house.open(small.csv, study_of)
-    query = house.ask(study, [3, 4, 5])
-    items = house.items(query)
-    house.tell("answer", query, items, 1.0, 2.0, 3.0)
+def test_values_and_void_answers_are_corrected_together_and_each_fault_is_named(in_process, small, draft_of):
+    study = in_process.open(small.csv, draft_of)
+    query = in_process.ask(study, [3, 4, 5])
+    items = in_process.items(query)
+    in_process.enter("answer", query, items, 1.0, 2.0, 3.0)
     value = [{"measurement_id": items[0]["id"], "value": 9.0}]
-    wrong = _take_back(house, query, [items[1], items[0]], values=value)
+    wrong = _take_back(in_process, query, [items[1], items[0]], values=value)
     assert (wrong.status_code, wrong.json()["errors"][0]["field"]) == (422, "void.1")
     for body in ({"void": [items[1]["id"]]}, {"values": value, "reason": "record"}, {"values": []}):
-        assert house.send("measurer", "POST", f"/v1/queries/{query}:correct", json=body).status_code == 422
-    assert house.reply(study, query).version == 1
-    assert _take_back(house, query, items[1:2], values=value).status_code == 200
-    after = house.reply(study, query)
+        assert in_process.send("measurer", "POST", f"/v1/queries/{query}:correct", json=body).status_code == 422
+    assert in_process.reply(study, query).version == 1
+    assert _take_back(in_process, query, items[1:2], values=value).status_code == 200
+    after = in_process.reply(study, query)
     assert ([(a.row, a.y) for a in after.answers], after.declined, after.version) == ([(3, 9.0), (5, 3.0)], [4], 2)
-    house.check()
+    in_process.check()
 
 
-# --- two who tell at once, and a crash in between ---------------------------------------------------
+# --- two threads at once, and a crash in between ----------------------------------------------------
 
 
-def test_of_two_draws_of_one_version_one_is_told(house, small, study_of):
-    """Two threads draw, both try to tell: the second one's draw is thrown away, also where a correction rests on it."""
-    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
-    query, made = house.ask(study, [3]), house.curator.inbox._versions
-    items, settle = house.items(query), made.settle
-    made.settle = lambda query_ids: None  # a crash after the commit
-    house.tell("answer", query, items, 1.0)
-    house.tell("correct", query, items, 2.0)
-    assert house.send("modeler", "GET", f"/v1/studies/{study}/queries/{query}").status_code == 202
-    early, late = (made._next_of([query]) for _ in range(2))
+def test_of_two_draws_of_one_version_one_is_published(in_process, small, draft_of):
+    """Two threads draw and publish: the later draw is dropped, and a correction copies from the first."""
+    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=LAPLACE))
+    versions = _use(in_process, Stepwise)
+    query = in_process.ask(study, [3])
+    items = in_process.items(query)
+    versions.crashed = True
+    in_process.enter("answer", query, items, 1.0)
+    in_process.enter("correct", query, items, 2.0)
+    assert in_process.send("modeler", "GET", f"/v1/studies/{study}/queries/{query}").status_code == 202
+    early, late = (versions.draw(query) for _ in range(2))
     assert early[0].answers != late[0].answers
-    house.context.database.write(lambda db: made._tell_all(early, db))
-    told = house.reply(study, query)
-    house.context.database.write(lambda db: made._tell_all(late, db))
-    assert house.reply(study, query) == told
-    assert told.answers == early[0].answers
-    settle([query])
-    settle([query])
-    assert house.reply(study, query).version == 2
-    kinds = [line["kind"] for line in house.done("owner", "GET", f"/v1/studies/{study}/ledger")["entries"]]
+    versions.publish(early)
+    published = in_process.reply(study, query)
+    versions.publish(late)
+    assert in_process.reply(study, query) == published
+    assert published.answers == early[0].answers
+    versions.crashed = False
+    versions.settle([query])
+    versions.settle([query])
+    assert in_process.reply(study, query).version == 2
+    kinds = [line["kind"] for line in in_process.call("owner", "GET", f"/v1/studies/{study}/ledger")["entries"]]
     assert kinds == ["release", "answers", "correction"]
-    house.check()
+    in_process.check()
 
 
-def test_the_next_request_tells_what_a_crash_left(house, small, study_of):
-    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
-    query, made = house.ask(study, [3]), house.curator.inbox._versions
-    items = house.items(query)
-    made.settle = lambda query_ids: None
-    first = house.tell("answer", query, items, 1.0, key="same")
-    del made.settle
-    again = house.tell("answer", query, items, 1.0, key="same")
+def test_the_next_request_publishes_what_a_crash_left(in_process, small, draft_of):
+    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=LAPLACE))
+    versions = _use(in_process, Stepwise)
+    query = in_process.ask(study, [3])
+    items = in_process.items(query)
+    versions.crashed = True
+    first = in_process.enter("answer", query, items, 1.0, key="same")
+    versions.crashed = False
+    again = in_process.enter("answer", query, items, 1.0, key="same")
     assert (first.content, again.headers["idempotency-replayed"]) == (again.content, "true")
-    assert house.reply(study, query).version == 1
+    assert in_process.reply(study, query).version == 1
 
 
-def test_after_a_restore_nothing_is_drawn_that_may_have_been_drawn_before(house, small, study_of):
-    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
-    pending, answered = house.ask(study, [3], key="a"), house.ask(study, [4], key="b")
-    items = {query: house.items(query) for query in (pending, answered)}
-    house.tell("answer", answered, items[answered], 1.0)
-    house.context.database.write(lambda db: restored(db, house.context))
-    assert house.tell("answer", pending, items[pending], 1.0).status_code == 409
-    assert house.tell("correct", answered, items[answered], 2.0).status_code == 409
-    reply = house.send("modeler", "GET", f"/v1/studies/{study}/queries/{pending}")
+def test_after_a_restore_nothing_is_drawn_that_may_have_been_drawn_before(in_process, small, draft_of):
+    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=LAPLACE))
+    pending, answered = in_process.ask(study, [3], key="a"), in_process.ask(study, [4], key="b")
+    items = {query: in_process.items(query) for query in (pending, answered)}
+    in_process.enter("answer", answered, items[answered], 1.0)
+    in_process.context.database.write(lambda db: close_after_restore(db, in_process.context))
+    assert in_process.enter("answer", pending, items[pending], 1.0).status_code == 409
+    assert in_process.enter("correct", answered, items[answered], 2.0).status_code == 409
+    reply = in_process.send("modeler", "GET", f"/v1/studies/{study}/queries/{pending}")
     assert (reply.status_code, reply.json()["code"]) == (403, "study_not_open")
-    assert house.reply(study, answered).version == 1
-    house.curator.overdue.look()
-    house.check()
+    assert in_process.reply(study, answered).version == 1
+    in_process.curator.deadlines.look()
+    in_process.check()
 
 
 # --- what a modeler, an auditor and the logs can see -------------------------------------------------
@@ -311,51 +351,53 @@ WORDS = ("zq_left", "How much?", "furlong", "slip seven", "consent", "measurer",
 VALUES = ("1.234567", "2.345678", "9.876543")
 
 
-def test_nothing_that_people_see_or_write_reaches_a_modeler_or_the_logs(house, small, study_of, caplog):
+def test_nothing_that_people_see_or_write_reaches_a_modeler_or_the_logs(in_process, small, draft_of, caplog):
     """What is shown, notes, reasons, values, names; in what a modeler can fetch, in what auditors read, in logs."""
     caplog.set_level("DEBUG")
     release = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5)
     chosen = {"answers": LAPLACE, "release": release, "measurement": {"unit": "furlong"}}
-    study = house.open(small.csv, lambda dataset: study_of(dataset, **chosen), public=False)
-    query = house.ask(study, [3, 4, 5])
-    items, path = house.items(query), f"/v1/queries/{query}"
+    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, **chosen), public=False)
+    query = in_process.ask(study, [3, 4, 5])
+    items, path = in_process.items(query), f"/v1/queries/{query}"
     assert "furlong" in str(items)
-    seen = [house.send("modeler", "GET", f"/v1/studies/{study}/queries/{query}")]
-    told = {"values": [{"measurement_id": items[0]["id"], "value": 1.234567}], "note": "slip seven"}
-    house.done("measurer", "POST", f"{path}:answer", json=told)
+    seen = [in_process.send("modeler", "GET", f"/v1/studies/{study}/queries/{query}")]
+    entries = {"values": [{"measurement_id": items[0]["id"], "value": 1.234567}], "note": "slip seven"}
+    in_process.call("measurer", "POST", f"{path}:answer", json=entries)
     refusal = {"values": [{"measurement_id": items[0]["id"], "value": 9.876543}] * 2}
-    refused = house.send("measurer", "POST", f"{path}:answer", json=refusal)
+    refused = in_process.send("measurer", "POST", f"{path}:answer", json=refusal)
     assert refused.status_code == 422
     assert "9.876543" not in refused.text
     declined = {"measurement_ids": [items[1]["id"]], "reason": "consent", "note": "slip seven"}
-    house.done("measurer", "POST", f"{path}:decline", json=declined)
-    house.tell("answer", query, items[2:], 2.345678)
-    house.tell("correct", query, items[2:], 1.234567)
+    in_process.call("measurer", "POST", f"{path}:decline", json=declined)
+    in_process.enter("answer", query, items[2:], 2.345678)
+    in_process.enter("correct", query, items[2:], 1.234567)
     paths = "", "/revisions", f"/queries/{query}", f"/queries/{query}?version=9", "/queries/qry_0000000000000000"
-    seen += [house.send("modeler", "GET", f"/v1/studies/{study}{end}") for end in paths]
-    seen += [house.send("modeler", "GET", f"/v1/audit/{what}") for what in ("entries", "checkpoint")]
-    seen += [house.send("modeler", "GET", f"/v1/inbox{end}") for end in ("", ".csv")]
+    seen += [in_process.send("modeler", "GET", f"/v1/studies/{study}{end}") for end in paths]
+    seen += [in_process.send("modeler", "GET", f"/v1/audit/{what}") for what in ("entries", "checkpoint")]
+    seen += [in_process.send("modeler", "GET", f"/v1/inbox{end}") for end in ("", ".csv")]
     for reply in seen:
         for word in (*WORDS, *VALUES):
             assert word not in reply.text.replace("needs the role owner or measurer", ""), (reply.url.path, word)
-    read = "".join(str(entry) for entry in house.done("owner", "GET", "/v1/audit/entries?page_size=1000")["entries"])
+    read = "".join(
+        str(entry) for entry in in_process.call("owner", "GET", "/v1/audit/entries?page_size=1000")["entries"]
+    )
     for word in (*VALUES, "slip seven", "consent", "furlong", "How much?"):
         assert word not in read
         assert word not in caplog.text
     assert "measurement.declined" in read  # the search does see what is there
 
 
-def test_an_inbox_may_be_asked_for_much_at_once(house, small, study_of):
+def test_a_query_may_request_many_measurements(in_process, small, draft_of):
     """10,000 measurements in one query: all are there, and answered in one request."""
-    study = house.open(small.csv, lambda dataset: study_of(dataset))
-    query = house.ask(study, list(range(100)), 100)
-    items = house.items(query)
+    study = in_process.open(small.csv, lambda dataset: draft_of(dataset))
+    query = in_process.ask(study, list(range(100)), 100)
+    items = in_process.items(query)
     assert len(items) == wire.MEASUREMENTS_MAX
-    house.app.state.context.audit_trail.check_sound()
+    in_process.app.state.context.audit_trail.check_sound()
     half = len(items) // 2
     for part in (items[:half], items[half:]):
-        assert house.tell("answer", query, part, *range(len(part))).status_code == 200
-    assert len(house.reply(study, query).answers) == wire.MEASUREMENTS_MAX
+        assert in_process.enter("answer", query, part, *range(len(part))).status_code == 200
+    assert len(in_process.reply(study, query).answers) == wire.MEASUREMENTS_MAX
 
 
 # --- tampering --------------------------------------------------------------------------------------
@@ -385,15 +427,15 @@ TAMPERED = {
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory, small, study_of):
+def finished(tmp_path_factory, small, draft_of):
     """A database with an answered, corrected query and a pending one."""
-    house = House(tmp_path_factory.mktemp("finished"))
-    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
-    _corrected(house, study)
-    house.ask(study, [9])
-    house.check()
-    path = house.context.database.path
-    house.close()
+    curator = InProcessCurator(tmp_path_factory.mktemp("finished"))
+    study = curator.open(small.csv, lambda dataset: draft_of(dataset, answers=LAPLACE))
+    _corrected(curator, study)
+    curator.ask(study, [9])
+    curator.check()
+    path = curator.context.database.path
+    curator.close()
     return path
 
 
@@ -426,25 +468,25 @@ VISIBLE = {
 }
 
 
-def test_a_modeler_sees_of_people_what_is_listed_here_and_nothing_else(house, small, study_of):
-    """Not who measured, when each was, why one was declined, nor how many people there are."""
-    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE))
-    plain = set(house.done("modeler", "GET", f"/v1/studies/{study}"))
+def test_a_modeler_sees_of_people_what_is_listed_here_and_nothing_else(in_process, small, draft_of):
+    """Not who measured, when, why a measurement was declined, nor how many people there are."""
+    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=LAPLACE))
+    plain = set(in_process.call("modeler", "GET", f"/v1/studies/{study}"))
     assert plain == set(wire.StudyView.model_fields)
-    query = house.ask(study, [3, 4, 5])
-    here = f"/v1/studies/{study}/queries/{query}"
-    assert set(house.done("modeler", "GET", here)) == VISIBLE["pending"]
-    items = house.items(query)
-    assert house.tell("answer", query, items[:2], 1.5, 1.75).is_success
+    query = in_process.ask(study, [3, 4, 5])
+    path = f"/v1/studies/{study}/queries/{query}"
+    assert set(in_process.call("modeler", "GET", path)) == VISIBLE["pending"]
+    items = in_process.items(query)
+    assert in_process.enter("answer", query, items[:2], 1.5, 1.75).is_success
     declined = {"measurement_ids": [items[2]["id"]], "reason": "consent", "note": "slip seven"}
-    house.done("measurer", "POST", f"/v1/queries/{query}:decline", json=declined)
-    assert house.tell("correct", query, items[:1], 2.5).is_success
+    in_process.call("measurer", "POST", f"/v1/queries/{query}:decline", json=declined)
+    assert in_process.enter("correct", query, items[:1], 2.5).is_success
     for version in ("", "?version=1", "?version=2"):
-        answered = house.done("modeler", "GET", f"{here}{version}")
+        answered = in_process.call("modeler", "GET", f"{path}{version}")
         assert set(answered) == VISIBLE["answered"]
-        assert all(set(one) == VISIBLE["answer"] for one in answered["answers"])
+        assert all(set(answer) == VISIBLE["answer"] for answer in answered["answers"])
         assert answered["declined"] == [5]
-    told = house.done("modeler", "GET", f"/v1/studies/{study}/revisions")
-    assert set(told) == VISIBLE["revisions"]
-    assert [one["version"] for one in told["revisions"]] == [1, 2]
-    assert all(set(one) == VISIBLE["revision"] for one in told["revisions"])
+    revisions = in_process.call("modeler", "GET", f"/v1/studies/{study}/revisions")
+    assert set(revisions) == VISIBLE["revisions"]
+    assert [revision["version"] for revision in revisions["revisions"]] == [1, 2]
+    assert all(set(revision) == VISIBLE["revision"] for revision in revisions["revisions"])

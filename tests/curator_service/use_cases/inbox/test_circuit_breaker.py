@@ -1,4 +1,4 @@
-"""When a system that failed is called again: against a slow simulation of hundreds of callers, and rule by rule."""
+"""When a system that failed is called again: a simulation of hundreds of callers, and each rule by itself."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -24,34 +24,34 @@ def later(seconds):
     return NOW + timedelta(seconds=seconds)
 
 
-def made(part=1.0):
+def circuit_of(part=1.0):
     return Circuit(chance=lambda: part)
 
 
 class NeverOpens(Circuit):
-    """Control: forgets that anything failed."""
+    """Control: forgets every failure."""
 
-    def failed(self, now, problem, retry_after_s=None):
+    def record_failure(self, now, problem, retry_after_s=None):
         pass
 
 
-def calls_while_down(one, callers, seconds):
-    """How often a system that is down for so long is called, each caller coming every half second."""
+def calls_while_down(circuit, callers, seconds):
+    """How often a system that is down for ``seconds`` is called, if each caller tries every half second."""
     count = 0
     for tick in range(int(seconds * 2)):
         now = later(tick / 2)
         for caller in range(callers):
-            if one.may_call(now):
-                one.call(str(caller))
-                one.failed(now, "down")
-                one.ended(str(caller))
+            if circuit.may_call(now):
+                circuit.begin_call(str(caller))
+                circuit.record_failure(now, "down")
+                circuit.end_call(str(caller))
                 count += 1
     return count
 
 
 def test_hundreds_of_callers_call_a_system_that_is_down_a_few_times():
-    """In ten minutes: what finds out that it is down, and then at 0.5, 1, 2, 4, ... seconds' distance."""
-    assert calls_while_down(made(), 300, 600) == FAILURES + 10  # 0.5 (2^k - 1) < 600 for ten k
+    """In ten minutes: the first failures, and then probes 0.5, 1, 2, 4, ... seconds apart."""
+    assert calls_while_down(circuit_of(), 300, 600) == FAILURES + 10  # 0.5 (2^k - 1) < 600 for ten k
     assert calls_while_down(NeverOpens(), 300, 600) == 300 * 1200
 
 
@@ -68,60 +68,62 @@ def test_the_chance_is_spread_over_all_of_its_range():
     assert 0 <= min(drawn) < 0.1 < 0.9 < max(drawn) <= 1
 
 
-def test_one_call_at_a_time_asks_whether_it_is_back_and_its_success_lets_all_in():
-    one = made()
+def test_one_call_at_a_time_probes_whether_it_is_back_and_its_success_lets_all_in():
+    circuit = circuit_of()
     for _ in range(FAILURES):
-        assert one.may_call(NOW)
-        one.call("a")
-        one.failed(NOW, "down")
-        one.ended("a")
-    assert one.is_open(NOW)
-    assert not one.may_call(later(0.49))
-    assert one.may_call(later(0.5))
-    one.call("b")
-    assert not one.may_call(later(0.6))  # one is under way
-    assert not one.is_open(later(0.4))  # so nobody gives anything up
-    one.ended("a")  # another that was under way before tells nothing of it
-    assert not one.may_call(later(0.6))
-    one.succeeded()
-    one.ended("b")
-    assert (one.may_call(later(0.6)), one.failures, one.problem, one.opens_at) == (True, 0, None, None)
+        assert circuit.may_call(NOW)
+        circuit.begin_call("a")
+        circuit.record_failure(NOW, "down")
+        circuit.end_call("a")
+    assert circuit.is_open(NOW)
+    assert not circuit.may_call(later(0.49))
+    assert circuit.may_call(later(0.5))
+    circuit.begin_call("b")
+    assert not circuit.may_call(later(0.6))  # a probe is under way
+    assert not circuit.is_open(later(0.4))  # so no measurement is given up
+    circuit.end_call("a")  # a call that began before the circuit opened is no probe
+    assert not circuit.may_call(later(0.6))
+    circuit.record_success()
+    circuit.end_call("b")
+    state = circuit.may_call(later(0.6)), circuit.failures, circuit.problem, circuit.opens_at
+    assert state == (True, 0, None, None)
 
 
-def test_a_call_that_ends_without_an_outcome_lets_the_next_one_ask():
-    one = made()
+def test_a_probe_that_ends_without_an_outcome_allows_the_next_one():
+    circuit = circuit_of()
     for _ in range(FAILURES):
-        one.failed(NOW, "down")
-    one.call("a")
-    one.ended("a")
-    assert one.may_call(later(1))
+        circuit.record_failure(NOW, "down")
+    circuit.begin_call("a")
+    circuit.end_call("a")
+    assert circuit.may_call(later(1))
 
 
 @settings(max_examples=scaled(60), derandomize=True)
 @given(st.lists(st.tuples(st.floats(0, 2e6), st.booleans()), min_size=1, max_size=8))
-def test_nobody_calls_before_the_time_that_the_system_named_for_a_day_at_most(told):
-    """Its largest word counts, as far as a day; a success or a person ends it."""
-    one, until = made(0.0), NOW
-    for seconds, says in told:
-        one.failed(NOW, "busy", seconds if says else None)
+def test_no_call_is_made_before_the_time_that_the_system_named_for_a_day_at_most(failures):
+    """The longest of its waits counts, up to a day; a success or a person ends it."""
+    circuit, until = circuit_of(0.0), NOW
+    for seconds, says in failures:
+        circuit.record_failure(NOW, "busy", seconds if says else None)
         if says and seconds > 0:
             until = max(until, later(min(seconds, RESPECTED_SECONDS)))
     if until > NOW:
-        assert not one.may_call(until - timedelta(microseconds=10))
-    assert one.may_call(max(until, later(LONGEST_WAIT_SECONDS)))
-    one.hurry(NOW)
-    assert one.may_call(NOW)
+        assert not circuit.may_call(until - timedelta(microseconds=10))
+    assert circuit.may_call(max(until, later(LONGEST_WAIT_SECONDS)))
+    circuit.allow_probe(NOW)
+    assert circuit.may_call(NOW)
 
 
 @pytest.mark.parametrize(
-    ("told", "seconds"),
+    ("header", "seconds"),
     [("0", 0.0), ("120", 120.0), ("999999", 999_999.0), ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0)]
     + [
-        (said, None) for said in ("", "-1", "1e9", "inf", "nan", "1.5", "soon", "9" * 5_000, "Wed, 99 Foo 9999", "\x00")
+        (header, None)
+        for header in ("", "-1", "1e9", "inf", "nan", "1.5", "soon", "9" * 5_000, "Wed, 99 Foo 9999", "\x00")
     ],
 )
-def test_a_retry_after_that_is_none_is_not_heard(told, seconds):
-    assert seconds_until(told) == seconds
+def test_a_retry_after_that_is_neither_seconds_nor_a_date_is_ignored(header, seconds):
+    assert seconds_until(header) == seconds
 
 
 def test_a_retry_after_may_be_a_date():

@@ -1,4 +1,4 @@
-"""Dates that pass: one query with a fault stops no other."""
+"""Deadlines that pass: a query with a fault stops no other."""
 
 from datetime import timedelta
 
@@ -6,60 +6,77 @@ import pytest
 
 from blindopt.errors import StorageUnavailable
 from curator_service.use_cases.inbox import deadlines
-from tests.curator_service.use_cases.inbox.in_process_curator import House
+from curator_service.use_cases.inbox.inbox import Inbox
+from curator_service.use_cases.queries.answer_versions import AnswerVersions
 from tests.curator_service.use_cases.inbox.measured_study import LAPLACE
 
 
+class FaultyVersions(AnswerVersions):
+    """Fails to draw for the queries in ``faulty``; after ``crashed``, draws nothing until it is reset."""
+
+    faulty = frozenset()
+    crashed = False
+
+    def settle(self, query_ids):
+        if not self.crashed:
+            super().settle(query_ids)
+
+    def _next(self, db, query_id):
+        if query_id in self.faulty:
+            raise ZeroDivisionError("a value")
+        return super()._next(db, query_id)
+
+
+class FaultyInbox(Inbox):
+    """Fails to decline what is past its deadline for the queries in ``faulty``."""
+
+    faulty = frozenset()
+    error = ZeroDivisionError
+
+    def expire(self, db, query_id):
+        if query_id in self.faulty:
+            raise self.error("a value")
+        super().expire(db, query_id)
+
+
 @pytest.fixture
-def house(tmp_path):
-    made = House(tmp_path)
-    yield made
-    made.close()
+def versions(in_process):
+    curator = in_process.curator
+    versions = FaultyVersions(in_process.context, curator.released, curator.wakeups)
+    in_process.use(versions, FaultyInbox)
+    return versions
 
 
-def bad_for(bad, act, error=ZeroDivisionError):
-    """``act``, which fails for one query."""
-
-    def act_or_fail(*args, **kwargs):
-        if bad in (*args, *kwargs.values()):
-            raise error("a value")
-        return act(*args, **kwargs)
-
-    return act_or_fail
-
-
-def test_a_query_with_a_fault_keeps_no_other_one_s_date_from_passing(house, small, study_of, monkeypatch, caplog):
-    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE, measurement={"due_hours": 1}))
-    inbox, made = house.curator.inbox, house.curator.inbox._versions
-    bad, good = (house.ask(study, [row]) for row in (3, 4))
-    owed = [house.ask(study, [row]) for row in (5, 6)]
-    with monkeypatch.context() as crashed:
-        crashed.setattr(made, "settle", lambda query_ids: None)
-        for query in owed:
-            house.tell("answer", query, house.items(query), 1.0)
-    house.later = timedelta(hours=2)
-    with monkeypatch.context() as broken:
-        broken.setattr(inbox, "overdue", bad_for(bad, inbox.overdue))
-        broken.setattr(made, "_next", bad_for(owed[0], made._next))
-        for _ in range(2):
-            assert house.curator.overdue.look() == deadlines.AGAIN_SECONDS
-    assert [house.items(query)[0]["state"] for query in (bad, good)] == ["open", "overdue"]
-    assert house.send("modeler", "GET", f"/v1/studies/{study}/queries/{owed[0]}").status_code == 202
-    assert house.reply(study, owed[1]).version == 1
-    told = [record.fields for record in caplog.records if record.name == "blindopt.overdue"]
-    assert told == [{"query": query, "kind": "ZeroDivisionError"} for query in (owed[0], bad)] * 2
-    house.curator.overdue.look()
-    assert house.items(bad)[0]["state"] == "overdue"
-    assert house.reply(study, owed[0]).version == 1
-    house.check()
+def test_a_query_with_a_fault_keeps_no_other_deadline_from_passing(in_process, versions, small, draft_of, caplog):
+    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=LAPLACE, measurement={"due_hours": 1}))
+    inbox = in_process.curator.inbox
+    bad, good = (in_process.ask(study, [row]) for row in (3, 4))
+    owed = [in_process.ask(study, [row]) for row in (5, 6)]
+    versions.crashed = True
+    for query in owed:
+        in_process.enter("answer", query, in_process.items(query), 1.0)
+    versions.crashed = False
+    in_process.later = timedelta(hours=2)
+    inbox.faulty, versions.faulty = {bad}, {owed[0]}
+    for _ in range(2):
+        assert in_process.curator.deadlines.look() == deadlines.AGAIN_SECONDS
+    assert [in_process.items(query)[0]["state"] for query in (bad, good)] == ["open", "overdue"]
+    assert in_process.send("modeler", "GET", f"/v1/studies/{study}/queries/{owed[0]}").status_code == 202
+    assert in_process.reply(study, owed[1]).version == 1
+    faults = [record.fields for record in caplog.records if record.name == "blindopt.overdue"]
+    assert faults == [{"query": query, "kind": "ZeroDivisionError"} for query in (owed[0], bad)] * 2
+    inbox.faulty = versions.faulty = frozenset()
+    in_process.curator.deadlines.look()
+    assert in_process.items(bad)[0]["state"] == "overdue"
+    assert in_process.reply(study, owed[0]).version == 1
+    in_process.check()
 
 
-def test_what_no_query_can_help_is_tried_again_for_all_of_them(house, small, study_of, monkeypatch, caplog):
-    """A full disk: nobody wants a line in the log for each query, each second."""
-    study = house.open(small.csv, lambda dataset: study_of(dataset, answers=LAPLACE, measurement={"due_hours": 1}))
-    query = house.ask(study, [3])
-    house.later = timedelta(hours=2)
-    monkeypatch.setattr(house.curator.inbox, "overdue", bad_for(query, None, StorageUnavailable))
+def test_a_fault_of_the_storage_is_raised_and_not_logged_for_each_query(in_process, versions, small, draft_of, caplog):
+    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=LAPLACE, measurement={"due_hours": 1}))
+    query = in_process.ask(study, [3])
+    in_process.later = timedelta(hours=2)
+    in_process.curator.inbox.faulty, in_process.curator.inbox.error = {query}, StorageUnavailable
     with pytest.raises(StorageUnavailable):
-        house.curator.overdue.look()
+        in_process.curator.deadlines.look()
     assert not [record for record in caplog.records if record.name == "blindopt.overdue"]

@@ -1,4 +1,4 @@
-"""What people answer, decline and correct, and what the modeler is told of it."""
+"""Answers, declines and corrections of people, and the versions that the modeler gets."""
 
 import threading
 import time
@@ -8,20 +8,20 @@ import pytest
 from blindopt import wire
 from blindopt.client import StudyClient
 from blindopt.errors import Remote
-from tests.curator_service.use_cases.inbox.measured_study import LAPLACE, told
+from tests.curator_service.use_cases.inbox.measured_study import LAPLACE, answers_for
 
 
 @pytest.fixture(scope="module")
-def exact(curator, dataset, asked_of):
-    with asked_of(curator, dataset.id, measurement={"lower": -10.0, "upper": 10.0}) as asked:
-        yield asked
+def exact(curator, dataset, open_measured):
+    with open_measured(curator, dataset.id, measurement={"lower": -10.0, "upper": 10.0}) as study:
+        yield study
 
 
 @pytest.fixture(scope="module")
-def private(curator, dataset, asked_of):
+def private(curator, dataset, open_measured):
     budget = wire.Budget(epsilon_per_row="1.5", epsilon_total="40")
-    with asked_of(curator, dataset.id, answers=LAPLACE, budget=budget) as asked:
-        yield asked
+    with open_measured(curator, dataset.id, answers=LAPLACE, budget=budget) as study:
+        yield study
 
 
 def refused(call, *arguments, **named):
@@ -30,27 +30,27 @@ def refused(call, *arguments, **named):
     return caught.value
 
 
-def told_of(study):
-    """How often each query was charged, and for what."""
+def charges_of(study):
+    """The charges of a study: kind, query, row, plays and epsilon of each."""
     return [(line.kind, line.query_id, line.row, line.plays, line.epsilon) for line in study.owner.ledger(study.study)]
 
 
 def test_a_query_is_pending_until_all_of_it_is_measured(exact, small):
     query = exact.ask(3, 5)
-    items = exact.of(query.id)
+    items = exact.items(query.id)
     assert [item.state for item in items] == ["open", "open"]
     item = items[0]
     assert (item.question, item.unit, item.play, item.plays) == ("How much?", "mg", 1, 1)
-    assert [(one.column, one.value) for one in item.shown] == [(small.names[0], small.x[item.record - 1, 0])]
+    assert [(cell.column, cell.value) for cell in item.shown] == [(small.names[0], small.x[item.record - 1, 0])]
     assert exact.modeler.query(query.id)[0].state == "pending"
-    assert exact.measurer.answer(query.id, told(items[1:], 2.5)).model_dump() == {
+    assert exact.measurer.answer(query.id, answers_for(items[1:], 2.5)).model_dump() == {
         "query_id": query.id, "state": "pending", "version": 0, "open": 1, "charged": None,
     }  # fmt: skip
     assert exact.modeler.query(query.id)[0].state == "pending"
-    assert exact.measurer.answer(query.id, told(items[:1], -1.5)).state == "answered"
+    assert exact.measurer.answer(query.id, answers_for(items[:1], -1.5)).state == "answered"
     reply = exact.reply(query.id)
-    found = [(a.row, a.y, a.passport.measurement_variance_known) for a in reply.answers]
-    assert found == [(3, -1.5, False), (5, 2.5, False)]
+    answers = [(a.row, a.y, a.passport.measurement_variance_known) for a in reply.answers]
+    assert answers == [(3, -1.5, False), (5, 2.5, False)]
     assert (reply.version, reply.declined) == (1, [])
     again = exact.modeler.query(query.id)[1]
     assert again.body == exact.modeler.query(query.id)[1].body
@@ -66,7 +66,7 @@ def test_a_repeated_question_gets_the_pending_bytes_and_no_further_charge(exact)
     assert (first.exchange.replayed, again.exchange.replayed) == (False, True)
     assert first.receipt is not None
     identity = wire.QueryPending.model_validate_json(first.body).id
-    assert [line for line in told_of(exact) if line[1] == identity] == [("answers", identity, 11, 1, None)]
+    assert [line for line in charges_of(exact) if line[1] == identity] == [("answers", identity, 11, 1, None)]
     exact.answer(identity, 1.0)
     assert exact.modeler.ask(query, key="repeated")[1].body == first.body
     other = wire.QueryRequest(rows=[wire.RowPlays(row=12)])
@@ -91,21 +91,21 @@ def test_a_look_at_a_pending_query_is_in_no_log_and_an_answer_is(exact, curator)
 
 
 def test_a_long_look_wakes_as_soon_as_the_answer_is_stored(exact):
-    query, found = exact.ask(22), {}
+    query, seen = exact.ask(22), {}
 
     def look():
-        found["reply"] = exact.modeler.query(query.id, wait_s=30)[0]
-        found["at"] = time.monotonic()
+        seen["reply"] = exact.modeler.query(query.id, wait_s=30)[0]
+        seen["at"] = time.monotonic()
 
     waiting = threading.Thread(target=look)
     waiting.start()
     time.sleep(0.3)
-    assert not found
+    assert not seen
     exact.answer(query.id, 1.0)
     answered = time.monotonic()
     waiting.join(timeout=20)
-    assert found["reply"].state == "answered"
-    assert found["at"] - answered < 10  # far from the 30 s that it would have waited
+    assert seen["reply"].state == "answered"
+    assert seen["at"] - answered < 10  # far from the 30 s that it would have waited
     began = time.monotonic()
     assert exact.modeler.query(query.id, wait_s=0.2, version=2)[0].state == "pending"
     assert time.monotonic() - began >= 0.2
@@ -113,8 +113,8 @@ def test_a_long_look_wakes_as_soon_as_the_answer_is_stored(exact):
 
 def test_rows_that_nobody_measures_are_told_as_declined_and_why_is_not(exact, curator):
     query = exact.ask(31, 32, 33, plays=2)
-    items = exact.of(query.id)
-    exact.measurer.answer(query.id, told(items[:1], 1.25, note="on paper slip 7"))
+    items = exact.items(query.id)
+    exact.measurer.answer(query.id, answers_for(items[:1], 1.25, note="on paper slip 7"))
     declined = wire.DeclineCreate(measurement_ids=[items[1].id], reason="consent", note="she said no")
     exact.measurer.decline(query.id, declined)
     assert exact.measurer.decline(query.id, wire.DeclineCreate(reason="record")).state == "answered"
@@ -125,7 +125,7 @@ def test_rows_that_nobody_measures_are_told_as_declined_and_why_is_not(exact, cu
         assert word not in sent.body.decode()
         assert word not in curator.log
         assert word == "record" or all(word not in str(record) for record in curator.records())
-    assert [(i.state, i.reason, i.note, i.changed_by) for i in exact.of(query.id)[:2]] == [
+    assert [(i.state, i.reason, i.note, i.changed_by) for i in exact.items(query.id)[:2]] == [
         ("answered", None, "on paper slip 7", "Ms M"),
         ("declined", "consent", "she said no", "Ms M"),
     ]
@@ -133,17 +133,17 @@ def test_rows_that_nobody_measures_are_told_as_declined_and_why_is_not(exact, cu
 
 def test_a_late_answer_is_a_new_version_and_costs_nothing_that_was_not_paid(private):
     query = private.ask(41, 42)
-    items = private.of(query.id)
-    private.measurer.answer(query.id, told(items[:1], 1.0))
+    items = private.items(query.id)
+    private.measurer.answer(query.id, answers_for(items[:1], 1.0))
     private.measurer.decline(query.id, wire.DeclineCreate(reason="unavailable"))
     first = private.reply(query.id)
     assert ([a.row for a in first.answers], first.declined) == ([41], [42])
-    late = private.measurer.answer(query.id, told(items[1:], 2.0))
+    late = private.measurer.answer(query.id, answers_for(items[1:], 2.0))
     assert (late.version, late.charged) == (2, None)
     second = private.reply(query.id, version=2)
     assert ([a.row for a in second.answers], second.declined) == ([41, 42], [])
     assert second.answers[0] == first.answers[0]
-    assert [line for line in told_of(private) if line[1] == query.id] == [
+    assert [line for line in charges_of(private) if line[1] == query.id] == [
         ("answers", query.id, 41, 1, "0.5"),
         ("answers", query.id, 42, 1, "0.5"),
     ]
@@ -151,98 +151,98 @@ def test_a_late_answer_is_a_new_version_and_costs_nothing_that_was_not_paid(priv
 
 def test_a_correction_releases_and_charges_what_changed_and_nothing_else(private):
     query = private.ask(51, 52, 53)
-    items = private.of(query.id)
-    private.measurer.answer(query.id, told(items, 1.0, 2.0, 3.0))
+    items = private.items(query.id)
+    private.measurer.answer(query.id, answers_for(items, 1.0, 2.0, 3.0))
     first = private.reply(query.id)
-    done = private.measurer.correct(query.id, told(items[1:2], -2.0))
+    done = private.measurer.correct(query.id, answers_for(items[1:2], -2.0))
     assert (done.version, done.charged) == (2, "0.5")
     second = private.reply(query.id)
     assert second.version == 2
     assert (second.answers[0], second.answers[2]) == (first.answers[0], first.answers[2])
     assert second.answers[1].y != first.answers[1].y
-    assert [line for line in told_of(private) if line[1] == query.id][3:] == [("correction", query.id, 52, 0, "0.5")]
+    assert [line for line in charges_of(private) if line[1] == query.id][3:] == [("correction", query.id, 52, 0, "0.5")]
     revisions = [(r.query_id, r.version) for r in private.modeler.revisions().revisions]
     assert revisions[-2:] == [(query.id, 1), (query.id, 2)]
     exposure = {row.row: row for row in private.owner.exposure(private.study)}
     assert (exposure[52].queries, exposure[52].plays, exposure[52].epsilon) == (1, 1, "1")
     # The cap of 1.5 allows one more about this row, and no further one: that changes nothing.
-    private.measurer.correct(query.id, told(items[1:2], -3.0))
-    before = private.reply(query.id), private.of(query.id), told_of(private)
-    error = refused(private.measurer.correct, query.id, told(items[1:2], -4.0))
+    private.measurer.correct(query.id, answers_for(items[1:2], -3.0))
+    before = private.reply(query.id), private.items(query.id), charges_of(private)
+    error = refused(private.measurer.correct, query.id, answers_for(items[1:2], -4.0))
     assert (error.remote_code, error.remote_status) == ("privacy_budget_exhausted", 403)
     assert "epsilon_per_row" in str(error)
-    assert (private.reply(query.id), private.of(query.id), told_of(private)) == before
+    assert (private.reply(query.id), private.items(query.id), charges_of(private)) == before
 
 
 def test_a_correction_of_what_was_told_anew_meanwhile_changes_and_charges_nothing(private):
     query = private.ask(54)
-    items = private.of(query.id)
-    private.measurer.answer(query.id, told(items, 1.0))
+    items = private.items(query.id)
+    private.measurer.answer(query.id, answers_for(items, 1.0))
 
     def decided_on(version, value):
-        one = wire.Measured(measurement_id=items[0].id, value=value, expected_version=version)
-        return wire.AnswerCreate(values=[one])
+        value = wire.Measured(measurement_id=items[0].id, value=value, expected_version=version)
+        return wire.AnswerCreate(values=[value])
 
     private.measurer.correct(query.id, decided_on(1, 2.0))
-    before = private.reply(query.id), private.of(query.id), told_of(private)
+    before = private.reply(query.id), private.items(query.id), charges_of(private)
     error = refused(private.measurer.correct, query.id, decided_on(1, 3.0))
     assert error.remote_status == 409
     assert "meanwhile" in str(error)
-    assert (private.reply(query.id), private.of(query.id), told_of(private)) == before
+    assert (private.reply(query.id), private.items(query.id), charges_of(private)) == before
 
 
 def test_a_correction_before_the_modeler_was_told_costs_nothing(private):
     query = private.ask(61, 62)
-    items = private.of(query.id)
-    private.measurer.answer(query.id, told(items[:1], 1.0))
-    assert private.measurer.correct(query.id, told(items[:1], 1.5)).charged is None
-    assert private.measurer.answer(query.id, told(items[1:], 2.0)).version == 1
-    assert [line[0] for line in told_of(private) if line[1] == query.id] == ["answers", "answers"]
-    assert private.of(query.id)[0].version == 2
+    items = private.items(query.id)
+    private.measurer.answer(query.id, answers_for(items[:1], 1.0))
+    assert private.measurer.correct(query.id, answers_for(items[:1], 1.5)).charged is None
+    assert private.measurer.answer(query.id, answers_for(items[1:], 2.0)).version == 1
+    assert [line[0] for line in charges_of(private) if line[1] == query.id] == ["answers", "answers"]
+    assert private.items(query.id)[0].version == 2
 
 
-def test_means_are_released_once_over_what_was_measured(curator, dataset, asked_of):
+def test_means_are_released_once_over_what_was_measured(curator, dataset, open_measured):
     answers = LAPLACE.model_copy(update={"plays": "mean"})
-    with asked_of(curator, dataset.id, answers=answers, measurement={"noise_variance": 0.5}) as asked:
-        query = asked.ask(3, 4, plays=4)
-        items = asked.of(query.id)
-        asked.measurer.answer(query.id, told(items[:2], 1.0, 2.0))
-        asked.measurer.decline(query.id, wire.DeclineCreate(reason="other"))
-        first = asked.reply(query.id)
+    with open_measured(curator, dataset.id, answers=answers, measurement={"noise_variance": 0.5}) as study:
+        query = study.ask(3, 4, plays=4)
+        items = study.items(query.id)
+        study.measurer.answer(query.id, answers_for(items[:2], 1.0, 2.0))
+        study.measurer.decline(query.id, wire.DeclineCreate(reason="other"))
+        first = study.reply(query.id)
         assert [(a.row, a.plays) for a in first.answers] == [(3, 2)]
         passport = first.answers[0].passport
         assert (passport.measurement_variance, passport.measurement_variance_known) == (0.25, True)
         assert first.declined == [4]
-        # Row 4 was paid for and never told; row 3 was: one more mean of it is one more charge.
-        assert asked.measurer.answer(query.id, told(items[4:5], 1.0)).charged is None
-        assert asked.measurer.answer(query.id, told(items[2:3], 1.0)).charged == "0.5"
-        third = asked.reply(query.id)
+        # Row 4 was paid for and never released; row 3 was: another mean of it is another charge.
+        assert study.measurer.answer(query.id, answers_for(items[4:5], 1.0)).charged is None
+        assert study.measurer.answer(query.id, answers_for(items[2:3], 1.0)).charged == "0.5"
+        third = study.reply(query.id)
         assert [(a.row, a.plays) for a in third.answers] == [(3, 3), (4, 1)]
-        assert third.answers[1] == asked.modeler.query(query.id)[0].answers[1]
-        corrections = [line for line in told_of(asked) if line[0] == "correction"]
+        assert third.answers[1] == study.modeler.query(query.id)[0].answers[1]
+        corrections = [line for line in charges_of(study) if line[0] == "correction"]
         assert corrections == [("correction", query.id, 3, 0, "0.5")]
 
 
-def test_where_each_answer_is_another_persons_a_correction_is_the_same_persons_again(curator, dataset, asked_of):
+def test_where_each_answer_is_another_persons_a_correction_is_the_same_persons_again(curator, dataset, open_measured):
     budget = wire.Budget(epsilon_per_row="1")
-    with asked_of(curator, dataset.id, answers=LAPLACE, privacy_unit="answer", budget=budget) as asked:
-        queries = [asked.ask(3, key=f"k{number}") for number in range(3)]  # as often as one likes
+    with open_measured(curator, dataset.id, answers=LAPLACE, privacy_unit="answer", budget=budget) as study:
+        queries = [study.ask(3, key=f"k{number}") for number in range(3)]  # as often as one likes
         for query in queries:
-            asked.answer(query.id, 1.0)
-        items = asked.of(queries[0].id)
-        assert asked.measurer.correct(queries[0].id, told(items, 2.0)).charged == "0.5"
-        assert refused(asked.measurer.correct, queries[0].id, told(items, 3.0)).remote_status == 403
-        assert asked.measurer.correct(queries[1].id, told(asked.of(queries[1].id), 2.0)).charged == "0.5"
-        assert [row.spent for row in asked.owner.exposure(asked.study)] == ["1"]
-        assert asked.owner.accounting(asked.study).rows[-1].epsilon == "1"
+            study.answer(query.id, 1.0)
+        items = study.items(queries[0].id)
+        assert study.measurer.correct(queries[0].id, answers_for(items, 2.0)).charged == "0.5"
+        assert refused(study.measurer.correct, queries[0].id, answers_for(items, 3.0)).remote_status == 403
+        assert study.measurer.correct(queries[1].id, answers_for(study.items(queries[1].id), 2.0)).charged == "0.5"
+        assert [row.spent for row in study.owner.exposure(study.study)] == ["1"]
+        assert study.owner.accounting(study.study).rows[-1].epsilon == "1"
 
 
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        (lambda items: told(items, 11.0), "values.0.value"),
-        (lambda items: told(items, -10.5), "values.0.value"),
-        (lambda items: wire.AnswerCreate(values=[*told(items, 1.0).values] * 2), "values.1.measurement_id"),
+        (lambda items: answers_for(items, 11.0), "values.0.value"),
+        (lambda items: answers_for(items, -10.5), "values.0.value"),
+        (lambda items: wire.AnswerCreate(values=[*answers_for(items, 1.0).values] * 2), "values.1.measurement_id"),
         (
             lambda items: wire.AnswerCreate(values=[wire.Measured(measurement_id=f"msr_{'0' * 16}", value=1.0)]),
             "values.0.measurement_id",
@@ -252,24 +252,24 @@ def test_where_each_answer_is_another_persons_a_correction_is_the_same_persons_a
 def test_what_cannot_be_right_is_refused_and_named_and_nothing_is_stored(exact, change, field, curator):
     query = exact.ask(71, key=f"wrong-{field}-{change.__code__.co_firstlineno}")
     with curator.http(exact.measurer_token, **{"Idempotency-Key": "k" + query.id}) as http:
-        body = change(exact.of(query.id)).model_dump_json()
+        body = change(exact.items(query.id)).model_dump_json()
         reply = http.post(f"/v1/queries/{query.id}:answer", content=body, headers={"Content-Type": "application/json"})
     assert reply.status_code == 422
     assert [error["field"] for error in reply.json()["errors"]] == [field]
     assert "11" not in reply.text.replace(query.id, "")[:0] + reply.json()["detail"]
-    assert exact.of(query.id)[0].state == "open"
+    assert exact.items(query.id)[0].state == "open"
 
 
 @pytest.mark.parametrize("value", ["NaN", "Infinity", "1e999", '"1"', "true", "null"])
 def test_what_is_no_number_is_refused(exact, curator, value):
     query = exact.ask(72, key=f"nan-{value}")
-    body = f'{{"values": [{{"measurement_id": "{exact.of(query.id)[0].id}", "value": {value}}}]}}'
+    body = f'{{"values": [{{"measurement_id": "{exact.items(query.id)[0].id}", "value": {value}}}]}}'
     headers = {"Idempotency-Key": "n" + query.id, "Content-Type": "application/json"}
     with curator.http(exact.measurer_token) as http:
         assert http.post(f"/v1/queries/{query.id}:answer", content=body, headers=headers).status_code == 422
 
 
-# Each state with what may be done to it; what may not is told by 409, and nothing changes.
+# The state after each act, from each state; None: refused with 409, and nothing changes.
 MACHINE = {
     ("open", "answer"): "answered",
     ("open", "decline"): "declined",
@@ -287,48 +287,48 @@ MACHINE = {
 
 
 @pytest.fixture(scope="module")
-def overdue(curator, dataset, asked_of):
-    with asked_of(curator, dataset.id, measurement={"due_hours": 0.001}) as asked:
-        yield asked
+def overdue(curator, dataset, open_measured):
+    with open_measured(curator, dataset.id, measurement={"due_hours": 0.001}) as study:
+        yield study
 
 
 @pytest.mark.parametrize(("state", "act"), MACHINE)
 def test_a_measurement_goes_from_state_to_state_as_it_may(exact, overdue, state, act, until):
-    asked = overdue if state == "overdue" else exact
-    query = asked.ask(81, key=f"{state}-{act}")
-    item = asked.of(query.id)[0]
+    study = overdue if state == "overdue" else exact
+    query = study.ask(81, key=f"{state}-{act}")
+    item = study.items(query.id)[0]
     if state == "answered":
-        asked.answer(query.id, 1.0)
+        study.answer(query.id, 1.0)
     elif state == "declined":
-        asked.measurer.decline(query.id, wire.DeclineCreate(reason="other"))
+        study.measurer.decline(query.id, wire.DeclineCreate(reason="other"))
     elif state == "overdue":
-        until(lambda: asked.of(query.id)[0].state == "overdue")
-        assert asked.reply(query.id).declined == [81]
+        until(lambda: study.items(query.id)[0].state == "overdue")
+        assert study.reply(query.id).declined == [81]
     acts = {
-        "answer": lambda: asked.measurer.answer(query.id, told([item], 2.0)),
-        "correct": lambda: asked.measurer.correct(query.id, told([item], 2.0)),
-        "decline": lambda: asked.measurer.decline(
+        "answer": lambda: study.measurer.answer(query.id, answers_for([item], 2.0)),
+        "correct": lambda: study.measurer.correct(query.id, answers_for([item], 2.0)),
+        "decline": lambda: study.measurer.decline(
             query.id, wire.DeclineCreate(measurement_ids=[item.id], reason="impossible")
         ),
     }
-    before = asked.of(query.id)
+    before = study.items(query.id)
     if (after := MACHINE[state, act]) is None:
         assert refused(acts[act]).remote_code == "state_conflict"
-        assert asked.of(query.id) == before
+        assert study.items(query.id) == before
     else:
         acts[act]()
-        assert asked.of(query.id)[0].state == after
+        assert study.items(query.id)[0].state == after
 
 
-def test_a_closed_study_takes_no_query_and_its_pending_ones_are_still_answered(curator, dataset, asked_of):
-    with asked_of(curator, dataset.id) as asked:
-        query = asked.ask(3)
-        asked.owner.close_study(asked.study)
-        assert refused(asked.ask, 4).remote_code == "study_not_open"
-        asked.answer(query.id, 1.0)
-        assert asked.reply(query.id).answers[0].y == 1.0
-        asked.measurer.correct(query.id, told(asked.of(query.id), 2.0))
-        assert asked.reply(query.id).answers[0].y == 2.0
+def test_a_closed_study_takes_no_query_and_its_pending_ones_are_still_answered(curator, dataset, open_measured):
+    with open_measured(curator, dataset.id) as study:
+        query = study.ask(3)
+        study.owner.close_study(study.study)
+        assert refused(study.ask, 4).remote_code == "study_not_open"
+        study.answer(query.id, 1.0)
+        assert study.reply(query.id).answers[0].y == 1.0
+        study.measurer.correct(query.id, answers_for(study.items(query.id), 2.0))
+        assert study.reply(query.id).answers[0].y == 2.0
 
 
 def test_who_is_no_measurer_sees_nothing_of_the_inbox(exact, curator):
@@ -351,24 +351,24 @@ def test_who_is_no_measurer_sees_nothing_of_the_inbox(exact, curator):
         assert another.revisions().revisions == []
 
 
-def test_the_inbox_pages_through_all_states_in_the_order_of_asking(curator, dataset, asked_of):
-    with asked_of(curator, dataset.id) as asked:
-        queries = [asked.ask(row, key=f"p{row}") for row in range(9)]
-        for place, query in enumerate(queries[:6]):
-            if place % 2:
-                asked.answer(query.id, 1.0)
+def test_the_inbox_pages_through_all_states_in_the_order_of_asking(curator, dataset, open_measured):
+    with open_measured(curator, dataset.id) as study:
+        queries = [study.ask(row, key=f"p{row}") for row in range(9)]
+        for number, query in enumerate(queries[:6]):
+            if number % 2:
+                study.answer(query.id, 1.0)
             else:
-                asked.measurer.decline(query.id, wire.DeclineCreate(reason="other"))
+                study.measurer.decline(query.id, wire.DeclineCreate(reason="other"))
         items, token = [], None
         while True:
-            page = asked.measurer.inbox_page(study_id=asked.study, state="all", page_size=2, page_token=token)
+            page = study.measurer.inbox_page(study_id=study.study, state="all", page_size=2, page_token=token)
             items += page.items
             if (token := page.next_page_token) is None:
                 break
         assert [item.query_id for item in items] == [query.id for query in queries]
-        counts = {s: len(list(asked.measurer.inbox(study_id=asked.study, state=s))) for s in ("open", "answered")}
+        counts = {s: len(list(study.measurer.inbox(study_id=study.study, state=s))) for s in ("open", "answered")}
         assert counts == {"open": 3, "answered": 3}
-        assert asked.measurer.measurement(items[0].id) == items[0]
+        assert study.measurer.measurement(items[0].id) == items[0]
 
 
 def test_the_inbox_tells_its_news(exact, curator):
@@ -376,16 +376,16 @@ def test_the_inbox_tells_its_news(exact, curator):
         events = (line for line in stream.iter_lines() if line.startswith("data: "))
         first = wire.InboxNews.model_validate_json(next(events)[6:])
         query = exact.ask(95)
-        asked = wire.InboxNews.model_validate_json(next(events)[6:])
-        assert (asked.open, asked.seq) == (first.open + 1, first.seq + 1)
+        second = wire.InboxNews.model_validate_json(next(events)[6:])
+        assert (second.open, second.seq) == (first.open + 1, first.seq + 1)
         exact.answer(query.id, 1.0)
         assert wire.InboxNews.model_validate_json(next(events)[6:]).open == first.open
 
 
-def test_a_draft_that_cannot_be_measured_is_refused_with_its_field(owner, dataset, study_of, small):
+def test_a_draft_that_cannot_be_measured_is_refused_with_its_field(owner, dataset, draft_of, small):
     def fields(**chosen):
         with pytest.raises(Remote) as caught:
-            owner.create_study(study_of(dataset.id, **chosen))
+            owner.create_study(draft_of(dataset.id, **chosen))
         return str(caught.value)
 
     assert "no measurer" in fields(source="webhook")
@@ -393,7 +393,7 @@ def test_a_draft_that_cannot_be_measured_is_refused_with_its_field(owner, datase
     fields(measurement={"shown": [small.names[0]] * 2})
     fields(measurement={"lower": 6.0}, answers=LAPLACE)
     fields(measurement={"upper": -5.0}, answers=LAPLACE)
-    draft = owner.create_study(study_of(dataset.id, measurement={"upper": 6.0}, answers=LAPLACE))
+    draft = owner.create_study(draft_of(dataset.id, measurement={"upper": 6.0}, answers=LAPLACE))
     assert any(sentence.startswith("Measuring:") for sentence in draft.not_protected)
     report = owner.preview(draft.id)
     assert [finding.attack for finding in report.attacks][-1] == "averaging"
@@ -401,5 +401,5 @@ def test_a_draft_that_cannot_be_measured_is_refused_with_its_field(owner, datase
 
 
 def test_the_log_and_the_tables_tell_the_same_story(exact, private, overdue, curator):
-    told = curator.run("audit", "verify")
-    assert (told.returncode, told.stderr) == (0, "")
+    verified = curator.run("audit", "verify")
+    assert (verified.returncode, verified.stderr) == (0, "")

@@ -1,4 +1,4 @@
-"""Open measurements as a spreadsheet: hostile content is harmless, what is filled in is taken whole or not at all."""
+"""Open measurements as a spreadsheet: hostile content is harmless, and a file is imported whole or not at all."""
 
 import csv
 import io
@@ -12,20 +12,19 @@ from hypothesis import strategies as st
 from blindopt import wire
 from blindopt.errors import Invalid, Remote
 from curator_service.use_cases.inbox import spreadsheet
-from tests.curator_service.use_cases.inbox.in_process_curator import House
 from tests.curator_service.use_cases.inbox.measured_study import LAPLACE
 
 HOSTILE = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", " =1", "\uff1d1", "|calc", "%x", "\u202e=1", "\u200b=1", "\ufeff=x"]
 
 
 def item(number=1, **chosen):
-    told = {
+    fields = {
         "seq": number, "id": f"msr_{number:016x}", "query_id": "qry_1", "study_id": "std_1", "study": "s",
         "question": "q", "unit": "mg", "lower": None, "upper": None, "record": 7, "shown": [], "play": 1, "plays": 1,
         "asked_at": datetime.now(UTC), "due_at": None, "state": "open", "value": None, "version": 0, "reason": None,
         "note": None, "changed_at": None, "changed_by": None,
     }  # fmt: skip
-    return wire.InboxItem(**(told | chosen))
+    return wire.InboxItem(**(fields | chosen))
 
 
 def rows_of(file):
@@ -64,7 +63,7 @@ GOOD = {
 @pytest.mark.parametrize("kind", GOOD)
 def test_a_file_may_be_written_as_spreadsheets_do(kind):
     sheet = spreadsheet.read((GOOD[kind] % ID).encode())
-    assert [(one.measurement_id, one.value) for _, one in sheet.told] == [(ID, 1.5)]
+    assert [(entry.measurement_id, entry.value) for _, entry in sheet.entries] == [(ID, 1.5)]
     assert sheet.faults == []
 
 
@@ -136,16 +135,16 @@ def test_no_bytes_are_a_fault_of_ours(body):
 
 
 @pytest.fixture(scope="module")
-def study(curator, dataset, asked_of):
-    with asked_of(curator, dataset.id, answers=LAPLACE, measurement={"upper": 9.0}) as asked:
-        yield asked
+def study(curator, dataset, open_measured):
+    with open_measured(curator, dataset.id, answers=LAPLACE, measurement={"upper": 9.0}) as study:
+        yield study
 
 
 def filled(file, *cells):
     """The file with value, decline_reason and note of each line filled in."""
     header, *lines = rows_of(file)
-    for line, told in zip(lines, cells, strict=True):
-        line[-3:] = told
+    for line, ends in zip(lines, cells, strict=True):
+        line[-3:] = ends
     text = io.StringIO()
     csv.writer(text).writerows([header, *lines])
     return text.getvalue().encode()
@@ -157,7 +156,7 @@ def test_a_spreadsheet_is_tried_then_taken_whole(study):
     done = filled(file, ("1.5", "", "ok"), ("", "consent", ""), ("-2", "", ""), ("", "", ""))
     dry = study.measurer.import_csv(done, dry_run=True)
     assert dry.model_dump() == {"dry_run": True, "answered": 2, "declined": 1, "blank": 1, "queries": 2}
-    assert {item.state for query in queries for item in study.of(query.id)} == {"open"}
+    assert {item.state for query in queries for item in study.items(query.id)} == {"open"}
     taken = study.measurer.import_csv(done, key="once")
     assert taken == dry.model_copy(update={"dry_run": False})
     assert study.measurer.import_csv(done, key="once") == taken
@@ -167,66 +166,59 @@ def test_a_spreadsheet_is_tried_then_taken_whole(study):
     study.answer(queries[2].id, 1.0)
 
 
-@pytest.fixture
-def house(tmp_path):
-    made = House(tmp_path)
-    yield made
-    made.close()
-
-
-def _asked(house, small, study_of, queries):
+def _open_queries(in_process, small, draft_of, count):
     """Open queries of one row each, and the file that answers them."""
-    study = house.open(small.csv, study_of)
-    asked = [house.ask(study, [row]) for row in range(queries)]
-    file = house.send("measurer", "GET", "/v1/inbox.csv").content
-    return asked, filled(file, *[("1.5", "", "")] * (len(rows_of(file)) - 1))
+    study = in_process.open(small.csv, draft_of)
+    queries = [in_process.ask(study, [row]) for row in range(count)]
+    file = in_process.send("measurer", "GET", "/v1/inbox.csv").content
+    return queries, filled(file, *[("1.5", "", "")] * (len(rows_of(file)) - 1))
 
 
-def _import(house, file, *, dry=False):
+def _import(in_process, file, *, dry=False):
     path = f"/v1/inbox:import?dry_run={'true' if dry else 'false'}"
-    return house.send("measurer", "POST", path, content=file, headers={"content-type": "text/csv"})
+    return in_process.send("measurer", "POST", path, content=file, headers={"content-type": "text/csv"})
 
 
-def test_a_dry_run_of_an_import_takes_no_write_turn(house, small, study_of, monkeypatch):
+def test_a_dry_run_of_an_import_takes_no_write_turn(in_process, small, draft_of, monkeypatch):
     """The control: the import itself takes one."""
-    _, file = _asked(house, small, study_of, 3)
-    turns, real = [], house.context.database.submit
-    monkeypatch.setattr(house.context.database, "submit", lambda work: turns.append(work) or real(work))
-    dry = _import(house, file, dry=True)
+    _, file = _open_queries(in_process, small, draft_of, 3)
+    turns, real = [], in_process.context.database.submit
+    monkeypatch.setattr(in_process.context.database, "submit", lambda work: turns.append(work) or real(work))
+    dry = _import(in_process, file, dry=True)
     assert dry.json() == {"dry_run": True, "answered": 3, "declined": 0, "blank": 0, "queries": 3}
     assert turns == []
-    assert _import(house, file).json() == dry.json() | {"dry_run": False}
+    assert _import(in_process, file).json() == dry.json() | {"dry_run": False}
     assert turns
 
 
-def test_a_file_may_tell_of_so_many_queries_and_no_more_are_exported(house, small, study_of, monkeypatch):
+def test_a_file_may_hold_so_many_queries_and_no_more_are_exported(in_process, small, draft_of, monkeypatch):
     monkeypatch.setattr(wire, "IMPORT_QUERIES_MAX", 3)
-    asked, file = _asked(house, small, study_of, 4)
+    queries, file = _open_queries(in_process, small, draft_of, 4)
     assert len(rows_of(file)) == 1 + 3
-    (last,) = house.items(asked[3])
+    (last,) = in_process.items(queries[3])
     more = file + filled(file, *[("1.5", "", "")] * 3).splitlines()[1].replace(
         rows_of(file)[1][0].encode(), last["id"].encode()
     )
     for dry in (True, False):
-        refused = _import(house, more, dry=dry)
+        refused = _import(in_process, more, dry=dry)
         assert refused.status_code == 422
         assert "3 queries at most" in refused.json()["detail"]
-    assert _import(house, file).json()["queries"] == 3
-    assert [item["state"] for query in asked for item in house.items(query)] == ["answered"] * 3 + ["open"]
+    assert _import(in_process, file).json()["queries"] == 3
+    assert [item["state"] for query in queries for item in in_process.items(query)] == ["answered"] * 3 + ["open"]
 
 
-def test_one_file_is_read_at_a_time(house, small, study_of, monkeypatch):
-    _, file = _asked(house, small, study_of, 1)
-    real = spreadsheet.read
+def test_one_file_is_read_at_a_time(in_process, small, draft_of, monkeypatch):
+    _, file = _open_queries(in_process, small, draft_of, 1)
+    real, others = spreadsheet.read, []
 
     def meanwhile(body):
-        monkeypatch.setattr(spreadsheet, "read", real)
-        others.append(_import(house, file))
+        if not others:
+            others.append(None)  # else an import that is not refused would begin others without end
+            others[0] = _import(in_process, file)
         return real(body)
 
-    others = []
     monkeypatch.setattr(spreadsheet, "read", meanwhile)
-    assert _import(house, file).is_success
+    assert _import(in_process, file).is_success
     assert (others[0].status_code, others[0].json()["code"]) == (503, "busy")
 
 
@@ -239,12 +231,12 @@ def test_one_wrong_line_and_nothing_is_stored(study, curator):
         for path in ("/v1/inbox:import", "/v1/inbox:import?dry_run=true"):
             reply = http.post(path, content=wrong)
             assert reply.status_code == 422
-            found = [(error["line"], error["column"]) for error in reply.json()["errors"]]
-            assert found == [(3, "value"), (5, "measurement_id")]
+            faults = [(error["line"], error["column"]) for error in reply.json()["errors"]]
+            assert faults == [(3, "value"), (5, "measurement_id")]
             assert "9.5" not in reply.text
             assert "7.77" not in reply.text
         assert http.post("/v1/inbox:import", content=b"{}", headers={"Content-Type": "application/json"}).is_error
-    assert {item.state for item in study.of(query.id)} == {"open"}
+    assert {item.state for item in study.items(query.id)} == {"open"}
     study.answer(query.id, 1.0, 1.0, 1.0)
     with pytest.raises(Remote) as caught:
         study.measurer.import_csv(filled(file, ("1.5", "", ""), ("", "", ""), ("", "", "")))

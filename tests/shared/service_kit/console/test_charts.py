@@ -151,21 +151,21 @@ def test_every_scale_holds_what_it_was_made_of(power, is_log):
         scale = scale_of(chosen, 0, 100, is_log=is_log)
         assert scale.low < scale.high
         for value in chosen:
-            place = scale.place(value)
+            place = scale.position(value)
             if value > 0 or not is_log:
                 assert scale.low * (1 - 1e-9) - 1e-320 <= value or not is_log
                 assert 0 <= place <= 100
             else:
                 assert place is None
         assert 2 <= len(scale.ticks) <= 24
-        assert all(0 <= scale.place(tick) <= 100 for tick in scale.ticks)
+        assert all(0 <= scale.position(tick) <= 100 for tick in scale.ticks)
 
 
 def test_numbers_that_cannot_be_drawn_are_none_and_those_too_large_are_at_the_edge():
     assert [finite(v) for v in (math.nan, None, "7", True, 10**400, -math.inf)] == [
         None, None, None, None, LARGEST, -LARGEST,
     ]  # fmt: skip
-    assert Scale(0, 1, 0, 100).place(7) == 100
+    assert Scale(0, 1, 0, 100).position(7) == 100
 
 
 def _level_names(values):

@@ -16,7 +16,7 @@ from blindopt.audit import merkle_log
 from blindopt.errors import AuditUnavailable
 from curator_service import app as curator_app
 from curator_service.settings import Settings as CuratorSettings
-from curator_service.use_cases.queries.queries import Exchanges
+from curator_service.use_cases.queries.queries import Queries
 from curator_service.use_cases.studies.datasets import Datasets
 from curator_service.use_cases.studies.studies import Studies
 from curator_service.vault import Vault
@@ -216,7 +216,7 @@ def test_a_fault_towards_a_modeler_is_a_record_like_any_other_reply(curator_app_
     study, token = granted
     context = curator_app_.state.context
     before = context.audit_trail.head().size
-    monkeypatch.setattr(Exchanges, "ask", _raises)
+    monkeypatch.setattr(Queries, "ask", _raises)
     reply = ask(curator_app_, token, "POST", f"/v1/studies/{study}/queries", json=QUERY)
     assert reply.status_code == 500
     told = [entry.record.get("exchange") for entry in _entries(context, before - 1)]

@@ -7,7 +7,7 @@ from sqlalchemy import event
 from blindopt import wire
 from modeler_service import store
 from service_kit.store.base import stamp
-from tests.curator_service.use_cases.inbox.in_process_curator import House
+from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 from tests.modeler_service.in_process_modeler import SPEC, modeler_at_work
 from tests.shared.service_kit.store.test_store import NOW
 
@@ -64,7 +64,7 @@ def _run(modeler, number):
 
 
 def test_a_page_of_studies_tells_what_each_study_tells_in_a_fixed_number_of_statements(tmp_path):
-    house = House(tmp_path, rate_per_second=10_000, rate_burst=10_000)
+    in_process = InProcessCurator(tmp_path, rate_per_second=10_000, rate_burst=10_000)
     csv = b"a,b,y\n" + b"".join(b"%d,%d,%d\n" % (i, i * 7 % 10, i) for i in range(10))
 
     def study(dataset, release=wire.IdentityRelease(mechanism="identity")):
@@ -76,17 +76,17 @@ def test_a_page_of_studies_tells_what_each_study_tells_in_a_fixed_number_of_stat
             release=release,
         )
 
-    made = [house.open(csv, study) for _ in range(2)]
-    dataset = house.done("owner", "GET", f"/v1/studies/{made[0]}")["spec"]["dataset_id"]
+    made = [in_process.open(csv, study) for _ in range(2)]
+    dataset = in_process.call("owner", "GET", f"/v1/studies/{made[0]}")["spec"]["dataset_id"]
     auto = wire.AutoRelease(mechanism="auto", epsilon="1", delta=1e-5)
     for _ in range(4):
         body = study(dataset, auto).model_dump(mode="json")
-        made.append(house.done("owner", "POST", "/v1/studies", json=body)["id"])
-    page = house.curator.studies.page
-    with statements(house.context.database) as few:
+        made.append(in_process.call("owner", "POST", "/v1/studies", json=body)["id"])
+    page = in_process.curator.studies.page
+    with statements(in_process.context.database) as few:
         page(0, 2)
-    with statements(house.context.database) as many:
+    with statements(in_process.context.database) as many:
         found = [view for _, view in page(0, 50)]
-    assert found == [house.curator.studies.one(identity) for identity in made]
-    house.close()
+    assert found == [in_process.curator.studies.view(identity) for identity in made]
+    in_process.close()
     assert len(many) == len(few)

@@ -1,4 +1,4 @@
-"""An owner's system that measures, over real HTTP: it works once for each key that it sees, and fails as it is told."""
+"""An owner's system that measures, over real HTTP: it works once for each key, and fails as a test chooses."""
 
 import json
 import math
@@ -19,7 +19,7 @@ Reply = tuple[int, bytes, dict[str, str]]
 
 @dataclass
 class Call:
-    """One request that was heard."""
+    """A request that the system got."""
 
     at: float
     key: str
@@ -29,11 +29,11 @@ class Call:
 
 
 @dataclass
-class Lab:
-    """Stays on its port between ``open`` and ``close``; what it has done it knows for good, as a database would."""
+class OwnersSystem:
+    """Keeps its port from one ``open`` to the next, and never forgets its results, as a database would."""
 
-    fails: Callable[[dict[str, Any], int], Reply | None] = lambda said, before: None
-    """What it answers in place of a measurement; ``before``: how often it heard of that measurement before."""
+    fails: Callable[[dict[str, Any], int], Reply | None] = lambda body, before: None
+    """The reply in place of a measurement, or None; ``before``: how many calls for that measurement came before."""
     port: int = 0
     calls: list[Call] = field(default_factory=list)
     done: dict[str, float] = field(default_factory=dict)
@@ -49,26 +49,26 @@ class Lab:
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/measure"
 
-    def heard(self, measurement: str) -> int:
-        """How often it was asked for a measurement."""
+    def call_count(self, measurement: str) -> int:
+        """How often it was called for a measurement."""
         return sum(call.measurement == measurement for call in self.calls)
 
     def open(self) -> None:
         """Listen, on the port that it had before."""
-        lab = self
+        system = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                status, told, headers = lab._answer(self.headers, body)
-                with suppress(BrokenPipeError, ConnectionResetError):  # nobody waits any more
+                status, reply, headers = system.answer(self.headers, body)
+                with suppress(BrokenPipeError, ConnectionResetError):  # the caller has gone
                     self.send_response(status)
-                    for name, value in {**headers, "Content-Length": str(len(told))}.items():
+                    for name, value in {**headers, "Content-Length": str(len(reply))}.items():
                         self.send_header(name, value)
                     self.end_headers()
-                    self.wfile.write(told)
+                    self.wfile.write(reply)
 
-            def log_message(self, *told: Any) -> None:
+            def log_message(self, *message: Any) -> None:
                 pass
 
         class Server(ThreadingHTTPServer):
@@ -80,45 +80,46 @@ class Lab:
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
     def close(self) -> None:
-        """Be gone: a connection is refused."""
+        """Refuse connections."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
             self._server = None
 
-    def _answer(self, headers: Any, body: bytes) -> Reply:
+    def answer(self, headers: Any, body: bytes) -> Reply:
+        """The reply to a call: 401 for a wrong signature, else as ``fails`` says, else the measurement."""
         if not documented_check()(headers["Blindopt-Signature"], body, KEY.encode(), math.inf):
             self.forged += 1
             return 401, b"", {}
-        said, key = json.loads(body), headers["Idempotency-Key"]
+        call, key = json.loads(body), headers["Idempotency-Key"]
         with self._lock:
-            before = self.heard(said["measurement_id"])
-            self.calls.append(Call(time.monotonic(), key, said["measurement_id"], self._busy))
+            before = self.call_count(call["measurement_id"])
+            self.calls.append(Call(time.monotonic(), key, call["measurement_id"], self._busy))
             self._busy += 1
         try:
-            failed = self.fails(said, before)
+            failed = self.fails(call, before)
             if failed is not None:
                 return failed
-            return 200, json.dumps({"value": self.measure(said, key)}).encode(), {}
+            return 200, json.dumps({"value": self.measure(call, key)}).encode(), {}
         finally:
             with self._lock:
                 self._busy -= 1
 
-    def measure(self, said: dict[str, Any], key: str) -> float:
-        """The value for a key: it works only for one that it has not seen."""
+    def measure(self, call: dict[str, Any], key: str) -> float:
+        """The value for a key: measured for a new key, else as before."""
         with self._lock:
             if key not in self.done:
-                self.worked[said["measurement_id"]] += 1
-                self.done[key] = said["record"] / 1000
+                self.worked[call["measurement_id"]] += 1
+                self.done[key] = call["record"] / 1000
             return self.done[key]
 
 
 @contextmanager
-def opened_lab() -> Iterator[Lab]:
-    """A lab that is there."""
-    lab = Lab()
-    lab.open()
+def serve_owners_system() -> Iterator[OwnersSystem]:
+    """A system that listens."""
+    system = OwnersSystem()
+    system.open()
     try:
-        yield lab
+        yield system
     finally:
-        lab.close()
+        system.close()

@@ -1,0 +1,71 @@
+"""Check tunings and their ledger against the audit log: part of `audit verify`."""
+
+from decimal import Decimal
+from typing import Any
+
+from blindopt import wire
+from blindopt.audit.merkle_log import Json
+from blindopt.errors import BudgetExhausted, LogBroken
+from curator_service.privacy.ledger import exact
+from curator_service.store import tunings as table
+from curator_service.store.tunings import Account
+from curator_service.use_cases.accounts.tuning_accounts import digest, lowered, spend
+from service_kit.store.database import Connection
+
+
+class TuningLogSummary:
+    """Tunings and their ledger as the log describes them."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[str, Account] = {}
+        self._lines: list[tuple[Any, ...]] = []
+        self._tunings: dict[str, tuple[str, str, str | None]] = {}
+
+    def follow(self, record: Json) -> None:
+        """Take the next record of the log. Raises LogBroken for a charge beyond a cap."""
+        kind, details = record["kind"], record.get("details", {})
+        if kind == "tuning.started":
+            self._start(details)
+        elif kind == "tuning.refused":
+            self._add(details["account"], "refused", None, details["epsilon"], details["delta"], details["cap"])
+        elif kind in ("tuning.ended", "tuning.cancelled"):
+            spec, _, _ = self._tunings[details["tuning_id"]]
+            state = details.get("state", "cancelled")
+            self._tunings[details["tuning_id"]] = spec, state, details.get("outcome_sha256")
+        elif kind == "log.restored":
+            for account in details.get("closed_accounts", []):
+                self._add(account, "closed", None, "0", "0", None)
+
+    def _start(self, details: Json) -> None:
+        account = details["account"]
+        caps = wire.TuningCaps(epsilon=details["cap_epsilon"], delta=float(details["cap_delta"]))
+        before = lowered(self._accounts.get(account, Account()), caps)
+        try:
+            self._accounts[account] = spend(before, Decimal(details["epsilon"]), Decimal(details["delta"]))
+        except BudgetExhausted:
+            raise LogBroken(f"tuning {details['tuning_id']} was charged beyond a cap") from None
+        self._tunings[details["tuning_id"]] = details["spec_sha256"], "running", None
+        self._add(account, "tuning", details["tuning_id"], details["epsilon"], details["delta"], None)
+
+    def _add(self, name: str, kind: str, tuning: str | None, epsilon: str, delta: str, cap: str | None) -> None:
+        account = self._accounts.get(name, Account())
+        caps = [None if cap is None else exact(cap) for cap in (account.cap_epsilon, account.cap_delta)]
+        self._lines.append(
+            (name, kind, tuning, epsilon, delta, cap, *caps, exact(account.epsilon), exact(account.delta))
+        )
+
+    def check(self, db: Connection) -> None:
+        """Raise LogBroken if a tuning or a line of the ledger differs from the log."""
+        lines = iter(self._lines)
+        for row in table.all_lines(db):
+            charge = row.account, row.kind, row.tuning_id, row.epsilon, row.delta, row.cap
+            if next(lines, None) != (*charge, row.cap_epsilon, row.cap_delta, row.total_epsilon, row.total_delta):
+                raise LogBroken(f"line {row.seq} of the ledger of tunings is not what the log says")
+        if next(lines, None) is not None:
+            raise LogBroken("the ledger of tunings lacks lines that are in the log")
+        missing = dict(self._tunings)
+        for row in table.every(db):
+            if missing.pop(row.id, None) != (digest(row.spec, row.salt), row.state, digest(row.outcome, row.salt)):
+                raise LogBroken(f"tuning {row.id} is not what the log says: it was changed, or was never started")
+        for name in missing:
+            raise LogBroken(f"tuning {name} is missing")
