@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from curator_service import attacks, child, forecasts, scoring
 from curator_service.attacks.worker import Worker as AttackWorker
-from curator_service.child.program import take_core
+from curator_service.child.program import nth_core
 from curator_service.forecasts.worker import Worker as ForecastWorker
 from curator_service.scoring.worker import Worker as TuningWorker
 from tests.curator_service.echo_program import PROGRAM, SECRET, Job, Reply
@@ -162,13 +162,8 @@ for reply in child.Worker(PROGRAM).work(Job(action="hang")):
 
 
 @pytest.mark.parametrize(("allowed", "taken"), [({0, 1, 5}, [5, 1, 0]), ({2, 3}, [3, 2, 3]), ({7}, [7, 7, 7])])
-def test_cores_are_counted_from_the_last_allowed_one_round_and_round(allowed, taken, monkeypatch):
-    cores = []
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: allowed)
-    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, chosen: cores.extend(chosen))
-    for number in range(3):
-        take_core(number)
-    assert cores == taken
+def test_cores_are_counted_from_the_last_allowed_one_round_and_round(allowed, taken):
+    assert [nth_core(number, allowed) for number in range(3)] == taken
 
 
 def test_kinds_of_work_share_no_core_while_there_is_another(until):
