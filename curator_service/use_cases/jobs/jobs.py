@@ -95,7 +95,7 @@ class Jobs(ABC):
 
     @abstractmethod
     def _notify(self, db: Connection, row: Any) -> None:
-        """Write a notice that a job has ended by itself; ``row``: of its table."""
+        """Write a notice that a job has completed or failed; ``row``: of its table."""
 
     def _rest(self) -> None:
         """Release what is kept for the next job, since none has come for a while."""

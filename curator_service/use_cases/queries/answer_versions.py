@@ -29,7 +29,7 @@ from service_kit.store import audit_log
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection
 
-LOST = "the curator was put back to a backup since this was asked: what it told then is not known, so it tells no more"
+LOST = "the curator was restored from a backup after this query: later answers are lost, so it gets no more"
 _TOGETHER = 64
 Unit = tuple[int, int]
 """One released number: index of the item in the query and play, or index and 0 where means are released."""

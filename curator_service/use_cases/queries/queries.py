@@ -292,7 +292,7 @@ class Queries:
         if latest is not None and latest.version >= version:
             return StoredReply(200, latest.body)
         if inquiry is not None and inquiry.lost:
-            raise StudyNotOpen("the curator was put back to a backup since: this query gets no answer any more")
+            raise StudyNotOpen("the curator was restored from a backup after this query: it gets no answer any more")
         due_at = None if inquiry is None or inquiry.due_at is None else moment(inquiry.due_at)
         reply = wire.QueryPending(
             id=identity, study_id=study_id, state="pending", created_at=moment(row.created_at), due_at=due_at

@@ -55,7 +55,7 @@ class Advisories:
         if advisory.mechanism not in (versions := _versions()):
             faults.append({"field": "mechanism", "message": "there is no such mechanism: /v1/meta lists them"})
         elif advisory.version > versions[advisory.mechanism]:
-            faults.append({"field": "version", "message": "there is no such version yet: /v1/meta tells the latest"})
+            faults.append({"field": "version", "message": "there is no such version yet: /v1/meta lists the latest"})
         if faults:
             raise Invalid("only a mechanism that this curator has can be withdrawn", faults)
 

@@ -14,7 +14,7 @@ STUDY = "std_0123456789abcdef"
 
 
 class Api:
-    """Answers from a table; keeps what was asked."""
+    """Replies from a table; keeps the requested paths."""
 
     def __init__(self, **listings):
         self.listings, self.paths = listings, []

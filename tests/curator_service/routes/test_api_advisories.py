@@ -1,4 +1,4 @@
-"""A mechanism that is withdrawn: what is refused from then on, what is told of it, and what the log says."""
+"""Withdrawals of mechanisms: what they refuse, where they are shown, and their records in the log."""
 
 import io
 import json
@@ -28,7 +28,7 @@ WITHDRAWN = wire.AdvisoryCreate(mechanism="gaussian", version=1, reason=WHY)
 
 
 class Withdrawn:
-    """A curator with studies of before, on which `gaussian` was then withdrawn."""
+    """A curator with studies, after which `gaussian` was withdrawn."""
 
     def __init__(self, service, owner, small, open_study):
         self.service, self.owner = service, owner
@@ -50,7 +50,7 @@ class Withdrawn:
 
 
 @pytest.fixture(scope="module")
-def world(make_service, tmp_path_factory, small, open_study):
+def withdrawn(make_service, tmp_path_factory, small, open_study):
     service = make_service("curator", tmp_path_factory.mktemp("advisories")).start()
     with OwnerClient(service.url, service.token, timeout_s=60) as owner:
         yield Withdrawn(service, owner, small, open_study)
@@ -62,13 +62,13 @@ def refusal(of):
     return refused.value.remote_status, refused.value.remote_code
 
 
-def test_an_advisory_names_the_studies_that_it_touches(world):
-    assert world.advisory.affected == [world.opened.id, world.by_auto.id, world.answering.id]
-    assert (world.advisory.mechanism, world.advisory.version, world.advisory.reason) == ("gaussian", 1, WHY)
-    assert world.owner.advisories() == [world.advisory]
-    token = world.service.run_in_process("token", "create", "--name", "a", "--role", "auditor").stdout.strip()
-    with OwnerClient(world.service.url, token) as auditor:
-        assert auditor.advisories() == [world.advisory]
+def test_an_advisory_names_the_studies_that_it_touches(withdrawn):
+    assert withdrawn.advisory.affected == [withdrawn.opened.id, withdrawn.by_auto.id, withdrawn.answering.id]
+    assert (withdrawn.advisory.mechanism, withdrawn.advisory.version, withdrawn.advisory.reason) == ("gaussian", 1, WHY)
+    assert withdrawn.owner.advisories() == [withdrawn.advisory]
+    token = withdrawn.service.run_in_process("token", "create", "--name", "a", "--role", "auditor").stdout.strip()
+    with OwnerClient(withdrawn.service.url, token) as auditor:
+        assert auditor.advisories() == [withdrawn.advisory]
         assert refusal(lambda: auditor.withdraw(WITHDRAWN)) == (403, "forbidden")
 
 
@@ -76,39 +76,39 @@ def headings(sentences):
     return {sentence.partition(":")[0] for sentence in sentences}
 
 
-def test_a_draft_that_waited_is_refused_and_costs_nothing(world):
-    assert refusal(lambda: world.owner.release(world.waiting)) == (409, "mechanism_withdrawn")
-    assert world.owner.study(world.waiting).state == "draft"
-    assert list(world.owner.ledger(world.waiting)) == []
+def test_a_draft_that_waited_is_refused_and_costs_nothing(withdrawn):
+    assert refusal(lambda: withdrawn.owner.release(withdrawn.waiting)) == (409, "mechanism_withdrawn")
+    assert withdrawn.owner.study(withdrawn.waiting).state == "draft"
+    assert list(withdrawn.owner.ledger(withdrawn.waiting)) == []
 
 
-def test_a_preview_says_that_it_is_withdrawn(world):
-    assert world.before.status == "sound"
-    after = world.owner.preview(world.waiting)
+def test_a_preview_says_that_it_is_withdrawn(withdrawn):
+    assert withdrawn.before.status == "sound"
+    after = withdrawn.owner.preview(withdrawn.waiting)
     assert after.status == "withdrawn"
     assert after.guarantee.startswith(f"Withdrawn: {WHY}.")
     assert [feature.sensitivity for feature in after.features] == [None, None]  # nothing protects a change any more
-    assert headings(world.before.not_protected) & {"Features", "Changes larger than Delta"} == {
+    assert headings(withdrawn.before.not_protected) & {"Features", "Changes larger than Delta"} == {
         "Changes larger than Delta"
     }
     assert headings(after.not_protected) & {"Features", "Changes larger than Delta"} == {"Features"}
 
 
-def test_nothing_bounds_what_a_withdrawn_release_costs_in_any_view(world):
-    after, before = world.owner.preview(world.waiting).price, world.before.price
+def test_nothing_bounds_what_a_withdrawn_release_costs_in_any_view(withdrawn):
+    after, before = withdrawn.owner.preview(withdrawn.waiting).price, withdrawn.before.price
     assert (before.release_epsilon, after.release_epsilon) == ("1", None)
     assert after.sentence.startswith("The release has no finite epsilon")
-    for opened, cost in ((world.opened, None), (world.by_auto, None), (world.other, "0")):
-        accounting, balance = world.owner.accounting(opened.id), world.owner.balance(opened.id)
+    for opened, cost in ((withdrawn.opened, None), (withdrawn.by_auto, None), (withdrawn.other, "0")):
+        accounting, balance = withdrawn.owner.accounting(opened.id), withdrawn.owner.balance(opened.id)
         assert {accounting.rows[0].epsilon, balance.release_epsilon} == {cost}
-        assert [line.epsilon for line in world.owner.ledger(opened.id) if line.kind == "release"] == [cost]
+        assert [line.epsilon for line in withdrawn.owner.ledger(opened.id) if line.kind == "release"] == [cost]
         assert ("without a bound" in accounting.sentence) == (cost is None)
 
 
-def test_private_answers_keep_their_promise_beside_a_withdrawn_release(world):
-    """The modeler is told no epsilon of the release any more, and that of y; what was charged is not given back."""
-    opened, before = world.answering, world.answering_before
-    with StudyClient(world.service.url, opened.token, opened.id) as study:
+def test_private_answers_keep_their_promise_beside_a_withdrawn_release(withdrawn):
+    """The modeler sees no epsilon of the release any more, but that of y; charges are not refunded."""
+    opened, before = withdrawn.answering, withdrawn.answering_before
+    with StudyClient(withdrawn.service.url, opened.token, opened.id) as study:
         after = study.study()
         study.ask(wire.QueryRequest(rows=[wire.RowPlays(row=1, plays=4)]), key="to the cap")
         with pytest.raises(Remote, match=r"epsilon_per_row of row 1: 0\.5 requested with 3 of 3 spent"):
@@ -118,16 +118,16 @@ def test_private_answers_keep_their_promise_beside_a_withdrawn_release(world):
     assert after.answers == before.answers
     assert before.guarantee.endswith("Answers about one row add up, with the release, to 3 at most.")
     assert after.guarantee.endswith("Answers about one row add up to 3 at most.")
-    (exposed,) = world.owner.exposure(opened.id)
+    (exposed,) = withdrawn.owner.exposure(opened.id)
     assert (exposed.epsilon, exposed.spent) == ("2", None)
-    assert [row.epsilon for row in world.owner.accounting(opened.id).rows] == [None, None]
-    assert world.owner.study(opened.id).spec.release == GAUSSIAN  # as declared: the owner's own settings
+    assert [row.epsilon for row in withdrawn.owner.accounting(opened.id).rows] == [None, None]
+    assert withdrawn.owner.study(opened.id).spec.release == GAUSSIAN  # as declared: the owner's own settings
 
 
-def test_a_study_that_is_open_goes_on_and_says_so(world):
-    """Z has left: refusing queries would protect nobody, and to close it is the owner's."""
-    for opened in (world.opened, world.by_auto):
-        with StudyClient(world.service.url, opened.token, opened.id) as study:
+def test_a_study_that_is_open_goes_on_and_says_so(withdrawn):
+    """Z was published, so refusing queries would protect no record; the owner may close the study."""
+    for opened in (withdrawn.opened, withdrawn.by_auto):
+        with StudyClient(withdrawn.service.url, opened.token, opened.id) as study:
             view = study.study()
             assert (view.state, view.status, view.mechanism) == ("open", "withdrawn", "gaussian")
             assert view.guarantee.startswith(f"Withdrawn: {WHY}.")
@@ -135,45 +135,45 @@ def test_a_study_that_is_open_goes_on_and_says_so(world):
             assert "Features" in headings(view.not_protected)
             answered, _ = study.ask(wire.QueryRequest(rows=[wire.RowPlays(row=1)]), key="after")
             assert answered.state == "answered"
-        owned = world.owner.study(opened.id)
+        owned = withdrawn.owner.study(opened.id)
         assert owned.report.status == "withdrawn"
         assert owned.guarantee == owned.report.guarantee == view.guarantee
         assert owned.not_protected == owned.report.not_protected == view.not_protected
         assert [feature.sensitivity for feature in owned.report.features] == [None, None]
         assert (owned.report.mechanism, owned.report.version) == ("gaussian", 1)
-    with StudyClient(world.service.url, world.other.token, world.other.id) as study:
+    with StudyClient(withdrawn.service.url, withdrawn.other.token, withdrawn.other.id) as study:
         view = study.study()
     assert (view.status, "Withdrawn" in view.guarantee) == ("unprotected", False)
 
 
-def test_meta_shows_what_is_withdrawn(world):
-    with world.service.http("") as http:
+def test_meta_shows_what_is_withdrawn(withdrawn):
+    with withdrawn.service.http("") as http:
         meta = wire.CuratorMeta.model_validate_json(http.get("/v1/meta").content)
     statuses = {mechanism.name: mechanism.status for mechanism in meta.mechanisms}
     assert statuses["gaussian"] == "withdrawn"
     assert (statuses["identity"], statuses["po_gp_ucb"]) == ("unprotected", "refuted")
 
 
-def test_a_retry_gets_the_same_advisory_and_a_second_one_is_refused(world):
-    assert world.owner.withdraw(WITHDRAWN, key="withdraw") == world.advisory
-    assert refusal(lambda: world.owner.withdraw(WITHDRAWN)) == (409, "state_conflict")
-    assert world.owner.advisories() == [world.advisory]
+def test_a_retry_gets_the_same_advisory_and_a_second_one_is_refused(withdrawn):
+    assert withdrawn.owner.withdraw(WITHDRAWN, key="withdraw") == withdrawn.advisory
+    assert refusal(lambda: withdrawn.owner.withdraw(WITHDRAWN)) == (409, "state_conflict")
+    assert withdrawn.owner.advisories() == [withdrawn.advisory]
 
 
 @pytest.mark.parametrize("said", [("rot13", 1), ("gaussian", 2), ("auto", 1)])
-def test_only_what_there_is_can_be_withdrawn(said, world):
+def test_only_what_there_is_can_be_withdrawn(said, withdrawn):
     mechanism, version = said
     advisory = wire.AdvisoryCreate(mechanism=mechanism, version=version, reason="no")
-    assert refusal(lambda: world.owner.withdraw(advisory)) == (422, "invalid")
+    assert refusal(lambda: withdrawn.owner.withdraw(advisory)) == (422, "invalid")
 
 
-def test_the_log_tells_a_withdrawal_without_its_words_and_verifies(world):
-    (record,) = [record for record in world.service.records() if record["kind"] == "mechanism.withdrawn"]
+def test_the_log_tells_a_withdrawal_without_its_words_and_verifies(withdrawn):
+    (record,) = [record for record in withdrawn.service.records() if record["kind"] == "mechanism.withdrawn"]
     assert {k: v for k, v in record["details"].items() if k != "reason_sha256"} == {
-        "advisory_id": world.advisory.id, "mechanism": "gaussian", "version": 1,
+        "advisory_id": withdrawn.advisory.id, "mechanism": "gaussian", "version": 1,
     }  # fmt: skip
     assert WHY not in str(record)
-    assert world.service.run_in_process("audit", "verify").returncode == 0
+    assert withdrawn.service.run_in_process("audit", "verify").returncode == 0
 
 
 @pytest.mark.parametrize(
@@ -188,18 +188,18 @@ def test_the_log_tells_a_withdrawal_without_its_words_and_verifies(world):
         ),
     ],
 )
-def test_a_table_that_is_not_what_the_log_says_is_found(change, says, world, make_service, tmp_path):
+def test_a_table_that_is_not_what_the_log_says_is_found(change, says, withdrawn, make_service, tmp_path):
     """The database by hand, its triggers dropped: `audit verify` compares it with the log."""
     copy = make_service("curator", tmp_path)
     copy.data.mkdir(parents=True)
-    with closing(sqlite3.connect(world.service.database)) as db:
+    with closing(sqlite3.connect(withdrawn.service.database)) as db:
         db.execute("VACUUM INTO ?", (str(copy.database),))
     keys = copy.data / "secrets"
     keys.mkdir(mode=0o700)
-    for key in (world.service.data / "secrets").iterdir():
+    for key in (withdrawn.service.data / "secrets").iterdir():
         (keys / key.name).write_bytes(key.read_bytes())
     (copy.data / "files").mkdir()
-    for file in (world.service.data / "files").glob("*.npy"):
+    for file in (withdrawn.service.data / "files").glob("*.npy"):
         (copy.data / "files" / file.name).write_bytes(file.read_bytes())
     with closing(sqlite3.connect(copy.database)) as db:
         with pytest.raises(sqlite3.Error, match="append-only"):
@@ -217,9 +217,9 @@ def test_a_table_that_is_not_what_the_log_says_is_found(change, says, world, mak
 # --- what auto takes instead -----------------------------------------------------------------------
 
 
-def test_auto_takes_the_next_sound_one_and_says_why(world):
-    """Planar Laplace is next: it is told from public values alone, before anything is drawn."""
-    spec = world.opened.view.spec.model_copy(update={"release": AUTO})
+def test_auto_takes_the_next_sound_one_and_says_why(withdrawn):
+    """Planar Laplace is next: that follows from public values alone, before anything is drawn."""
+    spec = withdrawn.opened.view.spec.model_copy(update={"release": AUTO})
     assert concrete(spec)[0].mechanism == "gaussian"
     release, why = concrete(spec, {"gaussian"})
     assert release.mechanism == "planar_laplace"
@@ -231,25 +231,25 @@ def test_auto_takes_the_next_sound_one_and_says_why(world):
     pure = spec.model_copy(update={"release": wire.AutoRelease(mechanism="auto", epsilon="1")})
     assert concrete(pure, {"planar_laplace"})[0].mechanism == "planar_laplace"
     assert [as_run(spec, name).mechanism for name in ("gaussian", "planar_laplace")] == ["gaussian", "planar_laplace"]
-    assert as_run(world.opened.view.spec, "gaussian") == GAUSSIAN
+    assert as_run(withdrawn.opened.view.spec, "gaussian") == GAUSSIAN
 
 
-def test_a_forecast_of_auto_tries_what_a_release_would_take_today(world):
-    draft = world.owner.create_study(
-        world.opened.view.spec.model_copy(
+def test_a_forecast_of_auto_tries_what_a_release_would_take_today(withdrawn):
+    draft = withdrawn.owner.create_study(
+        withdrawn.opened.view.spec.model_copy(
             update={"release": AUTO, "kernel": wire.Kernel(lengthscale=3.0, signal_variance=1.0, noise_variance=1e-4)}
         )
     )
     forecast_spec = wire.ForecastCreate(epsilons=["1"], mechanisms=["auto"], functions=2, queries=2, rows=10)
-    began = world.owner.start_forecast(draft.id, forecast_spec)
-    while (view := world.owner.forecast(draft.id, began.id)).state == "running":
+    began = withdrawn.owner.start_forecast(draft.id, forecast_spec)
+    while (view := withdrawn.owner.forecast(draft.id, began.id)).state == "running":
         time.sleep(0.05)
     assert [point.runs_as for point in view.points if point.mechanism == "auto"] == ["planar_laplace"]
-    assert world.owner.preview(draft.id).mechanism == "planar_laplace"
+    assert withdrawn.owner.preview(draft.id).mechanism == "planar_laplace"
 
 
-def test_what_the_owner_chose_is_never_changed(world):
-    assert concrete(world.opened.view.spec, {"gaussian", "planar_laplace"}) == (GAUSSIAN, None)
+def test_what_the_owner_chose_is_never_changed(withdrawn):
+    assert concrete(withdrawn.opened.view.spec, {"gaussian", "planar_laplace"}) == (GAUSSIAN, None)
 
 
 # --- advisories of the program, and a withdrawal while a release is drawn ---------------------------

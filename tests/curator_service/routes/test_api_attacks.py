@@ -1,4 +1,4 @@
-"""What an owner is told of attacks, over REST and on the curator's machine; a modeler is told nothing."""
+"""Findings of attacks for the owner, over REST and on the curator's machine; none for a modeler."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Budgets over REST: what is charged, what is refused, what of it is told and recorded, and to whom."""
+"""Budgets over REST: charges, refusals, their records, and who may read them."""
 
 import json
 import re

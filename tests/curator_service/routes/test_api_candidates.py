@@ -126,7 +126,7 @@ def test_each_download_is_a_record_with_the_digest_of_the_file(curator, modeler,
 
 
 def test_a_download_that_breaks_goes_on_where_it_broke(curator, owner, small, open_study, bad_network, tmp_path):
-    """A release of 3.2 MB over two connections that break: each megabyte that came is asked for once."""
+    """A release of 3.2 MB over two connections that break: each megabyte that arrived is requested once."""
     values = small.x[np.random.default_rng(0).integers(400, size=200_000)]
     lines = [",".join(small.names), *(f"{a!r},{b!r},0" for a, b in values.tolist())]
     study = open_study(owner, owner.register("large", "\n".join(lines).encode(), public=True))

@@ -276,7 +276,7 @@ def test_a_fault_in_the_curator_itself_is_told_without_its_text(tmp_path, small,
 
 
 def _stored(context, vault, small, count):
-    """A dataset, a study, and forecasts that nobody works on yet; their ids."""
+    """Store a dataset, a study and forecasts that have not begun; the ids of the forecasts."""
     vault.keep_dataset("ds_0", [np.column_stack([small.x, small.y])])
     columns = json.dumps([{"name": name} for name in small.names])
     said = {"created_at": "2026-01-01T00:00:00.000000Z"}

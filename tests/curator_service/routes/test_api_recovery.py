@@ -16,7 +16,7 @@ from curator_service.vault import Vault
 
 @pytest.fixture
 def start(tmp_path):
-    """Builds the curator on one folder, as often as asked; closes the one before."""
+    """Builds the curator on one folder, again at each call; closes the one before."""
     built, tempdir = [], tempfile.tempdir
 
     def again():

@@ -16,7 +16,7 @@ JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
-def stage(curator, owner, small, dataset, open_study, opened):
+def every_state(curator, owner, small, dataset, open_study, opened):
     """A curator with a study in every state, and a token of every kind."""
     private = owner.register("private", small.csv)
     archived = owner.register("archived", small.csv)
@@ -28,7 +28,7 @@ def stage(curator, owner, small, dataset, open_study, opened):
     owner.revoke(revoked.id, revoked.grant_id)
     lines = ["p,q,r", *(f"{i},{2 * i},{i * i}" for i in range(50))]
     dependent = owner.register("dependent", "\n".join(lines).encode(), public=True)
-    # The clock of this context stands in the past, so that what it issues has expired by now.
+    # The clock of this context is in the past, so that its token has expired by now.
     context = open_context(Settings(data_dir=curator.data), clock=lambda: datetime.now(UTC) - timedelta(days=3))
     expired, _ = context.authentication.issue("owner", "expired", days=2)
     auditor, _ = context.authentication.issue("auditor", "auditor", days=30)
@@ -58,7 +58,7 @@ TABLES = (
 )  # fmt: skip
 
 
-def _standing(curator):
+def _database_state(curator):
     """Everything that a refused request may not change."""
     counts = {table: curator.rows(f"SELECT count(*) FROM {table}")[0][0] for table in TABLES}
     states = curator.rows("SELECT id, state, releasing_key FROM studies ORDER BY id")
@@ -115,48 +115,48 @@ class Case:
     def __repr__(self):
         return self.name
 
-    def send(self, stage):
+    def send(self, every_state):
         tokens = {
             "owner": None,
-            "modeler": stage.open.token,
-            "early": stage.draft_token,
-            "closed": stage.closed.token,
-            "revoked": stage.revoked.token,
-            "expired": stage.expired,
-            "auditor": stage.auditor,
+            "modeler": every_state.open.token,
+            "early": every_state.draft_token,
+            "closed": every_state.closed.token,
+            "revoked": every_state.revoked.token,
+            "expired": every_state.expired,
+            "auditor": every_state.auditor,
             "nobody": NOBODY,
             "none": "",
         }
-        sent = {k: v(stage) if callable(v) else v for k, v in self.sent.items()}
+        sent = {k: v(every_state) if callable(v) else v for k, v in self.sent.items()}
         headers = sent.pop("headers", {})
         if self.key:
             headers = {"Idempotency-Key": f"refused {self.name}"[:200]} | headers
         path = self.path.format(
-            open=stage.open.id,
-            draft=stage.draft,
-            closed=stage.closed.id,
-            revoked=stage.revoked.id,
-            public=stage.public,
-            grant=stage.open.grant_id,
-            kid=stage.open.kid,
-            other=stage.closed.grant_id,
-            own=stage.own,
+            open=every_state.open.id,
+            draft=every_state.draft,
+            closed=every_state.closed.id,
+            revoked=every_state.revoked.id,
+            public=every_state.public,
+            grant=every_state.open.grant_id,
+            kid=every_state.open.kid,
+            other=every_state.closed.grant_id,
+            own=every_state.own,
         )
-        with stage.curator.http(tokens[self.who]) as client:
+        with every_state.curator.http(tokens[self.who]) as client:
             return client.request(self.method, path, headers=headers, **sent)
 
 
 def study(**changes):
     """The body of a study that would be made, with changes; ``a__b`` reaches inside."""
 
-    def body(stage):
-        spec = json.loads(json.dumps(stage.spec))
+    def body(every_state):
+        spec = json.loads(json.dumps(every_state.spec))
         for name, value in changes.items():
             *inner, last = name.split("__")
             position = spec
             for part in inner:
                 position = position[int(part) if part.isdecimal() else part]
-            position[last] = value(stage) if callable(value) else value
+            position[last] = value(every_state) if callable(value) else value
         return spec
 
     return body
@@ -164,11 +164,11 @@ def study(**changes):
 
 def as_text(field, text):
     """The body of a study where this field is JSON that no Python value becomes."""
-    return lambda stage: json.dumps(study(**{field: "@"})(stage)).replace('"@"', text).encode()
+    return lambda every_state: json.dumps(study(**{field: "@"})(every_state)).replace('"@"', text).encode()
 
 
-def _archived(stage):
-    return stage.archived
+def _archived(every_state):
+    return every_state.archived
 
 
 def row(text):
@@ -208,7 +208,7 @@ WHO = [
     Case("header not ascii", "unauthenticated", "GET /v1/studies", who="none", headers={"Authorization": b"\xff"}),
     Case(
         "right key id, wrong secret", "unauthenticated", "GET /v1/studies", who="none",
-        headers=lambda stage: {"Authorization": f"Bearer {stage.open.token[:26]}{'B' * 43}"},
+        headers=lambda every_state: {"Authorization": f"Bearer {every_state.open.token[:26]}{'B' * 43}"},
     ),
     Case("wrong token on an unknown path", "unauthenticated", "GET /v1/nothing", who="nobody"),
     Case("documentation pages without a token", "unauthenticated", "GET /docs", who="none"),
@@ -314,7 +314,7 @@ WHAT = [
             "no name": {"name": ""},
             "a name with a line break": {"name": "a\nb"},
             "no features": {"features": []},
-            "identity on private data": {"dataset_id": lambda stage: stage.private},
+            "identity on private data": {"dataset_id": lambda every_state: every_state.private},
             "unknown mechanism": {"release": {"mechanism": "magic"}},
             "no mechanism": {"release": {}},
             "unknown answers": {"answers": {"mechanism": "magic"}},
@@ -328,7 +328,7 @@ WHAT = [
             "unknown direction": {"measurement__direction": "up"},
             "unknown feature": {"features__0__column": "nothing"},
             "unknown measurement": {"measurement__column": "nothing"},
-            "feature twice": {"features": lambda stage: [stage.features[0]] * 2},
+            "feature twice": {"features": lambda every_state: [every_state.features[0]] * 2},
             "feature as measurement": {"measurement__column": "zq_left"},
             "bounds swapped": {"features__0__lower": 9.0, "features__0__upper": 1.0},
             "bounds equal": {"features__0__lower": 1.0, "features__0__upper": 1.0},
@@ -383,7 +383,7 @@ WHAT = [
 LARGE = b"x" * ((1 << 20) + 1)
 
 
-def _chunks(stage):
+def _chunks(every_state):
     for _ in range(33):
         yield b"x" * (1 << 15)
 
@@ -476,12 +476,12 @@ KEYS = [
 
 
 @pytest.mark.parametrize("case", [*WHO, *WHERE, *WHAT, *SIZE, *FILES, *STATE, *KEYS], ids=repr)
-def test_a_bad_request_is_refused_as_documented_and_changes_nothing(case, stage):
-    curator = stage.curator
-    before, records = _standing(curator), curator.rows("SELECT count(*) FROM log")[0][0]
-    reply = case.send(stage)
+def test_a_bad_request_is_refused_as_documented_and_changes_nothing(case, every_state):
+    curator = every_state.curator
+    before, records = _database_state(curator), curator.rows("SELECT count(*) FROM log")[0][0]
+    reply = case.send(every_state)
     problem = check_problem(reply, case.code)
-    assert _standing(curator) == before
+    assert _database_state(curator) == before
     added = [json.loads(body) for (body,) in curator.rows("SELECT body FROM log WHERE seq >= ? ORDER BY seq", records)]
     assert len(added) == case.records
     for record in added:  # a refusal of a modeler
@@ -492,78 +492,80 @@ def test_a_bad_request_is_refused_as_documented_and_changes_nothing(case, stage)
         assert client.get("/healthz").json() == client.get("/readyz").json() == {"status": "ok"}
 
 
-def test_why_a_token_is_refused_is_not_told(stage):
+def test_why_a_token_is_refused_is_not_told(every_state):
     """No token, an unknown one, a wrong secret, an expired one, a revoked one: one answer."""
     codes = set()
     for case in WHO:
         if case.status == 401:
-            problem = case.send(stage).json()
+            problem = case.send(every_state).json()
             codes.add(json.dumps({k: v for k, v in problem.items() if k not in ("instance", "request_id")}))
     assert len(codes) == 1
 
 
-def test_what_is_not_there_and_what_is_another_s_read_alike_to_a_modeler(stage):
+def test_what_is_not_there_and_what_is_another_s_read_alike_to_a_modeler(every_state):
     replies = [
-        case.send(stage).json() for case in WHERE if case.name in ("modeler: other study", "modeler: unknown study")
+        case.send(every_state).json()
+        for case in WHERE
+        if case.name in ("modeler: other study", "modeler: unknown study")
     ]
     assert len(replies) == 2
     stripped = [{k: v for k, v in r.items() if k not in ("instance", "request_id")} for r in replies]
     assert stripped[0] == stripped[1]
 
 
-def test_an_error_in_a_file_has_its_row_its_line_and_its_column(stage):
+def test_an_error_in_a_file_has_its_row_its_line_and_its_column(every_state):
     text = b'a,b,c\n1,2,3\n4,x,6\n"7\n",,inf\n'  # the last row takes two lines
-    with stage.curator.http() as client:
+    with every_state.curator.http() as client:
         problem = client.post("/v1/datasets", **file(text), headers={"Idempotency-Key": "placed"}).json()
     places_of_errors = [(error["row"], error["line"], error["column"]) for error in problem["errors"]]
     assert sorted(places_of_errors) == [(2, 3, "b"), (3, 5, "b"), (3, 5, "c")]
     assert problem["errors_total"] == 3
 
 
-def test_many_errors_are_counted_and_the_first_are_listed(stage):
+def test_many_errors_are_counted_and_the_first_are_listed(every_state):
     text = "a,b\n" + "1,x\n" * 10_500
-    with stage.curator.http() as client:
+    with every_state.curator.http() as client:
         problem = client.post("/v1/datasets", **file(text.encode()), headers={"Idempotency-Key": "many"}).json()
     assert problem["errors_total"] == 10_500
     assert [error["row"] for error in problem["errors"]] == list(range(1, 51))
     assert {(error["line"] - error["row"], error["column"]) for error in problem["errors"]} == {(1, "b")}
 
 
-def test_every_error_of_a_request_is_listed_with_its_field(stage):
+def test_every_error_of_a_request_is_listed_with_its_field(every_state):
     body = study(
         features__0__column="x",
         measurement__column="x",
         release={"mechanism": "identity"},
         dataset_id=lambda s: s.private,
     )
-    with stage.curator.http() as client:
-        problem = client.post("/v1/studies", json=body(stage), headers={"Idempotency-Key": "fields"}).json()
+    with every_state.curator.http() as client:
+        problem = client.post("/v1/studies", json=body(every_state), headers={"Idempotency-Key": "fields"}).json()
     fields = [error["field"] for error in problem["errors"]]
     assert fields == ["features.0.column", "measurement.column", "measurement.column", "release.mechanism"]
 
 
-def test_a_release_that_cannot_be_made_leaves_a_draft_and_no_file(stage, owner):
+def test_a_release_that_cannot_be_made_leaves_a_draft_and_no_file(every_state, owner):
     features = [wire.Feature(column=c, lower=-1000.0, upper=1000.0) for c in ("p", "q")]
     draft = owner.create_study(
         wire.StudyCreate(
             name="dependent",
-            dataset_id=stage.dependent,
+            dataset_id=every_state.dependent,
             features=features,
             measurement=wire.ColumnMeasurement(column="r", direction="maximize"),
             release=wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=1e-5, r=1, acknowledge_refuted=True),
         )
     )
-    before = _standing(stage.curator)
+    before = _database_state(every_state.curator)
     before[0]["ledger"] += 1  # charged before anything is computed from the data, and once for all tries
-    with stage.curator.http() as client:
+    with every_state.curator.http() as client:
         for number in range(2):
             path, key = f"/v1/studies/{draft.id}:release", {"Idempotency-Key": f"dependent-{number}"}
             problem = check_problem(client.post(path, headers=key), "release_impossible")
             assert "p, q" in problem.detail
-            assert _standing(stage.curator) == before
+            assert _database_state(every_state.curator) == before
         check_problem(client.post(f"/v1/studies/{draft.id}:preview"), "release_impossible")
         check_problem(client.post(path, headers=key), "release_impossible")
-    kinds = [r["kind"] for r in stage.curator.records() if r.get("details", {}).get("study_id") == draft.id]
+    kinds = [r["kind"] for r in every_state.curator.records() if r.get("details", {}).get("study_id") == draft.id]
     assert kinds == ["study.created", "charge", *["release.begun", "release.abandoned"] * 3]
     assert owner.study(draft.id).state == "draft"
 

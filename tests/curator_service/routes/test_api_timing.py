@@ -1,4 +1,4 @@
-"""How long a reply takes: with a deadline it tells nothing of the noise, of a refusal's reason, of a row."""
+"""The time of a reply: with a deadline it reveals neither the noise, nor a refusal's reason, nor a row."""
 
 import asyncio
 import selectors
@@ -316,7 +316,7 @@ def paced(owner, dataset, open_study):
 
 
 def test_grants_and_refusals_of_every_kind_take_equally_long(paced, curator):
-    """Within a third of a period: whoever is not padded is told earlier than that, and what is late by half of it."""
+    """Within a third of a period: a reply without padding comes earlier, a late one half a period later."""
     period = 0.25
     study = paced(reply_after_ms=int(1000 * period))
     assert study.view.spec.reply_after_ms == 250

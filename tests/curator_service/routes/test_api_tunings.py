@@ -174,7 +174,7 @@ def test_scores_outside_the_range_are_clipped_and_counted_for_the_owner_alone(cu
 
 
 def test_scores_of_records_are_clipped_one_by_one(owner, case, replies):
-    """Half of the records tell 3, which counts as 1."""
+    """Half of the records score 3, which counts as 1."""
     replies.make = lambda request, count: (200, json.dumps({"scores": [3.0, 0.0] * 100}).encode())
     ended = _ended(owner, case.http("1000", reply="records"))
     assert ended.result.value == pytest.approx(0.5, abs=1e-3)
@@ -182,7 +182,7 @@ def test_scores_of_records_are_clipped_one_by_one(owner, case, replies):
 
 
 def test_a_score_of_the_whole_dataset_gets_noise_for_its_whole_range(owner, case):
-    """200 times that of a mean over 200 records: one record may move an AUC from end to end, on nobody's word."""
+    """200 times that of a mean over 200 records: no declaration bounds how far one record moves an AUC."""
     mean, whole = (owner.preview_tuning(case.http("1000", reply=reply)) for reply in ("mean", "whole"))
     assert whole.value_sensitivity == pytest.approx(200 * mean.value_sensitivity)
     assert "any function of the validation dataset" in whole.guarantee
@@ -193,7 +193,7 @@ def test_a_score_of_the_whole_dataset_gets_noise_for_its_whole_range(owner, case
 
 
 def test_the_seed_of_a_simulation_cannot_be_picked_by_previews(owner):
-    """Two runs of one request have sensitivities of their own; a preview tells a third. The control: previews agree."""
+    """Two runs of one request have sensitivities of their own; a preview has a third. The control: previews agree."""
     case = registered(owner, m=50, seed=32)
     prior = wire.TuningPrior(lengthscale=1.0, one_minus_k1=1e-4, evaluations=5)
     method = wire.GpUcbSimulated(name="gp_ucb_simulated", prior=prior, pairs=200)

@@ -172,7 +172,7 @@ def test_what_a_system_says_of_when_to_come_back_holds(system, curator_of, open_
 
 
 def test_a_redirect_is_not_followed_at_a_retry_either(system, curator_of, open_study, until):
-    """Nor does a reply tell the curator another address in any other way: it calls the one of its settings."""
+    """No header of a reply makes the curator call another address than that of its settings."""
     with serve_owners_system() as elsewhere:
         steps = {0: FAILED, 1: (302, b"", {"Location": elsewhere.url}), 2: (307, b"", {"Location": elsewhere.url})}
         steps[3] = 503, b"", {"Content-Location": elsewhere.url, "Refresh": f"0; url={elsewhere.url}"}
