@@ -80,7 +80,7 @@ def _kinds(app):
 
 
 def _withheld(body, then):
-    """A body whose end is sent after something else was done."""
+    """A body whose end is sent after ``then`` was called."""
 
     async def parts():
         yield body[:5]
@@ -258,7 +258,7 @@ def test_two_consoles_on_one_host_do_not_end_each_others_sessions(owner, tmp_pat
 
 
 def test_a_logout_sent_by_another_site_sets_no_cookie(owner, app):
-    """It comes without the cookie, and a reply that deletes it would log out who was led there."""
+    """It comes without the cookie, and a reply that deletes it would log out a user who was led there."""
     elsewhere = {"origin": "http://evil.example", "sec-fetch-site": "cross-site"}
     reply = Browser(app).send("POST", "/console/logout", headers=elsewhere)
     assert reply.status_code == 403

@@ -68,7 +68,7 @@ class Post:
 
 @pytest.fixture
 def posting(tmp_path):
-    """Makes an outbox; the delivery is started where it is told so."""
+    """Makes an outbox, and starts its delivery unless ``start`` is False."""
     made = []
 
     def make(url, *, start=True, **settings):

@@ -1,4 +1,4 @@
-"""What goes wrong beside a commit, or at the end of a service, leaves nobody waiting and nothing undone."""
+"""Errors at a commit or at the end of a service leave no caller waiting and no write lost."""
 
 import asyncio
 import os
@@ -247,7 +247,7 @@ def test_nothing_works_beside_the_event_loop_before_the_database_has_it(side, tm
 
 
 def test_a_folder_in_the_curator_s_scratch_folder_keeps_no_service_from_starting(tmp_path):
-    """lost+found, say, or what somebody unpacked there: it is none of ours, and stays."""
+    """Such as lost+found, or files that an operator unpacked there: they are not the service's, and stay."""
     vault = Vault(tmp_path / "files")
     (vault.scratch / "lost+found").mkdir()
     (vault.scratch / "link").symlink_to(tmp_path)

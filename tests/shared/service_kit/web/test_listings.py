@@ -2,14 +2,32 @@
 
 from contextlib import contextmanager
 
+import pytest
 from sqlalchemy import event
 
 from blindopt import wire
 from modeler_service import store
 from service_kit.store.base import stamp
+from service_kit.web.listings import Paging
 from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 from tests.modeler_service.in_process_modeler import SPEC, modeler_at_work
 from tests.shared.service_kit.store.test_store import NOW
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 6, 7, 50])
+def test_pages_by_their_tokens_are_the_whole_listing_in_order(size):
+    positions = [2, 3, 5, 8, 13, 21]
+    letters = dict(zip(positions, "abcdef", strict=True))
+
+    def read(after, limit):
+        return [(p, letters[p]) for p in positions if p > after][:limit]
+
+    pages, token = [], None
+    while not pages or token is not None:
+        items, token = Paging(size, None if token is None else int(token)).read(read)
+        pages.append(items)
+    assert [letter for page in pages for letter in page] == list("abcdef")
+    assert [len(page) for page in pages] == [size] * (6 // size) + [6 % size] * (6 % size > 0)
 
 
 @contextmanager

@@ -71,7 +71,7 @@ def parties(make_service, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def played(parties, small, open_study, run_of):
-    """A run, a query by hand, a tuning that was released, refusals and paths that are none; what may not be told."""
+    """A run, a query, a released tuning, refusals and unknown paths; and the texts that metrics must not contain."""
     curator, modeler = parties
     with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
         answers = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0)
@@ -129,7 +129,7 @@ def test_the_check_would_find_a_path_or_a_value(played):
 
 
 def test_a_duration_is_told_to_the_millisecond():
-    """How long a draw took tells of what was drawn. The control: a millisecond more is seen."""
+    """The time of a draw depends on what was drawn. The control: a millisecond more is visible."""
 
     def exposition(seconds):
         metrics = Metrics(dict)

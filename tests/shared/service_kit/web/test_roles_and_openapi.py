@@ -1,4 +1,4 @@
-"""Both services' routes: who may ask what, and the contract that /openapi.json tells."""
+"""Routes of both services: the roles of each, and the contract in /openapi.json."""
 
 import json
 import re
@@ -97,7 +97,7 @@ def test_the_open_routes_are_these_and_no_others(app):
     assert {methods[0] for path, methods, _ in _routes(app) if path in OPEN} == {"GET"}
 
 
-# A new route needs a line here: who may call it?
+# A new route needs a line here: its roles.
 OWNER, MODELER, READERS = {"owner"}, {"modeler"}, {"owner", "auditor"}
 MEASURERS = {"owner", "measurer"}
 VENDOR, VIEWERS = {"vendor"}, {"vendor", "viewer"}
@@ -267,7 +267,7 @@ def test_every_operation_documents_its_errors_as_problems(document):
                 assert reply["content"] == {"application/problem+json": schema}, (where, status)
 
 
-# A dry run creates nothing (200), and what somebody must measure is pending (202).
+# A dry run creates nothing (200), and a query that must be measured first is pending (202).
 TWO_WAYS = ("/observations", "/v1/inbox:import", "/queries", "/queries/{query_id}")
 
 
