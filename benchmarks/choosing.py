@@ -25,8 +25,8 @@ from blindopt.gp import compiled
 from blindopt.gp.acquisition import beta, choose_maximum, upper_confidence_bound
 from blindopt.gp.candidates import Precision
 from blindopt.gp.kernels import SquaredExponential
-from blindopt.gp.lazy_maximum import THRESHOLDS, Thresholds
 from blindopt.gp.posterior import Posterior
+from blindopt.gp.updates import THRESHOLDS, Thresholds
 
 STEPS = 50
 NOISE_VARIANCE = 1e-4

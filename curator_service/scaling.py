@@ -52,12 +52,12 @@ class ScaledRows:
         """Number of features."""
         return len(self.columns)
 
-    def blocks(self) -> Iterator[tuple[slice, Matrix]]:
-        """Yield consecutive blocks as new arrays (rows, d), each with its slice of the row order."""
+    def blocks(self, size: int = BLOCK_ROWS) -> Iterator[tuple[slice, Matrix]]:
+        """Yield consecutive blocks as new arrays (``size``, d), each with its slice of the row order."""
         lower = np.array([f.lower for f in self.features])
         upper = np.array([f.upper for f in self.features])
         unit = np.array([f.unit for f in self.features])
-        for start in range(0, self.n, BLOCK_ROWS):
-            index = slice(start, min(start + BLOCK_ROWS, self.n))
+        for start in range(0, self.n, size):
+            index = slice(start, min(start + size, self.n))
             raw = take(self.values, self.order[index])[:, self.columns]
             yield index, (np.clip(raw, lower, upper) - (lower + upper) / 2) / unit

@@ -31,14 +31,14 @@ def _tree(path):
 @cache
 def _imports(path):
     """Every imported module, at any depth of the file; ``from a import b`` counts as a and as a.b."""
-    found = set()
+    names = set()
     for node in ast.walk(_tree(path)):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}: a relative import"
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
 
 
 def _importers(package):
@@ -120,8 +120,8 @@ def test_the_curator_draws_from_no_generator_that_has_a_seed():
     # What tuning simulates is public and decides how much noise there is: it knows nothing that reads a score.
     simulation = ROOT / "curator_service/tuning/simulation.py"
     assert any("np.random" in attribute for attribute in _attributes(simulation))
-    known = {name for name in _imports(simulation) if name.startswith("curator_service")}
-    assert {".".join(name.split(".")[:3]) for name in known} == {"curator_service.tuning.batched_gp_ucb"}
+    imported = {name for name in _imports(simulation) if name.startswith("curator_service")}
+    assert {".".join(name.split(".")[:3]) for name in imported} == {"curator_service.tuning.batched_gp_ucb"}
     curator.remove(simulation)
     for path in curator:
         for name in (*_imports(path), *_attributes(path)):

@@ -19,7 +19,12 @@ ROWS_MAX = 25
 
 
 def attack(
-    spec: StudyCreate, outcomes: Vector | None, rng: np.random.Generator, *, seconds: float = 1.0
+    spec: StudyCreate,
+    outcomes: Vector | None,
+    rng: np.random.Generator,
+    *,
+    seconds: float = 1.0,
+    answer_seconds: float | None = None,
 ) -> Finding | None:
     """The median error of the mean of all answers that the caps allow about one row, against the measurement (n,).
 
@@ -28,6 +33,7 @@ def attack(
 
     The error is in units of C where answers are private. All draws are thrown away. Slow answers are tried fewer times
     than the caps allow, and the sentence says how many times. None where the caps allow no answer at all.
+    ``answer_seconds`` is the time of one answer, which is measured unless given.
     """
     k = answers_about_a_row(spec)
     if k == 0:
@@ -35,7 +41,7 @@ def attack(
     unknown = outcomes is None
     if outcomes is None:
         outcomes = _even_outcomes(spec, rng)
-    draws = int(seconds / _answer_seconds(spec, float(outcomes[0])))
+    draws = int(seconds / (answer_seconds or _answer_seconds(spec, float(outcomes[0]))))
     k = min(k, max(ANSWERS_MIN, draws // ROWS_MIN))
     private = not isinstance(spec.answers, NoAnswerNoise)
     rows = int(np.clip(draws // k, ROWS_MIN, ROWS_MAX))

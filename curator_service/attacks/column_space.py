@@ -37,17 +37,19 @@ def attack(
     rng: np.random.Generator,
     *,
     runs_of_a_row: int = RUNS_OF_A_ROW,
+    least: int | None = None,
     seconds: float = 1.0,
     alpha: float = ALPHA,
 ) -> Finding | None:
     """A lower bound on epsilon, at level ``alpha``, from attacks on releases of rows (m, d); None for too few rows.
 
-    The releases are thrown away. Raises ReleaseImpossible like the mechanism.
+    The releases are thrown away. ``least``: the fewest runs where every run needs a release of its own. Raises
+    ReleaseImpossible like the mechanism.
     """
     if public.shows_x:
         scores = score_copies(x, mechanism, public, rng, runs_of_a_row)
     elif len(x) >= x.shape[1] + 2:
-        least = RUNS_MIN_NOISY if public.noise_sd or x.shape[1] > _WIDE else RUNS_MIN
+        least = least or (RUNS_MIN_NOISY if public.noise_sd or x.shape[1] > _WIDE else RUNS_MIN)
         scores = neighbours(x, mechanism, public.unit, rng, least=least, seconds=seconds)
     else:
         return None

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,13 @@ _WIDE = 50
 _SCENE, _NEIGHBOURS, _SPACES, _ANSWERS = 0.15, 0.3, 0.2, 0.15
 
 
+class DrawSeconds(NamedTuple):
+    """Times of draws: of one row of a release, and of one answer. They are measured unless given."""
+
+    row: float
+    answer: float
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class _Study:
     """The inputs of all attacks. ``x`` (m, d): a part of the rows in scaled units; ``row_seconds``: time of a draw."""
@@ -52,6 +60,7 @@ def on_trial(
     *,
     rng: np.random.Generator | None = None,
     seconds: float = 3.0,
+    draw_seconds: DrawSeconds | None = None,
 ) -> list[Finding]:
     """Findings of every attack that applies, on a release of up to 2,000 random rows that is thrown away.
 
@@ -59,7 +68,8 @@ def on_trial(
     features, once the noise library is loaded: with slow draws, fewer rows are tried. An attack does not apply where
     there are too few rows, or where the mechanism cannot release its rows.
     """
-    findings = dict(one_by_one(spec, rows, outcomes, mechanism, rng=rng, seconds=seconds))
+    each = one_by_one(spec, rows, outcomes, mechanism, rng=rng, seconds=seconds, draw_seconds=draw_seconds)
+    findings = dict(each)
     return _applicable(*(findings[attack] for attack in ATTACKS))
 
 
@@ -71,16 +81,15 @@ def one_by_one(
     *,
     rng: np.random.Generator | None = None,
     seconds: float = 3.0,
+    draw_seconds: DrawSeconds | None = None,
 ) -> Iterator[tuple[str, Finding | None]]:
     """Yield the name and finding of each attack as soon as it ends; the finding is None for one that does not apply.
 
     The attack on answers comes first, because it alone does not take longer for more features.
     """
-    yield (
-        "averaging",
-        averaging.attack(spec, outcomes, rng := rng or np.random.default_rng(), seconds=_ANSWERS * seconds),
-    )
-    study = _study(spec, rows, outcomes, mechanism, rng, seconds)
+    rng = rng or np.random.default_rng()
+    yield "averaging", _averaging(spec, outcomes, rng, seconds, draw_seconds)
+    study = _study(spec, rows, outcomes, mechanism, rng, seconds, draw_seconds)
     try:
         scene = Scene(study.x, draw(mechanism, study.x), study.public, study.n)
     except ReleaseImpossible:
@@ -99,13 +108,14 @@ def on_release(
     *,
     rng: np.random.Generator | None = None,
     seconds: float = 3.0,
+    draw_seconds: DrawSeconds | None = None,
 ) -> list[Finding]:
     """Like ``on_trial``, on the released Z (n, r), with ``rows`` in its order. Further releases are trial releases."""
-    study = _study(spec, rows, outcomes, mechanism, rng, seconds)
+    study = _study(spec, rows, outcomes, mechanism, rng or np.random.default_rng(), seconds, draw_seconds)
     row_numbers = entropy.choose_rows(rows.n, ROWS)
     scene = Scene(_rows_at(rows, row_numbers), np.asarray(z[row_numbers]), study.public, study.n)
     findings = dict([*_on_scene(study, scene, z, row_numbers), *_on_more(study)])
-    findings["averaging"] = averaging.attack(spec, outcomes, study.rng, seconds=_ANSWERS * seconds)
+    findings["averaging"] = _averaging(spec, outcomes, study.rng, seconds, draw_seconds)
     return _applicable(*(findings[attack] for attack in ATTACKS))
 
 
@@ -114,12 +124,13 @@ def _study(
     rows: ScaledRows,
     outcomes: Vector | None,
     mechanism: Mechanism,
-    rng: np.random.Generator | None,
+    rng: np.random.Generator,
     seconds: float,
+    draw_seconds: DrawSeconds | None,
 ) -> _Study:
     public, count, row_seconds = Public.of(spec, mechanism), ROWS, 0.0
     if public.noise_sd:
-        row_seconds = _row_seconds(mechanism, rows.d)
+        row_seconds = draw_seconds.row if draw_seconds else _row_seconds(mechanism, rows.d)
         count = int(np.clip(_SCENE * seconds / row_seconds, 2, ROWS))
     x = _rows_at(rows, entropy.choose_rows(rows.n, count))
     if len(x) < rows.n:
@@ -127,7 +138,18 @@ def _study(
             mechanism.assess(as_rows(x))
         except ReleaseImpossible:
             x = _rows_at(rows, entropy.choose_rows(rows.n, _MORE * count))
-    return _Study(spec, mechanism, public, outcomes, x, rows.n, row_seconds, rng or np.random.default_rng(), seconds)
+    return _Study(spec, mechanism, public, outcomes, x, rows.n, row_seconds, rng, seconds)
+
+
+def _averaging(
+    spec: StudyCreate,
+    outcomes: Vector | None,
+    rng: np.random.Generator,
+    seconds: float,
+    draw_seconds: DrawSeconds | None,
+) -> Finding | None:
+    answer_seconds = draw_seconds.answer if draw_seconds else None
+    return averaging.attack(spec, outcomes, rng, seconds=_ANSWERS * seconds, answer_seconds=answer_seconds)
 
 
 def _rows_at(rows: ScaledRows, row_numbers: NDArray[np.int64]) -> Matrix:

@@ -65,9 +65,12 @@ class PreviewResult:
     fault: str | None = None
 
 
-def attempt(job: Job, within: float) -> PreviewResult:
-    """Assess and attack a draft for ``within`` seconds at most. Raises ReleaseImpossible."""
-    worker, result, reply = Worker(), PreviewResult(), Reply()
+def attempt(job: Job, within: float, worker: Worker | None = None) -> PreviewResult:
+    """Assess and attack a draft for ``within`` seconds at most, in a new process by default, which then ends.
+
+    Raises ReleaseImpossible.
+    """
+    worker, result, reply = worker or Worker(), PreviewResult(), Reply()
     try:
         with worker.deadline(within) as late:
             for reply in worker.work(job):

@@ -1,4 +1,7 @@
-"""The program of a child process: ``python __main__.py MODULE`` does the jobs of the PROGRAM in that module."""
+"""The program of a child process: ``python __main__.py MODULE LIBRARY`` does the jobs of the PROGRAM in that module.
+
+LIBRARY is the folder that holds the package blindopt.
+"""
 
 import importlib
 import os
@@ -6,7 +9,7 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[2]))  # the same code that the curator runs
+    sys.path[:0] = [str(Path(__file__).parents[2]), sys.argv[2]]  # the same code that the curator runs
     # A child keeps to one core, because requests come first. BLAS reads these when numpy is loaded.
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.putenv(name, "1")

@@ -83,7 +83,7 @@ class Program(Generic[JobT, ReplyT]):
     def run(self) -> None:
         """Do jobs from the standard input, on one core, until the curator closes it."""
         os.nice(self.niceness)
-        take_core(self.core)
+        os.sched_setaffinity(0, {nth_core(self.core, os.sched_getaffinity(0))})
         with open(0, "rb", closefd=False) as source, open(1, "wb", closefd=False) as sink:
             self.serve(source, sink)
 
@@ -99,8 +99,11 @@ class Program(Generic[JobT, ReplyT]):
                 os._exit(1)
 
         threading.Thread(target=read, daemon=True).start()
-        while True:
-            self.do(*jobs.get(), sink)
+        try:
+            while True:
+                self.do(*jobs.get(), sink)
+        finally:
+            os._exit(1)  # at once: closing ``source`` would wait for the thread that reads it
 
     def do(self, job: bytes, array: Matrix | None, sink: BinaryIO) -> None:
         """Do one job and send its replies. No text of an error leaves but that of a BlindoptError, which is public."""
@@ -125,7 +128,6 @@ def _read_array(source: BinaryIO) -> Matrix | None:
     return np.frombuffer(source.read(8 * int(np.prod(shape)))).reshape(shape)
 
 
-def take_core(number: int) -> None:
-    """Keep this process to one core: the ``number``-th from the last, modulo the number of cores."""
-    cores = sorted(os.sched_getaffinity(0), reverse=True)
-    os.sched_setaffinity(0, {cores[number % len(cores)]})
+def nth_core(number: int, allowed: set[int]) -> int:
+    """The ``number``-th of the ``allowed`` cores, counted from the last, modulo their number."""
+    return sorted(allowed, reverse=True)[number % len(allowed)]

@@ -11,8 +11,11 @@ from typing import Any, Generic
 
 import numpy as np
 
+import blindopt
 from blindopt.arrays import Matrix
 from curator_service.child.program import Message, Program, ReplyT
+
+_LIBRARY = str(Path(blindopt.__file__).parents[1])
 
 
 class Worker(Generic[ReplyT]):
@@ -22,7 +25,7 @@ class Worker(Generic[ReplyT]):
         self._program = program
         # In a session of its own: an interrupt from the keyboard reaches the curator alone, which then ends the child.
         self._process = subprocess.Popen(  # noqa: S603  this interpreter, a file of ours
-            [sys.executable, "-P", str(Path(__file__).with_name("__main__.py")), program.module],
+            [sys.executable, "-P", str(Path(__file__).with_name("__main__.py")), program.module, _LIBRARY],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # a traceback may quote a value

@@ -72,16 +72,17 @@ class Costs:
         ``again``: how often that answer was released, corrections included.
         """
         if alone and answers:
-            alternatives = [self.loss(0, delta), self._of(0, min(again, answers), delta)]
+            alternatives = [self.loss(0, delta), self.loss_of(0, min(again, answers), delta)]
             pure = [None if loss.epsilon is None else units(loss.epsilon) for loss in alternatives]
             tight = [loss.tight_epsilon for loss in alternatives]
             return Loss(
                 epsilon=None if None in pure else text(max(loss for loss in pure if loss is not None)),
                 tight_epsilon=None if None in tight else max(loss for loss in tight if loss is not None),
             )
-        return self._of(1, answers, delta)
+        return self.loss_of(1, answers, delta)
 
-    def _of(self, releases: int, answers: int, delta: float) -> Loss:
+    def loss_of(self, releases: int, answers: int, delta: float) -> Loss:
+        """The loss by so many releases and answers together."""
         if (releases and self.release is None) or (answers and self.answer is None):
             return Loss(epsilon=None, tight_epsilon=None)
         pure = releases * (self.release or 0) + answers * (self.answer or 0)
@@ -145,7 +146,7 @@ def price(spec: StudyCreate, release: Concrete | None = None, *, withdrawn: bool
     """The price of a study: what its release and answers cost, and how many answers its caps allow."""
     costs, prices = Costs.of(spec, release, withdrawn=withdrawn), Prices.of(spec)
     alone = spec.privacy_unit == "answer"
-    of_study, of_row = _answers_left(spec, prices)
+    of_study, of_row = _answers_allowed(spec, prices)
     bounded = costs.release is not None and costs.answer is not None
     full = None
     delta = getattr(spec.release, "delta", None) if bounded else None
@@ -163,7 +164,7 @@ def price(spec: StudyCreate, release: Concrete | None = None, *, withdrawn: bool
     )
 
 
-def _answers_left(spec: StudyCreate, prices: Prices) -> tuple[int | None, int | None]:
+def _answers_allowed(spec: StudyCreate, prices: Prices) -> tuple[int | None, int | None]:
     """Answers that the caps allow about the study, and about one row, after the release; None without a cap."""
     budget = spec.budget
 

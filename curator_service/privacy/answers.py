@@ -61,15 +61,15 @@ def mechanism_of(answers: Answers) -> AnswerMechanism | None:
     match concrete_answers(answers):
         case NoAnswerNoise():
             return None
-        case LaplaceAnswers() as said:
-            bound, epsilon = said.bound, amount(said.epsilon)
+        case LaplaceAnswers() as spec:
+            bound, epsilon = spec.bound, amount(spec.epsilon)
             scale = laplace_scale(bound, epsilon)
             noise = PrivacyNoise(family="laplace", scale=scale, bound=bound, variance=2 * scale**2)
-            return AnswerMechanism(noise, said.centre, bound, lambda values: add_laplace(values, bound, epsilon))
-        case said:
-            law = _bounded_law(said)
-            noise = PrivacyNoise(family=said.mechanism, scale=law.size, bound=said.bound, variance=law.variance)
-            return AnswerMechanism(noise, said.centre, said.bound, law.draw)
+            return AnswerMechanism(noise, spec.centre, bound, lambda values: add_laplace(values, bound, epsilon))
+        case spec:
+            law = _bounded_law(spec)
+            noise = PrivacyNoise(family=spec.mechanism, scale=law.size, bound=spec.bound, variance=law.variance)
+            return AnswerMechanism(noise, spec.centre, spec.bound, law.draw)
 
 
 def concrete_answers(answers: Answers) -> ConcreteAnswers:
@@ -80,14 +80,14 @@ def concrete_answers(answers: Answers) -> ConcreteAnswers:
     """
     if not isinstance(answers, AutoAnswers):
         return answers
-    said = answers.model_dump(exclude={"mechanism"})
-    laplace = LaplaceAnswers(mechanism="laplace", **said)
+    spec = answers.model_dump(exclude={"mechanism"})
+    laplace = LaplaceAnswers(mechanism="laplace", **spec)
     if amount(answers.epsilon) > bounded.BOUNDED_EPSILON_MAX:
         return laplace
     choices: tuple[_Private, ...] = (
         laplace,
-        OneBitAnswers(mechanism="one_bit", **said),
-        PiecewiseAnswers(mechanism="piecewise", **said),
+        OneBitAnswers(mechanism="one_bit", **spec),
+        PiecewiseAnswers(mechanism="piecewise", **spec),
     )
     return min(choices, key=_variance)
 

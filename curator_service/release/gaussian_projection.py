@@ -73,9 +73,14 @@ class GaussianProjection:
         return Assessment()
 
     def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:
-        """Fill ``out`` (n, r) with projected noisy rows, a piece at a time. The projection is dropped on return."""
-        law = noise.GaussianLaw(self.r, self.sd(rows.d))
-        secret = sqrt(rows.d / self.r) * entropy.orthonormal(rows.d, self.r)
+        """Fill ``out`` (n, r). The projection is dropped on return."""
+        return self.project(rows, entropy.orthonormal(rows.d, self.r), out, on_progress)
+
+    def project(
+        self, rows: ScaledRows, columns: Matrix, out: Matrix, on_progress: OnProgress = ignore_progress
+    ) -> Assessment:
+        """Fill ``out`` (n, r) with noisy rows, projected to orthonormal ``columns`` (d, r), a piece at a time."""
+        law, secret = noise.GaussianLaw(self.r, self.sd(rows.d)), sqrt(rows.d / self.r) * columns
 
         def projected() -> Iterator[tuple[slice, Matrix]]:
             for index, block in rows.blocks():

@@ -127,9 +127,15 @@ class PoGpUcb:
         return self._assessment(self._spectrum(rows))
 
     def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:
-        """Fill ``out`` (n, r) in two passes: the spectrum, then Z. The projection is dropped on return."""
+        """Fill ``out`` (n, r). The projection is dropped on return."""
+        return self.project(rows, entropy.gaussian_matrix(rows.d, self.r), out, on_progress)
+
+    def project(
+        self, rows: ScaledRows, projection: Matrix, out: Matrix, on_progress: OnProgress = ignore_progress
+    ) -> Assessment:
+        """Fill ``out`` (n, r) by Algorithm 1 with ``projection`` (d, r), in two passes: the spectrum, then Z."""
         x_spectrum = self._spectrum(rows)
-        matrix = transform(x_spectrum, entropy.gaussian_matrix(rows.d, self.r), self.threshold)
+        matrix = transform(x_spectrum, projection, self.threshold)
         for index, block in rows.blocks():
             out[index] = (block - x_spectrum.mean) @ matrix
             on_progress(index.stop / rows.n)

@@ -59,13 +59,13 @@ def test_the_login_page_and_error_pages_are_accessible(visit, url):
     visitor.login("aud", sample_service.PASSWORD)
     assert visitor.open("/console/nowhere").status == 404
     visitor.audit(dark=False)
-    assert visitor.open("/console/things").status == 403
-    expect(visitor.page.get_by_role("link", name="Things")).to_have_count(0)
+    assert visitor.open("/console/samples").status == 403
+    expect(visitor.page.get_by_role("link", name="Samples")).to_have_count(0)
 
 
 def test_a_form_shows_what_is_wrong_and_then_what_was_done(owner, app):
     owner.expects("status of 422")
-    owner.open("/console/things")
+    owner.open("/console/samples")
     name, size = owner.page.get_by_label("Name"), owner.page.get_by_label("Size")
     name.fill(sample_service.HOSTILE)
     size.fill("-1")
@@ -78,17 +78,17 @@ def test_a_form_shows_what_is_wrong_and_then_what_was_done(owner, app):
     owner.page.get_by_role("button", name="Make it").click()
     expect(owner.page.get_by_role("status")).to_contain_text("Made <script>")
     owner.audit(dark=False)
-    owner.open("/console/things")
+    owner.open("/console/samples")
     expect(owner.page.get_by_role("status")).to_have_count(0)  # told once
 
 
 def test_a_live_part_follows_what_happens_elsewhere(owner, app):
-    owner.open("/console/things")
-    part = owner.page.get_by_role("region", name="All things")
-    before = len(app.state.made)
-    app.state.made.append(sample_service.Thing(name="made elsewhere", size=1))
+    owner.open("/console/samples")
+    part = owner.page.get_by_role("region", name="All samples")
+    before = len(app.state.samples)
+    app.state.samples.append(sample_service.Sample(name="made elsewhere", size=1))
     expect(part).to_contain_text("made elsewhere")
-    expect(part).to_contain_text(f"{before + 1} things")
+    expect(part).to_contain_text(f"{before + 1} samples")
 
 
 def test_without_scripts_pages_and_forms_work_and_times_are_in_utc(visit, url, app):
@@ -99,11 +99,11 @@ def test_without_scripts_pages_and_forms_work_and_times_are_in_utc(visit, url, a
     assert visitor.page.locator("svg[role=img]").count() == 3
     visitor.page.get_by_text("Numbers of this chart").first.click()
     expect(visitor.page.get_by_role("link", name="CSV").first).to_be_visible()
-    visitor.open("/console/things")
+    visitor.open("/console/samples")
     visitor.page.get_by_label("Name").fill("without a script")
     visitor.page.get_by_role("button", name="Make it").click()
     expect(visitor.page.get_by_role("status")).to_contain_text("Made without a script")
-    assert app.state.made[-1].name == "without a script"
+    assert app.state.samples[-1].name == "without a script"
 
 
 def test_times_are_in_the_readers_zone_and_a_chart_tells_its_numbers_under_the_pointer(owner):
@@ -122,7 +122,7 @@ def test_times_are_in_the_readers_zone_and_a_chart_tells_its_numbers_under_the_p
 
 
 def test_the_menu_is_reached_by_keyboard_and_the_first_stop_skips_it(owner):
-    owner.open("/console/things")
+    owner.open("/console/samples")
     owner.page.keyboard.press("Tab")
     expect(owner.page.get_by_role("link", name="Skip to the content")).to_be_focused()
     owner.page.keyboard.press("Enter")

@@ -5,6 +5,8 @@ fails by chance now and then. What is drawn here is the same every time.
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +28,15 @@ def seed_answers(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
 
 
 def seed_gaussian_releases(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    """The noise of Gaussian releases from one numpy generator, drawn in this process alone."""
+    """The noise of Gaussian releases from one numpy generator."""
     rng = np.random.default_rng(seed)
+    replace_release_noise(monkeypatch, lambda law, block: block + rng.normal(0, law.sd, block.shape), noise.GaussianLaw)
+
+
+def replace_release_noise(
+    monkeypatch: pytest.MonkeyPatch, add: Callable[[Any, np.ndarray], np.ndarray], *laws: type
+) -> None:
+    """``add`` in place of the noise of releases by ``laws``, in this process alone: workers would not know it."""
     monkeypatch.setattr(noise.parallel, "PARALLEL_DRAWS", math.inf)
-    monkeypatch.setattr(noise.GaussianLaw, "add", lambda law, block: block + rng.normal(0, law.sd, block.shape))
+    for law in laws:
+        monkeypatch.setattr(law, "add", add)

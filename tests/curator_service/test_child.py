@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+import blindopt
 from curator_service import attacks, child, forecasts, scoring
 from curator_service.attacks.worker import Worker as AttackWorker
-from curator_service.child.program import take_core
+from curator_service.child.program import nth_core
 from curator_service.forecasts.worker import Worker as ForecastWorker
 from curator_service.scoring.worker import Worker as TuningWorker
 from tests.curator_service.echo_program import PROGRAM, SECRET, Job, Reply
@@ -162,13 +163,8 @@ for reply in child.Worker(PROGRAM).work(Job(action="hang")):
 
 
 @pytest.mark.parametrize(("allowed", "taken"), [({0, 1, 5}, [5, 1, 0]), ({2, 3}, [3, 2, 3]), ({7}, [7, 7, 7])])
-def test_cores_are_counted_from_the_last_allowed_one_round_and_round(allowed, taken, monkeypatch):
-    cores = []
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: allowed)
-    monkeypatch.setattr(os, "sched_setaffinity", lambda pid, chosen: cores.extend(chosen))
-    for number in range(3):
-        take_core(number)
-    assert cores == taken
+def test_cores_are_counted_from_the_last_allowed_one_round_and_round(allowed, taken):
+    assert [nth_core(number, allowed) for number in range(3)] == taken
 
 
 def test_kinds_of_work_share_no_core_while_there_is_another(until):
@@ -183,3 +179,14 @@ def test_kinds_of_work_share_no_core_while_there_is_another(until):
     own = os.getpriority(os.PRIO_PROCESS, 0)
     assert len(taken) == min(len(os.sched_getaffinity(0)), 3)
     assert niceness == [own, min(own + 10, 19), min(own + 10, 19)]
+
+
+def test_a_child_that_cannot_read_its_job_ends_though_more_jobs_may_come():
+    """Its input stays open: the curator would wait for its deadline."""
+    program = Path(child.__file__).with_name("__main__.py")
+    command = [sys.executable, "-P", str(program), "curator_service.forecasts.worker"]
+    library = str(Path(blindopt.__file__).parents[1])
+    with subprocess.Popen([*command, library], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        process.stdin.write(b"{}\nnull\n")
+        process.stdin.flush()
+        assert process.wait(timeout=240) == 1

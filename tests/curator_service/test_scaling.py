@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from blindopt.formats import npy_files
 from blindopt.wire import Feature
-from curator_service import scaling
 from curator_service.scaling import BLOCK_ROWS, ScaledRows
 
 RANGE = st.floats(-1e50, 1e50, allow_nan=False)
@@ -135,10 +134,9 @@ def test_the_repr_shows_a_shape_alone():
     assert repr(rows) == "ScaledRows(3 x 1)"
 
 
-def test_blocks_are_as_large_as_the_module_says(monkeypatch):
-    monkeypatch.setattr(scaling, "BLOCK_ROWS", 2)
+def test_blocks_are_as_large_as_they_are_asked_to_be():
     rows = ScaledRows(np.zeros((5, 1)), [0], [Feature(column="a", lower=0.0, upper=1.0)], np.arange(5))
-    assert [len(block) for _, block in rows.blocks()] == [2, 2, 1]
+    assert [len(block) for _, block in rows.blocks(2)] == [2, 2, 1]
 
 
 def test_a_secret_order_holds_little_of_a_mapped_file(tmp_path):

@@ -15,9 +15,8 @@ from curator_service.privacy.noise.lattice import check_finite, untrusted
 
 BOUNDED_EPSILON_MAX = 20
 """Above, the probability of a coin is too close to 1 for doubles; use laplace there."""
-_HALF = 2**45
-_ALL = 2 * _HALF + 1
-"""Points of the grid of piecewise answers: -_HALF to _HALF."""
+GRID_HALF = 2**45
+"""Half the grid of piecewise answers, which has the points -GRID_HALF to GRID_HALF."""
 _EXACT = Context(prec=60)
 _STEPS = 64
 
@@ -79,6 +78,12 @@ class Piecewise:
     bound: float
     half: int
     prob: float
+    grid_half: int = GRID_HALF
+    """H."""
+
+    @property
+    def _points(self) -> int:
+        return 2 * self.grid_half + 1
 
     @property
     def _window(self) -> int:
@@ -86,18 +91,18 @@ class Piecewise:
 
     @property
     def _furthest(self) -> int:
-        return _HALF - self.half
+        return self.grid_half - self.half
 
     @property
     def loss(self) -> Fraction:
         """The largest ratio of probabilities of an answer under two values of y, exact."""
         p, m = Fraction(self.prob), self._window
-        return p * (_ALL - m) / ((1 - p) * m)
+        return p * (self._points - m) / ((1 - p) * m)
 
     @property
     def _slope(self) -> Fraction:
         p, m = Fraction(self.prob), self._window
-        return p - (1 - p) * m / (_ALL - m)
+        return p - (1 - p) * m / (self._points - m)
 
     @property
     def point(self) -> float:
@@ -107,15 +112,16 @@ class Piecewise:
     @property
     def size(self) -> float:
         """The largest absolute value of an answer."""
-        return self.point * _HALF
+        return self.point * self.grid_half
 
     @property
     def variance(self) -> float:
         """The variance of an answer at |y| = bound, where it is largest."""
         p, m, w = Fraction(self.prob), self._window, self._furthest
         inside = Fraction(m * m - 1, 12)
-        outside = Fraction(_HALF * (_HALF + 1) * _ALL, 3) - m * w * w - m * inside
-        points = p * (w * w + inside) + (1 - p) * outside / (_ALL - m) - (self._slope * w) ** 2
+        h = self.grid_half
+        outside = Fraction(h * (h + 1) * self._points, 3) - m * w * w - m * inside
+        points = p * (w * w + inside) + (1 - p) * outside / (self._points - m) - (self._slope * w) ** 2
         # Square last, because a point may be worth as little as 1e-65.
         return (self.point * math.sqrt(points)) ** 2
 
@@ -133,7 +139,7 @@ class Piecewise:
     def _point_of(self, centre: int, is_inside: bool) -> int:
         if is_inside:
             return centre - self.half + secrets.randbelow(self._window)
-        outside = secrets.randbelow(_ALL - self._window) - _HALF
+        outside = secrets.randbelow(self._points - self._window) - self.grid_half
         return outside if outside < centre - self.half else outside + self._window
 
 
@@ -154,7 +160,7 @@ def one_bit(bound: float, epsilon: Decimal) -> OneBit:
 
 
 @lru_cache(maxsize=64)
-def piecewise(bound: float, epsilon: Decimal) -> Piecewise:
+def piecewise(bound: float, epsilon: Decimal, grid_half: int = GRID_HALF) -> Piecewise:
     """The law of piecewise answers that are epsilon-DP. Raises NumericalFailure if that cannot be shown.
 
     The window is N / (e^(epsilon / 2) + 1) points, as in the paper, rounded; the probability is the largest double that
@@ -162,10 +168,10 @@ def piecewise(bound: float, epsilon: Decimal) -> Piecewise:
     """
     _check(bound, epsilon)
     most = _exp_below(epsilon)
-    half = round(_HALF / (math.exp(float(epsilon) / 2) + 1))
-    odds = most * (2 * half + 1) / (_ALL - 2 * half - 1)
-    law = Piecewise(bound, half, _below(odds / (1 + odds)))
-    if not (law.prob < 1 and 1 + (most - 1) / 2 < law.loss <= most and 0 < half < _HALF):
+    half = round(grid_half / (math.exp(float(epsilon) / 2) + 1))
+    odds = most * (2 * half + 1) / (2 * grid_half - 2 * half)
+    law = Piecewise(bound, half, _below(odds / (1 + odds)), grid_half)
+    if not (law.prob < 1 and 1 + (most - 1) / 2 < law.loss <= most and 0 < half < grid_half):
         raise untrusted()
     return law
 

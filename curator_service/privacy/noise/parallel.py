@@ -62,18 +62,21 @@ def apply(
     total_rows: int,
     *,
     finish: Callable[[Matrix], Matrix] = _unchanged,
+    workers: int | None = None,
+    piece_draws: float = PIECE_DRAWS,
 ) -> None:
     """Fill the rows of ``out`` (n, r) that each block is for with ``finish`` of the noisy block.
 
     Reports the share of ``total_rows`` that is done. Raises NumericalFailure where a value is not finite or a worker
-    dies, and what a draw in this process raises.
+    dies, and what a draw in this process raises. ``workers``: the number of other processes that draw, by default one
+    for each processor, or none with one processor or up to PARALLEL_DRAWS draws.
     """
-    pieces = _pieces(blocks, max(1, int(PIECE_DRAWS / law.draws_per_row)))
-    workers = processors()
-    parallel = workers > 1 and total_rows * law.draws_per_row > PARALLEL_DRAWS
+    pieces = _pieces(blocks, max(1, int(piece_draws / law.draws_per_row)))
+    if workers is None:
+        workers = processors() if total_rows * law.draws_per_row > PARALLEL_DRAWS else 0
     done = 0
     # Close the generator at once on failure: a stored traceback must not keep workers alive.
-    with closing(_in_workers(law, pieces, workers) if parallel else _in_process(law, pieces)) as noisy:
+    with closing(_in_workers(law, pieces, workers) if workers > 1 else _in_process(law, pieces)) as noisy:
         for index, piece in noisy:
             out[index] = finish(piece)
             forget_pages(out)

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import ceil
@@ -54,23 +54,29 @@ def job_of(db: Connection, vault: Vault, spec: wire.StudyCreate, release: Concre
     )
 
 
-def on_draft(job: Job) -> Preview:
+def on_draft(
+    job: Job,
+    *,
+    deadline_s: float = DEADLINE_SECONDS,
+    wait_s: float = WAIT_SECONDS,
+    run: Callable[[Job, float], PreviewResult] | None = None,
+) -> Preview:
     """Assess a draft, and attack a release of up to 2,000 rows that is drawn for this, until the deadline at most.
 
     Raises ReleaseImpossible, and Busy while another preview is under way.
     """
-    with _turn():
-        tried = attempt(job, DEADLINE_SECONDS)
+    with _turn(wait_s):
+        tried = (run or attempt)(job, deadline_s)
     if tried.fault is not None:
         log.error("fault", extra={"fields": {"trial": tried.fault}})
     findings = [finding for attack in attacks.ATTACKS if (finding := tried.findings.get(attack)) is not None]
-    return Preview(tried.assessment or Assessment(), findings, _not_tried(tried))
+    return Preview(tried.assessment or Assessment(), findings, not_tried(tried, deadline_s))
 
 
 @contextmanager
-def _turn() -> Iterator[None]:
+def _turn(wait_s: float) -> Iterator[None]:
     """One preview at a time: each takes a processor and the memory of a process."""
-    if not _ONE_AT_A_TIME.acquire(timeout=WAIT_SECONDS):
+    if not _ONE_AT_A_TIME.acquire(timeout=wait_s):
         raise Busy("a preview is under way, and one is made at a time: try again", seconds=ceil(PREVIEW_SECONDS))
     try:
         yield
@@ -78,7 +84,7 @@ def _turn() -> Iterator[None]:
         _ONE_AT_A_TIME.release()
 
 
-def _not_tried(tried: PreviewResult) -> str | None:
+def not_tried(tried: PreviewResult, deadline_s: float = DEADLINE_SECONDS) -> str | None:
     """The attacks that were not tried, which an owner might take for harmless; not those on answers that no cap allows.
 
     None if all were tried.
@@ -91,7 +97,7 @@ def _not_tried(tried: PreviewResult) -> str | None:
     if missing:
         first = [] if tried.assessment is not None else ["what the data make of the release"]
         why = tried.fault or (
-            f"a preview ends after {DEADLINE_SECONDS:g} s, and this study is too wide or the machine too busy for it"
+            f"a preview ends after {deadline_s:g} s, and this study is too wide or the machine too busy for it"
         )
         parts.append(f"{', '.join(first + missing)} ({why})")
     if small:

@@ -1,9 +1,9 @@
 """What all clients share: the kept connection, errors of the transport in plain words, bounded unencoded replies."""
 
 import ssl
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from types import TracebackType
 from typing import Self
 
@@ -60,16 +60,22 @@ class Connection:
         return bytes(body)
 
 
-@cache
+_OF_THREAD = threading.local()
+
+
 def _default_tls_context() -> ssl.SSLContext:
-    return httpx.create_ssl_context(trust_env=False)
+    """The context of this thread: each connection sets the protocols that its context offers, which is not atomic."""
+    if not hasattr(_OF_THREAD, "context"):
+        _OF_THREAD.context = httpx.create_ssl_context(trust_env=False)
+    context: ssl.SSLContext = _OF_THREAD.context
+    return context
 
 
 def _tls_context(verify: str | bool) -> ssl.SSLContext | bool:
     """Return the TLS context for a file of authorities, for httpx's default ones (True), or False for no check.
 
-    Connections share the default context: it takes 20 ms to make and does not change while a process runs. A file is
-    read for each connection, because its operator may replace it.
+    The connections of a thread share the default context: it takes 20 ms to make and does not change while a process
+    runs. A file is read for each connection, because its operator may replace it.
     """
     if isinstance(verify, str):
         return ssl.create_default_context(cafile=verify)

@@ -14,7 +14,7 @@ from blindopt.gp.observations import Observations
 
 NORM_MAX = 1e12
 """``cov_rounding`` up to which squared distances stay far from overflow, also in float32."""
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("blindopt.gp")
 
 
 @cache

@@ -10,7 +10,7 @@ more, q + 2) the observed ones; ``whitened`` (capacity, n or more) the whitened 
 roots of variance + var_tol; ``counts`` (tiles,) with how many observations a tile of ``size`` rows is up to date;
 ``tops`` (tiles,) its largest upper bound.
 
-Importing this module imports numba: do it late. Machine code is lifted beside this file (or where NUMBA_CACHE_DIR
+Importing this module imports numba: do it late. Machine code is kept beside this file (or where NUMBA_CACHE_DIR
 says) and made once a machine. Raises ImportError where numba is absent, RuntimeError where it has nowhere to keep it.
 """
 

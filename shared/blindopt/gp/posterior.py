@@ -9,8 +9,9 @@ from blindopt.errors import NumericalFailure
 from blindopt.gp.acquisition import Choice
 from blindopt.gp.candidates import Candidates, Frame, Precision
 from blindopt.gp.kernels import Kernel
-from blindopt.gp.lazy_maximum import THRESHOLDS, LazyMaximum, Solution, Thresholds, uses_compiled_loops
+from blindopt.gp.lazy_maximum import LazyMaximum, Solution, uses_compiled_loops
 from blindopt.gp.observations import OUTCOME_MAX, Observations
+from blindopt.gp.updates import THRESHOLDS, Thresholds
 
 
 class Posterior:
@@ -26,7 +27,6 @@ class Posterior:
 
     ``LazyMaximum`` brings the moments of all candidates up to date. Choices depend on the observations alone, to the
     last bit: not on ``dtype``, ``thresholds``, numba, restarts or earlier choices. A row may be observed again.
-
     Variances are in squared units of the outcome; ``nugget`` is that of a part of f that each row has for itself (see
     ``input_noise``). Holds n (capacity + rank of Z + 7) numbers of ``dtype``: float32 takes half the memory.
     """

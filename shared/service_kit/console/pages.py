@@ -97,7 +97,7 @@ class Page:
         self.api = Api(request.app, request.scope, session.principal, request.state.request_id)
 
     @property
-    def who(self) -> Principal:
+    def user(self) -> Principal:
         """The user who is logged in."""
         return self.session.principal
 
@@ -123,7 +123,7 @@ class Page:
 
     def may(self, *roles: Role) -> bool:
         """Whether the user has one of these roles, to show what only they can use."""
-        return self.who.role in roles
+        return self.user.role in roles
 
     # --- addresses ----------------------------------------------------------------------------------
 
@@ -143,7 +143,7 @@ class Page:
     def menu(self) -> list[tuple[str, str, bool]]:
         """The menu of the user: name, address, and whether this page belongs to the entry."""
         path = self.request.url.path.removeprefix(ROOT)
-        entries = [e for e in self.site.entries if e.nav is not None and self.who.role in e.roles]
+        entries = [e for e in self.site.entries if e.nav is not None and self.user.role in e.roles]
         return [(e.nav or "", ROOT + e.path, _holds(e.path, path)) for e in entries]
 
     # --- responses ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from anyio import CapacityLimiter, to_thread
@@ -22,7 +22,6 @@ from service_kit.context.context import ServiceContext
 from service_kit.identity import passwords
 from service_kit.identity.tokens import Principal
 from service_kit.store import audit_log, sessions, users
-from service_kit.store.base import stamp
 from service_kit.store.database import Connection
 from service_kit.store.sessions import NewSession
 from service_kit.store.users import User
@@ -82,6 +81,7 @@ class Sessions:
         self._life = life
         self._address_rate = RateLimit(logins_per_minute / 20, 3 * logins_per_minute)
         self._name_rate = RateLimit(logins_per_minute / 60, logins_per_minute)
+        self._use_recorded_at: dict[bytes, tuple[float, datetime]] = {}
         self._checks: CapacityLimiter | None = None
         self._on_failed_login = on_failed_login
         self._throttling_logged_at: dict[str, float] = {}
@@ -105,7 +105,7 @@ class Sessions:
         if not self._is_good(row):
             return None
         session = Session(Principal(id=row.user_id, kid=row.user_id, role=row.role, name=row.name), secret)
-        if is_use and row.seen_at <= stamp(self._context.clock() - _USE_RECORDED_EVERY):
+        if is_use:
             self._record_use(session)
         return session
 
@@ -118,10 +118,14 @@ class Sessions:
         return row is not None and sessions.is_live(row, now, now - self._idle)
 
     def _record_use(self, session: Session) -> None:
-        """Store that a session is used now, without waiting for the write."""
-        now = self._context.clock()
+        """Store when a session was used, once a minute unless the clock jumps, without waiting for the write."""
+        key, now, used_at = session.id_sha256, time.monotonic(), self._context.clock()
+        recent = {k: v for k, v in self._use_recorded_at.items() if now - v[0] < _USE_RECORDED_EVERY.total_seconds()}
+        if key in recent and abs(used_at - recent[key][1]) < _USE_RECORDED_EVERY:
+            return
+        self._use_recorded_at = recent | {key: (now, used_at)}
         with suppress(AuditUnavailable):
-            self._context.database.submit(lambda db: sessions.record_use(db, session.id_sha256, now))
+            self._context.database.submit(lambda db: sessions.record_use(db, key, used_at))
 
     async def open(self, name: str, password: str, address: str) -> str:
         """Check a password, open a session, and return the value of its cookie.

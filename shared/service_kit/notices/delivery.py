@@ -92,7 +92,7 @@ class NoticeDelivery:
     def _serve(self) -> None:
         while not self._closing.is_set():
             try:
-                self._prune()
+                self.prune()
                 while not self._closing.is_set() and (row := self._due()) is not None:
                     self._deliver(row)
             except Exception as error:  # the database cannot be read for now
@@ -123,7 +123,8 @@ class NoticeDelivery:
                 if self._closing.wait(self._poll_seconds):
                     return None
 
-    def _prune(self) -> None:
+    def prune(self) -> None:
+        """Delete old notices, at most once an hour."""
         now = self._context.clock()
         if now >= self._prune_at:
             self._prune_at = now + timedelta(seconds=PRUNE_SECONDS)

@@ -32,14 +32,9 @@ def laplace(epsilon="0.5", bound=5.0):
     return wire.LaplaceAnswers(mechanism="laplace", epsilon=epsilon, value_bound=bound)
 
 
-def finding_of(spec, seed=1):
-    return averaging.attack(spec, Y, np.random.default_rng(seed))
-
-
-@pytest.fixture(autouse=True)
-def fast(monkeypatch):
-    """Answers that seem to take no time, on any machine: as many as the caps allow, about ROWS_MAX = 25 rows."""
-    monkeypatch.setattr(averaging, "_answer_seconds", lambda *_: 1e-9)
+def finding_of(spec, y=Y, seed=1, answer_seconds=1e-9):
+    """By answers that seem to take no time, on any machine: as many as the caps allow, about ROWS_MAX = 25 rows."""
+    return averaging.attack(spec, y, np.random.default_rng(seed), answer_seconds=answer_seconds)
 
 
 @pytest.fixture
@@ -138,9 +133,8 @@ def test_noise_of_the_measurement_averages_out(seeded):
     assert "1,000 times knows it" in finding.sentence
 
 
-def test_slow_answers_are_tried_fewer_times_and_the_sentence_says_so(monkeypatch):
-    monkeypatch.setattr(averaging, "_answer_seconds", lambda *_: 60.0)
-    finding = finding_of(spec(laplace("5")))
+def test_slow_answers_are_tried_fewer_times_and_the_sentence_says_so():
+    finding = finding_of(spec(laplace("5")), answer_seconds=60.0)
     assert f"{averaging.ANSWERS_MIN} times, which cost epsilon 500" in finding.sentence
 
 
@@ -148,7 +142,7 @@ def test_noise_that_hides_more_than_the_range_tells_is_compared_with_a_guess():
     """Outcomes lie within a tenth of the range: the middle, which is public, is nearer than so noisy a mean."""
     narrow = np.random.default_rng(2).uniform(-0.5, 0.5, size=300)
     said = spec(laplace("0.01"), budget=wire.Budget(epsilon_per_row="1.6"))
-    finding = averaging.attack(said, narrow, np.random.default_rng(1))
+    finding = finding_of(said, narrow)
     assert "does no better than by guessing the middle" in finding.sentence
     assert 0.02 < finding.figure < 0.08
     assert finding.low <= finding.figure <= finding.high

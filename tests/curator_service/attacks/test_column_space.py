@@ -80,7 +80,7 @@ def test_an_attacker_is_right_as_often_as_the_gaussian_lets_it(epsilon, runs):
     """Phi(Delta / (2 sd)) of the guesses: the best test of two normal laws (Neyman & Pearson)."""
     mechanism, runs = GaussianMechanism(Decimal(epsilon), DELTA, 1.0), scaled(runs)
     law = public("gaussian", mechanism.sd(3), epsilon=epsilon, delta=DELTA)
-    first, second = column_space.one_row(X, mechanism, law, np.random.default_rng(3), runs)
+    first, second = column_space.score_copies(X, mechanism, law, np.random.default_rng(3), runs)
     right = stats.norm.cdf(1 / (2 * mechanism.sd(3)))
     for hits in (np.sum(first <= 0), np.sum(second > 0)):
         assert stats.binomtest(int(hits), runs, right).pvalue > 1e-9
@@ -166,9 +166,7 @@ def few_trials(epsilon, runs, sd=None, family="gaussian", rotated=True):
     sd = sd or GaussianMechanism(Decimal(epsilon), DELTA, 1.0).sd(3)
     law = public(family, sd, rotated=rotated, epsilon=epsilon, delta=DELTA if family == "gaussian" else 0.0)
     mechanism = Simulated(family, sd, np.random.default_rng(13))
-    with pytest.MonkeyPatch.context() as fewer:
-        fewer.setattr(column_space, "RUNS_MIN_NOISY", runs)
-        return column_space.attack(X, mechanism, law, np.random.default_rng(14), seconds=0.0)
+    return column_space.attack(X, mechanism, law, np.random.default_rng(14), least=runs, seconds=0.0)
 
 
 def trials_needed(sentence):
@@ -207,25 +205,42 @@ def test_a_turned_release_without_the_noise_it_claims_is_caught_by_as_few_trials
     assert re.search(r"where 8 is claimed; too few trials to tell more: it takes about [\d,]+", finding.sentence)
 
 
+class Unrelated(Simulated):
+    """Releases noise alone."""
+
+    def draw(self, rows, out, on_progress=None):
+        out[:] = self.rng.normal(0, self.sd, out.shape)
+
+
 def test_enough_trials_that_show_nothing_are_no_all_clear():
     finding = few_trials("20", 60, sd=None)
     assert finding.figure > 0  # the control
     law = public("gaussian", 0.4, rotated=True, epsilon="20", delta=DELTA)
-    with pytest.MonkeyPatch.context() as blind:
-        blind.setattr(column_space, "_outside", lambda x: lambda z: 0.0)
-        mechanism = Simulated("gaussian", 0.4, np.random.default_rng(15))
-        finding = column_space.attack(X, mechanism, law, np.random.default_rng(16), seconds=np.inf)
+    mechanism = Unrelated("gaussian", 0.4, np.random.default_rng(15))
+    finding = column_space.attack(X, mechanism, law, np.random.default_rng(16), seconds=np.inf)
     assert finding.figure == 0
     assert "says nothing of other attackers" in finding.sentence
 
 
-def test_a_wide_release_is_not_drawn_a_hundred_times_for_one_figure(monkeypatch):
+class FirstTwo(Simulated):
+    """Releases the first two features as they are, and counts its draws."""
+
+    draws = 0
+
+    def columns(self, d):
+        return 2
+
+    def draw(self, rows, out, on_progress=None):
+        self.draws += 1
+        out[:] = np.concatenate([block for _, block in rows.blocks()])[:, :2]
+
+
+def test_a_wide_release_is_not_drawn_a_hundred_times_for_one_figure():
     """Each draw factorizes d columns: with 300 features a hundred of them took three minutes of a preview."""
-    drawn = []
-    monkeypatch.setattr(column_space, "draw", lambda mechanism, x: drawn.append(x) or x @ np.eye(60)[:, :2])
+    mechanism = FirstTwo("random_projection", 0.0, np.random.default_rng(0))
     wide, law = np.random.default_rng(11).normal(size=(80, 60)), public("random_projection")
-    assert column_space.attack(wide, None, law, np.random.default_rng(12), seconds=0.0).figure > 0.5
-    assert len(drawn) == 20
+    assert column_space.attack(wide, mechanism, law, np.random.default_rng(12), seconds=0.0).figure > 0.5
+    assert mechanism.draws == 20
 
 
 @pytest.mark.parametrize("n", [2, 4])

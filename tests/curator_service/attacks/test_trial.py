@@ -10,7 +10,7 @@ import pytest
 
 from blindopt import wire
 from blindopt.errors import ReleaseImpossible
-from curator_service.attacks import averaging, column_space, on_release, on_trial, trial
+from curator_service.attacks import column_space, on_release, on_trial, trial
 from curator_service.attacks.scene import draw
 from curator_service.privacy import entropy
 from curator_service.release.registry import choice_of
@@ -27,19 +27,18 @@ RELEASES = {
 }
 
 
-ROW_SECONDS, NEIGHBOURS = trial._row_seconds, column_space.neighbours
+NEIGHBOURS = column_space.neighbours
+IDLE = trial.DrawSeconds(row=3e-5, answer=3e-4)
+"""How long draws take on an idle machine: a trial's size follows from it."""
 
 
 @pytest.fixture(autouse=True)
 def fixed(monkeypatch):
     """Trials of one size on every machine, of the same rows every time; the noise is the mechanism's own.
 
-    A trial's size follows from how long draws take; here they seem to take as long as on an idle machine. Which rows
-    are known decides what can be fitted to them: of four houses of King County two are twins once in 10^5.
+    Which rows are known decides what can be fitted to them: of four houses of King County two are twins once in 10^5.
     """
     rng = np.random.default_rng(20)
-    monkeypatch.setattr(trial, "_row_seconds", lambda *_: 3e-5)
-    monkeypatch.setattr(averaging, "_answer_seconds", lambda *_: 3e-4)
     monkeypatch.setattr(
         column_space, "neighbours", lambda *rows, least, seconds: NEIGHBOURS(*rows, runs=least, least=least)
     )
@@ -57,11 +56,11 @@ def study(release, d=3, answers=None):
     )
 
 
-def tried(x, release, seconds=1.0, **more):
+def tried(x, release, seconds=1.0, draw_seconds=IDLE, **more):
     spec = study(release, x.shape[1], **more)
     rows = ScaledRows(x, list(range(x.shape[1])), spec.features, np.arange(len(x)))
     y, rng = np.sqrt(np.abs(x[:, 0])), np.random.default_rng(21)
-    return on_trial(spec, rows, y, choice_of(spec).mechanism, rng=rng, seconds=seconds)
+    return on_trial(spec, rows, y, choice_of(spec).mechanism, rng=rng, seconds=seconds, draw_seconds=draw_seconds)
 
 
 @pytest.mark.parametrize("release", RELEASES)
@@ -120,7 +119,7 @@ def test_a_mechanism_that_refuses_every_part_leaves_the_answers():
     mechanism = choice_of(spec).mechanism
     refuses = Refuses(mechanism.epsilon, mechanism.delta, mechanism.sensitivity, mechanism.r)
     rows = ScaledRows(x, [0, 1, 2], spec.features, np.arange(300))
-    assert [finding.attack for finding in on_trial(spec, rows, x[:, 0], refuses)] == ["averaging"]
+    assert [finding.attack for finding in on_trial(spec, rows, x[:, 0], refuses, draw_seconds=IDLE)] == ["averaging"]
 
 
 @pytest.mark.parametrize("release", ["po_gp_ucb", "gaussian"])
@@ -132,11 +131,15 @@ def test_what_was_released_is_attacked_with_its_order(release):
     rows = ScaledRows(x, [0, 1, 2], spec.features, order)
     z = draw(mechanism, x[order])
     rng = np.random.default_rng(22)
-    findings = {f.attack: f for f in on_release(spec, rows, x[:, 0], mechanism, z, rng=rng, seconds=1.0)}
+    findings = {
+        f.attack: f for f in on_release(spec, rows, x[:, 0], mechanism, z, rng=rng, seconds=1.0, draw_seconds=IDLE)
+    }
     assert list(findings) == EVERY
     assert "among 21,613 rows" in findings["linkage"].sentence
     right = {name: findings[name].figure for name in ("known_rows", "linkage")}
-    wrong = on_release(spec, replace(rows, order=order[::-1].copy()), x[:, 0], mechanism, z, rng=rng, seconds=1.0)
+    wrong = on_release(
+        spec, replace(rows, order=order[::-1].copy()), x[:, 0], mechanism, z, rng=rng, seconds=1.0, draw_seconds=IDLE
+    )
     other = {f.attack: f.figure for f in wrong}
     assert other["linkage"] < right["linkage"]
     if release == "po_gp_ucb":
@@ -180,8 +183,7 @@ def test_a_turned_release_of_little_epsilon_is_told_to_need_more_trials_than_a_p
     )
 
 
-def test_slow_draws_make_a_smaller_trial(monkeypatch):
-    monkeypatch.setattr(trial, "_row_seconds", ROW_SECONDS)
+def test_slow_draws_make_a_smaller_trial():
     spec = study("gaussian")
     x = king_county()
     rows = ScaledRows(x, [0, 1, 2], spec.features, np.arange(len(x)))
@@ -198,11 +200,11 @@ def test_slow_draws_make_a_smaller_trial(monkeypatch):
     assert size < trial.ROWS / 4
 
 
-def test_a_wide_study_is_no_fault(monkeypatch):
-    monkeypatch.setattr(trial, "_row_seconds", lambda *_: 1e-3)
+def test_a_wide_study_is_no_fault():
     x = np.random.default_rng(5).normal(size=(300, 80))
     for release in ("identity", "gaussian"):
-        attacks = {finding.attack for finding in tried(x, release, seconds=0.3)}
+        slow = trial.DrawSeconds(row=1e-3, answer=3e-4)
+        attacks = {finding.attack for finding in tried(x, release, seconds=0.3, draw_seconds=slow)}
         assert {"linkage", "column_space"} <= attacks
 
 

@@ -4,6 +4,7 @@ import os
 import re
 import threading
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import pytest
@@ -44,7 +45,7 @@ def test_a_preview_has_what_the_release_would_be_and_what_every_attack_found(job
     result = attempt(request, LONG)
     assert (result.late, result.fault, set(result.findings)) == (False, None, set(ATTACKS))
     assert result.findings["known_rows"].figure == 1.0
-    assert attack_preview._not_tried(result) is None
+    assert attack_preview.not_tried(result) is None
     values = np.load(request.records)
     rows = ScaledRows(values, request.columns, request.study.features, np.arange(len(values)))
     assessment = mechanism_of(request.study, request.release).assess(rows)
@@ -56,10 +57,10 @@ def test_attacks_that_need_more_rows_are_named_and_answers_that_no_cap_allows_ar
     result = attempt(job(n=20), LONG)
     assert set(result.findings) == set(ATTACKS)
     assert [attack for attack in ATTACKS if result.findings[attack] is None] == ["known_rows_noisy", "membership"]
-    assert attack_preview._not_tried(result).startswith("Not tried: known_rows_noisy, membership (more rows are needed")
+    assert attack_preview.not_tried(result).startswith("Not tried: known_rows_noisy, membership (more rows are needed")
     known_rows = result.findings["known_rows"]
     result.findings = dict(result.findings, known_rows_noisy=known_rows, membership=FINDING, averaging=None)
-    assert attack_preview._not_tried(result) is None
+    assert attack_preview.not_tried(result) is None
 
 
 def test_what_cannot_be_released_is_refused_in_the_mechanism_s_words(job):
@@ -70,10 +71,9 @@ def test_what_cannot_be_released_is_refused_in_the_mechanism_s_words(job):
 
 
 @pytest.mark.parametrize("release", ["po_gp_ucb", "gaussian"])
-def test_a_wide_study_ends_at_the_deadline_and_says_what_was_not_tried(release, job, monkeypatch):
+def test_a_wide_study_ends_at_the_deadline_and_says_what_was_not_tried(release, job):
     """One step over 1,000 features takes a second or more, all of them a minute: nothing looks at a clock in there."""
-    monkeypatch.setattr(attack_preview, "DEADLINE_SECONDS", 4.0)
-    preview = attack_preview.on_draft(job(release, n=4_100, d=1_000))
+    preview = attack_preview.on_draft(job(release, n=4_100, d=1_000), deadline_s=4.0)
     tried = {finding.attack for finding in preview.findings}
     missing = [attack for attack in ATTACKS if attack not in tried]
     assert {"column_space", "membership"} <= set(missing)
@@ -90,9 +90,6 @@ class Late(Worker):
     def __init__(self):
         super().__init__()
         self.late, self.seconds = threading.Event(), []
-        self.made.append(self)
-
-    made: list["Late"] = []
 
     @contextmanager
     def deadline(self, seconds):
@@ -107,14 +104,13 @@ class Late(Worker):
                 self.kill()
 
 
-def test_a_preview_that_its_deadline_ends_keeps_what_it_had_sent(job, monkeypatch):
-    monkeypatch.setattr("curator_service.attacks.worker.Worker", Late)
-    result = attempt(job(), 0.5)
+def test_a_preview_that_its_deadline_ends_keeps_what_it_had_sent(job):
+    worker = Late()
+    result = attempt(job(), 0.5, worker)
     assert (result.late, result.fault) == (True, None)
     assert result.assessment.branch is not None
     assert "averaging" in result.findings
     assert len(result.findings) < len(ATTACKS)
-    (worker,) = Late.made
     assert worker.seconds == [0.5]
     with pytest.raises(ProcessLookupError):
         os.kill(worker.pid, 0)  # it is gone, and was waited for
@@ -126,9 +122,8 @@ class Killed(Worker):
         yield from super().work(job, array)
 
 
-def test_a_process_that_dies_is_told_and_not_taken_for_a_preview_without_findings(job, monkeypatch):
-    monkeypatch.setattr("curator_service.attacks.worker.Worker", Killed)
-    preview = attack_preview.on_draft(job())
+def test_a_process_that_dies_is_told_and_not_taken_for_a_preview_without_findings(job):
+    preview = attack_preview.on_draft(job(), run=partial(attempt, worker=Killed()))
     assert preview.findings == []
     assert preview.assessment == Assessment()
     assert "what the data make of the release, known_rows" in preview.not_tried
@@ -146,56 +141,56 @@ def test_records_that_cannot_be_read_are_told_without_their_path(job):
 # --- one at a time -----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def held(monkeypatch):
-    """Previews are under way until ``go`` is set; ``begun`` is set when the first is."""
-    begun, go = threading.Event(), threading.Event()
+class Held:
+    """Runs previews that are under way until ``go`` is set; ``begun`` is set when the first is."""
 
-    def attempt(job, within):
-        begun.set()
-        assert go.wait(LONG)
+    def __init__(self):
+        self.begun, self.go = threading.Event(), threading.Event()
+
+    def __call__(self, job, within):
+        self.begun.set()
+        assert self.go.wait(LONG)
         return PreviewResult(Assessment(), dict.fromkeys(ATTACKS, FINDING))
 
-    monkeypatch.setattr(attack_preview, "attempt", attempt)
-    monkeypatch.setattr(attack_preview, "WAIT_SECONDS", 0.05)
-    yield begun, go
-    go.set()
+
+@pytest.fixture
+def held():
+    run = Held()
+    yield run
+    run.go.set()
 
 
 def test_a_second_preview_waits_shortly_and_is_then_told_to_come_again(held, job):
-    begun, go = held
     first = []
-    thread = threading.Thread(target=lambda: first.append(attack_preview.on_draft(job())))
+    thread = threading.Thread(target=lambda: first.append(attack_preview.on_draft(job(), run=held)))
     thread.start()
-    assert begun.wait(LONG)
+    assert held.begun.wait(LONG)
     with pytest.raises(Busy) as refused:
-        attack_preview.on_draft(job())
+        attack_preview.on_draft(job(), wait_s=0.05, run=held)
     assert (refused.value.status, refused.value.retryable, refused.value.headers) == (503, True, {"Retry-After": "3"})
-    go.set()
+    held.go.set()
     thread.join(LONG)
     assert first[0].not_tried is None
-    assert attack_preview.on_draft(job()).not_tried is None  # the turn was given back
+    assert attack_preview.on_draft(job(), run=held).not_tried is None  # the turn was given back
 
 
-def test_a_second_preview_that_need_not_wait_long_gets_its_turn(held, job, monkeypatch):
+def test_a_second_preview_that_need_not_wait_long_gets_its_turn(held, job):
     """The control: it is the wait that ends, not the asking."""
-    begun, go = held
-    monkeypatch.setattr(attack_preview, "WAIT_SECONDS", LONG)
-    threads = [threading.Thread(target=attack_preview.on_draft, args=(job(),)) for _ in range(2)]
+    preview = partial(attack_preview.on_draft, wait_s=LONG, run=held)
+    threads = [threading.Thread(target=preview, args=(job(),)) for _ in range(2)]
     for thread in threads:
         thread.start()
-    assert begun.wait(LONG)
-    go.set()
+    assert held.begun.wait(LONG)
+    held.go.set()
     for thread in threads:
         thread.join(LONG)
         assert not thread.is_alive()
 
 
-def test_a_preview_that_fails_gives_its_turn_back(job, monkeypatch):
+def test_a_preview_that_fails_gives_its_turn_back(job):
     def fails(*_):
         raise ReleaseImpossible("no")
 
-    monkeypatch.setattr(attack_preview, "attempt", fails)
     for _ in range(2):
         with pytest.raises(ReleaseImpossible):
-            attack_preview.on_draft(job())
+            attack_preview.on_draft(job(), wait_s=0.05, run=fails)

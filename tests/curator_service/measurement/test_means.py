@@ -9,8 +9,7 @@ from scipy import stats
 from blindopt import wire
 from blindopt.errors import NumericalFailure
 from curator_service.measurement.column import measure
-from curator_service.measurement.privatize import passport_of, releases_mean
-from curator_service.privacy import noise
+from curator_service.measurement.privatize import Measured, passport_of, release, releases_mean
 from curator_service.privacy.answers import AnswerMechanism, mechanism_of
 from tests.scale import scaled
 
@@ -67,10 +66,9 @@ def test_what_is_released_is_the_mean_of_an_item_s_own_measurements(offsets_seen
     assert offsets.tolist() == [0.5, -0.75, 0.5]
 
 
-def test_each_measurement_is_clipped_before_the_mean_is_taken(offsets_seen, monkeypatch):
+def test_each_measurement_is_clipped_before_the_mean_is_taken(offsets_seen):
     """One measurement gone astray moves a mean of four by a quarter of the clip's width at most."""
-    monkeypatch.setattr(noise, "add_gaussian", lambda values, sd: values + np.array([0.0, 0.0, 0.0, 1e6]))
-    (answer,) = measure(np.array([0.2]), [wire.RowPlays(row=0, plays=4)], study(variance=1.0))
+    (answer,) = release([Measured(0, [1, 2, 3, 4], [0.2, 0.2, 0.2, 1e6])], study(variance=1.0))
     assert answer.y == pytest.approx((3 * 0.2 + 1) / 4)
     assert answer.y < 1.0  # the control: of the unclipped ones the mean lies far beyond the bound
 

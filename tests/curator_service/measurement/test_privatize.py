@@ -3,6 +3,7 @@
 import pytest
 
 from blindopt import wire
+from curator_service.measurement.column import added_variance, is_exact
 from curator_service.measurement.privatize import Measured, passport_of, release
 from curator_service.privacy.answers import AnswerMechanism
 
@@ -43,3 +44,9 @@ def test_a_mechanism_that_returns_too_few_numbers_releases_nothing(monkeypatch):
     monkeypatch.setattr(AnswerMechanism, "release", lambda self, offsets: offsets[:-1])
     with pytest.raises(ValueError, match="shorter"):
         release([Measured(1, [1], [0.5]), Measured(2, [1], [0.5])], study(LAPLACE))
+
+
+def test_the_curator_adds_no_measurement_noise_to_what_a_system_measured():
+    assert added_variance(study(EXACT)) == added_variance(study(EXACT, variance=0.5)) == 0.0
+    assert is_exact(study(EXACT, variance=0.5))
+    assert not is_exact(study(LAPLACE))

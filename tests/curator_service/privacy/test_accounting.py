@@ -122,7 +122,7 @@ def test_a_release_and_five_answers_cost_less_than_their_sum():
 def test_ten_thousand_answers_cost_what_the_literature_s_method_says(epsilon, tight):
     spec = study(IDENTITY, laplace(epsilon))
     costs = accounting.Costs.of(spec)
-    assert costs._of(0, 10_000, 1e-5).tight_epsilon == pytest.approx(tight, rel=2e-4)
+    assert costs.loss_of(0, 10_000, 1e-5).tight_epsilon == pytest.approx(tight, rel=2e-4)
     assert tight_epsilon([Part("laplace", float(epsilon), 10_000)], 1e-5) == pytest.approx(tight, rel=2e-4)
 
 

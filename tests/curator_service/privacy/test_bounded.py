@@ -2,6 +2,7 @@
 
 import math
 import os
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 
@@ -17,7 +18,6 @@ from blindopt import wire
 from blindopt.errors import NumericalFailure
 from curator_service.measurement.column import measure
 from curator_service.measurement.privatize import passport_of
-from curator_service.privacy import answers as privacy_answers
 from curator_service.privacy.answers import concrete_answers, faults, mechanism_of
 from curator_service.privacy.noise import bounded
 from curator_service.privacy.noise.bounded import OneBit, Piecewise, one_bit, piecewise
@@ -116,9 +116,7 @@ def test_whatever_a_draft_may_say_its_law_can_be_made(epsilon, bound):
 @pytest.mark.parametrize("epsilon", ["0.1", "1", "5"])
 def test_a_point_is_as_likely_as_the_law_says_and_no_point_is_left_out(epsilon, monkeypatch):
     """On a grid of 41 points every probability can be counted: all draws of the uniform integers are enumerated."""
-    monkeypatch.setattr(bounded, "_HALF", 20)
-    monkeypatch.setattr(bounded, "_ALL", 41)
-    law = piecewise.__wrapped__(C, Decimal(epsilon))
+    law = piecewise(C, Decimal(epsilon), 20)
     m, p, laws = 2 * law.half + 1, Fraction(law.prob), []
     for w in range(-20 + law.half, 21 - law.half):
         weights = dict.fromkeys(range(-20, 21), Fraction(0))
@@ -231,13 +229,18 @@ def numpy_coin(rng):
 @pytest.fixture
 def fast(monkeypatch):
     """Controls need many draws and no security."""
+    for make in MAKERS.values():
+        make(C, Decimal(1))  # with OpenDP's coin
     rng = np.random.default_rng(11)
     monkeypatch.setattr(bounded, "_coin", numpy_coin(rng))
     monkeypatch.setattr(bounded.secrets, "randbelow", lambda n: int(rng.integers(n)))
     monkeypatch.setattr(bounded.secrets, "randbits", lambda k: int(rng.integers(1 << k)))
-    mechanism_of.cache_clear()
-    yield monkeypatch
-    mechanism_of.cache_clear()
+    return monkeypatch
+
+
+def audited_law(law, draws, far=1.0):
+    """The same for a law by itself."""
+    return lower_bound(law.draw(np.full(draws, far * C)), law.draw(np.full(draws, -far * C)))
 
 
 @pytest.mark.parametrize("factor", [1.3, 2.0], ids=["e^(1.3 epsilon)", "B + R where 2 (B + R) should be"])
@@ -248,30 +251,46 @@ def test_a_coin_that_tells_too_much_is_found_by_the_audit(kind, factor, fast):
     if kind == "piecewise":
         odds = math.exp(factor) * (2 * right.half + 1) / (2**46 - 2 * right.half)
         wrong = odds / (1 + odds)
-    broken = type(right)(**{**{f: getattr(right, f) for f in right.__slots__}, "prob": wrong})
-    fast.setattr(privacy_answers, "_bounded_law", lambda said: broken)
-    assert audited(study(kind), 40_000 if factor < 2 else 10_000) > 1.0 + 0.5 * (factor - 1)
+    broken = replace(right, prob=wrong)
+    assert audited_law(broken, 40_000 if factor < 2 else 10_000) > 1.0 + 0.5 * (factor - 1)
 
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_the_controls_themselves_pass_where_nothing_is_broken(kind, fast):
-    lower_bound = audited(study(kind), 30_000)
-    assert 0.8 < lower_bound <= 1.0
+    assert 0.8 < audited_law(MAKERS[kind](C, Decimal(1)), 30_000) <= 1.0
+
+
+class Unbounded(Piecewise):
+    """Its window may lie anywhere."""
+
+    __slots__ = ()
+
+    def _centre(self, share):
+        return round(share * (self.grid_half - self.half))
+
+
+class Leaving(Piecewise):
+    """The centre rounded to all points instead of those whose window fits: a mean without bias, and no privacy."""
+
+    __slots__ = ()
+    _furthest = property(lambda self: self.grid_half)
+
+
+def broken_piecewise(kind):
+    right = piecewise(C, Decimal(1))
+    return kind(right.bound, right.half, right.prob)
 
 
 def test_a_clip_that_is_missing_is_found_by_the_audit(fast):
     """Both guards of piecewise answers have to go; one-bit answers cannot tell more than a bit."""
     fast.setattr(np, "clip", lambda values, low, high: values)
     assert 0.7 < audited(study("piecewise"), 10_000, far=10.0) <= 1.0
-    fast.setattr(Piecewise, "_centre", lambda self, share: round(share * self._furthest))
-    assert audited(study("piecewise"), 10_000, far=10.0) > 1.5
+    assert audited_law(broken_piecewise(Unbounded), 10_000, far=10.0) > 1.5
     assert 0.7 < audited(study("one_bit"), 10_000, far=10.0) <= 1.0
 
 
 def test_a_window_that_leaves_the_grid_is_found_by_the_audit(fast):
-    """The centre rounded to all points instead of those whose window fits: a mean without bias, and no privacy."""
-    fast.setattr(Piecewise, "_furthest", property(lambda self: 2**45))
-    assert audited(study("piecewise"), 10_000) > 1.5
+    assert audited_law(broken_piecewise(Leaving), 10_000) > 1.5
 
 
 # --- guards ----------------------------------------------------------------------------------------------------

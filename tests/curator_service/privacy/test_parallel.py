@@ -14,8 +14,7 @@ import pytest
 from scipy import stats
 
 from blindopt.errors import NumericalFailure
-from curator_service.privacy.noise import GaussianLaw, PlanarLaplaceLaw, parallel
-from curator_service.privacy.noise.parallel import apply
+from curator_service.privacy.noise import GaussianLaw, PlanarLaplaceLaw, apply
 from tests.curator_service.privacy.laws import Plus
 from tests.processes import ROOT
 
@@ -23,9 +22,7 @@ MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hu
 
 
 @pytest.fixture(autouse=True)
-def two_processors(monkeypatch):
-    """Whatever this machine has; and no worker is left when a test is done."""
-    monkeypatch.setattr(parallel, "processors", lambda: 2)
+def no_worker_is_left():
     yield
     assert active_children() == []
 
@@ -35,9 +32,9 @@ def blocks_of(x: np.ndarray, rows: int):
         yield slice(start, min(start + rows, len(x))), x[start : start + rows]
 
 
-def applied(law, x: np.ndarray, rows: int = 7, **more) -> tuple[np.ndarray, list[float]]:
+def applied(law, x: np.ndarray, rows: int = 7, workers: int | None = 2, **more) -> tuple[np.ndarray, list[float]]:
     out, shares = np.full(x.shape, np.nan), []
-    apply(law, blocks_of(x, rows), out, shares.append, len(x), **more)
+    apply(law, blocks_of(x, rows), out, shares.append, len(x), workers=workers, **more)
     return out, shares
 
 
@@ -55,15 +52,22 @@ def test_every_row_is_done_once_in_its_place_by_other_processes():
 
 def test_what_is_quick_is_drawn_here():
     x = np.zeros((20, 3))
-    out, progress = applied(Plus(draws_per_row=10.0), x)
+    out, progress = applied(Plus(draws_per_row=10.0), x, workers=None)
     assert np.unique((out - 1) * 2**32).round().tolist() == [os.getpid()]
     assert progress[-1] == 1.0
 
 
-def test_one_processor_draws_here(monkeypatch):
-    monkeypatch.setattr(parallel, "processors", lambda: 1)
-    out, _ = applied(Plus(), np.zeros((4, 3)))
-    assert np.unique((out - 1) * 2**32).round().tolist() == [os.getpid()]
+def test_one_processor_draws_here_and_more_of_them_in_other_processes():
+    allowed = os.sched_getaffinity(0)
+    for cores in {min(allowed)}, allowed:
+        os.sched_setaffinity(0, cores)
+        try:
+            out, _ = applied(Plus(), np.zeros((4, 3)), workers=None)
+        finally:
+            os.sched_setaffinity(0, allowed)
+        pids = np.unique((out - 1) * 2**32).round().tolist()
+        assert (pids == [os.getpid()]) is (len(cores) == 1)
+        assert len(pids) <= len(cores)
 
 
 def test_the_result_is_finished_here():
@@ -71,18 +75,17 @@ def test_the_result_is_finished_here():
     assert (out < -1).all()
 
 
-def test_workers_draw_the_law_and_share_no_noise(monkeypatch):
+def test_workers_draw_the_law_and_share_no_noise():
     """6,000 rows by two processes: the law, a fifth off is caught, and no number comes twice."""
-    monkeypatch.setattr(parallel, "PARALLEL_DRAWS", 1)
-    monkeypatch.setattr(parallel, "PIECE_DRAWS", 3_000)
-    out, _ = applied(PlanarLaplaceLaw.of(1.0, Decimal(1), 3), np.zeros((6_000, 3)), rows=2_500)
+    law = PlanarLaplaceLaw.of(1.0, Decimal(1), 3)
+    out, _ = applied(law, np.zeros((6_000, 3)), rows=2_500, piece_draws=3_000)
     radius = np.linalg.norm(out, axis=1)
     assert stats.kstest(radius, stats.gamma(3).cdf).pvalue > MISTAKEN
     assert stats.kstest(1.2 * radius, stats.gamma(3).cdf).pvalue < MISTAKEN
     assert len(np.unique(out)) >= out.size - 1
 
 
-def test_what_was_drawn_does_not_pile_up(monkeypatch):
+def test_what_was_drawn_does_not_pile_up():
     """OpenDP's own objects hold the values of a call in cycles until a collection that comes late, or never."""
 
     def buffers_of(rows: int) -> int:
@@ -92,8 +95,7 @@ def test_what_was_drawn_does_not_pile_up(monkeypatch):
     try:
         GaussianLaw(1, 1.0).add(np.zeros((1_999, 1)))
         assert buffers_of(1_999) == 1  # nobody else's
-        monkeypatch.setattr(parallel, "PIECE_DRAWS", 1_997)
-        applied(GaussianLaw(1, 1.0), np.zeros((5 * 1_997, 1)), rows=1_997)
+        applied(GaussianLaw(1, 1.0), np.zeros((5 * 1_997, 1)), rows=1_997, workers=0, piece_draws=1_997)
         assert buffers_of(1_997) == 0
     finally:
         gc.enable()
@@ -115,8 +117,7 @@ def test_a_draw_that_goes_wrong_anywhere_ends_the_whole(then, message):
     assert "[" not in str(caught.value)
 
 
-def test_a_value_that_is_not_finite_is_refused_by_a_worker(monkeypatch):
-    monkeypatch.setattr(parallel, "PARALLEL_DRAWS", 1)
+def test_a_value_that_is_not_finite_is_refused_by_a_worker():
     x = np.zeros((100, 2))
     x[99, 1] = np.nan
     with pytest.raises(NumericalFailure, match="not finite"):
@@ -128,14 +129,13 @@ def test_a_listener_that_fails_ends_the_workers():
         raise RuntimeError("stop")
 
     with pytest.raises(RuntimeError, match="stop") as kept:
-        apply(Plus(), blocks_of(np.zeros((20, 2)), 5), np.empty((20, 2)), on_progress, 20)
+        apply(Plus(), blocks_of(np.zeros((20, 2)), 5), np.empty((20, 2)), on_progress, 20, workers=2)
     assert active_children() == [], kept  # at once, though the error and its frames are still here
 
 
-def test_few_pieces_are_in_flight_at_a_time(monkeypatch):
+def test_few_pieces_are_in_flight_at_a_time():
     """A reader that runs ahead of the workers would hold all of X: it may be two pieces ahead, and one in hand."""
     read, done = 0, 0
-    monkeypatch.setattr(parallel, "PIECE_DRAWS", 5 * 1e6)
 
     def blocks():
         nonlocal read
@@ -148,21 +148,20 @@ def test_few_pieces_are_in_flight_at_a_time(monkeypatch):
         nonlocal done
         done += 1
 
-    apply(Plus(), blocks(), np.empty((100, 2)), on_progress, 100)
+    apply(Plus(), blocks(), np.empty((100, 2)), on_progress, 100, workers=2, piece_draws=5 * 1e6)
     assert (read, done) == (20, 20)
 
 
 ENDLESS = """
 import signal
 import numpy as np
-from curator_service.privacy.noise import parallel
+from curator_service.privacy.noise import apply
 from tests.curator_service.privacy.laws import Plus
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background inherits that it is ignored
-    parallel.processors = lambda: 2
     x = np.zeros((100_000, 2))
-    parallel.apply(Plus(), [(slice(0, len(x)), x)], x.copy(), id, len(x))
+    apply(Plus(), [(slice(0, len(x)), x)], x.copy(), id, len(x), workers=2)
 """
 
 

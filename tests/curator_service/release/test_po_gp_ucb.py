@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from blindopt.errors import ReleaseImpossible
 from blindopt.wire import Feature, NoiseLaw
-from curator_service import scaling
 from curator_service.privacy import entropy
 from curator_service.release.po_gp_ucb import PoGpUcb, largest_r, omega, spectrum
 from curator_service.scaling import BLOCK_ROWS, ScaledRows
@@ -114,12 +113,11 @@ def test_the_release_is_algorithm_1_by_its_singular_values(monkeypatch, n, d, r,
 
 
 @pytest.mark.parametrize(("sensitivity", "branch"), [(1e-4, "project"), (0.3, "lift"), (20.0, "lift")])
-def test_a_delta_other_than_1_runs_it_on_x_over_delta(monkeypatch, sensitivity, branch):
+def test_a_delta_other_than_1_runs_it_on_x_over_delta(sensitivity, branch):
     rng = np.random.default_rng(5)
     x, m = rng.uniform(-0.5, 0.5, size=(3_000, 4)), rng.normal(size=(4, 3))
-    monkeypatch.setattr(entropy, "gaussian_matrix", lambda d, r: m)
     out = np.empty((3_000, 3))
-    assessment = PoGpUcb(Decimal(3), 1e-5, sensitivity, 3).draw(rows_of(x), out)
+    assessment = PoGpUcb(Decimal(3), 1e-5, sensitivity, 3).project(rows_of(x), m, out)
     expected, expected_branch = algorithm_1(x, m, 3.0, 1e-5, sensitivity)
     assert assessment.branch == expected_branch == branch
     assert np.abs(out - expected).max() <= 1e-10 * np.abs(expected).max()
@@ -128,42 +126,48 @@ def test_a_delta_other_than_1_runs_it_on_x_over_delta(monkeypatch, sensitivity, 
 
 
 @pytest.mark.parametrize(("share", "branch"), [(1 - 1e-9, "project"), (1 + 1e-9, "lift")])
-def test_the_lift_begins_where_omega_passes_sigma_min(monkeypatch, share, branch):
+def test_the_lift_begins_where_omega_passes_sigma_min(share, branch):
     """What is drawn, not only what is told: a lift by omega = sigma_min makes the weakest direction sqrt(2) as long."""
     rng = np.random.default_rng(4)
     x, m = rng.normal(size=(200, 3)), rng.normal(size=(3, 3))
-    monkeypatch.setattr(entropy, "gaussian_matrix", lambda d, r: m)
     sigma_min = np.linalg.svd(x - x.mean(axis=0), compute_uv=False).min()
     sensitivity = share * sigma_min / omega(3, 1.0, 1e-5)
     out = np.empty((200, 3))
-    assert PoGpUcb(Decimal(1), 1e-5, sensitivity, 3).draw(rows_of(x), out).branch == branch
+    assert PoGpUcb(Decimal(1), 1e-5, sensitivity, 3).project(rows_of(x), m, out).branch == branch
     unprojected = np.linalg.svd(out @ np.linalg.inv(m) * math.sqrt(3), compute_uv=False)
     assert unprojected.min() == pytest.approx(sigma_min * (1 if branch == "project" else math.sqrt(2)), rel=1e-6)
 
 
 @pytest.mark.parametrize("condition", [1e2, 1e3, 1e4, 1e5])
-def test_nearly_dependent_features_are_lifted_to_the_digit_all_the_same(monkeypatch, condition):
+def test_nearly_dependent_features_are_lifted_to_the_digit_all_the_same(condition):
     """The lift raises the weakest direction to omega like every other: an error in its sigma is an error in Z."""
     rng = np.random.default_rng(int(condition))
     turn, _ = np.linalg.qr(rng.normal(size=(6, 6)))
     x = rng.normal(size=(4_000, 6)) * np.geomspace(1, 1 / condition, 6) @ turn
     m = rng.normal(size=(6, 4))
-    monkeypatch.setattr(entropy, "gaussian_matrix", lambda d, r: m)
     out = np.empty((4_000, 4))
-    PoGpUcb(Decimal(1), 1e-5, 1.0, 4).draw(rows_of(x), out)
+    PoGpUcb(Decimal(1), 1e-5, 1.0, 4).project(rows_of(x), m, out)
     expected, branch = algorithm_1(x, m, 1.0, 1e-5)
     assert branch == "lift"
     assert np.abs(out - expected).max() <= 1e-10 * np.abs(expected).max()
 
 
-def test_the_number_of_rows_in_a_block_does_not_show(monkeypatch):
+class SmallBlocks(ScaledRows):
+    __slots__ = ()
+
+    def blocks(self, size=7):
+        return ScaledRows.blocks(self, size)
+
+
+def test_the_number_of_rows_in_a_block_does_not_show():
     rng = np.random.default_rng(6)
     x, m = rng.normal(size=(1_000, 3)), rng.normal(size=(3, 2))
-    monkeypatch.setattr(entropy, "gaussian_matrix", lambda d, r: m)
+    rows = rows_of(x)
     whole, parts = np.empty((1_000, 2)), np.empty((1_000, 2))
-    PoGpUcb(Decimal(1), 1e-5, 1.0, 2).draw(rows_of(x), whole)
-    monkeypatch.setattr(scaling, "BLOCK_ROWS", 7)
-    PoGpUcb(Decimal(1), 1e-5, 1.0, 2).draw(rows_of(x), parts)
+    PoGpUcb(Decimal(1), 1e-5, 1.0, 2).project(rows, m, whole)
+    small = SmallBlocks(rows.values, rows.columns, rows.features, rows.order)
+    assert len(next(small.blocks())[1]) == 7
+    PoGpUcb(Decimal(1), 1e-5, 1.0, 2).project(small, m, parts)
     np.testing.assert_allclose(parts, whole, rtol=0, atol=1e-10 * np.abs(whole).max())
 
 

@@ -14,6 +14,7 @@ from curator_service.release.gaussian import GaussianMechanism
 from curator_service.release.gaussian_projection import GaussianProjection
 from curator_service.release.planar_laplace import PlanarLaplaceMechanism
 from curator_service.scaling import ScaledRows, rounding_of
+from tests.curator_service.seeded_noise import replace_release_noise
 
 PAIRS = 10_000
 DELTA = 0.3
@@ -41,10 +42,15 @@ def neighbours(d: int, rng: np.random.Generator, worst: np.ndarray) -> tuple[np.
     return x, x + move * unit, features
 
 
-def furthest(mechanism, x: np.ndarray, y: np.ndarray, features: list[Feature]) -> float:
+def furthest(mechanism, x: np.ndarray, y: np.ndarray, features: list[Feature], columns=None) -> float:
+    """The largest distance of two rows of releases of ``x`` and ``y``, by a projection to ``columns`` if given."""
+
     def drawn(values: np.ndarray) -> np.ndarray:
         out = np.empty((len(values), mechanism.columns(values.shape[1])))
-        mechanism.draw(rows_of(values, features), out)
+        if columns is None:
+            mechanism.draw(rows_of(values, features), out)
+        else:
+            mechanism.project(rows_of(values, features), columns, out)
         return out
 
     return float(np.linalg.norm(drawn(x) - drawn(y), axis=1).max())
@@ -52,10 +58,8 @@ def furthest(mechanism, x: np.ndarray, y: np.ndarray, features: list[Feature]) -
 
 @pytest.fixture
 def silent(monkeypatch):
-    """Every law without its noise, here and not in workers that would not know."""
-    monkeypatch.setattr(noise.parallel, "PARALLEL_DRAWS", math.inf)
-    monkeypatch.setattr(noise.GaussianLaw, "add", lambda law, block: block)
-    monkeypatch.setattr(noise.PlanarLaplaceLaw, "add", lambda law, block: block)
+    """Every law without its noise."""
+    replace_release_noise(monkeypatch, lambda law, block: block, noise.GaussianLaw, noise.PlanarLaplaceLaw)
 
 
 def roundings(x: np.ndarray, features: list[Feature]) -> float:
@@ -74,20 +78,19 @@ def test_clip_and_scaling_move_no_two_rows_further_than_delta(silent, kind, d):
 
 
 @pytest.mark.parametrize(("d", "r"), [(13, 1), (13, 12), (40, 5)])
-def test_a_projection_moves_rows_as_far_as_its_columns_do_and_no_further(silent, monkeypatch, d, r):
+def test_a_projection_moves_rows_as_far_as_its_columns_do_and_no_further(silent, d, r):
     """The worst direction lies in the columns' span: sqrt(d/r) Delta; and never more, rounding errors and all."""
     columns = np.linalg.qr(np.random.default_rng(r).normal(size=(d, r)))[0]
-    monkeypatch.setattr(entropy, "orthonormal", lambda *shape: columns)
     mechanism = GaussianProjection(Decimal(1), 1e-5, DELTA, r)
     x, y, features = neighbours(d, np.random.default_rng(d), columns[:, 0])
     y[: PAIRS // 4] = x[: PAIRS // 4] = 0.0
     y[: PAIRS // 4] += DELTA * 1e-3 * columns[:, 0] * [f.unit for f in features]  # inside all bounds
-    apart = furthest(mechanism, x, y, features)
+    apart = furthest(mechanism, x, y, features, columns)
     limit = math.sqrt(d / r) * DELTA
     rounding = roundings(x, features)
     slack = GaussianProjection(Decimal(1), 1e-5, DELTA, r, rounding).slack(d) + math.sqrt(d / r) * rounding
     assert apart <= limit * (1 + 1e-9) + slack
-    inside = furthest(mechanism, x[: PAIRS // 4], y[: PAIRS // 4], features)
+    inside = furthest(mechanism, x[: PAIRS // 4], y[: PAIRS // 4], features, columns)
     assert inside == pytest.approx(1e-3 * limit, rel=1e-6)
 
 
@@ -196,14 +199,13 @@ def test_a_rotation_does_not_change_the_law_of_the_noise():
     assert mechanism.noise(3) == PlanarLaplaceMechanism(Decimal(1), 0.5).noise(3)
 
 
-def test_a_projected_release_is_the_projection_and_noise_of_the_sd_that_is_told(monkeypatch):
+def test_a_projected_release_is_the_projection_and_noise_of_the_sd_that_is_told():
     columns = entropy.orthonormal(13, 4)
-    monkeypatch.setattr(entropy, "orthonormal", lambda *shape: columns)
     x = np.random.default_rng(0).uniform(-0.5, 0.5, size=(8_000, 13))
     features = [Feature(column=f"c{j}", lower=-0.5, upper=0.5) for j in range(13)]
     mechanism = GaussianProjection(Decimal(1), 1e-5, 0.5, 4)
     out = np.empty((8_000, 4))
-    mechanism.draw(rows_of(x, features), out)
+    mechanism.project(rows_of(x, features), columns, out)
     law = mechanism.noise(13)
     assert (law.family, law.sd) == ("gaussian_projection", mechanism.sd(13))
     noise_of = ((out - math.sqrt(13 / 4) * x @ columns) / law.sd).ravel()

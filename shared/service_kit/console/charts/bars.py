@@ -61,19 +61,19 @@ def bars(
 
 def _bar(b: Bar, top: float, scale: Scale) -> list[Markup]:
     middle = top + _ROW / 2
-    made = [tag("text", chart.label(_cut(b.name)), class_="tick y", x=_NAMES, y=middle, dy="0.32em")]
+    elements = [tag("text", chart.label(_cut(b.name)), class_="tick y", x=_NAMES, y=middle, dy="0.32em")]
     zero, end = scale.position(0.0), scale.position(b.value)
     if zero is None or end is None:
-        return [*made, tag("text", chart.label(words.NONE), class_="value", x=_NAMES + 16, y=middle, dy="0.32em")]
-    said = f"{b.name}: {words.number(b.value)}"
+        return [*elements, tag("text", chart.label(words.NONE), class_="value", x=_NAMES + 16, y=middle, dy="0.32em")]
+    text = f"{b.name}: {words.number(b.value)}"
     low, high = scale.position(b.low), scale.position(b.high)
     if low is not None and high is not None:
-        said += f" ({words.number(b.low)} to {words.number(b.high)})"
+        text += f" ({words.number(b.low)} to {words.number(b.high)})"
     box = {"x": min(zero, end), "y": top + 6, "width": round(abs(end - zero), 2), "height": _ROW - 12}
     look = f"bar {b.mood}" if b.mood in ("good", "bad") else "bar c0"
-    made.append(tag("rect", tag("title", chart.label_whole(said)), class_=look, rx=3, **box))
+    elements.append(tag("rect", tag("title", chart.label_whole(text)), class_=look, rx=3, **box))
     if low is not None and high is not None:
-        made.append(
+        elements.append(
             tag(
                 "path",
                 class_="whisker",
@@ -81,7 +81,7 @@ def _bar(b: Bar, top: float, scale: Scale) -> list[Markup]:
             )
         )
     farthest = max(v for v in (end, zero, high) if v is not None)
-    made.append(
+    elements.append(
         tag(
             "text",
             chart.label(words.number(b.value, 3)),
@@ -91,7 +91,7 @@ def _bar(b: Bar, top: float, scale: Scale) -> list[Markup]:
             dy="0.32em",
         )
     )
-    return made
+    return elements
 
 
 def _cut(name: str) -> str:
@@ -99,25 +99,25 @@ def _cut(name: str) -> str:
 
 
 def _axis(scale: Scale, bottom: float, value: str) -> list[Markup]:
-    made = []
+    elements = []
     for at in scale.ticks:
         x = scale.position(at)
-        made.append(tag("line", class_="grid", x1=x, x2=x, y1=_HEAD - 4, y2=bottom))
-        made.append(tag("text", chart.label(chart.tick(at)), class_="tick x", x=x, y=bottom + 16))
+        elements.append(tag("line", class_="grid", x1=x, x2=x, y1=_HEAD - 4, y2=bottom))
+        elements.append(tag("text", chart.label(chart.tick(at)), class_="tick x", x=x, y=bottom + 16))
     zero = scale.position(0.0)
-    made.append(tag("line", class_="axis", x1=zero, x2=zero, y1=_HEAD - 4, y2=bottom))
+    elements.append(tag("line", class_="axis", x1=zero, x2=zero, y1=_HEAD - 4, y2=bottom))
     middle = (_NAMES + 10 + chart.WIDTH - 70) / 2
-    made.append(tag("text", chart.label(value), class_="name", x=middle, y=bottom + 38))
-    return made
+    elements.append(tag("text", chart.label(value), class_="name", x=middle, y=bottom + 38))
+    return elements
 
 
 def _levels(levels: Sequence[Level], scale: Scale, bottom: float) -> list[Markup]:
-    made = []
+    elements = []
     for level in levels:
         if (at := scale.position(finite(level.value))) is not None:
-            made.append(tag("line", class_="level", x1=at, x2=at, y1=_HEAD - 4, y2=bottom))
-            made.append(tag("text", chart.label(level.name), class_="level across", x=at, y=_HEAD - 10))
-    return made
+            elements.append(tag("line", class_="level", x1=at, x2=at, y1=_HEAD - 4, y2=bottom))
+            elements.append(tag("text", chart.label(level.name), class_="level across", x=at, y=_HEAD - 10))
+    return elements
 
 
 def _described(values: Sequence[Bar], value: str) -> str:

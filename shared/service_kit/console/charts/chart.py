@@ -88,20 +88,20 @@ def label_whole(text: str) -> Markup:
 def axes(x: Scale, y: Scale, x_label: str, y_label: str) -> list[Markup]:
     """Grid, ticks and names of both axes."""
     bottom, right = HEIGHT - MARGIN_BOTTOM, WIDTH - MARGIN_RIGHT
-    made = []
+    elements = []
     for value in y.ticks:
         at = y.position(value)
-        made.append(tag("line", class_="grid", x1=MARGIN_LEFT, x2=right, y1=at, y2=at))
-        made.append(tag("text", label(tick(value)), class_="tick y", x=MARGIN_LEFT - 8, y=at, dy="0.32em"))
+        elements.append(tag("line", class_="grid", x1=MARGIN_LEFT, x2=right, y1=at, y2=at))
+        elements.append(tag("text", label(tick(value)), class_="tick y", x=MARGIN_LEFT - 8, y=at, dy="0.32em"))
     for value in x.ticks:
         at = x.position(value)
-        made.append(tag("line", class_="mark", x1=at, x2=at, y1=bottom, y2=bottom + 5))
-        made.append(tag("text", label(tick(value)), class_="tick x", x=at, y=bottom + 18))
-    made.append(tag("line", class_="axis", x1=MARGIN_LEFT, x2=right, y1=bottom, y2=bottom))
-    made.append(tag("text", label(x_label), class_="name", x=(MARGIN_LEFT + right) / 2, y=HEIGHT - 10))
+        elements.append(tag("line", class_="mark", x1=at, x2=at, y1=bottom, y2=bottom + 5))
+        elements.append(tag("text", label(tick(value)), class_="tick x", x=at, y=bottom + 18))
+    elements.append(tag("line", class_="axis", x1=MARGIN_LEFT, x2=right, y1=bottom, y2=bottom))
+    elements.append(tag("text", label(x_label), class_="name", x=(MARGIN_LEFT + right) / 2, y=HEIGHT - 10))
     turned = f"rotate(-90 16 {(MARGIN_TOP + bottom) / 2})"
-    made.append(tag("text", label(y_label), class_="name", x=16, y=(MARGIN_TOP + bottom) / 2, transform=turned))
-    return made
+    elements.append(tag("text", label(y_label), class_="name", x=16, y=(MARGIN_TOP + bottom) / 2, transform=turned))
+    return elements
 
 
 def levels(lines: Sequence[Level], y: Scale) -> list[Markup]:
@@ -118,12 +118,12 @@ def level_names(lines: Sequence[Level], y: Scale) -> list[Markup]:
             groups[-1].append((at, level))
         else:
             groups.append([(at, level)])
-    made = []
+    elements = []
     for group in groups:
         values = ["" if len(group) == 1 else f" {words.number(level.value, 3)}" for _, level in group]
         names = Markup(", ").join(label(level.name + value) for (_, level), value in zip(group, values, strict=True))
-        made.append(tag("text", names, class_="level", x=WIDTH - MARGIN_RIGHT - 4, y=group[0][0], dy="-0.4em"))
-    return made
+        elements.append(tag("text", names, class_="level", x=WIDTH - MARGIN_RIGHT - 4, y=group[0][0], dy="-0.4em"))
+    return elements
 
 
 def _placed(lines: Sequence[Level], y: Scale) -> list[tuple[float, Level]]:
@@ -140,10 +140,10 @@ def legend(names: Sequence[str]) -> list[Markup]:
     most = max((len(name) for name in names), default=0)
     while most > _SHORTEST and sum(min(len(name), most) for name in names) > room:
         most -= 1
-    made, at = [], float(MARGIN_LEFT)
+    elements, at = [], float(MARGIN_LEFT)
     for i, name in enumerate(names):
         shown = name if len(name) <= most else name[: most - 1] + "…"
-        made.append(tag("rect", class_=f"key c{i % COLOURS}", x=round(at, 1), y=12, width=14, height=4, rx=2))
-        made.append(tag("text", label_whole(shown), class_="key", x=round(at + 20, 1), y=18))
+        elements.append(tag("rect", class_=f"key c{i % COLOURS}", x=round(at, 1), y=12, width=14, height=4, rx=2))
+        elements.append(tag("text", label_whole(shown), class_="key", x=round(at + 20, 1), y=18))
         at += _KEY + _LETTER * len(shown)
-    return made
+    return elements

@@ -67,30 +67,30 @@ def line(
 
 
 def _clean(s: Series) -> Series:
-    kept = tuple(tuple(finite(v) for v in part) for part in (s.x, s.y, s.low, s.high))
-    if len(kept[0]) != len(kept[1]) or any(part and len(part) != len(kept[0]) for part in kept[2:]):
+    columns = tuple(tuple(finite(v) for v in part) for part in (s.x, s.y, s.low, s.high))
+    if len(columns[0]) != len(columns[1]) or any(part and len(part) != len(columns[0]) for part in columns[2:]):
         raise ValueError("a series has as many x as y, and low and high as many or none")
-    x, y, low, high = kept
+    x, y, low, high = columns
     return Series(s.name, x, y, low, high, s.is_step, s.dots)
 
 
 def _drawn(s: Series, number: int, xs: Scale, ys: Scale) -> list[Markup]:
     colour = f"c{number % chart.COLOURS}"
     indices = thinned(len(s.x), _DRAWN_MAX)
-    made = []
+    elements = []
     if s.low and s.high:
         for run in _runs(
             indices, [xs.position(v) for v in s.x], [ys.position(v) for v in s.low], [ys.position(v) for v in s.high]
         ):
             edge = [(px, hi) for px, _, hi in run] + [(px, lo) for px, lo, _ in reversed(run)]
-            made.append(tag("path", class_=f"band {colour}", d=_path(edge) + "Z"))
+            elements.append(tag("path", class_=f"band {colour}", d=_path(edge) + "Z"))
     runs = _runs(indices, [xs.position(v) for v in s.x], [ys.position(v) for v in s.y])
     for run in runs:
         if s.dots or len(run) == 1:
-            made += [tag("circle", class_=f"dot {colour}", cx=px, cy=py, r=3) for px, py in run]
+            elements += [tag("circle", class_=f"dot {colour}", cx=px, cy=py, r=3) for px, py in run]
         else:
-            made.append(tag("path", class_=f"line {colour}", d=_path(run, is_step=s.is_step)))
-    return made
+            elements.append(tag("path", class_=f"line {colour}", d=_path(run, is_step=s.is_step)))
+    return elements
 
 
 def _runs(indices: Sequence[int], *columns: Sequence[float | None]) -> list[list[tuple[float, ...]]]:
@@ -128,15 +128,15 @@ def _hovers(series: Sequence[Series], xs: Scale) -> list[Markup]:
                 every.setdefault(at, []).append(f"{s.name} {words.number(value)}{about}")
     columns = sorted((px, at) for at in every if (px := xs.position(at)) is not None)
     columns = [columns[i] for i in thinned(len(columns), _HOVERS_MAX)]
-    made = []
+    elements = []
     for i, (px, at) in enumerate(columns):
         start = chart.MARGIN_LEFT if i == 0 else (columns[i - 1][0] + px) / 2
         end = chart.WIDTH - chart.MARGIN_RIGHT if i == len(columns) - 1 else (px + columns[i + 1][0]) / 2
-        said = chart.label_whole(f"{words.number(at)}: {'; '.join(every[at])}")
+        text = chart.label_whole(f"{words.number(at)}: {'; '.join(every[at])}")
         height = chart.HEIGHT - chart.MARGIN_BOTTOM - chart.MARGIN_TOP
         box = {"x": round(start, 2), "y": chart.MARGIN_TOP, "width": round(max(end - start, 0.5), 2), "height": height}
-        made.append(tag("rect", tag("title", said), class_="hover", **box))
-    return made
+        elements.append(tag("rect", tag("title", text), class_="hover", **box))
+    return elements
 
 
 def _numbers(series: Sequence[Series], x: str) -> tuple[tuple[str, ...], tuple[tuple[object, ...], ...]]:

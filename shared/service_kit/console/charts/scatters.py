@@ -73,7 +73,7 @@ def _marks(
     g: Points, number: int, scales: tuple[Scale, Scale, Scale, Scale], names: tuple[str, str, str, str]
 ) -> list[Markup]:
     xs, ys, shades, sizes = scales
-    made = []
+    elements = []
     for i in thinned(len(g.x), _DRAWN_MAX):
         px, py = xs.position(g.x[i]), ys.position(g.y[i])
         if px is None or py is None:
@@ -82,21 +82,21 @@ def _marks(
         area = sizes.position(g.size[i]) if g.size else None
         look = f"c{number % chart.COLOURS}" if shade is None else f"k{min(int(shade), _SHADES - 1)}"
         values = (g.x[i], g.y[i], g.colour[i] if g.colour else None, g.size[i] if g.size else None)
-        said = ", ".join(f"{n} {words.number(v)}" for n, v in zip(names, values, strict=True) if v is not None)
+        text = ", ".join(f"{n} {words.number(v)}" for n, v in zip(names, values, strict=True) if v is not None)
         named = g.labels[i] if g.labels else g.name
         radius = round(area**0.5, 2) if area is not None else _RADIUS
         kind = "ring" if g.is_ring else "point"
-        title = tag("title", chart.label_whole(f"{named}: {said}"))
-        made.append(tag("circle", title, class_=f"{kind} {look}", cx=px, cy=py, r=radius))
-    return made
+        title = tag("title", chart.label_whole(f"{named}: {text}"))
+        elements.append(tag("circle", title, class_=f"{kind} {look}", cx=px, cy=py, r=radius))
+    return elements
 
 
 def _ramp(shades: Scale, name: str) -> list[Markup]:
     """The key of the colours: boxes from low to high."""
-    made = [tag("text", chart.label(f"{name}: {chart.tick(shades.low)}"), class_="key end", x=560, y=18)]
-    made += [tag("rect", class_=f"box k{i}", x=568 + 18 * i, y=8, width=18, height=12) for i in range(_SHADES)]
-    made.append(tag("text", chart.label(chart.tick(shades.high)), class_="key", x=574 + 18 * _SHADES, y=18))
-    return made
+    elements = [tag("text", chart.label(f"{name}: {chart.tick(shades.low)}"), class_="key end", x=560, y=18)]
+    elements += [tag("rect", class_=f"box k{i}", x=568 + 18 * i, y=8, width=18, height=12) for i in range(_SHADES)]
+    elements.append(tag("text", chart.label(chart.tick(shades.high)), class_="key", x=574 + 18 * _SHADES, y=18))
+    return elements
 
 
 def _numbers(

@@ -347,3 +347,40 @@ def test_a_key_is_named_after_itself_and_keeps_its_secret():
     assert signer.name == "curator." + hashlib.sha256(signer.verifier.public).hexdigest()[:16]
     assert repr(signer) == f"Signer({signer.name})"
     assert seed.hex() not in repr(vars(signer))
+
+
+@pytest.mark.parametrize("pluses", [0, 1, 2, 3])
+def test_a_key_whose_base64_has_plus_signs_reads_back(pluses):
+    """Plus also separates the parts of a key: about half of all keys have one in the last part."""
+    signers = (Signer.of("curator", index.to_bytes(32)) for index in range(1, 10_000))
+    verifier = next(s.verifier for s in signers if s.verifier.vkey.count("+") == 2 + pluses)
+    assert Verifier.parse(verifier.vkey) == verifier
+
+
+@pytest.mark.parametrize(("size", "is_read"), [(NOTE_MAX, True), (NOTE_MAX + 1, False)])
+def test_a_note_has_4000_characters_at_most(size, is_read):
+    signer = Signer.of("curator", b"\1" * 32)
+    checkpoint = Checkpoint(signer.name, EMPTY)
+    note = signer.sign(checkpoint)
+    others = f"\u2014 other {'A' * 3_000}\n"
+    rest = size - len(note) - len(others) - len("\u2014  AAAAAAAA\n")
+    encoded = "A" * (8 + (rest - 150) // 4 * 4)
+    name = "n" * (size - len(note) - len(others) - len(f"\u2014  {encoded}\n"))
+    note += f"{others}\u2014 {name} {encoded}\n"
+    assert len(note) == size
+    if is_read:
+        assert parse_unverified(note) == checkpoint
+    else:
+        with pytest.raises(LogBroken, match="no signed note"):
+            parse_unverified(note)
+
+
+@pytest.mark.parametrize(("size", "is_read"), [(4, False), (5, True), (6, True)])
+def test_a_signature_of_another_key_has_one_byte_after_its_id_at_least(size, is_read):
+    signer = Signer.of("curator", b"\1" * 32)
+    note = f"{signer.sign(Checkpoint(signer.name, EMPTY))}\u2014 other {base64.b64encode(bytes(size)).decode()}\n"
+    if is_read:
+        assert parse_unverified(note).origin == signer.name
+    else:
+        with pytest.raises(LogBroken, match="signature line"):
+            parse_unverified(note)

@@ -11,8 +11,8 @@ from blindopt.gp import compiled, compiled_loops
 from blindopt.gp.compiled import CompiledUpdates
 from blindopt.gp.input_noise import noise_aware
 from blindopt.gp.kernels import KERNELS, SquaredExponential, kernel_of
-from blindopt.gp.lazy_maximum import THRESHOLDS, Thresholds
 from blindopt.gp.posterior import Posterior
+from blindopt.gp.updates import THRESHOLDS, Thresholds
 from blindopt.wire.releases import NoiseLaw
 
 N = 2_200  # enough for compiled loops, and the last tile is not full

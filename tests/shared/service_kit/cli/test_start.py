@@ -34,14 +34,14 @@ def loaded(service, data, *arguments):
 
 @pytest.mark.parametrize("service", SERVICES)
 def test_token_and_audit_load_no_web_framework_and_no_noise_library(service, tmp_path):
-    found, printed = loaded(service, tmp_path, "token", "create", "--name", "x")
-    assert found == set()  # numpy neither
+    libraries, printed = loaded(service, tmp_path, "token", "create", "--name", "x")
+    assert libraries == set()  # numpy neither
     assert printed.startswith("blindopt_")
-    found, printed = loaded(service, tmp_path, "audit", "export")
-    assert found == set()
+    libraries, printed = loaded(service, tmp_path, "audit", "export")
+    assert libraries == set()
     assert f"blindopt-{service}" in printed
-    found, printed = loaded(service, tmp_path, "audit", "verify")
-    assert found & {"fastapi", "starlette", "uvicorn", "opendp", "dp_accounting"} == set()
+    libraries, printed = loaded(service, tmp_path, "audit", "verify")
+    assert libraries & {"fastapi", "starlette", "uvicorn", "opendp", "dp_accounting"} == set()
     assert "records, root" in printed
 
 

@@ -41,15 +41,15 @@ def test_a_password_is_asked_for_twice_and_shown_nowhere(user):
     assert user("user", "add", "ann", input=f"{PASSWORD}\n{PASSWORD}\n").exit_code == 0
     done = user("user", "add", "bob", input=f"{PASSWORD}\n{OTHER}\n")
     assert done.exit_code != 0
-    told = user("user", "list").stdout
-    assert [line.split()[1:3] + line.split()[-1:] for line in told.splitlines()] == [[user.role, "live", "ann"]]
-    told += user("audit", "export").stdout
-    assert "user.added" in told
-    assert "argon2" not in told
+    output = user("user", "list").stdout
+    assert [line.split()[1:3] + line.split()[-1:] for line in output.splitlines()] == [[user.role, "live", "ann"]]
+    output += user("audit", "export").stdout
+    assert "user.added" in output
+    assert "argon2" not in output
     kept = b"".join(path.read_bytes() for path in user.data.glob("*.sqlite*"))
     assert b"argon2id" in kept
     for secret in (PASSWORD, OTHER):
-        assert secret not in told
+        assert secret not in output
         assert secret.encode() not in kept
     assert user("audit", "verify").exit_code == 0
 

@@ -17,7 +17,7 @@ FROM_HERE = {"origin": HOST, "sec-fetch-site": "same-origin"}
 
 @dataclass
 class Browser:
-    """What a browser does of it: keeps cookies, sends forms with what is hidden in them."""
+    """A browser that keeps cookies, and sends forms with their hidden fields."""
 
     app: object
     address: str = "127.0.0.1"
@@ -25,17 +25,17 @@ class Browser:
     text: str = ""
 
     def send(self, method, path, *, headers=None, **more):
-        async def go():
+        async def request():
             transport = httpx.ASGITransport(self.app, client=(self.address, 1234))
             async with httpx.AsyncClient(transport=transport, base_url=HOST) as client:
                 kept = "; ".join(f"{k}={v}" for k, v in self.cookies.items())
                 return await client.request(method, path, headers={"cookie": kept} | (headers or {}), **more)
 
-        reply = asyncio.run(go())
-        for told in reply.headers.get_list("set-cookie"):
-            name, _, value = told.partition(";")[0].partition("=")
+        reply = asyncio.run(request())
+        for header in reply.headers.get_list("set-cookie"):
+            name, _, value = header.partition(";")[0].partition("=")
             self.cookies[name] = value
-            if "Max-Age=0" in told:
+            if "Max-Age=0" in header:
                 del self.cookies[name]
         self.text = reply.text
         return reply
@@ -46,8 +46,8 @@ class Browser:
     def hidden(self, name):
         return re.findall(rf'name="{name}" value="([^"]*)"', self.text)[-1]
 
-    def post(self, path, data=None, *, headers=FROM_HERE, page="/console/things", keep=False, **more):
-        """Load a page with a form, and send it; ``keep``: as it was loaded before."""
+    def post(self, path, data=None, *, headers=FROM_HERE, page="/console/samples", keep=False, **more):
+        """Load a page with a form, and send the form. ``keep`` sends the form that was loaded before."""
         if not keep:
             self.get(page)
         sent = {"_csrf": self.hidden("_csrf"), "_key": self.hidden("_key")} | (data or {})

@@ -1,4 +1,4 @@
-"""A small service with a console, to test the ground of both: things that are listed, made, uploaded and streamed."""
+"""A small service with a console, to test what both consoles share: it lists, makes, uploads and streams samples."""
 
 import asyncio
 from datetime import UTC, datetime, timedelta
@@ -27,19 +27,20 @@ from service_kit.store.database import Database
 from service_kit.store.users import User
 from service_kit.web.dependencies import RecordedReply, RequestContextDep, allowed, api_router
 from service_kit.web.listings import PagingDep
+from service_kit.web.server_sent_events import event
 
 PASSWORD = "correct horse battery staple"
 HOSTILE = "<script>alert(1)</script>\"><img src=x onerror=alert(2)> \u202egnitide\u202c =cmd|'/c calc'!A1 " + "9" * 60
 WHO = {"ann": "owner", "moe": "measurer", "aud": "auditor"}
 
 
-class Thing(BaseModel):
+class Sample(BaseModel):
     name: str
     size: float
 
 
-class ThingPage(BaseModel):
-    things: list[Thing]
+class SamplePage(BaseModel):
+    samples: list[Sample]
     next_page_token: str | None = None
 
 
@@ -56,25 +57,25 @@ class Clock:
         self.now += timedelta(**by)
 
 
-def router(made: list[Thing]) -> APIRouter:
-    routes = api_router("things", prefix="/v1/things")
+def router(stored: list[Sample]) -> APIRouter:
+    routes = api_router("samples", prefix="/v1/samples")
 
     @routes.get("", dependencies=[allowed("owner", "measurer")])
-    def listed(paging: PagingDep) -> ThingPage:
-        things, token = paging.read(lambda after, limit: list(enumerate(made, start=1))[after : after + limit])
-        return ThingPage(things=things, next_page_token=token)
+    def listed(paging: PagingDep) -> SamplePage:
+        samples, token = paging.read(lambda after, limit: list(enumerate(stored, start=1))[after : after + limit])
+        return SamplePage(samples=samples, next_page_token=token)
 
     @routes.post("", dependencies=[allowed("owner")], status_code=201)
-    def create(request: Request, thing: Thing, caller: RequestContextDep) -> Response:
-        if thing.size < 0:
+    def create(request: Request, sample: Sample, caller: RequestContextDep) -> Response:
+        if sample.size < 0:
             raise Invalid("a size is not negative", [{"field": "size", "message": "must not be negative"}])
-        if thing.size > 1e6:
+        if sample.size > 1e6:
             raise BudgetExhausted("size", requested="many", spent="0", limit="1000000")
         context: ServiceContext = request.app.state.context
 
         def effect(db: object) -> Effect:
-            made.append(thing)
-            return Effect(thing, "thing.made", {"size": thing.size})
+            stored.append(sample)
+            return Effect(sample, "sample.made", {"size": sample.size})
 
         return RecordedReply(context.idempotency.once(caller, effect))
 
@@ -88,33 +89,33 @@ def router(made: list[Thing]) -> APIRouter:
         context: ServiceContext = request.app.state.context
 
         def effect(db: object) -> Effect:
-            made.append(Thing(name=f"{name}/{file.filename}", size=len(file.file.read())))
-            return Effect(made[-1], "thing.uploaded", {})
+            stored.append(Sample(name=f"{name}/{file.filename}", size=len(file.file.read())))
+            return Effect(stored[-1], "sample.uploaded", {})
 
         return RecordedReply(context.idempotency.once(caller, effect))
 
     @routes.get("/events", dependencies=[allowed("owner")])
     async def events(last: int = 0) -> Response:
-        async def told():
-            seen = last
-            while seen < last + 50:
-                if len(made) != seen:
-                    seen = len(made)
-                    yield f"id: {seen}\nevent: change\ndata: {seen}\n\n"
+        async def changes():
+            sent = last
+            while sent < last + 50:
+                if len(stored) != sent:
+                    sent = len(stored)
+                    yield event("change", str(sent), sent)
                 await asyncio.sleep(0.05)
 
-        return StreamingResponse(told(), media_type="text/event-stream")
+        return StreamingResponse(changes(), media_type="text/event-stream")
 
     @routes.get("/whoami", dependencies=[allowed("owner", "measurer", "auditor", "modeler")])
     def whoami(request: Request) -> dict[str, str]:
         return {"id": request.state.principal.id, "role": request.state.principal.role}
 
     @routes.get("/{name}", dependencies=[allowed("owner")])
-    def one(name: str) -> Thing:
-        for thing in made:
-            if thing.name == name:
-                return thing
-        raise NotFound("there is no such thing")
+    def get_sample(name: str) -> Sample:
+        for sample in stored:
+            if sample.name == name:
+                return sample
+        raise NotFound("there is no such sample")
 
     return routes
 
@@ -124,58 +125,58 @@ pages = Pages()
 
 @pages.get("/", roles=("owner", "measurer", "auditor"), nav="Home")
 async def home(page: Page) -> Response:
-    who = await page.api.get("/v1/things/whoami")
-    return page.show("hello.html", title=f"Hello {who['role']}")
+    user = await page.api.get("/v1/samples/whoami")
+    return page.show("hello.html", title=f"Hello {user['role']}")
 
 
-@pages.get("/things", roles=("owner", "measurer"), nav="Things")
-async def things(page: Page) -> Response:
-    found = await page.api.read("/v1/things", ThingPage, page_size=3, page_token=page.query.get("page_token"))
-    return page.show("things.html", title="Things", found=found, form=Sent.blank(size=1.5), trail=[("Home", "/")])
+@pages.get("/samples", roles=("owner", "measurer"), nav="Samples")
+async def listed(page: Page) -> Response:
+    listing = await page.api.read("/v1/samples", SamplePage, page_size=3, page_token=page.query.get("page_token"))
+    return page.show("samples.html", title="Samples", listing=listing, form=Sent.blank(size=1.5), trail=[("Home", "/")])
 
 
-@pages.post("/things", roles=("owner",))
+@pages.post("/samples", roles=("owner",))
 async def create(page: Page, form: Sent) -> Response:
     name, size = form.text("name", "A name"), form.real("size")
     if form.ok:
         try:
-            await page.api.post("/v1/things", {"name": name, "size": size}, key=form.key)
+            await page.api.post("/v1/samples", {"name": name, "size": size}, key=form.key)
         except ApiProblem as problem:
             form = form.failed(problem)
         else:
-            return page.go("/things", f"Made {name}")
-    found = await page.api.read("/v1/things", ThingPage, page_size=3)
-    return page.show("things.html", title="Things", status=422, found=found, form=form)
+            return page.go("/samples", f"Made {name}")
+    listing = await page.api.read("/v1/samples", SamplePage, page_size=3)
+    return page.show("samples.html", title="Samples", status=422, listing=listing, form=form)
 
 
-@pages.post("/things/file", roles=("owner",))
+@pages.post("/samples/file", roles=("owner",))
 async def upload(page: Page, form: Sent) -> Response:
     if (file := form.file("file")) is None:
         return page.show("hello.html", title="No file", status=422)
-    made = await page.api.upload("/v1/things/file", {"name": form.get("name")}, {"file": file}, key=form.key)
-    return page.go("/things", f"{made['name']} has {made['size']:.0f} bytes")
+    made = await page.api.upload("/v1/samples/file", {"name": form.get("name")}, {"file": file}, key=form.key)
+    return page.go("/samples", f"{made['name']} has {made['size']:.0f} bytes")
 
 
-@pages.get("/things/list", roles=("owner",))
+@pages.get("/samples/list", roles=("owner",))
 async def fragment(page: Page) -> Response:
-    found = await page.api.read("/v1/things", ThingPage, page_size=1000)
-    return page.fragment("list.html", found=found)
+    listing = await page.api.read("/v1/samples", SamplePage, page_size=1000)
+    return page.fragment("list.html", listing=listing)
 
 
-@pages.get("/things/events", roles=("owner",))
+@pages.get("/samples/events", roles=("owner",))
 async def events(page: Page) -> Response:
-    return page.stream("/v1/things/events")
+    return page.stream("/v1/samples/events")
 
 
-@pages.get("/things/raw/{name}", roles=("owner", "measurer"))
+@pages.get("/samples/raw/{name}", roles=("owner", "measurer"))
 async def raw(page: Page) -> Response:
-    return page.stream(f"/v1/things/{page.path['name']}")
+    return page.stream(f"/v1/samples/{page.path['name']}")
 
 
-@pages.get("/things/{name}", roles=("owner", "measurer"))
-async def one(page: Page) -> Response:
-    thing = await page.api.read(f"/v1/things/{page.path['name']}", Thing)
-    return page.show("hello.html", title=thing.name)
+@pages.get("/samples/{name}", roles=("owner", "measurer"))
+async def shown(page: Page) -> Response:
+    sample = await page.api.read(f"/v1/samples/{page.path['name']}", Sample)
+    return page.show("hello.html", title=sample.name)
 
 
 def charts(name: str = "hostile") -> list:
@@ -228,10 +229,10 @@ async def gallery(page: Page) -> Response:
     )  # fmt: skip
     form = Sent.blank(name=text, size=1e308, kind="b").failed(ApiProblem(problem, {}), {"": "name"})
     form.wrong("size", text)
-    found = [Thing(name=text, size=1e308), Thing(name="plain", size=0.125)]
+    samples = [Sample(name=text, size=1e308), Sample(name="plain", size=0.125)]
     return page.show(
-        "gallery.html", title=text, trail=[("Home", "/"), (text, "/things")], charts=charts(name), form=form,
-        problem=problem, found=found, text=text, now=page.site.now(),
+        "gallery.html", title=text, trail=[("Home", "/"), (text, "/samples")], charts=charts(name), form=form,
+        problem=problem, samples=samples, text=text, now=page.site.now(),
     )  # fmt: skip
 
 
@@ -251,7 +252,7 @@ def build(folder: Path, clock: Clock | None = None, kind: str = "curator", **cho
     """The service over ``folder``, with three people who know ``PASSWORD``; ``kind`` is in the names of its cookies."""
     clock = clock or Clock()
     settings = Settings(data_dir=folder, **chosen)
-    database = Database(folder / "things.sqlite", (METADATA,), append_only=APPEND_ONLY)
+    database = Database(folder / "samples.sqlite", (METADATA,), append_only=APPEND_ONLY)
     keys = folder / "secrets"
     context = ServiceContext.open(
         database, Seal(keys / "seal.key"), signer(keys / "log.key", kind), clock, checkpoint_file=folder / "checkpoint"
@@ -259,16 +260,17 @@ def build(folder: Path, clock: Clock | None = None, kind: str = "curator", **cho
     for name, role in WHO.items():
         user = User(f"usr_{name}", name, role, _stored(), stamp(clock()), None)
         database.write(lambda db, user=user: users.add(db, user))
-    made: list[Thing] = []
+    stored: list[Sample] = []
     app = serving.build(
-        title="things",
-        description="things",
+        title="samples",
+        description="samples",
         context=context,
         settings=settings,
-        routers=[router(made)],
+        routers=[router(stored)],
         limit_of=lambda path, principal: 1 << 26 if path.endswith("/file") and principal is not None else 1 << 20,
         auditors=("owner", "auditor"),
+        monitors=("owner",),
         console=Site("Curator", [pages], Path(__file__).parent),
     )
-    app.state.made = made
+    app.state.samples = stored
     return app

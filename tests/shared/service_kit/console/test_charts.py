@@ -22,12 +22,12 @@ def _with(root, name):
     return [e for e in root.iter() if name in e.get("class", "").split()]
 
 
-def test_a_line_goes_through_the_places_of_its_values():
+def test_a_line_goes_through_the_positions_of_its_values():
     chart = line("a", "A", [Series("s", [0, 5, 10], [0, 50, 100])], x="x", y="y")
     (path,) = _with(_parsed(chart), "line")
     # The frame is 72 to 740 across and 38 to 288 down; 6 and 4 are left free at its ends.
-    left, right, bottom, top = 72 + 6, 760 - 20 - 6, 340 - 52 - 4, 38 + 4
-    expected = f"M{left} {bottom}L{(left + right) / 2:g} {(bottom + top) / 2:g}L{right} {top}"
+    x_min, x_max, bottom, top = 72 + 6, 760 - 20 - 6, 340 - 52 - 4, 38 + 4
+    expected = f"M{x_min} {bottom}L{(x_min + x_max) / 2:g} {(bottom + top) / 2:g}L{x_max} {top}"
     assert path.get("d") == expected
     ticks = [t.text for t in _with(_parsed(chart), "tick") if "y" in t.get("class")]
     assert ticks == ["0", "20", "40", "60", "80", "100"]
@@ -151,12 +151,12 @@ def test_every_scale_holds_what_it_was_made_of(power, is_log):
         scale = scale_of(chosen, 0, 100, is_log=is_log)
         assert scale.low < scale.high
         for value in chosen:
-            place = scale.position(value)
+            position = scale.position(value)
             if value > 0 or not is_log:
                 assert scale.low * (1 - 1e-9) - 1e-320 <= value or not is_log
-                assert 0 <= place <= 100
+                assert 0 <= position <= 100
             else:
-                assert place is None
+                assert position is None
         assert 2 <= len(scale.ticks) <= 24
         assert all(0 <= scale.position(tick) <= 100 for tick in scale.ticks)
 

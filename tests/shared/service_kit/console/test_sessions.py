@@ -28,10 +28,10 @@ def _is_in(browser):
 def test_a_right_password_opens_a_session_and_a_logout_ends_it_in_the_table(browser, app):
     assert browser.get("/console/").headers["location"] == "/console/login"
     reply = browser.login("ann")
-    told = reply.headers["set-cookie"]
-    assert told.startswith(f"{COOKIE}=")
-    assert {"Secure", "HttpOnly", "SameSite=strict", "Path=/"} <= set(told.split("; "))
-    assert "Domain" not in told
+    cookie = reply.headers["set-cookie"]
+    assert cookie.startswith(f"{COOKIE}=")
+    assert {"Secure", "HttpOnly", "SameSite=strict", "Path=/"} <= set(cookie.split("; "))
+    assert "Domain" not in cookie
     assert _is_in(browser)
     kept = dict(browser.cookies)
     assert browser.post("/console/logout", page="/console/").headers["location"] == "/console/login"
@@ -40,9 +40,9 @@ def test_a_right_password_opens_a_session_and_a_logout_ends_it_in_the_table(brow
     assert not _is_in(browser)
     with app.state.context.database.read() as db:
         kinds = [entry.record["kind"] for entry in audit_log.walk(db)]
-        told = b"".join(entry.body for entry in audit_log.walk(db))
+        log = b"".join(entry.body for entry in audit_log.walk(db))
     assert kinds == ["session.opened", "session.ended"]
-    assert sample_service.PASSWORD.encode() not in told
+    assert sample_service.PASSWORD.encode() not in log
 
 
 def test_an_idle_session_ends_and_a_used_one_lasts_to_its_end(owner, clock):
@@ -80,7 +80,7 @@ def _kinds(app):
 
 
 def _withheld(body, then):
-    """A body whose end is sent after something else was done."""
+    """A body whose end is sent after ``then`` was called."""
 
     async def parts():
         yield body[:5]
@@ -99,14 +99,14 @@ def test_a_body_that_comes_after_the_token_was_revoked_does_nothing(browser, app
     def revoke():
         context.database.write(lambda db: context.authentication.revoke(db, token.kid, actor="cli"))
 
-    assert browser.send("POST", "/v1/things", content=_withheld(body, lambda: None), headers=headers).is_success
+    assert browser.send("POST", "/v1/samples", content=_withheld(body, lambda: None), headers=headers).is_success
     late = headers | {"idempotency-key": "late"}
-    assert browser.send("POST", "/v1/things", content=_withheld(body, revoke), headers=late).status_code == 401
-    assert _kinds(app).count("thing.made") == 1
+    assert browser.send("POST", "/v1/samples", content=_withheld(body, revoke), headers=late).status_code == 401
+    assert _kinds(app).count("sample.made") == 1
 
 
 def test_a_form_whose_end_comes_after_the_user_was_disabled_does_nothing(owner, app, clock):
-    owner.get("/console/things")
+    owner.get("/console/samples")
     form = {"_csrf": owner.hidden("_csrf"), "_key": owner.hidden("_key"), "name": "late", "size": "1"}
     headers = FROM_HERE | {"content-type": "application/x-www-form-urlencoded"}
 
@@ -114,9 +114,9 @@ def test_a_form_whose_end_comes_after_the_user_was_disabled_does_nothing(owner, 
         app.state.context.database.write(lambda db: users.disable(db, "usr_ann", clock()))
 
     body = urlencode(form).encode()
-    reply = owner.send("POST", "/console/things", content=_withheld(body, disable), headers=headers)
+    reply = owner.send("POST", "/console/samples", content=_withheld(body, disable), headers=headers)
     assert reply.is_client_error
-    assert "thing.made" not in _kinds(app)
+    assert "sample.made" not in _kinds(app)
 
 
 def test_a_tampered_or_foreign_cookie_opens_nothing(owner, app):
@@ -152,10 +152,15 @@ def test_the_database_holds_no_session_id_and_no_password(owner, app):
 
 
 def test_passwords_are_hashed_by_argon2id_with_the_parameters_of_rfc_9106():
-    found = extract_parameters(passwords.hash_of("twelve chars"))
-    assert (found.type, found.memory_cost, found.time_cost, found.parallelism) == (Type.ID, 65_536, 3, 4)
-    assert found.salt_len >= 16
-    assert found.hash_len >= 32
+    parameters = extract_parameters(passwords.hash_of("twelve chars"))
+    assert (parameters.type, parameters.memory_cost, parameters.time_cost, parameters.parallelism) == (
+        Type.ID,
+        65_536,
+        3,
+        4,
+    )
+    assert parameters.salt_len >= 16
+    assert parameters.hash_len >= 32
     with pytest.raises(Invalid):
         passwords.hash_of("elevenchars")
 
@@ -164,37 +169,38 @@ def test_a_wrong_name_and_a_wrong_password_are_told_alike_and_take_the_same_work
     checked = []
     real = passwords._HASHER.verify
     monkeypatch.setattr(type(passwords._HASHER), "verify", lambda self, *a: checked.append(a[0][:10]) or real(*a))
-    told = [browser.login(name, "wrong password here") for name in ("ann", "nobody")]
-    assert [r.status_code for r in told] == [401, 401]
-    assert told[0].text.replace('value="ann"', "") == told[1].text.replace('value="nobody"', "")
+    replies = [browser.login(name, "wrong password here") for name in ("ann", "nobody")]
+    assert [r.status_code for r in replies] == [401, 401]
+    assert replies[0].text.replace('value="ann"', "") == replies[1].text.replace('value="nobody"', "")
     assert checked == ["$argon2id$", "$argon2id$"]
 
 
-def test_tries_are_throttled_by_name_and_by_address(app, monkeypatch):
-    monkeypatch.setattr(passwords, "matches", lambda password, stored: False)
-    one, other = Browser(app, "10.0.0.1"), Browser(app, "10.0.0.2")
-    assert [one.login("ann", "guess").status_code for _ in range(11)] == [401] * 10 + [429]
+def test_tries_are_throttled_by_name_and_by_address(app):
+    near, other = Browser(app, "10.0.0.1"), Browser(app, "10.0.0.2")
+    assert [near.login("ann", "guess").status_code for _ in range(11)] == [401] * 10 + [429]
     refused = other.login("ann", sample_service.PASSWORD)  # from anywhere
     assert refused.status_code == 429
     assert int(refused.headers["retry-after"]) > 0
     assert other.login("moe", "guess").status_code == 401
-    codes = [one.login(f"name {n}", "guess").status_code for n in range(40)]
+    codes = [near.login(f"name {n}", "guess").status_code for n in range(40)]
     assert codes[:19] == [401] * 19  # 30 at once in all, 11 are gone
     assert codes[20:] == [429] * 20
     assert other.login("moe", "guess").status_code == 401
 
 
-def test_throttled_logins_are_told_to_the_log_once_and_failed_ones_are_counted(app, monkeypatch, caplog):
-    monkeypatch.setattr(passwords, "matches", lambda password, stored: False)
-    failed = []
-    monkeypatch.setattr(app.state.console._sessions, "_on_failed_login", lambda: failed.append(1))
+def test_throttled_logins_are_logged_once_and_failed_ones_are_counted(tmp_path, clock, caplog):
+    pytest.importorskip("prometheus_client", reason="extra metrics")
+    app = sample_service.build(tmp_path, clock, metrics=True)
+    token, _ = app.state.context.authentication.issue("owner", "program", days=1)
     browser = Browser(app, "10.0.0.9")
     with caplog.at_level("WARNING", logger="blindopt.logins"):
         for _ in range(15):
             browser.login("ann", "guess of ann's")
-    (told,) = caplog.records
-    assert (told.getMessage(), told.fields) == ("logins throttled", {"by": "name"})
-    assert len(failed) == 15
+    (record,) = caplog.records
+    assert (record.getMessage(), record.fields) == ("logins throttled", {"by": "name"})
+    metrics = browser.get("/metrics", headers={"authorization": f"Bearer {token.text}"}).text
+    assert "blindopt_login_failed_total 15.0\n" in metrics
+    app.state.context.database.close()
 
 
 def test_a_login_that_began_before_the_password_was_changed_opens_nothing_and_changes_no_hash(
@@ -209,7 +215,6 @@ def test_a_login_that_began_before_the_password_was_changed_opens_nothing_and_ch
         return right
 
     monkeypatch.setattr(passwords, "matches", slow)
-    monkeypatch.setattr(passwords, "is_dated", lambda stored: True)
     assert browser.login("ann").status_code == 401
     with context.database.read() as db:
         assert users.by_name(db, "ann").password_hash == new
@@ -253,7 +258,7 @@ def test_two_consoles_on_one_host_do_not_end_each_others_sessions(owner, tmp_pat
 
 
 def test_a_logout_sent_by_another_site_sets_no_cookie(owner, app):
-    """It comes without the cookie, and a reply that deletes it would log out who was led there."""
+    """It comes without the cookie, and a reply that deletes it would log out a user who was led there."""
     elsewhere = {"origin": "http://evil.example", "sec-fetch-site": "cross-site"}
     reply = Browser(app).send("POST", "/console/logout", headers=elsewhere)
     assert reply.status_code == 403
@@ -264,14 +269,14 @@ def test_a_logout_sent_by_another_site_sets_no_cookie(owner, app):
 
 
 def test_a_form_of_another_session_another_site_or_none_does_nothing(owner, app):
-    made = app.state.made
-    data = {"name": "thing", "size": "1"}
-    assert owner.post("/console/things", data | {"_csrf": "0" * 64}).status_code == 403
-    assert owner.post("/console/things", data | {"_csrf": ""}).status_code == 403
+    made = app.state.samples
+    data = {"name": "sample", "size": "1"}
+    assert owner.post("/console/samples", data | {"_csrf": "0" * 64}).status_code == 403
+    assert owner.post("/console/samples", data | {"_csrf": ""}).status_code == 403
     other = Browser(app)
     other.login("ann")
-    other.get("/console/things")
-    assert owner.post("/console/things", data | {"_csrf": other.hidden("_csrf")}).status_code == 403
+    other.get("/console/samples")
+    assert owner.post("/console/samples", data | {"_csrf": other.hidden("_csrf")}).status_code == 403
     for headers in (
         {},
         {"origin": "http://evil.example"},
@@ -280,31 +285,31 @@ def test_a_form_of_another_session_another_site_or_none_does_nothing(owner, app)
         {"sec-fetch-site": "same-site", "origin": "http://127.0.0.1:8410"},
         {"sec-fetch-site": "same-origin", "origin": "http://127.0.0.1:9999"},
     ):
-        assert owner.post("/console/things", data, headers=headers).status_code == 403, headers
+        assert owner.post("/console/samples", data, headers=headers).status_code == 403, headers
         assert owner.login("ann", headers=headers).status_code == 403
     assert made == []
-    assert owner.post("/console/things", data).status_code == 303
+    assert owner.post("/console/samples", data).status_code == 303
     assert len(made) == 1
 
 
 def test_a_form_sent_after_the_session_ended_does_nothing_and_says_so(owner, app, clock):
-    owner.get("/console/things")
+    owner.get("/console/samples")
     clock.forward(hours=1)
-    reply = owner.post("/console/things", {"name": "late", "size": "1"}, keep=True)
+    reply = owner.post("/console/samples", {"name": "late", "size": "1"}, keep=True)
     assert reply.status_code == 401
     assert "nothing was changed" in reply.text
-    assert app.state.made == []
+    assert app.state.samples == []
 
 
 def test_after_the_login_one_lands_where_one_wanted_but_never_elsewhere(browser):
-    assert browser.get("/console/things?a=1").headers["location"] == "/console/login?next=%2Fconsole%2Fthings%3Fa%3D1"
+    assert browser.get("/console/samples?a=1").headers["location"] == "/console/login?next=%2Fconsole%2Fsamples%3Fa%3D1"
     for target, landed in {
-        "/console/things?a=1": "/console/things?a=1",
+        "/console/samples?a=1": "/console/samples?a=1",
         "//evil.example": "/console/",
         "https://evil.example/console/": "/console/",
         "/console//evil.example": "/console/",
         "/console/\\evil": "/console/",
-        "/v1/things": "/console/",
+        "/v1/samples": "/console/",
         "/console/x\r\nset-cookie: a=b": "/console/",
     }.items():
         reply = browser.login("ann", next=target)
@@ -314,7 +319,7 @@ def test_after_the_login_one_lands_where_one_wanted_but_never_elsewhere(browser)
 def test_nothing_sent_over_the_network_makes_a_request_one_of_our_own(browser, app):
     names = ("blindopt.inside", "blindopt-inside", "x-blindopt.inside")
     for name in names:
-        for path in ("/v1/things", f"/v1/things?{name}=usr_ann", f"/v1/things;{name}=usr_ann"):
+        for path in ("/v1/samples", f"/v1/samples?{name}=usr_ann", f"/v1/samples;{name}=usr_ann"):
             reply = browser.get(path, headers={name: "usr_ann", "authorization": "Inside usr_ann"})
             assert reply.status_code == 401
     # Even text under the same key is no mark.
@@ -326,12 +331,12 @@ def test_nothing_sent_over_the_network_makes_a_request_one_of_our_own(browser, a
 
 
 def test_a_cookie_is_nothing_to_the_api_and_a_token_is_nothing_to_a_page(owner, app):
-    assert owner.get("/v1/things").status_code == 401
+    assert owner.get("/v1/samples").status_code == 401
     token, _ = app.state.context.authentication.issue("owner", "program", days=1)
     bearer = {"authorization": f"Bearer {token.text}"}
     owner.cookies.clear()
-    assert owner.get("/v1/things", headers=bearer).status_code == 200
-    assert owner.get("/console/things", headers=bearer).status_code == 303
+    assert owner.get("/v1/samples", headers=bearer).status_code == 200
+    assert owner.get("/console/samples", headers=bearer).status_code == 303
 
 
 def test_sessions_that_are_over_leave_the_table(owner, app, clock):
@@ -358,9 +363,9 @@ def test_a_login_from_a_plain_address_says_that_tls_is_needed(app):
 def test_what_a_page_fetches_by_itself_keeps_no_session_alive(owner, clock):
     for headers in ({"x-fragment": "1"}, {"accept": "text/event-stream"}):
         clock.forward(minutes=14)
-        assert owner.get("/console/things/list", headers=headers).status_code == 200
+        assert owner.get("/console/samples/list", headers=headers).status_code == 200
     clock.forward(minutes=3)
-    assert owner.get("/console/things/list", headers={"x-fragment": "1"}).status_code == 401
+    assert owner.get("/console/samples/list", headers={"x-fragment": "1"}).status_code == 401
     assert not _is_in(owner)
 
 
@@ -370,32 +375,32 @@ def test_a_stream_ends_with_its_session(owner, app, clock, monkeypatch):
     cookies = f"{COOKIE}={owner.cookies[COOKIE]}"
     scope = {
         "type": "http", "asgi": {"version": "3.0", "spec_version": "2.3"}, "http_version": "1.1", "method": "GET",
-        "scheme": "http", "path": "/console/things/events", "raw_path": b"/console/things/events", "query_string": b"",
-        "root_path": "", "headers": [(b"host", b"127.0.0.1:8410"), (b"cookie", cookies.encode())],
+        "scheme": "http", "path": "/console/samples/events", "raw_path": b"/console/samples/events",
+        "query_string": b"", "root_path": "", "headers": [(b"host", b"127.0.0.1:8410"), (b"cookie", cookies.encode())],
         "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 8410),
     }  # fmt: skip
-    got = []
+    messages = []
 
     async def receive():
-        while got:
+        while messages:
             await asyncio.sleep(60)
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def send(message):
-        got.append(message)
+        messages.append(message)
 
     async def follow():
         stream = asyncio.create_task(app(scope, receive, send))
         for _ in range(10):
-            app.state.made.append(sample_service.Thing(name="x", size=1))
+            app.state.samples.append(sample_service.Sample(name="x", size=1))
             await asyncio.sleep(0.1)
         assert not stream.done()
-        before = len(got)
+        before = len(messages)
         clock.forward(hours=13)
         await asyncio.wait_for(stream, 10)
         return before
 
     assert asyncio.run(follow()) > 5
-    assert got[0]["status"] == 200
-    assert got[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
-    assert b"".join(m.get("body", b"") for m in got).startswith(b"id: 1\nevent: change\n")
+    assert messages[0]["status"] == 200
+    assert messages[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
+    assert b"".join(m.get("body", b"") for m in messages).startswith(b"id: 1\nevent: change\n")

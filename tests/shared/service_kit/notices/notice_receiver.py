@@ -90,13 +90,13 @@ def listening(
                 self.end_headers()
             return None
 
-        def log_message(self, *told: Any) -> None:
+        def log_message(self, *arguments: Any) -> None:
             pass
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True
 
-        def handle_error(self, *told: Any) -> None:
+        def handle_error(self, *arguments: Any) -> None:
             pass
 
     server = Server(("127.0.0.1", port), Handler)

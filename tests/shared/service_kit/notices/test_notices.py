@@ -68,7 +68,7 @@ class Post:
 
 @pytest.fixture
 def posting(tmp_path):
-    """Makes an outbox; the delivery is started where it is told so."""
+    """Makes an outbox, and starts its delivery unless ``start`` is False."""
     made = []
 
     def make(url, *, start=True, **settings):
@@ -99,8 +99,8 @@ def test_a_notice_arrives_signed_and_says_what_happened(posting, until):
     (got,) = listener.got
     assert got.headers["Idempotency-Key"] == got.notice.id
     assert got.headers["Content-Type"] == "application/json"
-    told = dict(part.split("=") for part in got.headers["Blindopt-Signature"].split(","))
-    assert told["v1"] == hmac.new(KEY, f"{told['t']}.".encode() + got.body, hashlib.sha256).hexdigest()
+    signature = dict(part.split("=") for part in got.headers["Blindopt-Signature"].split(","))
+    assert signature["v1"] == hmac.new(KEY, f"{signature['t']}.".encode() + got.body, hashlib.sha256).hexdigest()
     assert got.notice.model_dump(exclude_none=True) == {
         "id": got.notice.id,
         "event": "budget_80",
@@ -144,10 +144,10 @@ def test_every_event_has_a_sentence_of_its_fields(posting):
     assert (
         sentences["run_waiting"] == "Run run_5555555555555555 has waited for its curator for 61 minutes: unreachable."
     )
-    told = outbox.new_notice(
+    notice = outbox.new_notice(
         "blindopt-curator", "budget_80", NOW, wire.NoticeSubject(dataset_id="ds_" + "6" * 16), counts
     )
-    assert "of tunings on ds_6666666666666666 is spent" in told.sentence
+    assert "of tunings on ds_6666666666666666 is spent" in notice.sentence
 
 
 @pytest.mark.parametrize("field", wire.NoticeSubject.model_fields)
@@ -164,7 +164,7 @@ def test_without_an_address_nothing_is_written(posting):
     post = posting(None)
     post.tell()
     assert post.views() == []
-    assert not post.delivery._thread.is_alive()
+    assert not any(thread.name == "notices" for thread in threading.enumerate())
 
 
 def test_events_that_were_not_chosen_are_not_written(posting):
@@ -194,10 +194,10 @@ def test_what_is_told_once_is_told_once_also_after_it_was_pruned(posting):
     ended = {"state": "delivered", "ended_at": "2026-11-21T12:00:00.000000Z"}
     post.database.write(lambda db: [store.change(db, seq, **ended) for seq in (1, 2, 3, 4)])
     post.now = NOW + timedelta(days=30)
-    post.delivery._prune()
+    post.delivery.prune()
     assert len(post.views()) == 4
     post.now += timedelta(hours=2)
-    post.delivery._prune()
+    post.delivery.prune()
     assert len(post.views()) == 2
     post.tell(once="a")
     assert len(post.views()) == 2
@@ -208,7 +208,7 @@ def test_a_notice_that_waited_for_a_receiver_for_a_month_is_given_up(posting):
     post.tell()
     post.now += timedelta(days=31)
     post.tell()
-    post.delivery._prune()
+    post.delivery.prune()
     assert post.states() == ["failed", "pending"]
     assert "no receiver was set" in post.views()[0].problem
 
@@ -274,12 +274,12 @@ def test_faults_of_a_receiver_are_waited_out_ever_longer_and_under_one_id(postin
 
 def test_a_receiver_that_never_comes_back_is_tried_for_three_days_at_most_an_hour_apart():
     now, waits, row = NOW, [], SimpleNamespace(attempts=0, created_at=stamp(NOW))
-    while (told := delivery.outcome(row, "down", now))["state"] == "pending":
-        waits.append(moment(told["next_at"]) - now)
-        now, row.attempts = moment(told["next_at"]), told["attempts"]
-    assert waits == [timedelta(seconds=min(2**place, 3_600)) for place in range(len(waits))]
+    while (columns := delivery.outcome(row, "down", now))["state"] == "pending":
+        waits.append(moment(columns["next_at"]) - now)
+        now, row.attempts = moment(columns["next_at"]), columns["attempts"]
+    assert waits == [timedelta(seconds=min(2**n, 3_600)) for n in range(len(waits))]
     assert timedelta(days=3) <= now - NOW < timedelta(days=3, hours=1)
-    assert told == {"attempts": len(waits) + 1, "problem": "down", "state": "failed", "ended_at": stamp(now)} | {
+    assert columns == {"attempts": len(waits) + 1, "problem": "down", "state": "failed", "ended_at": stamp(now)} | {
         "next_at": None
     }
 
@@ -323,11 +323,11 @@ def test_a_redirect_is_not_followed(posting, until):
         post = posting(listener.url)
         post.tell()
         until(lambda: post.views()[0].attempts)
-        told = post.delivery.test()
+        test = post.delivery.test()
     assert post.states() == ["pending"]
     assert other.got == []
-    assert told.problem == post.views()[0].problem
-    assert told.problem == "it answered 307: a redirect, which is not followed: set NOTIFY_URL to where it leads"
+    assert test.problem == post.views()[0].problem
+    assert test.problem == "it answered 307: a redirect, which is not followed: set NOTIFY_URL to where it leads"
 
 
 def test_where_the_outcome_cannot_be_stored_nothing_is_sent_again(posting, until, monkeypatch):
@@ -410,9 +410,9 @@ def _certificate(folder, name="127.0.0.1", days=1):
 )
 def test_a_test_says_what_a_status_means(posting, status, what):
     with listening(lambda number: status) as listener:
-        told = posting(listener.url, start=False).delivery.test()
-    assert not told.delivered
-    assert what in told.problem
+        test = posting(listener.url, start=False).delivery.test()
+    assert not test.delivered
+    assert what in test.problem
     assert listener.events == ["test"]
 
 
@@ -422,36 +422,36 @@ def test_a_test_that_arrives_lets_what_waits_go_at_once(posting, until, status):
         post = posting(listener.url)
         post.tell()
         until(lambda: post.views()[0].attempts == 1)
-        told = post.delivery.test()
-        assert (told.delivered, told.problem) == (True, None)
+        test = post.delivery.test()
+        assert (test.delivered, test.problem) == (True, None)
         until(lambda: post.states() == ["delivered"])
-    assert listener.ids[1] == told.id
+    assert listener.ids[1] == test.id
 
 
 def test_a_test_without_a_receiver_says_how_to_set_one(posting):
-    told = posting(None).delivery.test()
-    assert not told.delivered
-    assert "set NOTIFY_URL and NOTIFY_SECRET_FILE" in told.problem
+    test = posting(None).delivery.test()
+    assert not test.delivered
+    assert "set NOTIFY_URL and NOTIFY_SECRET_FILE" in test.problem
 
 
 def test_a_test_says_that_a_name_cannot_be_looked_up(posting):
-    told = posting("http://nobody.invalid/x", start=False).delivery.test()
-    assert told.problem.startswith("its name cannot be looked up")
-    assert "invalid" not in told.problem
+    test = posting("http://nobody.invalid/x", start=False).delivery.test()
+    assert test.problem.startswith("its name cannot be looked up")
+    assert "invalid" not in test.problem
 
 
 def test_a_test_says_that_no_answer_came_and_there_is_one_at_a_time(posting):
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         post = posting(f"http://127.0.0.1:{silent.getsockname()[1]}/", start=False, notify_timeout_seconds=1.0)
-        told = []
-        thread = threading.Thread(target=lambda: told.append(post.delivery.test()))
+        tests = []
+        thread = threading.Thread(target=lambda: tests.append(post.delivery.test()))
         thread.start()
         connection, _ = silent.accept()  # the first test has connected
         with closing(connection):
             with pytest.raises(Busy):
                 post.delivery.test()
             thread.join()
-    assert told[0].problem == "no answer came within 1 s (NOTIFY_TIMEOUT_SECONDS)"
+    assert tests[0].problem == "no answer came within 1 s (NOTIFY_TIMEOUT_SECONDS)"
 
 
 def test_a_test_says_what_is_wrong_with_tls(posting, tmp_path):

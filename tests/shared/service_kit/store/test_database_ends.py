@@ -1,4 +1,4 @@
-"""What goes wrong beside a commit, or at the end of a service, leaves nobody waiting and nothing undone."""
+"""Errors at a commit or at the end of a service leave no caller waiting and no write lost."""
 
 import asyncio
 import os
@@ -19,7 +19,6 @@ from modeler_service import app as modeler_app
 from modeler_service.settings import Settings as ModelerSettings
 from service_kit.context.context import ServiceContext
 from service_kit.context.keys import Seal, signer
-from service_kit.notices.delivery import NoticeDelivery
 from service_kit.store.database import Database, StoreFault
 from service_kit.store.prepared_statement import PreparedStatement, raw
 from tests.shared.service_kit.store.test_store import METADATA, NOW, TABLES, audit_log, curator_base
@@ -67,12 +66,17 @@ def _record(db):
     audit_log.append(db, "test", actor="a", now=NOW)
 
 
+def _saved_size(context, folder):
+    """How many records the saved checkpoint is of."""
+    return context.signer.verifier.verify((folder / "checkpoint").read_text()).head.size
+
+
 def _recorded(database):
     with database.read() as db:
         return audit_log.head(db).size
 
 
-def test_a_commit_without_a_free_descriptor_is_a_commit(context):
+def test_a_commit_without_a_free_descriptor_is_a_commit(context, tmp_path):
     """The checkpoint that follows it cannot be written then; the next one is."""
     database = context.database
 
@@ -87,10 +91,10 @@ def test_a_commit_without_a_free_descriptor_is_a_commit(context):
 
     asyncio.run(serve())
     assert _recorded(database) == 3
-    assert context.audit_trail._saved.head().size == 3
+    assert _saved_size(context, tmp_path) == 3
 
 
-def test_slow_readers_keep_no_write_waiting(context):
+def test_slow_readers_keep_no_write_waiting(context, tmp_path):
     """As many as the pool has connections, and as many as it may make beside them."""
     database = context.database
 
@@ -107,12 +111,12 @@ def test_slow_readers_keep_no_write_waiting(context):
         await database.finish()
 
     asyncio.run(serve())
-    assert context.audit_trail._saved.head().size == 1
+    assert _saved_size(context, tmp_path) == 1
 
 
 @pytest.mark.parametrize("served", [True, False], ids=["served", "by itself"])
 def test_what_raises_after_a_commit_undoes_nothing_and_stops_nothing(served, database):
-    """Whoever wrote drops its files where a write raises: it must not raise for what is durable."""
+    """A writer deletes its files if its write raises, so a durable write must not raise."""
 
     def wrong():
         raise ZeroDivisionError
@@ -181,7 +185,7 @@ def test_what_a_read_is_refused_is_told_without_the_driver_s_words(database):
         raw(db).execute("SELECT ?", ())
 
 
-def test_the_same_holds_for_a_look(database):
+def test_the_same_holds_for_a_single_row(database):
     missing = PreparedStatement(select(Table("nothing", MetaData(), Column("a", Integer))))
     with pytest.raises(StorageUnavailable, match="cannot be read"):
         database.read_row(missing)
@@ -207,8 +211,8 @@ def test_what_another_thread_writes_at_the_last_moment_is_refused_or_done_and_ne
 
 
 @pytest.mark.parametrize("side", ["curator", "modeler"])
-def test_a_service_closes_its_database_also_where_something_before_fails(side, tmp_path, monkeypatch):
-    """Else the last checkpoint is not kept, and who waits for a write waits for ever."""
+def test_a_service_closes_its_database_also_where_something_before_fails(side, tmp_path):
+    """Otherwise the last checkpoint is not saved, and callers wait for their writes for ever."""
     build, settings = BUILT[side]
     app = build(settings(data_dir=tmp_path / side))
     context = app.state.context
@@ -220,10 +224,10 @@ def test_a_service_closes_its_database_also_where_something_before_fails(side, t
         async with app.router.lifespan_context(app):
             await context.database.write_soon(_record)
 
-    monkeypatch.setattr(NoticeDelivery, "close", fails)
+    app.state.notice_delivery.close = fails
     with pytest.raises(ZeroDivisionError):
         asyncio.run(live())
-    assert context.audit_trail._saved.head().size == 1
+    assert _saved_size(context, tmp_path / side) == 1
     with pytest.raises(AuditUnavailable, match="going down"):
         context.database.write(_record)
 
@@ -243,7 +247,7 @@ def test_nothing_works_beside_the_event_loop_before_the_database_has_it(side, tm
 
 
 def test_a_folder_in_the_curator_s_scratch_folder_keeps_no_service_from_starting(tmp_path):
-    """lost+found, say, or what somebody unpacked there: it is none of ours, and stays."""
+    """Such as lost+found, or files that an operator unpacked there: they are not the service's, and stay."""
     vault = Vault(tmp_path / "files")
     (vault.scratch / "lost+found").mkdir()
     (vault.scratch / "link").symlink_to(tmp_path)

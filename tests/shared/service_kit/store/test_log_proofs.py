@@ -41,9 +41,9 @@ def test_every_proof_to_size_70_is_that_from_all_leaves(grant, database):
 
 def test_a_proof_reads_as_many_records_as_it_has_nodes_twice_over(database):
     for m, n in ((1, 64), (37, 70), (69, 70), (64, 70), (70, 70)):
-        with database.read() as db, statements(database) as asked:
+        with database.read() as db, statements(database) as executed:
             proof = audit_log.consistency(db, "grt_1", m, n)
-        assert len(asked) <= 2 * len(proof) <= 4 * n.bit_length()
+        assert len(executed) <= 2 * len(proof) <= 4 * n.bit_length()
 
 
 def test_a_record_that_is_not_there_is_told(tmp_path):

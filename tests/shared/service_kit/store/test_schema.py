@@ -38,32 +38,43 @@ def test_what_is_migrated_to_is_a_version_that_there_is(side):
 
 def before():
     tables = MetaData()
-    Table("told", tables, Column("seq", Integer, primary_key=True), Column("body", Text, nullable=False))
+    Table("messages", tables, Column("seq", Integer, primary_key=True), Column("body", Text, nullable=False))
     return tables
 
 
 def after(*more):
     tables = MetaData()
-    told = Table("told", tables, Column("seq", Integer, primary_key=True), Column("body", Text, nullable=False), *more)
-    Table("fresh", tables, Column("id", Text, primary_key=True), Column("told", Integer, nullable=False))
-    return tables, told
+    table = Table(
+        "messages", tables, Column("seq", Integer, primary_key=True), Column("body", Text, nullable=False), *more
+    )
+    Table("fresh", tables, Column("id", Text, primary_key=True), Column("number", Integer, nullable=False))
+    return tables, table
 
 
 def column():
     return Column("length", Integer, nullable=False, server_default="0")
 
 
-SEVEN = ["ALTER TABLE told ADD COLUMN length INTEGER DEFAULT 0 NOT NULL", "UPDATE told SET length = length(body)"]
-OTHER = {7: []}
+ADD_LENGTH = [
+    "ALTER TABLE messages ADD COLUMN length INTEGER DEFAULT 0 NOT NULL",
+    "UPDATE messages SET length = length(body)",
+]
+OTHER = {schema.VERSION: []}
 
 
 @pytest.fixture
 def old(tmp_path):
-    """A database of version 6 with two rows in an append-only table."""
-    opened = Database(tmp_path / "x.sqlite", (before(),), append_only=("told",))
-    opened.write(lambda db: db.exec_driver_sql("INSERT INTO told VALUES (1, 'a'), (2, 'bcd')"))
+    """A database of the version before, with two rows in an append-only table."""
+    opened = Database(tmp_path / "x.sqlite", (before(),), append_only=("messages",))
+    opened.write(lambda db: db.exec_driver_sql("INSERT INTO messages VALUES (1, 'a'), (2, 'bcd')"))
     opened.close()
-    return opened.path
+    return _set_version(opened.path, schema.VERSION - 1)
+
+
+def _set_version(path, version):
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"PRAGMA user_version={version}")
+    return path
 
 
 def of(path, statement):
@@ -72,58 +83,58 @@ def of(path, statement):
 
 
 def reopened(path, tables, *migrations):
-    opened = Database(path, (tables,), append_only=("told",), migrations=migrations)
+    opened = Database(path, (tables,), append_only=("messages",), migrations=migrations)
     with pytest.raises(StoreFault):  # append-only again
-        opened.write(lambda db: db.exec_driver_sql("DELETE FROM told"))
+        opened.write(lambda db: db.exec_driver_sql("DELETE FROM messages"))
     opened.check_writable()
     opened.close()
 
 
-def test_an_older_database_is_brought_to_this_version_and_keeps_its_rows(old, monkeypatch):
-    monkeypatch.setattr(schema, "VERSION", 7)
-    reopened(old, after(column())[0], OTHER, {7: SEVEN})
-    assert of(old, "SELECT * FROM told") == [(1, "a", 1), (2, "bcd", 3)]
+def test_an_older_database_is_brought_to_this_version_and_keeps_its_rows(old):
+    reopened(old, after(column())[0], OTHER, {schema.VERSION: ADD_LENGTH})
+    assert of(old, "SELECT * FROM messages") == [(1, "a", 1), (2, "bcd", 3)]
     assert of(old, "SELECT * FROM fresh") == []
-    assert of(old, "PRAGMA user_version") == [(7,)]
-    reopened(old, after(column())[0], OTHER, {7: SEVEN})  # once
+    assert of(old, "PRAGMA user_version") == [(schema.VERSION,)]
+    reopened(old, after(column())[0], OTHER, {schema.VERSION: ADD_LENGTH})  # once
 
 
-def test_two_versions_are_passed_in_their_order_and_new_indexes_are_made(old, monkeypatch):
-    monkeypatch.setattr(schema, "VERSION", 8)
-    tables, told = after(column())
-    Index("by_length", told.c.length)
-    reopened(old, tables, {8: [], 7: SEVEN})
+def test_two_versions_are_passed_in_their_order_and_new_indexes_are_made(old):
+    _set_version(old, schema.VERSION - 2)
+    tables, table = after(column())
+    Index("by_length", table.c.length)
+    in_order = {schema.VERSION: ["UPDATE messages SET length = length + 1"], schema.VERSION - 1: ADD_LENGTH}
+    reopened(old, tables, in_order)
+    assert of(old, "SELECT length FROM messages") == [(2,), (4,)]
     assert of(old, "SELECT name FROM sqlite_master WHERE name = 'by_length'") == [("by_length",)]
-    assert of(old, "PRAGMA user_version") == [(8,)]
+    assert of(old, "PRAGMA user_version") == [(schema.VERSION,)]
 
 
 @pytest.mark.parametrize(
     ("migrations", "error"),
     [
         ({}, StateConflict),
-        ({8: []}, StateConflict),
-        ({7: SEVEN[:0]}, StateConflict),
-        ({7: [SEVEN[0], "UPDATE told SET length = nothing"]}, AuditUnavailable),
-        ({7: [SEVEN[0], "INSERT INTO told VALUES (1, 'again', 0)"]}, StoreFault),
+        ({schema.VERSION + 1: []}, StateConflict),
+        ({schema.VERSION: ADD_LENGTH[:0]}, StateConflict),
+        ({schema.VERSION: [ADD_LENGTH[0], "UPDATE messages SET length = nothing"]}, AuditUnavailable),
+        ({schema.VERSION: [ADD_LENGTH[0], "INSERT INTO messages VALUES (1, 'again', 0)"]}, StoreFault),
     ],
     ids=["no way", "no way from here", "a column is missing", "a statement is wrong", "a row is refused"],
 )
-def test_a_migration_that_cannot_be_done_leaves_everything_as_it_was(migrations, error, old, monkeypatch):
-    standing = "SELECT type, name, sql FROM sqlite_master"
-    known = of(old, standing)
-    monkeypatch.setattr(schema, "VERSION", 7)
+def test_a_migration_that_cannot_be_done_leaves_everything_as_it_was(migrations, error, old):
+    query = "SELECT type, name, sql FROM sqlite_master"
+    definitions = of(old, query)
     with pytest.raises(error):
-        Database(old, (after(column())[0],), append_only=("told",), migrations=(migrations,))
-    assert (of(old, standing), of(old, "PRAGMA user_version")) == (known, [(6,)])
-    assert of(old, "SELECT * FROM told") == [(1, "a"), (2, "bcd")]
+        Database(old, (after(column())[0],), append_only=("messages",), migrations=(migrations,))
+    assert (of(old, query), of(old, "PRAGMA user_version")) == (definitions, [(schema.VERSION - 1,)])
+    assert of(old, "SELECT * FROM messages") == [(1, "a"), (2, "bcd")]
 
 
 def test_another_table_column_or_promise_is_another_schema_and_an_index_is_not():
-    seen = {schema.digest((before(),), ()), schema.digest((before(),), ("told",))}
+    seen = {schema.digest((before(),), ()), schema.digest((before(),), ("messages",))}
     for more in ([], [column()], [Column("length", Text)]):
-        tables, told = after(*more)
+        tables, table = after(*more)
         seen.add(schema.digest((tables,), ()))
-        Index("by_body", told.c.body)
+        Index("by_body", table.c.body)
         seen.add(schema.digest((tables,), ()))
     assert len(seen) == 5
     assert schema.digest((before(),), ()) == schema.digest((before(),), ())

@@ -72,14 +72,16 @@ def filled(database, context):
     _, principal = context.authentication.issue("owner", "o", days=1)
 
     def work(db):
-        known = {"created_at": stamp(NOW)}
+        created = {"created_at": stamp(NOW)}
         curator_store.insert(
             db, curator_store.datasets, id="ds_1", name="d", public=0, rows=1, columns="[]", dropped="[]", sha256="",
-            **known,
+            **created,
         )  # fmt: skip
-        curator_store.insert(db, curator_store.studies, id="std_1", dataset_id="ds_1", state="open", spec="{}", **known)
         curator_store.insert(
-            db, curator_store.releases, id="rel_1", study_id="std_1", sha256="", n=1, r=1, report="{}", **known
+            db, curator_store.studies, id="std_1", dataset_id="ds_1", state="open", spec="{}", **created
+        )
+        curator_store.insert(
+            db, curator_store.releases, id="rel_1", study_id="std_1", sha256="", n=1, r=1, report="{}", **created
         )
         curator_store.insert(
             db,
@@ -90,13 +92,13 @@ def filled(database, context):
             idempotency_key="key",
             request_sha256="digest",
             request="{}",
-            **known,
+            **created,
         )
         ledger.add(db, "std_1", "release", [Charge(None, 0, 1, Balance(1, 1, 0))], query_id=None, at=stamp(NOW))
         withdrawn = {"id": "adv_1", "mechanism": "m", "version": 1, "reason": "r"}
-        curator_store.insert(db, advisories.advisories, **withdrawn, **known)
+        curator_store.insert(db, advisories.advisories, **withdrawn, **created)
         tunings.add(db, "ds_1", "tuning", after=tunings.Account(), at=stamp(NOW), tuning_id="tun_1")
-        asked = {"query_id": "qry_1", "study_id": "std_1", **known}
+        inquiry = {"query_id": "qry_1", "study_id": "std_1", **created}
         measured = {
             "id": "msr_1",
             "query_id": "qry_1",
@@ -106,8 +108,8 @@ def filled(database, context):
             "play": 1,
             "plays": 1,
         }
-        inbox.ask(db, {**asked, "grant_id": "grt_1"}, [measured])
-        told = {
+        inbox.add_inquiry(db, {**inquiry, "grant_id": "grt_1"}, [measured])
+        entry = {
             "measurement_id": "msr_1",
             "query_id": "qry_1",
             "kind": "answer",
@@ -115,10 +117,10 @@ def filled(database, context):
             "actor": "a",
             "name": "n",
         }
-        curator_store.insert(db, inbox.entries, salt="s", **told, **known)
-        curator_store.insert(db, inbox.rounds, query_id="qry_1", version=1, basis=1, fresh="[]", **known)
+        curator_store.insert(db, inbox.entries, salt="s", **entry, **created)
+        curator_store.insert(db, inbox.rounds, query_id="qry_1", version=1, basis=1, fresh="[]", **created)
         revision = {"grant_id": "grt_1", "seq": 1, "query_id": "qry_1", "version": 1, "body": b"{}"}
-        curator_store.insert(db, inbox.revisions, **revision, **known)
+        curator_store.insert(db, inbox.revisions, **revision, **created)
         audit_log.share(db, "grt_1", b"{}")
         checkpoints.pin(db, "grt_1", "vkey", NOW)
         checkpoints.keep_receipt(db, "grt_1", 0, b"{}", "note")
@@ -207,10 +209,10 @@ def test_sixteen_threads_that_write_at_once_lose_nothing(database, context):
         list(pool.map(work, range(16)))
     entries = _log(database)
     assert len(entries) == 400
-    told = [(entry.record["actor"], entry.record["details"]["n"]) for entry in entries]
-    assert sorted(told) == sorted((str(thread), n) for thread in range(16) for n in range(25))
+    records = [(entry.record["actor"], entry.record["details"]["n"]) for entry in entries]
+    assert sorted(records) == sorted((str(thread), n) for thread in range(16) for n in range(25))
     for thread in range(16):  # each thread's own writes keep their order
-        assert [n for actor, n in told if actor == str(thread)] == list(range(25))
+        assert [n for actor, n in records if actor == str(thread)] == list(range(25))
 
 
 def test_a_transaction_that_raises_leaves_nothing(database, context):
@@ -246,12 +248,12 @@ def test_of_writes_that_share_a_commit_one_that_fails_takes_no_other_with_it(dat
         return done
 
     done = asyncio.run(serve())
-    assert [type(found) for found in done] == [KeyError if n % 3 == 0 else int for n in range(30)]
+    assert [type(result) for result in done] == [KeyError if n % 3 == 0 else int for n in range(30)]
     assert [entry.record["details"]["n"] for entry in _log(database)] == [n for n in range(30) if n % 3]
 
 
 def test_an_effect_that_raises_keeps_neither_reply_nor_record(context, filled):
-    asked = RequestContext(filled, "0" * 32, "POST", "/x", "new-key", "0" * 64)
+    request = RequestContext(filled, "0" * 32, "POST", "/x", "new-key", "0" * 64)
     before = context.audit_trail.head()
 
     def effect(db):
@@ -259,12 +261,12 @@ def test_an_effect_that_raises_keeps_neither_reply_nor_record(context, filled):
         raise NotFound("no")
 
     with pytest.raises(NotFound):
-        context.idempotency.once(asked, effect)
+        context.idempotency.once(request, effect)
     assert context.audit_trail.head() == before
-    assert context.idempotency.earlier(asked) is None
-    done = context.idempotency.once(asked, lambda db: Effect(Health(status="ok"), "test", {}))
+    assert context.idempotency.earlier(request) is None
+    done = context.idempotency.once(request, lambda db: Effect(Health(status="ok"), "test", {}))
     assert (done.status, done.replayed) == (201, False)
-    assert context.idempotency.once(asked, effect).body == done.body  # from now on the stored reply
+    assert context.idempotency.once(request, effect).body == done.body  # from now on the stored reply
 
 
 def test_an_export_beside_a_service_that_goes_on_verifies(context, monkeypatch):
@@ -275,9 +277,9 @@ def test_an_export_beside_a_service_that_goes_on_verifies(context, monkeypatch):
     listed = audit_log.grants
 
     def listed_and_then_more(db):
-        found = listed(db)
+        grants = listed(db)
         context.authentication.issue("owner", "meanwhile", days=1)
-        return found
+        return grants
 
     monkeypatch.setattr(audit_log, "grants", listed_and_then_more)
     with context.database.read() as db:
@@ -287,11 +289,11 @@ def test_an_export_beside_a_service_that_goes_on_verifies(context, monkeypatch):
 
 
 def test_a_key_belongs_to_method_path_and_body(context, filled):
-    def asked(method="POST", path="/x", body="0"):
+    def request(method="POST", path="/x", body="0"):
         return RequestContext(filled, "0" * 32, method, path, "one-key", body * 64)
 
-    context.idempotency.once(asked(), lambda db: Effect(Health(status="ok"), "test", {}))
-    for other in (asked(method="PUT"), asked(path="/y"), asked(body="1")):
+    context.idempotency.once(request(), lambda db: Effect(Health(status="ok"), "test", {}))
+    for other in (request(method="PUT"), request(path="/y"), request(body="1")):
         with pytest.raises(IdempotencyKeyReused):
             context.idempotency.once(other, lambda db: Effect(Health(status="ok"), "test", {}))
         with pytest.raises(IdempotencyKeyReused):
@@ -464,14 +466,14 @@ for n in range(25):
     for process in started:
         process.stdin.write("go\n")
         process.stdin.flush()
-    told = [process.communicate(timeout=60)[1] for process in started]
-    assert [process.returncode for process in started] == [0] * 4, told
+    errors = [process.communicate(timeout=60)[1] for process in started]
+    assert [process.returncode for process in started] == [0] * 4, errors
     database = Database(path, (METADATA,), append_only=APPEND_ONLY)
     entries = _log(database)
     database.close()
     assert len(entries) == 100
-    found = sorted((entry.record["actor"], entry.record["details"]["n"]) for entry in entries)
-    assert found == [(str(actor), n) for actor in range(4) for n in range(25)]
+    records = sorted((entry.record["actor"], entry.record["details"]["n"]) for entry in entries)
+    assert records == [(str(actor), n) for actor in range(4) for n in range(25)]
 
 
 def test_command_lines_beside_each_other_and_the_service_keep_one_log(curator):
@@ -486,9 +488,9 @@ def test_command_lines_beside_each_other_and_the_service_keep_one_log(curator):
             sent = {"files": {"file": ("a.csv", b"a\n1\n")}, "data": {"name": "beside"}}
             key = {"Idempotency-Key": f"beside {size} {len(served)}"}
             served.append(http.post("/v1/datasets", **sent, headers=key).status_code)
-    told = [process.communicate() for process in started]
-    assert [process.returncode for process in started] == [0] * 3, told
-    assert len({out for out, _ in told}) == 3
+    outputs = [process.communicate() for process in started]
+    assert [process.returncode for process in started] == [0] * 3, outputs
+    assert len({out for out, _ in outputs}) == 3
     assert set(served) == {201}
     assert len(curator.records()) == size + 3 + len(served)
     issued = curator.rows("SELECT name FROM tokens WHERE name LIKE 'parallel%' ORDER BY name")
@@ -496,7 +498,7 @@ def test_command_lines_beside_each_other_and_the_service_keep_one_log(curator):
 
 
 def test_writes_that_returned_are_there_after_kill_9(tmp_path):
-    """A process that appends and tells of each append is killed: what it told of is in the database."""
+    """A process that appends and prints each append is killed: what it printed is in the database."""
     program = """
 import sys
 from datetime import UTC, datetime
@@ -512,9 +514,9 @@ while True:
 """
     path = tmp_path / "x.sqlite"
     process = subprocess.Popen([sys.executable, "-c", program, path], stdout=subprocess.PIPE, text=True)
-    told = [next(process.stdout) for _ in range(200)]
+    lines = [next(process.stdout) for _ in range(200)]
     os.kill(process.pid, signal.SIGKILL)
-    told += process.stdout.readlines()
+    lines += process.stdout.readlines()
     process.wait()
     process.stdout.close()
     database = Database(path, (METADATA,), append_only=APPEND_ONLY)
@@ -523,7 +525,7 @@ while True:
         assert db.execute(text("PRAGMA integrity_check")).scalar_one() == "ok"
     database.close()
     assert len(entries) >= 200
-    whole = [line.split() for line in told if line.endswith("\n")]
+    whole = [line.split() for line in lines if line.endswith("\n")]
     assert [(str(e.seq), e.leaf.hex()) for e in entries][: len(whole)] == [tuple(line) for line in whole]
 
 

@@ -20,21 +20,21 @@ def contract(request, tmp_path):
 
 
 def test_every_field_of_the_contract_is_described(contract):
-    found = [
+    missing = [
         f"{name}.{field}"
         for name, schema in contract["components"]["schemas"].items()
         for field, described in schema.get("properties", {}).items()
         if not described.get("description")
     ]
-    assert found == []
+    assert missing == []
 
 
 def test_every_parameter_of_the_contract_is_described(contract):
-    found = [
+    missing = [
         f"{verb} {path} {parameter['name']}"
         for path, operations in contract["paths"].items()
         for verb, operation in operations.items()
         for parameter in operation.get("parameters", [])
         if not parameter.get("description")
     ]
-    assert found == []
+    assert missing == []

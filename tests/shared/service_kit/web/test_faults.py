@@ -1,12 +1,13 @@
-"""A fault of ours: what the other side is told, what the log of the process says, what the audit log keeps."""
+"""Errors of the program: the reply, the log of the process, and the audit log."""
 
 import asyncio
 import errno
 import io
 import json
 import logging
+import sqlite3
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, contextmanager
 
 import httpx
 import pytest
@@ -16,17 +17,12 @@ from blindopt.audit import merkle_log
 from blindopt.errors import AuditUnavailable
 from curator_service import app as curator_app
 from curator_service.settings import Settings as CuratorSettings
-from curator_service.use_cases.queries.queries import Queries
-from curator_service.use_cases.studies.datasets import Datasets
-from curator_service.use_cases.studies.studies import Studies
 from curator_service.vault import Vault
 from modeler_service import app as modeler_app
 from modeler_service.settings import Settings as ModelerSettings
-from modeler_service.use_cases.modeler import Modeler
 from service_kit.cli.log_format import JsonLines
 from service_kit.context.authentication import Authentication
-from service_kit.store import audit_log, stored_replies
-from service_kit.store.database import Database
+from service_kit.store import audit_log
 
 CANARY = "canary7f3a9c"
 QUERY = {"rows": [{"row": 1}]}
@@ -34,7 +30,7 @@ QUERY = {"rows": [{"row": 1}]}
 
 @pytest.fixture
 def log():
-    """What the process would write to standard error."""
+    """What the process writes to standard error."""
     stream, root = io.StringIO(), logging.getLogger()
     handler, level = logging.StreamHandler(stream), root.level
     handler.setFormatter(JsonLines())
@@ -129,7 +125,23 @@ def _raises(*args, **kwargs):
         raise RuntimeError(CANARY) from error
 
 
-def _check_silent_500(reply, log, *, kind="RuntimeError"):
+class Broken:
+    """A part of a service whose every method raises."""
+
+    def __getattr__(self, name):
+        return _raises
+
+
+@contextmanager
+def refusing_inserts(context, table):
+    """The database refuses inserts into a table meanwhile."""
+    with closing(sqlite3.connect(context.database.path)) as db:
+        db.execute(f"CREATE TRIGGER broken BEFORE INSERT ON {table} BEGIN SELECT RAISE(ABORT, '{CANARY}'); END")
+        yield
+        db.execute("DROP TRIGGER broken")
+
+
+def _check_silent_500(reply, log, *, kind="RuntimeError", at="_raises:"):
     assert (reply.status_code, reply.headers["content-type"]) == (500, "application/problem+json")
     problem = wire.Problem.model_validate_json(reply.content)
     assert (problem.code, problem.status, problem.retryable) == ("internal", 500, False)
@@ -143,50 +155,57 @@ def _check_silent_500(reply, log, *, kind="RuntimeError"):
     assert [(line["kind"], line["level"], line["request_id"]) for line in faults] == [
         (kind, "error", problem.request_id)
     ]
-    assert faults[0]["at"].startswith("_raises:")
+    assert faults[0]["at"].startswith(at)
 
 
+STUDY = {
+    "name": CANARY,
+    "dataset_id": "d",
+    "features": [{"column": "a", "lower": 0, "upper": 1}],
+    "measurement": {"column": "b", "direction": "maximize"},
+    "release": {"mechanism": "identity"},
+}
 FAULTS = [
-    (Studies, "page", "GET", "/v1/studies", {}),
-    (Studies, "create", "POST", "/v1/studies", "study"),
-    (Datasets, "register", "POST", "/v1/datasets", {"files": {"file": ("a.csv", b"a\n1\n")}, "data": {"name": "n"}}),
-    (audit_log, "page", "GET", "/v1/audit/entries", {}),
-    (Authentication, "authenticate", "GET", "/v1/studies", {}),
+    ("studies", "GET", "/v1/studies", {}),
+    ("studies", "POST", "/v1/studies", {"json": STUDY}),
+    ("datasets", "POST", "/v1/datasets", {"files": {"file": ("a.csv", b"a\n1\n")}, "data": {"name": "n"}}),
 ]
 
 
-@pytest.mark.parametrize(
-    ("owning", "name", "method", "path", "sent"), FAULTS, ids=lambda v: v if isinstance(v, str) else ""
-)
-def test_a_fault_at_the_curator_is_told_by_its_type_to_the_log_alone(
-    owning, name, method, path, sent, curator_app_, owner, log, monkeypatch
-):
-    monkeypatch.setattr(owning, name, _raises)
-    if sent == "study":
-        spec = {"name": CANARY, "dataset_id": "d", "features": [{"column": "a", "lower": 0, "upper": 1}]}
-        spec |= {"measurement": {"column": "b", "direction": "maximize"}, "release": {"mechanism": "identity"}}
-        sent = {"json": spec}
+@pytest.mark.parametrize(("part", "method", "path", "sent"), FAULTS, ids=lambda v: v if isinstance(v, str) else "")
+def test_an_error_in_the_curator_is_logged_by_its_type_only(part, method, path, sent, curator_app_, owner, log):
+    setattr(curator_app_.state.curator, part, Broken())
     _check_silent_500(ask(curator_app_, owner, method, path, **sent), log)
 
 
-@pytest.mark.parametrize("name", ["runs", "start"])
-def test_a_fault_at_the_modeler_is_told_by_its_type_to_the_log_alone(name, modeler_app_, vendor, log, monkeypatch):
-    monkeypatch.setattr(Modeler, name, _raises)
-    sent = {"json": {"curator_url": f"http://{CANARY}", "study_id": "std_0123456789abcdef", "token": CANARY}}
-    reply = ask(modeler_app_, vendor, *(("GET", "/v1/runs") if name == "runs" else ("POST", "/v1/runs")), **sent)
-    _check_silent_500(reply, log)
-
-
-def test_a_fault_inside_a_transaction_leaves_nothing_and_the_next_request_works(
-    curator_app_, granted, owner, log, monkeypatch
+@pytest.mark.parametrize(
+    ("broken", "name", "path"),
+    [(audit_log, "page", "/v1/audit/entries"), (Authentication, "authenticate", "/v1/studies")],
+    ids=["log", "authentication"],
+)
+def test_an_error_in_what_both_services_share_is_logged_by_its_type_only(
+    broken, name, path, curator_app_, owner, log, monkeypatch
 ):
+    monkeypatch.setattr(broken, name, _raises)
+    _check_silent_500(ask(curator_app_, owner, "GET", path), log)
+
+
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_an_error_in_the_modeler_is_logged_by_its_type_only(method, modeler_app_, vendor, log):
+    modeler, modeler_app_.state.modeler = modeler_app_.state.modeler, Broken()
+    sent = {"json": {"curator_url": f"http://{CANARY}", "study_id": "std_0123456789abcdef", "token": CANARY}}
+    _check_silent_500(ask(modeler_app_, vendor, method, "/v1/runs", **sent), log)
+    modeler_app_.state.modeler = modeler
+
+
+def test_an_error_inside_a_transaction_leaves_nothing_and_the_next_request_works(curator_app_, granted, owner, log):
     study, token = granted
     context = curator_app_.state.context
     before = context.audit_trail.head()
     path = f"/v1/studies/{study}/queries"
-    with monkeypatch.context() as broken:
-        broken.setattr(stored_replies, "add", _raises)  # after the query was charged and inserted
-        _check_silent_500(ask(curator_app_, token, "POST", path, json=QUERY), log)
+    with refusing_inserts(context, "replies"):  # after the query was charged and inserted
+        reply = ask(curator_app_, token, "POST", path, json=QUERY)
+    _check_silent_500(reply, log, kind="StoreFault", at="")
     assert [entry.record["kind"] for entry in _entries(context, before.size - 1)] == ["exchange"]  # the 500 itself
     answered = ask(curator_app_, token, "POST", path, json=QUERY)
     assert answered.status_code == 201
@@ -195,32 +214,32 @@ def test_a_fault_inside_a_transaction_leaves_nothing_and_the_next_request_works(
     assert merkle_log.verify(_entries(context)) == context.audit_trail.head()
 
 
-def test_a_fault_after_a_charge_leaves_it_and_the_same_key_gets_an_answer_without_another(
-    curator_app_, granted_noisy, log, monkeypatch
+def test_an_error_after_a_charge_keeps_it_and_the_same_key_gets_an_answer_without_another_charge(
+    curator_app_, granted_noisy, log
 ):
     """An answer with noise is charged before it is drawn: nothing that goes wrong then may be drawn twice for free."""
     study, token = granted_noisy
     context = curator_app_.state.context
     before = context.audit_trail.head()
     path = f"/v1/studies/{study}/queries"
-    with monkeypatch.context() as broken:
-        broken.setattr(stored_replies, "add", _raises)
-        _check_silent_500(ask(curator_app_, token, "POST", path, json=QUERY), log)
+    with refusing_inserts(context, "replies"):
+        reply = ask(curator_app_, token, "POST", path, json=QUERY)
+    _check_silent_500(reply, log, kind="StoreFault", at="")
     assert ask(curator_app_, token, "POST", path, json=QUERY).status_code == 201
     kinds = [entry.record["kind"] for entry in _entries(context, before.size - 1)]
     assert kinds == ["charge", "exchange", "exchange"]  # charged, a 500, answered
 
 
-def test_a_fault_towards_a_modeler_is_a_record_like_any_other_reply(curator_app_, granted, monkeypatch):
-    """The modeler tells of a 500 in its log: the curator's log must have it too, or the two differ."""
+def test_a_500_to_a_modeler_is_recorded_like_any_other_reply(curator_app_, granted):
+    """The modeler's log has the 500, so the curator's log must have it, too."""
     study, token = granted
     context = curator_app_.state.context
     before = context.audit_trail.head().size
-    monkeypatch.setattr(Queries, "ask", _raises)
+    curator_app_.state.curator.queries.ask = _raises
     reply = ask(curator_app_, token, "POST", f"/v1/studies/{study}/queries", json=QUERY)
     assert reply.status_code == 500
-    told = [entry.record.get("exchange") for entry in _entries(context, before - 1)]
-    assert [(e["status"], e["reply_sha256"]) for e in told] == [(500, merkle_log.sha256(reply.content))]
+    exchanges = [entry.record.get("exchange") for entry in _entries(context, before - 1)]
+    assert [(e["status"], e["reply_sha256"]) for e in exchanges] == [(500, merkle_log.sha256(reply.content))]
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
@@ -271,27 +290,35 @@ def test_a_database_that_cannot_be_read_for_now_is_told_as_such(curator_app_, ow
     assert ask(curator_app_, owner, "GET", "/v1/studies").status_code == 200
 
 
-def test_a_service_whose_database_cannot_be_written_is_not_ready(curator_app_, monkeypatch):
-    monkeypatch.setattr("service_kit.context.audit_trail._READY_SECONDS", 0.0)
-    assert ask(curator_app_, "", "GET", "/readyz").status_code == 200
-    monkeypatch.setattr(audit_log, "head", _raises)
+def _change_last_record(context):
+    with closing(sqlite3.connect(context.database.path, isolation_level=None)) as db:
+        db.execute("DROP TRIGGER log_UPDATE")
+        db.execute("UPDATE log SET body = CAST(? AS BLOB) WHERE seq = (SELECT max(seq) FROM log)", (CANARY,))
+
+
+@pytest.mark.parametrize("fault", ["a trigger", "the log"])
+def test_a_service_whose_database_or_log_is_damaged_is_not_ready(fault, curator_app_, owner):
+    context = curator_app_.state.context
+    if fault == "the log":
+        _change_last_record(context)
+    else:
+        context.database.write(lambda db: db.exec_driver_sql("DROP TRIGGER log_DELETE"))
     reply = ask(curator_app_, "", "GET", "/readyz")
     assert (reply.status_code, reply.json()["code"]) == (503, "audit_unavailable")
     assert CANARY not in reply.text
     assert ask(curator_app_, "", "GET", "/healthz").status_code == 200
 
 
-def test_who_asks_often_whether_it_is_ready_costs_no_write_each_time(curator_app_, monkeypatch):
-    """Anybody may ask, at any rate: a verdict serves all who ask within a second, whichever it is."""
-    looks, look = [], Database.check_writable
-    monkeypatch.setattr(Database, "check_writable", lambda database: looks.append(1) or look(database))
+@pytest.mark.parametrize("status", [200, 503])
+def test_frequent_readiness_requests_share_one_check(status, curator_app_, owner, monkeypatch):
+    """The request needs no token, and a check writes to the disk: its result is reused, whatever it is."""
     monkeypatch.setattr("service_kit.context.audit_trail._READY_SECONDS", 3600.0)
-    assert [ask(curator_app_, "", "GET", "/readyz").status_code for _ in range(5)] == [200] * 5
-    assert len(looks) == 1
-    curator_app_.state.context.audit_trail._readiness_checked_at -= 3600
-    monkeypatch.setattr(audit_log, "head", _raises)
-    assert [ask(curator_app_, "", "GET", "/readyz").status_code for _ in range(5)] == [503] * 5
-    assert len(looks) == 2
+    context, commits = curator_app_.state.context, []
+    if status == 503:
+        _change_last_record(context)
+    context.database.after_commit(lambda: commits.append(1))
+    assert [ask(curator_app_, "", "GET", "/readyz").status_code for _ in range(5)] == [status] * 5
+    assert len(commits) == 1
 
 
 def test_a_formatted_traceback_is_its_type_alone(log):
@@ -318,5 +345,5 @@ def test_a_host_header_does_not_change_what_was_asked(curator_app_, granted):
     for host in ("evil/v2", "evil?x=", "evil#", "[::1", "a b", ""):
         reply = ask(curator_app_, token, "POST", path, json=QUERY, headers={"Host": host})
         assert reply.status_code in (201, 400), host
-        told = _entries(context)[-1].record["exchange"]
-        assert told["path"] == path, host
+        exchange = _entries(context)[-1].record["exchange"]
+        assert exchange["path"] == path, host

@@ -2,26 +2,44 @@
 
 from contextlib import contextmanager
 
+import pytest
 from sqlalchemy import event
 
 from blindopt import wire
 from modeler_service import store
 from service_kit.store.base import stamp
+from service_kit.web.listings import Paging
 from tests.curator_service.use_cases.inbox.in_process_curator import InProcessCurator
 from tests.modeler_service.in_process_modeler import SPEC, modeler_at_work
 from tests.shared.service_kit.store.test_store import NOW
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 6, 7, 50])
+def test_pages_by_their_tokens_are_the_whole_listing_in_order(size):
+    positions = [2, 3, 5, 8, 13, 21]
+    letters = dict(zip(positions, "abcdef", strict=True))
+
+    def read(after, limit):
+        return [(p, letters[p]) for p in positions if p > after][:limit]
+
+    pages, token = [], None
+    while not pages or token is not None:
+        items, token = Paging(size, None if token is None else int(token)).read(read)
+        pages.append(items)
+    assert [letter for page in pages for letter in page] == list("abcdef")
+    assert [len(page) for page in pages] == [size] * (6 // size) + [6 % size] * (6 % size > 0)
+
+
 @contextmanager
 def statements(database):
-    """What is asked of a database meanwhile."""
-    asked = []
+    """The statements that a database runs meanwhile."""
+    executed = []
 
     def note(conn, cursor, statement, parameters, context, executemany):
-        asked.append(statement)
+        executed.append(statement)
 
     event.listen(database._reader, "before_cursor_execute", note)
-    yield asked
+    yield executed
     event.remove(database._reader, "before_cursor_execute", note)
 
 
@@ -35,8 +53,8 @@ def test_a_page_of_runs_tells_what_each_run_tells_and_counts_all_of_them_togethe
             assert [view for _, view in modeler.runs(None, 50)] == each
         assert [view for _, view in modeler.runs(None, 50, newest=True)] == each[::-1]
     assert len(many) == len(few)
-    told = [(view.trials, view.declined, view.open_measurements, view.observations) for view in each]
-    assert told == [(number, number // 2, number % 2, 3 * number) for number in range(6)]
+    counts = [(view.trials, view.declined, view.open_measurements, view.observations) for view in each]
+    assert counts == [(number, number // 2, number % 2, 3 * number) for number in range(6)]
 
 
 def _run(modeler, number):
@@ -48,15 +66,22 @@ def _run(modeler, number):
         at = stamp(NOW)
         store.add_run(db, id=run, state="paused", spec=settings, sealed_token=b"", created_at=at, pause_asked_at=at)
         kinds = ["y"] * number + ["declined"] * (number // 2) + ["asked"] * (number % 2)
-        for place, kind in enumerate(kinds, start=1):
+        for position, kind in enumerate(kinds, start=1):
             answered = {"answered_at": None if kind == "asked" else at, "declined": int(kind == "declined")}
-            trial = {"run_id": run, "number": place, "query": place, "phase": "initial", "row": place, "ties": 1}
+            trial = {
+                "run_id": run,
+                "number": position,
+                "query": position,
+                "phase": "initial",
+                "row": position,
+                "ties": 1,
+            }
             done = {"chosen_at": at, "mean": None, "sd": None, "acquisition": None, "fitted": None}
             store.add_trial(db, **trial, **done)
             if kind != "asked":
-                store.answer_trial(db, run, place, **answered, y=1.0 if kind == "y" else None)
+                store.answer_trial(db, run, position, **answered, y=1.0 if kind == "y" else None)
             else:
-                store.ask_trials(db, run, place, asked_at=at, query_id="qry_1")
+                store.ask_trials(db, run, position, asked_at=at, query_id="qry_1")
         store.add_observations(db, run, [{"row": 0, "y": 0.0, "noise_variance": None}] * (3 * number))
 
     modeler.context.database.write(work)
@@ -86,7 +111,7 @@ def test_a_page_of_studies_tells_what_each_study_tells_in_a_fixed_number_of_stat
     with statements(in_process.context.database) as few:
         page(0, 2)
     with statements(in_process.context.database) as many:
-        found = [view for _, view in page(0, 50)]
-    assert found == [in_process.curator.studies.view(identity) for identity in made]
+        views = [view for _, view in page(0, 50)]
+    assert views == [in_process.curator.studies.view(identity) for identity in made]
     in_process.close()
     assert len(many) == len(few)

@@ -7,9 +7,9 @@ import pytest
 from blindopt import wire
 from blindopt.client import OwnerClient, StudyClient, VendorClient
 from blindopt.errors import StateConflict
-from curator_service.context import open_context as curator_desk
+from curator_service.context import open_context as open_curator
 from curator_service.settings import Settings as CuratorSettings
-from modeler_service.context import open_context as modeler_desk
+from modeler_service.context import open_context as open_modeler
 from modeler_service.settings import Settings as ModelerSettings
 from service_kit.web.metrics import METHODS, PATH, Metrics
 from tests.curator_service.scoring.scorer import KEY, serving
@@ -25,7 +25,7 @@ LABELS = {
     "blindopt_login_failed_total": set(),
     "blindopt_jobs": {"kind", "state"},
 }
-DESKS = {"curator": (curator_desk, CuratorSettings), "modeler": (modeler_desk, ModelerSettings)}
+CONTEXTS = {"curator": (open_curator, CuratorSettings), "modeler": (open_modeler, ModelerSettings)}
 STATES = {"running", "completed", "failed", "cancelled", "queued", "paused", "waiting", "stopped"}
 SCORE = 0.7182818
 ID = re.compile(r"[0-9a-f]{8}")
@@ -34,19 +34,19 @@ ID = re.compile(r"[0-9a-f]{8}")
 
 def _samples(text):
     """Name, labels and value of each sample; comments are help and type alone."""
-    found = []
+    samples = []
     for line in text.splitlines():
         if line.startswith("#"):
             assert re.fullmatch(r"# (HELP|TYPE) blindopt_\w+ .*", line)
             continue
         name, labels, value = re.fullmatch(r"(\w+)(\{.*\})? (\S+)", line).groups()
-        found.append((name, dict(re.findall(r'(\w+)="([^"]*)"', labels or "")), float(value)))
-    return found
+        samples.append((name, dict(re.findall(r'(\w+)="([^"]*)"', labels or "")), float(value)))
+    return samples
 
 
 def _issued(service, role):
     """A token, issued beside the service."""
-    open_context, settings = DESKS[service.name]
+    open_context, settings = CONTEXTS[service.name]
     with open_context(settings(data_dir=service.data)) as context:
         return context.authentication.issue(role, role, days=1)[0].text
 
@@ -63,7 +63,7 @@ def _read(service, token):
 def parties(make_service, tmp_path_factory):
     folder = tmp_path_factory.mktemp("metrics")
     (folder / "key").write_text(KEY)
-    with serving(lambda asked, count: (200, b'{"score": %r}' % SCORE)) as scorer:
+    with serving(lambda request, count: (200, b'{"score": %r}' % SCORE)) as scorer:
         settings = {"metrics": "true", "scorer_url": scorer.url, "scorer_secret_file": str(folder / "key")}
         curator = make_service("curator", folder, **settings).start()
         yield curator, make_service("modeler", folder, metrics="true").start()
@@ -71,7 +71,7 @@ def parties(make_service, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def played(parties, small, open_study, run_of):
-    """A run, a query by hand, a tuning that was released, refusals and paths that are none; what may not be told."""
+    """A run, a query, a released tuning, refusals and unknown paths; and the texts that metrics must not contain."""
     curator, modeler = parties
     with OwnerClient(curator.url, curator.token) as owner, VendorClient(modeler.url, modeler.token) as vendor:
         answers = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0)
@@ -119,25 +119,25 @@ def test_after_private_queries_it_tells_counts_by_fixed_labels_and_nothing_else(
 
 def test_the_check_would_find_a_path_or_a_value(played):
     """The control: the same check on an exposition that has a path, a key or a value in it."""
-    told = Metrics(dict)
-    told.count_request("GET", f"/v1/studies/{played[1][0]}", 200, 0.01)
-    told.count_request("GET", f"/v1/{played[1][-1]}", 200, 0.01)
-    text = bytes(told.exposition().body).decode()
+    metrics = Metrics(dict)
+    metrics.count_request("GET", f"/v1/studies/{played[1][0]}", 200, 0.01)
+    metrics.count_request("GET", f"/v1/{played[1][-1]}", 200, 0.01)
+    text = bytes(metrics.exposition().body).decode()
     assert played[1][0] in text
     assert played[1][-1] in text
     assert any(ID.search(" ".join(labels.values())) for _, labels, _ in _samples(text))
 
 
 def test_a_duration_is_told_to_the_millisecond():
-    """How long a draw took tells of what was drawn. The control: a millisecond more is seen."""
+    """The time of a draw depends on what was drawn. The control: a millisecond more is visible."""
 
-    def told(seconds):
+    def exposition(seconds):
         metrics = Metrics(dict)
         metrics.count_request("POST", "/v1/studies/{study_id}/queries", 201, seconds)
         return bytes(metrics.exposition().body)
 
-    assert told(0.020031) == told(0.020446)
-    assert told(0.020031) != told(0.021031)
+    assert exposition(0.020031) == exposition(0.020446)
+    assert exposition(0.020031) != exposition(0.021031)
 
 
 def test_counts_are_those_of_what_was_asked(parties, played):
@@ -150,8 +150,11 @@ def test_counts_are_those_of_what_was_asked(parties, played):
         assert http.post("/console/login", data=form, headers={"origin": curator.url}).status_code == 401
     after = {(n, *sorted(labels.items())): v for n, labels, v in _samples(_read(curator, curator.token))}
     labels = ("method", "GET"), ("route", "/v1/tunings/{tuning_id}")
-    asked, timed = ("blindopt_requests_total", *labels, ("status", "4xx")), ("blindopt_request_seconds_count", *labels)
-    assert [after[key] - before[key] for key in (asked, timed)] == [3, 3]
+    counted, timed = (
+        ("blindopt_requests_total", *labels, ("status", "4xx")),
+        ("blindopt_request_seconds_count", *labels),
+    )
+    assert [after[key] - before[key] for key in (counted, timed)] == [3, 3]
     assert after["blindopt_login_failed_total",] - before["blindopt_login_failed_total",] == 1
     assert after["blindopt_jobs", ("kind", "tuning"), ("state", "completed")] == 1
     queries = ("blindopt_requests_total", ("method", "POST"), ("route", "/v1/studies/{study_id}/queries"))

@@ -1,4 +1,4 @@
-"""Both services' routes: who may ask what, and the contract that /openapi.json tells."""
+"""Routes of both services: the roles of each, and the contract in /openapi.json."""
 
 import json
 import re
@@ -97,7 +97,7 @@ def test_the_open_routes_are_these_and_no_others(app):
     assert {methods[0] for path, methods, _ in _routes(app) if path in OPEN} == {"GET"}
 
 
-# A new route needs a line here: who may call it?
+# A new route needs a line here: its roles.
 OWNER, MODELER, READERS = {"owner"}, {"modeler"}, {"owner", "auditor"}
 MEASURERS = {"owner", "measurer"}
 VENDOR, VIEWERS = {"vendor"}, {"vendor", "viewer"}
@@ -163,8 +163,8 @@ ALLOWED = {
 
 
 def test_who_may_call_what_is_this_table(app, name):
-    told = {f"{method} {path}": roles for path, methods, roles in _routes(app) if roles for method in methods}
-    assert told == ALLOWED[name]
+    allowed = {f"{method} {path}": roles for path, methods, roles in _routes(app) if roles for method in methods}
+    assert allowed == ALLOWED[name]
 
 
 @pytest.fixture
@@ -190,22 +190,21 @@ def test_each_role_gets_403_where_it_is_not_allowed_and_only_there(app, name, to
     """Over HTTP on the real process, for every route, method and role."""
     service = request.getfixturevalue(name)
     study = request.getfixturevalue("opened").id if name == "curator" else "std_0000000000000000"
-    asked = 0
+    requests = 0
     for (path, methods, roles), (role, token) in product(list(_routes(app)), tokens.items()):
         if roles is None:
             continue
-        here = path.replace("{study_id}", study)
-        here = re.sub(r"{(\w+)_id}", "none_0000000000000000", here)
+        target = re.sub(r"{(\w+)_id}", "none_0000000000000000", path.replace("{study_id}", study))
         with service.http(token) as http:
             for method in methods:
                 # No Idempotency-Key: what is allowed gets past the role and no further.
-                reply = http.request(method, here, params={"seconds": 0} if here == "/v1/inbox/events" else {})
-                asked += 1
+                reply = http.request(method, target, params={"seconds": 0} if target == "/v1/inbox/events" else {})
+                requests += 1
                 if role in roles:
-                    assert reply.status_code not in (401, 403), (method, here, role)
+                    assert reply.status_code not in (401, 403), (method, target, role)
                 else:
-                    assert (reply.status_code, reply.json()["code"]) == (403, "forbidden"), (method, here, role)
-    assert asked > 15
+                    assert (reply.status_code, reply.json()["code"]) == (403, "forbidden"), (method, target, role)
+    assert requests > 15
 
 
 def test_without_a_token_every_route_but_the_open_ones_is_401(app, name, request):
@@ -239,9 +238,9 @@ def _walk(value):
 
 
 def test_the_contract_tells_every_route(document, app):
-    told = {(path, method.upper()) for _, path, method, _ in _operations(document)}
+    documented = {(path, method.upper()) for _, path, method, _ in _operations(document)}
     served = {(path, method) for path, methods, _ in _routes(app) for method in methods}
-    assert told == served - {("/openapi.json", "GET")}
+    assert documented == served - {("/openapi.json", "GET")}
 
 
 def test_every_operation_says_what_it_does_under_a_name_of_its_own(document):
@@ -268,7 +267,7 @@ def test_every_operation_documents_its_errors_as_problems(document):
                 assert reply["content"] == {"application/problem+json": schema}, (where, status)
 
 
-# A dry run creates nothing (200), and what somebody must measure is pending (202).
+# A dry run creates nothing (200), and a query that must be measured first is pending (202).
 TWO_WAYS = ("/observations", "/v1/inbox:import", "/queries", "/queries/{query_id}")
 
 
@@ -301,9 +300,9 @@ def test_no_reference_dangles_and_no_schema_is_left_over(document):
     used = {value["$ref"] for value in _walk(document) if isinstance(value, dict) and "$ref" in value}
     used = {ref if isinstance(ref, str) else "" for ref in used}
     for ref in used:
-        place = document
+        target = document
         for part in ref.removeprefix("#/").split("/"):
-            place = place[part]
+            target = target[part]
     defined = {f"#/components/schemas/{schema}" for schema in document["components"]["schemas"]}
     assert used <= defined
     assert "#/components/schemas/HTTPValidationError" not in defined | used
@@ -387,9 +386,8 @@ OF_PRIVACY = {
     ids=lambda v: getattr(v, "__name__", v),
 )
 def test_every_parameter_of_privacy_is_described(model, field):
-    told = model.model_json_schema()["properties"][field]
-    found = [told, *told.get("anyOf", [])]
-    assert any(part.get("description") for part in found), told
+    schema = model.model_json_schema()["properties"][field]
+    assert any(part.get("description") for part in (schema, *schema.get("anyOf", []))), schema
 
 
 def _all(kind):
