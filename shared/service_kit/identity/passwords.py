@@ -1,6 +1,6 @@
 """Passwords of people: argon2id, by the first choice that fits of RFC 9106 (section 4: 64 MiB, 3 passes, 4 lanes).
 
-One check takes about 0.1 s and 64 MiB, so a service makes few at once (``LoginDesk``).
+One check takes about 0.1 s and 64 MiB, so a service makes few at once (``console.sessions``).
 """
 
 from functools import cache
