@@ -48,6 +48,17 @@ class Vault:
         """The values of a dataset, memory-mapped and read-only."""
         return npy_files.load(self._path(identity))
 
+    def keep_persons(self, identity: str, digests: NDArray[np.uint8]) -> None:
+        """Store the keyed digest of each record's person (n, 16), for a dataset with a person column."""
+        partial = self.scratch / f"{identity}.persons.npy"
+        _save(partial, digests)
+        self._settle(partial, f"{identity}.persons")
+
+    def persons(self, identity: str) -> NDArray[np.uint8]:
+        """The keyed digest of each record's person (n, 16), memory-mapped."""
+        digests: NDArray[np.uint8] = np.load(self._path(f"{identity}.persons"), mmap_mode="r", allow_pickle=False)
+        return digests
+
     def records(self, identity: str) -> Path:
         """The npy file of a dataset, for a child process."""
         return self._path(identity)
@@ -89,7 +100,7 @@ class Vault:
 
     def drop(self, identity: str) -> None:
         """Delete the files of a dataset or release that was not recorded."""
-        for name in (identity, f"{identity}.order"):
+        for name in (identity, f"{identity}.order", f"{identity}.persons"):
             self._path(name).unlink(missing_ok=True)
             (self.scratch / f"{name}.npy").unlink(missing_ok=True)
 

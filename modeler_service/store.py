@@ -32,7 +32,7 @@ from service_kit.store.prepared_statement import PreparedStatement
 from service_kit.store.schema import Migrations
 
 METADATA = MetaData()
-MIGRATIONS: Migrations = {}
+MIGRATIONS: Migrations = {7: []}
 
 runs = Table(
     "runs",

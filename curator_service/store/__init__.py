@@ -23,6 +23,11 @@ datasets = Table(
     Column("sha256", Text, nullable=False),
     Column("created_at", Text, nullable=False),
     Column("archived_at", Text),
+    Column("person_column", Text),
+    Column("rows_per_person", Integer),
+    Column("persons", Integer),
+    Column("person_rows_dropped", Integer),
+    Column("sandbox", Integer, nullable=False, server_default="0"),
 )
 studies = Table(
     "studies",

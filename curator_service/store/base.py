@@ -5,7 +5,15 @@ from sqlalchemy import MetaData
 from service_kit.store.schema import Migrations
 
 METADATA = MetaData()
-MIGRATIONS: Migrations = {}
+MIGRATIONS: Migrations = {
+    7: [
+        "ALTER TABLE datasets ADD COLUMN person_column TEXT",
+        "ALTER TABLE datasets ADD COLUMN rows_per_person INTEGER",
+        "ALTER TABLE datasets ADD COLUMN persons INTEGER",
+        "ALTER TABLE datasets ADD COLUMN person_rows_dropped INTEGER",
+        "ALTER TABLE datasets ADD COLUMN sandbox INTEGER DEFAULT 0 NOT NULL",
+    ]
+}
 APPEND_ONLY = (
     "releases",
     "queries",
@@ -15,4 +23,5 @@ APPEND_ONLY = (
     "entries",
     "rounds",
     "revisions",
+    "withheld",
 )

@@ -15,8 +15,8 @@ from service_kit.store.database import Database, StoreFault
 
 SIDES = {"curator": curator, "modeler": modeler}
 PINNED = {
-    "curator": (6, "dbe69dba7e0e7f7e3c5da84879f9bc14de63a1667d20cf5619141964e2ed062a"),
-    "modeler": (6, "8739e4dd5bcd929b6da1b81eea83eabd84fcac9003d10cc97469f48a32c7b8c8"),
+    "curator": (7, "9d4b1acd0a45d9e6277fc7f0b89250d2a174818a7ac908e2a705de85a4a66ff7"),
+    "modeler": (7, "8739e4dd5bcd929b6da1b81eea83eabd84fcac9003d10cc97469f48a32c7b8c8"),
 }
 
 
