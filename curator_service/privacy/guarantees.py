@@ -27,6 +27,12 @@ _ANSWER_LAWS = {
     "piecewise": "clipped, then a value of a bounded interval",
 }
 WITHDRAWN = "Withdrawn"
+CHOOSING = (
+    "Made from the private records. Choosing by this leaks what is not counted: epsilon, delta, Delta, r, the "
+    "mechanism, caps, bounds, scales, the kernel, and whether to release at all are taken as public. Choose them from "
+    "public knowledge, and use this only to check what you chose."
+)
+"""What the owner reads beside every figure that is computed from private records before a release."""
 
 
 def guarantee(spec: StudyCreate, withdrawn: str | None = None, release: Concrete | None = None) -> str:
@@ -168,8 +174,9 @@ GAPS: tuple[Gap, ...] = (
     ),
     Gap(
         "Public inputs",
-        "what features and y are clipped to, scales, Delta, caps and the kernel are taken as public: where they were "
-        "computed from the data, nothing of what is promised holds.",
+        "epsilon, delta, Delta, r, the mechanism, caps, bounds, scales, the kernel, and whether to release at all are "
+        "taken as public: where they were computed from the records, or chosen by looking at them, as in a preview or "
+        "a forecast on the records, nothing of what is promised holds.",
     ),
     Gap(
         "Several studies of one dataset",

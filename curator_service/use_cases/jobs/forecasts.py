@@ -13,6 +13,7 @@ from curator_service import store
 from curator_service.forecasts.cells import ROWS_MIN, cells_of
 from curator_service.forecasts.worker import Job, Reply, Worker
 from curator_service.privacy import entropy
+from curator_service.privacy.guarantees import CHOOSING
 from curator_service.settings import Settings
 from curator_service.store import forecasts as table
 from curator_service.use_cases import notices
@@ -78,7 +79,7 @@ class Forecasts(Jobs):
                 "queries": forecast.queries,
                 "rows": forecast.rows,
             }
-            return Effect(self._view(table.find(db, identity)), "forecast.started", details, 202)
+            return Effect(self._view(db, table.find(db, identity)), "forecast.started", details, 202)
 
         reply = self._context.idempotency.once(request, effect)
         if begun is not None and not reply.replayed:
@@ -88,13 +89,13 @@ class Forecasts(Jobs):
     def view(self, study_id: str, identity: str) -> wire.ForecastView:
         """A forecast of a study. Raises NotFound."""
         with self._context.database.read() as db:
-            return self._view(table.find(db, identity, study_id))
+            return self._view(db, table.find(db, identity, study_id))
 
     def page(self, study_id: str, after: int, limit: int) -> list[tuple[int, wire.ForecastView]]:
         """Forecasts of a study with their sequence numbers."""
         with self._context.database.read() as db:
             store.find(db, store.studies, study_id)
-            return [(row.seq, self._view(row)) for row in table.page(db, study_id, after=after, limit=limit)]
+            return [(row.seq, self._view(db, row)) for row in table.page(db, study_id, after=after, limit=limit)]
 
     def cancel(self, request: RequestContext, study_id: str, identity: str) -> StoredReply:
         """Cancel a forecast. Raises StateConflict if it has ended."""
@@ -105,7 +106,7 @@ class Forecasts(Jobs):
                 raise StateConflict("the forecast has ended already")
             if row.state == "running":
                 self._end(db, identity, state="cancelled")
-            view = self._view(table.find(db, identity))
+            view = self._view(db, table.find(db, identity))
             return Effect(view, "forecast.cancelled", {"study_id": study_id, "forecast_id": identity}, 200)
 
         reply = self._context.idempotency.once(request, effect)
@@ -122,7 +123,9 @@ class Forecasts(Jobs):
             raise Invalid(f"a forecast needs a dataset of {ROWS_MIN} rows or more")
         return study
 
-    def _view(self, row: Any) -> wire.ForecastView:
+    def _view(self, db: Connection, row: Any) -> wire.ForecastView:
+        study = store.find(db, store.studies, row.study_id)
+        is_public = bool(store.find(db, store.datasets, study.dataset_id).public)
         progress = self._progress.get(row.id, row.progress) if row.state == "running" else row.progress
         return wire.ForecastView(
             id=row.id,
@@ -134,6 +137,7 @@ class Forecasts(Jobs):
             problem=row.problem,
             spec=wire.ForecastCreate.model_validate_json(row.spec),
             points=_POINTS.validate_json(row.points),
+            choosing=None if is_public else CHOOSING,
         )
 
     # --- the work ---------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.errors import MechanismWithdrawn, StateConflict, StillRunning, StorageUnavailable
 from curator_service import store
 from curator_service.privacy import accounting, entropy, ledger
-from curator_service.privacy.guarantees import guarantee, not_protected
+from curator_service.privacy.guarantees import CHOOSING, guarantee, not_protected
 from curator_service.release.mechanism import Assessment, Mechanism
 from curator_service.release.registry import mechanism_of
 from curator_service.scaling import ScaledRows
@@ -58,9 +58,13 @@ class Releases:
             spec = owner_view(db, identity).spec
             rows, current = dataset_rows.scaled_rows(db, self._vault, spec), release_status(db, spec, None)
             job = attack_preview.job_of(db, self._vault, spec, current.release)
+            is_public = bool(store.find(db, store.datasets, spec.dataset_id).public)
         preview = attack_preview.on_draft(job)
         report = _report(spec, rows, mechanism_of(spec, current.release), current, preview.assessment)
-        return report.model_copy(update={"attacks": preview.findings, "not_tried": preview.not_tried})
+        choosing = None if is_public else CHOOSING
+        return report.model_copy(
+            update={"attacks": preview.findings, "not_tried": preview.not_tried, "choosing": choosing}
+        )
 
     def release(self, request: RequestContext, identity: str, wanted: wire.ReleaseAsked | None = None) -> StoredReply:
         """Draw Z and publish it, once in the life of a study; the study is then open.

@@ -60,6 +60,9 @@ class ForecastView(Reply):
     problem: str | None = Field(description="Why it failed, and what to do.")
     spec: ForecastCreate = Field(description="The request.")
     points: list[ForecastPoint] = Field(description="Results by mechanism and level; empty before the end.")
+    choosing: str | None = Field(
+        description="Why public inputs must not be chosen by it, in words; null if no private record is behind it."
+    )
 
 
 class ForecastPage(Page):

@@ -188,6 +188,13 @@ class ReleaseReport(Reply):
     not_tried: str | None = Field(
         None, description="Attacks that a preview omitted, and why, in words; null if it omitted none."
     )
+    choosing: str | None = Field(
+        None,
+        description=(
+            "Why public inputs must not be chosen by a preview, in words; null where no private record is behind it, "
+            "and in the report of a release that was made."
+        ),
+    )
     sigma_min: float | None = Field(None, description="Smallest singular value of the centred, scaled X.")
     omega: float | None = Field(None, description="Threshold of Algorithm 1 for the chosen r, times Delta.")
     branch: Literal["project", "lift"] | None = Field(None, description="The branch that Algorithm 1 takes.")
