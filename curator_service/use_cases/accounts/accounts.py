@@ -8,8 +8,8 @@ from curator_service import store
 from curator_service.privacy import accounting
 from curator_service.privacy.ledger import Prices, text
 from curator_service.store import ledger as lines
-from curator_service.use_cases.queries.answer_versions import most_by_row
 from curator_service.use_cases.studies.advisories import release_status
+from curator_service.use_cases.studies.repeated_releases import most_by_row
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.store.base import moment

@@ -225,19 +225,6 @@ class AnswerVersions:
         audit_log.append(db, "query.answered", actor="curator", now=now, details=details)
 
 
-def most_by_row(db: Connection, study_id: str) -> dict[int, int]:
-    """By row, how often its most released answer was released; only rows with an answer that was released again."""
-    release_counts: Counter[tuple[str, Unit]] = Counter()
-    for query_id, _, fresh in table.corrected(db, study_id):
-        release_counts.update((query_id, _unit(unit)) for unit in json.loads(fresh))
-    most: dict[int, int] = {}
-    for (query_id, (index, _)), n in release_counts.items():
-        if n > 1:
-            row = table.row_at(db, query_id, index)
-            most[row] = max(most.get(row, 0), n)
-    return most
-
-
 def check_not_lost(inquiry: Any) -> None:
     """Raise StateConflict for a query that gets no more versions."""
     if inquiry.lost:
