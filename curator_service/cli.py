@@ -153,7 +153,7 @@ def _summary(report: wire.TuningReport) -> str:
         f"  spent so far  {report.spent_epsilon} of {report.cap_epsilon}",
         f"  lambda~       drawn at scale {number(report.index_scale)}; expected gap {number(report.expected_gap)}",
         f"  v~            noise of scale {number(report.value_scale)}; expected error {error}",
-        *(textwrap.fill(f"! {warning}", 100, subsequent_indent="  ") for warning in report.warnings),
+        *(textwrap.fill(f"! {caution.message}", 100, subsequent_indent="  ") for caution in report.cautions),
         textwrap.fill(report.guarantee, 100),
     ]
     return "\n".join(lines)

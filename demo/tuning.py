@@ -179,7 +179,7 @@ def _cells(method: str, epsilon: str, view: wire.TuningView, scores: Vector) -> 
     regret = None if result.index is None else float(scores.max() - scores[result.index])
     at = scores.max() if result.index is None else scores[result.index]
     error = None if result.value is None else abs(result.value - float(at))
-    loud = any(warning.startswith("Noise larger") for warning in report.warnings)
+    loud = any(caution.code == "noise_large" for caution in report.cautions)
     chosen = None if result.hyperparameters is None else result.hyperparameters["lambda"]
     return [
         method,

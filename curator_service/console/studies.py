@@ -1,6 +1,7 @@
 """Studies: the list, and each study from draft to closed."""
 
 import asyncio
+from contextlib import suppress
 from typing import Any
 
 from starlette.responses import Response
@@ -49,6 +50,10 @@ async def _context(page: Page) -> dict[str, Any]:
     dataset = await page.api.get(f"/v1/datasets/{view['spec']['dataset_id']}")
     forecasts = await every(page.api, f"/v1/studies/{identity}/forecasts", "forecasts")
     grants = await every(page.api, f"/v1/studies/{identity}/grants", "grants")
+    checked = None
+    if view["state"] == "draft":
+        with suppress(ApiProblem):  # such as of a dataset that was archived meanwhile
+            checked = await page.api.post("/v1/studies:check", view["spec"])
     return {
         "title": view["spec"]["name"],
         "study": view,
@@ -58,6 +63,7 @@ async def _context(page: Page) -> dict[str, Any]:
         "forecasts": forecasts[::-1][:5],
         "live_grants": sum(grant["state"] == "live" for grant in grants),
         "report": view["report"],
+        "checked": checked,
         "previewed": False,
         "failure": _failures.pop(identity, None),
     }

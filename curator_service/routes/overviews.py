@@ -16,7 +16,7 @@ _READ = [allowed("owner", "auditor")]
 
 @router.post("/v1/studies:check", responses=documented(409), dependencies=[allowed("owner")])
 def check_study(study: wire.StudyCreate, curator: CuratorDep) -> wire.StudyCheck:
-    """Guarantee and cost of a draft, from public values alone. Creates and changes nothing."""
+    """Guarantee, cost and cautions of a draft, from public values, but for `record_cautions`. Changes nothing."""
     return curator.overviews.check(study)
 
 

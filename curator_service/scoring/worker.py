@@ -110,7 +110,7 @@ def report_of(plan: Plan) -> wire.TuningReport:
         expected_value_error=expected.value,
         expected_how=expected.how,
         guarantee=plan.guarantee,
-        warnings=plan.warnings,
+        cautions=plan.cautions,
         spent_epsilon="0",
         spent_delta="0",
         cap_epsilon="0",

@@ -1,72 +1,98 @@
-"""Warnings about a tuning, before anything is spent."""
+"""Cautions about a tuning, from public values alone, before anything is spent."""
 
+from blindopt.wire.cautions import Caution
 from blindopt.wire.tuning_methods import TuningPrior
+from curator_service.privacy.cautions import of_epsilon
 from curator_service.tuning.budget import Shares, text
 from curator_service.tuning.draws import Noise
 from curator_service.tuning.guarantees import rests_on_absent_noise
 from curator_service.tuning.problem import Records
 
-ON_AVERAGE = (
-    "Private only on average over the Gaussian-process prior: delta is a probability over the draw of the functions, "
-    "and for the datasets at hand there may be no guarantee at all."
+ON_AVERAGE = Caution(
+    code="prior_average",
+    field="method.prior",
+    message=(
+        "Private only on average over the Gaussian-process prior: delta is a probability over the draw of the "
+        "functions, and for the datasets at hand there may be no guarantee at all."
+    ),
 )
-TRACE = (
-    "The search asks for hyper-parameters in an order that depends on private scores. A scorer outside of this process "
-    "learns that order, which nothing protects: keep it inside the owner's network."
-)
-
-OWN = (
-    "noise: own says that each evaluation has fresh Gaussian noise, and the built-in score has none: the sensitivity "
-    "rests on noise that is not there, and nothing is promised. Take added."
-)
-UNPROVED = "The printed q is kept on request: the proof of v~'s privacy fails at that step."
-REFUTED = (
-    "The printed Theorem 7 is kept on request: it is too small in general, and what is charged is the epsilon that its "
-    "noise keeps."
-)
-CONSTANTS = (
-    "A and tau cannot be computed from anything public. Without a reason to believe them, release the whole grid "
-    "instead (whole_grid)."
+TRACE = Caution(
+    code="search_order",
+    field="score",
+    message=(
+        "The search asks for hyper-parameters in an order that depends on private scores. A scorer outside of this "
+        "process learns that order, which nothing protects: keep it inside the owner's network."
+    ),
 )
 
+OWN = Caution(
+    code="noise_absent",
+    field="method.prior.noise",
+    message=(
+        "noise: own says that each evaluation has fresh Gaussian noise, and the built-in score has none: the "
+        "sensitivity rests on noise that is not there, and nothing is promised. Take added."
+    ),
+)
+UNPROVED = Caution(
+    code="unproved",
+    field="method.q",
+    message="The printed q is kept on request: the proof of v~'s privacy fails at that step.",
+)
+REFUTED = Caution(
+    code="refuted",
+    field="method.form",
+    message=(
+        "The printed Theorem 7 is kept on request: it is too small in general, and what is charged is the epsilon "
+        "that its noise keeps."
+    ),
+)
+CONSTANTS = Caution(
+    code="constants_unknown",
+    field="method",
+    message=(
+        "A and tau cannot be computed from anything public. Without a reason to believe them, release the whole grid "
+        "instead (whole_grid)."
+    ),
+)
 
-def of_prior(prior: TuningPrior) -> list[str]:
-    """Warnings about an assumed prior."""
+
+def of_prior(prior: TuningPrior) -> list[Caution]:
+    """Cautions about an assumed prior."""
     if not prior.estimated:
         return [ON_AVERAGE]
-    return [
-        ON_AVERAGE,
-        f"Estimated from private data: {', '.join(prior.estimated)}. That leaks: declare public values.",
-    ]
+    message = f"Estimated from private data: {', '.join(prior.estimated)}. That leaks: declare public values."
+    return [ON_AVERAGE, Caution(code="prior_estimated", field="method.prior.estimated", message=message)]
 
 
-def of_own_noise(prior: TuningPrior, records: Records) -> list[str]:
-    """A warning about scores without the noise that the prior assumes."""
+def of_own_noise(prior: TuningPrior, records: Records) -> list[Caution]:
+    """A caution about scores without the noise that the prior assumes."""
     return [OWN] if rests_on_absent_noise(prior, records) else []
 
 
-def of_noise(noise: Noise, spread: float) -> list[str]:
-    """Warnings about noise larger than the ``spread`` of the scores, in units of the score."""
-    warnings = []
+def of_noise(noise: Noise, spread: float) -> list[Caution]:
+    """Cautions about noise larger than the ``spread`` of the scores, in units of the score."""
+    messages = []
     if noise.index_sensitivity is not None and noise.index_scale is not None:
         larger = max(noise.index_sensitivity, noise.index_scale)
         if larger > spread:
-            warnings.append(
+            messages.append(
                 f"Noise larger than the signal: lambda~ is drawn at a scale of {noise.index_scale:.3g} (sensitivity "
                 f"{noise.index_sensitivity:.3g}), and scores spread over {spread:.3g}: it is close to random."
             )
     if noise.value_scale is not None and noise.value_scale > spread:
-        warnings.append(
+        messages.append(
             f"Noise larger than the signal: v~ has noise of scale {noise.value_scale:.3g}, and scores spread over "
             f"{spread:.3g}: it tells next to nothing."
         )
-    return warnings
+    return [Caution(code="noise_large", field="budget.epsilon", message=message) for message in messages]
 
 
-def of_both(shares: Shares) -> list[str]:
-    """A note on the sum of both costs, where lambda~ and v~ are both released."""
+def of_cost(shares: Shares) -> list[Caution]:
+    """Cautions about what is charged: a large epsilon, and a sum where lambda~ and v~ are both released."""
+    cautions = of_epsilon("budget.epsilon", shares.total.epsilon)
     if shares.index is None or shares.value is None:
-        return []
+        return cautions
     parts = f"epsilon {text(shares.index.epsilon)} and {text(shares.value.epsilon)}"
     delta = f" and delta {text(shares.total.delta)}" if shares.total.delta else ""
-    return [f"Both lambda~ and v~ are released: they add up ({parts}) to epsilon {text(shares.total.epsilon)}{delta}."]
+    message = f"Both lambda~ and v~ are released: they add up ({parts}) to epsilon {text(shares.total.epsilon)}{delta}."
+    return [*cautions, Caution(code="both_released", field="budget.index_share", message=message)]

@@ -6,6 +6,7 @@ import numpy as np
 
 from blindopt.arrays import Vector
 from blindopt.gp.acquisition import beta
+from blindopt.wire.cautions import Caution
 from blindopt.wire.tuning_methods import TuningSearch, TuningSpec
 from curator_service.tuning import cautions
 from curator_service.tuning.budget import Shares
@@ -43,7 +44,7 @@ def lipschitz_plan(
     draws: Draws,
     *,
     condition: str,
-    warnings: tuple[str, ...] = (),
+    warnings: tuple[Caution, ...] = (),
     **parts: float,
 ) -> Plan:
     """The plan of such a search; ``parts`` are the constants of its sensitivity."""

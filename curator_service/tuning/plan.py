@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from blindopt.wire.cautions import Caution
 from blindopt.wire.tuning_methods import TuningSpec
 from curator_service.privacy.noise import OnProgress, ignore_progress
 from curator_service.tuning import cautions, guarantees
@@ -64,7 +65,7 @@ class Plan:
     draws: Draws
     noise: Noise
     guarantee: str
-    warnings: list[str]
+    cautions: list[Caution]
     expected_error: ExpectedError
     search: Search
     repeated: bool = False
@@ -92,7 +93,7 @@ def worst_case_plan(
     *,
     expected: ExpectedError,
     condition: str = "",
-    warnings: tuple[str, ...] = (),
+    warnings: tuple[Caution, ...] = (),
 ) -> Plan:
     """The plan of a method with pure differential privacy, under a ``condition`` where it needs one."""
     index, value = draws.index is not None, draws.value is not None
@@ -105,7 +106,7 @@ def worst_case_plan(
         draws,
         noise,
         guarantees.worst_case(shares.total, problem.records, index=index, value=value, condition=condition),
-        [*cautions.of_noise(noise, problem.width), *cautions.of_both(shares), *warnings],
+        [*cautions.of_noise(noise, problem.width), *cautions.of_cost(shares), *warnings],
         expected,
         search,
     )

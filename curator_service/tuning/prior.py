@@ -9,6 +9,7 @@ import numpy as np
 from blindopt.arrays import Matrix, Vector
 from blindopt.errors import TuningImpossible
 from blindopt.gp.kernels import kernel_of
+from blindopt.wire.cautions import Caution
 from blindopt.wire.tuning_methods import TuningPrior, TuningSearch, TuningSpec
 from curator_service.tuning import cautions, guarantees
 from curator_service.tuning.budget import Shares
@@ -125,7 +126,7 @@ def prior_average_plan(
     parts: Mapping[str, float],
     uses_noise: bool = True,
     addition: str = "",
-    warnings: tuple[str, ...] = (),
+    warnings: tuple[Caution, ...] = (),
 ) -> Plan:
     """The plan of a method that is private on average over the prior.
 
@@ -148,7 +149,7 @@ def prior_average_plan(
             *cautions.of_prior(prior),
             *(cautions.of_own_noise(prior, records) if uses_noise else []),
             *cautions.of_noise(noise, spread),
-            *cautions.of_both(shares),
+            *cautions.of_cost(shares),
             *warnings,
         ],
         expected,

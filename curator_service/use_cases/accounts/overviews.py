@@ -5,14 +5,14 @@ from typing import Any
 
 from blindopt import wire
 from curator_service import store
-from curator_service.privacy import accounting
+from curator_service.privacy import accounting, cautions
 from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.guarantees import guarantee, not_protected
 from curator_service.privacy.ledger import Prices, text
 from curator_service.release.registry import mechanism_of
 from curator_service.store import ledger as lines
 from curator_service.use_cases.studies.advisories import release_status
-from curator_service.use_cases.studies.datasets import dataset_view
+from curator_service.use_cases.studies.datasets import cautions_from_records, dataset_view
 from curator_service.use_cases.studies.releases import meanings
 from curator_service.use_cases.studies.studies import check_fit
 from service_kit.context.context import ServiceContext
@@ -29,9 +29,11 @@ class Overviews:
     def check(self, spec: wire.StudyCreate) -> wire.StudyCheck:
         """The guarantee and cost of a draft. Raises Invalid if it cannot be made."""
         with self._context.database.read() as db:
-            check_fit(spec, dataset_view(store.find(db, store.datasets, spec.dataset_id)))
+            dataset = dataset_view(store.find(db, store.datasets, spec.dataset_id))
+            check_fit(spec, dataset)
             current = release_status(db, spec, None)
         mechanism, withdrawn = mechanism_of(spec, current.release), current.withdrawn is not None
+        price = accounting.price(spec, current.release, withdrawn=withdrawn)
         return wire.StudyCheck(
             mechanism=mechanism.name,
             why=current.why,
@@ -41,7 +43,9 @@ class Overviews:
             noise_sd=mechanism.noise(len(spec.features)).sd,
             features=meanings(spec, mechanism, withdrawn=withdrawn),
             answers=concrete_answers(spec.answers).mechanism,
-            price=accounting.price(spec, current.release, withdrawn=withdrawn),
+            price=price,
+            cautions=cautions.of_study(spec, current.release, price, n=dataset.rows, is_public=dataset.public),
+            record_cautions=cautions_from_records(spec, dataset),
         )
 
     def account(self, study_id: str) -> wire.StudyAccount:

@@ -15,6 +15,7 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.errors import NotFound
 from curator_service import store
 from curator_service.datasets import Limits, Table, read_csv, read_parquet
+from curator_service.privacy import record_cautions
 from curator_service.settings import Settings
 from curator_service.vault import Vault, new_id
 from service_kit.context.context import ServiceContext
@@ -154,6 +155,13 @@ def dataset_view(row: Any) -> wire.DatasetView:
         sha256=row.sha256,
         created_at=moment(row.created_at),
     )
+
+
+def cautions_from_records(spec: wire.StudyCreate, dataset: wire.DatasetView) -> list[wire.Caution]:
+    """Cautions about a study that follow from the values of its records, for the owner alone; none if it is public."""
+    if dataset.public:
+        return []
+    return record_cautions.of_bounds(spec, {c.name: (c.minimum, c.maximum) for c in dataset.columns})
 
 
 def _digest(file: BinaryIO) -> str:

@@ -8,7 +8,7 @@ from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import MechanismWithdrawn, StateConflict, StillRunning, StorageUnavailable
 from curator_service import store
-from curator_service.privacy import accounting, entropy, ledger
+from curator_service.privacy import accounting, cautions, entropy, ledger
 from curator_service.privacy.guarantees import CHOOSING, guarantee, not_protected
 from curator_service.release.mechanism import Assessment, Mechanism
 from curator_service.release.registry import mechanism_of
@@ -17,6 +17,7 @@ from curator_service.store import ledger as lines
 from curator_service.use_cases import notices
 from curator_service.use_cases.studies import attack_preview, dataset_rows
 from curator_service.use_cases.studies.advisories import ReleaseStatus, release_status
+from curator_service.use_cases.studies.datasets import cautions_from_records, dataset_view
 from curator_service.use_cases.studies.studies import owner_view
 from curator_service.vault import Vault, new_id
 from service_kit.context.context import ServiceContext
@@ -58,12 +59,17 @@ class Releases:
             spec = owner_view(db, identity).spec
             rows, current = dataset_rows.scaled_rows(db, self._vault, spec), release_status(db, spec, None)
             job = attack_preview.job_of(db, self._vault, spec, current.release)
-            is_public = bool(store.find(db, store.datasets, spec.dataset_id).public)
+            dataset = dataset_view(store.find(db, store.datasets, spec.dataset_id))
         preview = attack_preview.on_draft(job)
-        report = _report(spec, rows, mechanism_of(spec, current.release), current, preview.assessment)
-        choosing = None if is_public else CHOOSING
+        mechanism = mechanism_of(spec, current.release)
+        report = _report(spec, rows, mechanism, current, preview.assessment, is_public=dataset.public)
         return report.model_copy(
-            update={"attacks": preview.findings, "not_tried": preview.not_tried, "choosing": choosing}
+            update={
+                "attacks": preview.findings,
+                "not_tried": preview.not_tried,
+                "record_cautions": cautions_from_records(spec, dataset),
+                "choosing": None if dataset.public else CHOOSING,
+            }
         )
 
     def release(self, request: RequestContext, identity: str, wanted: wire.ReleaseAsked | None = None) -> StoredReply:
@@ -90,7 +96,8 @@ class Releases:
                     raise StorageUnavailable("the service is stopping: nothing was released")
                 self._drawing[identity] = share
 
-            report = _report(spec, rows, mechanism, current, mechanism.draw(rows, drawn, on_progress))
+            assessment = mechanism.draw(rows, drawn, on_progress)
+            report = _report(spec, rows, mechanism, current, assessment, is_public=self._is_public(spec))
             del drawn  # closes the memory map before it is read back
             digest = self._vault.keep_release(release_id, rows.order)
             return self._context.idempotency.once(
@@ -200,6 +207,10 @@ class Releases:
             self._log(db, "release.abandoned", actor, study_id=identity)
             notices.release_ended(db, self._context.outbox, identity, "draft")
 
+    def _is_public(self, spec: wire.StudyCreate) -> bool:
+        with self._context.database.read() as db:
+            return bool(store.find(db, store.datasets, spec.dataset_id).public)
+
     def _in_secret_order(self, spec: wire.StudyCreate) -> ScaledRows:
         with self._context.database.read() as db:
             rows = dataset_rows.scaled_rows(db, self._vault, spec)
@@ -214,9 +225,16 @@ def _refuse_withdrawn(current: ReleaseStatus) -> None:
 
 
 def _report(
-    spec: wire.StudyCreate, rows: ScaledRows, mechanism: Mechanism, current: ReleaseStatus, assessment: Assessment
+    spec: wire.StudyCreate,
+    rows: ScaledRows,
+    mechanism: Mechanism,
+    current: ReleaseStatus,
+    assessment: Assessment,
+    *,
+    is_public: bool,
 ) -> wire.ReleaseReport:
     withdrawn = current.withdrawn is not None
+    price = accounting.price(spec, current.release, withdrawn=withdrawn)
     return wire.ReleaseReport(
         mechanism=mechanism.name,
         version=mechanism.version,
@@ -228,8 +246,9 @@ def _report(
         r=mechanism.columns(rows.d),
         noise_sd=mechanism.noise(rows.d).sd,
         features=meanings(spec, mechanism, withdrawn=withdrawn),
-        price=accounting.price(spec, current.release, withdrawn=withdrawn),
+        price=price,
         attacks=[],  # only a preview has them
+        cautions=cautions.of_study(spec, current.release, price, n=rows.n, is_public=is_public),
         **asdict(assessment),
     )
 

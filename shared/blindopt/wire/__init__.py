@@ -10,6 +10,7 @@ from blindopt.wire.answers import *
 from blindopt.wire.audit import *
 from blindopt.wire.bandits import *
 from blindopt.wire.base import *
+from blindopt.wire.cautions import *
 from blindopt.wire.connections import *
 from blindopt.wire.datasets import *
 from blindopt.wire.fits import *

@@ -6,12 +6,13 @@ from typing import Literal
 from pydantic import Field
 
 from blindopt.wire.base import Page, Reply
+from blindopt.wire.cautions import Caution
 from blindopt.wire.releases import FeatureMeaning, Price, Status
 from blindopt.wire.studies import Budget
 
 
 class StudyCheck(Reply):
-    """What a draft would guarantee and cost, computed from public values alone."""
+    """What a draft would guarantee and cost, computed from public values alone, but for ``record_cautions``."""
 
     mechanism: str = Field(description="Release mechanism that would run.")
     why: str | None = Field(description="Why auto would choose it; null if the owner chose.")
@@ -26,6 +27,12 @@ class StudyCheck(Reply):
     features: list[FeatureMeaning] = Field(description="Delta and the noise in the unit of each feature.")
     answers: str = Field(description="Answer mechanism that would run: never auto.")
     price: Price = Field(description="What it would cost, and how many answers the budget allows.")
+    cautions: list[Caution] = Field(
+        description="Choices that an expert would not make, from public values alone; a release accepts them."
+    )
+    record_cautions: list[Caution] = Field(
+        description="The same from the values of the records: for the owner alone, neither logged nor stored."
+    )
 
 
 class StudyAccount(Reply):

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from blindopt.wire.base import Epsilon, PositiveFloat, Reply, Request
+from blindopt.wire.cautions import Caution
 
 Delta = Annotated[
     PositiveFloat,
@@ -187,6 +188,19 @@ class ReleaseReport(Reply):
     attacks: list[Finding] = Field(description="Results of attacks on a trial release, which is discarded.")
     not_tried: str | None = Field(
         None, description="Attacks that a preview omitted, and why, in words; null if it omitted none."
+    )
+    cautions: list[Caution] = Field(
+        [],
+        description=(
+            "Choices that an expert would not make, from public values alone. The report of a release has those that "
+            "its owner accepted by releasing."
+        ),
+    )
+    record_cautions: list[Caution] = Field(
+        [],
+        description=(
+            "The same from the values of the records: in a preview alone, for the owner; neither logged nor stored."
+        ),
     )
     choosing: str | None = Field(
         None,

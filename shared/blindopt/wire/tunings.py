@@ -1,11 +1,12 @@
 """Tunings: requests, results and ledger."""
 
 from datetime import datetime
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from blindopt.wire.base import FEATURES_MAX, BudgetEpsilon, Name, Page, Reply, Request
+from blindopt.wire.cautions import Caution
 from blindopt.wire.studies import Feature
 from blindopt.wire.tuning_methods import TUNING_GRID_MAX, TuningSpec
 
@@ -139,11 +140,20 @@ class TuningReport(Reply):
     expected_value_error: float | None = Field(description="Expected absolute error of v~, in units of the score.")
     expected_how: str = Field(description="How both were computed, in words.")
     guarantee: str = Field(description="Guarantee, in words.")
-    warnings: list[str] = Field(description="Warnings to read before anything is spent.")
+    cautions: list[Caution] = Field(description="What an expert would point out, before anything is spent.")
     spent_epsilon: str = Field(description="epsilon spent by earlier tunings on the validation dataset's file.")
     spent_delta: str = Field(description="delta spent by earlier tunings on the validation dataset's file.")
     cap_epsilon: str = Field(description="Lowest declared cap on epsilon, including this tuning's.")
     cap_delta: str = Field(description="Lowest declared cap on delta, including this tuning's.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_0_2(cls, value: Any) -> Any:
+        """Read a report that 0.2.0 stored: it has sentences, ``warnings``, in place of cautions."""
+        if isinstance(value, dict) and "warnings" in value and "cautions" not in value:
+            cautions = [{"code": "warning", "field": "method", "message": text} for text in value["warnings"]]
+            return value | {"cautions": cautions}
+        return value
 
 
 class TuningResult(Reply):

@@ -130,7 +130,11 @@ def test_what_is_typed_for_a_method_is_the_tuning_that_is_shown_charged_and_run(
     assert tuning.state == "completed", tuning.problem
     assert tuning.spec == _expected(case, typed, expected, delta)
     assert _account(api, case) > before
-    words = [tuning.report.guarantee, tuning.report.expected_how, *tuning.report.warnings]
+    words = [
+        tuning.report.guarantee,
+        tuning.report.expected_how,
+        *(caution.message for caution in tuning.report.cautions),
+    ]
     assert all(word in owner.shown for word in words)
     # Figures of simulated neighbours are those of the tuning's own seed, which no preview has.
     assert all(word in looked for word in words[: 1 if method == "gp_ucb_simulated" else None])

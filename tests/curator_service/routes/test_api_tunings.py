@@ -651,7 +651,7 @@ def test_every_method_is_previewed_charged_run_and_told(owner, case, name):
     assert (ended.state, ended.problem) == ("completed", None)
     same = ["epsilon", "delta", "guarantee"]
     if name != "gp_ucb_simulated":  # whose seed is not known before it is charged
-        same += ["index_scale", "value_scale", "constants", "warnings"]
+        same += ["index_scale", "value_scale", "constants", "cautions"]
     assert [getattr(ended.report, field) for field in same] == [getattr(report, field) for field in same]
     assert (report.epsilon, report.delta) == ("2", "0.05" if assumes else "0")
     assert (ended.result.index is None) == (report.index_scale is None)

@@ -11,7 +11,9 @@ ROWS = "a,b,y\n" + "".join(f"{i},{i * i % 11},{i % 5}\n" for i in range(12))
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
-    made = InProcessCurator(tmp_path_factory.mktemp("inputs"))
+    folder = tmp_path_factory.mktemp("inputs")
+    made = InProcessCurator(folder)
+    made.data = folder / "data"
     yield made
     made.curator.close()
     made.close()
@@ -61,3 +63,81 @@ def test_the_report_of_a_release_is_no_reason_to_choose(service, draft):
     study, _ = draft
     released = service.call("owner", "POST", f"/v1/studies/{study['id']}:release")
     assert released["report"]["choosing"] is None
+
+
+# --- cautions ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def careless(service):
+    """A draft that no expert would pass, on records whose extremes are its bounds; the reply and the study."""
+    data = {"name": "careless", "public": "false"}
+    rows = "a,b,y\n" + "".join(f"{0.123456789 + i},{i * i % 11 - 0.5},{i % 5}\n" for i in range(12))
+    dataset = service.call("owner", "POST", "/v1/datasets", files={"file": ("a.csv", rows.encode())}, data=data)["id"]
+    spec = wire.StudyCreate(
+        name="careless",
+        dataset_id=dataset,
+        features=[
+            wire.Feature(column="a", lower=0.123456789, upper=30.0),
+            wire.Feature(column="b", lower=-20.0, upper=20.0),
+        ],
+        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
+        release=wire.GaussianRelease(mechanism="gaussian", epsilon="1000", delta=0.1, sensitivity=0.01),
+        answers=wire.NoAnswerNoise(mechanism="none"),
+    ).model_dump(mode="json")
+    checked = service.call("owner", "POST", "/v1/studies:check", json=spec)
+    return service.call("owner", "POST", "/v1/studies", json=spec), checked
+
+
+PUBLIC_CODES = ["epsilon_large", "delta_large", "sensitivity_small", "exact_answers", "no_cap"]
+
+
+def codes(cautions):
+    return [caution["code"] for caution in cautions]
+
+
+def test_check_preview_and_release_tell_the_same_cautions(service, careless):
+    study, checked = careless
+    path = f"/v1/studies/{study['id']}"
+    report = service.call("owner", "POST", f"{path}:preview")
+    assert codes(checked["cautions"]) == PUBLIC_CODES
+    assert all(set(caution) == {"code", "field", "message"} for caution in checked["cautions"])
+    assert report["cautions"] == checked["cautions"]
+    assert codes(checked["record_cautions"]) == ["bound_is_extreme"]
+    assert report["record_cautions"] == checked["record_cautions"]
+    released = service.call("owner", "POST", f"{path}:release")
+    assert released["report"]["cautions"] == checked["cautions"]  # as accepted
+    assert released["report"]["record_cautions"] == []
+    assert service.call("owner", "GET", path)["report"]["cautions"] == checked["cautions"]
+
+
+def test_what_follows_from_the_records_is_stored_nowhere_and_told_to_nobody_else(service, careless, caplog):
+    study, checked = careless
+    (caution,) = checked["record_cautions"]
+    assert "0.123456789" in caution["message"]
+    files = [path for path in service.data.rglob("*") if path.is_file()]
+    assert any(path.name.startswith("curator.sqlite") for path in files)
+    for path in files:
+        content = path.read_bytes()
+        assert b"bound_is_extreme" not in content, path
+        assert b"is exactly the" not in content, path
+    assert "bound_is_extreme" not in caplog.text
+    # The negative control: public cautions are stored with the release.
+    stored = b"".join(path.read_bytes() for path in files if path.name.startswith("curator.sqlite"))
+    assert b"sensitivity_small" in stored
+    token = service.call("owner", "POST", f"/v1/studies/{study['id']}/grants", json={"name": "m"})["token"]
+    service.tokens["modeler"] = token
+    view = service.send("modeler", "GET", f"/v1/studies/{study['id']}")
+    assert view.status_code == 200
+    assert "caution" not in view.text
+
+
+def test_a_report_of_a_tuning_that_an_older_version_stored_is_read():
+    fields = dict.fromkeys(wire.TuningReport.model_fields, "0") | {"points": 1, "records": 2, "constants": {}}
+    fields |= {"index_epsilon": None, "value_epsilon": None}
+    numbers = ("index_sensitivity", "index_scale", "value_sensitivity", "value_scale")
+    fields |= dict.fromkeys((*numbers, "expected_gap", "expected_value_error"))
+    del fields["cautions"]
+    report = wire.TuningReport.model_validate(fields | {"warnings": ["Noise larger than the signal."]})
+    assert [caution.message for caution in report.cautions] == ["Noise larger than the signal."]
+    assert not hasattr(report, "warnings")

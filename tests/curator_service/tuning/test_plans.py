@@ -68,7 +68,7 @@ def test_a_plan_says_what_it_costs_and_promises_and_runs(name):
     tuning = plan(name)
     pure, alone = name.startswith(PURE), name.startswith(VALUE_ALONE)
     assert tuning.guarantee.startswith("Worst case" if pure else "On average over the Gaussian-process prior only")
-    assert ("Private only on average" in " ".join(tuning.warnings)) is not pure
+    assert ("Private only on average" in warnings_of(tuning)) is not pure
     parts = [cost for cost in (tuning.index_cost, tuning.value_cost) if cost]
     assert sum(cost.epsilon for cost in parts) == tuning.cost.epsilon
     assert isinstance(tuning.cost.delta, Decimal)
@@ -342,7 +342,7 @@ def test_one_release_alone_gets_everything(name, share):
     outcome = tuning.run(score)
     assert (outcome.index is None) is (share == "0")
     assert (outcome.value is None) is (share == "1")
-    assert not any("add up" in warning for warning in tuning.warnings)
+    assert "add up" not in warnings_of(tuning)
 
 
 def test_thirds_add_up_exactly():
@@ -396,7 +396,7 @@ def test_a_method_without_lambda_gives_it_no_share(name):
 
 
 def warnings_of(tuning) -> str:
-    return "\n".join(tuning.warnings)
+    return "\n".join(caution.message for caution in tuning.cautions)
 
 
 def test_noise_that_drowns_the_score_is_told_beforehand():

@@ -103,7 +103,7 @@ def test_the_printed_form_is_charged_for_what_its_noise_keeps():
     assert literal.noise.value_sensitivity == pytest.approx(0.005, rel=1e-6)
     assert float(literal.cost.epsilon) == pytest.approx(2, rel=1e-6)
     assert "As published" in literal.guarantee
-    assert any("Theorem 7" in warning for warning in literal.warnings)
+    assert any("Theorem 7" in caution.message for caution in literal.cautions)
     assert float(plan("paper", training_loss="logistic").cost.epsilon) == 1
 
 

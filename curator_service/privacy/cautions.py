@@ -1,0 +1,116 @@
+"""Cautions about a draft, from public values alone: its specification and the number of rows.
+
+What follows from the values of the records is in ``record_cautions``: that is for the owner alone.
+"""
+
+from decimal import Decimal
+from math import exp, lgamma, log, pi
+
+from blindopt.wire import (
+    Caution,
+    Feature,
+    GaussianProjectionRelease,
+    GaussianRelease,
+    IdentityRelease,
+    NoAnswerNoise,
+    PoGpUcbRelease,
+    Price,
+    StudyCreate,
+    amount,
+)
+from curator_service.privacy.choice import Concrete
+
+EPSILON_LARGE = Decimal(10)
+PUBLISHED_LARGE = 0.01
+"""The number of records, delta times n, that a mechanism with this delta may publish on average."""
+
+
+def of_study(spec: StudyCreate, release: Concrete, price: Price, *, n: int, is_public: bool) -> list[Caution]:
+    """The cautions about a draft on ``n`` rows. ``release``: the one that would run; ``price``: what it would cost.
+
+    A dataset that is declared public has none: nobody in it needs protection.
+    """
+    if is_public:
+        return []
+    return [*_of_release(spec, release, n), *_of_answers(spec), *_of_caps(spec, price)]
+
+
+def of_epsilon(field: str, epsilon: Decimal) -> list[Caution]:
+    """A caution about an epsilon above 10, of a release, of answers, or of a tuning."""
+    if epsilon <= EPSILON_LARGE:
+        return []
+    message = (
+        f"epsilon is {epsilon}: the promise allows an event to be e^{epsilon} times likelier because of one record, "
+        f"which rules out next to nothing. Take {EPSILON_LARGE} or less; 1 is a strong promise."
+    )
+    return [Caution(code="epsilon_large", field=field, message=message)]
+
+
+def of_delta(field: str, delta: float, n: int) -> list[Caution]:
+    """A caution about a delta of 0.01 / n or more: publishing each record with that probability would keep it."""
+    if delta * n < PUBLISHED_LARGE:
+        return []
+    message = (
+        f"delta is {delta:g}, and the dataset has {n:,} rows. A program that publishes each record whole with "
+        f"probability delta keeps this promise, and publishes {delta * n:.2g} records on average. Take less than "
+        f"{PUBLISHED_LARGE / n:.1g}."
+    )
+    return [Caution(code="delta_large", field=field, message=message)]
+
+
+def _of_release(spec: StudyCreate, release: Concrete, n: int) -> list[Caution]:
+    if isinstance(release, IdentityRelease | PoGpUcbRelease):
+        return []  # which promise nothing; the study says so
+    cautions = of_epsilon("release.epsilon", amount(release.epsilon))
+    if isinstance(release, GaussianRelease | GaussianProjectionRelease):
+        cautions += of_delta("release.delta", release.delta, n)
+    if n > 1 and release.sensitivity < (spacing := mean_spacing(spec.features, n)):
+        message = (
+            f"Delta is {release.sensitivity:g}, in scaled units. If {n:,} rows were spread evenly over the declared "
+            f"bounds, a row would be {spacing:.3g} away from the row nearest to it, on average: two records that are "
+            "as alike as that are not promised to look alike. Take a larger Delta, from public knowledge."
+        )
+        cautions.append(Caution(code="sensitivity_small", field="release.sensitivity", message=message))
+    return cautions
+
+
+def mean_spacing(features: list[Feature], n: int) -> float:
+    """Mean distance of a uniform row from the nearest of n - 1 others, n > 1, in the declared box, in scaled units.
+
+    Gamma(1 + 1/d) (V / ((n - 1) v_d))^(1/d), with V the volume of the box and v_d that of the unit ball: the mean of
+    a Poisson process of the same density (Clark & Evans 1954, for d = 2). Near the faces of the box it is more.
+    """
+    d = len(features)
+    log_volume = sum(log((feature.upper - feature.lower) / feature.unit) for feature in features)
+    log_ball = d / 2 * log(pi) - lgamma(d / 2 + 1)
+    return exp(lgamma(1 + 1 / d) + (log_volume - log(n - 1) - log_ball) / d)
+
+
+def _of_answers(spec: StudyCreate) -> list[Caution]:
+    if isinstance(spec.answers, NoAnswerNoise):
+        message = (
+            "y leaves as it was measured: a modeler learns the exact outcome of every record that it asks for, and no "
+            "epsilon bounds that. Take answers with noise, such as auto."
+        )
+        return [Caution(code="exact_answers", field="answers.mechanism", message=message)]
+    return of_epsilon("answers.epsilon", amount(spec.answers.epsilon))
+
+
+def _of_caps(spec: StudyCreate, price: Price) -> list[Caution]:
+    """A caution about answers that no cap ends, or about caps that let one record lose more than epsilon 10."""
+    if price.answers_per_row is None and price.answers is None:
+        exact = isinstance(spec.answers, NoAnswerNoise)
+        field = "budget.queries" if exact or spec.privacy_unit == "answer" else "budget.epsilon_per_row"
+        message = (
+            "No cap ends the answers: a modeler may ask without end"
+            + ("." if exact or spec.privacy_unit == "answer" else ", and so learn each y as exactly as it likes.")
+            + " Set a cap."
+        )
+        return [Caution(code="no_cap", field=field, message=message)]
+    if price.row_epsilon is None or amount(price.row_epsilon) <= EPSILON_LARGE:
+        return []
+    message = (
+        f"These caps let one record lose epsilon {price.row_epsilon} in all, by the release and its answers together. "
+        f"Set a cap of {EPSILON_LARGE} or less on epsilon per row."
+    )
+    return [Caution(code="row_epsilon_large", field="budget.epsilon_per_row", message=message)]

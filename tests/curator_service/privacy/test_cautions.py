@@ -1,0 +1,145 @@
+"""Cautions about drafts that no expert would pass: each where it belongs, and none about a careful draft."""
+
+import numpy as np
+import pytest
+
+from blindopt import wire
+from curator_service.privacy.accounting import price
+from curator_service.privacy.cautions import mean_spacing, of_study
+from curator_service.privacy.choice import concrete
+from curator_service.privacy.record_cautions import of_bounds
+
+CAREFUL = {
+    "release": wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1", sensitivity=0.25),
+    "answers": wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=2.0),
+    "budget": wire.Budget(epsilon_per_row="3"),
+}
+EXACT = wire.NoAnswerNoise(mechanism="none")
+
+
+def study(**changed):
+    spec = {
+        "name": "s",
+        "dataset_id": "ds_1",
+        "features": [wire.Feature(column=c, lower=0.0, upper=20.0) for c in "ab"],
+        "measurement": wire.ColumnMeasurement(column="y", direction="maximize"),
+    }
+    return wire.StudyCreate(**(spec | CAREFUL | changed))
+
+
+def cautions(spec, n=500, is_public=False):
+    release, _ = concrete(spec)
+    found_by = of_study(spec, release, price(spec, release), n=n, is_public=is_public)
+    return [(caution.code, caution.field) for caution in found_by]
+
+
+def gaussian(**changed):
+    return wire.GaussianRelease(**({"mechanism": "gaussian", "epsilon": "1", "delta": 1e-6} | changed))
+
+
+def planar(**changed):
+    return CAREFUL["release"].model_copy(update=changed)
+
+
+def answers(**changed):
+    return CAREFUL["answers"].model_copy(update=changed)
+
+
+def test_a_careful_draft_has_none():
+    assert cautions(study()) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "n", "expected"),
+    [
+        ({"release": gaussian(delta=2e-5)}, 500, [("delta_large", "release.delta")]),  # 2e-5 * 500 = 0.01
+        ({"release": gaussian(delta=1.9e-5)}, 500, []),
+        ({"release": gaussian(delta=1.9e-5)}, 1_000, [("delta_large", "release.delta")]),
+        # auto takes planar Laplace for two features, which spends no delta
+        ({"release": wire.AutoRelease(epsilon="1", delta=1e-5, sensitivity=0.5)}, 5_000, []),
+        ({"budget": wire.Budget()}, 500, [("no_cap", "budget.epsilon_per_row")]),
+        ({"budget": wire.Budget(queries=100)}, 500, [("row_epsilon_large", "budget.epsilon_per_row")]),
+        ({"budget": wire.Budget(queries=18)}, 500, []),  # 1 + 18 * 0.5 = 10
+        ({"budget": wire.Budget(epsilon_total="10")}, 500, []),
+        ({"budget": wire.Budget(epsilon_per_row="11")}, 500, [("row_epsilon_large", "budget.epsilon_per_row")]),
+        (
+            {"answers": EXACT, "budget": wire.Budget(queries=5)},
+            500,
+            [("exact_answers", "answers.mechanism")],
+        ),
+        (
+            {"answers": EXACT, "budget": wire.Budget()},
+            500,
+            [("exact_answers", "answers.mechanism"), ("no_cap", "budget.queries")],
+        ),
+        (
+            {"privacy_unit": "answer", "measurement": wire.WebhookMeasurement(source="webhook", direction="maximize")},
+            500,
+            [("no_cap", "budget.queries")],
+        ),
+        ({"release": planar(sensitivity=0.02)}, 500, [("sensitivity_small", "release.sensitivity")]),
+        ({"release": planar(sensitivity=0.02)}, 1, []),  # nobody is near
+        ({"release": planar(sensitivity=0.02)}, 5_000, []),
+    ],
+    ids=str,
+)
+def test_each_caution_is_where_it_belongs_and_only_there(changed, n, expected):
+    assert cautions(study(**changed), n) == expected
+
+
+def test_a_large_epsilon_is_one_above_10_of_a_release_or_of_answers():
+    budget = wire.Budget(epsilon_per_row="10")
+    assert cautions(study(release=planar(epsilon="9.999"), budget=budget)) == []
+    assert cautions(study(release=planar(epsilon="10"), budget=budget)) == []
+    for codes in (
+        cautions(study(release=planar(epsilon="10.001"), budget=wire.Budget(epsilon_per_row="11"))),
+        cautions(study(answers=answers(epsilon="10.001"), budget=wire.Budget(epsilon_per_row="12"))),
+    ):
+        assert [code for code, _ in codes] == ["epsilon_large", "row_epsilon_large"]
+
+
+def test_public_records_need_none():
+    loud = study(answers=EXACT, budget=wire.Budget(), release=gaussian(epsilon="1000", delta=0.1, sensitivity=1e-3))
+    assert len(cautions(loud)) == 5
+    assert cautions(loud, is_public=True) == []
+
+
+@pytest.mark.parametrize(("sides", "n"), [((1.0, 1.0), 1_500), ((4.0,), 400), ((1.0, 2.0, 0.5), 1_500)])
+def test_the_spacing_is_that_of_uniform_rows(sides, n):
+    """By distances between simulated rows, away from the faces of the box."""
+    from scipy.spatial import cKDTree
+
+    features = [wire.Feature(column=f"c{i}", lower=0.0, upper=side, scale=1.0) for i, side in enumerate(sides)]
+    rng, means = np.random.default_rng(3), []
+    for _ in range(8):
+        rows = rng.uniform(0, sides, size=(n, len(sides)))
+        inside = np.all(np.abs(rows / sides - 0.5) < 0.35, axis=1)
+        means.append(cKDTree(rows).query(rows[inside], k=2)[0][:, 1].mean())
+    assert mean_spacing(features, n) == pytest.approx(np.mean(means), rel=0.05)
+
+
+# --- from the records -------------------------------------------------------------------------------
+
+EXTREMES = {"a": (0.0, 17.25), "b": (1.5, 20.0), "y": (-0.7, 3.1)}
+
+
+def of_records(spec):
+    return [(caution.code, caution.field) for caution in of_bounds(spec, EXTREMES)]
+
+
+def test_bounds_that_are_the_extremes_of_a_column_are_pointed_out():
+    assert of_records(study()) == [("bound_is_extreme", "features.0.lower"), ("bound_is_extreme", "features.1.upper")]
+    wide = [wire.Feature(column=c, lower=-1.0, upper=21.0) for c in "ab"]
+    assert of_records(study(features=wide)) == []
+    near = [wire.Feature(column="a", lower=np.nextafter(0.0, 1.0), upper=np.nextafter(17.25, 0.0))]
+    assert of_records(study(features=near)) == []
+
+
+def test_so_are_bounds_of_y_also_where_they_are_a_centre_and_a_radius():
+    wide = [wire.Feature(column="a", lower=-1.0, upper=21.0)]
+    computed = answers(centre=(-0.7 + 3.1) / 2, value_bound=(3.1 + 0.7) / 2)
+    assert of_records(study(features=wide, answers=computed)) == [("bound_is_extreme", "answers.value_bound")] * 2
+    rounded = answers(centre=1.2, value_bound=1.901)
+    assert of_records(study(features=wide, answers=rounded)) == []
+    people = wire.WebhookMeasurement(source="webhook", direction="maximize")
+    assert of_records(study(features=wide, answers=computed, measurement=people)) == []
