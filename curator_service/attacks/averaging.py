@@ -9,7 +9,7 @@ from blindopt.arrays import Vector
 from blindopt.wire import Finding, NoAnswerNoise, RowPlays, StudyCreate
 from curator_service.attacks.intervals import ALPHA, median_interval
 from curator_service.measurement.column import is_exact, measure
-from curator_service.privacy.ledger import Prices, text, units
+from curator_service.privacy.ledger import Prices, answers_add_up, text, units
 
 ANSWERS_MAX = 1_000
 ANSWERS_MIN = 100
@@ -88,7 +88,7 @@ def answers_about_a_row(spec: StudyCreate) -> int:
     if prices.answer:
         if budget.epsilon_total is not None:
             limits.append((units(budget.epsilon_total) - prices.release) // prices.answer)
-        if budget.epsilon_per_row is not None and spec.privacy_unit == "row":
+        if budget.epsilon_per_row is not None and answers_add_up(spec):
             limits.append((units(budget.epsilon_per_row) - prices.release) // prices.answer)
     return max(0, int(min(limits)))
 

@@ -246,7 +246,7 @@ def suggest(form: Form, step: str) -> None:
 
 
 def _row_cap(form: Form) -> str | None:
-    """The cost of the release and a few answers about a row; None if answers are free or do not compose by row."""
+    """The cost of the release and a few answers about a row; None if answers are free or other persons'."""
     if form.get("answers") in ("", "none") or form.get("privacy_unit") == "answer":
         return None
     try:

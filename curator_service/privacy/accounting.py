@@ -30,7 +30,7 @@ from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.calibration import gaussian_sd
 from curator_service.privacy.choice import Concrete, concrete
 from curator_service.privacy.composition import Part, tight_epsilon
-from curator_service.privacy.ledger import Prices, text, units
+from curator_service.privacy.ledger import Prices, answers_add_up, text, units
 from curator_service.privacy.noise import LATTICE_BITS
 
 DELTA = 1e-6
@@ -145,7 +145,7 @@ def _answer_part(spec: StudyCreate) -> Part | None:
 def price(spec: StudyCreate, release: Concrete | None = None, *, withdrawn: bool = False) -> Price:
     """The price of a study: what its release and answers cost, and how many answers its caps allow."""
     costs, prices = Costs.of(spec, release, withdrawn=withdrawn), Prices.of(spec)
-    alone = spec.privacy_unit == "answer"
+    alone = not answers_add_up(spec)
     of_study, of_row = _answers_allowed(spec, prices)
     bounded = costs.release is not None and costs.answer is not None
     full = None
@@ -173,7 +173,7 @@ def _answers_allowed(spec: StudyCreate, prices: Prices) -> tuple[int | None, int
 
     of_study = fit(budget.epsilon_total, prices.release)
     of_study += [budget.queries] if budget.queries is not None else []
-    of_row = fit(budget.epsilon_per_row, prices.release) if spec.privacy_unit == "row" else []
+    of_row = fit(budget.epsilon_per_row, prices.release) if answers_add_up(spec) else []
     return min(of_study, default=None), min(of_study + of_row, default=None)
 
 
@@ -183,16 +183,16 @@ def _price_in_words(spec: StudyCreate, costs: Costs, of_row: int | None, of_stud
     elif isinstance(spec.release, IdentityRelease):
         release = "The release costs 0, for its records are declared public"
     else:
-        release = f"The release costs every row {text(costs.release)}"
+        release = f"The release costs every row {_with_delta(text(costs.release), costs.failure)}"
     mean = getattr(spec.answers, "plays", "each") == "mean"
     what = "the mean of a query's plays of a row" if mean else "each answer"
     answer = (
         f"{what} costs {text(costs.answer)}" if costs.answer is not None else f"{what} has no noise and no finite cost"
     )
-    if spec.privacy_unit == "answer":
+    if not answers_add_up(spec):
         answer += " to another person"
     joined = f"{release}, {answer}" if costs.release is not None else f"{release}; {answer}"
-    if spec.privacy_unit == "answer":
+    if not answers_add_up(spec):
         buys = "sets no cap on answers" if of_study is None else f"buys {_answers(of_study, '')}"
     elif of_row is None:
         buys = "sets no cap on answers"
@@ -200,6 +200,11 @@ def _price_in_words(spec: StudyCreate, costs: Costs, of_row: int | None, of_stud
         total = "" if of_study is None else f", and {_answers(of_study, '')} in all"
         buys = f"buys {_answers(of_row, 'more ')} per row{total}"
     return f"{joined}: this budget {buys}."
+
+
+def _with_delta(epsilon: str, failure: float) -> str:
+    """A cost in words: a pair where the release has a delta of its own."""
+    return f"({epsilon}, {failure!r})" if failure else epsilon
 
 
 def _answers(number: int, more: str) -> str:
@@ -227,7 +232,7 @@ def report(
     mechanism is withdrawn, so that no bound holds for the release. ``again``: the largest number of times that any
     answer was released, where each answer is another person's.
     """
-    costs, alone = Costs.of(spec, release, withdrawn=withdrawn), spec.privacy_unit == "answer"
+    costs, alone = Costs.of(spec, release, withdrawn=withdrawn), not answers_add_up(spec)
     if not released:
         nothing = Loss(epsilon="0", tight_epsilon=0.0)
         losses, study = [RowsLoss(answers=k, rows=n, **dict(nothing)) for k, n in sorted(rows.items())], nothing
@@ -237,22 +242,24 @@ def report(
             for k, n in sorted(rows.items())
         ]
         study = costs.loss(total, delta)
-    return Accounting(delta=delta, rows=losses, study=study, sentence=_report_in_words(losses, study, delta))
+    failure = costs.failure if released else 0.0
+    return Accounting(delta=delta, rows=losses, study=study, sentence=_report_in_words(losses, study, delta, failure))
 
 
-def _report_in_words(rows: list[RowsLoss], study: Loss, delta: float) -> str:
+def _report_in_words(rows: list[RowsLoss], study: Loss, delta: float, failure: float) -> str:
     if not rows:
         return "There are no rows."
-    worst = rows[-1]
+    worst, whole = rows[-1], _loss_in_words(study, delta, failure)
     return (
-        f"The row that was asked most has lost {_loss_in_words(worst, delta)} "
-        f"by {_answers(worst.answers, '')}; the study in all {_loss_in_words(study, delta)}. The sum holds however the "
+        f"The row that was asked most has lost {_loss_in_words(worst, delta, failure)} "
+        f"by {_answers(worst.answers, '')}; the study in all {whole}. The sum holds however the "
         "modeler chose what to ask; the tight figure takes the numbers of answers as if they had been fixed before."
     )
 
 
-def _loss_in_words(loss: Loss, delta: float) -> str:
+def _loss_in_words(loss: Loss, delta: float, failure: float) -> str:
     if loss.epsilon is None:
         return "without a bound"
     tight = "no bound" if loss.tight_epsilon is None else f"{loss.tight_epsilon:.4g}"
-    return f"epsilon {loss.epsilon} by the sum, {tight} at delta {delta:.3g}"
+    of_release = f" and delta {failure!r}" if failure else ""
+    return f"epsilon {loss.epsilon}{of_release} by the sum, {tight} at delta {delta:.3g}"

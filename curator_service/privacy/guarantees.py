@@ -17,6 +17,7 @@ from blindopt.wire import (
 )
 from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.choice import Concrete, concrete
+from curator_service.privacy.ledger import answers_add_up
 
 EXACT_ANSWERS = (
     "The measurement y of each queried row is released without privacy noise, and the number of rows is public."
@@ -33,13 +34,19 @@ CHOOSING = (
     "public knowledge, and use this only to check what you chose."
 )
 """What the owner reads beside every figure that is computed from private records before a release."""
+SIMULATION = (
+    "A simulation: no person is behind it. Each answer stands for another person's, and all answers about a row are "
+    "made from one stored value of a dataset that its owner declares public."
+)
 
 
-def guarantee(spec: StudyCreate, withdrawn: str | None = None, release: Concrete | None = None) -> str:
+def guarantee(
+    spec: StudyCreate, withdrawn: str | None = None, release: Concrete | None = None, *, public: bool = False
+) -> str:
     """The guarantee of a study, in words for every party.
 
     ``withdrawn``: why the release mechanism is withdrawn, if it is. ``release``: the one that ran, where ``auto`` chose
-    and an advisory may have changed what it would take.
+    and an advisory may have changed what it would take. ``public``: whether the dataset is declared public.
     """
     ran = release or concrete(spec)[0]
     promised = _release(ran, len(spec.features))
@@ -49,7 +56,9 @@ def guarantee(spec: StudyCreate, withdrawn: str | None = None, release: Concrete
             "No new release is made with it; Z that has left cannot come back, so a study that is open goes on "
             "answering queries until its owner closes it. It was: " + promised
         )
-    return f"{promised} {_answers(spec, with_release=withdrawn is None and _is_sound(ran))}"
+    simulated = public and spec.privacy_unit == "answer" and isinstance(spec.measurement, ColumnMeasurement)
+    label = f"{SIMULATION} " if simulated else ""
+    return f"{label}{promised} {_answers(spec, ran if withdrawn is None and _is_sound(ran) else None)}"
 
 
 def _release(release: Concrete, d: int) -> str:
@@ -77,8 +86,8 @@ def _release(release: Concrete, d: int) -> str:
             )
 
 
-def _answers(spec: StudyCreate, *, with_release: bool) -> str:
-    """``with_release``: whether the release has a guarantee of its own, with which answers add up."""
+def _answers(spec: StudyCreate, release: Concrete | None) -> str:
+    """``release``: the release if it has a guarantee of its own, with which answers add up."""
     answers = concrete_answers(spec.answers)
     if isinstance(answers, NoAnswerNoise):
         return EXACT_ANSWERS
@@ -91,12 +100,14 @@ def _answers(spec: StudyCreate, *, with_release: bool) -> str:
         text += " Several plays of a row in one query are released once, as their mean: so much holds for all of them."
     if not isinstance(spec.measurement, ColumnMeasurement):
         text += " A corrected answer is released anew: that adds up with what it replaces."
-    if spec.privacy_unit == "answer":
+    if not answers_add_up(spec):
         return f"{text} Each answer is counted as another person's."
     caps = [cap for cap in (spec.budget.epsilon_per_row, spec.budget.epsilon_total) if cap is not None]
     cap = min(caps, key=amount, default=None)  # what bounds the study bounds each row
-    if with_release:
-        added, to = "Answers about one row add up, with the release", f", to {cap} at most."
+    if release is not None:
+        delta = getattr(release, "delta", None)
+        most = cap if delta is None else f"({cap}, {delta!r})"
+        added, to = "Answers about one row add up, with the release", f", to {most} at most."
     else:  # public records cost 0, and an unsound release has no bound
         added, to = "Answers about one row add up", f" to {cap} at most."
     return f"{text} {added}{to}" if cap else f"{text} {added}: the study sets no cap on the sum."
@@ -145,7 +156,7 @@ GAPS: tuple[Gap, ...] = (
         "without a cap on epsilon per row they add up without a limit.",
         lambda spec, release: (
             not isinstance(spec.answers, NoAnswerNoise)
-            and spec.privacy_unit == "row"
+            and answers_add_up(spec)
             and spec.budget.epsilon_per_row is None
             and spec.budget.epsilon_total is None
         ),
@@ -153,7 +164,7 @@ GAPS: tuple[Gap, ...] = (
     Gap(
         "Answers about one person",
         "each is counted as another person's; where one person is behind several, what they tell adds up.",
-        lambda spec, release: not isinstance(spec.answers, NoAnswerNoise) and spec.privacy_unit == "answer",
+        lambda spec, release: not isinstance(spec.answers, NoAnswerNoise) and not answers_add_up(spec),
     ),
     Gap("Sizes", "how many rows there are, the shape of Z, and the mechanism are public."),
     Gap(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from blindopt.errors import BudgetExhausted
-from blindopt.wire import NoAnswerNoise, PoGpUcbRelease, SoundRelease, StudyCreate
+from blindopt.wire import ColumnMeasurement, NoAnswerNoise, PoGpUcbRelease, SoundRelease, StudyCreate
 
 UNITS = 10**12
 CEILING = "9000000"  # a total without a cap ends here, because larger ones do not fit the integers of the database
@@ -46,6 +46,15 @@ def exact(amount: Decimal) -> str:
     """
     text = f"{amount:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def answers_add_up(spec: StudyCreate) -> bool:
+    """Whether all answers about a record are about one person, so that what they cost adds up with the release.
+
+    Where y is a column, one stored value is behind every answer about its record, whoever the study says they are
+    about.
+    """
+    return spec.privacy_unit == "row" or isinstance(spec.measurement, ColumnMeasurement)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +150,7 @@ def charge_answers(
     for row, n in rows:
         of_row[row] += prices.cost(n)
     for row, cost in of_row.items():
-        if spec.privacy_unit == "row":
+        if answers_add_up(spec):
             already = before.release + row_balances.get(row, RowBalance()).total
             _check("epsilon_per_row", budget.epsilon_per_row, cost, already, row)
         else:  # each answer is about another person, who has no other cost
@@ -176,7 +185,7 @@ def charge_corrections(
     for row, n in rows:
         of_row[row] += n * price
     for row, cost in of_row.items():
-        if spec.privacy_unit == "row":
+        if answers_add_up(spec):
             already = before.release + row_balances.get(row, RowBalance()).total
             _check("epsilon_per_row", budget.epsilon_per_row, cost, already, row)
         else:
@@ -198,7 +207,7 @@ def _check(cap: str, limit: str | None, cost: int, spent: int, row: int | None =
 
 def _least(spec: StudyCreate, cap: str, prices: Prices) -> int:
     """What a study spends of a cap by its release and one answer."""
-    if cap == "epsilon_per_row" and spec.privacy_unit == "answer":
+    if cap == "epsilon_per_row" and not answers_add_up(spec):
         return max(prices.release, prices.answer)
     return prices.release + prices.answer
 

@@ -7,7 +7,7 @@ a release says whether the study is open or a draft, since every modeler with a 
 from typing import Any, Literal
 
 from blindopt import wire
-from curator_service.privacy.ledger import Charge, units
+from curator_service.privacy.ledger import Charge, answers_add_up, units
 from curator_service.store.tunings import Account
 from service_kit.context.outbox import Outbox
 from service_kit.store.database import Connection
@@ -30,7 +30,7 @@ def spent(db: Connection, outbox: Outbox, study_id: str, spec: wire.StudyCreate,
     if not outbox.wants("budget_80") or not charges:
         return
     budget, after = spec.budget, charges[-1].after
-    of_rows = max(charge.row_after.total for charge in charges) if spec.privacy_unit == "row" else 0
+    of_rows = max(charge.row_after.total for charge in charges) if answers_add_up(spec) else 0
     _near(db, outbox, "epsilon_per_row", after.release + of_rows, _units(budget.epsilon_per_row), study_id=study_id)
     _near(db, outbox, "epsilon_total", after.total, _units(budget.epsilon_total), study_id=study_id)
     _near(db, outbox, "queries", after.plays, budget.queries, study_id=study_id)

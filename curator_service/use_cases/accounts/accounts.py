@@ -6,7 +6,7 @@ from typing import Any
 from blindopt import wire
 from curator_service import store
 from curator_service.privacy import accounting
-from curator_service.privacy.ledger import Prices, text
+from curator_service.privacy.ledger import Prices, answers_add_up, text
 from curator_service.store import ledger as lines
 from curator_service.use_cases.studies.advisories import release_status
 from curator_service.use_cases.studies.repeated_releases import most_by_row
@@ -54,10 +54,9 @@ class Accounts:
         def spent(row: Any) -> str | None:
             if not bounded:
                 return None
-            alone = spec.privacy_unit == "answer"
-            return text(
-                max(now.release, again.get(row.row, 1) * prices.answer) if alone else now.release + row.row_total
-            )
+            if answers_add_up(spec):
+                return text(now.release + row.row_total)
+            return text(max(now.release, again.get(row.row, 1) * prices.answer))
 
         rows = [
             wire.RowExposure(

@@ -8,12 +8,13 @@ from curator_service import store
 from curator_service.privacy import accounting, cautions
 from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.guarantees import guarantee, not_protected
-from curator_service.privacy.ledger import Prices, text
+from curator_service.privacy.ledger import Prices, answers_add_up, text
 from curator_service.release.registry import mechanism_of
 from curator_service.store import ledger as lines
 from curator_service.use_cases.studies.advisories import release_status
 from curator_service.use_cases.studies.datasets import cautions_from_records, dataset_view
 from curator_service.use_cases.studies.releases import meanings
+from curator_service.use_cases.studies.repeated_releases import most_by_row
 from curator_service.use_cases.studies.studies import check_fit
 from service_kit.context.context import ServiceContext
 from service_kit.store.base import moment
@@ -38,7 +39,7 @@ class Overviews:
             mechanism=mechanism.name,
             why=current.why,
             status="withdrawn" if withdrawn else mechanism.status,
-            guarantee=guarantee(spec, current.withdrawn, current.release),
+            guarantee=guarantee(spec, current.withdrawn, current.release, public=current.public),
             not_protected=not_protected(spec, current.release, withdrawn=withdrawn),
             noise_sd=mechanism.noise(len(spec.features)).sd,
             features=meanings(spec, mechanism, withdrawn=withdrawn),
@@ -103,10 +104,8 @@ def _account(db: Connection, row: Any) -> wire.StudyAccount:
     spec, prices = wire.StudyCreate.model_validate_json(row.spec), _prices(db, row)
     now, most = lines.balance(db, row.id), lines.most_spent(db, row.id)
     bounded = prices.release_bounded and prices.answers_bounded
-    if spec.privacy_unit == "answer":
-        of_row = max(now.release, prices.answer if now.plays else 0)
-    else:
-        of_row = now.release + most
+    again = max(most_by_row(db, row.id).values(), default=1)
+    alone = max(now.release, again * prices.answer if now.plays else 0)
     return wire.StudyAccount(
         study_id=row.id,
         dataset_id=row.dataset_id,
@@ -119,7 +118,7 @@ def _account(db: Connection, row: Any) -> wire.StudyAccount:
         privacy_unit=spec.privacy_unit,
         budget=spec.budget,
         release_epsilon=text(now.release) if prices.release_bounded else None,
-        row_epsilon=text(of_row) if bounded else None,
+        row_epsilon=text(now.release + most if answers_add_up(spec) else alone) if bounded else None,
         total_epsilon=text(now.total) if bounded else None,
         total_plays=now.plays,
     )

@@ -86,7 +86,7 @@ class Queries:
             kernel=spec.kernel,
             limits=self._limits,
             reply_after_ms=spec.reply_after_ms,
-            guarantee=guarantee(spec, current.withdrawn, current.release),
+            guarantee=guarantee(spec, current.withdrawn, current.release, public=current.public),
             not_protected=not_protected(spec, current.release, withdrawn=current.withdrawn is not None),
         )
 

@@ -36,11 +36,15 @@ BUILT_IN: tuple[Advisory, ...] = ()
 
 @dataclass(frozen=True, slots=True)
 class ReleaseStatus:
-    """The release of a study, as it ran or would run, why that one, and the reason of its withdrawal if any."""
+    """The release of a study, as it ran or would run, why that one, and the reason of its withdrawal if any.
+
+    ``public``: whether the owner declares that nobody in the dataset needs protection.
+    """
 
     release: Concrete
     why: str | None
     withdrawn: str | None
+    public: bool = False
 
 
 class Advisories:
@@ -115,12 +119,13 @@ def release_status(
     ``withdrawn``: ``reasons``, if the caller has read them.
     """
     why_withdrawn = reasons(db) if withdrawn is None else withdrawn
+    public = bool(store.find(db, store.datasets, spec.dataset_id).public)
     if report is not None:
         release = as_run(spec, report.mechanism)
-        return ReleaseStatus(release, report.why, why_withdrawn.get((report.mechanism, report.version)))
+        return ReleaseStatus(release, report.why, why_withdrawn.get((report.mechanism, report.version)), public)
     release, why = concrete(spec, _present(why_withdrawn))
     version = _versions().get(release.mechanism, 0)
-    return ReleaseStatus(release, why, why_withdrawn.get((release.mechanism, version)))
+    return ReleaseStatus(release, why, why_withdrawn.get((release.mechanism, version)), public)
 
 
 def _versions() -> dict[str, int]:

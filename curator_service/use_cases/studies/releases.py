@@ -239,7 +239,7 @@ def _report(
         mechanism=mechanism.name,
         version=mechanism.version,
         why=current.why,
-        guarantee=guarantee(spec, current.withdrawn, current.release),
+        guarantee=guarantee(spec, current.withdrawn, current.release, public=current.public),
         not_protected=not_protected(spec, current.release, withdrawn=withdrawn),
         status="withdrawn" if withdrawn else mechanism.status,
         n=rows.n,

@@ -22,6 +22,10 @@ from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
 
 NO_MEASURER = "this curator has no measurer: set MEASURER_URL and MEASURER_SECRET_FILE where it runs, or take inbox"
+ONE_VALUE = (
+    "answer needs measurements of people or a system, or a dataset that was declared public: where y is a column, one "
+    "stored value is behind every answer about its record, so take row"
+)
 
 
 class Studies:
@@ -131,7 +135,7 @@ def view_of(db: Connection, row: Any, release: Any, withdrawn: Reasons) -> wire.
     spec = wire.StudyCreate.model_validate_json(row.spec)
     report = wire.ReleaseReport.model_validate_json(release.report) if release else None
     current = release_status(db, spec, report, withdrawn)
-    promise = guarantee(spec, current.withdrawn, current.release)
+    promise = guarantee(spec, current.withdrawn, current.release, public=current.public)
     gaps = not_protected(spec, current.release, withdrawn=current.withdrawn is not None)
     if report is not None:  # the view says what holds now, not what held when the report was written
         status = "withdrawn" if current.withdrawn is not None else report.status
@@ -187,6 +191,8 @@ def check_fit(spec: wire.StudyCreate, dataset: wire.DatasetView) -> None:
     faults += _measurement_faults(spec, columns, seen)
     if isinstance(spec.release, wire.IdentityRelease) and not dataset.public:
         faults.append({"field": "release.mechanism", "message": "identity needs a dataset that was declared public"})
+    if not dataset.public and spec.privacy_unit == "answer" and isinstance(spec.measurement, wire.ColumnMeasurement):
+        faults.append({"field": "privacy_unit", "message": ONE_VALUE})
     faults += answers.faults(spec.answers)
     faults += ledger.faults(spec)
     if faults:

@@ -50,7 +50,10 @@ class StudyAccount(Reply):
     mechanism: str = Field(description="Release mechanism, as the owner chose it.")
     measurement: Literal["column", "inbox", "webhook"] = Field(description="Source of y.")
     privacy_unit: Literal["row", "answer"] = Field(
-        description="row: answers about one record add up; answer: they do not."
+        description=(
+            "row: answers about one record add up; answer: each is another person's, but for source column, where they "
+            "add up."
+        )
     )
     budget: Budget = Field(description="Caps of the study.")
     release_epsilon: str | None = Field(description="Epsilon that the release charged every record.")

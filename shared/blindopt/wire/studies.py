@@ -65,7 +65,8 @@ class Budget(Request):
         description=(
             "Cap on the privacy loss of one person. With privacy_unit row (records are people): the release and all "
             "answers about the record together. With privacy_unit answer (each answer is another person's): the "
-            "release and each answer by itself. Null: no cap."
+            "release and each answer by itself, but for source column, where one stored value is behind all answers "
+            "about a record: together. Null: no cap."
         ),
     )
     epsilon_total: BudgetEpsilon | None = Field(
@@ -96,7 +97,8 @@ class StudyCreate(Request):
     privacy_unit: Literal["row", "answer"] = Field(
         "row",
         description=(
-            "row: records are people, and answers about one record add up; answer: each answer is another person's."
+            "row: records are people, and answers about one record add up; answer: each answer is another person's. "
+            "answer with source column is a simulation, and refused unless the dataset was declared public."
         ),
     )
     budget: Budget = Field(Budget(), description="Caps on what the study may spend.")
@@ -189,7 +191,10 @@ class StudyView(Reply):
     noise: NoiseLaw = Field(description="Public law of Z given X.")
     answers: Answers = Field(description="Answer mechanism (never auto) and its cost.")
     privacy_unit: Literal["row", "answer"] = Field(
-        description="row: answers about one record add up; answer: they do not."
+        description=(
+            "row: answers about one record add up; answer: each is another person's, in reality or, where "
+            "measurement_source is column, in a simulation."
+        )
     )
     budget: Budget = Field(description="Caps on what the study may spend.")
     grant_id: str = Field(

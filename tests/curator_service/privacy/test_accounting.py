@@ -35,12 +35,17 @@ def laplace(epsilon="0.2", **more):
     return wire.LaplaceAnswers(mechanism="laplace", epsilon=epsilon, value_bound=1.0, **more)
 
 
-def study(release=GAUSSIAN, answers=laplace(), d=2, unit="row", **caps):
+COLUMN = wire.ColumnMeasurement(column="y", direction="maximize")
+BY_HAND = wire.InboxMeasurement(question="How much?", direction="maximize")
+
+
+def study(release=GAUSSIAN, answers=laplace(), d=2, unit="row", measurement=None, **caps):
+    """Answers of other persons are measured by people: a column has one value behind all of them."""
     return wire.StudyCreate(
         name="s",
         dataset_id="ds_1",
         features=[wire.Feature(column=f"x{i}", lower=0.0, upper=1.0) for i in range(d)],
-        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
+        measurement=measurement or (COLUMN if unit == "row" else BY_HAND),
         release=release,
         answers=answers,
         privacy_unit=unit,
@@ -307,6 +312,30 @@ def test_each_answer_about_another_person_does_not_add_up_for_a_row_and_does_for
     assert report.study.epsilon == "34"
 
 
+def test_answers_made_from_one_stored_value_add_up_whoever_they_are_said_to_be_about():
+    """20 answers of 0.5 about one cell, which their mean shows: a study that counts them apart says 1."""
+    caps = {"epsilon_per_row": "11", "queries": 900}
+    said = study(PLANAR, laplace("0.5"), unit="answer", measurement=COLUMN, **caps)
+    rows = study(PLANAR, laplace("0.5"), **caps)
+    report = accounting.report(said, {0: 1, 20: 1}, 20, 1e-6)
+    assert [row.epsilon for row in report.rows] == ["1", "11"]
+    assert report == accounting.report(rows, {0: 1, 20: 1}, 20, 1e-6)
+    assert "has lost epsilon 11 by the sum" in report.sentence
+    assert accounting.price(said) == accounting.price(rows)
+    assert accounting.price(said).row_epsilon == "11"
+    apart = study(PLANAR, laplace("0.5"), unit="answer", **caps)
+    assert accounting.report(apart, {20: 1}, 20, 1e-6).rows[0].epsilon == "1"  # the control
+
+
+def test_a_sum_with_a_release_that_has_a_delta_is_a_pair():
+    spec = study(GAUSSIAN, laplace("0.5"), epsilon_per_row="3")
+    assert accounting.price(spec).sentence.startswith("The release costs every row (1, 1e-05), each answer costs 0.5")
+    assert "has lost epsilon 2 and delta 1e-05 by the sum" in accounting.report(spec, {2: 1}, 2, 1e-6).sentence
+    pure = study(PLANAR, laplace("0.5"), epsilon_per_row="3")
+    assert accounting.price(pure).sentence.startswith("The release costs every row 1, each answer costs 0.5")
+    assert "has lost epsilon 2 by the sum" in accounting.report(pure, {2: 1}, 2, 1e-6).sentence
+
+
 def test_before_the_release_nothing_is_spent():
     report = accounting.report(study(), {0: 7}, 0, 1e-5, released=False)
     assert (report.study.epsilon, report.study.tight_epsilon) == ("0", 0.0)
@@ -329,7 +358,7 @@ def test_a_price_says_what_the_budget_buys():
     assert (price.answers_per_row, price.answers, price.row_epsilon) == (8, 199, "5")
     assert price.tight_delta == 1e-5
     assert 3 < price.tight_row_epsilon <= 5
-    said = "The release costs every row 1, each answer costs 0.5: this budget buys 8 more answers per row, "
+    said = "The release costs every row (1, 1e-05), each answer costs 0.5: this budget buys 8 more answers per row, "
     assert price.sentence == said + "and 199 answers in all."
 
 

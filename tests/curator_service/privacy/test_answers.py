@@ -35,7 +35,9 @@ def study(said=None, variance=0.0, release=None, unit="row", **caps):
         name="s",
         dataset_id="ds_",
         features=[wire.Feature(column="a", lower=0, upper=1)],
-        measurement=wire.ColumnMeasurement(column="y", direction="maximize", noise_variance=variance),
+        measurement=wire.ColumnMeasurement(column="y", direction="maximize", noise_variance=variance)
+        if unit == "row"
+        else wire.InboxMeasurement(question="How much?", direction="maximize"),
         release=release or wire.IdentityRelease(mechanism="identity"),
         answers=said or answers(),
         privacy_unit=unit,
@@ -263,7 +265,7 @@ GUARANTEE_OF_ONE_ANSWER = "Each released y is 0.2-differentially private"
     [
         (wire.NoAnswerNoise(mechanism="none"), "row", None, "without privacy noise, and the number of rows is public."),
         (answers("0.2"), "row", None, "add up{}: the study sets no cap on the sum."),
-        (answers("0.2"), "row", "1.5", "add up{} to 1.5 at most."),
+        (answers("0.2"), "row", "1.5", "add up{} to {} at most."),
         (answers("0.2"), "answer", "1.5", "Each answer is counted as another person's."),
     ],
 )
@@ -271,6 +273,7 @@ def test_the_guarantee_says_what_holds_for_release_and_answers(beginning, said, 
     text = guarantee(study(said, release=RELEASES[beginning], unit=unit, epsilon_per_row=cap))
     assert text.startswith(beginning)
     sound = "differential privacy of each row" in text  # with no other release do they add up to anything
-    assert text.endswith(end.format(", with the release" + "," * (" to " in end) if sound else ""))
+    most = "(1.5, 1e-05)" if "1e-05" in beginning else "1.5"
+    assert text.endswith(end.format(", with the release" + "," * (" to " in end) if sound else "", most))
     assert (GUARANTEE_OF_ONE_ANSWER in text) == (said.mechanism == "laplace")
     assert len(text) <= 4_000

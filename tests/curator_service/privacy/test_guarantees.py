@@ -14,6 +14,7 @@ from blindopt.wire import (
     GaussianProjectionRelease,
     GaussianRelease,
     IdentityRelease,
+    InboxMeasurement,
     LaplaceAnswers,
     NoAnswerNoise,
     OneBitAnswers,
@@ -23,7 +24,7 @@ from blindopt.wire import (
     ReleaseSpec,
     StudyCreate,
 )
-from curator_service.privacy.guarantees import EXACT_ANSWERS, GAPS, as_markdown, guarantee, not_protected
+from curator_service.privacy.guarantees import EXACT_ANSWERS, GAPS, SIMULATION, as_markdown, guarantee, not_protected
 
 GAUSSIAN = GaussianRelease(mechanism="gaussian", epsilon="1.25", delta=2e-6, sensitivity=0.4)
 PUBLISHED = PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1.25", delta=2e-6, r=3, acknowledge_refuted=True)
@@ -42,6 +43,9 @@ AUTO = AutoRelease(mechanism="auto", epsilon="1.25", delta=2e-6, sensitivity=0.4
 RELEASES = [GAUSSIAN, PLANAR, PROJECTION, AUTO, PUBLISHED, IDENTITY]
 ANSWERS = [EXACT, LAPLACE, ONE_BIT, PIECEWISE, AUTO_ANSWERS]
 
+COLUMN = ColumnMeasurement(column="y", direction="maximize")
+BY_HAND = InboxMeasurement(question="How much?", direction="maximize")
+
 
 def study(
     release: ReleaseSpec,
@@ -50,12 +54,14 @@ def study(
     unit: str = "row",
     cap: str | None = None,
     pace: int | None = None,
+    measurement: ColumnMeasurement | InboxMeasurement | None = None,
 ) -> StudyCreate:
+    """Answers of other persons are measured by people: a column has one value behind all of them."""
     return StudyCreate(
         name="s",
         dataset_id="ds_1",
         features=[Feature(column=f"x{i}", lower=0.0, upper=1.0) for i in range(d)],
-        measurement=ColumnMeasurement(column="y", direction="maximize"),
+        measurement=measurement or (COLUMN if unit == "row" else BY_HAND),
         release=release,
         answers=answers,
         privacy_unit=unit,
@@ -107,14 +113,33 @@ def test_private_answers_are_told_with_their_epsilon_and_how_they_add_up():
     assert "another person's" in alone
     assert "add up" not in alone
     assert summed.endswith("add up, with the release: the study sets no cap on the sum.")
-    assert capped.endswith("add up, with the release, to 6.5 at most.")
+    assert capped.endswith("add up, with the release, to (6.5, 2e-06) at most.")
+    assert text_of(PLANAR, answers=LAPLACE, cap="6.5").endswith("add up, with the release, to 6.5 at most.")
+    assert text_of(AUTO, answers=LAPLACE, cap="6.5").endswith("add up, with the release, to 6.5 at most.")  # it is pure
+    assert text_of(PROJECTION, answers=LAPLACE, cap="6.5").endswith("with the release, to (6.5, 2e-06) at most.")
+
+
+def test_where_one_stored_value_is_behind_all_answers_about_a_row_they_add_up_and_a_public_one_is_a_simulation():
+    """A dataset that is not public has such a study in old databases alone: it is refused today."""
+    for cap, end in ((None, "the study sets no cap on the sum."), ("6.5", "to (6.5, 2e-06) at most.")):
+        spec = study(GAUSSIAN, answers=LAPLACE, unit="answer", cap=cap, measurement=COLUMN)
+        old, simulated = guarantee(spec), guarantee(spec, public=True)
+        assert old == text_of(GAUSSIAN, answers=LAPLACE, cap=cap)
+        assert old.endswith(end)
+        assert simulated == f"{SIMULATION} {old}"
+        gaps = {sentence.partition(":")[0] for sentence in not_protected(spec)}
+        assert ("Answers about one row" in gaps, "Answers about one person" in gaps) == (cap is None, False)
+    assert SIMULATION.startswith("A simulation: no person is behind it.")
+    for unit, measurement in (("row", COLUMN), ("answer", BY_HAND), ("row", BY_HAND)):
+        spec = study(IDENTITY, answers=LAPLACE, unit=unit, measurement=measurement)
+        assert SIMULATION not in guarantee(spec, public=True)
 
 
 def test_a_cap_on_the_study_caps_what_is_said_of_a_row():
     for per_row, total, told_cap in ((None, "4", "4"), ("5", "4", "4"), ("3", "10", "3")):
         spec = study(GAUSSIAN, answers=LAPLACE)
         spec = spec.model_copy(update={"budget": Budget(epsilon_per_row=per_row, epsilon_total=total)})
-        assert guarantee(spec).endswith(f"add up, with the release, to {told_cap} at most.")
+        assert guarantee(spec).endswith(f"add up, with the release, to ({told_cap}, 2e-06) at most.")
         assert not any(sentence.startswith("Answers about one row") for sentence in not_protected(spec))
 
 
@@ -175,7 +200,8 @@ def test_what_is_not_protected_follows_from_the_study():
     assert headings(GAUSSIAN, pace=50) == ALWAYS | sound | {"y"}
     assert headings(AUTO, answers=LAPLACE, cap="3", pace=50) == ALWAYS | sound
     assert headings(PLANAR, answers=ONE_BIT, pace=50) == ALWAYS | sound | {"Answers about one row"}
-    assert headings(PLANAR, answers=ONE_BIT, unit="answer", pace=50) == ALWAYS | sound | {"Answers about one person"}
+    by_hand = {"Answers about one person", "Measuring"}
+    assert headings(PLANAR, answers=ONE_BIT, unit="answer", pace=50) == ALWAYS | sound | by_hand
     for release in (PUBLISHED, IDENTITY):
         assert headings(release, answers=LAPLACE, cap="3", pace=50) == ALWAYS | bare
 

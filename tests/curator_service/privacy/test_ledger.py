@@ -63,12 +63,17 @@ def bounded(epsilon, plays="each"):
     return wire.PiecewiseAnswers(mechanism="piecewise", epsilon=epsilon, value_bound=1.0, plays=plays)
 
 
-def study(release=IDENTITY, answers=EXACT, unit="row", dataset_id="ds_", **caps):
+COLUMN = wire.ColumnMeasurement(column="y", direction="maximize")
+BY_HAND = wire.InboxMeasurement(question="How much?", direction="maximize")
+
+
+def study(release=IDENTITY, answers=EXACT, unit="row", dataset_id="ds_", measurement=None, **caps):
+    """Answers of other persons are measured by people: a column has one value behind all of them."""
     return wire.StudyCreate(
         name="s",
         dataset_id=dataset_id,
         features=[wire.Feature(column="a", lower=0, upper=1)],
-        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
+        measurement=measurement or (COLUMN if unit == "row" else BY_HAND),
         release=release,
         answers=answers,
         privacy_unit=unit,
@@ -108,7 +113,8 @@ class Oracle:
         if (cap := budget.epsilon_per_row) is not None:
             for row, price in costs.items():
                 spent = self.release + self.rows[row]
-                if self.spec.privacy_unit == "row" and spent + price > Fraction(cap):
+                one_person = self.spec.privacy_unit == "row" or self.spec.measurement is COLUMN
+                if one_person and spent + price > Fraction(cap):
                     passed.add(("epsilon_per_row", row, price, spent, Fraction(cap)))
         return passed
 
@@ -197,7 +203,8 @@ def studies(draw):
             caps["epsilon_per_row"] = draw(CAPS)
         if draw(st.booleans()):
             caps["epsilon_total"] = draw(CAPS)
-    spec = study(release, answers, draw(st.sampled_from(["row", "answer"])), **caps)
+    unit, measurement = draw(st.sampled_from(["row", "answer"])), draw(st.sampled_from([COLUMN, BY_HAND]))
+    spec = study(release, answers, unit, measurement=measurement, **caps)
     assume(not faults(spec))  # a release and one answer that do not fit a cap together
     return spec
 
@@ -286,6 +293,16 @@ def test_where_answers_are_other_people_s_a_row_may_be_asked_for_ever():
     assert refused.value.budget["cap"] == "epsilon_total"
 
 
+def test_where_one_stored_value_is_behind_them_answers_add_up_to_the_cap_and_no_further():
+    """Another person's answers are another person's measurements: a column has none."""
+    assert faults(study(gaussian("0.7"), laplace("0.9"), "answer", measurement=COLUMN, epsilon_per_row="1.0"))
+    book = Book(study(gaussian("0.7"), laplace("0.1"), "answer", measurement=COLUMN, epsilon_per_row="1.0"))
+    book.open()
+    book.ask([(3, 3)])
+    with pytest.raises(BudgetExhausted, match=r"0\.1 requested with 1 of 1 spent"):
+        book.ask([(3, 1)])
+
+
 def test_a_row_that_a_query_names_twice_is_charged_twice_and_refused_as_one():
     """The refusal reports what was spent before, without the first half of the refused query."""
     book = Book(study(answers=laplace("0.1"), epsilon_per_row="1.0"))
@@ -346,7 +363,7 @@ DATA = b"a,y\n" + b"".join(b"%d,%d\n" % (i, i) for i in range(4))
 SPECS = [
     {"answers": laplace("0.1"), "epsilon_per_row": "0.5"},
     {"answers": laplace("0.1"), "release": gaussian("0.2"), "epsilon_total": "1.3"},
-    {"answers": laplace("0.3"), "unit": "answer", "queries": 9, "epsilon_total": "2.9"},
+    {"answers": laplace("0.3"), "unit": "answer", "measurement": COLUMN, "queries": 9, "epsilon_total": "2.9"},
     {"answers": EXACT, "queries": 6},
     {"answers": bounded("0.3", "mean"), "release": gaussian("0.2"), "epsilon_per_row": "0.9", "epsilon_total": "2.1"},
 ]

@@ -15,7 +15,9 @@ def study(answers_epsilon="0.25", unit="row", release=None, **caps):
         name="s",
         dataset_id="ds_",
         features=[wire.Feature(column="a", lower=0, upper=1)],
-        measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
+        measurement=wire.ColumnMeasurement(column="y", direction="maximize")
+        if unit == "row"
+        else wire.InboxMeasurement(question="How much?", direction="maximize"),
         release=release or wire.IdentityRelease(mechanism="identity"),
         answers=wire.LaplaceAnswers(mechanism="laplace", epsilon=answers_epsilon, value_bound=1.0),
         privacy_unit=unit,

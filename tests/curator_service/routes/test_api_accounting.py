@@ -54,7 +54,7 @@ def test_a_report_counts_every_row_by_the_sum_and_tightly(made, ask, owner):
     assert accounting.rows[2].tight_epsilon == pytest.approx(1.76, abs=0.005)
     assert accounting.study.epsilon == owner.balance(study.id).total_epsilon == "3.2"
     assert accounting.study.tight_epsilon < 3.2
-    assert "epsilon 2 by the sum, 1.76 at delta 1e-05" in accounting.sentence
+    assert "epsilon 2 and delta 1e-05 by the sum, 1.76 at delta 1e-05" in accounting.sentence
     smaller = owner.accounting(study.id, delta=1e-7)
     assert smaller.delta == 1e-7
     assert smaller.rows[2].tight_epsilon > accounting.rows[2].tight_epsilon
@@ -127,12 +127,20 @@ def test_a_report_depends_on_what_was_asked_and_not_on_the_values(owner, small, 
     assert reports[0] == reports[1]
 
 
-def test_each_answer_of_another_person_is_counted_alone(made, ask, owner):
-    study = made(answers=laplace("1.5"), unit="answer")
+def test_every_figure_of_a_simulation_adds_up_the_answers_about_a_row(made, ask, owner, curator):
+    """One stored value is behind them all: 4 answers of 1.5, beside a release of 1, are 7 and not 1.5."""
+    study = made(answers=laplace("1.5"), unit="answer", epsilon_per_row="7")
     assert ask(study, (3, 4)) == 201
     accounting = owner.accounting(study.id)
-    assert [(row.answers, row.epsilon) for row in accounting.rows] == [(0, "1"), (4, "1.5")]
+    assert [(row.answers, row.epsilon) for row in accounting.rows] == [(0, "1"), (4, "7")]
     assert accounting.study.epsilon == "7"
+    assert "has lost epsilon 7 " in accounting.sentence
+    (exposed,) = owner.exposure(study.id)
+    assert (exposed.plays, exposed.epsilon, exposed.spent) == (4, "6", "7")
+    with curator.http() as http:
+        assert http.get(f"/v1/studies/{study.id}/account").json()["row_epsilon"] == "7"
+    assert ask(study, (3, 1)) == 403
+    assert study.view.guarantee.startswith("A simulation: no person is behind it.")
 
 
 def test_a_preview_tells_the_price(owner, opened):

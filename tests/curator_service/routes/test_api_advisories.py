@@ -116,7 +116,7 @@ def test_private_answers_keep_their_promise_beside_a_withdrawn_release(withdrawn
     claims = [(view.status, view.epsilon, view.delta, view.sensitivity) for view in (before, after)]
     assert claims == [("sound", "1", 0.1, 1.0), ("withdrawn", None, None, None)]
     assert after.answers == before.answers
-    assert before.guarantee.endswith("Answers about one row add up, with the release, to 3 at most.")
+    assert before.guarantee.endswith("Answers about one row add up, with the release, to (3, 0.1) at most.")
     assert after.guarantee.endswith("Answers about one row add up to 3 at most.")
     (exposed,) = withdrawn.owner.exposure(opened.id)
     assert (exposed.epsilon, exposed.spent) == ("2", None)

@@ -96,8 +96,7 @@ def test_a_mean_of_plays_is_one_answer_for_one_charge(answers, unit, made, ask, 
     balance = owner.balance(study.id)
     assert (balance.total_epsilon, balance.total_plays) == ("1.5", 190)
     seen = [(row.row, row.queries, row.plays, row.epsilon, row.spent) for row in owner.exposure(study.id)]
-    spent = "1.1" if unit == "row" else "0.7"
-    assert seen == [(5, 1, 100, "0.4", spent), (6, 1, 90, "0.4", spent)]
+    assert seen == [(5, 1, 100, "0.4", "1.1"), (6, 1, 90, "0.4", "1.1")]
     verified = curator.run_in_process("audit", "verify")
     assert (verified.returncode, verified.stderr) == (0, "")
 
@@ -130,14 +129,14 @@ def test_a_release_counts_for_every_row(made, ask, owner):
     assert [row.spent for row in owner.exposure(study.id)] == ["1", "1"]
 
 
-def test_where_each_answer_is_another_person_s_rows_do_not_add_up_and_the_total_does(made, ask, owner):
-    study = made(laplace("0.4"), "answer", epsilon_per_row="0.5", epsilon_total="2")
+def test_a_simulation_without_a_cap_on_rows_asks_a_row_until_the_total_is_spent(made, ask, owner):
+    study = made(laplace("0.4"), "answer", epsilon_total="2")
     for _ in range(5):
         assert ask(study, (3, 1)).status_code == 201
     assert budget_of(ask(study, (4, 1))) == {
         "cap": "epsilon_total", "requested": "0.4", "spent": "2", "limit": "2",
     }  # fmt: skip
-    assert [row.spent for row in owner.exposure(study.id)] == ["0.4"]
+    assert [row.spent for row in owner.exposure(study.id)] == ["2"]
 
 
 def test_each_play_is_a_measurement(made, ask, owner):

@@ -74,6 +74,33 @@ def drafts(tmp_path):
     made.in_process.close()
 
 
+def test_one_stored_value_cannot_stand_for_many_persons_but_in_a_simulation_on_public_records(drafts):
+    """Every answer about a record would be counted as another person's, while all are about the same cell."""
+    answers = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=3.0)
+    said = _spec(drafts.dataset, answers=answers, privacy_unit="answer")
+    body = said.model_dump(mode="json")
+    for reply in (
+        drafts.in_process.send("owner", "POST", "/v1/studies", json=body),
+        drafts.in_process.send("owner", "POST", "/v1/studies:check", json=body),
+        drafts.put(drafts.body(said)),
+    ):
+        assert (reply.status_code, [error["field"] for error in reply.json()["errors"]]) == (422, ["privacy_unit"])
+        assert "one stored value" in reply.json()["errors"][0]["message"]
+    people = wire.InboxMeasurement(question="How much?", direction="maximize")
+    by_hand = said.model_copy(update={"measurement": people}).model_dump(mode="json")
+    checked = drafts.in_process.send("owner", "POST", "/v1/studies:check", json=by_hand)
+    assert (checked.status_code, "simulation" in checked.json()["guarantee"]) == (200, False)
+    files, data = {"file": ("a.csv", CSV)}, {"name": "n", "public": "true"}
+    public = drafts.in_process.call("owner", "POST", "/v1/datasets", files=files, data=data)["id"]
+    body = body | {"dataset_id": public}
+    checked = drafts.in_process.send("owner", "POST", "/v1/studies:check", json=body).json()
+    made = drafts.in_process.call("owner", "POST", "/v1/studies", json=body)
+    assert checked["guarantee"] == made["guarantee"]
+    assert made["guarantee"].startswith("A simulation: no person is behind it.")
+    opened = drafts.in_process.call("owner", "POST", f"/v1/studies/{made['id']}:release")
+    assert opened["guarantee"] == opened["report"]["guarantee"] == made["guarantee"]
+
+
 def test_a_changed_draft_keeps_its_id_and_is_what_is_released(drafts):
     reply = drafts.put()
     assert reply.status_code == 200, reply.text

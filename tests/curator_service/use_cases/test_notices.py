@@ -38,25 +38,30 @@ def outbox(context):
     return read
 
 
-def _study(small_features, **chosen):
+COLUMN = {"column": "zq_yield", "direction": "maximize"}
+BY_HAND = {"source": "inbox", "question": "How much?", "direction": "maximize"}
+
+
+def _study(small_features, measurement=COLUMN, **chosen):
     return wire.StudyCreate(
         name="s",
         dataset_id="ds_1",
         features=small_features,
-        measurement={"column": "zq_yield", "direction": "maximize"},
+        measurement=measurement,
         release=wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5),
         answers=wire.LaplaceAnswers(mechanism="laplace", epsilon="0.1", value_bound=1.0),
         **chosen,
     )
 
 
-@pytest.mark.parametrize("unit", ["row", "answer"])
+@pytest.mark.parametrize("unit", ["row", "answer", "simulation"])
 @pytest.mark.parametrize("seed", range(3))
 def test_each_cap_has_one_notice_at_the_charge_that_brings_it_to_80_per_cent(context, outbox, small, unit, seed):
     """Held against sums of fractions, line by line, over the same random queries."""
     rng = np.random.default_rng(seed)
     caps = {"epsilon_per_row": "1.7", "epsilon_total": "5.3", "queries": 47}
-    spec = _study(small.features, privacy_unit=unit, budget=wire.Budget(**caps))
+    chosen = {"measurement": BY_HAND if unit == "answer" else COLUMN, "budget": wire.Budget(**caps)}
+    spec = _study(small.features, privacy_unit="row" if unit == "row" else "answer", **chosen)
     tenth, release = Fraction(1, 10), Fraction(1)
     balance, rows, spent, expected = Balance(), {}, {}, []
 
@@ -83,7 +88,7 @@ def test_each_cap_has_one_notice_at_the_charge_that_brings_it_to_80_per_cent(con
             spent[row] = spent.get(row, 0) + plays
         balance = charges[-1].after
         rows |= {c.row: c.row_after for c in charges}
-        most = tenth * max(spent[row] for row, _ in request) if unit == "row" else 0
+        most = tenth * max(spent[row] for row, _ in request) if unit != "answer" else 0
         plays = sum(spent.values())
         expect({"epsilon_per_row": release + most, "epsilon_total": release + tenth * plays, "queries": plays})
         assert [(n.subject.cap, n.counts.percent) for n in outbox()] == expected

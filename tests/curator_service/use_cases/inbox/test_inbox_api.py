@@ -235,6 +235,8 @@ def test_where_each_answer_is_another_persons_a_correction_is_the_same_persons_a
         assert study.measurer.correct(queries[1].id, answers_for(study.items(queries[1].id), 2.0)).charged == "0.5"
         assert [row.spent for row in study.owner.exposure(study.study)] == ["1"]
         assert study.owner.accounting(study.study).rows[-1].epsilon == "1"
+        with curator.http() as http:
+            assert http.get(f"/v1/studies/{study.study}/account").json()["row_epsilon"] == "1"
 
 
 @pytest.mark.parametrize(
