@@ -25,7 +25,7 @@ class Job(child.Message):
     """A draft to attack, the release that would run, and the file of the records.
 
     ``columns``: the features' columns in ``records``, an npy file; ``outcome``: that of the measurement, None
-    where y is no column. ``seconds``: what the attacks are sized for.
+    where y is no column. ``withheld``: the records to leave out. ``seconds``: what the attacks are sized for.
     """
 
     study: StudyCreate
@@ -33,6 +33,7 @@ class Job(child.Message):
     records: Path
     columns: list[int]
     outcome: int | None
+    withheld: list[int] = []
     seconds: float
 
 
@@ -90,7 +91,7 @@ def attempt(job: Job, within: float, worker: Worker | None = None) -> PreviewRes
 
 def _work(job: Job, _: Matrix | None, sender: child.Sender[Reply]) -> Reply:
     values = npy_files.load(job.records)
-    rows = ScaledRows(values, job.columns, job.study.features, np.arange(len(values)))
+    rows = ScaledRows(values, job.columns, job.study.features, np.delete(np.arange(len(values)), job.withheld))
     mechanism = mechanism_of(job.study, job.release)
     sender.send(Reply(assessment=mechanism.assess(rows)))
     y = None if job.outcome is None else values[:, job.outcome]

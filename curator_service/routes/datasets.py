@@ -96,6 +96,24 @@ def get_dataset(dataset_id: DatasetId, curator: CuratorDep) -> wire.DatasetView:
     return curator.datasets.view(dataset_id)
 
 
+@router.post("/{dataset_id}:withhold", response_model=wire.WithheldReply, responses=documented(409))
+def withhold_record(
+    dataset_id: DatasetId, body: wire.WithholdCreate, caller: RequestContextDep, curator: CuratorDep
+) -> Response:
+    """Measure and release a record no more, in every study of its file: modelers see it declined.
+
+    What has left stays with the modelers. The log says that a record is withheld, not which.
+    """
+    return RecordedReply(curator.withholding.withhold(caller, dataset_id, body))
+
+
+@router.get("/{dataset_id}/withheld")
+def list_withheld(dataset_id: DatasetId, curator: CuratorDep, paging: PagingDep) -> wire.WithheldPage:
+    """Withheld records of a dataset's file, in the order in which they were withheld."""
+    rows, token = paging.read(lambda after, limit: curator.withholding.page(dataset_id, after, limit))
+    return wire.WithheldPage(withheld=rows, next_page_token=token)
+
+
 @router.post("/{dataset_id}:archive", response_model=wire.DatasetView, responses=documented(409))
 def archive_dataset(dataset_id: DatasetId, caller: RequestContextDep, curator: CuratorDep) -> Response:
     """Refuse new studies on a dataset."""

@@ -31,10 +31,11 @@ RECORD_BYTES = 32
 
 
 class Source(child.Message):
-    """The npy file of a dataset and its columns that a score needs: the features', then the label's."""
+    """The npy file of a dataset, its columns that a score needs (the features', then the label's), and what to omit."""
 
     file: Path
     columns: list[int]
+    withheld: list[int] = []
 
 
 class Scorer(child.Message):
@@ -160,8 +161,9 @@ def _run(job: Job, on_progress: Callable[[float], None]) -> Reply:
 
 def _records(source: Source, score: wire.LogisticScore) -> Records:
     values = npy_files.load(source.file)
-    rows = ScaledRows(values, source.columns[:-1], score.features, np.arange(len(values)))
-    return Records.of(rows, values[:, source.columns[-1]], score.threshold)
+    kept = np.delete(np.arange(len(values)), source.withheld)
+    rows = ScaledRows(values, source.columns[:-1], score.features, kept)
+    return Records.of(rows, values[kept, source.columns[-1]], score.threshold)
 
 
 def _trained(job: Job) -> Matrix:

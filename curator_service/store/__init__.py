@@ -148,6 +148,15 @@ def unclosed_studies(db: Connection) -> list[str]:
     return list(db.execute(select(studies.c.id).where(studies.c.state != "closed").order_by(studies.c.seq)).scalars())
 
 
+def released_studies(db: Connection, sha256: str) -> list[tuple[str, str]]:
+    """Ids of the released studies of a file, by its digest, each with its dataset's id."""
+    joined = studies.join(datasets, datasets.c.id == studies.c.dataset_id).join(
+        releases, releases.c.study_id == studies.c.id
+    )
+    query = select(studies.c.id, datasets.c.id).select_from(joined).where(datasets.c.sha256 == sha256)
+    return [(study, dataset) for study, dataset in db.execute(query.order_by(studies.c.seq))]
+
+
 def all_queries(db: Connection) -> Iterable[Row[Any]]:
     """Every query in order; streamed."""
     return db.execute(select(queries).order_by(queries.c.seq))

@@ -220,6 +220,14 @@ def view(db: Connection, identity: str) -> Row[Any]:
     return rows[0]
 
 
+def queries_of_open(db: Connection, study_id: str, rows: Sequence[int]) -> list[str]:
+    """Queries of a study that wait for a measurement of any of these rows."""
+    where = (measurements.c.study_id == study_id) & (measurements.c.state == "open")
+    waiting, wanted = select(measurements.c.query_id, measurements.c.row).where(where), set(rows)
+    requested = db.execute(waiting.order_by(measurements.c.seq))
+    return list(dict.fromkeys(query_id for query_id, row in requested if row in wanted))
+
+
 def count_open(db: Connection) -> int:
     """How many measurements are open."""
     return int(db.execute(select(func.count()).where(measurements.c.state == "open")).scalar_one())

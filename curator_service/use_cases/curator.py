@@ -23,6 +23,7 @@ from curator_service.use_cases.studies.grants import Grants
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from curator_service.use_cases.studies.releases import Releases
 from curator_service.use_cases.studies.studies import Studies
+from curator_service.use_cases.studies.withholding import Withholding
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.store.base import states
@@ -45,8 +46,9 @@ class Curator:
         self.wakeups = Wakeups()
         self.released = ReleasedStudies(vault)
         versions = AnswerVersions(context, self.released, self.wakeups)
-        self.queries = Queries(context, vault, self.limits, self.released, self.wakeups)
-        self.inbox = Inbox(context, self.released, versions, self.wakeups)
+        self.inbox = Inbox(context, vault, self.released, versions, self.wakeups)
+        self.queries = Queries(context, vault, self.limits, self.released, self.inbox.decline_withheld, self.wakeups)
+        self.withholding = Withholding(context, vault, self.released, self.inbox)
         self.streams = Streams(self.inbox, self.wakeups)
         self.deadlines = Deadlines(context, self.inbox, versions, self.wakeups)
         self.webhook_measurer = WebhookMeasurer(context, self.inbox, self.wakeups, settings)

@@ -13,6 +13,8 @@ from curator_service.use_cases.queries.answer_versions import AnswerVersions, Be
 from curator_service.use_cases.queries.measurement_entries import Act, Author, MeasurementEntry
 from curator_service.use_cases.queries.wakeups import INBOX, Wakeups
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
+from curator_service.use_cases.studies.withheld_records import withheld_rows
+from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
 from service_kit.store import audit_log
@@ -29,9 +31,15 @@ class Inbox:
     """The measurements that queries request. Safe to call from several threads."""
 
     def __init__(
-        self, context: ServiceContext, studies: ReleasedStudies, versions: AnswerVersions, wakeups: Wakeups
+        self,
+        context: ServiceContext,
+        vault: Vault,
+        studies: ReleasedStudies,
+        versions: AnswerVersions,
+        wakeups: Wakeups,
     ) -> None:
         self._context = context
+        self._vault = vault
         self._studies = studies
         self._versions = versions
         self._wakeups = wakeups
@@ -168,10 +176,13 @@ class Inbox:
         inquiry = table.inquiry(db, query_id)
         check_not_lost(inquiry)
         rows = {row.id: row for row in table.of_query(db, query_id)}
-        spec = self._studies.of(db, inquiry.study_id).spec
+        released = self._studies.of(db, inquiry.study_id)
+        spec = released.spec
         latest = measurement_entries.latest_values(db, query_id, rows) if act == "correct" else {}
         measurement_entries.check(act, entries, rows, spec, latest)
         with_rows = [(entry, rows[entry.measurement_id]) for entry in entries]
+        if withheld_rows(db, self._vault, released, {row.row for entry, row in with_rows if entry.value is not None}):
+            raise StateConflict("nothing was stored: a record among these is withheld, so it takes no more values")
         return measurement_entries.append(db, inquiry, with_rows, author, self._context.clock())
 
     def fault_of(self, study_id: str, value: float) -> str | None:
@@ -187,6 +198,19 @@ class Inbox:
             return
         details = measurement_entries.append(db, inquiry, still_open, measurement_entries.CURATOR, now, kind="overdue")
         audit_log.append(db, "measurement.overdue", actor=measurement_entries.CURATOR.actor, now=now, details=details)
+        self._versions.begin(db, query_id, actor=measurement_entries.CURATOR.actor)
+
+    def decline_withheld(self, db: Connection, query_id: str) -> None:
+        """Decline the open measurements of a query whose record is withheld."""
+        inquiry, now = table.inquiry(db, query_id), self._context.clock()
+        still_open = [row for row in table.of_query(db, query_id) if row.state == "open"]
+        released = self._studies.of(db, inquiry.study_id)
+        rows = withheld_rows(db, self._vault, released, {row.row for row in still_open})
+        entries = [(MeasurementEntry(row.id), row) for row in still_open if row.row in rows]
+        if not entries or inquiry.lost:
+            return
+        details = measurement_entries.append(db, inquiry, entries, measurement_entries.CURATOR, now)
+        audit_log.append(db, "measurement.declined", actor=measurement_entries.CURATOR.actor, now=now, details=details)
         self._versions.begin(db, query_id, actor=measurement_entries.CURATOR.actor)
 
     # --- spreadsheets -----------------------------------------------------------------------------

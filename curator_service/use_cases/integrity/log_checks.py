@@ -12,10 +12,11 @@ from blindopt.audit.merkle_log import Json, sha256
 from blindopt.errors import LogBroken, NotFound
 from curator_service import store
 from curator_service.privacy.ledger import Balance, Prices, RowBalance, text, units
-from curator_service.store import advisories
+from curator_service.store import advisories, withheld
 from curator_service.store import ledger as lines
 from curator_service.use_cases.integrity.inbox_checks import InboxLogSummary
 from curator_service.use_cases.integrity.tuning_checks import TuningLogSummary
+from curator_service.use_cases.studies.withholding import digest
 from service_kit.store import stored_replies
 from service_kit.store.database import Connection
 
@@ -36,6 +37,7 @@ def check(db: Connection, records: Iterable[Json]) -> None:
         _StudyLogSummary(),
         _AdvisoryLogSummary(),
         TuningLogSummary(),
+        _WithheldLogSummary(),
         InboxLogSummary(),
         _ReplyLogSummary(),
         _LedgerLogSummary(db),
@@ -114,6 +116,22 @@ class _AdvisoryLogSummary:
                 raise LogBroken(f"advisory {row.id} is not what the log says: it was changed, or was never made")
         for name in missing:
             raise LogBroken(f"advisory {name} is missing")
+
+
+class _WithheldLogSummary:
+    """Withheld records: the log has a salted digest of each."""
+
+    def __init__(self) -> None:
+        self._units: list[tuple[str, str]] = []
+
+    def follow(self, record: Json) -> None:
+        details = record.get("details", {})
+        if record["kind"] == "record.withheld" and "unit_sha256" in details:
+            self._units.append((details["account"], details["unit_sha256"]))
+
+    def check(self, db: Connection) -> None:
+        if [(row.account, digest(row.unit, row.salt)) for row in withheld.every(db)] != self._units:
+            raise LogBroken("the withheld records are not those of the log: one was changed, added or removed")
 
 
 class _ReplyLogSummary:

@@ -19,6 +19,7 @@ from curator_service.store import forecasts as table
 from curator_service.use_cases import notices
 from curator_service.use_cases.jobs.jobs import Jobs
 from curator_service.use_cases.studies.advisories import names
+from curator_service.use_cases.studies.withheld_records import kept_records
 from curator_service.vault import Vault, new_id
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
@@ -186,8 +187,9 @@ class Forecasts(Jobs):
         """The raw feature columns of up to ``most`` records, chosen at random: (rows, features)."""
         with self._context.database.read() as db:
             names = [c["name"] for c in json.loads(store.find(db, store.datasets, study.dataset_id).columns)]
+            kept = kept_records(db, self._vault, study.dataset_id)
         values = self._vault.dataset(study.dataset_id)
-        chosen = entropy.sample(len(values), min(most, len(values)))
+        chosen = kept[entropy.sample(len(kept), min(most, len(kept)))]
         columns = [names.index(feature.column) for feature in study.features]
         sampled: Matrix = values[chosen][:, columns]
         return sampled

@@ -20,6 +20,7 @@ from curator_service.store import tunings as table
 from curator_service.use_cases import notices
 from curator_service.use_cases.accounts import tuning_accounts
 from curator_service.use_cases.jobs.jobs import Jobs
+from curator_service.use_cases.studies.withheld_records import withheld_records
 from curator_service.vault import Vault, new_id
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
@@ -189,7 +190,8 @@ class Tunings(Jobs):
         score = tuning.score
         with self._context.database.read() as db:
             validation = _dataset(db, "validation_dataset_id", tuning.validation_dataset_id)
-            job = Job(tuning_id=identity, tuning=tuning, m=validation.rows, charged=charged)
+            withheld = withheld_records(db, self._vault, validation.id)
+            job = Job(tuning_id=identity, tuning=tuning, m=validation.rows - len(withheld), charged=charged)
             if isinstance(score, wire.HttpScore):
                 if self._scorer is None:
                     raise Invalid(NO_SCORER, [{"field": "score.kind", "message": NO_SCORER}])
@@ -204,7 +206,8 @@ class Tunings(Jobs):
             raise Invalid("training and validation records are the same", [fault])
         logistic.check_trainer()
         sources = [
-            self._source(dataset, score, role) for dataset, role in ((training, "training"), (validation, "validation"))
+            self._source(training, score, "training"),
+            self._source(validation, score, "validation").model_copy(update={"withheld": withheld}),
         ]
         self._check_classes(sources[0], score)
         return job.model_copy(update={"training": sources[0], "validation": sources[1]})

@@ -4,7 +4,7 @@ import asyncio
 import secrets
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from curator_service.use_cases.queries import measurement_entries
 from curator_service.use_cases.queries.wakeups import INBOX, Wakeups
 from curator_service.use_cases.studies.advisories import release_status
 from curator_service.use_cases.studies.release_cache import Released, ReleasedStudies
+from curator_service.use_cases.studies.withheld_records import withheld_rows
 from curator_service.vault import Vault, new_id
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
@@ -41,12 +42,19 @@ class Queries:
     """The modeler's requests. No reply depends on the data, but for n, Z and the answers."""
 
     def __init__(
-        self, context: ServiceContext, vault: Vault, limits: wire.Limits, studies: ReleasedStudies, wakeups: Wakeups
+        self,
+        context: ServiceContext,
+        vault: Vault,
+        limits: wire.Limits,
+        studies: ReleasedStudies,
+        decline_withheld: Callable[[Connection, str], None],
+        wakeups: Wakeups,
     ) -> None:
         self._context = context
         self._vault = vault
         self._limits = limits
         self._studies = studies
+        self._decline_withheld = decline_withheld
         self._wakeups = wakeups
         self._periods: dict[str, float | None] = {}
         self._under_way: set[tuple[str, str]] = set()
@@ -144,7 +152,7 @@ class Queries:
             answers = await asyncio.to_thread(self._measured, released, request)
             if pacing is not None:
                 await pacing.half_period()
-            return await write(lambda db: self._settle(db, caller, identity, begun, answers))
+            return await write(lambda db: self._settle(db, caller, identity, begun, released, answers))
         finally:
             self._under_way.discard(name)
 
@@ -221,7 +229,7 @@ class Queries:
         answers: list[wire.Answer],
     ) -> StoredReply | BudgetExhausted:
         begun = self._begin(db, caller, identity, released, request)
-        return self._settle(db, caller, identity, begun, answers) if isinstance(begun, str) else begun
+        return self._settle(db, caller, identity, begun, released, answers) if isinstance(begun, str) else begun
 
     def _answer_later(
         self,
@@ -238,6 +246,7 @@ class Queries:
         now = self._context.clock()
         due_at = measurement_entries.due(released.spec, now)
         measurement_entries.ask(db, released.spec, query_id, identity, caller.principal.id, request.rows, now)
+        self._decline_withheld(db, query_id)
         measurements = sum(item.plays for item in request.rows)
         notices.pending(db, self._context.outbox, identity, query_id, measurements)
         reply = wire.QueryPending(id=query_id, study_id=identity, state="pending", created_at=now, due_at=due_at)
@@ -247,15 +256,24 @@ class Queries:
         return measure(released.outcomes([item.row for item in request.rows]), request.rows, released.spec)
 
     def _settle(
-        self, db: Connection, request: RequestContext, identity: str, query_id: str, answers: list[wire.Answer]
+        self,
+        db: Connection,
+        request: RequestContext,
+        identity: str,
+        query_id: str,
+        released: Released,
+        answers: list[wire.Answer],
     ) -> StoredReply:
+        """Store the answer and its log record. A record that is withheld is declined, whenever it was charged."""
         _check_open(db, identity)
+        declined = withheld_rows(db, self._vault, released, {answer.row for answer in answers})
         reply = wire.QueryReply(
             id=query_id,
             study_id=identity,
             state="answered",
             created_at=self._context.clock(),
-            answers=answers,
+            answers=[answer for answer in answers if answer.row not in declined],
+            declined=[row for row in dict.fromkeys(answer.row for answer in answers) if row in declined],
             salt=secrets.token_hex(16),
         )
         return self._context.idempotency.settle(db, request, Effect(reply, "exchange", {"query_id": reply.id}))

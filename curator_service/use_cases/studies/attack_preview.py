@@ -18,6 +18,7 @@ from curator_service.release.registry import mechanism_of
 from curator_service.use_cases.studies import dataset_rows
 from curator_service.use_cases.studies.advisories import release_status
 from curator_service.use_cases.studies.studies import owner_view
+from curator_service.use_cases.studies.withheld_records import withheld_records
 from curator_service.vault import Vault
 from service_kit.store.database import Connection, Database
 
@@ -50,6 +51,7 @@ def job_of(db: Connection, vault: Vault, spec: wire.StudyCreate, release: Concre
         records=vault.records(spec.dataset_id),
         columns=columns,
         outcome=outcome,
+        withheld=withheld_records(db, vault, spec.dataset_id),
         seconds=PREVIEW_SECONDS,
     )
 

@@ -9,6 +9,7 @@ from blindopt import wire
 from blindopt.arrays import Vector
 from curator_service import store
 from curator_service.scaling import ScaledRows
+from curator_service.use_cases.studies.withheld_records import kept_records
 from curator_service.vault import Vault
 from service_kit.store.database import Connection
 
@@ -16,13 +17,13 @@ from service_kit.store.database import Connection
 def scaled_rows(
     db: Connection, vault: Vault, spec: wire.StudyCreate, order: NDArray[np.int64] | None = None
 ) -> ScaledRows:
-    """The features of a study's dataset, in the order of the file or in ``order``."""
+    """The features of a study's dataset in ``order``; by default in the order of the file, without withheld records."""
     values = vault.dataset(spec.dataset_id)
     return ScaledRows(
         values=values,
         columns=column_indices(db, spec)[0],
         features=spec.features,
-        order=np.arange(len(values)) if order is None else order,
+        order=kept_records(db, vault, spec.dataset_id) if order is None else order,
     )
 
 

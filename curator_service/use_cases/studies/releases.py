@@ -214,7 +214,7 @@ class Releases:
     def _in_secret_order(self, spec: wire.StudyCreate) -> ScaledRows:
         with self._context.database.read() as db:
             rows = dataset_rows.scaled_rows(db, self._vault, spec)
-        return replace(rows, order=entropy.permutation(rows.n))
+        return replace(rows, order=rows.order[entropy.permutation(rows.n)])
 
 
 def _refuse_withdrawn(current: ReleaseStatus) -> None:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from blindopt.wire.base import Page, Reply, Sha256
+from blindopt.wire.base import Page, Reply, Request, Sha256
 
 
 class Column(Reply):
@@ -30,6 +30,34 @@ class DatasetView(Reply):
     dropped: list[str] = Field(description="Columns of the file that were neither read nor stored.")
     sha256: Sha256 = Field(description="SHA-256 of the uploaded file.")
     created_at: datetime = Field(description="When it was registered.")
+
+
+class WithholdCreate(Request):
+    """A record that is to be measured and released no more."""
+
+    record: int = Field(ge=1, lt=2**53, description="Number of the record in the dataset's file, from 1.")
+
+
+class WithheldReply(Reply):
+    """A record is withheld."""
+
+    dataset_id: str = Field(description="ds_...")
+    records: int = Field(description="Number of records of the dataset that are withheld now.")
+
+
+class WithheldRecord(Reply):
+    """A record or person that is withheld: for the owner only."""
+
+    seq: int = Field(description="Position in the list.")
+    record: int | None = Field(description="Number of the record in the dataset's file, from 1; null for a person.")
+    person: str | None = Field(description="Keyed digest of the person; null for a record.")
+    created_at: datetime = Field(description="From when on it is withheld.")
+
+
+class WithheldPage(Page):
+    """A page of withheld records."""
+
+    withheld: list[WithheldRecord] = Field(description="In the order in which they were withheld.")
 
 
 class DatasetPage(Page):

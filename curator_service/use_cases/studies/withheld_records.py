@@ -1,0 +1,36 @@
+"""Which records of a dataset are withheld: they are measured and released no more."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from curator_service import store
+from curator_service.store import tunings, withheld
+from curator_service.use_cases.studies.release_cache import Released
+from curator_service.vault import Vault
+from service_kit.store.database import Connection
+
+
+def withheld_records(db: Connection, vault: Vault, dataset_id: str) -> list[int]:
+    """The indices, from 0, of the stored records of a dataset that are withheld: by their number, or their person."""
+    dataset = store.find(db, store.datasets, dataset_id)
+    units = withheld.units(db, tunings.account_name(db, dataset))
+    numbers, persons = withheld.numbers_and_persons(units)
+    records = {number - 1 for number in numbers if number <= dataset.rows}
+    if persons and dataset.person_column is not None:
+        digests = [digest.tobytes() for digest in vault.persons(dataset.id)]
+        records |= {record for record, digest in enumerate(digests) if digest in persons}
+    return sorted(records)
+
+
+def kept_records(db: Connection, vault: Vault, dataset_id: str) -> NDArray[np.int64]:
+    """The indices of the stored records that are not withheld, in the order of the file."""
+    rows = int(store.find(db, store.datasets, dataset_id).rows)
+    return np.delete(np.arange(rows), withheld_records(db, vault, dataset_id))
+
+
+def withheld_rows(db: Connection, vault: Vault, released: Released, rows: Iterable[int]) -> set[int]:
+    """The rows of Z among these whose record is withheld."""
+    records = set(withheld_records(db, vault, released.spec.dataset_id))
+    return {row for row in rows if int(released.order[row]) in records} if records else set()

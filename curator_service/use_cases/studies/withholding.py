@@ -1,0 +1,92 @@
+"""Withholding: a record or a person that is measured and released no more, from now on."""
+
+import secrets
+from typing import Any
+
+import numpy as np
+
+from blindopt import wire
+from blindopt.audit.merkle_log import sha256
+from blindopt.errors import Invalid
+from curator_service import store
+from curator_service.store import inbox, tunings, withheld
+from curator_service.use_cases.inbox.inbox import Inbox
+from curator_service.use_cases.studies.release_cache import ReleasedStudies
+from curator_service.use_cases.studies.withheld_records import withheld_records
+from curator_service.vault import Vault
+from service_kit.context.context import ServiceContext
+from service_kit.context.request import Effect, RequestContext
+from service_kit.store.base import moment, stamp
+from service_kit.store.database import Connection
+from service_kit.store.stored_replies import StoredReply
+
+
+class Withholding:
+    """Withholds records, in every dataset of a file at once. Nothing that has left comes back."""
+
+    def __init__(self, context: ServiceContext, vault: Vault, studies: ReleasedStudies, inbox: Inbox) -> None:
+        self._context = context
+        self._vault = vault
+        self._studies = studies
+        self._inbox = inbox
+
+    def withhold(self, request: RequestContext, dataset_id: str, wanted: wire.WithholdCreate) -> StoredReply:
+        """Measure and release a record no more: it is declined like one that nobody measures.
+
+        Its open measurements are declined at once. The log says that a record of the dataset is withheld, not which.
+        Raises Invalid for a record that the dataset does not have. Withholding it again changes nothing.
+        """
+        queries: list[str] = []
+
+        def effect(db: Connection) -> Effect:
+            dataset = store.find(db, store.datasets, dataset_id)
+            account, unit, salt = tunings.account_name(db, dataset), self._unit(dataset, wanted), secrets.token_hex(16)
+            details: dict[str, Any] = {"dataset_id": dataset_id, "account": account}
+            if unit not in withheld.units(db, account):
+                withheld.add(db, account, unit, salt, stamp(self._context.clock()))
+                details["unit_sha256"] = digest(unit, salt)
+                queries.extend(self._decline_open(db, dataset))
+            count = len(withheld_records(db, self._vault, dataset_id))
+            return Effect(wire.WithheldReply(dataset_id=dataset_id, records=count), "record.withheld", details, 200)
+
+        reply = self._context.idempotency.once(request, effect)
+        self._inbox.publish(queries)
+        return reply
+
+    def page(self, dataset_id: str, after: int, limit: int) -> list[tuple[int, wire.WithheldRecord]]:
+        """What is withheld of a dataset's file, for the owner alone, with sequence numbers. Raises NotFound."""
+        with self._context.database.read() as db:
+            account = tunings.account_name(db, store.find(db, store.datasets, dataset_id))
+            return [(row.seq, _view(row)) for row in withheld.page(db, account, after=after, limit=limit)]
+
+    def _unit(self, dataset: Any, wanted: wire.WithholdCreate) -> str:
+        if wanted.record > dataset.rows:
+            message = f"the dataset has {dataset.rows} records"
+            raise Invalid("there is no such record", [{"field": "record", "message": message}])
+        return withheld.record_unit(wanted.record)
+
+    def _decline_open(self, db: Connection, dataset: Any) -> list[str]:
+        """Decline the open measurements of withheld records in all studies of the file; the ids of their queries."""
+        queries: list[str] = []
+        for study_id, dataset_id in store.released_studies(db, dataset.sha256):
+            order = self._studies.of(db, study_id).order
+            rows = np.flatnonzero(np.isin(order, withheld_records(db, self._vault, dataset_id))).tolist()
+            queries += inbox.queries_of_open(db, study_id, rows)
+        for query_id in queries:
+            self._inbox.decline_withheld(db, query_id)
+        return queries
+
+
+def digest(unit: str, salt: str) -> str:
+    """The salted digest of a unit, for the log: it does not say which record it is."""
+    return sha256(f"{salt}{unit}".encode())
+
+
+def _view(row: Any) -> wire.WithheldRecord:
+    numbers, persons = withheld.numbers_and_persons([row.unit])
+    return wire.WithheldRecord(
+        seq=row.seq,
+        record=next(iter(numbers), None),
+        person=next((person.hex() for person in persons), None),
+        created_at=moment(row.created_at),
+    )
