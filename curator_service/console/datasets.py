@@ -75,6 +75,10 @@ async def _content(file: UploadFile) -> AsyncIterator[bytes]:
 @pages.get("/datasets/{dataset_id}", roles=("owner",))
 async def dataset(page: Page) -> Response:
     """One dataset with its columns."""
+    return await _shown(page, Form.blank())
+
+
+async def _shown(page: Page, form: Form, status: int = 200) -> Response:
     view = await page.api.get(f"/v1/datasets/{page.path['dataset_id']}")
     if page.query.get("as") == "csv":
         head = ("column", "type", "missing", "minimum", "maximum")
@@ -82,7 +86,23 @@ async def dataset(page: Page) -> Response:
             f"columns-{view['id']}", head, [[c["name"], *(c[h] for h in head[1:])] for c in view["columns"]]
         )
     spent = await page.api.get(f"/v1/datasets/{view['id']}/ledger", page_size=1)
-    return page.show("dataset.html", title=view["name"], trail=_TRAIL, dataset=view, spent=spent)
+    withheld = await page.api.get(f"/v1/datasets/{view['id']}/withheld")
+    context = {"dataset": view, "spent": spent, "withheld": withheld["withheld"], "form": form, "status": status}
+    return page.show("dataset.html", title=view["name"], trail=_TRAIL, **context)
+
+
+@pages.post("/datasets/{dataset_id}:withhold", roles=("owner",))
+async def withhold(page: Page, form: Form) -> Response:
+    """Withhold a record."""
+    where = f"/datasets/{page.path['dataset_id']}"
+    record = form.integer("record")
+    if not form.ok:
+        return await _shown(page, form.again(), 422)
+    try:
+        await page.api.post(f"/v1{where}:withhold", {"record": record}, key=form.key)
+    except ApiProblem as problem:
+        return await _shown(page, form.failed(problem), problem.status)
+    return page.go(where, f"Record {record} is withheld: it is measured and released no more.")
 
 
 @pages.post("/datasets/{dataset_id}:archive", roles=("owner",))

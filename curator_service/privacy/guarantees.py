@@ -199,8 +199,9 @@ GAPS: tuple[Gap, ...] = (
     ),
     Gap(
         "Who withdraws",
-        "what has left cannot come back: a dataset can be archived and a study closed, but no single row can be taken "
-        "out of either, and the logs stay.",
+        "what has left cannot come back. A record can be withheld from then on: it is declined to modelers, which tells "
+        "them that it was withheld or not measured, and left out of later releases; its row of Z stays with them, and "
+        "the logs stay.",
     ),
     Gap(
         "Who sees what",

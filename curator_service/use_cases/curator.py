@@ -11,6 +11,7 @@ from curator_service.use_cases.inbox.deadlines import Deadlines
 from curator_service.use_cases.inbox.events import Streams
 from curator_service.use_cases.inbox.inbox import Inbox
 from curator_service.use_cases.inbox.webhook_measurer import WebhookMeasurer
+from curator_service.use_cases.inbox.withholding import Withholding
 from curator_service.use_cases.integrity.countersignatures import Countersignatures
 from curator_service.use_cases.jobs.forecasts import Forecasts
 from curator_service.use_cases.jobs.tunings import Tunings
@@ -23,7 +24,6 @@ from curator_service.use_cases.studies.grants import Grants
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from curator_service.use_cases.studies.releases import Releases
 from curator_service.use_cases.studies.studies import Studies
-from curator_service.use_cases.studies.withholding import Withholding
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.store.base import states
@@ -35,6 +35,7 @@ class Curator:
 
     def __init__(self, context: ServiceContext, vault: Vault, settings: Settings) -> None:
         self.context = context
+        self.vault = vault
         with context.database.read() as db:
             vault.keep_only(store.with_files(db))
         self.limits = wire.Limits(rows_per_query=settings.query_rows_max, plays_per_row=settings.query_plays_max)

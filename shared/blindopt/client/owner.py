@@ -28,6 +28,11 @@ class OwnerClient(ServiceClient):
         reply = self._send("POST", "/v1/datasets", key=key or new_key(), multipart=files, data=data)
         return reply.check().read(wire.DatasetView)
 
+    def withhold(self, dataset_id: str, record: int, *, key: str | None = None) -> wire.WithheldReply:
+        """Measure and release a record (its number in the file, from 1) no more."""
+        wanted = wire.WithholdCreate(record=record)
+        return self._post(f"/v1/datasets/{dataset_id}:withhold", wire.WithheldReply, wanted, key)
+
     def create_study(self, study: wire.StudyCreate, *, key: str | None = None) -> wire.StudyOwnerView:
         """Make a draft."""
         return self._post("/v1/studies", wire.StudyOwnerView, study, key)

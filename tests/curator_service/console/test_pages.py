@@ -512,3 +512,15 @@ def test_every_listing_is_a_file_of_all_that_it_has(service, owner, study, where
     assert (LISTINGS[where] is None) or all(LISTINGS[where] in item for item in items)
     assert LISTINGS[where] is None or items
     assert not any(cell.startswith(("=", "+", "@", "\t")) for row in rows for cell in row)
+
+
+def test_a_record_is_withheld_on_the_page_of_its_dataset(people):
+    owner = people["owner"]
+    _upload(owner, CSV.replace("60", "61") + "\n1,2,3,4", filename="consent.csv")
+    path = owner.path
+    owner.submit(f"{path}:withhold", record="17")
+    assert "Record 17 is withheld" in owner.shown
+    assert "record 17 since" in owner.shown
+    owner.submit(f"{path}:withhold", record="1000")
+    assert owner.status == 422
+    assert "the dataset has 61 records" in owner.shown

@@ -38,7 +38,7 @@ class InProcessCurator:
     def use(self, versions: AnswerVersions, inbox: type[Inbox] = Inbox) -> None:
         """Serve the inbox with other parts: broken ones, for controls."""
         curator = self.curator
-        curator.inbox = inbox(self.context, curator.released, versions, curator.wakeups)
+        curator.inbox = inbox(self.context, curator.vault, curator.released, versions, curator.wakeups)
         curator.deadlines = Deadlines(self.context, curator.inbox, versions, curator.wakeups)
 
     def send(self, role: str, method: str, path: str, key: str | None = None, **sent: Any) -> httpx.Response:

@@ -1,0 +1,181 @@
+"""A withheld record is measured and released no more; the log does not say which record it is."""
+
+import json
+
+import numpy as np
+import pytest
+
+from blindopt import wire
+from blindopt.errors import LogBroken
+from service_kit.store import audit_log
+
+ROWS = 6
+CSV = ("x,y\n" + "".join(f"{i / 10},{i}\n" for i in range(ROWS))).encode()
+RECORD = 3
+FEATURES = [wire.Feature(column="x", lower=0.0, upper=1.0)]
+IDENTITY = wire.IdentityRelease(mechanism="identity")
+ANSWERS = {
+    "none": wire.NoAnswerNoise(mechanism="none"),
+    "laplace": wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=9.0),
+    "mean": wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=9.0, plays="mean"),
+}
+SOURCES = {
+    "column": wire.ColumnMeasurement(column="y", direction="maximize"),
+    "inbox": wire.InboxMeasurement(question="How much?", direction="maximize", shown=["x"]),
+}
+
+
+def study(source="column", answers="none", release=IDENTITY):
+    def make(dataset):
+        return wire.StudyCreate(
+            name="s",
+            dataset_id=dataset,
+            features=FEATURES,
+            measurement=SOURCES[source],
+            release=release,
+            answers=ANSWERS[answers],
+        )
+
+    return make
+
+
+@pytest.fixture
+def opened(in_process):
+    """Opens a study on the six records; the study, its dataset, and the row of each record, by its number."""
+
+    def make(**parts):
+        identity = in_process.open(CSV, study(**parts))
+        return identity, *of(in_process, identity)
+
+    return make
+
+
+def of(curator, identity):
+    with curator.context.database.read() as db:
+        released = curator.curator.released.of(db, identity)
+    return released.spec.dataset_id, {int(record) + 1: row for row, record in enumerate(released.order)}
+
+
+def withhold(curator, dataset, record=RECORD, **sent):
+    return curator.call("owner", "POST", f"/v1/datasets/{dataset}:withhold", json={"record": record}, **sent)
+
+
+def ask(curator, identity, rows, key=None, plays=1):
+    body = {"rows": [{"row": row, "plays": plays} for row in rows]}
+    return curator.call("modeler", "POST", f"/v1/studies/{identity}/queries", json=body, key=key)
+
+
+@pytest.mark.parametrize("answers", ANSWERS)
+def test_a_withheld_record_of_a_column_is_declined_and_others_are_answered(answers, opened, in_process):
+    identity, dataset, row_of = opened(answers=answers)
+    rows = [row_of[2], row_of[RECORD], row_of[4]]
+    before = ask(in_process, identity, rows, key="before", plays=2)
+    assert before["declined"] == []
+    assert withhold(in_process, dataset) == {"dataset_id": dataset, "records": 1}
+    after = ask(in_process, identity, rows, plays=2)
+    assert after["declined"] == [row_of[RECORD]]
+    assert {answer["row"] for answer in after["answers"]} == {row_of[2], row_of[4]}
+    assert ask(in_process, identity, [row_of[RECORD]])["answers"] == []
+    assert ask(in_process, identity, rows, key="before", plays=2) == before  # what has left stays
+    in_process.check()
+
+
+def test_a_number_that_was_drawn_before_a_record_was_withheld_does_not_leave_after_it(opened, in_process, monkeypatch):
+    identity, dataset, row_of = opened(answers="laplace")
+    drawn = in_process.curator.queries._measured
+
+    def withheld_meanwhile(*parts):
+        answers = drawn(*parts)
+        withhold(in_process, dataset)
+        return answers
+
+    monkeypatch.setattr(in_process.curator.queries, "_measured", withheld_meanwhile)
+    reply = ask(in_process, identity, [row_of[RECORD], row_of[1]])
+    assert reply["declined"] == [row_of[RECORD]]
+    assert [answer["row"] for answer in reply["answers"]] == [row_of[1]]
+
+
+@pytest.mark.parametrize("answers", ["none", "laplace", "mean"])
+def test_open_measurements_are_declined_at_once_and_take_no_value(answers, opened, in_process):
+    identity, dataset, row_of = opened(source="inbox", answers=answers)
+    query = in_process.ask(identity, [row_of[RECORD], row_of[5]])
+    items = in_process.items(query)
+    withhold(in_process, dataset)
+    assert [item["state"] for item in in_process.items(query)] == ["declined", "open"]
+    reply = in_process.enter("answer", query, items[:1], 1.0)
+    assert (reply.status_code, reply.json()["code"]) == (409, "state_conflict")
+    assert "withheld" in reply.json()["detail"]
+    assert in_process.enter("answer", query, items[1:], 2.0).is_success
+    answer = in_process.reply(identity, query)
+    assert (answer.declined, [a.row for a in answer.answers]) == ([row_of[RECORD]], [row_of[5]])
+    again = in_process.ask(identity, [row_of[RECORD]])  # asked after it was withheld: nobody is shown it as open
+    assert [item["state"] for item in in_process.items(again)] == ["declined"]
+    in_process.curator.deadlines.look()
+    assert in_process.reply(identity, again).declined == [row_of[RECORD]]
+    in_process.check()
+
+
+def test_an_answer_that_has_left_can_be_voided_and_not_corrected(opened, in_process):
+    identity, dataset, row_of = opened(source="inbox", answers="laplace")
+    query = in_process.ask(identity, [row_of[RECORD]])
+    items = in_process.items(query)
+    assert in_process.enter("answer", query, items, 1.0).is_success
+    withhold(in_process, dataset)
+    assert in_process.enter("correct", query, items, 2.0).status_code == 409
+    body = {"values": [], "void": [items[0]["id"]], "reason": "consent"}
+    assert in_process.send("measurer", "POST", f"/v1/queries/{query}:correct", json=body).is_success
+    assert in_process.reply(identity, query).declined == [row_of[RECORD]]
+    in_process.check()
+
+
+def test_a_later_release_of_the_same_file_leaves_it_out(opened, in_process):
+    _, dataset, _ = opened()
+    withhold(in_process, dataset)
+    later, other, row_of = opened()  # registered anew: the same file
+    assert other != dataset
+    assert set(row_of) == set(range(1, ROWS + 1)) - {RECORD}
+    view = in_process.call("modeler", "GET", f"/v1/studies/{later}")
+    assert view["n"] == ROWS - 1
+    assert ask(in_process, later, list(range(ROWS - 1)))["declined"] == []
+    with in_process.context.database.read() as db:
+        released = in_process.curator.released.of(db, later)
+    z = np.load(in_process.curator.vault.candidates(released.id))
+    assert 0.2 - 0.5 not in z  # that record's x, in scaled units
+    assert 0.3 - 0.5 in z
+
+
+def test_the_log_says_that_a_record_is_withheld_and_not_which(opened, in_process):
+    _, dataset, _ = opened()
+    withhold(in_process, dataset, key="once")
+    withhold(in_process, dataset, key="once")
+    withhold(in_process, dataset)  # again: nothing changes
+    listed = in_process.call("owner", "GET", f"/v1/datasets/{dataset}/withheld")["withheld"]
+    assert [(item["record"], item["person"]) for item in listed] == [(RECORD, None)]
+    with in_process.context.database.read() as db:
+        records = [entry.record for entry in audit_log.walk(db)]
+    logged = [record["details"] for record in records if record["kind"] == "record.withheld"]
+    assert [set(details) - {"dataset_id", "account"} for details in logged] == [{"unit_sha256"}, set()]
+    assert not any(str(RECORD) == str(value) for details in logged for value in details.values())
+    assert in_process.send("measurer", "GET", f"/v1/datasets/{dataset}/withheld").status_code == 403
+
+
+def test_a_withheld_record_that_was_removed_from_the_table_is_seen(opened, in_process):
+    _, dataset, _ = opened()
+    withhold(in_process, dataset)
+    in_process.check()
+
+    def remove(db):
+        db.exec_driver_sql("DROP TRIGGER withheld_DELETE")
+        db.exec_driver_sql("DELETE FROM withheld")
+
+    in_process.context.database.write(remove)
+    with pytest.raises(LogBroken, match="withheld"):
+        in_process.check()
+
+
+@pytest.mark.parametrize("record", [0, ROWS + 1, 2**60, "x", None])
+def test_a_record_that_is_not_there_is_refused(record, opened, in_process):
+    _, dataset, _ = opened()
+    reply = in_process.send("owner", "POST", f"/v1/datasets/{dataset}:withhold", json={"record": record})
+    assert reply.status_code == 422
+    assert "record" in json.dumps(reply.json()["errors"])
