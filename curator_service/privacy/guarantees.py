@@ -199,9 +199,9 @@ GAPS: tuple[Gap, ...] = (
     ),
     Gap(
         "Who withdraws",
-        "what has left cannot come back. A record can be withheld from then on: it is declined to modelers, which tells "
-        "them that it was withheld or not measured, and left out of later releases; its row of Z stays with them, and "
-        "the logs stay.",
+        "what has left cannot come back. A record can be withheld from then on: it is declined to modelers, which "
+        "tells them that it was withheld or not measured, and left out of later releases; its row of Z stays with "
+        "them, and the logs stay.",
     ),
     Gap(
         "Who sees what",

@@ -517,7 +517,7 @@ def test_every_listing_is_a_file_of_all_that_it_has(service, owner, study, where
 def test_a_record_is_withheld_on_the_page_of_its_dataset(people):
     owner = people["owner"]
     _upload(owner, CSV.replace("60", "61") + "\n1,2,3,4", filename="consent.csv")
-    path = owner.path
+    path = f"/datasets/{owner.path.rpartition('/')[2]}"
     owner.submit(f"{path}:withhold", record="17")
     assert "Record 17 is withheld" in owner.shown
     assert "record 17 since" in owner.shown
