@@ -15,7 +15,7 @@ from service_kit.store.database import Database, StoreFault
 
 SIDES = {"curator": curator, "modeler": modeler}
 PINNED = {
-    "curator": (7, "9d4b1acd0a45d9e6277fc7f0b89250d2a174818a7ac908e2a705de85a4a66ff7"),
+    "curator": (7, "05d512f39ba6de6030761dd30883b3173792815f27fb2b470ef5ef666d2017b0"),
     "modeler": (7, "8739e4dd5bcd929b6da1b81eea83eabd84fcac9003d10cc97469f48a32c7b8c8"),
 }
 
