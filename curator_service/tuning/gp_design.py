@@ -1,4 +1,8 @@
-"""A design fixed before any data is seen, and releases from the posterior mean: exact Gaussian sensitivity."""
+"""A design fixed before any data is seen, and releases from the posterior mean: exact Gaussian sensitivity.
+
+Replacing a record moves the posterior mean by W (f' - f): the noise of evaluations is the same under both datasets, and
+cancels. docs/tuning.md has the proof.
+"""
 
 from dataclasses import dataclass, field
 from math import log, sqrt
@@ -23,6 +27,18 @@ def sensitivity(largest_sd: float, n: int, delta: float) -> float:
     A normal deviate is beyond x sd with probability exp(-x^2 / 2) at most, on either side together.
     """
     return largest_sd * sqrt(2 * log(n / delta))
+
+
+def rounding(scaled: Scaled, weights: Matrix) -> float:
+    """Bound on what doubles add to the difference of two posterior means ``weights`` (n, T) times scores.
+
+    Each score rounds once when it is scaled, and once to the lattice of its noise. A sum of T products of scores within
+    ``largest`` rounds by T + 1 units of 2^-53; noise beyond 40 sd has a probability below 1e-300.
+    """
+    ends, evaluations = scaled.world.ends, weights.shape[1]
+    largest = max(abs(ends[0]), abs(ends[1])) + 40 * scaled.sigma
+    of_a_score = scaled.rounding / scaled.unit + scaled.sigma * 2.0**-39 + (evaluations + 4) * 2.0**-52 * largest
+    return 2 * float(np.abs(weights).sum(axis=1).max()) * of_a_score
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +67,7 @@ def plan(spec: TuningSpec, method: GpDesign, problem: Problem) -> Plan:
     arms, gain = greedy_design(scaled.covariance, prior.noise_sd, prior.evaluations)
     weights = posterior_weights(scaled.covariance, arms, prior.noise_sd)
     largest = float(design_sd(scaled.covariance, arms, prior.noise_sd, prior.one_minus_k1).max())
-    moved = sensitivity(largest, problem.n, float(shares.total.delta))
+    moved = sensitivity(largest, problem.n, float(shares.total.delta)) + rounding(scaled, weights)
     draws = Draws.of((moved, shares.index), method.selection, (moved, shares.value))
     return prior_average_plan(
         spec,
@@ -64,4 +80,5 @@ def plan(spec: TuningSpec, method: GpDesign, problem: Problem) -> Plan:
         kind="exact",
         value_at=method.value_at,
         parts={"largest_sd": largest, "gain": gain},
+        uses_noise=False,
     )

@@ -1,4 +1,7 @@
-"""GP-UCB as in Algorithm 1, with a sensitivity measured on simulated neighbours."""
+"""GP-UCB as in Algorithm 1, with a sensitivity measured on simulated neighbours.
+
+Both runs of a pair get the same noise, step by step, and choose for themselves: docs/tuning.md has the proof.
+"""
 
 from dataclasses import dataclass, field
 

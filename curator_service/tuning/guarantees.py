@@ -80,8 +80,13 @@ def prior_average(
     index: bool,
     value: bool,
     kind: Literal["exact", "simulated", "bound"],
+    uses_noise: bool,
 ) -> str:
-    """The guarantee of (epsilon, delta) where delta is a probability over the draw of the functions."""
+    """The guarantee of (epsilon, delta) where delta is over the draw of the functions.
+
+    With ``uses_noise`` the bound is about the noise of evaluations too, and delta is over both.
+    """
+    average = _average(total, index=index, value=value, uses_noise=uses_noise)
     how = {
         "exact": "The bound is exact under this assumption, while no score is clipped.",
         "simulated": (
@@ -95,15 +100,24 @@ def prior_average(
             "None: the prior was estimated from private data ("
             + ", ".join(prior.estimated)
             + "), and what is promised "
-            "takes it as public. With a public prior it would be: " + _average(total, index=index, value=value) + how
+            "takes it as public. With a public prior it would be: " + average + how
         )
-    if rests_on_absent_noise(prior, records):
+    if uses_noise and rests_on_absent_noise(prior, records):
         return (
             "None: noise: own says that each evaluation has fresh Gaussian noise, which the built-in score has not. "
-            "With noise: added it would be: " + _average(total, index=index, value=value) + how
+            "With noise: added it would be: " + average + how
         )
-    parts = _average(total, index=index, value=value) + how, _failure(records), _PROTECTED
-    return " ".join(part for part in parts if part)
+    own = _own_noise(uses_noise) if prior.noise == "own" and records != "computed" else ""
+    return " ".join(part for part in (average + how, own, _failure(records), _PROTECTED) if part)
+
+
+def _own_noise(uses_noise: bool) -> str:
+    law = (
+        "is Gaussian, of the declared size, whatever the records are"
+        if uses_noise
+        else "does not depend on the records"
+    )
+    return f"It holds if each evaluation has fresh noise, whose law {law}: that is the scorer's word."
 
 
 def rests_on_absent_noise(prior: TuningPrior, records: Records) -> bool:
@@ -111,14 +125,20 @@ def rests_on_absent_noise(prior: TuningPrior, records: Records) -> bool:
     return prior.noise == "own" and records == "computed"
 
 
-def _average(total: Cost, *, index: bool, value: bool) -> str:
+def _average(total: Cost, *, index: bool, value: bool, uses_noise: bool) -> str:
     epsilon, delta = text(total.epsilon), text(total.delta)
+    exception = (
+        "but for an added probability that depends on their functions: over the functions that the prior draws, and "
+        f"the noise of evaluations, it is {delta} at most on average. "
+        if uses_noise
+        else "where their functions are as close as the prior says; the prior draws functions that are not with "
+        f"probability {delta} at most. "
+    )
     return (
         f"On average over the Gaussian-process prior only, not in the worst case: ({epsilon}, {delta}). "
         "For two validation datasets that differ in one record, "
         f"no result ({_released(index, value)}) is more than e^{epsilon} times likelier under one "
-        "than under the other, where their functions are as close as the prior says; the prior "
-        f"draws functions that are not with probability {delta} at most. For a pair of datasets whose functions are "
+        f"than under the other, {exception}For a pair of datasets whose functions are "
         "further apart nothing is promised, and nothing in the data can verify the prior. "
     )
 

@@ -102,14 +102,15 @@ def posterior_weights(covariance: Matrix, arms: Arms, sigma: float) -> Matrix:
 
 
 def design_sd(covariance: Matrix, arms: Arms, sigma: float, apart: float) -> Vector:
-    """Standard deviations (n,) of mu'_T - mu_T ~ N(0, W (2 (1 - k1) K_AA + 2 sigma^2 I) W^T), exact for fixed designs.
+    """Standard deviations (n,) of mu'_T - mu_T = W (f' - f) ~ N(0, 2 (1 - k1) W K_AA W^T), exact for fixed designs.
 
-    Neighbours' functions differ by N(0, 2 (1 - k1) k2), and each has noise of its own.
+    Neighbours' functions differ by N(0, 2 (1 - k1) k2). The noise of evaluations has one law under both datasets, so it
+    may be taken as equal, and cancels (docs/tuning.md has the proof).
     """
     weights = posterior_weights(covariance, arms, sigma)
-    among = 2 * apart * covariance[np.ix_(arms, arms)] + 2 * sigma**2 * np.eye(len(arms))
+    among = covariance[np.ix_(arms, arms)]
     variance: Vector = np.einsum("ij,jk,ik->i", weights, among, weights, optimize=True)
-    return np.sqrt(variance)
+    return np.sqrt(2 * apart * np.maximum(variance, 0.0))
 
 
 def prior_average_plan(
@@ -130,8 +131,8 @@ def prior_average_plan(
 ) -> Plan:
     """The plan of a method that is private on average over the prior.
 
-    ``sample`` simulates its search, ``parts`` are the constants of its sensitivity, which rests on the noise of scores
-    if ``uses_noise``. ``addition`` is appended to the guarantee.
+    ``sample`` simulates its search, ``parts`` are the constants of its sensitivity. It rests on the size of the noise
+    of scores if ``uses_noise``, and delta is then over that noise too. ``addition`` is appended to the guarantee.
     """
     total, records, noise = shares.total, scaled.problem.records, draws.noise(scaled.unit, **parts)
     expected, spread = scaled.expected_error(draws, sample, value_at)
@@ -144,7 +145,8 @@ def prior_average_plan(
         total,
         draws,
         noise,
-        guarantees.prior_average(total, prior, records, index=index, value=value, kind=kind) + addition,
+        guarantees.prior_average(total, prior, records, index=index, value=value, kind=kind, uses_noise=uses_noise)
+        + addition,
         [
             *cautions.of_prior(prior),
             *(cautions.of_own_noise(prior, records) if uses_noise else []),

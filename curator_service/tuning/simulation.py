@@ -49,26 +49,36 @@ class World:
         neighbours: Matrix = k1 * functions + np.sqrt(1 - k1**2) * self.functions(len(functions), rng)
         return neighbours
 
-    def scores(self, values: Matrix, rng: np.random.Generator) -> Matrix:
-        """Draw noisy scores of function values, in the same shape."""
-        noise = self.sigma * rng.standard_normal(values.shape)
+    def scores(self, values: Matrix, rng: np.random.Generator, sharing: int = 1) -> Matrix:
+        """Draw noisy scores of function values, in the same shape: each ``sharing`` rows in turn get the same noise."""
+        drawn = rng.standard_normal((len(values) // sharing, *values.shape[1:]))
+        noise = self.sigma * np.repeat(drawn, sharing, axis=0)
         inside = np.clip(values if self.adds_noise else values + noise, *self.ends)
         scores: Matrix = inside + noise if self.adds_noise else inside
         return scores
 
-    def searched(self, functions: Matrix, weights: Vector, rng: np.random.Generator) -> tuple[Matrix, Vector]:
-        """GP-UCB on each function with fresh noise: posterior means (count, n), largest noisy scores (count,)."""
-        batch = max(1, int(_BATCH / (len(self.covariance) * len(weights))))  # this much stays in the processor's cache
+    def searched(
+        self, functions: Matrix, weights: Vector, rng: np.random.Generator, sharing: int = 1
+    ) -> tuple[Matrix, Vector]:
+        """GP-UCB on each function with fresh noise: posterior means (count, n), largest noisy scores (count,).
+
+        Each ``sharing`` functions in turn get the same noise at the same step, wherever their runs evaluate.
+        """
+        rows = int(_BATCH / (len(self.covariance) * len(weights)))  # this much stays in the processor's cache
+        batch = sharing * max(1, rows // sharing)
         batches = [
-            self._searched(functions[start : start + batch], weights, rng) for start in range(0, len(functions), batch)
+            self._searched(functions[start : start + batch], weights, rng, sharing)
+            for start in range(0, len(functions), batch)
         ]
         return np.concatenate([means for means, _ in batches]), np.concatenate([largest for _, largest in batches])
 
-    def _searched(self, functions: Matrix, weights: Vector, rng: np.random.Generator) -> tuple[Matrix, Vector]:
+    def _searched(
+        self, functions: Matrix, weights: Vector, rng: np.random.Generator, sharing: int
+    ) -> tuple[Matrix, Vector]:
         every = np.arange(len(functions))
 
         def observe(arms: Arms) -> Vector:
-            return self.scores(functions[every, arms], rng)
+            return self.scores(functions[every, arms], rng, sharing)
 
         means, _, scores = ucb(self.covariance, self.sigma, weights, len(functions), observe)
         return means, scores.max(axis=0)
@@ -90,7 +100,11 @@ class Differences:
 
 
 def neighbour_differences(world: World, weights: Vector, apart: float, pairs: int, seed: int) -> Differences:
-    """Run the same GP-UCB on both neighbours of each pair, with independent noise."""
+    """Run GP-UCB on both neighbours of each pair, with the same noise at each step.
+
+    Each run chooses by its own scores, so the two may evaluate different hyper-parameters from some step on: what is
+    returned is the difference of whole runs.
+    """
     n, steps = len(world.covariance), len(weights)
     check_work(2 * pairs, n, steps)
     rng = np.random.default_rng(seed)
@@ -99,10 +113,10 @@ def neighbour_differences(world: World, weights: Vector, apart: float, pairs: in
     for start in range(0, pairs, batch):
         count = min(batch, pairs - start)
         functions = world.functions(count, rng)
-        both = np.vstack([functions, world.neighbours(functions, apart, rng)])
-        means, largest = world.searched(both, weights, rng)
-        means_moved.append(np.abs(means[count:] - means[:count]).max(axis=1))
-        maxima_moved.append(np.abs(largest[count:] - largest[:count]))
+        both = np.stack([functions, world.neighbours(functions, apart, rng)], axis=1).reshape(2 * count, n)
+        means, largest = world.searched(both, weights, rng, sharing=2)
+        means_moved.append(np.abs(means[1::2] - means[::2]).max(axis=1))
+        maxima_moved.append(np.abs(largest[1::2] - largest[::2]))
     return Differences(np.concatenate(means_moved), np.concatenate(maxima_moved))
 
 

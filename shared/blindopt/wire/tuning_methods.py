@@ -99,7 +99,7 @@ class GridExponential(Request):
 
 
 class GpDesign(Request):
-    """Score a fixed sequence; release from the posterior mean, whose sensitivity is exactly Gaussian."""
+    """Score a fixed sequence; release from the posterior mean, whose sensitivity is exact: evaluation noise cancels."""
 
     name: Literal["gp_design"] = Field(description="Name of the method.")
     prior: TuningPrior = Field(description="Assumption 1.")

@@ -412,7 +412,7 @@ def test_a_prior_from_private_data_promises_nothing():
     assert "Estimated from private data: lengthscale, scaling" in warnings_of(tuning)
 
 
-@pytest.mark.parametrize("name", ["gp_design", "gp_ucb_simulated", "kusner_1"])
+@pytest.mark.parametrize("name", ["gp_ucb_simulated", "kusner_1"])
 def test_noise_that_the_built_in_score_does_not_have_is_told(name):
     own = {"name": name, "prior": PRIOR | {"noise": "own"}}
     assert "rests on noise that is not there" in warnings_of(plan(own, records="computed"))
@@ -420,6 +420,22 @@ def test_noise_that_the_built_in_score_does_not_have_is_told(name):
     assert "not there" not in warnings_of(plan({"name": name, "prior": PRIOR}, records="computed"))
     assert plan(own, records="computed").guarantee.startswith("None: noise: own says")
     assert plan(own, records="scored").guarantee.startswith("On average")
+
+
+@pytest.mark.parametrize("noise", ["added", "own"])
+def test_a_fixed_design_does_not_rest_on_noise_and_delta_is_over_functions_alone(noise):
+    method = {"name": "gp_design", "prior": PRIOR | {"noise": noise}}
+    for records in ("computed", "scored"):
+        tuning = plan(method, records=records)
+        assert "rests on noise" not in warnings_of(tuning)
+        assert tuning.guarantee.startswith("On average")
+        assert "draws functions that are not with probability 0.05" in tuning.guarantee
+        assert ("whose law does not depend on the records" in tuning.guarantee) is (
+            noise == "own" and records == "scored"
+        )
+        adaptive = plan(method | {"name": "kusner_1"}, records="scored").guarantee
+        assert "and the noise of evaluations, it is 0.05 at most on average" in adaptive
+        assert ("is Gaussian, of the declared size" in adaptive) is (noise == "own")
 
 
 def test_adaptive_searches_say_that_their_order_is_private():
