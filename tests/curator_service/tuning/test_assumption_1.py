@@ -15,11 +15,13 @@ from scipy import stats
 from blindopt.errors import TuningImpossible
 from blindopt.gp.kernels import SquaredExponential
 from blindopt.wire import TuningSpec
+from blindopt.wire.tuning_methods import TuningPrior
 from curator_service.tuning import Problem, constants, plan_of
 from curator_service.tuning.batched_gp_ucb import ucb
-from curator_service.tuning.gp_design import sensitivity
+from curator_service.tuning.draws import SLACK
+from curator_service.tuning.gp_design import rounding, sensitivity
 from curator_service.tuning.information import greedy_design, largest_gain
-from curator_service.tuning.prior import design_sd, posterior_weights
+from curator_service.tuning.prior import Scaled, design_sd, posterior_weights
 from curator_service.tuning.simulation import (
     World,
     expected_errors,
@@ -191,6 +193,22 @@ def test_noise_that_both_datasets_share_in_law_costs_no_privacy(times):
     loss = np.abs(np.log(density(0.0) / density(times * moved / weight))).max()
     assert (float(loss) <= epsilon * (1 + 1e-9)) is (times == 1.0)
     assert loss > 0.9 * times * epsilon
+
+
+def test_the_rounding_of_doubles_is_paid_for_where_functions_are_very_close(rng):
+    """At 1 - k1 = 1e-12 means of equal noise differ by more than W (f' - f), and by no more than the bound on it."""
+    apart, evaluations = 1e-12, 200
+    prior = TuningPrior(lengthscale=0.2, one_minus_k1=apart, noise_sd=SIGMA, evaluations=evaluations)
+    arms, weights = design(evaluations)
+    bound = rounding(Scaled.of(prior, Problem(GRID, 40, -2.0, 2.0)), weights)
+    functions = WORLD.functions(50, rng)
+    others = WORLD.neighbours(functions, apart, rng)
+    noise = rng.normal(scale=SIGMA, size=(50, evaluations))
+    doubles = (others[:, arms] + noise) @ weights.T - (functions[:, arms] + noise) @ weights.T
+    exact = (others[:, arms].astype(np.longdouble) - functions[:, arms]) @ weights.T.astype(np.longdouble)
+    errors = np.abs(doubles - exact).max()
+    moved = sensitivity(float(design_sd(WORLD.covariance, arms, SIGMA, apart).max()), N, DELTA)
+    assert SLACK * moved / 10 < errors <= bound < 1e-4 * moved
 
 
 def test_runs_of_a_pair_share_noise_and_no_others_do(rng):
