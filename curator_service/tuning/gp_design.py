@@ -38,7 +38,7 @@ def rounding(scaled: Scaled, weights: Matrix) -> float:
     ends, evaluations = scaled.world.ends, weights.shape[1]
     largest = max(abs(ends[0]), abs(ends[1])) + 40 * scaled.sigma
     of_a_score = scaled.rounding / scaled.unit + scaled.sigma * 2.0**-39 + (evaluations + 4) * 2.0**-52 * largest
-    return 2 * float(np.abs(weights).sum(axis=1).max()) * of_a_score
+    return float(2 * np.abs(weights).sum(axis=1).max() * of_a_score)
 
 
 @dataclass(frozen=True, slots=True)
