@@ -9,6 +9,7 @@ from blindopt.wire import NoiseLaw, Status
 from curator_service.privacy import noise
 from curator_service.privacy.calibration import gaussian_sd
 from curator_service.privacy.noise import OnProgress, ignore_progress
+from curator_service.release.grid import PublicGrid
 from curator_service.release.mechanism import Assessment
 from curator_service.release.rotation import random_rotation
 from curator_service.scaling import ScaledRows
@@ -23,8 +24,8 @@ class GaussianMechanism:
     ``sensitivity`` together; the analytic Gaussian mechanism (Balle & Wang 2018, Theorem 8) gives the
     noise; rounding to the lattice is inside the sensitivity, and the discrete Gaussian is so close to
     the continuous one that delta holds all the same (docs/privacy.md). No centring and no scaling by the
-    data. The rotation comes after the noise and does not depend on the data: it is post-processing, and nothing
-    is claimed for it. Claims nothing about y, nor about how many rows there are.
+    data. The rotation and the rounding to a public grid come after the noise and do not depend on the data: they are
+    post-processing, and no privacy is claimed for them. Claims nothing about y, nor about how many rows there are.
     """
 
     epsilon: Decimal
@@ -35,7 +36,7 @@ class GaussianMechanism:
     rotate: bool = False
 
     name: ClassVar[str] = "gaussian"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     status: ClassVar[Status] = "sound"
     claim: ClassVar[str] = (
         "(epsilon, delta)-differential privacy of each row's features, for a move of at most the sensitivity in scaled "
@@ -61,5 +62,6 @@ class GaussianMechanism:
     def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:
         """Fill ``out`` (n, d) with noisy rows, a piece at a time."""
         law = noise.GaussianLaw(rows.d, self.sd(rows.d))
-        noise.apply(law, rows.blocks(), out, on_progress, rows.n, finish=random_rotation(rows.d, self.rotate))
+        finish = random_rotation(rows.d, self.rotate, PublicGrid.of(law.sd))
+        noise.apply(law, rows.blocks(), out, on_progress, rows.n, finish=finish)
         return Assessment()

@@ -11,6 +11,7 @@ from blindopt.wire import NoiseLaw, Status
 from curator_service.privacy import entropy, noise
 from curator_service.privacy.calibration import projected_gaussian_sd
 from curator_service.privacy.noise import OnProgress, ignore_progress
+from curator_service.release.grid import PublicGrid
 from curator_service.release.mechanism import Assessment
 from curator_service.scaling import ScaledRows
 
@@ -27,9 +28,9 @@ class GaussianProjection:
     v of Euclidean norm at most ``sensitivity`` in scaled units. Argument (Theorem A of docs/privacy.md): Z is
     post-processing of (P, Z). P does not depend on the data, so the delta of that pair is the mean over P of the delta
     of the Gaussian mechanism whose mean moves by sqrt(d/r) |v P|; |v P|^2 / |v|^2 is Beta(r/2, (d-r)/2), whatever the
-    direction of v. The noise is calibrated to that mean, with room for rounding errors. The claim does not rest on
-    the secrecy of P. Claims neither zCDP nor any composition finer than (epsilon, delta), and nothing about y or about
-    how many rows there are.
+    direction of v. The noise is calibrated to that mean, with room for rounding errors. Rounding Z to a
+    public grid is post-processing. The claim does not rest on the secrecy of P. Claims neither zCDP nor any composition
+    finer than (epsilon, delta), and nothing about y or about how many rows there are.
     """
 
     epsilon: Decimal
@@ -40,7 +41,7 @@ class GaussianProjection:
     """How much further than ``sensitivity`` scaling in doubles may move a row; 2^51 times it bounds a row's norm."""
 
     name: ClassVar[str] = "gaussian_projection"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     status: ClassVar[Status] = "sound"
     claim: ClassVar[str] = (
         "(epsilon, delta)-differential privacy of each row's features, for a move of at most the sensitivity in scaled "
@@ -86,5 +87,5 @@ class GaussianProjection:
             for index, block in rows.blocks():
                 yield index, block @ secret
 
-        noise.apply(law, projected(), out, on_progress, rows.n)
+        noise.apply(law, projected(), out, on_progress, rows.n, finish=PublicGrid.of(law.sd).round)
         return Assessment()

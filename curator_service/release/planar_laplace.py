@@ -8,6 +8,7 @@ from blindopt.arrays import Matrix
 from blindopt.wire import NoiseLaw, Status
 from curator_service.privacy import noise
 from curator_service.privacy.noise import OnProgress, ignore_progress
+from curator_service.release.grid import PublicGrid
 from curator_service.release.mechanism import Assessment
 from curator_service.release.rotation import random_rotation
 from curator_service.scaling import ScaledRows
@@ -22,8 +23,8 @@ class PlanarLaplaceMechanism:
     of the density by w multiplies it by at most exp(epsilon |w| / Delta), by the triangle inequality (the K-norm
     mechanism of Hardt & Talwar 2010 with the Euclidean norm). The draw is exact on the lattice, and rounding to it is
     inside the sensitivity (``noise.planar`` has the argument). Each row is released by itself: no centring, no scaling
-    by the data. Where ``rotate``, Z is rotated at random after the noise: this is post-processing, and nothing is
-    claimed for it. Claims nothing about y, nor about how many rows there are.
+    by the data. After the noise Z is rotated at random where ``rotate``, and rounded to a public grid: this is
+    post-processing, and no privacy is claimed for it. Claims nothing about y, nor about how many rows there are.
     """
 
     epsilon: Decimal
@@ -33,7 +34,7 @@ class PlanarLaplaceMechanism:
     rotate: bool = False
 
     name: ClassVar[str] = "planar_laplace"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     status: ClassVar[Status] = "sound"
     claim: ClassVar[str] = (
         "epsilon-differential privacy, without a delta, of each row's features, for a move of at most the sensitivity "
@@ -58,7 +59,7 @@ class PlanarLaplaceMechanism:
 
     def draw(self, rows: ScaledRows, out: Matrix, on_progress: OnProgress = ignore_progress) -> Assessment:
         """Fill ``out`` (n, d) with noisy rows, a piece at a time."""
-        noise.apply(
-            self.law(rows.d), rows.blocks(), out, on_progress, rows.n, finish=random_rotation(rows.d, self.rotate)
-        )
+        law = self.law(rows.d)
+        finish = random_rotation(rows.d, self.rotate, PublicGrid.of(law.sd))
+        noise.apply(law, rows.blocks(), out, on_progress, rows.n, finish=finish)
         return Assessment()

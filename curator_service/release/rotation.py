@@ -1,17 +1,18 @@
-"""A secret rotation of noisy rows. It costs no privacy, and no claim rests on it."""
+"""A secret rotation of noisy rows, and their rounding. Both cost no privacy, and no claim rests on them."""
 
 from collections.abc import Callable
 
 from blindopt.arrays import Matrix
 from curator_service.privacy import entropy
+from curator_service.release.grid import PublicGrid
 
 
-def random_rotation(d: int, rotate: bool) -> Callable[[Matrix], Matrix]:
-    """A map of blocks (m, d): multiplication with a fresh, secret, uniform orthogonal matrix, or the identity.
+def random_rotation(d: int, rotate: bool, grid: PublicGrid) -> Callable[[Matrix], Matrix]:
+    """A map of blocks (m, d) to the public ``grid``, where ``rotate`` after a fresh, secret, uniform rotation.
 
-    It preserves distances but for rounding, so a kernel of distances does not change.
+    A rotation (or reflection) preserves distances but for rounding, so a kernel of distances does not change.
     """
     if not rotate:
-        return lambda block: block
+        return grid.round
     secret = entropy.orthonormal(d, d)
-    return lambda block: block @ secret
+    return lambda block: grid.round(block @ secret)

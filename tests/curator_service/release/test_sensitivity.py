@@ -12,6 +12,7 @@ from blindopt.wire import Feature
 from curator_service.privacy import entropy, noise
 from curator_service.release.gaussian import GaussianMechanism
 from curator_service.release.gaussian_projection import GaussianProjection
+from curator_service.release.grid import PublicGrid
 from curator_service.release.planar_laplace import PlanarLaplaceMechanism
 from curator_service.scaling import ScaledRows, rounding_of
 from tests.curator_service.seeded_noise import replace_release_noise
@@ -58,7 +59,8 @@ def furthest(mechanism, x: np.ndarray, y: np.ndarray, features: list[Feature], c
 
 @pytest.fixture
 def silent(monkeypatch):
-    """Every law without its noise."""
+    """Every law without its noise, and Z without the rounding after it."""
+    monkeypatch.setattr(PublicGrid, "round", lambda self, block: block)
     replace_release_noise(monkeypatch, lambda law, block: block, noise.GaussianLaw, noise.PlanarLaplaceLaw)
 
 

@@ -8,6 +8,7 @@ from contextlib import closing
 from datetime import UTC, datetime
 
 import pytest
+from sqlalchemy import text
 
 from blindopt import wire
 from blindopt.client import OwnerClient, StudyClient
@@ -24,7 +25,7 @@ GAUSSIAN = wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=0.1)
 AUTO = wire.AutoRelease(mechanism="auto", epsilon="1", delta=0.1)  # at d = 2 and this delta, the Gaussian
 IDENTITY = wire.IdentityRelease(mechanism="identity")
 WHY = "its proof has a hole"
-WITHDRAWN = wire.AdvisoryCreate(mechanism="gaussian", version=1, reason=WHY)
+WITHDRAWN = wire.AdvisoryCreate(mechanism="gaussian", version=2, reason=WHY)
 
 
 class Withdrawn:
@@ -64,7 +65,7 @@ def refusal(of):
 
 def test_an_advisory_names_the_studies_that_it_touches(withdrawn):
     assert withdrawn.advisory.affected == [withdrawn.opened.id, withdrawn.by_auto.id, withdrawn.answering.id]
-    assert (withdrawn.advisory.mechanism, withdrawn.advisory.version, withdrawn.advisory.reason) == ("gaussian", 1, WHY)
+    assert (withdrawn.advisory.mechanism, withdrawn.advisory.version, withdrawn.advisory.reason) == ("gaussian", 2, WHY)
     assert withdrawn.owner.advisories() == [withdrawn.advisory]
     token = withdrawn.service.run_in_process("token", "create", "--name", "a", "--role", "auditor").stdout.strip()
     with OwnerClient(withdrawn.service.url, token) as auditor:
@@ -140,7 +141,7 @@ def test_a_study_that_is_open_goes_on_and_says_so(withdrawn):
         assert owned.guarantee == owned.report.guarantee == view.guarantee
         assert owned.not_protected == owned.report.not_protected == view.not_protected
         assert [feature.sensitivity for feature in owned.report.features] == [None, None]
-        assert (owned.report.mechanism, owned.report.version) == ("gaussian", 1)
+        assert (owned.report.mechanism, owned.report.version) == ("gaussian", 2)
     with StudyClient(withdrawn.service.url, withdrawn.other.token, withdrawn.other.id) as study:
         view = study.study()
     assert (view.status, "Withdrawn" in view.guarantee) == ("unprotected", False)
@@ -160,7 +161,7 @@ def test_a_retry_gets_the_same_advisory_and_a_second_one_is_refused(withdrawn):
     assert withdrawn.owner.advisories() == [withdrawn.advisory]
 
 
-@pytest.mark.parametrize("said", [("rot13", 1), ("gaussian", 2), ("auto", 1)])
+@pytest.mark.parametrize("said", [("rot13", 1), ("gaussian", 3), ("auto", 1)])
 def test_only_what_there_is_can_be_withdrawn(said, withdrawn):
     mechanism, version = said
     advisory = wire.AdvisoryCreate(mechanism=mechanism, version=version, reason="no")
@@ -170,7 +171,7 @@ def test_only_what_there_is_can_be_withdrawn(said, withdrawn):
 def test_the_log_tells_a_withdrawal_without_its_words_and_verifies(withdrawn):
     (record,) = [record for record in withdrawn.service.records() if record["kind"] == "mechanism.withdrawn"]
     assert {k: v for k, v in record["details"].items() if k != "reason_sha256"} == {
-        "advisory_id": withdrawn.advisory.id, "mechanism": "gaussian", "version": 1,
+        "advisory_id": withdrawn.advisory.id, "mechanism": "gaussian", "version": 2,
     }  # fmt: skip
     assert WHY not in str(record)
     assert withdrawn.service.run_in_process("audit", "verify").returncode == 0
@@ -288,7 +289,7 @@ def in_process(tmp_path, small):
 def test_an_advisory_that_the_program_brings_counts_like_an_owner_s(in_process, monkeypatch):
     """The tuple that ships with the code is empty in this version."""
     assert advisories.BUILT_IN == ()
-    ours = advisories.Advisory("adv_program_1", "gaussian", 1, WHY, datetime(2026, 1, 1, tzinfo=UTC))
+    ours = advisories.Advisory("adv_program_1", "gaussian", 2, WHY, datetime(2026, 1, 1, tzinfo=UTC))
     monkeypatch.setattr(advisories, "BUILT_IN", (ours,))
     use_case = in_process.curator.advisories
     assert use_case.withdrawn() == {"gaussian"}
@@ -305,6 +306,24 @@ def test_an_advisory_that_the_program_brings_counts_like_an_owner_s(in_process, 
         (1, "gaussian", []), (2, "po_gp_ucb", []),
     ]  # fmt: skip
     assert use_case.page(0, 1) + use_case.page(1, 1) == listed
+
+
+def test_a_release_of_an_older_version_is_judged_by_that_version(in_process):
+    """Z that left before the mechanism was changed has no part in what is said of the new version, and the reverse."""
+    old, new = in_process.draft("old"), in_process.draft("new")
+    for draft in (old, new):
+        in_process.curator.releases.release(in_process.request(draft), draft)
+    in_process.curator.context.database.write(
+        lambda db: db.execute(
+            text("UPDATE releases SET report = json_set(report, '$.version', 1) WHERE study_id = :id"), {"id": old}
+        )
+    )
+    first = wire.AdvisoryCreate(mechanism="gaussian", version=1, reason="its low bits tell the axes")
+    in_process.curator.advisories.withdraw(in_process.request("first"), first)
+    statuses = [in_process.curator.studies.view(study).report.status for study in (old, new)]
+    assert statuses == ["withdrawn", "sound"]
+    assert in_process.curator.advisories.withdrawn() == set()
+    assert in_process.curator.releases.preview(in_process.draft("next")).status == "sound"
 
 
 def test_a_release_that_is_being_drawn_when_its_mechanism_is_withdrawn_does_not_leave(
