@@ -8,7 +8,6 @@ from contextlib import closing
 from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import text
 
 from blindopt import wire
 from blindopt.client import OwnerClient, StudyClient
@@ -308,19 +307,15 @@ def test_an_advisory_that_the_program_brings_counts_like_an_owner_s(in_process, 
     assert use_case.page(0, 1) + use_case.page(1, 1) == listed
 
 
-def test_a_release_of_an_older_version_is_judged_by_that_version(in_process):
+def test_a_release_of_an_older_version_is_judged_by_that_version(in_process, monkeypatch):
     """Z that left before the mechanism was changed has no part in what is said of the new version, and the reverse."""
-    old, new = in_process.draft("old"), in_process.draft("new")
-    for draft in (old, new):
-        in_process.curator.releases.release(in_process.request(draft), draft)
-    in_process.curator.context.database.write(
-        lambda db: db.execute(
-            text("UPDATE releases SET report = json_set(report, '$.version', 1) WHERE study_id = :id"), {"id": old}
-        )
-    )
+    studies = [in_process.draft(key) for key in ("old", "new")]
+    for version, study in enumerate(studies, start=1):
+        monkeypatch.setattr(GaussianMechanism, "version", version)
+        in_process.curator.releases.release(in_process.request(study), study)
     first = wire.AdvisoryCreate(mechanism="gaussian", version=1, reason="its low bits tell the axes")
     in_process.curator.advisories.withdraw(in_process.request("first"), first)
-    statuses = [in_process.curator.studies.view(study).report.status for study in (old, new)]
+    statuses = [in_process.curator.studies.view(study).report.status for study in studies]
     assert statuses == ["withdrawn", "sound"]
     assert in_process.curator.advisories.withdrawn() == set()
     assert in_process.curator.releases.preview(in_process.draft("next")).status == "sound"
