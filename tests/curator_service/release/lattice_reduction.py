@@ -58,10 +58,10 @@ def axes(z: np.ndarray, step: float, weight: float) -> np.ndarray:
     return reduced(basis)[-d:, -d:] / fine
 
 
-def degrees_off(found: np.ndarray, secret: np.ndarray) -> float:
-    """The largest angle between a row of ``secret`` (d, d) and the nearest direction among ``found`` (k, d)."""
-    lengths = np.linalg.norm(found, axis=1)
-    unit = found[lengths > 0] / lengths[lengths > 0, None]
+def degrees_off(directions: np.ndarray, secret: np.ndarray) -> float:
+    """The largest angle between a row of ``secret`` (d, d) and the nearest direction among ``directions`` (k, d)."""
+    lengths = np.linalg.norm(directions, axis=1)
+    unit = directions[lengths > 0] / lengths[lengths > 0, None]
     if not len(unit):
         return 90.0
     cosines = np.abs(secret @ unit.T).max(axis=1)

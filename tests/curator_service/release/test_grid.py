@@ -64,17 +64,17 @@ def attacked(mechanism, d: int) -> np.ndarray:
 @pytest.mark.parametrize("name", RELEASES)
 @pytest.mark.usefixtures("unrounded")
 def test_without_rounding_a_lattice_reduction_finds_the_secret_axes(name, secret):
-    found = attacked(RELEASES[name](True), len(secret))
-    assert degrees_off(found, secret) < 1.0
-    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1.0, atol=0.05)
+    drawn = attacked(RELEASES[name](True), len(secret))
+    assert degrees_off(drawn, secret) < 1.0
+    np.testing.assert_allclose(np.linalg.norm(drawn, axis=1), 1.0, atol=0.05)
 
 
 @pytest.mark.parametrize("name", RELEASES)
 def test_with_rounding_it_finds_the_public_grid_and_nothing_else(name, secret):
-    found = attacked(RELEASES[name](True), len(secret))
-    assert degrees_off(found, secret) > 20.0
-    assert degrees_off(found, np.eye(len(secret))) < 1e-6
-    assert np.linalg.norm(found, axis=1).min() >= 2.0**23
+    drawn = attacked(RELEASES[name](True), len(secret))
+    assert degrees_off(drawn, secret) > 20.0
+    assert degrees_off(drawn, np.eye(len(secret))) < 1e-6
+    assert np.linalg.norm(drawn, axis=1).min() >= 2.0**23
 
 
 @pytest.mark.parametrize("rotate", [False, True])
