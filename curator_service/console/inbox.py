@@ -235,6 +235,18 @@ async def void(page: Page, form: Form) -> Response:
     return _onward(page, form, item, done + charged)
 
 
+@pages.post("/inbox/{measurement_id}:release_mean", roles=("owner",))
+async def release_mean(page: Page, form: Form) -> Response:
+    """Release the mean of a record's other measurements, after one was taken back."""
+    item = await page.api.get(f"/v1/inbox/measurements/{page.path['measurement_id']}")
+    body = {"measurement_ids": [item["id"]]}
+    try:
+        entered = await page.api.post(f"/v1/queries/{item['query_id']}:release_mean", body, key=form.key)
+    except ApiProblem as problem:
+        return await _measurement(page, form.failed(problem), problem.status)
+    return page.go(f"/inbox/{item['id']}", f"Released the mean that is left. It cost epsilon {entered['charged']}.")
+
+
 async def _refused(page: Page, form: Form, item: dict[str, Any], status: int) -> Response:
     if form.get("back") == "one":
         return await _measurement(page, form, status)

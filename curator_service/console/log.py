@@ -12,8 +12,16 @@ KINDS = (
     *("charge", "charge.refused", "checkpoint.countersigned", "dataset.archived", "dataset.registered", "exchange"),
     *("forecast.cancelled", "forecast.started", "grant.created", "grant.revoked", "grant.rotated", "log.restored"),
     *("measurement.answered", "measurement.corrected", "measurement.declined", "measurement.tried_again"),
-    *("mechanism.withdrawn", "query.answered", "query.corrected", "query.declined", "release.abandoned"),
-    *("release.begun", "session.ended", "session.opened", "study.closed", "study.created", "study.released"),
+    *("mechanism.withdrawn", "query.answered", "query.corrected", "query.declined", "query.mean_released"),
+    *(
+        "release.abandoned",
+        "release.begun",
+        "session.ended",
+        "session.opened",
+        "study.closed",
+        "study.created",
+        "study.released",
+    ),
     *("token.issued", "token.revoked", "tuning.cancelled", "tuning.ended", "tuning.refused", "tuning.started"),
     *("user.added", "user.disabled", "user.password_set"),
 )

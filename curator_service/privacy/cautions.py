@@ -19,6 +19,7 @@ from blindopt.wire import (
     amount,
 )
 from curator_service.privacy.choice import Concrete
+from curator_service.privacy.ledger import answers_add_up
 
 EPSILON_LARGE = Decimal(10)
 PUBLISHED_LARGE = 0.01
@@ -100,10 +101,10 @@ def _of_caps(spec: StudyCreate, price: Price) -> list[Caution]:
     """A caution about answers that no cap ends, or about caps that let one record lose more than epsilon 10."""
     if price.answers_per_row is None and price.answers is None:
         exact = isinstance(spec.answers, NoAnswerNoise)
-        field = "budget.queries" if exact or spec.privacy_unit == "answer" else "budget.epsilon_per_row"
+        field = "budget.queries" if exact or not answers_add_up(spec) else "budget.epsilon_per_row"
         message = (
             "No cap ends the answers: a modeler may ask without end"
-            + ("." if exact or spec.privacy_unit == "answer" else ", and so learn each y as exactly as it likes.")
+            + ("." if exact or not answers_add_up(spec) else ", and so learn each y as exactly as it likes.")
             + " Set a cap."
         )
         return [Caution(code="no_cap", field=field, message=message)]

@@ -14,6 +14,7 @@ from service_kit.web.dependencies import (
     IdempotencyKey,
     RecordedReply,
     RequestContextDep,
+    allowed,
     api_router,
     request_context,
 )
@@ -159,8 +160,26 @@ def correct_query(
 ) -> Response:
     """Correct values. If y is private, an answer that was released is released again, and charged.
 
-    `void` takes answers back: they are declined from now on, which releases and costs nothing; a new answer instead
-    of a void one is charged as a correction. Answers that did not change stay as they were released. 403 with
-    `budget` if the budget does not allow it: then nothing changes.
+    `void` takes answers back: they are declined from now on, which releases and costs nothing, so no cap refuses it. A
+    mean of several measurements is declined whole when one of them is void: `:release_mean` releases the mean of the
+    others. A new answer instead of a void one is charged as a correction. Answers that did not change stay as they
+    were released. 403 with `budget` if the budget does not allow a value: then nothing changes, so send `void` alone.
     """
     return RecordedReply(curator.inbox.correct(caller, query_id, corrections))
+
+
+@router.post(
+    "/v1/queries/{query_id}:release_mean",
+    response_model=wire.QueryMeasurements,
+    responses=documented(409),
+    dependencies=[allowed("owner")],
+)
+def release_mean(
+    query_id: QueryId, chosen: wire.MeanRelease, caller: RequestContextDep, curator: CuratorDep
+) -> Response:
+    """Release means that are held back since a measurement was taken back, over the measurements that are left.
+
+    Each is a new number about the same record, and charged as a correction. 409 if nothing is held back. 403 with
+    `budget` if the budget does not allow it: then nothing changes, and what was taken back stays declined.
+    """
+    return RecordedReply(curator.inbox.release_means(caller, query_id, chosen))

@@ -11,6 +11,7 @@ from curator_service.use_cases.inbox import spreadsheet
 from curator_service.use_cases.queries import measurement_entries
 from curator_service.use_cases.queries.answer_versions import AnswerVersions, BegunVersion, check_not_lost
 from curator_service.use_cases.queries.measurement_entries import Act, Author, MeasurementEntry
+from curator_service.use_cases.queries.released_units import held_back
 from curator_service.use_cases.queries.wakeups import INBOX, Wakeups
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from curator_service.use_cases.studies.withheld_records import withheld_rows
@@ -62,22 +63,26 @@ class Inbox:
             rows = table.page(
                 db, states=states, study_id=study_id, query_id=query_id, asking=system, after=after, limit=limit
             )
-            return [self._view(db, row) for row in rows], table.count_open(db)
+            held: dict[str, set[int]] = {}
+            return [self._view(db, row, held) for row in rows], table.count_open(db)
 
     def view(self, identity: str) -> wire.InboxItem:
         """A measurement. Raises NotFound."""
         with self._context.database.read() as db:
-            return self._view(db, table.view(db, identity))
+            return self._view(db, table.view(db, identity), {})
 
     def news(self) -> wire.InboxNews:
         """How many measurements are open, and a number that grows with each change."""
         with self._context.database.read() as db:
             return wire.InboxNews(open=table.count_open(db), seq=table.count_changes(db))
 
-    def _view(self, db: Connection, row: Any) -> wire.InboxItem:
+    def _view(self, db: Connection, row: Any, held: dict[str, set[int]]) -> wire.InboxItem:
+        """``held``: the items of each query whose mean is held back, as far as they were read before."""
         released = self._studies.of(db, row.study_id)
         measurement = released.spec.measurement
         assert not isinstance(measurement, wire.ColumnMeasurement)
+        if row.state != "open" and row.query_id not in held:
+            held[row.query_id] = held_back(db, row.query_id, released.spec)
         return wire.InboxItem(
             seq=row.seq,
             id=row.id,
@@ -102,6 +107,7 @@ class Inbox:
             changed_at=moment(row.changed_at) if row.changed_at else None,
             changed_by=row.name,
             problem=row.problem if row.next_at is None else None,
+            mean_held_back=row.place in held.get(row.query_id, ()),
             system=system_of(row),
         )
 
@@ -112,8 +118,40 @@ class Inbox:
         return self._enter(request, query_id, "answer", lambda db: measurement_entries.values_of(answers))
 
     def correct(self, request: RequestContext, query_id: str, corrections: wire.CorrectCreate) -> StoredReply:
-        """Replace values, or declare them void. Raises BudgetExhausted, and changes nothing."""
+        """Replace values, or declare them void. Raises BudgetExhausted, and changes nothing.
+
+        What is only declared void costs nothing, so that no cap refuses it.
+        """
         return self._enter(request, query_id, "correct", lambda db: measurement_entries.corrections_of(corrections))
+
+    def release_means(self, request: RequestContext, query_id: str, chosen: wire.MeanRelease) -> StoredReply:
+        """Release means that are held back, over the measurements that are left, for a charge.
+
+        Raises Invalid, StateConflict where no mean is held back or its record is withheld, and BudgetExhausted: then
+        nothing changes.
+        """
+
+        def effect(db: Connection) -> Effect:
+            if (inquiry := table.inquiry(db, query_id)) is None:
+                raise NotFound("there is no such query")
+            released, measurements = self._studies.of(db, inquiry.study_id), table.of_query(db, query_id)
+            withheld = withheld_rows(db, self._vault, released, {row.row for row in measurements})
+            held = held_back(db, query_id, released.spec) - {row.place for row in measurements if row.row in withheld}
+            places = {row.id: row.place for row in measurements}
+            if foreign := [i for i, identity in enumerate(chosen.measurement_ids) if identity not in places]:
+                message = "is no measurement of this query"
+                faults: list[dict[str, object]] = [
+                    {"field": f"measurement_ids.{i}", "message": message} for i in foreign
+                ]
+                raise Invalid("nothing was released: errors says what is wrong", faults)
+            rest = {places[identity] for identity in chosen.measurement_ids} or held
+            if not rest or rest - held:
+                raise StateConflict("no mean of these measurements is held back, or its record is withheld")
+            begun = self._versions.begin(db, query_id, actor=request.principal.actor, rest=rest)
+            details = {"study_id": inquiry.study_id, "query_id": query_id, "version": begun.version}
+            return Effect(_state_of(query_id, begun), "query.mean_released", details, 200)
+
+        return self._once(request, effect, [query_id])
 
     def decline(self, request: RequestContext, query_id: str, decline: wire.DeclineCreate) -> StoredReply:
         """Record that some measurements, or all that are open, will not be made."""
@@ -139,14 +177,7 @@ class Inbox:
                 raise NotFound("there is no such query")
             author = Author(request.principal.actor, request.principal.name)
             begun, details = self.enter(db, query_id, act, entries_of(db), author)
-            view = wire.QueryMeasurements(
-                query_id=query_id,
-                state="answered" if begun.version else "pending",
-                version=begun.version,
-                open=begun.open,
-                charged=begun.charged,
-            )
-            return Effect(view, f"measurement.{_DONE[act]}", details, 200)
+            return Effect(_state_of(query_id, begun), f"measurement.{_DONE[act]}", details, 200)
 
         return self._once(request, effect, [query_id])
 
@@ -313,6 +344,16 @@ def system_of(row: Any) -> wire.SystemAsked | None:
         state = "expected" if row.problem is None else "given_up"
     next_at = moment(row.next_at) if row.next_at else None
     return wire.SystemAsked(state=state, attempts=row.attempts, next_at=next_at, problem=row.problem)
+
+
+def _state_of(query_id: str, begun: BegunVersion) -> wire.QueryMeasurements:
+    return wire.QueryMeasurements(
+        query_id=query_id,
+        state="answered" if begun.version else "pending",
+        version=begun.version,
+        open=begun.open,
+        charged=begun.charged,
+    )
 
 
 def _import_view(sheet: spreadsheet.Sheet, queries: int, *, dry_run: bool) -> wire.InboxImport:

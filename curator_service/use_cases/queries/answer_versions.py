@@ -2,13 +2,15 @@
 
 A version is begun (which charges every answer that it releases again), drawn, and published, as the answer of a query
 to a column is. A version that a crash leaves begun is drawn at the next start under the same charge, and published
-once. An answer whose measurements did not change is copied from the version before, bit for bit.
+once. An answer whose measurements did not change is copied from the version before, bit for bit. A mean from which a
+measurement was taken back is declined, without a new number and a charge; the mean of what is left is released, and
+charged, when the owner requests it or another value of the item is entered.
 """
 
 import json
 import secrets
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,11 +19,19 @@ from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import StateConflict
 from curator_service import store
-from curator_service.measurement.privatize import Measured, draws_nothing, release, releases_mean
+from curator_service.measurement.privatize import draws_nothing, release
 from curator_service.privacy import ledger
 from curator_service.store import inbox as table
 from curator_service.store import ledger as lines
 from curator_service.use_cases import notices
+from curator_service.use_cases.queries.released_units import (
+    Unit,
+    fresh_units,
+    measurements_of,
+    published_units,
+    release_counts,
+    units_to_release,
+)
 from curator_service.use_cases.queries.wakeups import Wakeups
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from service_kit.context.context import ServiceContext
@@ -31,8 +41,6 @@ from service_kit.store.database import Connection
 
 LOST = "the curator was restored from a backup after this query: later answers are lost, so it gets no more"
 _TOGETHER = 64
-Unit = tuple[int, int]
-"""One released number: index of the item in the query and play, or index and 0 where means are released."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +71,12 @@ class AnswerVersions:
         self._studies = studies
         self._wakeups = wakeups
 
-    def begin(self, db: Connection, query_id: str, *, actor: str) -> BegunVersion:
+    def begin(self, db: Connection, query_id: str, *, actor: str, rest: Collection[int] = ()) -> BegunVersion:
         """Begin a version if no measurement is open and any has changed, in the transaction of that change.
 
-        Where answers have no noise it is published at once. Raises BudgetExhausted if a correction costs more than
-        remains, StateConflict if the query gets no more versions.
+        ``rest``: indices of items whose mean, which was held back, is released over what is left. Where answers have no
+        noise the version is published at once. Raises BudgetExhausted if a correction costs more than remains,
+        StateConflict if the query gets no more versions.
         """
         inquiry = table.inquiry(db, query_id)
         check_not_lost(inquiry)
@@ -77,8 +86,8 @@ class AnswerVersions:
             return BegunVersion(inquiry.begun, waiting)
         earlier = table.rounds_of(db, query_id)
         basis, spec = table.last_entry(db, query_id), self._studies.of(db, inquiry.study_id).spec
-        fresh, again = self._changed(db, query_id, spec, earlier, basis)
-        if earlier and not fresh and not self._is_any_void(db, query_id, spec, earlier, basis):
+        fresh, again, is_less = self._changed(db, query_id, spec, earlier, basis, rest)
+        if earlier and not fresh and not is_less:
             return BegunVersion(inquiry.begun, 0)
         version = len(earlier) + 1
         charged = self._charge(db, inquiry, spec, version, again, earlier, actor)
@@ -97,22 +106,19 @@ class AnswerVersions:
         return BegunVersion(version, 0, charged)
 
     def _changed(
-        self, db: Connection, query_id: str, spec: wire.StudyCreate, earlier: list[Any], basis: int
-    ) -> tuple[list[Unit], list[Unit]]:
-        """Units to release anew, in order; and those of them that were released before."""
-        now = _units(spec, table.values(db, query_id, basis))
-        before = _units(spec, table.values(db, query_id, earlier[-1].basis)) if earlier else {}
-        fresh = [unit for unit, values in now.items() if before.get(unit) != values]
+        self,
+        db: Connection,
+        query_id: str,
+        spec: wire.StudyCreate,
+        earlier: list[Any],
+        basis: int,
+        rest: Collection[int],
+    ) -> tuple[list[Unit], list[Unit], bool]:
+        """Units to release anew, in order; those of them that were released before; and whether any answer is gone."""
+        fresh, is_less = units_to_release(db, query_id, spec, earlier, basis, rest)
         # Not of the last version alone: an answer that was void meanwhile was released all the same.
-        released = _released(earlier)
-        return fresh, [unit for unit in fresh if unit in released]
-
-    def _is_any_void(
-        self, db: Connection, query_id: str, spec: wire.StudyCreate, earlier: list[Any], basis: int
-    ) -> bool:
-        """Whether any answer of the last version has become void. That draws nothing and charges nothing."""
-        now = _units(spec, table.values(db, query_id, basis))
-        return any(unit not in now for unit in _units(spec, table.values(db, query_id, earlier[-1].basis)))
+        released = release_counts(earlier)
+        return fresh, [unit for unit in fresh if unit in released], is_less
 
     def _charge(
         self,
@@ -129,13 +135,13 @@ class AnswerVersions:
             return None
         releases_by_item = Counter(index for index, _ in again)
         rows = [(table.row_at(db, inquiry.query_id, index), n) for index, n in releases_by_item.items()]
-        release_counts = _released(earlier)
+        released = release_counts(earlier)
         charges = ledger.charge_corrections(
             spec,
             lines.balance(db, inquiry.study_id),
             rows,
             lines.row_balances(db, inquiry.study_id, [row for row, _ in rows]),
-            max(release_counts[unit] for unit in again),
+            max(released[unit] for unit in again),
         )
         now = self._context.clock()
         lines.add(db, inquiry.study_id, "correction", charges, query_id=inquiry.query_id, at=stamp(now))
@@ -173,24 +179,23 @@ class AnswerVersions:
         if inquiry is None or inquiry.version == inquiry.begun or inquiry.lost:
             return None
         spec, items = self._studies.of(db, inquiry.study_id).spec, request_of(db, query_id)
-        begun = table.rounds_of(db, query_id)[inquiry.version]
-        units = _units(spec, table.values(db, query_id, begun.basis))
-        fresh = {unit: units[unit] for unit in map(_unit, json.loads(begun.fresh))}
-        drawn = release([_measured(items, unit, values) for unit, values in fresh.items()], spec)
-        answers = self._published(db, query_id, spec, inquiry.version) | dict(zip(fresh, drawn, strict=True))
+        versions = table.rounds_of(db, query_id)[: inquiry.version + 1]
+        units = published_units(db, query_id, spec, versions)
+        fresh = fresh_units(versions[-1])
+        drawn = release([measurements_of(items, unit, units[unit]) for unit in fresh], spec)
+        answers = self._published(db, query_id, spec, versions[:-1]) | dict(zip(fresh, drawn, strict=True))
         answered = {items[index].row for index, _ in units}
         declined = list(dict.fromkeys(item.row for item in items if item.row not in answered))
-        return _DrawnVersion(query_id, begun.version, [answers[unit] for unit in units], declined, len(fresh))
+        return _DrawnVersion(query_id, len(versions), [answers[unit] for unit in units], declined, len(fresh))
 
     def _published(
-        self, db: Connection, query_id: str, spec: wire.StudyCreate, version: int
+        self, db: Connection, query_id: str, spec: wire.StudyCreate, versions: list[Any]
     ) -> dict[Unit, wire.Answer]:
-        """The answers of a published version; none for version 0."""
-        if version == 0:
+        """The answers of the last of these versions, which is published; none without a version."""
+        if not versions:
             return {}
-        basis = table.rounds_of(db, query_id)[version - 1].basis
-        units = _units(spec, table.values(db, query_id, basis))
-        reply = wire.QueryReply.model_validate_json(table.revision(db, query_id, version).body)
+        units = published_units(db, query_id, spec, versions)
+        reply = wire.QueryReply.model_validate_json(table.revision(db, query_id, len(versions)).body)
         return dict(zip(units, reply.answers, strict=True))
 
     def _publish_all(self, versions: list[_DrawnVersion], db: Connection) -> None:
@@ -234,27 +239,3 @@ def check_not_lost(inquiry: Any) -> None:
 def request_of(db: Connection, query_id: str) -> list[wire.RowPlays]:
     """The items of a query: rows, and how often each is to be measured."""
     return wire.QueryRequest.model_validate_json(store.find(db, store.queries, query_id).request).rows
-
-
-def _released(versions: list[Any]) -> Counter[Unit]:
-    """How often each unit was released by these versions."""
-    return Counter(_unit(unit) for version in versions for unit in json.loads(version.fresh))
-
-
-def _unit(pair: list[int]) -> Unit:
-    index, play = pair
-    return index, play
-
-
-def _units(spec: wire.StudyCreate, values: dict[tuple[int, int], float]) -> dict[Unit, tuple[tuple[int, float], ...]]:
-    """The units that a version releases, in order, each with play and value of its measurements."""
-    mean = releases_mean(spec)
-    units: dict[Unit, tuple[tuple[int, float], ...]] = {}
-    for (index, play), value in values.items():
-        unit = (index, 0 if mean else play)
-        units[unit] = (*units.get(unit, ()), (play, value))
-    return units
-
-
-def _measured(items: list[wire.RowPlays], unit: Unit, values: tuple[tuple[int, float], ...]) -> Measured:
-    return Measured(items[unit[0]].row, [play for play, _ in values], [value for _, value in values])

@@ -48,6 +48,13 @@ class MeasurerClient(Client):
         """Correct values of a query that were entered before."""
         return self._post(f"/v1/queries/{query_id}:correct", wire.QueryMeasurements, correction, key)
 
+    def release_mean(
+        self, query_id: str, chosen: wire.MeanRelease | None = None, *, key: str | None = None
+    ) -> wire.QueryMeasurements:
+        """Release means that are held back since a measurement was taken back; for owners."""
+        body = chosen or wire.MeanRelease()
+        return self._post(f"/v1/queries/{query_id}:release_mean", wire.QueryMeasurements, body, key)
+
     def export_csv(self, *, study_id: str | None = None) -> bytes:
         """Open measurements as CSV, to be filled in."""
         return self._send("GET", "/v1/inbox.csv", params={"study_id": study_id} if study_id else None).check().body

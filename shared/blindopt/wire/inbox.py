@@ -73,6 +73,13 @@ class InboxItem(Reply):
     note: str | None = Field(description="Note of the last answer or decline.")
     changed_at: datetime | None = Field(description="When it was last answered or declined.")
     changed_by: str | None = Field(description="Name of the person who last answered or declined it.")
+    mean_held_back: bool = Field(
+        False,
+        description=(
+            "Whether the mean of the record's measurements in this query is declined since one of them was taken back: "
+            ":release_mean releases the mean of the others."
+        ),
+    )
     problem: str | None = Field(
         None, description="Why the owner's system did not measure an open measurement that was given up: people can."
     )
@@ -148,7 +155,10 @@ class CorrectCreate(Request):
     void: list[MeasurementId] = Field(
         [],
         max_length=MEASUREMENTS_MAX,
-        description="Measurements whose value is void, such as of a wrong sample: from now on they are declined.",
+        description=(
+            "Measurements whose value is void, such as of a wrong sample: from now on they are declined, and a mean "
+            "that one of them is part of is declined whole. That releases no number and costs nothing."
+        ),
     )
     reason: DeclineReason | None = Field(
         None,
@@ -163,6 +173,16 @@ class CorrectCreate(Request):
         if (self.reason is None) != (not self.void):
             raise ValueError("a reason belongs to void, and void needs one")
         return self
+
+
+class MeanRelease(Request):
+    """Means to release over the measurements that are left, after others were taken back."""
+
+    measurement_ids: list[MeasurementId] = Field(
+        [],
+        max_length=MEASUREMENTS_MAX,
+        description="Any measurements of the records in question; empty: all means of the query that are held back.",
+    )
 
 
 class DeclineCreate(Request):

@@ -394,6 +394,43 @@ def test_an_answer_that_was_none_is_taken_back_and_another_in_its_place_is_charg
         assert "It cost epsilon 0.5" in measurer.shown
 
 
+def test_the_owner_releases_the_mean_that_is_left_by_a_button_and_a_measurer_has_none(
+    owner, measurer, service, dataset
+):
+    features = [wire.Feature(column=column, lower=-1e-3, upper=12345678.9) for column in (MARKUP, TURNED)]
+    spec = wire.StudyCreate(
+        name="means",
+        dataset_id=dataset,
+        features=features,
+        measurement=wire.InboxMeasurement(question="How much?", direction="maximize"),
+        release=wire.AutoRelease(mechanism="auto", epsilon="1"),
+        answers=wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=3.0, plays="mean"),
+    )
+    with OwnerClient(service.url, service.token) as api, MeasurerClient(service.url, service.token) as entering:
+        study = api.release(api.create_study(spec).id).id
+        token = api.grant(study, wire.GrantCreate(name="m")).token
+        with StudyClient(service.url, token, study) as modeler:
+            query = modeler.ask(wire.QueryRequest(rows=[wire.RowPlays(row=2, plays=2)]), key="means")[0].id
+            first, second = entering.inbox(query_id=query)
+            values = [wire.Measured(measurement_id=item.id, value=1.0) for item in (first, second)]
+            entering.answer(query, wire.AnswerCreate(values=values))
+            where = f"/inbox/{first.id}"
+            measurer.get(where)
+            assert "the whole mean counts as declined" in measurer.shown
+            measurer.submit(f"{where}:void", reason="consent", back="one")
+            assert "It cost" not in measurer.shown
+            assert modeler.query(query)[0].declined == [2]
+            other = f"/inbox/{second.id}"
+            for person, has in ((measurer, False), (owner, True)):
+                person.get(other)
+                assert "only if the owner releases it" in person.shown
+                assert (f"{other}:release_mean" in person.text) == has
+            owner.submit(f"{other}:release_mean")
+            assert "It cost epsilon 0.5" in owner.shown
+            assert [(answer.row, answer.plays) for answer in modeler.query(query)[0].answers] == [(2, 1)]
+            assert "release_mean" not in owner.text
+
+
 @pytest.mark.parametrize("page", ["/inbox?after={before}", "/inbox/{id}"])
 def test_a_form_of_an_open_measurement_never_corrects_what_another_told_meanwhile(measurer, service, study, page):
     query = _ask(service, study, f"meanwhile {page}", 12)

@@ -12,6 +12,7 @@ from scipy import stats
 
 from blindopt import wire
 from blindopt.errors import LogBroken
+from curator_service.store import inbox as table
 from curator_service.use_cases.integrity import log_checks
 from curator_service.use_cases.integrity.restore import close_after_restore
 from curator_service.use_cases.queries.answer_versions import AnswerVersions
@@ -116,10 +117,10 @@ def test_a_correction_keeps_what_did_not_change_bit_for_bit(in_process, small, d
 class DrawsAllAnew(AnswerVersions):
     """Releases every answer of a query again when any is corrected."""
 
-    def _changed(self, db, query_id, spec, earlier, basis):
-        fresh, again = super()._changed(db, query_id, spec, earlier, basis)
-        whole, _ = super()._changed(db, query_id, spec, [], basis)
-        return (whole, again) if earlier else (fresh, again)
+    def _changed(self, db, query_id, spec, earlier, *rest):
+        fresh, again, is_less = super()._changed(db, query_id, spec, earlier, *rest)
+        whole, *_ = super()._changed(db, query_id, spec, [], *rest)
+        return (whole if earlier else fresh), again, is_less
 
 
 def test_a_curator_that_draws_all_anew_or_charges_nothing_is_found(in_process, small, draft_of):
@@ -220,10 +221,10 @@ def test_an_answer_in_the_place_of_a_void_one_is_drawn_anew_and_charged_whatever
 class ForgetsVoidAnswers(AnswerVersions):
     """Charges again only what the last version released."""
 
-    def _changed(self, db, query_id, spec, earlier, basis):
-        fresh, again = super()._changed(db, query_id, spec, earlier, basis)
+    def _changed(self, db, query_id, spec, earlier, *rest):
+        fresh, again, is_less = super()._changed(db, query_id, spec, earlier, *rest)
         last = {tuple(unit) for unit in json.loads(earlier[-1].fresh)} if earlier else set()
-        return fresh, [unit for unit in again if unit in last]
+        return fresh, [unit for unit in again if unit in last], is_less
 
 
 def test_a_curator_that_takes_a_void_answer_for_never_released_is_found(in_process, small, draft_of):
@@ -256,19 +257,159 @@ def test_where_the_caps_allow_no_other_answer_a_void_one_stays_void(in_process, 
     in_process.check()
 
 
-def test_of_a_mean_one_play_less_is_another_mean_and_charged(in_process, small, draft_of):
-    means = LAPLACE.model_copy(update={"plays": "mean", "epsilon": "500"})
-    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=means))
+# --- means that are held back -----------------------------------------------------------------------
+
+MEANS = LAPLACE.model_copy(update={"plays": "mean", "epsilon": "500"})  # so much that a mean is seen through its noise
+
+
+def _release_mean(in_process, query, *items, role="owner", key=None):
+    body = {"measurement_ids": [item["id"] for item in items]}
+    return in_process.send(role, "POST", f"/v1/queries/{query}:release_mean", json=body, key=key)
+
+
+def _means(in_process, study, query):
+    """Row, plays and y of each mean that the modeler has now, and the rows without one."""
+    reply = in_process.reply(study, query)
+    return [(a.row, a.plays, pytest.approx(a.y, abs=0.3)) for a in reply.answers], reply.declined
+
+
+def _answered_means(in_process, small, draft_of, **more):
+    """Three measurements of each of two records, released as means: study, query, measurements."""
+    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=MEANS, **more))
+    query = in_process.ask(study, [3, 4], plays=3)
+    items = in_process.items(query)
+    in_process.enter("answer", query, items, 1.0, 2.0, 4.5, 0.0, 0.0, 3.0)
+    return study, query, items
+
+
+def test_a_measurement_of_a_mean_is_taken_back_at_the_cap_without_a_number_or_a_charge(in_process, small, draft_of):
+    """Consent that is withdrawn is honoured, whatever is spent: the candidate is declined, the other mean is copied."""
+    budget = wire.Budget(epsilon_per_row="500", epsilon_total="1000")
+    study, query, items = _answered_means(in_process, small, draft_of, budget=budget)
+    before, spent = in_process.reply(study, query), _ledger(in_process, study, query)
+    done = _take_back(in_process, query, items[:1], reason="consent")
+    assert (done.status_code, done.json()["version"], done.json()["charged"]) == (200, 2, None)
+    after = in_process.reply(study, query)
+    assert ([a.model_dump_json() for a in after.answers], after.declined) == (
+        [before.answers[1].model_dump_json()],
+        [3],
+    )
+    assert _ledger(in_process, study, query) == spent
+    again = _take_back(in_process, query, items[1:2], reason="consent")  # held back already: nothing changes
+    assert (again.status_code, again.json()["version"], again.json()["charged"]) == (200, 2, None)
+    refused = _release_mean(in_process, query)
+    assert (refused.status_code, refused.json()["code"]) == (403, "privacy_budget_exhausted")
+    assert in_process.reply(study, query) == after
+    assert _ledger(in_process, study, query) == spent
+    assert [item["mean_held_back"] for item in in_process.items(query)] == [True] * 3 + [False] * 3
+    in_process.check()
+
+
+def test_the_mean_of_what_is_left_is_released_when_the_owner_says_so_and_charged(in_process, small, draft_of):
+    study, query, items = _answered_means(in_process, small, draft_of)
+    nothing = _release_mean(in_process, query)
+    assert (nothing.status_code, nothing.json()["code"]) == (409, "state_conflict")
+    for held in (items[2:3], items[5:]):
+        assert _take_back(in_process, query, held).json()["charged"] is None
+    assert _means(in_process, study, query) == ([], [3, 4])
+    assert _release_mean(in_process, query, items[0], role="measurer").status_code == 403
+    foreign = _release_mean(in_process, query, {"id": "msr_0000000000000000"})
+    assert (foreign.status_code, foreign.json()["errors"][0]["field"]) == (422, "measurement_ids.0")
+    done = _release_mean(in_process, query, items[2], key="once")  # any measurement of the record
+    assert (done.status_code, done.json()["version"], done.json()["charged"]) == (200, 4, "500")
+    assert _release_mean(in_process, query, items[2], key="once").content == done.content
+    assert _means(in_process, study, query) == ([(3, 2, 1.5)], [4])
+    assert _release_mean(in_process, query, items[0]).status_code == 409
+    first = in_process.reply(study, query).answers[0]
+    assert _release_mean(in_process, query).json()["charged"] == "500"
+    assert _means(in_process, study, query) == ([(3, 2, 1.5), (4, 2, 0.0)], [])
+    assert in_process.reply(study, query).answers[0] == first  # copied
+    assert _ledger(in_process, study, query)[2:] == [("correction", 3, "500"), ("correction", 4, "500")]
+    assert not any(item["mean_held_back"] for item in in_process.items(query))
+    in_process.check()
+
+
+def test_another_value_of_the_record_releases_its_mean_and_another_record_s_does_not(in_process, small, draft_of):
+    """A late measurement that joins a mean already released is another mean, and charged; so is a correction."""
+    study, query, items = _answered_means(in_process, small, draft_of)
+    _take_back(in_process, query, items[2:3])
+    assert in_process.enter("correct", query, items[3:4], 3.0).json()["charged"] == "500"
+    assert _means(in_process, study, query) == ([(4, 3, 2.0)], [3])
+    assert in_process.enter("answer", query, items[2:3], 4.5).json()["charged"] == "500"  # the value that it had
+    assert _means(in_process, study, query) == ([(3, 3, 2.5), (4, 3, 2.0)], [])
+    _take_back(in_process, query, items[2:3])
+    assert in_process.enter("correct", query, items[:1], 2.0).json()["charged"] == "500"
+    assert _means(in_process, study, query) == ([(3, 2, 2.0), (4, 3, 2.0)], [])
+    _take_back(in_process, query, items[:2])
+    assert _means(in_process, study, query) == ([(4, 3, 2.0)], [3])
+    assert _release_mean(in_process, query).status_code == 409  # nothing is left of it
+    in_process.check()
+
+
+def test_a_measurement_taken_back_before_the_first_release_leaves_a_mean_that_the_query_paid_for(
+    in_process, small, draft_of
+):
+    study = in_process.open(small.csv, lambda dataset: draft_of(dataset, answers=MEANS))
     query = in_process.ask(study, [3], plays=3)
     items = in_process.items(query)
-    in_process.enter("answer", query, items, 1.0, 2.0, 4.5)
-    assert in_process.reply(study, query).answers[0].y == pytest.approx(2.5, abs=0.3)
-    assert _take_back(in_process, query, items[2:]).json()["charged"] == "500"
-    (mean,) = in_process.reply(study, query).answers
-    assert (mean.plays, mean.y) == (2, pytest.approx(1.5, abs=0.3))
-    assert _take_back(in_process, query, items[:2]).json()["charged"] is None
-    assert (in_process.reply(study, query).answers, in_process.reply(study, query).declined) == ([], [3])
+    in_process.enter("answer", query, items[:2], 4.5, 2.0)
+    assert _take_back(in_process, query, items[:1]).json()["version"] == 0
+    assert in_process.enter("answer", query, items[2:], 1.0).json()["charged"] is None
+    assert _means(in_process, study, query) == ([(3, 2, 1.5)], [])
     in_process.check()
+
+
+def test_a_mean_held_back_stays_so_through_a_crash_and_is_drawn_once_when_it_is_released(in_process, small, draft_of):
+    study, query, items = _answered_means(in_process, small, draft_of)
+    before = in_process.reply(study, query)
+    versions = _use(in_process, Stepwise)
+    versions.crashed = True
+    _take_back(in_process, query, items[:1])
+    assert _release_mean(in_process, query).json()["charged"] == "500"
+    assert _take_back(in_process, query, items[1:2]).json()["version"] == 4
+    assert in_process.reply(study, query) == before  # begun, and not published
+    versions.crashed = False
+    versions.settle([query])
+    path = f"/v1/studies/{study}/queries/{query}?version="
+    bodies = [in_process.call("modeler", "GET", f"{path}{version}") for version in (2, 3, 4)]
+    assert {body["version"] for body in bodies} == {4}
+    with in_process.context.database.read() as db:
+        stored = [wire.QueryReply.model_validate_json(table.revision(db, query, v).body) for v in (2, 3, 4)]
+    assert [reply.declined for reply in stored] == [[3], [], [3]]
+    assert [len(reply.answers) for reply in stored] == [1, 2, 1]
+    assert {reply.answers[-1].model_dump_json() for reply in stored} == {before.answers[1].model_dump_json()}
+    assert stored[1].answers[0].y == pytest.approx(3.25, abs=0.3)  # of 2.0 and 4.5
+    assert [line[0] for line in _ledger(in_process, study, query)] == ["answers", "answers", "correction"]
+    versions.settle([query])
+    assert in_process.reply(study, query).version == 4
+    in_process.check()
+
+
+def test_no_mean_of_a_record_that_is_withheld_is_released(in_process, small, draft_of):
+    study, query, items = _answered_means(in_process, small, draft_of)
+    _take_back(in_process, query, [items[0], items[3]])
+    dataset = in_process.call("owner", "GET", f"/v1/studies/{study}")["spec"]["dataset_id"]
+    body = {"record": items[0]["record"]}
+    in_process.call("owner", "POST", f"/v1/datasets/{dataset}:withhold", json=body)
+    assert _release_mean(in_process, query, items[1]).status_code == 409
+    assert _take_back(in_process, query, items[1:2]).status_code == 200
+    assert _release_mean(in_process, query).json()["charged"] == "500"
+    assert _means(in_process, study, query) == ([(4, 2, 1.5)], [3])
+
+
+class ReleasesTheRest(AnswerVersions):
+    """Releases the mean of what is left by itself, as it did once."""
+
+    def begin(self, db, query_id, *, actor, rest=()):
+        return super().begin(db, query_id, actor=actor, rest=range(9))
+
+
+def test_a_curator_that_releases_the_rest_by_itself_is_refused_at_the_cap(in_process, small, draft_of):
+    """The control: what these tests forbid."""
+    budget = wire.Budget(epsilon_per_row="500")
+    _, query, items = _answered_means(in_process, small, draft_of, budget=budget)
+    _use(in_process, ReleasesTheRest)
+    assert _take_back(in_process, query, items[:1], reason="consent").status_code == 403
 
 
 def test_values_and_void_answers_are_corrected_together_and_each_fault_is_named(in_process, small, draft_of):

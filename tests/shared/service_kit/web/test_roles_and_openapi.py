@@ -138,6 +138,7 @@ ALLOWED = {
             for what in ("", ".csv", "/events", "/system", "/measurements/{measurement_id}")
         },
         **{f"POST /v1/queries/{{query_id}}:{verb}": MEASURERS for verb in ("answer", "decline", "correct")},
+        "POST /v1/queries/{query_id}:release_mean": OWNER,
         "POST /v1/inbox:import": MEASURERS,
         "POST /v1/inbox/system:try_again": MEASURERS,
         "POST /v1/inbox/measurements/{measurement_id}:try_again": MEASURERS,
