@@ -22,8 +22,8 @@ def regret(forecast: dict[str, Any]) -> Chart:
                 name.replace("_", " "),
                 [real(p["epsilon"]) for p in own],
                 [p["regret"] for p in own],
-                [p["low"] for p in own],
-                [p["high"] for p in own],
+                [_band(p)[0] for p in own],
+                [_band(p)[1] for p in own],
             )
         )
     titles = {"identity": "without protection", "random_rows": "random rows"}
@@ -41,8 +41,19 @@ def regret(forecast: dict[str, Any]) -> Chart:
         x_log=True,
         zero=True,
         levels=levels,
-        description="Mean simple regret after the last query against epsilon, with 95 % intervals. Lower is better.",
+        description=f"Mean simple regret after the last query against epsilon, with {_about(points)}. Lower is better.",
     )
+
+
+def _band(point: dict[str, Any]) -> tuple[float, float]:
+    """The least and the largest regret over length-scales; of a single one the 95 % interval."""
+    regrets = [part["regret"] for part in point["by_lengthscale"]]
+    return (min(regrets), max(regrets)) if len(regrets) > 1 else (point["low"], point["high"])
+
+
+def _about(points: list[dict[str, Any]]) -> str:
+    banded = any(len(point["by_lengthscale"]) > 1 for point in points)
+    return "a band over three length-scales" if banded else "95 % intervals"
 
 
 def spent(account: dict[str, Any], curve: dict[str, Any]) -> list[Chart]:

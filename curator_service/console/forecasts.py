@@ -5,6 +5,7 @@ from starlette.responses import Response
 from blindopt import wire
 from curator_service.console import figures
 from curator_service.console.live import follow
+from curator_service.console.reading import every
 from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 
 pages = Pages()
@@ -22,7 +23,7 @@ async def listed(page: Page) -> Response:
         identity = page.path["study_id"]
         where = f"/v1/studies/{identity}/forecasts"
         return await downloads.listing(page, where, "forecasts", f"forecasts-{identity}", wire.ForecastView)
-    form = Form.blank(epsilons="0.5, 1, 2, 4, 8", functions=20, queries=50, rows=1_000, m_auto="yes")
+    form = Form.blank(epsilons="0.5, 1, 2, 4, 8", functions=20, queries=50, rows="public", rows_max=1_000, m_auto="yes")
     return await _listed(page, form)
 
 
@@ -30,7 +31,10 @@ async def _listed(page: Page, form: Form, status: int = 200) -> Response:
     where = f"/v1/studies/{page.path['study_id']}"
     study = await page.api.get(where)
     listing = await page.api.get(f"{where}/forecasts", page_token=page.query.get("page_token"))
+    datasets = await every(page.api, "/v1/datasets", "datasets")
     context = {"study": study, "listing": listing, "form": form, "mechanisms": _MECHANISMS, "status": status}
+    context["samples"] = [d for d in datasets if d["public"] and d["id"] != study["spec"]["dataset_id"]]
+    context["is_public"] = any(d["public"] and d["id"] == study["spec"]["dataset_id"] for d in datasets)
     return page.show("forecasts.html", title="Forecasts", trail=_trail(page, study["spec"]["name"]), **context)
 
 
@@ -41,15 +45,18 @@ async def start(page: Page, form: Form) -> Response:
     mechanisms = [name for name in _MECHANISMS if form.has(f"m_{name}")]
     if not mechanisms:
         form.wrong("m_auto", "Choose at least one mechanism")
-    numbers = {name: form.integer(name) for name in ("functions", "queries", "rows")}
+    numbers = {name: form.integer(name) for name in ("functions", "queries", "rows_max")}
+    rows = form.get("rows") or "public"
+    sample = form.text("sample_dataset_id", "A dataset") if rows == "sample" else None
     if not form.ok:
         return await _listed(page, form.again(), 422)
     body = {"epsilons": [part for part in epsilons if part], "mechanisms": mechanisms, **numbers}
+    body |= {"rows": "public" if rows == "sample" else rows, "sample_dataset_id": sample}
     where = f"/studies/{page.path['study_id']}/forecasts"
     try:
         made = await page.api.post(f"/v1{where}", body, key=form.key)
     except ApiProblem as problem:
-        return await _listed(page, form.failed(problem, {"kernel": ""}), problem.status)
+        return await _listed(page, form.failed(problem, {"kernel": "rows"}), problem.status)
     return page.go(f"{where}/{made['id']}", "Under way.", mood="note")
 
 

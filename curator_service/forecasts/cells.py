@@ -56,11 +56,8 @@ def cells_of(study: StudyCreate, forecast: ForecastCreate, withdrawn: Collection
     """Identity first, then each mechanism at each level, in the order of ``forecast`` and without duplicates.
 
     ``auto`` takes no mechanism that is ``withdrawn``, as in a release. Depends on public values alone. Raises Invalid
-    for a study without a kernel, and for a mechanism that does not fit this study.
+    for a mechanism that does not fit this study.
     """
-    if study.kernel is None:
-        fault: dict[str, object] = {"field": "kernel", "message": "the study has none"}
-        raise Invalid("a forecast draws functions from the study's kernel: draft a study that has one", [fault])
     cells = [Cell("identity", None, _mechanism(study, IdentityRelease(mechanism="identity"), ()))]
     levels = {amount(epsilon): epsilon for epsilon in reversed(forecast.epsilons)}
     for name in dict.fromkeys(forecast.mechanisms):

@@ -1,24 +1,26 @@
-"""The simulation: functions of the declared kernel on the real rows, optimized through each mechanism's Z.
+"""The simulation: functions of a Gaussian process on public rows, or on the records, optimized through each Z.
 
-The model: f is drawn from GP(0, kernel) at the scaled rows X. y = f + Gaussian noise whose variance is
-the kernel's noise_variance (or the study's measurement.noise_variance, where that is larger), plus the
-variance of the study's private answers, if it has them: their law and their clip are not modelled. Z is
-drawn by the mechanism itself, anew for each function. The modeler is gp_ucb, unchanged: it averages the declared
-kernel over the noise of Z where its law is known, and knows the variance of y.
+The model: f is drawn from GP(0, kernel) at the scaled rows X, for each of the forecast's kernels. y = f + Gaussian
+noise whose variance is the kernel's noise_variance (or the study's measurement.noise_variance, where the study declares
+a kernel and that is larger), plus the variance of the study's private answers, if it has them: their law and their clip
+are not modelled. Z is drawn by the mechanism itself, anew for each function. The modeler is gp_ucb, unchanged: it
+averages the kernel of f over the noise of Z where its law is known, and knows the variance of y.
 """
 
 from collections.abc import Collection
 
 import numpy as np
 
+from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.errors import Invalid
 from blindopt.gp.input_noise import noise_aware
 from blindopt.gp.kernels import kernel_of
-from blindopt.wire import ForecastCreate, ForecastPoint, StudyCreate
+from blindopt.wire import ForecastCreate, ForecastPoint, LengthscaleRegret, StudyCreate
 from curator_service.forecasts.cells import ROWS_MIN, Cell, cells_of
 from curator_service.forecasts.distances import draw_pairs, relative_errors
 from curator_service.forecasts.functions import draw_functions
+from curator_service.forecasts.public_inputs import kernels_of
 from curator_service.forecasts.regret import chance_regret, gp_ucb_regret, mean_regret
 from curator_service.measurement.privatize import passport_of
 from curator_service.privacy.noise import OnProgress
@@ -43,10 +45,11 @@ def simulate(
     All mechanisms get the same functions and the same noise of y, so their regrets are paired. ``seed`` determines
     these; the draws of the mechanisms have no seed. Raises Invalid, ReleaseImpossible and NumericalFailure.
     """
-    cells = cells_of(study, forecast, withdrawn)
+    cells, kernels = cells_of(study, forecast, withdrawn), kernels_of(study, forecast)
     if rows.n < ROWS_MIN:
         raise Invalid("a forecast needs a dataset of two rows or more")
-    simulation = _Simulation(study, forecast, rows, seed)
+    worlds = [_World(kernel, study) for kernel in kernels]
+    simulation = _Simulation(worlds, forecast, rows, seed)
     mechanisms = [cell.on(rows) for cell in cells]  # before the long work, so that an impossible one is refused at once
     points: list[ForecastPoint] = []
 
@@ -58,66 +61,82 @@ def simulate(
     return [points[0], simulation.chance(), *points[1:]]
 
 
+class _World:
+    """A kernel, and the variance of a measurement of a function that is drawn from it."""
+
+    def __init__(self, kernel: wire.Kernel, study: StudyCreate) -> None:
+        self.lengthscale = kernel.lengthscale
+        self.kernel = kernel_of(kernel.kind, kernel.lengthscale, kernel.signal_variance)
+        self.noise_variance = outcome_variance(study, kernel)
+
+
 class _Simulation:
     """The rows, functions and noise that all mechanisms share."""
 
-    def __init__(self, study: StudyCreate, forecast: ForecastCreate, rows: ScaledRows, seed: int) -> None:
-        assert study.kernel is not None
+    def __init__(self, worlds: list[_World], forecast: ForecastCreate, rows: ScaledRows, seed: int) -> None:
+        self._worlds = worlds
         self._rows = rows
         self._x: Matrix = np.vstack([block for _, block in rows.blocks()])
-        self._kernel = kernel_of(study.kernel.kind, study.kernel.lengthscale, study.kernel.signal_variance)
-        self._noise_variance = outcome_variance(study)
         self._queries = forecast.queries
+        self._count = forecast.functions
         self._seed = seed
-        self._f = draw_functions(self._x, self._kernel, forecast.functions, self._rng(_FUNCTIONS))
-        self._noise = np.sqrt(self._noise_variance) * self._rng(_NOISE).standard_normal(
-            (forecast.functions, forecast.queries)
-        )
+        # The same normal variables for each kernel: what differs between length-scales is the length-scale.
+        self._f = [draw_functions(self._x, world.kernel, self._count, self._rng(_FUNCTIONS)) for world in worlds]
+        self._noise = self._rng(_NOISE).standard_normal((self._count, forecast.queries))
 
     def _rng(self, stream: int, function: int = 0) -> np.random.Generator:
         return np.random.default_rng([self._seed, stream, function])
 
     def point(self, cell: Cell, mechanism: Mechanism, on_progress: OnProgress) -> ForecastPoint:
-        """The point of a mechanism at a level, from a fresh Z and a run of GP-UCB for each function."""
-        count, n, d = len(self._f), self._rows.n, self._rows.d
+        """The point of a mechanism at a level, from a fresh Z for each function and a run of GP-UCB for each kernel."""
+        n, d = self._rows.n, self._rows.d
         law, z = mechanism.noise(d), np.empty((n, mechanism.columns(d)))
-        kernel, nugget = noise_aware(self._kernel, law, z.shape[1])
-        regrets, errors = np.empty(count), []
-        for number, (f, noise) in enumerate(zip(self._f, self._noise, strict=True)):
+        aware = [noise_aware(world.kernel, law, z.shape[1]) for world in self._worlds]
+        regrets, errors = np.empty((len(self._worlds), self._count)), []
+        for number in range(self._count):
             mechanism.draw(self._rows, z)
-            ties = self._rng(_TIES, number)
-            regrets[number] = gp_ucb_regret(z, f, noise, kernel, self._noise_variance, ties, nugget)
-            pairs = draw_pairs(n, -(-PAIRS // count), self._rng(_PAIRS, number))
+            for i, (world, (kernel, nugget)) in enumerate(zip(self._worlds, aware, strict=True)):
+                noise = np.sqrt(world.noise_variance) * self._noise[number]
+                ties = self._rng(_TIES, number)
+                f = self._f[i][number]
+                regrets[i, number] = gp_ucb_regret(z, f, noise, kernel, world.noise_variance, ties, nugget)
+                on_progress((number + (i + 1) / len(self._worlds)) / self._count)
+            pairs = draw_pairs(n, -(-PAIRS // self._count), self._rng(_PAIRS, number))
             errors.append(relative_errors(self._x, z, law, pairs))
-            on_progress((number + 1) / count)
         all_errors = np.concatenate(errors)
         error = float(np.median(all_errors)) if len(all_errors) else None
-        return self._point(cell.name, mechanism.name, cell.epsilon, law.sd, error, regrets)
+        return self._point(cell.name, mechanism.name, cell.epsilon, law.sd, error, list(regrets))
 
     def chance(self) -> ForecastPoint:
         """The baseline of a search that asks for random rows."""
-        regrets = np.array([chance_regret(f, self._queries) for f in self._f])
+        regrets = [np.array([chance_regret(f, self._queries) for f in functions]) for functions in self._f]
         return self._point("random_rows", "random_rows", None, None, None, regrets)
 
     def _point(
-        self, name: str, runs_as: str, epsilon: str | None, sd: float | None, error: float | None, regrets: Vector
+        self, name: str, runs_as: str, epsilon: str | None, sd: float | None, error: float | None, regrets: list[Vector]
     ) -> ForecastPoint:
-        mean = mean_regret(regrets / np.sqrt(self._kernel.variance))
+        means = [
+            mean_regret(of_world / np.sqrt(world.kernel.variance))
+            for world, of_world in zip(self._worlds, regrets, strict=True)
+        ]
+        middle = means[len(means) // 2]
         return ForecastPoint(
             mechanism=name,
             runs_as=runs_as,
             epsilon=epsilon,
             noise_sd=sd,
             distance_error=error,
-            regret=mean.value,
-            low=mean.low,
-            high=mean.high,
+            regret=middle.value,
+            low=middle.low,
+            high=middle.high,
+            by_lengthscale=[
+                LengthscaleRegret(lengthscale=world.lengthscale, regret=mean.value, low=mean.low, high=mean.high)
+                for world, mean in zip(self._worlds, means, strict=True)
+            ],
         )
 
 
-def outcome_variance(study: StudyCreate) -> float:
+def outcome_variance(study: StudyCreate, kernel: wire.Kernel) -> float:
     """Variance of a simulated y around f, in squared units of y."""
-    assert study.kernel is not None
-    return max(study.kernel.noise_variance, study.measurement.noise_variance) + (
-        passport_of(study).privacy.variance or 0.0
-    )
+    declared = study.measurement.noise_variance if study.kernel is not None else 0.0
+    return max(kernel.noise_variance, declared) + (passport_of(study).privacy.variance or 0.0)

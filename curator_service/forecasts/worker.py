@@ -1,4 +1,7 @@
-"""A forecast in a process of its own, so that requests go on beside it. The rows are sent with the job."""
+"""A forecast in a process of its own, so that requests go on beside it.
+
+A forecast on uniform rows is sent no row: its process draws them, and can tell nothing that is private.
+"""
 
 import numpy as np
 
@@ -9,12 +12,13 @@ from curator_service.scaling import ScaledRows
 
 
 class Job(child.Message):
-    """A forecast to simulate on the raw rows (n, d) that are sent with it."""
+    """A forecast to simulate on the raw rows (n, d) that are sent with it, or else on ``n`` uniform ones."""
 
     study: StudyCreate
     forecast: ForecastCreate
     seed: int
     withdrawn: list[str] = []
+    n: int | None = None
 
 
 class Reply(child.Reply):
@@ -31,9 +35,13 @@ class Worker(child.Worker[Reply]):
 
 
 def _work(job: Job, values: Matrix | None, sender: child.Sender[Reply]) -> Reply:
-    from curator_service.forecasts.simulation import simulate  # the curator imports this module but never simulates
+    # The curator imports this module but never simulates.
+    from curator_service.forecasts.public_inputs import uniform_rows
+    from curator_service.forecasts.simulation import simulate
 
-    assert values is not None
+    if values is None:
+        assert job.n is not None
+        values = uniform_rows(job.study.features, job.n, job.seed)
     n, d = values.shape
     rows = ScaledRows(values, list(range(d)), job.study.features, np.arange(n))
     points = simulate(

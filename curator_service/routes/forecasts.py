@@ -26,7 +26,10 @@ _LOCATION = {"Location": {"description": "Path of the forecast.", "schema": {"ty
 def start_forecast(
     study_id: StudyId, forecast: wire.ForecastCreate, caller: RequestContextDep, curator: CuratorDep
 ) -> Response:
-    """Simulate on the study's records how good its optimization would be at each privacy level. Releases nothing."""
+    """Simulate how good the optimization would be at each privacy level: on public rows, or on the records.
+
+    By default no record is read. Releases and charges nothing.
+    """
     reply = curator.forecasts.start(caller, study_id, forecast)
     response = RecordedReply(reply)
     identity = wire.ForecastView.model_validate_json(reply.body).id

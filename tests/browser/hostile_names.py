@@ -78,7 +78,7 @@ def furnished(town: Town) -> Ids:
         column = wire.ColumnMeasurement(column=COLUMNS[2], direction="maximize")
         budget = wire.Budget(epsilon_per_row="6", epsilon_total="100", queries=50)
         study = owner.create_study(spec(dataset, column, answers=LAPLACE, budget=budget)).id
-        forecast_spec = wire.ForecastCreate(epsilons=["1", "4"], functions=2, queries=5, rows=40)
+        forecast_spec = wire.ForecastCreate(epsilons=["1", "4"], functions=2, queries=5, rows_max=40)
         forecast = owner.start_forecast(study, forecast_spec).id
         owner.release(study)
         runs = [_ran(town, owner, vendor, study, name) for name in (f"{script(RUN)} {TURNED}", FORMULA)]

@@ -16,7 +16,7 @@ from tests.shared.service_kit.notices.notice_receiver import KEY, listening
 
 LAPLACE = wire.LaplaceAnswers(mechanism="laplace", epsilon="1", value_bound=1.0)
 BUDGET = wire.Budget(epsilon_per_row="5", epsilon_total="15", queries=10)
-QUICK = wire.ForecastCreate(epsilons=["1"], mechanisms=["gaussian"], functions=2, queries=2, rows=10)
+QUICK = wire.ForecastCreate(epsilons=["1"], mechanisms=["gaussian"], functions=2, queries=2, rows_max=10)
 ID = re.compile(r"(ntc|std|qry|ds|fct|tun|run)_[0-9a-f]{16}")
 
 

@@ -34,7 +34,7 @@ EXAMPLES = int(os.environ.get("BLINDOPT_SCHEMATHESIS_EXAMPLES", "2"))
 FULL = EXAMPLES > 4
 """Boundaries also where another test has them already: asked for by `make soak`."""
 SEED = 20_231_117
-FORECAST = {"epsilons": ["1"], "mechanisms": ["planar_laplace"], "functions": 2, "queries": 2, "rows": 10}
+FORECAST = {"epsilons": ["1"], "mechanisms": ["planar_laplace"], "functions": 2, "queries": 2, "rows_max": 10}
 ALIKE = {CoverageScenario.INCORRECT_TYPE, CoverageScenario.VALID_OBJECT}
 """Three in four of all boundaries."""
 JOBS = {"POST /v1/tunings": 20 if FULL else 6, "POST /v1/studies/{study_id}/forecasts": 4}

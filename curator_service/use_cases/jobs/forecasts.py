@@ -2,15 +2,17 @@
 
 import json
 import secrets
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import TypeAdapter
 
 from blindopt import wire
 from blindopt.arrays import Matrix
-from blindopt.errors import Invalid, StateConflict
+from blindopt.errors import Invalid, NotFound, StateConflict
 from curator_service import store
 from curator_service.forecasts.cells import ROWS_MIN, cells_of
+from curator_service.forecasts.public_inputs import kernels_of
 from curator_service.forecasts.worker import Job, Reply, Worker
 from curator_service.privacy import entropy
 from curator_service.privacy.guarantees import CHOOSING
@@ -52,7 +54,7 @@ class Forecasts(Jobs):
 
         def effect(db: Connection) -> Effect:
             nonlocal begun
-            if _study(db, study_id)[0] != checked:
+            if _study(db, study_id)[0] != checked.study:
                 raise StateConflict("the draft was changed since you asked: look at it again, and ask once more")
             if table.count_running(db) > self._waiting_max:
                 raise StateConflict(
@@ -79,7 +81,10 @@ class Forecasts(Jobs):
                 "functions": forecast.functions,
                 "queries": forecast.queries,
                 "rows": forecast.rows,
+                "rows_max": forecast.rows_max,
             }
+            if forecast.sample_dataset_id is not None:
+                details["sample_dataset_id"] = forecast.sample_dataset_id
             return Effect(self._view(db, table.find(db, identity)), "forecast.started", details, 202)
 
         reply = self._context.idempotency.once(request, effect)
@@ -114,19 +119,20 @@ class Forecasts(Jobs):
         self._kill(identity)
         return reply
 
-    def _check(self, study_id: str, forecast: wire.ForecastCreate) -> wire.StudyCreate:
-        """The study of a forecast. Raises Invalid if the forecast cannot be made."""
+    def _check(self, study_id: str, forecast: wire.ForecastCreate) -> "_Inputs":
+        """The study of a forecast, and its rows. Raises Invalid if the forecast cannot be made."""
         # Outside of any write transaction: calibrating many mechanisms takes long.
         with self._context.database.read() as db:
-            (study, rows), withdrawn = _study(db, study_id), names(db)
-        cells_of(study, forecast, withdrawn)
-        if rows < ROWS_MIN:
+            inputs, withdrawn = _inputs(db, study_id, forecast), names(db)
+        kernels_of(inputs.study, forecast)
+        cells_of(inputs.study, forecast, withdrawn)
+        if inputs.n < ROWS_MIN:
             raise Invalid(f"a forecast needs a dataset of {ROWS_MIN} rows or more")
-        return study
+        return inputs
 
     def _view(self, db: Connection, row: Any) -> wire.ForecastView:
-        study = store.find(db, store.studies, row.study_id)
-        is_public = bool(store.find(db, store.datasets, study.dataset_id).public)
+        spec = _spec(row)
+        is_public = spec.rows == "public" or _is_public(db, row.study_id)
         progress = self._progress.get(row.id, row.progress) if row.state == "running" else row.progress
         return wire.ForecastView(
             id=row.id,
@@ -136,7 +142,7 @@ class Forecasts(Jobs):
             created_at=moment(row.created_at),
             ended_at=moment(row.ended_at) if row.ended_at else None,
             problem=row.problem,
-            spec=wire.ForecastCreate.model_validate_json(row.spec),
+            spec=spec,
             points=_POINTS.validate_json(row.points),
             choosing=None if is_public else CHOOSING,
         )
@@ -147,12 +153,14 @@ class Forecasts(Jobs):
         """Run one forecast; the values of its end, or None if it had ended before."""
         with self._context.database.read() as db:
             row = table.find(db, identity)
-            (study, _), withdrawn = _study(db, row.study_id), sorted(names(db))
-        if row.state != "running":
-            return None
-        forecast = wire.ForecastCreate.model_validate_json(row.spec)
-        values = self._sample(study, forecast.rows)
-        job = Job(study=study, forecast=forecast, seed=secrets.randbits(63), withdrawn=withdrawn)
+            if row.state != "running":
+                return None
+            forecast = _spec(row)
+            inputs, withdrawn = _inputs(db, row.study_id, forecast), sorted(names(db))
+        # Without a dataset to read, nothing but public values is sent.
+        values = None if inputs.dataset_id is None else self._sample(inputs, inputs.dataset_id)
+        n = None if values is not None else inputs.n
+        job = Job(study=inputs.study, forecast=forecast, seed=secrets.randbits(63), withdrawn=withdrawn, n=n)
         worker = Worker()
         last = Reply()
         try:
@@ -183,14 +191,14 @@ class Forecasts(Jobs):
             "problem": f"its process ended with status {status}; if memory was short, ask for fewer rows",
         }
 
-    def _sample(self, study: wire.StudyCreate, most: int) -> Matrix:
-        """The raw feature columns of up to ``most`` records, chosen at random: (rows, features)."""
+    def _sample(self, inputs: "_Inputs", dataset_id: str) -> Matrix:
+        """The raw feature columns of ``inputs.n`` rows of a dataset, chosen at random: (rows, features)."""
         with self._context.database.read() as db:
-            names = [c["name"] for c in json.loads(store.find(db, store.datasets, study.dataset_id).columns)]
-            kept = kept_records(db, self._vault, study.dataset_id)
-        values = self._vault.dataset(study.dataset_id)
-        chosen = kept[entropy.sample(len(kept), min(most, len(kept)))]
-        columns = [names.index(feature.column) for feature in study.features]
+            names = _column_names(store.find(db, store.datasets, dataset_id))
+            kept = kept_records(db, self._vault, dataset_id)
+        values = self._vault.dataset(dataset_id)
+        chosen = kept[entropy.sample(len(kept), min(inputs.n, len(kept)))]
+        columns = [names.index(feature.column) for feature in inputs.study.features]
         sampled: Matrix = values[chosen][:, columns]
         return sampled
 
@@ -199,6 +207,54 @@ class Forecasts(Jobs):
 
     def _log_details(self, row: Any) -> dict[str, Any]:
         return {"study_id": row.study_id}
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """What a forecast is made from: the study, the number of rows, and the dataset to read (None: uniform rows)."""
+
+    study: wire.StudyCreate
+    n: int
+    dataset_id: str | None
+
+
+def _inputs(db: Connection, study_id: str, forecast: wire.ForecastCreate) -> _Inputs:
+    """The inputs of a forecast. Raises Invalid for a sample that is not public or lacks a feature."""
+    study, rows = _study(db, study_id)
+    dataset_id = study.dataset_id if forecast.rows == "records" else forecast.sample_dataset_id
+    if forecast.sample_dataset_id is not None:
+        try:
+            sample = store.find(db, store.datasets, forecast.sample_dataset_id)
+        except NotFound:
+            raise _no_sample("there is no such dataset") from None
+        if not sample.public:
+            raise _no_sample("it is not declared public")
+        missing = {feature.column for feature in study.features} - set(_column_names(sample))
+        if missing:
+            raise _no_sample(f"it has no column {min(missing)}")
+        rows = int(sample.rows)
+    return _Inputs(study, min(rows, forecast.rows_max), dataset_id)
+
+
+def _no_sample(why: str) -> Invalid:
+    fault: dict[str, object] = {"field": "sample_dataset_id", "message": why}
+    return Invalid("a sample is a dataset that is declared public, with the features of the study as columns", [fault])
+
+
+def _spec(row: Any) -> wire.ForecastCreate:
+    """The request of a stored forecast. One of 0.2.0 has a number of ``rows``, and was on the records."""
+    spec = json.loads(row.spec)
+    if not isinstance(spec.get("rows"), str):
+        spec |= {"rows": "records", "rows_max": spec.get("rows", 1_000)}
+    return wire.ForecastCreate.model_validate_json(json.dumps(spec))
+
+
+def _is_public(db: Connection, study_id: str) -> bool:
+    return bool(store.find(db, store.datasets, store.find(db, store.studies, study_id).dataset_id).public)
+
+
+def _column_names(dataset: Any) -> list[str]:
+    return [column["name"] for column in json.loads(dataset.columns)]
 
 
 def _study(db: Connection, study_id: str) -> tuple[wire.StudyCreate, int]:

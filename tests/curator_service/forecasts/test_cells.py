@@ -55,12 +55,6 @@ def test_features_that_depend_on_each_other_are_told_before_anything_is_drawn(st
         cell.on(rows)
 
 
-def test_a_study_without_kernel_is_refused(study_of):
-    with pytest.raises(Invalid, match="kernel") as refused:
-        cells_of(study_of(kernel=None), wire.ForecastCreate())
-    assert [error["field"] for error in refused.value.errors] == ["kernel"]
-
-
 def test_a_mechanism_that_cannot_be_is_refused_with_its_place(study_of):
     forecast = wire.ForecastCreate(mechanisms=["gaussian", "gaussian_projection"])
     with pytest.raises(Invalid, match="leave it out") as refused:

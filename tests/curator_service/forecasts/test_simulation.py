@@ -17,7 +17,9 @@ from tests.scale import scaled
 
 
 def _run(study, rows, *, seed=1, on_progress=lambda share: None, **forecast):
-    points = simulate(study, wire.ForecastCreate(**forecast), rows, seed=seed, on_progress=on_progress)
+    points = simulate(
+        study, wire.ForecastCreate(**({"rows": "records"} | forecast)), rows, seed=seed, on_progress=on_progress
+    )
     return {(point.mechanism, point.epsilon): point for point in points}
 
 
@@ -120,14 +122,18 @@ def test_private_answers_cost_too(study_of, rows_of):
     assert private["random_rows", None] == exact["random_rows", None]  # whose best row counts, seen or not
 
 
+def _variance(study):
+    return outcome_variance(study, study.kernel)
+
+
 def test_the_variance_of_an_outcome_is_that_of_its_measurement_and_of_its_privacy(study_of):
-    assert outcome_variance(study_of()) == 1e-4
+    assert _variance(study_of()) == 1e-4
     measured = wire.ColumnMeasurement(column="y", direction="maximize", noise_variance=0.25)
-    assert outcome_variance(study_of().model_copy(update={"measurement": measured})) == 0.25
+    assert _variance(study_of().model_copy(update={"measurement": measured})) == 0.25
     answers = wire.LaplaceAnswers(mechanism="laplace", epsilon="0.5", value_bound=3.0, noise_bound=1.0)
     drawn = noise.add_laplace(np.zeros(20_000), 4.0, Decimal("0.5"))
     # Whose variance has a standard error of 1.6 %.
-    assert outcome_variance(study_of(answers=answers)) == pytest.approx(1e-4 + drawn.var(), rel=0.15)
+    assert _variance(study_of(answers=answers)) == pytest.approx(1e-4 + drawn.var(), rel=0.15)
 
 
 def test_two_rows_are_enough_and_one_is_not(study_of, rows_of):

@@ -8,8 +8,9 @@ import pytest
 from blindopt import wire
 from curator_service.forecasts.worker import Job, Worker
 
-SMALL = wire.ForecastCreate(epsilons=["1"], mechanisms=["gaussian"], functions=3, queries=4, rows=40)
-LONG = wire.ForecastCreate(epsilons=["1"], mechanisms=["gaussian"], functions=200, queries=500, rows=400)
+RECORDS = {"rows": "records"}
+SMALL = wire.ForecastCreate(epsilons=["1"], mechanisms=["gaussian"], functions=3, queries=4, **RECORDS, rows_max=40)
+LONG = wire.ForecastCreate(epsilons=["1"], mechanisms=["gaussian"], functions=200, queries=500, **RECORDS, rows_max=400)
 
 
 @pytest.fixture

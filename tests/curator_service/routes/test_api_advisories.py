@@ -240,7 +240,7 @@ def test_a_forecast_of_auto_tries_what_a_release_would_take_today(withdrawn):
             update={"release": AUTO, "kernel": wire.Kernel(lengthscale=3.0, signal_variance=1.0, noise_variance=1e-4)}
         )
     )
-    forecast_spec = wire.ForecastCreate(epsilons=["1"], mechanisms=["auto"], functions=2, queries=2, rows=10)
+    forecast_spec = wire.ForecastCreate(epsilons=["1"], mechanisms=["auto"], functions=2, queries=2, rows_max=10)
     began = withdrawn.owner.start_forecast(draft.id, forecast_spec)
     while (view := withdrawn.owner.forecast(draft.id, began.id)).state == "running":
         time.sleep(0.05)

@@ -23,10 +23,18 @@ from curator_service.vault import Vault
 from tests.curator_service.number_traces import tells
 
 WAIT = 240.0
+RECORDS = {"rows": "records"}
 # The calibration of Gaussian noise takes its process a second to load: one test waits for it.
-SHORT = wire.ForecastCreate(epsilons=["1", "8"], mechanisms=["planar_laplace"], functions=3, queries=5, rows=40)
+SHORT = wire.ForecastCreate(
+    epsilons=["1", "8"], mechanisms=["planar_laplace"], functions=3, queries=5, **RECORDS, rows_max=40
+)
 LONG = wire.ForecastCreate(
-    epsilons=[str(level) for level in range(1, 21)], mechanisms=["planar_laplace"], functions=200, queries=100, rows=400
+    epsilons=[str(level) for level in range(1, 21)],
+    mechanisms=["planar_laplace"],
+    functions=200,
+    queries=100,
+    **RECORDS,
+    rows_max=400,
 )
 
 
@@ -385,7 +393,7 @@ def test_an_auditor_can_tell_from_what_failed_that_features_depend_on_each_other
             ),
         }
         study = owner.create_study(_study(twins, small).model_copy(update=changed)).id
-        spec = SHORT.model_copy(update={"mechanisms": ["po_gp_ucb"], "rows": 1_000})
+        spec = SHORT.model_copy(update={"mechanisms": ["po_gp_ucb"], "rows_max": 1_000})
         owner.wait_forecast(study, owner.start_forecast(study, spec).id, timeout_s=WAIT)
         with suppress(Remote):
             owner.release(study)
@@ -413,7 +421,14 @@ def test_logs_tell_ids_and_counts_and_nothing_that_was_found(curator, owner, dat
         "forecast.cancelled",
     ]
     ids = {"study_id": study, "forecast_id": done.id}
-    assert records[0]["details"] == ids | {"levels": 2, "mechanisms": 1, "functions": 3, "queries": 5, "rows": 40}
+    assert records[0]["details"] == ids | {
+        "levels": 2,
+        "mechanisms": 1,
+        "functions": 3,
+        "queries": 5,
+        "rows": "records",
+        "rows_max": 40,
+    }
     assert records[1]["details"] == ids | {"state": "completed"}
     assert records[3]["details"] == {"study_id": study, "forecast_id": cancelled.id}
     for point in done.points:
@@ -444,8 +459,12 @@ def test_a_study_without_kernel_is_refused_with_the_field(owner, small):
         ({"functions": 1}, "functions"),
         ({"functions": 2.5}, "functions"),
         ({"queries": 501}, "queries"),
-        ({"rows": 9}, "rows"),
-        ({"rows": 5_001}, "rows"),
+        ({"rows": 40}, "rows"),
+        ({"rows": "some"}, "rows"),
+        ({"rows_max": 9}, "rows_max"),
+        ({"rows_max": 5_001}, "rows_max"),
+        ({"rows": "public", "sample_dataset_id": ""}, "sample_dataset_id"),
+        ({"rows": "public", "sample_dataset_id": "ds_0000000000000000"}, "sample_dataset_id"),
         ({"seed": 1}, "seed"),
     ],
     ids=str,

@@ -55,8 +55,9 @@ def test_a_forecast_on_private_records_says_that_choosing_by_it_leaks(service, d
     study, is_private = draft
     path = f"/v1/studies/{study['id']}/forecasts"
     body = {"epsilons": ["1"], "mechanisms": ["identity"], "functions": 2, "queries": 2}
-    forecast = service.call("owner", "POST", path, json=body)
+    forecast = service.call("owner", "POST", path, json=body | {"rows": "records"})
     assert forecast["choosing"] == (CHOOSING if is_private else None)
+    assert service.call("owner", "POST", path, json=body)["choosing"] is None  # public rows, by default
 
 
 def test_the_report_of_a_release_is_no_reason_to_choose(service, draft):
