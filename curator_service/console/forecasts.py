@@ -50,7 +50,7 @@ async def start(page: Page, form: Form) -> Response:
     sample = form.text("sample_dataset_id", "A dataset") if rows == "sample" else None
     if not form.ok:
         return await _listed(page, form.again(), 422)
-    body = {"epsilons": [part for part in epsilons if part], "mechanisms": mechanisms, **numbers}
+    body: dict[str, object] = {"epsilons": [part for part in epsilons if part], "mechanisms": mechanisms, **numbers}
     body |= {"rows": "public" if rows == "sample" else rows, "sample_dataset_id": sample}
     where = f"/studies/{page.path['study_id']}/forecasts"
     try:
