@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,14 +26,7 @@ _MORE = 20
 _WIDE = 50
 """With more features than this each fit is slow, so there are fewer repetitions."""
 # Shares of the time for each kind of attack, by measurements of their draws, which take most of it.
-_SCENE, _NEIGHBOURS, _SPACES, _ANSWERS = 0.15, 0.3, 0.2, 0.15
-
-
-class DrawSeconds(NamedTuple):
-    """Times of draws: of one row of a release, and of one answer. They are measured unless given."""
-
-    row: float
-    answer: float
+_SCENE, _NEIGHBOURS, _SPACES = 0.15, 0.3, 0.2
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -60,15 +52,16 @@ def on_trial(
     *,
     rng: np.random.Generator | None = None,
     seconds: float = 3.0,
-    draw_seconds: DrawSeconds | None = None,
+    row_seconds: float | None = None,
 ) -> list[Finding]:
     """Findings of every attack that applies, on a release of up to 2,000 random rows that is thrown away.
 
     ``outcomes`` (n,) is the measurement column, None where y is not measured yet. Takes about ``seconds`` with few
-    features, once the noise library is loaded: with slow draws, fewer rows are tried. An attack does not apply where
-    there are too few rows, or where the mechanism cannot release its rows.
+    features, once the noise library is loaded: with slow draws, fewer rows are tried. ``row_seconds`` is the time of a
+    row's draw, which is measured unless given. An attack does not apply where there are too few rows, or where the
+    mechanism cannot release its rows.
     """
-    each = one_by_one(spec, rows, outcomes, mechanism, rng=rng, seconds=seconds, draw_seconds=draw_seconds)
+    each = one_by_one(spec, rows, outcomes, mechanism, rng=rng, seconds=seconds, row_seconds=row_seconds)
     findings = dict(each)
     return _applicable(*(findings[attack] for attack in ATTACKS))
 
@@ -81,15 +74,15 @@ def one_by_one(
     *,
     rng: np.random.Generator | None = None,
     seconds: float = 3.0,
-    draw_seconds: DrawSeconds | None = None,
+    row_seconds: float | None = None,
 ) -> Iterator[tuple[str, Finding | None]]:
     """Yield the name and finding of each attack as soon as it ends; the finding is None for one that does not apply.
 
     The attack on answers comes first, because it alone does not take longer for more features.
     """
     rng = rng or np.random.default_rng()
-    yield "averaging", _averaging(spec, outcomes, rng, seconds, draw_seconds)
-    study = _study(spec, rows, outcomes, mechanism, rng, seconds, draw_seconds)
+    yield "averaging", averaging.attack(spec, outcomes, rng)
+    study = _study(spec, rows, outcomes, mechanism, rng, seconds, row_seconds)
     try:
         scene = Scene(study.x, draw(mechanism, study.x), study.public, study.n)
     except ReleaseImpossible:
@@ -108,14 +101,14 @@ def on_release(
     *,
     rng: np.random.Generator | None = None,
     seconds: float = 3.0,
-    draw_seconds: DrawSeconds | None = None,
+    row_seconds: float | None = None,
 ) -> list[Finding]:
     """Like ``on_trial``, on the released Z (n, r), with ``rows`` in its order. Further releases are trial releases."""
-    study = _study(spec, rows, outcomes, mechanism, rng or np.random.default_rng(), seconds, draw_seconds)
+    study = _study(spec, rows, outcomes, mechanism, rng or np.random.default_rng(), seconds, row_seconds)
     row_numbers = entropy.choose_rows(rows.n, ROWS)
     scene = Scene(_rows_at(rows, row_numbers), np.asarray(z[row_numbers]), study.public, study.n)
     findings = dict([*_on_scene(study, scene, z, row_numbers), *_on_more(study)])
-    findings["averaging"] = _averaging(spec, outcomes, study.rng, seconds, draw_seconds)
+    findings["averaging"] = averaging.attack(spec, outcomes, study.rng)
     return _applicable(*(findings[attack] for attack in ATTACKS))
 
 
@@ -126,30 +119,19 @@ def _study(
     mechanism: Mechanism,
     rng: np.random.Generator,
     seconds: float,
-    draw_seconds: DrawSeconds | None,
+    row_seconds: float | None,
 ) -> _Study:
-    public, count, row_seconds = Public.of(spec, mechanism), ROWS, 0.0
+    public, count, each = Public.of(spec, mechanism), ROWS, 0.0
     if public.noise_sd:
-        row_seconds = draw_seconds.row if draw_seconds else _row_seconds(mechanism, rows.d)
-        count = int(np.clip(_SCENE * seconds / row_seconds, 2, ROWS))
+        each = row_seconds or _row_seconds(mechanism, rows.d)
+        count = int(np.clip(_SCENE * seconds / each, 2, ROWS))
     x = _rows_at(rows, entropy.choose_rows(rows.n, count))
     if len(x) < rows.n:
         try:
             mechanism.assess(as_rows(x))
         except ReleaseImpossible:
             x = _rows_at(rows, entropy.choose_rows(rows.n, _MORE * count))
-    return _Study(spec, mechanism, public, outcomes, x, rows.n, row_seconds, rng, seconds)
-
-
-def _averaging(
-    spec: StudyCreate,
-    outcomes: Vector | None,
-    rng: np.random.Generator,
-    seconds: float,
-    draw_seconds: DrawSeconds | None,
-) -> Finding | None:
-    answer_seconds = draw_seconds.answer if draw_seconds else None
-    return averaging.attack(spec, outcomes, rng, seconds=_ANSWERS * seconds, answer_seconds=answer_seconds)
+    return _Study(spec, mechanism, public, outcomes, x, rows.n, each, rng, seconds)
 
 
 def _rows_at(rows: ScaledRows, row_numbers: NDArray[np.int64]) -> Matrix:

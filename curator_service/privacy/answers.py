@@ -38,6 +38,8 @@ class AnswerMechanism:
     bound: float
     draw: Callable[[Vector], Vector]
     """Randomizes offsets within ``bound`` of 0."""
+    variance_at: Callable[[Vector], Vector]
+    """The variance of the answer about each of such offsets: affine in their squares."""
 
     @property
     def clip(self) -> tuple[float, float]:
@@ -65,11 +67,17 @@ def mechanism_of(answers: Answers) -> AnswerMechanism | None:
             bound, epsilon = spec.bound, amount(spec.epsilon)
             scale = laplace_scale(bound, epsilon)
             noise = PrivacyNoise(family="laplace", scale=scale, bound=bound, variance=2 * scale**2)
-            return AnswerMechanism(noise, spec.centre, bound, lambda values: add_laplace(values, bound, epsilon))
+            return AnswerMechanism(
+                noise,
+                spec.centre,
+                bound,
+                draw=lambda values: add_laplace(values, bound, epsilon),
+                variance_at=lambda values: np.full(len(values), 2 * scale**2),
+            )
         case spec:
             law = _bounded_law(spec)
             noise = PrivacyNoise(family=spec.mechanism, scale=law.size, bound=spec.bound, variance=law.variance)
-            return AnswerMechanism(noise, spec.centre, spec.bound, law.draw)
+            return AnswerMechanism(noise, spec.centre, spec.bound, law.draw, law.variance_at)
 
 
 def concrete_answers(answers: Answers) -> ConcreteAnswers:

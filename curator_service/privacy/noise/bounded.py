@@ -46,6 +46,11 @@ class OneBit:
         """The variance of an answer at y = 0, where it is largest."""
         return self.size**2
 
+    def variance_at(self, values: Vector) -> Vector:
+        """The variances of answers about ``values`` (m,) within the bound."""
+        variances: Vector = self.size**2 - values**2
+        return variances
+
     def draw(self, values: Vector) -> Vector:
         """Draw an answer for each of ``values`` (m,). Raises NumericalFailure for a value that is not finite."""
         check_finite(values)
@@ -117,13 +122,22 @@ class Piecewise:
     @property
     def variance(self) -> float:
         """The variance of an answer at |y| = bound, where it is largest."""
-        p, m, w = Fraction(self.prob), self._window, self._furthest
-        inside = Fraction(m * m - 1, 12)
-        h = self.grid_half
-        outside = Fraction(h * (h + 1) * self._points, 3) - m * w * w - m * inside
-        points = p * (w * w + inside) + (1 - p) * outside / (self._points - m) - (self._slope * w) ** 2
         # Square last, because a point may be worth as little as 1e-65.
-        return (self.point * math.sqrt(points)) ** 2
+        return (self.point * math.sqrt(self._squared_points(self._furthest**2))) ** 2
+
+    def variance_at(self, values: Vector) -> Vector:
+        """The variances of answers about ``values`` (m,) within the bound."""
+        centre, edge = (math.sqrt(self._squared_points(square)) for square in (0, self._furthest**2))
+        shares = (values / self.bound) ** 2  # affine in the square of the value, as in ``variance``
+        variances: Vector = (self.point * centre) ** 2 * (1 - shares) + (self.point * edge) ** 2 * shares
+        return variances
+
+    def _squared_points(self, square: int) -> Fraction:
+        """The variance in squared points of a window whose centre w has this ``square``."""
+        p, m, h = Fraction(self.prob), self._window, self.grid_half
+        inside = Fraction(m * m - 1, 12)
+        outside = Fraction(h * (h + 1) * self._points, 3) - m * square - m * inside
+        return p * (square + inside) + (1 - p) * outside / (self._points - m) - self._slope**2 * square
 
     def draw(self, values: Vector) -> Vector:
         """Draw an answer for each of ``values`` (m,). Raises NumericalFailure for a value that is not finite."""
