@@ -147,7 +147,7 @@ def _means(spec: StudyCreate, truths: Vector, k: int, rng: np.random.Generator) 
     if isinstance(spec.answers, NoAnswerNoise):
         return means
     centre, bound = spec.answers.centre, spec.answers.bound
-    return np.clip(means, centre - bound, centre + bound)
+    return np.asarray(np.clip(means, centre - bound, centre + bound))
 
 
 def _drawn_mean(spec: StudyCreate, truth: float, k: int) -> float:
