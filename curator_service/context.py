@@ -1,7 +1,16 @@
 """Open the curator's data folder, for the service and for the command line."""
 
 from curator_service.settings import Settings
-from curator_service.store import advisories, bounds, forecasts, inbox, ledger, tunings, withheld  # noqa: F401  every table is there
+from curator_service.store import (  # noqa: F401  every table is there
+    advisories,
+    bounds,
+    dataset_accounts,
+    forecasts,
+    inbox,
+    ledger,
+    tunings,
+    withheld,
+)
 from curator_service.store import base as schema
 from service_kit.context.context import ServiceContext
 from service_kit.context.keys import Seal, signer

@@ -22,6 +22,7 @@ class Settings(ServiceSettings):
         "release_ended",
         "forecast_ended",
         "tuning_ended",
+        "cap_raised",
         "log_failed",
     )
 

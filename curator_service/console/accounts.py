@@ -1,11 +1,13 @@
-"""Accounts of studies and tunings: ledger, exposure, accounting."""
+"""Accounts of studies and datasets: ledger, exposure, accounting, uses and caps."""
+
+from typing import Any
 
 from starlette.responses import Response
 
 from blindopt import wire
 from curator_service.console import figures
 from curator_service.console.reading import shares
-from service_kit.console import Page, Pages, downloads
+from service_kit.console import ApiProblem, Form, Page, Pages, downloads
 
 pages = Pages()
 
@@ -15,9 +17,10 @@ _LEDGER = (
     *("row_epsilon", "total_epsilon", "total_plays", "cap"),
 )
 _EXPOSURE = ("row", "record", "queries", "plays", "epsilon", "spent")
-_CHARGES = (
-    *("seq", "created_at", "kind", "tuning_id", "epsilon", "delta"),
-    *("cap", "cap_epsilon", "cap_delta", "total_epsilon", "total_delta"),
+_USES = (
+    *("seq", "created_at", "kind", "study_id", "tuning_id", "bounds_id", "epsilon", "delta", "release_epsilon"),
+    *("answers_epsilon", "unbounded", "cap", "act", "old_cap_epsilon", "old_cap_delta", "cap_epsilon", "cap_delta"),
+    "reason",
 )
 
 
@@ -28,7 +31,12 @@ async def listed(page: Page) -> Response:
         return await downloads.listing(page, "/v1/accounts", "accounts", "accounts", wire.StudyAccount)
     listing = await page.api.get("/v1/accounts", page_token=page.query.get("page_token"))
     rows = [(account, shares(account)) for account in listing["accounts"]]
-    return page.show("accounts.html", title="Accounts", rows=rows, next=listing["next_page_token"])
+    files: dict[str, Any] = {}
+    for identity in dict.fromkeys(account["dataset_id"] for account in listing["accounts"]):
+        account = await page.api.get(f"/v1/datasets/{identity}/account", page_size=1)
+        files.setdefault(account["account"], (identity, account))
+    context = {"rows": rows, "files": list(files.values()), "next": listing["next_page_token"]}
+    return page.show("accounts.html", title="Accounts", **context)
 
 
 @pages.get("/accounts/{study_id}", roles=("owner", "auditor"))
@@ -81,16 +89,41 @@ async def accounting(page: Page) -> Response:
     return page.show("accounting.html", title="Accounting", trail=trail, account=study, accounting=report)
 
 
-@pages.get("/datasets/{dataset_id}/spent", roles=("owner", "auditor"))
-async def spent(page: Page) -> Response:
-    """The ledger of tunings on a dataset's file."""
-    where = f"/v1/datasets/{page.path['dataset_id']}/ledger"
+@pages.get("/datasets/{dataset_id}/account", roles=("owner", "auditor"))
+async def dataset_account(page: Page) -> Response:
+    """The account of a dataset's file: every use, and the form for its caps."""
     if page.query.get("as"):
-        return await downloads.listing(page, where, "charges", f"tunings-{page.path['dataset_id']}", _CHARGES)
-    ledger = await page.api.get(where, page_token=page.query.get("page_token"))
-    trail = (
-        [("Datasets", "/datasets"), ("Dataset", f"/datasets/{page.path['dataset_id']}")]
-        if page.may("owner")
-        else _TRAIL
-    )
-    return page.show("spent.html", title="What tunings spent", trail=trail, ledger=ledger)
+        where = f"/v1/datasets/{page.path['dataset_id']}/account"
+        return await downloads.listing(page, where, "uses", f"account-{page.path['dataset_id']}", _USES)
+    return await _dataset_account(page, None)
+
+
+async def _dataset_account(page: Page, form: Form | None, status: int = 200) -> Response:
+    identity = page.path["dataset_id"]
+    account = await page.api.get(f"/v1/datasets/{identity}/account", page_token=page.query.get("page_token"))
+    if form is None:
+        form = Form.blank(epsilon=account["cap_epsilon"], delta=account["cap_delta"])
+    trail = [("Datasets", "/datasets"), ("Dataset", f"/datasets/{identity}")] if page.may("owner") else _TRAIL
+    context = {"account": account, "dataset_id": identity, "form": form}
+    return page.show("dataset_account.html", title="Account of the dataset", trail=trail, status=status, **context)
+
+
+@pages.post("/datasets/{dataset_id}/account", roles=("owner",))
+async def change_caps(page: Page, form: Form) -> Response:
+    """Declare, lower or raise the caps of the account."""
+    where = f"/datasets/{page.path['dataset_id']}/account"
+    body = {
+        "epsilon": form.get("epsilon") or None,
+        "delta": form.real("delta", needed=False),
+        "raise_caps": form.has("raise_caps"),
+        "reason": form.get("reason") or None,
+    }
+    if body["raise_caps"] and not body["reason"]:
+        form.wrong("reason", "Say why: everybody who can see the account reads it")
+    if not form.ok:
+        return await _dataset_account(page, form.again(), 422)
+    try:
+        await page.api.put(f"/v1{where}/caps", body, key=form.key)
+    except ApiProblem as problem:
+        return await _dataset_account(page, form.failed(problem), problem.status)
+    return page.go(where, "The caps are stored. Everybody who can see this account sees the change.")

@@ -85,9 +85,9 @@ async def _shown(page: Page, form: Form, status: int = 200) -> Response:
         return page.csv(
             f"columns-{view['id']}", head, [[c["name"], *(c[h] for h in head[1:])] for c in view["columns"]]
         )
-    spent = await page.api.get(f"/v1/datasets/{view['id']}/ledger", page_size=1)
+    account = await page.api.get(f"/v1/datasets/{view['id']}/account", page_size=1)
     withheld = await page.api.get(f"/v1/datasets/{view['id']}/withheld")
-    context = {"dataset": view, "spent": spent, "withheld": withheld["withheld"], "form": form, "status": status}
+    context = {"dataset": view, "account": account, "withheld": withheld["withheld"], "form": form, "status": status}
     return page.show("dataset.html", title=view["name"], trail=_TRAIL, **context)
 
 

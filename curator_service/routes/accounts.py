@@ -1,4 +1,4 @@
-"""Ledger, exposure and accounting of studies, and countersignatures of modelers."""
+"""Ledger, exposure and accounting of studies, accounts of datasets, and countersignatures of modelers."""
 
 from typing import Annotated
 
@@ -6,7 +6,7 @@ from fastapi import Query, Request
 from starlette.responses import Response
 
 from blindopt import wire
-from curator_service.routes.common import CuratorDep, StudyId
+from curator_service.routes.common import CuratorDep, DatasetId, StudyId
 from service_kit.web.dependencies import RecordedReply, RequestContextDep, allowed, api_router
 from service_kit.web.listings import PagingDep
 from service_kit.web.problems import documented
@@ -46,6 +46,33 @@ def get_accounting(
 ) -> wire.Accounting:
     """The privacy cost of a study so far: by pure composition, as in the ledger, and a tight one at a delta."""
     return curator.accounts.accounting(study_id, delta)
+
+
+@router.get("/v1/datasets/{dataset_id}/account", dependencies=_READ)
+def get_dataset_account(
+    request: Request, dataset_id: DatasetId, curator: CuratorDep, paging: PagingDep
+) -> wire.DatasetAccount:
+    """What every use of a dataset's file has cost its records, with its caps, however often it was registered.
+
+    Two files that share records are two accounts. The owner sees the number of a record that has lost most.
+    """
+    with_records = request.state.principal.role == "owner"
+    account = curator.dataset_accounts.account(dataset_id, paging.after, paging.limit, with_records=with_records)
+    uses, token = paging.cut(account.uses, lambda use: use.seq)
+    return account.model_copy(update={"uses": uses, "next_page_token": token})
+
+
+@router.put(
+    "/v1/datasets/{dataset_id}/account/caps",
+    response_model=wire.DatasetAccount,
+    responses=documented(409),
+    dependencies=[allowed("owner")],
+)
+def change_dataset_caps(
+    dataset_id: DatasetId, caps: wire.DatasetCaps, caller: RequestContextDep, curator: CuratorDep
+) -> Response:
+    """Declare, lower or raise the caps on what all uses of a dataset's file may cost a record."""
+    return RecordedReply(curator.dataset_accounts.change_caps(caller, dataset_id, caps))
 
 
 @router.post(

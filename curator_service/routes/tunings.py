@@ -1,9 +1,9 @@
-"""/v1/tunings: private choice of hyper-parameters, for the owner; its ledger also for auditors."""
+"""/v1/tunings: private choice of hyper-parameters, for the owner."""
 
 from starlette.responses import Response
 
 from blindopt import wire
-from curator_service.routes.common import CuratorDep, DatasetId, TuningId
+from curator_service.routes.common import CuratorDep, TuningId
 from service_kit.web.dependencies import RecordedReply, RequestContextDep, allowed, api_router
 from service_kit.web.listings import PagingDep
 from service_kit.web.problems import documented
@@ -56,11 +56,3 @@ def get_tuning(tuning_id: TuningId, curator: CuratorDep) -> wire.TuningView:
 def cancel_tuning(tuning_id: TuningId, caller: RequestContextDep, curator: CuratorDep) -> Response:
     """Cancel a tuning that runs or waits; its charge stays spent."""
     return RecordedReply(curator.tunings.cancel(caller, tuning_id))
-
-
-@router.get("/v1/datasets/{dataset_id}/ledger", dependencies=[allowed("owner", "auditor")])
-def dataset_ledger(dataset_id: DatasetId, curator: CuratorDep, paging: PagingDep) -> wire.TuningLedger:
-    """Every charge and refusal of tunings on a dataset's file, however often it was registered."""
-    charges, totals = curator.tunings.ledger(dataset_id, paging.after, paging.limit)
-    charges, token = paging.cut(charges, lambda charge: charge.seq)
-    return totals.model_copy(update={"charges": charges, "next_page_token": token})

@@ -72,6 +72,7 @@ _BEGUN = PreparedStatement(
     )
 )
 _ADD_QUERY = PreparedStatement(queries.insert(), [column.key for column in queries.c if column.key != "seq"])
+_RELEASE_ID = PreparedStatement(select(releases.c.id).where(releases.c.study_id == bindparam("study")))
 _STATE = PreparedStatement(select(studies.c.state).where(studies.c.id == bindparam("identity")))
 
 
@@ -111,6 +112,12 @@ def page(db: Connection, table: Table, *, after: int, limit: int) -> list[Row[An
 def release_of(db: Connection, study_id: str) -> Row[Any] | None:
     """The release of a study, or None before it."""
     return db.execute(select(releases).where(releases.c.study_id == study_id)).one_or_none()
+
+
+def release_id_of(db: Connection, study_id: str) -> str | None:
+    """The id of the release of a study, or None before it."""
+    row = _RELEASE_ID.row(db, study=study_id)
+    return None if row is None else str(row.id)
 
 
 def releases_of(db: Connection, study_ids: Sequence[str]) -> dict[str, Row[Any]]:

@@ -112,6 +112,12 @@ def is_released(db: Connection, study_id: str) -> bool:
     return db.execute(select(_ledger.c.seq).where(where)).first() is not None
 
 
+def charged_at(db: Connection, study_id: str) -> str | None:
+    """When the release was charged; None before."""
+    where = (_ledger.c.study_id == study_id) & (_ledger.c.kind == "release")
+    return db.execute(select(_ledger.c.created_at).where(where)).scalar()
+
+
 def page(db: Connection, study_id: str, *, after: int, limit: int) -> list[Any]:
     """Lines of a study in order."""
     where = (_ledger.c.study_id == study_id) & (_ledger.c.seq > after)
@@ -143,6 +149,13 @@ def queried_rows(db: Connection, study_id: str) -> list[tuple[int, int, int]]:
     columns = _ledger.c.row_total, _ledger.c.row_plays
     query = select(*columns, func.count()).where(latest & _WAS_QUERIED).group_by(*columns)
     return [(total, plays, rows) for total, plays, rows in db.execute(query)]
+
+
+def row_totals(db: Connection, study_id: str) -> list[tuple[int, int]]:
+    """Each row that was queried, and the amount spent on answers about it."""
+    latest = _ledger.c.seq.in_(_last_of_rows(study_id))
+    query = select(_ledger.c.row, _ledger.c.row_total).where(latest & _WAS_QUERIED)
+    return [(row, total) for row, total in db.execute(query)]
 
 
 def most_spent(db: Connection, study_id: str) -> int:

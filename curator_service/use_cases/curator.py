@@ -6,6 +6,7 @@ from curator_service.privacy.loading import Loading
 from curator_service.settings import Settings
 from curator_service.store import forecasts, tunings
 from curator_service.use_cases.accounts.accounts import Accounts
+from curator_service.use_cases.accounts.dataset_accounts import DatasetAccounts
 from curator_service.use_cases.accounts.overviews import Overviews
 from curator_service.use_cases.inbox.deadlines import Deadlines
 from curator_service.use_cases.inbox.events import Streams
@@ -54,7 +55,8 @@ class Curator:
         self.deadlines = Deadlines(context, self.inbox, versions, self.wakeups)
         self.webhook_measurer = WebhookMeasurer(context, self.inbox, self.wakeups, settings)
         self.accounts = Accounts(context, vault)
-        self.overviews = Overviews(context)
+        self.dataset_accounts = DatasetAccounts(context, vault)
+        self.overviews = Overviews(context, vault)
         self.countersignatures = Countersignatures(context)
         self.forecasts = Forecasts(context, vault, settings)
         self.tunings = Tunings(context, vault, settings)

@@ -4,11 +4,12 @@ A notice about work on the records says that it ended, never how, since that may
 a release says whether the study is open or a draft, since every modeler with a grant can see that.
 """
 
+from decimal import Decimal
 from typing import Any, Literal
 
 from blindopt import wire
 from curator_service.privacy.ledger import Charge, answers_add_up, units
-from curator_service.store.tunings import Account
+from curator_service.store.dataset_accounts import Account
 from service_kit.context.outbox import Outbox
 from service_kit.store.database import Connection
 
@@ -36,25 +37,37 @@ def spent(db: Connection, outbox: Outbox, study_id: str, spec: wire.StudyCreate,
     _near(db, outbox, "queries", after.plays, budget.queries, study_id=study_id)
 
 
-def tuning_spent(db: Connection, outbox: Outbox, dataset_id: str, account: Account) -> None:
-    """A tuning was charged: the same for the caps of its account; ``dataset_id`` is the account's name."""
-    if outbox.wants("budget_80"):
-        _near(db, outbox, "epsilon", account.epsilon, account.cap_epsilon, dataset_id=dataset_id)
-        _near(db, outbox, "delta", account.delta, account.cap_delta, dataset_id=dataset_id)
+def dataset_spent(
+    db: Connection, outbox: Outbox, account: str, caps: Account, epsilon: Decimal, delta: Decimal | None = None
+) -> None:
+    """A record of a file has lost so much: the same for the caps of its account; ``account``: the account's name.
+
+    A cap that was changed since has a notice of its own.
+    """
+    if not outbox.wants("budget_80"):
+        return
+    for cap, amount, limit in (("epsilon", epsilon, caps.cap_epsilon), ("delta", delta, caps.cap_delta)):
+        if amount is not None:
+            _near(db, outbox, cap, amount, limit, f" {limit}", dataset_id=account)
+
+
+def cap_raised(db: Connection, outbox: Outbox, account: str, cap: str) -> None:
+    """The owner raised a cap of a dataset's account."""
+    outbox.add(db, "cap_raised", wire.NoticeSubject.model_validate({"dataset_id": account, "cap": cap}))
 
 
 def _units(cap: str | None) -> int | None:
     return None if cap is None else units(cap)
 
 
-def _near(db: Connection, outbox: Outbox, cap: str, amount: Any, limit: Any, **whose: str) -> None:
+def _near(db: Connection, outbox: Outbox, cap: str, amount: Any, limit: Any, at: str = "", **whose: str) -> None:
     """Write a notice of a cap that is 80 % spent; amount and limit are exact numbers in the same unit."""
     if not limit or 100 * amount < _PERCENT * limit:
         return
     subject = wire.NoticeSubject.model_validate({"cap": cap, **whose})
     (name,) = whose.values()
     counts = wire.NoticeCounts(percent=int(100 * amount // limit))
-    outbox.add(db, "budget_80", subject, counts, once=f"budget_80 {name} {cap}")
+    outbox.add(db, "budget_80", subject, counts, once=f"budget_80 {name} {cap}{at}")
 
 
 def release_ended(db: Connection, outbox: Outbox, study_id: str, state: Literal["open", "draft"]) -> None:

@@ -50,9 +50,12 @@ class BudgetExhausted(BlindoptError):
 
     code, status, title = "privacy_budget_exhausted", 403, "The study's budget does not allow this"
 
-    def __init__(self, cap: str, *, requested: str, spent: str, limit: str, row: int | None = None) -> None:
+    def __init__(
+        self, cap: str, *, requested: str, spent: str | None, limit: str | None, row: int | None = None
+    ) -> None:
         where = "" if row is None else f" of row {row}"
-        super().__init__(f"{cap}{where}: {requested} requested with {spent} of {limit} spent")
+        spent_of = "" if spent is None else f" with {spent} of {limit} spent"
+        super().__init__(f"{cap}{where}: {requested} requested{spent_of}")
         self.row = row
         self.budget = {"cap": cap, "row": row, "requested": requested, "spent": spent, "limit": limit}
 

@@ -216,7 +216,7 @@ CONSOLES = {"curator": curator_service.console.build(), "modeler": modeler_servi
 MORE = {
     "curator": [
         "/studies/new?from={study_id}",
-        "/datasets/{dataset_id}/spent",
+        "/datasets/{dataset_id}/account",
         "/inbox/told?state=declined",
         "/tunings/new?from={tuning_id}",
         "/tunings/new?validation={dataset_id}&score=http&training=&method=gp_ucb_simulated&go=form",

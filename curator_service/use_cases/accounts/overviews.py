@@ -12,10 +12,13 @@ from curator_service.privacy.ledger import Prices, answers_add_up, text
 from curator_service.release.registry import mechanism_of
 from curator_service.store import ledger as lines
 from curator_service.use_cases.studies.advisories import release_status
+from curator_service.use_cases.studies.dataset_losses import DatasetLosses
+from curator_service.use_cases.studies.dataset_outlook import outlook
 from curator_service.use_cases.studies.datasets import cautions_from_records, dataset_view
 from curator_service.use_cases.studies.releases import meanings
 from curator_service.use_cases.studies.repeated_releases import most_by_row
 from curator_service.use_cases.studies.studies import check_fit
+from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.store.base import moment
 from service_kit.store.database import Connection
@@ -24,8 +27,9 @@ from service_kit.store.database import Connection
 class Overviews:
     """Reads alone: nothing is stored, charged or drawn."""
 
-    def __init__(self, context: ServiceContext) -> None:
+    def __init__(self, context: ServiceContext, vault: Vault) -> None:
         self._context = context
+        self._losses = DatasetLosses(vault)
 
     def check(self, spec: wire.StudyCreate) -> wire.StudyCheck:
         """The guarantee and cost of a draft. Raises Invalid if it cannot be made."""
@@ -33,6 +37,7 @@ class Overviews:
             dataset = dataset_view(store.find(db, store.datasets, spec.dataset_id))
             check_fit(spec, dataset)
             current = release_status(db, spec, None)
+            account = outlook(db, self._losses, spec, current.release)
         mechanism, withdrawn = mechanism_of(spec, current.release), current.withdrawn is not None
         price = accounting.price(spec, current.release, withdrawn=withdrawn)
         return wire.StudyCheck(
@@ -47,6 +52,7 @@ class Overviews:
             price=price,
             cautions=cautions.of_study(spec, current.release, price, n=dataset.rows, is_public=dataset.public),
             record_cautions=cautions_from_records(spec, dataset),
+            account=account,
         )
 
     def account(self, study_id: str) -> wire.StudyAccount:

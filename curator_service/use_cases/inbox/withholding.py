@@ -9,7 +9,7 @@ from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Invalid
 from curator_service import store
-from curator_service.store import inbox, tunings, withheld
+from curator_service.store import dataset_accounts, inbox, withheld
 from curator_service.use_cases.inbox.inbox import Inbox
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from curator_service.use_cases.studies.withheld_records import withheld_records
@@ -40,7 +40,11 @@ class Withholding:
 
         def effect(db: Connection) -> Effect:
             dataset = store.find(db, store.datasets, dataset_id)
-            account, unit, salt = tunings.account_name(db, dataset), self._unit(dataset, wanted), secrets.token_hex(16)
+            account, unit, salt = (
+                dataset_accounts.account_name(db, dataset),
+                self._unit(dataset, wanted),
+                secrets.token_hex(16),
+            )
             details: dict[str, Any] = {"dataset_id": dataset_id, "account": account}
             if unit not in withheld.units(db, account):
                 withheld.add(db, account, unit, salt, stamp(self._context.clock()))
@@ -56,7 +60,7 @@ class Withholding:
     def page(self, dataset_id: str, after: int, limit: int) -> list[tuple[int, wire.WithheldRecord]]:
         """What is withheld of a dataset's file, for the owner alone, with sequence numbers. Raises NotFound."""
         with self._context.database.read() as db:
-            account = tunings.account_name(db, store.find(db, store.datasets, dataset_id))
+            account = dataset_accounts.account_name(db, store.find(db, store.datasets, dataset_id))
             return [(row.seq, _view(row)) for row in withheld.page(db, account, after=after, limit=limit)]
 
     def _unit(self, dataset: Any, wanted: wire.WithholdCreate) -> str:

@@ -250,13 +250,19 @@ class _Account:
         self._add("correction", query_id, row, 0, cost, None, self.rows[row])
 
     def _refuse(self, details: Json) -> None:
-        row = details["row"]
+        row, cap = details["row"], details["cap"]
+        if details["rows"] == "all":  # a release, which a cap of the dataset's account refused
+            cost = self.prices.release
+            if cap == "dataset.epsilon" and details["requested"] != text(cost):
+                raise LogBroken("a refused release in the log has another amount than it costs")
+            self._add("refused", None, None, 0, cost, cap, RowBalance())
+            return
         of_cap = [plays for requested, plays in details["rows"] if row in (None, requested)]
         cost, plays = sum(map(self.prices.cost, of_cap)), sum(of_cap)
-        if details["requested"] != (str(plays) if details["cap"] == "queries" else text(cost)):
+        if details["requested"] != (str(plays) if cap == "queries" else text(cost)):
             raise LogBroken("a refusal in the log has another amount than its request costs")
         of_row = self.rows.get(row, RowBalance()) if row is not None else RowBalance()
-        self._add("refused", None, row, plays, cost, details["cap"], of_row)
+        self._add("refused", None, row, plays, cost, cap, of_row)
 
     def _add(
         self, kind: str, query: str | None, row: int | None, plays: int, cost: int, cap: str | None, of_row: RowBalance

@@ -2,7 +2,7 @@
 
 from curator_service import store
 from curator_service.store import inbox
-from curator_service.use_cases.accounts import tuning_accounts
+from curator_service.use_cases.studies import dataset_caps
 from service_kit.context.context import ServiceContext
 from service_kit.store.database import Connection
 
@@ -18,5 +18,5 @@ def close_after_restore(db: Connection, context: ServiceContext) -> None:
         store.change(db, store.studies, identity, state="closed")
     inbox.lose(db)
     context.audit_trail.record_restored(
-        db, {"closed_studies": closed, "closed_accounts": tuning_accounts.close_all(db, context)}
+        db, {"closed_studies": closed, "closed_accounts": dataset_caps.close_all(db, context)}
     )

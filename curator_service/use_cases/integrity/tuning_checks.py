@@ -1,20 +1,22 @@
-"""Check tunings and their ledger against the audit log: part of `audit verify`."""
+"""Check tunings and the lines of dataset accounts against the audit log: part of `audit verify`."""
 
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 from blindopt import wire
-from blindopt.audit.merkle_log import Json
+from blindopt.audit.merkle_log import Json, sha256
 from blindopt.errors import BudgetExhausted, LogBroken
 from curator_service.privacy.ledger import exact
-from curator_service.store import tunings as table
-from curator_service.store.tunings import Account
-from curator_service.use_cases.accounts.tuning_accounts import digest, lowered, spend
+from curator_service.store import dataset_accounts, tunings
+from curator_service.store.dataset_accounts import Account
+from curator_service.use_cases.accounts.salted_digests import salted_digest
+from curator_service.use_cases.studies.dataset_caps import is_raised, lowered, spend
 from service_kit.store.database import Connection
 
 
 class TuningLogSummary:
-    """Tunings and their ledger as the log describes them."""
+    """Tunings, and the lines of dataset accounts, as the log describes them."""
 
     def __init__(self) -> None:
         self._accounts: dict[str, Account] = {}
@@ -26,8 +28,13 @@ class TuningLogSummary:
         kind, details = record["kind"], record.get("details", {})
         if kind == "tuning.started":
             self._start(details)
-        elif kind == "tuning.refused":
+        elif kind == "bounds.started":
+            account = self._accounts.get(details["account"], Account())
+            self._charge("bounds", details["bounds_id"], account, details)
+        elif kind in ("tuning.refused", "bounds.refused"):
             self._add(details["account"], "refused", None, details["epsilon"], details["delta"], details["cap"])
+        elif kind == "dataset.caps" and details["act"] != "unchanged":
+            self._change_caps(details)
         elif kind in ("tuning.ended", "tuning.cancelled"):
             spec, _, _ = self._tunings[details["tuning_id"]]
             state = details.get("state", "cancelled")
@@ -40,32 +47,51 @@ class TuningLogSummary:
         account = details["account"]
         caps = wire.TuningCaps(epsilon=details["cap_epsilon"], delta=float(details["cap_delta"]))
         before = lowered(self._accounts.get(account, Account()), caps)
+        self._charge("tuning", details["tuning_id"], before, details)
+        self._tunings[details["tuning_id"]] = details["spec_sha256"], "running", None
+
+    def _charge(self, kind: str, identity: str, before: Account, details: Json) -> None:
+        account = details["account"]
         try:
             self._accounts[account] = spend(before, Decimal(details["epsilon"]), Decimal(details["delta"]))
         except BudgetExhausted:
-            raise LogBroken(f"tuning {details['tuning_id']} was charged beyond a cap") from None
-        self._tunings[details["tuning_id"]] = details["spec_sha256"], "running", None
-        self._add(account, "tuning", details["tuning_id"], details["epsilon"], details["delta"], None)
+            raise LogBroken(f"{kind} {identity} was charged beyond a cap") from None
+        self._add(account, kind, identity, details["epsilon"], details["delta"], None)
 
-    def _add(self, name: str, kind: str, tuning: str | None, epsilon: str, delta: str, cap: str | None) -> None:
+    def _change_caps(self, details: Json) -> None:
+        name, old = details["account"], self._accounts.get(details["account"], Account())
+        caps = [None if cap is None else Decimal(cap) for cap in (details["cap_epsilon"], details["cap_delta"])]
+        raised = is_raised(old.cap_epsilon, caps[0]) or is_raised(old.cap_delta, caps[1])
+        if raised != (details["act"] == "raised") or raised != (details["reason_sha256"] is not None):
+            raise LogBroken(f"a cap of {name} was raised, and the log does not say so and why")
+        self._accounts[name] = replace(old, cap_epsilon=caps[0], cap_delta=caps[1])
+        self._add(name, "cap", details["reason_sha256"], "0", "0", details["act"])
+
+    def _add(self, name: str, kind: str, subject: str | None, epsilon: str, delta: str, cap: str | None) -> None:
         account = self._accounts.get(name, Account())
         caps = [None if cap is None else exact(cap) for cap in (account.cap_epsilon, account.cap_delta)]
         self._lines.append(
-            (name, kind, tuning, epsilon, delta, cap, *caps, exact(account.epsilon), exact(account.delta))
+            (name, kind, subject, epsilon, delta, cap, *caps, exact(account.epsilon), exact(account.delta))
         )
 
     def check(self, db: Connection) -> None:
         """Raise LogBroken if a tuning or a line of the ledger differs from the log."""
         lines = iter(self._lines)
-        for row in table.all_lines(db):
-            charge = row.account, row.kind, row.tuning_id, row.epsilon, row.delta, row.cap
+        for row in dataset_accounts.all_lines(db):
+            # The log has the digest of a reason.
+            subject = sha256(row.subject.encode()) if row.kind == "cap" and row.subject is not None else row.subject
+            charge = row.account, row.kind, subject, row.epsilon, row.delta, row.cap
             if next(lines, None) != (*charge, row.cap_epsilon, row.cap_delta, row.total_epsilon, row.total_delta):
-                raise LogBroken(f"line {row.seq} of the ledger of tunings is not what the log says")
+                raise LogBroken(f"line {row.seq} of the accounts of datasets is not what the log says")
         if next(lines, None) is not None:
-            raise LogBroken("the ledger of tunings lacks lines that are in the log")
+            raise LogBroken("the accounts of datasets lack lines that are in the log")
         missing = dict(self._tunings)
-        for row in table.every(db):
-            if missing.pop(row.id, None) != (digest(row.spec, row.salt), row.state, digest(row.outcome, row.salt)):
+        for row in tunings.every(db):
+            if missing.pop(row.id, None) != (
+                salted_digest(row.spec, row.salt),
+                row.state,
+                salted_digest(row.outcome, row.salt),
+            ):
                 raise LogBroken(f"tuning {row.id} is not what the log says: it was changed, or was never started")
         for name in missing:
             raise LogBroken(f"tuning {name} is missing")

@@ -16,10 +16,13 @@ from curator_service.privacy.ledger import exact
 from curator_service.scoring import logistic, problems
 from curator_service.scoring.worker import Ended, Job, Reply, Scorer, Source, Worker, plan_light
 from curator_service.settings import Settings
+from curator_service.store import dataset_accounts
 from curator_service.store import tunings as table
 from curator_service.use_cases import notices
-from curator_service.use_cases.accounts import tuning_accounts
+from curator_service.use_cases.accounts.salted_digests import salted_digest
 from curator_service.use_cases.jobs.jobs import Jobs
+from curator_service.use_cases.studies import dataset_caps
+from curator_service.use_cases.studies.dataset_losses import DatasetLosses, FileLosses
 from curator_service.use_cases.studies.withheld_records import withheld_records
 from curator_service.vault import Vault, new_id
 from service_kit.context.context import ServiceContext
@@ -46,6 +49,7 @@ class Tunings(Jobs):
 
     def __init__(self, context: ServiceContext, vault: Vault, settings: Settings) -> None:
         self._vault = vault
+        self._losses = DatasetLosses(vault)
         self._waiting_max = settings.tunings_waiting_max
         self._plan_seconds_max = settings.tuning_plan_seconds_max
         self._scorer = scorer_of(settings)
@@ -63,7 +67,10 @@ class Tunings(Jobs):
         report = self._planned(self._job("tun_", tuning))
         with self._context.database.read() as db:
             dataset = store.find(db, store.datasets, tuning.validation_dataset_id)
-            return _with_account(report, tuning_accounts.open_account(db, dataset), tuning.caps)
+            dataset_caps.open_account(db, dataset)
+            file = self._losses.read(db, dataset)
+            dataset_caps.check_bounded(file)
+            return _with_account(report, file, tuning.caps)
 
     def start(self, request: RequestContext, tuning: wire.TuningCreate) -> StoredReply:
         """Charge a tuning and queue it. Raises as ``preview`` does, BudgetExhausted, and StateConflict."""
@@ -82,13 +89,15 @@ class Tunings(Jobs):
                     f"{self._waiting_max} tunings wait already: let one end, or cancel one, before you ask for more"
                 )
             dataset = store.find(db, store.datasets, tuning.validation_dataset_id)
-            account = tuning_accounts.open_account(db, dataset)
-            cost = report.epsilon, report.delta
-            refusal = tuning_accounts.charge(db, self._context, request, dataset, identity, tuning.caps, cost)
+            dataset_caps.open_account(db, dataset)
+            file, cost = self._losses.read(db, dataset), (report.epsilon, report.delta)
+            refusal = dataset_caps.charge_everyone(
+                db, self._context, request, self._losses, dataset, "tuning", identity, cost, tuning.caps
+            )
             if refusal is not None:
                 refusals.append(refusal)
                 return None
-            whole = _with_account(report, account, tuning.caps)
+            whole = _with_account(report, file, tuning.caps)
             return self._context.idempotency.settle(db, request, self._add(db, identity, tuning, whole, dataset))
 
         reply = self._context.database.write(work)
@@ -117,13 +126,13 @@ class Tunings(Jobs):
         details = {
             "tuning_id": identity,
             "dataset_id": dataset.id,
-            "account": table.account_name(db, dataset),
+            "account": dataset_accounts.account_name(db, dataset),
             "method": report.method,
             "epsilon": report.epsilon,
             "delta": report.delta,
             "cap_epsilon": tuning.caps.epsilon,
             "cap_delta": repr(tuning.caps.delta),
-            "spec_sha256": tuning_accounts.digest(spec, salt),
+            "spec_sha256": salted_digest(spec, salt),
         }
         return Effect(self._view(table.find(db, identity)), "tuning.started", details, 202)
 
@@ -136,13 +145,6 @@ class Tunings(Jobs):
         """Tunings with their sequence numbers."""
         with self._context.database.read() as db:
             return [(row.seq, self._view(row)) for row in table.page(db, after=after, limit=limit)]
-
-    def ledger(self, dataset_id: str, after: int, limit: int) -> tuple[list[wire.TuningCharge], wire.TuningLedger]:
-        """Lines of the account of a dataset's file, and a page without lines that has the totals."""
-        with self._context.database.read() as db:
-            charges, now = tuning_accounts.ledger(db, dataset_id, after, limit)
-        totals = {"total_epsilon": exact(now.epsilon), "total_delta": exact(now.delta)}
-        return charges, wire.TuningLedger(charges=[], next_page_token=None, **totals)
 
     def cancel(self, request: RequestContext, identity: str) -> StoredReply:
         """Cancel a tuning; its charge stays spent. Raises StateConflict if it has ended."""
@@ -309,7 +311,7 @@ class Tunings(Jobs):
         notices.tuning_ended(db, self._context.outbox, row)
 
     def _log_details(self, row: Any) -> dict[str, Any]:
-        return {"outcome_sha256": tuning_accounts.digest(row.outcome, row.salt)}
+        return {"outcome_sha256": salted_digest(row.outcome, row.salt)}
 
 
 def scorer_of(settings: Settings) -> Scorer | None:
@@ -342,12 +344,12 @@ def _dataset(db: Connection, field: str, identity: str) -> Any:
     return row
 
 
-def _with_account(report: wire.TuningReport, account: table.Account, caps: wire.TuningCaps) -> wire.TuningReport:
+def _with_account(report: wire.TuningReport, file: FileLosses, caps: wire.TuningCaps) -> wire.TuningReport:
     """The report with the amounts that the validation file has spent, and its caps."""
-    bound = tuning_accounts.lowered(account, caps)
+    bound = dataset_caps.lowered(file.account, caps)
     amounts = {
-        "spent_epsilon": exact(account.epsilon),
-        "spent_delta": exact(account.delta),
+        "spent_epsilon": exact(file.epsilon),
+        "spent_delta": exact(file.delta),
         "cap_epsilon": exact(bound.cap_epsilon or Decimal(0)),
         "cap_delta": exact(bound.cap_delta or Decimal(0)),
     }

@@ -33,6 +33,7 @@ from curator_service.use_cases.queries.released_units import (
     units_to_release,
 )
 from curator_service.use_cases.queries.wakeups import Wakeups
+from curator_service.use_cases.studies import dataset_caps
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from service_kit.context.context import ServiceContext
 from service_kit.store import audit_log
@@ -136,12 +137,17 @@ class AnswerVersions:
         releases_by_item = Counter(index for index, _ in again)
         rows = [(table.row_at(db, inquiry.query_id, index), n) for index, n in releases_by_item.items()]
         released = release_counts(earlier)
+        most = max(released[unit] for unit in again)
         charges = ledger.charge_corrections(
             spec,
             lines.balance(db, inquiry.study_id),
             rows,
             lines.row_balances(db, inquiry.study_id, [row for row, _ in rows]),
-            max(released[unit] for unit in again),
+            most,
+        )
+        release_id = self._studies.of(db, inquiry.study_id).id
+        dataset_caps.check_answers(
+            db, self._context, self._studies.losses, inquiry.study_id, spec, release_id, charges, most + 1
         )
         now = self._context.clock()
         lines.add(db, inquiry.study_id, "correction", charges, query_id=inquiry.query_id, at=stamp(now))

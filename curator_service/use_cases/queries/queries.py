@@ -21,6 +21,7 @@ from curator_service.store import ledger as lines
 from curator_service.use_cases import notices
 from curator_service.use_cases.queries import measurement_entries
 from curator_service.use_cases.queries.wakeups import INBOX, Wakeups
+from curator_service.use_cases.studies import dataset_caps
 from curator_service.use_cases.studies.advisories import release_status
 from curator_service.use_cases.studies.release_cache import Released, ReleasedStudies
 from curator_service.use_cases.studies.withheld_records import withheld_rows
@@ -180,6 +181,8 @@ class Queries:
             charges = ledger.charge_answers(
                 released.spec, lines.balance(db, identity), rows, lines.row_balances(db, identity, [r for r, _ in rows])
             )
+            losses = self._studies.losses
+            dataset_caps.check_answers(db, self._context, losses, identity, released.spec, released.id, charges)
         except BudgetExhausted as refusal:
             self._refuse(db, caller, identity, released.spec, rows, refusal)
             return refusal
@@ -356,7 +359,7 @@ class Queries:
 
 def _or_raise(outcome: StoredReply | BudgetExhausted) -> StoredReply:
     if isinstance(outcome, BudgetExhausted):
-        raise outcome  # its record is committed by now
+        raise dataset_caps.for_modeler(outcome)  # its record is committed by now
     return outcome
 
 

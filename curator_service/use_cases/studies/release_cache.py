@@ -13,6 +13,7 @@ from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.errors import StudyNotOpen
 from curator_service import store
+from curator_service.use_cases.studies.dataset_losses import DatasetLosses
 from curator_service.vault import Vault
 from service_kit.store.database import Connection
 
@@ -61,6 +62,7 @@ class ReleasedStudies:
 
     def __init__(self, vault: Vault) -> None:
         self._vault = vault
+        self.losses = DatasetLosses(vault)
         self._lock = threading.Lock()
         self._cache: OrderedDict[str, Released] = OrderedDict()
         self._records: WeakValueDictionary[str, Matrix] = WeakValueDictionary()  # studies of one dataset share a map

@@ -6,7 +6,7 @@ from typing import Any
 
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
-from blindopt.errors import MechanismWithdrawn, StateConflict, StillRunning, StorageUnavailable
+from blindopt.errors import BudgetExhausted, MechanismWithdrawn, StateConflict, StillRunning, StorageUnavailable
 from curator_service import store
 from curator_service.privacy import accounting, cautions, entropy, ledger
 from curator_service.privacy.guarantees import CHOOSING, guarantee, not_protected
@@ -15,8 +15,10 @@ from curator_service.release.registry import mechanism_of
 from curator_service.scaling import ScaledRows
 from curator_service.store import ledger as lines
 from curator_service.use_cases import notices
-from curator_service.use_cases.studies import attack_preview, dataset_rows
+from curator_service.use_cases.studies import attack_preview, dataset_caps, dataset_rows
 from curator_service.use_cases.studies.advisories import ReleaseStatus, release_status
+from curator_service.use_cases.studies.dataset_losses import DatasetLosses
+from curator_service.use_cases.studies.dataset_outlook import outlook
 from curator_service.use_cases.studies.datasets import cautions_from_records, dataset_view
 from curator_service.use_cases.studies.studies import owner_view
 from curator_service.vault import Vault, new_id
@@ -39,6 +41,7 @@ class Releases:
     def __init__(self, context: ServiceContext, vault: Vault) -> None:
         self._context = context
         self._vault = vault
+        self._losses = DatasetLosses(vault)
         self._drawing: dict[str, float] = {}
         self._stopping = False
         context.database.write(self._recover)
@@ -59,6 +62,7 @@ class Releases:
             spec = owner_view(db, identity).spec
             rows, current = dataset_rows.scaled_rows(db, self._vault, spec), release_status(db, spec, None)
             job = attack_preview.job_of(db, self._vault, spec, current.release)
+            account = outlook(db, self._losses, spec, current.release, identity)
             dataset = dataset_view(store.find(db, store.datasets, spec.dataset_id))
         preview = attack_preview.on_draft(job)
         mechanism = mechanism_of(spec, current.release)
@@ -69,6 +73,7 @@ class Releases:
                 "not_tried": preview.not_tried,
                 "record_cautions": cautions_from_records(spec, dataset),
                 "choosing": None if dataset.public else CHOOSING,
+                "account": account,
             }
         )
 
@@ -81,6 +86,9 @@ class Releases:
             return stored
         try:
             spec, current = self._begin_release(request, identity, wanted)
+        except BudgetExhausted as refusal:
+            self._refuse(request, identity, refusal)
+            raise
         except StateConflict:
             if (stored := self._context.idempotency.earlier(request)) is not None:  # published since we looked
                 return stored
@@ -148,6 +156,7 @@ class Releases:
             spec = wire.StudyCreate.model_validate_json(row.spec)
             current = release_status(db, spec, None)
             _refuse_withdrawn(current)
+            dataset_caps.check_release(db, self._context, self._losses, identity, spec, current.release)
             self._charge(db, request, identity, spec)
             store.change(db, store.studies, identity, state="releasing", releasing_key=key)
             self._log(db, "release.begun", request.principal.actor, study_id=identity)
@@ -172,6 +181,19 @@ class Releases:
         cost = ledger.text(charge.cost)
         self._log(db, "charge", request.principal.actor, study_id=identity, epsilon=cost, rows="all")
 
+    def _refuse(self, request: RequestContext, identity: str, refusal: BudgetExhausted) -> None:
+        """Record that a cap of the dataset's account refused a release: in the ledger, and in the log."""
+
+        def note(db: Connection) -> None:
+            spec = wire.StudyCreate.model_validate_json(store.find(db, store.studies, identity).spec)
+            cap, cost = str(refusal.budget["cap"]), ledger.Prices.of(spec).release
+            now = stamp(self._context.clock())
+            lines.refuse(db, identity, cap=cap, row=None, plays=0, cost=cost, at=now)
+            details = {"study_id": identity, **refusal.budget, "rows": "all"}
+            self._log(db, "charge.refused", request.principal.actor, **details)
+
+        self._context.database.write(note)
+
     def _publish(
         self, db: Connection, identity: str, release_id: str, digest: str, report: wire.ReleaseReport
     ) -> Effect:
@@ -192,6 +214,8 @@ class Releases:
         store.change(db, store.studies, identity, state="open", opened_at=now, releasing_key=None)
         notices.release_ended(db, self._context.outbox, identity, "open")
         view = owner_view(db, identity)
+        ran = release_status(db, view.spec, report).release
+        view = view.model_copy(update={"account": outlook(db, self._losses, view.spec, ran, identity)})
         details = {
             "study_id": identity,
             "release_id": release_id,

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from curator_service import store
-from curator_service.store import tunings, withheld
+from curator_service.store import dataset_accounts, withheld
 from curator_service.use_cases.studies.release_cache import Released
 from curator_service.vault import Vault
 from service_kit.store.database import Connection
@@ -15,7 +15,7 @@ from service_kit.store.database import Connection
 def withheld_records(db: Connection, vault: Vault, dataset_id: str) -> list[int]:
     """The indices, from 0, of the stored records of a dataset that are withheld: by their number, or their person."""
     dataset = store.find(db, store.datasets, dataset_id)
-    units = withheld.units(db, tunings.account_name(db, dataset))
+    units = withheld.units(db, dataset_accounts.account_name(db, dataset))
     numbers, persons = withheld.numbers_and_persons(units)
     records = {number - 1 for number in numbers if number <= dataset.rows}
     if persons and dataset.person_column is not None:

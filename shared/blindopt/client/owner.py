@@ -132,10 +132,19 @@ class OwnerClient(ServiceClient):
         name = f"tuning {tuning_id}"
         return wait_until_ended(lambda: self.tuning(tuning_id), name, timeout_s=timeout_s, poll_s=poll_s)
 
-    def tuning_charges(self, dataset_id: str) -> list[wire.TuningCharge]:
-        """What tunings spent on a dataset's file."""
-        pages = self._pages(f"/v1/datasets/{dataset_id}/ledger", wire.TuningLedger)
-        return [charge for page in pages for charge in page.charges]
+    def account(self, dataset_id: str) -> wire.DatasetAccount:
+        """The account of a dataset's file, with the first uses."""
+        return self._get(f"/v1/datasets/{dataset_id}/account", wire.DatasetAccount)
+
+    def uses(self, dataset_id: str) -> list[wire.DatasetUse]:
+        """Every use of a dataset's file, and every change of its account."""
+        pages = self._pages(f"/v1/datasets/{dataset_id}/account", wire.DatasetAccount)
+        return [use for page in pages for use in page.uses]
+
+    def change_caps(self, dataset_id: str, caps: wire.DatasetCaps, *, key: str | None = None) -> wire.DatasetAccount:
+        """Declare, lower or raise the caps of the account of a dataset's file."""
+        path, body = f"/v1/datasets/{dataset_id}/account/caps", caps.model_dump_json().encode()
+        return self._send("PUT", path, body=body, key=key or new_key()).check().read(wire.DatasetAccount)
 
     def ledger(self, study_id: str) -> Iterator[wire.LedgerEntry]:
         """Every charge and refusal of a study."""

@@ -13,6 +13,7 @@ NoticeEvent = Literal[
     "release_ended",
     "forecast_ended",
     "tuning_ended",
+    "cap_raised",
     "run_ended",
     "run_failed",
     "run_waiting",
@@ -34,12 +35,12 @@ class NoticeSubject(Reply):
     study_id: Annotated[str, Field(pattern=r"^std_[0-9a-f]{16}$")] | None = Field(None, description="std_...")
     query_id: Annotated[str, Field(pattern=r"^qry_[0-9a-f]{16}$")] | None = Field(None, description="qry_...")
     dataset_id: Annotated[str, Field(pattern=r"^ds_[0-9a-f]{16}$")] | None = Field(
-        None, description="ds_...: the first registration of a file, under which the spending of tunings is counted."
+        None, description="ds_...: the first registration of a file, which names its account."
     )
     forecast_id: Annotated[str, Field(pattern=r"^fct_[0-9a-f]{16}$")] | None = Field(None, description="fct_...")
     tuning_id: Annotated[str, Field(pattern=r"^tun_[0-9a-f]{16}$")] | None = Field(None, description="tun_...")
     run_id: Annotated[str, Field(pattern=r"^run_[0-9a-f]{16}$")] | None = Field(None, description="run_...")
-    cap: Cap | None = Field(None, description="A cap of a study; epsilon and delta: caps of a file's tunings.")
+    cap: Cap | None = Field(None, description="A cap of a study; epsilon and delta: caps of a dataset's account.")
     state: Literal["open", "draft"] | None = Field(
         None, description="State of the study after a release that succeeded (open) or failed (draft)."
     )

@@ -7,6 +7,7 @@ from pydantic import Field
 
 from blindopt.wire.base import Page, Reply
 from blindopt.wire.cautions import Caution
+from blindopt.wire.dataset_accounts import DatasetOutlook
 from blindopt.wire.releases import FeatureMeaning, Price, Status
 from blindopt.wire.studies import Budget
 
@@ -33,6 +34,7 @@ class StudyCheck(Reply):
     record_cautions: list[Caution] = Field(
         description="The same from the values of the records: for the owner alone, neither logged nor stored."
     )
+    account: DatasetOutlook = Field(description="The account of the dataset's file, without and with this study.")
 
 
 class StudyAccount(Reply):

@@ -20,11 +20,13 @@ class FieldProblem(Reply):
 class BudgetProblem(Reply):
     """The cap that a request would exceed. Depends only on the history of requests."""
 
-    cap: str = Field(description="The cap of the study's budget.")
+    cap: str = Field(
+        description="The cap of the study's budget; dataset.epsilon and dataset.delta: of its dataset's account."
+    )
     row: int | None = Field(None, description="The candidate (row of Z), if the cap is one for each record.")
     requested: str = Field(description="What the request would cost: epsilon, or a number of measurements.")
-    spent: str = Field(description="Amount spent of the cap so far.")
-    limit: str = Field(description="The cap.")
+    spent: str | None = Field(description="Amount spent of the cap so far; null to a modeler for a dataset's cap.")
+    limit: str | None = Field(description="The cap; null to a modeler for a dataset's cap.")
 
 
 class Problem(Reply):

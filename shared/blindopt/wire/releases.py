@@ -6,6 +6,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from blindopt.wire.base import Epsilon, PositiveFloat, Reply, Request
 from blindopt.wire.cautions import Caution
+from blindopt.wire.dataset_accounts import DatasetOutlook
 
 Delta = Annotated[
     PositiveFloat,
@@ -185,6 +186,9 @@ class ReleaseReport(Reply):
     )
     features: list[FeatureMeaning] = Field(description="Delta and the noise in the unit of each feature.")
     price: Price = Field(description="What it costs, and how many answers the budget allows.")
+    account: DatasetOutlook | None = Field(
+        None, description="In a preview: the account of the dataset's file, without and with this study."
+    )
     attacks: list[Finding] = Field(description="Results of attacks on a trial release, which is discarded.")
     not_tried: str | None = Field(
         None, description="Attacks that a preview omitted, and why, in words; null if it omitted none."

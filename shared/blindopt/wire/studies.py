@@ -17,6 +17,7 @@ from blindopt.wire.base import (
     Request,
     Sha256,
 )
+from blindopt.wire.dataset_accounts import DatasetOutlook
 from blindopt.wire.measurements import MeasurementSpec
 from blindopt.wire.releases import NoiseLaw, ReleaseReport, ReleaseSpec, Status
 
@@ -152,6 +153,9 @@ class StudyOwnerView(Reply):
     release_id: str | None = Field(description="rel_...; null before the release.")
     release_sha256: Sha256 | None = Field(description="SHA-256 of the npy file of Z; null before the release.")
     report: ReleaseReport | None = Field(description="Report on the release, for the owner only.")
+    account: DatasetOutlook | None = Field(
+        None, description="In the reply to a release: the account of the dataset's file, without and with this study."
+    )
 
 
 class StudyPage(Page):

@@ -1,4 +1,4 @@
-"""Tunings: requests, results and ledger."""
+"""Tunings: requests and results."""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
@@ -90,11 +90,11 @@ class HttpScore(Request):
 
 
 class TuningCaps(Request):
-    """Caps on what all tunings on one validation dataset may spend together."""
+    """Caps on the account of the validation dataset: what studies, tunings and bounds may cost a record together."""
 
-    epsilon: BudgetEpsilon = Field(description="Cap on the sum of their epsilon; the lowest declared cap counts.")
+    epsilon: BudgetEpsilon = Field(description="Cap on epsilon; the lowest counts, until the owner raises it.")
     delta: float = Field(
-        0.0, ge=0, le=0.5, description="Cap on the sum of their delta; the lowest declared cap counts."
+        0.0, ge=0, le=0.5, description="Cap on the sum of deltas; the lowest counts, until the owner raises it."
     )
 
 
@@ -112,7 +112,7 @@ class TuningCreate(TuningSpec):
         max_length=200,
         description="ds_...: the private records, each of which is protected. An http score needs only their number.",
     )
-    caps: TuningCaps = Field(description="Caps on all tunings of the validation dataset's file.")
+    caps: TuningCaps = Field(description="Caps on the account of the validation dataset's file.")
 
 
 class TuningReport(Reply):
@@ -141,8 +141,8 @@ class TuningReport(Reply):
     expected_how: str = Field(description="How both were computed, in words.")
     guarantee: str = Field(description="Guarantee, in words.")
     cautions: list[Caution] = Field(description="What an expert would point out, before anything is spent.")
-    spent_epsilon: str = Field(description="epsilon spent by earlier tunings on the validation dataset's file.")
-    spent_delta: str = Field(description="delta spent by earlier tunings on the validation dataset's file.")
+    spent_epsilon: str = Field(description="epsilon that the record which lost most has lost before.")
+    spent_delta: str = Field(description="Sum of the deltas of the validation dataset's account before.")
     cap_epsilon: str = Field(description="Lowest declared cap on epsilon, including this tuning's.")
     cap_delta: str = Field(description="Lowest declared cap on delta, including this tuning's.")
 
@@ -190,31 +190,3 @@ class TuningPage(Page):
     """A page of tunings."""
 
     tunings: list[TuningView] = Field(description="Tunings, in the order of creation.")
-
-
-class TuningCharge(Reply):
-    """A line of the account of a dataset's file: a charge, a refusal (which costs nothing), or its closing."""
-
-    seq: int = Field(description="Position in the ledger of all tunings; lines of other datasets lie between.")
-    kind: Literal["tuning", "refused", "closed"] = Field(
-        description=(
-            "tuning: charged; refused: a cap would have been exceeded; closed: a restore lost the lines after a backup."
-        )
-    )
-    tuning_id: str | None = Field(description="The tuning; null if none was started.")
-    epsilon: str = Field(description="epsilon charged, or requested if refused.")
-    delta: str = Field(description="delta charged, or requested if refused.")
-    cap: str | None = Field(description="The cap that refused: epsilon or delta.")
-    cap_epsilon: str | None = Field(description="Lowest cap on epsilon declared until then; null: none.")
-    cap_delta: str | None = Field(description="Lowest cap on delta declared until then; null: none.")
-    total_epsilon: str = Field(description="Sum of epsilon of the file, including this line.")
-    total_delta: str = Field(description="Sum of delta of the file, including this line.")
-    created_at: datetime = Field(description="When it was committed: before anything was scored or drawn.")
-
-
-class TuningLedger(Page):
-    """A page of the account of a dataset's file: registering the file again opens no new account."""
-
-    charges: list[TuningCharge] = Field(description="Lines, in the order of commits.")
-    total_epsilon: str = Field(description="Sum of epsilon of all tunings so far.")
-    total_delta: str = Field(description="Sum of delta of all tunings so far.")

@@ -19,6 +19,7 @@ _SENTENCES: dict[wire.NoticeEvent, str] = {
     "release_ended": "The release of study {study_id} has ended: the study is {state}.",
     "forecast_ended": "Forecast {forecast_id} of study {study_id} has ended.",
     "tuning_ended": "Tuning {tuning_id} has ended.",
+    "cap_raised": "The cap {cap} of dataset {dataset_id} was raised: its account shows from what, to what, and why.",
     "run_ended": "Run {run_id} has ended with {answers} answer(s).",
     "run_failed": "Run {run_id} failed with {answers} answer(s): {problem}.",
     "run_waiting": "Run {run_id} has waited for its curator for {minutes} minutes: {problem}.",
@@ -72,7 +73,7 @@ def new_notice(
     subject, counts = subject or wire.NoticeSubject(), counts or wire.NoticeCounts()
     fields: dict[str, Any] = subject.model_dump() | counts.model_dump()
     fields["problem"] = subject.problem or "no code"
-    fields["spender"] = f"study {subject.study_id}" if subject.study_id else f"tunings on {subject.dataset_id}"
+    fields["spender"] = f"study {subject.study_id}" if subject.study_id else f"dataset {subject.dataset_id}"
     return wire.Notice(
         id=f"ntc_{secrets.token_hex(8)}",
         event=event,

@@ -31,6 +31,10 @@ class PreparedStatement:
         """The only row, or None."""
         return self.row_on(raw(db), **values)
 
+    def rows(self, db: Connection, **values: Any) -> list[Any]:
+        """All rows."""
+        return [self._row._make(fields) for fields in raw(db).execute(self.sql, self._bound(values))]
+
     def row_on(self, connection: sqlite3.Connection, **values: Any) -> Any:
         """The only row, or None, on a connection of the driver."""
         fields = connection.execute(self.sql, self._bound(values)).fetchone()

@@ -163,7 +163,7 @@ def _numbers(sent):
 
 def _account(api, case):
     """What tunings on the private records have spent."""
-    return sum(Decimal(c.epsilon) for c in api.tuning_charges(case.validation.id) if c.kind == "tuning")
+    return sum(Decimal(c.epsilon) for c in api.uses(case.validation.id) if c.kind == "tuning")
 
 
 def _expected(case, typed, method, delta):

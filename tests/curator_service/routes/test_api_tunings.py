@@ -221,14 +221,14 @@ def test_the_seed_of_a_simulation_cannot_be_picked_by_previews(owner):
 )
 def test_a_scorer_that_fails_fails_the_tuning_and_the_charge_stays(owner, case, replies, reply, word):
     replies.make = reply
-    before = owner.tuning_charges(case.validation.id)
+    before = owner.uses(case.validation.id)
     ended = _ended(owner, case.http())
     assert (ended.state, ended.result, ended.clipped) == ("failed", None, None)
     assert word in ended.problem
     assert "stays spent" in ended.problem
     assert "512345" not in ended.problem
     assert "0.125" not in ended.problem
-    (line,) = owner.tuning_charges(case.validation.id)[len(before) :]
+    (line,) = owner.uses(case.validation.id)[len(before) :]
     assert (line.kind, line.tuning_id, line.epsilon) == ("tuning", ended.id, "1")
 
 
@@ -254,7 +254,7 @@ def test_without_a_scorer_an_http_score_is_refused(make_service, tmp_path):
         with pytest.raises(Remote, match="SCORER_URL") as refused:
             owner.start_tuning(case.http())
         assert refused.value.remote_status == 422
-        assert owner.tuning_charges(case.validation.id) == []
+        assert owner.uses(case.validation.id) == []
     service.kill()
 
 
@@ -270,7 +270,7 @@ def test_a_preview_spends_nothing_and_tells_what_will_be_spent(owner):
     assert report.expected_value_error > 0
     assert "Worst case: 0.3-differential privacy" in report.guarantee
     assert (report.spent_epsilon, report.cap_epsilon) == ("0", "5")
-    assert owner.tuning_charges(case.validation.id) == []
+    assert owner.uses(case.validation.id) == []
     begun = owner.start_tuning(case.spec("0.3", "5"))
     assert begun.report == report
     again = owner.preview_tuning(case.spec("0.3", "7"))
@@ -285,7 +285,7 @@ def test_ten_tenths_fit_under_one_and_the_eleventh_is_refused(owner):
     with pytest.raises(Remote) as refused:
         owner.start_tuning(spec)
     assert (refused.value.remote_status, refused.value.remote_code) == (403, "privacy_budget_exhausted")
-    lines = owner.tuning_charges(case.validation.id)
+    lines = owner.uses(case.validation.id)
     assert [line.kind for line in lines] == ["tuning"] * 10 + ["refused"]
     assert [line.total_epsilon for line in lines[-3:]] == ["0.9", "1", "1"]
     assert (lines[-1].cap, lines[-1].epsilon, lines[-1].tuning_id) == ("epsilon", "0.1", None)
@@ -306,7 +306,7 @@ def test_requests_at_once_never_spend_more_than_the_cap(owner):
         views = list(pool.map(start, range(8)))
     assert views.count("privacy_budget_exhausted") == 5
     assert len({identity for identity in views if identity.startswith("tun_")}) == 3
-    lines = owner.tuning_charges(case.validation.id)
+    lines = owner.uses(case.validation.id)
     assert sorted(line.kind for line in lines) == ["refused"] * 5 + ["tuning"] * 3
     assert lines[-1].total_epsilon == "3"
 
@@ -330,7 +330,7 @@ def test_the_same_file_registered_again_has_the_same_account(owner):
     assert again.validation.id != case.validation.id
     with pytest.raises(Remote, match="of 1 spent"):
         owner.start_tuning(again.spec("1", "1"))
-    assert owner.tuning_charges(again.validation.id) == owner.tuning_charges(case.validation.id)
+    assert owner.uses(again.validation.id) == owner.uses(case.validation.id)
     assert _ended(owner, registered(owner, m=20, seed=15).spec("1", "1")).state == "completed"
 
 
@@ -349,7 +349,7 @@ def test_the_same_key_gets_the_same_bytes_and_is_charged_once(curator, owner):
     assert (again.headers["Idempotency-Replayed"], again.headers["Location"]) == ("true", first.headers["Location"])
     assert (other.status_code, other.json()["code"]) == (422, "idempotency_key_reused")
     assert (missing.status_code, missing.json()["code"]) == (400, "idempotency_key_missing")
-    assert len(owner.tuning_charges(case.validation.id)) == 1
+    assert len(owner.uses(case.validation.id)) == 1
 
 
 def test_the_charge_is_there_before_the_first_score_is_asked(owner, case, replies):
@@ -357,7 +357,7 @@ def test_the_charge_is_there_before_the_first_score_is_asked(owner, case, replie
     seen = []
 
     def look(request, count):
-        seen.append([line.tuning_id for line in owner_beside.tuning_charges(case.validation.id)])
+        seen.append([line.tuning_id for line in owner_beside.uses(case.validation.id)])
         return 200, b'{"score": 0.5}'
 
     with OwnerClient(owner._http.base_url.__str__().rstrip("/"), "", timeout_s=60) as owner_beside:
@@ -397,13 +397,13 @@ BAD = {
 @pytest.mark.parametrize("path", ["/v1/tunings", "/v1/tunings:preview"])
 def test_what_cannot_be_is_refused_with_its_field_before_any_charge(curator, owner, case, name, path):
     changed, field = BAD[name]
-    before = owner.tuning_charges(case.validation.id)
+    before = owner.uses(case.validation.id)
     with curator.http() as http:
         body = case.spec().model_dump(mode="json") | changed
         reply = http.post(path, json=body, headers={"Idempotency-Key": f"bad {name}"})
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid"), reply.text
     assert [error["field"].startswith(field) for error in reply.json()["errors"]] == [True]
-    assert owner.tuning_charges(case.validation.id) == before
+    assert owner.uses(case.validation.id) == before
 
 
 @pytest.mark.parametrize(
@@ -443,7 +443,7 @@ def test_scores_that_do_not_fit_their_datasets_are_refused_with_the_field(curato
     ],
 )
 def test_a_centre_outside_the_range_is_refused_with_its_field_before_any_charge(curator, owner, case, method, field):
-    before = owner.tuning_charges(case.validation.id)
+    before = owner.uses(case.validation.id)
     body = case.spec().model_dump(mode="json") | {"method": method, "budget": {"epsilon": "1", "delta": 0.01}}
     with curator.http() as http:
         reply = http.post("/v1/tunings", json=body, headers={"Idempotency-Key": f"far {field}"})
@@ -451,7 +451,7 @@ def test_a_centre_outside_the_range_is_refused_with_its_field_before_any_charge(
     assert reply.json()["errors"] == [
         {"field": field, "message": "must lie in the range of the score, -1 to 0; null: its middle"}
     ]
-    assert owner.tuning_charges(case.validation.id) == before
+    assert owner.uses(case.validation.id) == before
 
 
 def test_training_and_validation_on_one_file_are_refused_before_any_charge(owner):
@@ -464,7 +464,7 @@ def test_training_and_validation_on_one_file_are_refused_before_any_charge(owner
             with pytest.raises(Remote, match="are the same") as refused:
                 ask(case.spec())
             assert refused.value.remote_status == 422
-        assert owner.tuning_charges(validation.id) == []
+        assert owner.uses(validation.id) == []
 
 
 @pytest.mark.parametrize(("lower", "upper"), [(1.0, 1.0), (2.0, 1.0)])
@@ -519,7 +519,7 @@ def test_one_that_runs_and_one_that_waits_can_be_cancelled_and_stay_charged(owne
     stuck()
     assert _ended(owner, case.http()).state == "completed"  # the next one runs
     assert owner.cancel_tuning(runs).state == "cancelled"
-    charged = {line.tuning_id for line in owner.tuning_charges(case.validation.id)}
+    charged = {line.tuning_id for line in owner.uses(case.validation.id)}
     assert {runs, waits} <= charged
 
 
@@ -541,7 +541,7 @@ def test_a_kill_or_a_shutdown_leaves_it_failed_with_its_charge_and_draws_no_seco
                 assert (view.state, view.result) == ("failed", None)
                 assert "stays spent" in view.problem
             assert len(scorer.requests) == count
-        assert len(owner.tuning_charges(case.validation.id)) == 4
+        assert len(owner.uses(case.validation.id)) == 4
         stuck()
         assert _ended(owner, case.http()).state == "completed"
     assert service.run_in_process("audit", "verify").returncode == 0, service.run_in_process("audit", "verify").stderr
@@ -571,7 +571,7 @@ def test_more_than_may_wait_are_refused_and_not_charged(make_service, tmp_path, 
         with pytest.raises(Remote, match="1 tunings wait") as refused:
             owner.start_tuning(case.http())
         assert refused.value.remote_status == 409
-        assert len(owner.tuning_charges(case.validation.id)) == 2
+        assert len(owner.uses(case.validation.id)) == 2
     service.kill()
 
 
@@ -586,7 +586,7 @@ def test_nothing_of_the_trace_leaves_in_logs_records_or_replies(curator, owner, 
     assert ended.result.index == 5
     auditor = curator.run_in_process("token", "create", "--role", "auditor", "--name", "t").stdout.strip()
     with curator.http(auditor) as http:
-        read = http.get(f"/v1/datasets/{case.validation.id}/ledger").text
+        read = http.get(f"/v1/datasets/{case.validation.id}/account").text
     everything = curator.log + json.dumps(curator.records()) + owner.tuning(ended.id).model_dump_json() + read
     everything += repr(curator.rows("SELECT * FROM tunings") + curator.rows("SELECT * FROM tuning_ledger"))
     for score in scores[:-1]:
@@ -604,12 +604,13 @@ def test_an_auditor_reads_the_account_and_nothing_else(curator, owner, case):
     with curator.http(auditor) as http:
         for path in ("/v1/tunings", f"/v1/tunings/{made.id}"):
             assert http.get(path).status_code == 403
-        page = wire.TuningLedger.model_validate_json(
-            http.get(f"/v1/datasets/{case.validation.id}/ledger", params={"page_size": 1}).content
+        page = wire.DatasetAccount.model_validate_json(
+            http.get(f"/v1/datasets/{case.validation.id}/account", params={"page_size": 1}).content
         )
-    assert len(page.charges) == 1
+    assert len(page.uses) == 1
     assert page.next_page_token is not None
-    assert Decimal(page.total_epsilon) >= 1
+    assert page.worst_record is None
+    assert Decimal(page.epsilon) >= 1
 
 
 def test_tunings_are_listed_by_page_in_the_order_of_their_creation(curator, owner, case):
@@ -657,12 +658,12 @@ def test_every_method_is_previewed_charged_run_and_told(owner, case, name):
     assert (ended.result.index is None) == (report.index_scale is None)
     assert (ended.result.value is None) == (report.value_scale is None)
     assert ("on average" in report.guarantee.lower()) == assumes
-    charges = owner.tuning_charges(spec.validation_dataset_id)
+    charges = owner.uses(spec.validation_dataset_id)
     assert (charges[-1].epsilon, charges[-1].delta) == (report.epsilon, report.delta)
 
 
 def test_a_method_that_does_not_fit_its_score_is_refused_before_any_charge(owner, case):
-    before = owner.tuning_charges(case.validation.id)
+    before = owner.uses(case.validation.id)
     for spec in (
         case.spec(method=METHODS["kusner_3"]),  # the 0/1 loss has no Lipschitz constant
         case.spec(method=METHODS["public_weights"]),
@@ -672,7 +673,7 @@ def test_a_method_that_does_not_fit_its_score_is_refused_before_any_charge(owner
         with pytest.raises(Remote) as refused:
             owner.start_tuning(spec)
         assert (refused.value.remote_status, refused.value.remote_code) == (422, "tuning_impossible")
-    assert owner.tuning_charges(case.validation.id) == before
+    assert owner.uses(case.validation.id) == before
 
 
 def test_a_plan_that_takes_too_long_is_refused_and_names_the_setting(hurried):
@@ -682,4 +683,4 @@ def test_a_plan_that_takes_too_long_is_refused_and_names_the_setting(hurried):
         spec = case.spec(method=method, budget=wire.TuningBudget(epsilon="1", delta=0.05))
         with pytest.raises(Remote, match="TUNING_PLAN_SECONDS_MAX"):
             owner.start_tuning(spec)
-        assert owner.tuning_charges(case.validation.id) == []
+        assert owner.uses(case.validation.id) == []

@@ -45,14 +45,14 @@ def test_what_nobody_touched_passes(finished):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("UPDATE tuning_ledger SET epsilon = '0.5' WHERE seq = 1", "line 1 of the ledger of tunings"),
-        ("UPDATE tuning_ledger SET total_epsilon = '1' WHERE seq = 2", "line 2 of the ledger of tunings"),
-        ("UPDATE tuning_ledger SET cap_epsilon = '100' WHERE seq = 2", "line 2 of the ledger of tunings"),
-        ("UPDATE tuning_ledger SET account = 'ds_0' WHERE seq = 2", "line 2 of the ledger of tunings"),
-        ("UPDATE tuning_ledger SET kind = 'refused' WHERE seq = 2", "line 2 of the ledger of tunings"),
-        ("DELETE FROM tuning_ledger WHERE seq = 1", "line 2 of the ledger of tunings"),
-        ("DELETE FROM tuning_ledger WHERE seq = 3", "the ledger of tunings lacks"),
-        ("DELETE FROM tuning_ledger", "the ledger of tunings lacks"),
+        ("UPDATE tuning_ledger SET epsilon = '0.5' WHERE seq = 1", "line 1 of the accounts of datasets"),
+        ("UPDATE tuning_ledger SET total_epsilon = '1' WHERE seq = 2", "line 2 of the accounts of datasets"),
+        ("UPDATE tuning_ledger SET cap_epsilon = '100' WHERE seq = 2", "line 2 of the accounts of datasets"),
+        ("UPDATE tuning_ledger SET account = 'ds_0' WHERE seq = 2", "line 2 of the accounts of datasets"),
+        ("UPDATE tuning_ledger SET kind = 'refused' WHERE seq = 2", "line 2 of the accounts of datasets"),
+        ("DELETE FROM tuning_ledger WHERE seq = 1", "line 2 of the accounts of datasets"),
+        ("DELETE FROM tuning_ledger WHERE seq = 3", "the accounts of datasets lack"),
+        ("DELETE FROM tuning_ledger", "the accounts of datasets lack"),
         ("UPDATE tunings SET outcome = replace(outcome, '\"index\":', '\"index\": ') WHERE seq = 1", "was changed"),
         ("UPDATE tunings SET salt = 'x' WHERE seq = 1", "was changed"),
         ("UPDATE tunings SET spec = replace(spec, 'a tuning', 'another') WHERE seq = 1", "was changed"),
@@ -87,7 +87,7 @@ def test_a_restored_curator_tunes_no_more_on_files_whose_charges_may_be_lost(fin
                 with pytest.raises(Remote, match="restored") as refused:
                     ask(case.spec("0.1", "2.5"))
                 assert refused.value.remote_status == 409
-            assert [line.kind for line in owner.tuning_charges(case.validation.id)] == ["tuning", "closed"]
+            assert [line.kind for line in owner.uses(case.validation.id)] == ["tuning", "closed"]
             assert len(owner.tunings()) == 1
             other = registered(owner, m=20, seed=77)
             with pytest.raises(Remote, match="restored"):  # the training file is closed too, and may be public still

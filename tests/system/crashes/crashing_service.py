@@ -307,9 +307,9 @@ def _break_curator(gun: Gun) -> None:
     from curator_service import store
     from curator_service.privacy import ledger
     from curator_service.store import ledger as lines
-    from curator_service.use_cases.accounts import tuning_accounts
     from curator_service.use_cases.jobs.tunings import Tunings
     from curator_service.use_cases.queries.queries import Queries
+    from curator_service.use_cases.studies import dataset_caps
     from curator_service.vault import new_id
     from service_kit.store.base import stamp
 
@@ -379,7 +379,7 @@ def _break_curator(gun: Gun) -> None:
         return charges
 
     _around(Tunings, "_recover", forgiving)
-    _around(tuning_accounts, "charge", unpaid)
+    _around(dataset_caps, "charge_everyone", unpaid)
     _around(Queries, "ask", redrawing)
     _around(Queries, "_begin", beginning)
     _around(Queries, "_settle", settling)

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from blindopt import wire
 from blindopt.errors import BudgetExhausted
 from curator_service.privacy.ledger import exact
-from curator_service.store.tunings import Account
-from curator_service.use_cases.accounts.tuning_accounts import digest, lowered, spend
+from curator_service.store.dataset_accounts import Account
+from curator_service.use_cases.accounts.salted_digests import salted_digest
+from curator_service.use_cases.studies.dataset_caps import lowered, spend
 
 AMOUNTS = st.decimals(min_value=0, max_value=1000, places=12)
 DELTAS = st.floats(min_value=0, max_value=0.1).map(lambda value: Decimal(repr(value)))
@@ -56,6 +57,6 @@ def test_the_lowest_cap_counts_for_each_by_itself():
 
 
 def test_a_salt_makes_the_digest_of_what_can_be_guessed_another_one():
-    assert digest("a", "salt") not in (digest("a", "other"), digest("a", ""))
-    assert digest("a", "salt") == digest("a", "salt")
-    assert digest(None, "salt") is None
+    assert salted_digest("a", "salt") not in (salted_digest("a", "other"), salted_digest("a", ""))
+    assert salted_digest("a", "salt") == salted_digest("a", "salt")
+    assert salted_digest(None, "salt") is None

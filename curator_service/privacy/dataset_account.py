@@ -1,0 +1,71 @@
+"""The arithmetic of a dataset's account: what each study charges every record of the file, and what it charges one.
+
+The account is basic composition for each record (or each person, where the dataset has a person column): the studies,
+tunings and bounds of a file are mechanisms on the same record, each chosen with what the earlier ones released. Sums of
+pure epsilons, and of deltas, hold under such adaptive choices, and a cap on them is a privacy filter (Rogers et al.
+2016). The secret row orders are not relied on.
+"""
+
+from decimal import ROUND_CEILING, Context, Decimal
+
+from blindopt.wire import (
+    GaussianProjectionRelease,
+    GaussianRelease,
+    IdentityRelease,
+    NoAnswerNoise,
+    PoGpUcbRelease,
+    StudyCreate,
+)
+from curator_service.privacy.choice import Concrete
+from curator_service.privacy.ledger import Balance, Prices, answers_add_up
+
+_SUM = Context(prec=400, rounding=ROUND_CEILING)  # more digits than two amounts have: sums are exact
+_NANO = -12  # the ledger's unit is 1e-12
+
+
+def add(a: Decimal, b: Decimal) -> Decimal:
+    """The exact sum."""
+    return _SUM.add(a, b)
+
+
+def decimal(units: int) -> Decimal:
+    """An amount of the ledger as a decimal.
+
+    >>> decimal(2_500_000_000_000)
+    Decimal('2.500000000000')
+    """
+    return Decimal(units).scaleb(_NANO, _SUM)
+
+
+def for_everyone(spec: StudyCreate, balance: Balance, again: int) -> int:
+    """The amount that a study has charged every record, in the ledger's units; answers that add up by row come on top.
+
+    Where each answer is another person's, nobody loses by the release and by an answer, but anybody may be behind the
+    answer that was released most often: ``again`` times, corrections included.
+    """
+    if answers_add_up(spec) or balance.total == balance.release:
+        return balance.release
+    return max(balance.release, max(again, 1) * Prices.of(spec).answer)
+
+
+def release_delta(release: Concrete) -> Decimal:
+    """The failure probability of a release, in every record's account; 0 where it promises nothing or pure epsilon."""
+    if isinstance(release, GaussianRelease | GaussianProjectionRelease):
+        return Decimal(repr(release.delta))
+    return Decimal(0)
+
+
+def release_is_unbounded(release: Concrete, *, public: bool) -> str | None:
+    """Why no finite epsilon bounds what a release costs, or None. ``public``: every registration of the file is."""
+    if isinstance(release, PoGpUcbRelease):
+        return "its release by po_gp_ucb is refuted and has no finite epsilon"
+    if isinstance(release, IdentityRelease) and not public:
+        return "it released the records as they are, and the same file is registered as private too"
+    return None
+
+
+def answers_are_unbounded(spec: StudyCreate, *, public: bool) -> str | None:
+    """Why no finite epsilon bounds what the answers of a study cost, or None."""
+    if isinstance(spec.answers, NoAnswerNoise) and not public:
+        return "its answers have no noise and no finite epsilon"
+    return None
