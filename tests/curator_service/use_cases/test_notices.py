@@ -11,7 +11,7 @@ from curator_service.context import open_context
 from curator_service.privacy import ledger
 from curator_service.privacy.ledger import Balance, RowBalance
 from curator_service.settings import Settings
-from curator_service.store.tunings import Account
+from curator_service.store.dataset_accounts import Account
 from curator_service.use_cases import notices
 from service_kit.context.outbox import view
 from service_kit.store import notices as store
@@ -109,8 +109,9 @@ def test_a_row_is_never_named(context, outbox, small):
 def test_the_account_of_a_file_has_a_notice_for_each_cap(context, outbox):
     def charged(epsilon, delta, cap_epsilon="10", cap_delta="1e-5"):
         caps = None if cap_epsilon is None else Decimal(cap_epsilon), None if cap_delta is None else Decimal(cap_delta)
-        account = Account(Decimal(epsilon), Decimal(delta), *caps)
-        context.database.write(lambda db: notices.tuning_spent(db, context.outbox, "ds_0123456789abcdef", account))
+        account, spent = Account(Decimal(0), Decimal(0), *caps), (Decimal(epsilon), Decimal(delta))
+        name = "ds_0123456789abcdef"
+        context.database.write(lambda db: notices.dataset_spent(db, context.outbox, name, account, *spent))
         return [(n.subject.cap, n.counts.percent) for n in outbox()]
 
     assert charged("7.999999", "0", cap_delta="0") == []
@@ -118,7 +119,7 @@ def test_the_account_of_a_file_has_a_notice_for_each_cap(context, outbox):
     assert charged("8", "0.000001") == [("epsilon", 80)]
     assert charged("10", "0.000009") == [("epsilon", 80), ("delta", 90)]
     assert charged("10", "0.00001") == [("epsilon", 80), ("delta", 90)]
-    assert outbox()[0].sentence == "80 % of the cap epsilon of tunings on ds_0123456789abcdef is spent."
+    assert outbox()[0].sentence == "80 % of the cap epsilon of dataset ds_0123456789abcdef is spent."
 
 
 def test_a_query_that_waits_has_a_notice_with_the_number_of_its_measurements(context, outbox):

@@ -42,6 +42,7 @@ class FileOfRecords:
         self.in_process = InProcessCurator(self._folder, **self._settings)
         self.tokens: dict[str, str] = getattr(self, "tokens", {})
         self.in_process.tokens |= self.tokens
+        self.in_process._keys = self._names  # a key is used once, before and after
 
     def reopen(self) -> None:
         """Close as a kill does, with nothing said to anybody, and open again."""

@@ -1,0 +1,58 @@
+"""The account of a file, computed once more: from the audit log and the secret orders alone, in fractions.
+
+It shares nothing with the program's account: it reads records of the log, the specs that the API shows, and the orders.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+from typing import Any
+
+
+def recomputed(
+    records: Iterable[dict[str, Any]],
+    spec_of: Callable[[str], dict[str, Any]],
+    order_of: Callable[[str], list[int]],
+    persons: dict[str, list[Any]] | None = None,
+    n: int = 0,
+) -> tuple[Fraction, Counter[Any]]:
+    """What every unit has lost, and what each has lost beyond that, from records of one file's log.
+
+    ``spec_of`` and ``order_of``: by study. ``persons``: by dataset, the person behind each record; None: each record is
+    a unit. To add an act: give its charge to everyone, or to units.
+    """
+    everyone, units = Fraction(0), Counter({unit: Fraction(0) for unit in range(n)})
+    alone: dict[str, list[Fraction]] = {}
+    """By study whose answers are each another person's: the release, and the dearest answer with its corrections."""
+    corrected: dict[str, Counter[Any]] = defaultdict(Counter)
+    for record in records:
+        kind, details = record["kind"], record.get("details", {})
+        if kind in ("tuning.started", "bounds.started"):
+            everyone += Fraction(details["epsilon"])
+        elif kind == "charge":
+            study = details["study_id"]
+            spec = spec_of(study)
+            by_row = spec["privacy_unit"] == "row" or spec["measurement"]["source"] == "column"
+            price = Fraction(spec["answers"].get("epsilon", "0"))
+            if details["rows"] == "all":
+                if by_row:
+                    everyone += Fraction(details["epsilon"])
+                else:
+                    alone[study] = [Fraction(details["epsilon"]), Fraction(0)]
+                continue
+            for row, count in details["rows"]:
+                is_correction = "version" in details
+                mean = spec["answers"].get("plays", "each") == "mean" and not is_correction
+                cost = price * (1 if mean else count)
+                if by_row:
+                    record_at = order_of(study)[row]
+                    unit = record_at if persons is None else persons[spec["dataset_id"]][record_at]
+                    units[unit] += cost
+                elif is_correction:
+                    # Which of the row's answers it was does not matter to a bound: say the same one each time.
+                    corrected[study][details["query_id"], row] += 1
+                    again = 1 + max(corrected[study].values())
+                    alone[study][1] = max(alone[study][1], again * price)
+                else:
+                    alone[study][1] = max(alone[study][1], price)
+    return everyone + sum(map(max, alone.values())), units
