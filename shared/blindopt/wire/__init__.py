@@ -12,7 +12,6 @@ from blindopt.wire.bandits import *
 from blindopt.wire.base import *
 from blindopt.wire.cautions import *
 from blindopt.wire.connections import *
-from blindopt.wire.dataset_accounts import *
 from blindopt.wire.datasets import *
 from blindopt.wire.fits import *
 from blindopt.wire.forecasts import *

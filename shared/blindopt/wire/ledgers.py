@@ -1,11 +1,13 @@
-"""What a study has spent of its privacy budget, in total and by record."""
+"""Ledger, exposure and privacy accounting of a study, and the account of a dataset's file."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from blindopt.wire.base import Page, Reply
+from blindopt.wire.base import BudgetEpsilon, Name, Page, Reply, Request
+
+CapAct = Literal["declared", "lowered", "raised"]
 
 
 class LedgerEntry(Reply):
@@ -101,3 +103,132 @@ class Accounting(Reply):
     )
     study: Loss = Field(description="Loss of the release and all answers, as if all were about one person.")
     sentence: str = Field(description="The same in words.")
+
+
+# --- accounts of datasets -----------------------------------------------------------------------------
+
+
+class DatasetCaps(Request):
+    """Caps on what all uses of a dataset's file may cost one record, or one person where there is a person column.
+
+    Both caps are sent each time. A cap can be lowered to what is spent. A higher one, or null where there was one, is
+    refused unless ``raise_caps`` says so.
+    """
+
+    epsilon: BudgetEpsilon | None = Field(description="Cap on epsilon; null: no cap.")
+    delta: float | None = Field(ge=0, le=0.5, description="Cap on the sum of the deltas; null: no cap.")
+    raise_caps: bool = Field(
+        False, description="Must be true to raise a cap: that is logged, listed in the account, and a notice."
+    )
+    reason: Name | None = Field(
+        None, description="Why a cap is raised, for everybody who can see the account. Needed with raise_caps."
+    )
+
+    @model_validator(mode="after")
+    def _has_reason(self) -> Self:
+        if self.raise_caps and self.reason is None:
+            raise ValueError("raise_caps needs a reason")
+        return self
+
+
+class DatasetOutlook(Reply):
+    """What a dataset's account says with and without a study. Amounts are exact decimals; null: no finite bound."""
+
+    studies: int = Field(ge=0, description="How many other studies of the file were charged.")
+    tunings: int = Field(ge=0, description="How many tunings of the file were charged.")
+    spent_epsilon: str | None = Field(description="Epsilon of the record that lost most, without this study.")
+    spent_delta: str = Field(description="Sum of the deltas, without this study.")
+    with_epsilon: str | None = Field(description="Epsilon of the record that lost most, with this study so far.")
+    with_delta: str = Field(description="Sum of the deltas, with this study.")
+    cap_epsilon: str | None = Field(description="Cap of the account on epsilon; null: none.")
+    cap_delta: str | None = Field(description="Cap of the account on delta; null: none.")
+    problem: str | None = Field(description="Why the account would refuse the release, in words; null if it would not.")
+    sentence: str = Field(description="The same in words, for the owner.")
+
+
+class DatasetUse(Reply):
+    """One use of a dataset's file, or a change of its account."""
+
+    seq: int = Field(ge=1, description="Position in the account, from 1, in the order of time.")
+    kind: Literal["study", "tuning", "bounds", "refused", "cap", "closed"] = Field(
+        description=(
+            "study: a release with its answers; tuning, bounds: charged to every record; refused: a tuning or bounds "
+            "that a cap refused; cap: a change of the caps; closed: a restore lost the lines after a backup."
+        )
+    )
+    study_id: str | None = Field(None, description="The study.")
+    tuning_id: str | None = Field(None, description="The tuning; null if none was started.")
+    bounds_id: str | None = Field(None, description="The private bounds.")
+    name: str | None = Field(None, description="Name of the study.")
+    epsilon: str | None = Field(
+        description=(
+            "Epsilon that it cost the record that it cost most; of a refusal: that was requested. Null: no finite "
+            "bound."
+        )
+    )
+    delta: str = Field(description="delta that it cost; of a refusal: that was requested.")
+    release_epsilon: str | None = Field(None, description="Of a study: what its release cost every record.")
+    answers_epsilon: str | None = Field(
+        None, description="Of a study: the largest sum of its answers about one record, beyond what is every record's."
+    )
+    unbounded: str | None = Field(None, description="Why no finite epsilon bounds this use; null if one does.")
+    cap: str | None = Field(None, description="Of a refusal: the cap that refused, epsilon or delta.")
+    act: CapAct | None = Field(None, description="Of a change of the caps: what it does.")
+    old_cap_epsilon: str | None = Field(None, description="Cap on epsilon before this line; null: none.")
+    old_cap_delta: str | None = Field(None, description="Cap on delta before this line; null: none.")
+    cap_epsilon: str | None = Field(None, description="Cap on epsilon after this line; null: none, or a study.")
+    cap_delta: str | None = Field(None, description="Cap on delta after this line; null: none, or a study.")
+    reason: str | None = Field(None, description="Of a raised cap: the owner's reason.")
+    total_epsilon: str | None = Field(
+        None, description="Sum of epsilon of all tunings and bounds up to this line; null for a study."
+    )
+    total_delta: str | None = Field(
+        None, description="Sum of delta of all tunings and bounds up to this line; null for a study."
+    )
+    created_at: datetime = Field(description="When it was committed: before anything was drawn.")
+
+
+class DatasetRegistration(Reply):
+    """A registration of a file."""
+
+    dataset_id: str = Field(description="ds_...")
+    public: bool = Field(description="Whether its owner declared it public.")
+    unit: Literal["record", "person"] = Field(description="What its studies protect and the account counts by.")
+    created_at: datetime = Field(description="When it was registered.")
+
+
+class LossShare(Reply):
+    """Records, or persons, that have lost about equally much."""
+
+    epsilon: str | None = Field(description="The largest epsilon that any of them has lost; null: no finite bound.")
+    units: int = Field(ge=1, description="How many.")
+
+
+class DatasetAccount(Page):
+    """The account of a dataset's file. Depends only on the history of requests. Amounts are exact decimals.
+
+    An account is of one file: two files that share records are two accounts, and what a record loses in both adds up.
+    """
+
+    account: str = Field(description="ds_...: the first registration of the file.")
+    registrations: list[DatasetRegistration] = Field(description="Every registration of the file: one account.")
+    unit: Literal["record", "person"] = Field(description="What the account counts by, in this registration.")
+    epsilon: str | None = Field(
+        description="Epsilon of the record (or person) that has lost most; null: no finite bound, see unbounded."
+    )
+    delta: str = Field(description="Sum of the deltas of releases, tunings and bounds.")
+    everyone_epsilon: str | None = Field(description="The part of epsilon that every record has lost.")
+    worst_record: int | None = Field(
+        description="Number of a record that has lost most, from 1; null to auditors, and where all have lost the same."
+    )
+    losses: list[LossShare] = Field(
+        description="How many have lost how much, largest first: 50 groups at most, each with its largest."
+    )
+    cap_epsilon: str | None = Field(description="Cap on epsilon; null: none.")
+    cap_delta: str | None = Field(description="Cap on delta; null: none.")
+    closed: bool = Field(description="Whether a restore has closed it: nothing more is released, tuned or charged.")
+    studies: int = Field(description="How many studies were charged.")
+    tunings: int = Field(description="How many tunings were charged.")
+    unbounded: list[DatasetUse] = Field(description="Uses without a finite bound.")
+    uses: list[DatasetUse] = Field(description="Every use, in the order of time.")
+    sentence: str = Field(description="The account in words.")

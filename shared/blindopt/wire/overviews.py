@@ -7,7 +7,7 @@ from pydantic import Field
 
 from blindopt.wire.base import Page, Reply
 from blindopt.wire.cautions import Caution
-from blindopt.wire.dataset_accounts import DatasetOutlook
+from blindopt.wire.ledgers import DatasetOutlook
 from blindopt.wire.releases import FeatureMeaning, Price, Status
 from blindopt.wire.studies import Budget
 

@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Discriminator, Field, Tag
 
 from blindopt.wire.base import Epsilon, PositiveFloat, Reply, Request
 from blindopt.wire.cautions import Caution
-from blindopt.wire.dataset_accounts import DatasetOutlook
+from blindopt.wire.ledgers import DatasetOutlook
 
 Delta = Annotated[
     PositiveFloat,

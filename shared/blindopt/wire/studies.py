@@ -17,7 +17,7 @@ from blindopt.wire.base import (
     Request,
     Sha256,
 )
-from blindopt.wire.dataset_accounts import DatasetOutlook
+from blindopt.wire.ledgers import DatasetOutlook
 from blindopt.wire.measurements import MeasurementSpec
 from blindopt.wire.releases import NoiseLaw, ReleaseReport, ReleaseSpec, Status
 
