@@ -17,11 +17,14 @@ BLOCK_ROWS = 16_384
 def rounding_of(features: list[Feature]) -> float:
     """Bound on how much rounding adds to the distance of two scaled rows, in scaled units.
 
-    Subtraction and division each err by at most 2^-53 of a result that is at most half a range over its
-    scale, for each of the two rows.
+    Subtraction and division each err by at most 2^-53 of a result that is at most the larger distance of a bound from
+    the computed midpoint over its scale, for each of the two rows: 2^-51 of it together, to first order. What is left
+    (products of two such errors, and the rounding of this bound itself) is less than 2^-20 of it.
     """
-    halves = [(f.upper - f.lower) / (2 * f.unit) for f in features]
-    return 2.0**-51 * sqrt(sum(half**2 for half in halves))
+    halves = [
+        max(f.upper - middle, middle - f.lower) / f.unit for f in features for middle in [(f.lower + f.upper) / 2]
+    ]
+    return 2.0**-51 * (1 + 2.0**-20) * sqrt(sum(half**2 for half in halves))
 
 
 @dataclass(frozen=True, slots=True, repr=False)

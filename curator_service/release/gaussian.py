@@ -10,7 +10,7 @@ from curator_service.privacy import noise
 from curator_service.privacy.calibration import gaussian_sd
 from curator_service.privacy.noise import OnProgress, ignore_progress
 from curator_service.release.grid import PublicGrid
-from curator_service.release.mechanism import Assessment
+from curator_service.release.mechanism import Assessment, largest_move
 from curator_service.release.rotation import random_rotation
 from curator_service.scaling import ScaledRows
 
@@ -49,7 +49,7 @@ class GaussianMechanism:
 
     def sd(self, d: int) -> float:
         """Noise per coordinate, in scaled units."""
-        return gaussian_sd(self.epsilon, self.delta, self.sensitivity + self.rounding, d)
+        return gaussian_sd(self.epsilon, self.delta, largest_move(self.sensitivity, self.rounding), d)
 
     def noise(self, d: int) -> NoiseLaw:
         """The public law of the noise, which the modeler needs to estimate distances."""

@@ -12,7 +12,7 @@ from curator_service.privacy import entropy, noise
 from curator_service.privacy.calibration import projected_gaussian_sd
 from curator_service.privacy.noise import OnProgress, ignore_progress
 from curator_service.release.grid import PublicGrid
-from curator_service.release.mechanism import Assessment
+from curator_service.release.mechanism import Assessment, largest_move
 from curator_service.scaling import ScaledRows
 
 PROJECTED_FEATURES_MIN = 13
@@ -62,7 +62,7 @@ class GaussianProjection:
 
     def sd(self, d: int) -> float:
         """Noise per coordinate of Z, in scaled units. ValueError unless r < d."""
-        moved = self.sensitivity + self.rounding
+        moved = largest_move(self.sensitivity, self.rounding)
         return projected_gaussian_sd(self.epsilon, self.delta, moved, d, self.r, self.slack(d))
 
     def noise(self, d: int) -> NoiseLaw:

@@ -1,5 +1,6 @@
 """The interface of every release mechanism."""
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol
 
@@ -7,6 +8,14 @@ from blindopt.arrays import Matrix
 from blindopt.wire import NoiseLaw, Status
 from curator_service.privacy.noise import OnProgress, ignore_progress
 from curator_service.scaling import ScaledRows
+
+
+def largest_move(sensitivity: float, rounding: float) -> float:
+    """A double that is not below ``sensitivity`` + ``rounding``: a sum of doubles is rounded to the nearest one.
+
+    Noise that is calibrated to less than a row can move keeps less than it promises, be it by one part in 10^17.
+    """
+    return math.nextafter(sensitivity + rounding, math.inf)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from blindopt.wire import NoiseLaw, Status
 from curator_service.privacy import noise
 from curator_service.privacy.noise import OnProgress, ignore_progress
 from curator_service.release.grid import PublicGrid
-from curator_service.release.mechanism import Assessment
+from curator_service.release.mechanism import Assessment, largest_move
 from curator_service.release.rotation import random_rotation
 from curator_service.scaling import ScaledRows
 
@@ -47,7 +47,7 @@ class PlanarLaplaceMechanism:
 
     def law(self, d: int) -> noise.PlanarLaplaceLaw:
         """The law of the noise that is added to each row. Raises ValueError for too many features."""
-        return noise.PlanarLaplaceLaw.of(self.sensitivity + self.rounding, self.epsilon, d)
+        return noise.PlanarLaplaceLaw.of(largest_move(self.sensitivity, self.rounding), self.epsilon, d)
 
     def noise(self, d: int) -> NoiseLaw:
         """The public law of the noise, which the modeler needs to estimate distances."""

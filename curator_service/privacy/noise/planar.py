@@ -155,20 +155,10 @@ def keep(pairs: Integers, a: int, scale: float) -> NDArray[np.bool_]:
 
 
 def _surely_kept(pair: list[int], a: int, scale: float, word: int) -> bool:
-    """Whether U < p, where ``word`` holds the first 53 bits of U. Takes more digits and bits until it is certain.
-
-    Decimal rounds square root, exp, division and sum correctly, so that with n digits each term errs by 10^-n of
-    itself: 10 times that is a bound for all of them.
-    """
-    d, bits, digits = len(pair), _BITS, 40
-    first, second = sum(x * x for x in pair[:a]), sum(x * x for x in pair[a:])
+    """Whether U < p, where ``word`` holds the first 53 bits of U. Takes more digits and bits until it is certain."""
+    bits, digits = _BITS, 40
     while True:
-        exact = Context(prec=digits)
-        whole = exact.sqrt(Decimal(d * (first + second)))
-        parts = exact.add(exact.sqrt(Decimal(a * first)), exact.sqrt(Decimal((d - a) * second)))
-        exponent = exact.divide(exact.subtract(parts, whole), Decimal(scale))
-        error = Fraction(10) ** (1 - digits) * (Fraction(exact.add(parts, whole)) / Fraction(scale) + 1)
-        p = Fraction(exact.exp(exponent))
+        p, error = probability(pair, a, scale, digits)
         unit = Fraction(1, 1 << bits)
         if error < 1:  # e^x - 1 <= 2x there
             if (word + 1) * unit <= p * (1 - 2 * error):
@@ -177,6 +167,29 @@ def _surely_kept(pair: list[int], a: int, scale: float, word: int) -> bool:
                 return False
         bits, digits = bits + 64, digits + 20
         word = word << 64 | int.from_bytes(os.urandom(8))
+
+
+def probability(pair: list[int], a: int, scale: float, digits: int) -> tuple[Fraction, Fraction]:
+    """The p of ``keep`` for a vector, computed with so many decimal digits, and a bound on the error of its logarithm.
+
+    Decimal rounds every step to the nearest number of n digits, so that each errs by at most u = 5 10^-n of its result
+    (the integers and ``scale`` are exact). With W and P the exact whole and parts, and p = e^((P - W) / s):
+
+    - W has one root: it errs by u W. P has two roots and their sum: (2u + u^2) P.
+    - The difference and the division err by u each: 2u + u^2 of (W - P) / s, and of what came before.
+    - The exponent errs by ((2u + u^2) P + u W)(1 + u)^2 / s + (2u + u^2)(W - P) / s. The terms in P nearly cancel:
+      this is less than 3u (1 + 2u)(P + W) / s. exp errs by u of its result, so by less than u (1 + u) in the logarithm.
+
+    Twice 10^(1-n) = 4u times ((P + W) / s + 1) is more than the sum of both, also with P + W as it was computed, which
+    is off by 4u of itself at most.
+    """
+    d, exact = len(pair), Context(prec=digits)
+    first, second = sum(x * x for x in pair[:a]), sum(x * x for x in pair[a:])
+    whole = exact.sqrt(Decimal(d * (first + second)))
+    parts = exact.add(exact.sqrt(Decimal(a * first)), exact.sqrt(Decimal((d - a) * second)))
+    exponent = exact.divide(exact.subtract(parts, whole), Decimal(scale))
+    error = 2 * Fraction(10) ** (1 - digits) * (Fraction(exact.add(parts, whole)) / Fraction(scale) + 1)
+    return Fraction(exact.exp(exponent)), error
 
 
 def _integers(count: int, scale: float) -> Integers:

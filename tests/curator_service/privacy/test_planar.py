@@ -12,6 +12,7 @@ from scipy import stats
 
 from blindopt.errors import NumericalFailure
 from curator_service.privacy.noise import PLANAR_FEATURES_MAX, PlanarLaplaceLaw, planar
+from curator_service.release.planar_laplace import PlanarLaplaceMechanism
 from tests.scale import scaled
 
 MISTAKEN = 1e-9  # a correct mechanism fails a decision less often: there are hundreds in a run of all tests
@@ -124,6 +125,28 @@ def test_the_scale_pays_for_delta_and_for_rounding_to_the_lattice():
             assert needed**2 <= d * steps**2 * (1 + Fraction(1, 10**14))  # and hardly more
 
 
+def exceeds(law: PlanarLaplaceLaw, moved: Fraction, epsilon: Decimal) -> bool:
+    """Whether a row that moves by ``moved`` costs more than epsilon, in rationals: as in the test above."""
+    steps, needed = moved / Fraction(2) ** law.k, Fraction(epsilon) * Fraction(law.scale) - law.d
+    return needed <= 0 or law.d * steps**2 > needed**2
+
+
+def test_the_sum_of_delta_and_rounding_is_never_below_what_a_row_moves():
+    """4,000 random studies in rationals: none costs more than its epsilon.
+
+    The control, a sum of doubles that is rounded to the nearest one, exceeds it in some.
+    """
+    rng, control = np.random.default_rng(0), 0
+    for _ in range(4_000):
+        d, epsilon = int(rng.integers(1, PLANAR_FEATURES_MAX + 1)), Decimal(str(round(10 ** rng.uniform(-2, 1), 3)))
+        sensitivity = float(10 ** rng.uniform(-3, 3))
+        rounding = float(sensitivity * 10 ** rng.uniform(-16, -3))
+        moved = Fraction(sensitivity) + Fraction(rounding)
+        assert not exceeds(PlanarLaplaceMechanism(epsilon, sensitivity, rounding).law(d), moved, epsilon)
+        control += exceeds(PlanarLaplaceLaw.of(sensitivity + rounding, epsilon, d), moved, epsilon)
+    assert control > 10
+
+
 def test_by_halves_the_law_is_that_of_the_whole():
     """Integrals of exp(-sqrt(d) |u|) over space, and shares computed by hand: 0.79, 0.60, 0.21, 0.05."""
     for d in (1, 2, 3, 7, 12, 20):
@@ -190,6 +213,22 @@ def test_a_uniform_just_below_p_keeps_and_just_above_does_not(monkeypatch, pair,
     monkeypatch.setattr(planar.os, "urandom", lambda size: parts.pop(0))
     assert planar.keep(np.array([pair]), rest, scale).tolist() == [kept]
     assert not parts
+
+
+@pytest.mark.parametrize("digits", [8, 12, 40])
+def test_the_error_of_a_probability_in_decimals_is_within_its_bound(digits):
+    """Random vectors with few digits, against 120: the bound holds in each, and is not idle."""
+    rng, worst = np.random.default_rng(digits), mpmath.mpf(0)
+    for _ in range(300):
+        d = int(rng.integers(2, 8))
+        rest, scale = d // 2, float(2.0 ** rng.uniform(0, 20))
+        pair = np.rint(rng.laplace(scale=scale, size=d)).astype(int).tolist()
+        p, error = planar.probability(pair, rest, scale, digits)
+        with mpmath.workdps(120):
+            computed = mpmath.log(mpmath.mpf(p.numerator) / p.denominator)
+            off = abs(computed - mpmath.log(kept_probability(pair, rest, scale)))
+            worst = max(worst, off / (mpmath.mpf(error.numerator) / error.denominator))
+    assert 0.05 < worst <= 1
 
 
 @pytest.mark.parametrize(("pair", "rest", "scale"), PAIRS[:3])
