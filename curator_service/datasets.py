@@ -12,6 +12,7 @@ import numpy as np
 
 from blindopt.arrays import Matrix, Vector
 from blindopt.errors import DatasetInvalid
+from curator_service.persons import PersonColumn
 
 ERRORS_SHOWN = 50
 _BLOCK_ROWS, _BLOCK_CELLS = 10_000, 200_000
@@ -69,18 +70,22 @@ def refuse(message: str, **where: object) -> DatasetInvalid:
 
 
 @contextmanager
-def read_csv(file: BinaryIO, limits: Limits, columns: Sequence[str] | None = None) -> Iterator[Table]:
+def read_csv(
+    file: BinaryIO, limits: Limits, columns: Sequence[str] | None = None, persons: PersonColumn | None = None
+) -> Iterator[Table]:
     """The numeric table of a UTF-8 CSV file with a header; other columns than ``columns``, if given, are ignored.
 
-    Every cell must be a finite number. Raises DatasetInvalid with row (1 after the header), line and
-    column of each fault, never with the value. Iterate the blocks inside the context; the file stays open after it.
+    ``persons`` collects the digests of its column, which is no column of the table, while blocks are taken; none of its
+    cells may be empty. Every cell of the table must be a finite number. Raises DatasetInvalid with row (1 after the
+    header), line and column of each fault, never with the value. Iterate the blocks inside the context; the file stays
+    open after it.
     """
     text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
     try:
         reader = csv.reader(_short_lines(text), strict=True)
         header = next(reader, None)
-        names, chosen, dropped = _header(header, limits, columns)
-        yield Table(names, dropped, _blocks(reader, header or [], names, chosen, limits))
+        names, chosen, dropped = _header(header, limits, columns, persons)
+        yield Table(names, dropped, _blocks(reader, header or [], names, chosen, limits, persons))
     except UnicodeDecodeError:
         raise refuse("the file is not UTF-8 text: save it as CSV in UTF-8") from None
     except csv.Error as error:
@@ -103,7 +108,7 @@ def _short_lines(text: Iterable[str]) -> Iterator[str]:
 
 
 def _header(
-    header: list[str] | None, limits: Limits, columns: Sequence[str] | None
+    header: list[str] | None, limits: Limits, columns: Sequence[str] | None, persons: PersonColumn | None
 ) -> tuple[list[str], list[int], list[str]]:
     """Names and positions of the columns to read, and the names that are dropped."""
     if not header:
@@ -118,21 +123,35 @@ def _header(
             raise refuse(f"columns {header.index(name) + 1} and {number} have the same name", line=1)
         if _fault(name) is None:
             raise refuse(f"the name of column {number} is a number: the first line must be a header", line=1)
-    return _chosen(header, columns)
+    return _chosen(header, columns, None if persons is None else persons.name)
 
 
-def _chosen(header: list[str], columns: Sequence[str] | None) -> tuple[list[str], list[int], list[str]]:
-    names = list(header if columns is None else columns)
+def _chosen(
+    header: list[str], columns: Sequence[str] | None, person: str | None
+) -> tuple[list[str], list[int], list[str]]:
+    if person is not None and person not in header:
+        raise refuse("person names a column that the file does not have")
+    names = [name for name in header if name != person] if columns is None else list(columns)
     if not names or len(set(names)) != len(names):
         raise refuse("columns must name at least one column, and none twice")
     for number, name in enumerate(names):
         if name not in header:
             raise refuse(f"columns.{number} names a column that the file does not have")
-    return names, [header.index(name) for name in names], [name for name in header if name not in names]
+        if name == person:
+            raise refuse(f"columns.{number} is the person column, which is never stored: leave it out of columns")
+    return names, [header.index(name) for name in names], [name for name in header if name not in (*names, person)]
 
 
-def _blocks(reader: Any, header: list[str], names: list[str], chosen: list[int], limits: Limits) -> Iterator[Matrix]:
+def _blocks(
+    reader: Any,
+    header: list[str],
+    names: list[str],
+    chosen: list[int],
+    limits: Limits,
+    persons: PersonColumn | None,
+) -> Iterator[Matrix]:
     row, more, findings = 0, True, _Findings()
+    person = None if persons is None else _position(header, persons)
     while more:
         whole, more = [], False
         for cells in islice(reader, _rows_at_once(names)):
@@ -141,8 +160,10 @@ def _blocks(reader: Any, header: list[str], names: list[str], chosen: list[int],
                 raise refuse(f"more than {limits.rows} rows", row=row, line=reader.line_num)
             if len(cells) != len(header):
                 findings.add(f"{len(cells)} cells where the header has {len(header)}", row=row, line=reader.line_num)
-            else:
-                whole.append((row, reader.line_num, [cells[column] for column in chosen]))
+                continue
+            whole.append((row, reader.line_num, [cells[column] for column in chosen]))
+            if persons is not None and person is not None:
+                _add_person(persons, cells[person], findings, row=row, line=reader.line_num)
         block = np.empty((len(whole), len(names)))
         for j, name in enumerate(names):
             block[:, j] = _numbers([cells[j] for _, _, cells in whole], name, whole, findings)
@@ -151,6 +172,16 @@ def _blocks(reader: Any, header: list[str], names: list[str], chosen: list[int],
     findings.raise_any()
     if row == 0:
         raise refuse("the file has a header but no rows")
+
+
+def _position(header: list[str], persons: PersonColumn) -> int:
+    return [name.strip() for name in header].index(persons.name)
+
+
+def _add_person(persons: PersonColumn, cell: str, findings: _Findings, **where: object) -> None:
+    if not cell.strip():
+        findings.add("missing person: say whose row it is, or leave the row out", column=persons.name, **where)
+    persons.add([cell])
 
 
 def _numbers(cells: list[str], name: str, whole: list[tuple[int, int, list[str]]], findings: _Findings) -> Vector:
@@ -183,7 +214,9 @@ def _fault(cell: str) -> str | None:
 
 
 @contextmanager
-def read_parquet(file: BinaryIO, limits: Limits, columns: Sequence[str] | None = None) -> Iterator[Table]:
+def read_parquet(
+    file: BinaryIO, limits: Limits, columns: Sequence[str] | None = None, persons: PersonColumn | None = None
+) -> Iterator[Table]:
     """Like ``read_csv``, for a Parquet file. Needs the `parquet` extra."""
     try:
         import pyarrow as pa
@@ -198,10 +231,12 @@ def read_parquet(file: BinaryIO, limits: Limits, columns: Sequence[str] | None =
             header = list(source.schema_arrow.names)
         if source.metadata.num_rows > limits.rows:
             raise refuse(f"more than {limits.rows} rows")
-        names, chosen, dropped = _header(header, limits, columns)
+        names, chosen, dropped = _header(header, limits, columns, persons)
+        person = None if persons is None else header[_position(header, persons)]
         if source.metadata.num_rows == 0:
             raise refuse("the file has columns but no rows")
-        yield Table(names, dropped, _arrow_blocks(source, [header[column] for column in chosen], names, limits))
+        chosen_names = [header[column] for column in chosen]
+        yield Table(names, dropped, _arrow_blocks(source, chosen_names, names, limits, persons, person))
     finally:
         pa.default_memory_pool().release_unused()
 
@@ -216,11 +251,16 @@ def _arrow_faults() -> Iterator[None]:
         raise refuse("the file is not a readable Parquet file") from None
 
 
-def _arrow_blocks(source: Any, columns: list[str], names: list[str], limits: Limits) -> Iterator[Matrix]:
+def _arrow_blocks(
+    source: Any, columns: list[str], names: list[str], limits: Limits, persons: PersonColumn | None, person: str | None
+) -> Iterator[Matrix]:
     row, findings = 0, _Findings()
     with _arrow_faults():
         kinds = [source.schema_arrow.field(name).type for name in columns]
-        batches = source.iter_batches(_rows_at_once(names), columns=columns, use_threads=False)
+        read = columns if person is None else [*columns, person]
+        batches = source.iter_batches(_rows_at_once(names), columns=read, use_threads=False)
+        if person is not None and not _names_persons(kind := source.schema_arrow.field(person).type):
+            raise refuse(f"the person column's type is {kind}: it must be text or whole numbers")
     numeric = [_is_numeric(kind) for kind in kinds]
     for name, kind, fits in zip(names, kinds, numeric, strict=True):
         if not fits:
@@ -232,7 +272,10 @@ def _arrow_blocks(source: Any, columns: list[str], names: list[str], limits: Lim
             block = np.zeros((batch.num_rows, len(names)))
             for j, name in enumerate(names):
                 if numeric[j]:
-                    block[:, j] = _arrow_numbers(batch.column(j), name, row, findings)
+                    block[:, j] = _arrow_numbers(batch.column(columns[j]), name, row, findings)
+            if persons is not None and person is not None:
+                for index, cell in enumerate(batch.column(person).to_pylist(), start=row + 1):
+                    _add_person(persons, "" if cell is None else str(cell), findings, row=index)
         row += len(block)
         if row > limits.rows:  # the number in the header may be wrong
             raise refuse(f"more than {limits.rows} rows")
@@ -247,6 +290,14 @@ def _is_numeric(kind: Any) -> bool:
     import pyarrow as pa
 
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+
+
+def _names_persons(kind: Any) -> bool:
+    """Whether a column of this type may name persons: decimals are left out, for 1.0 and 1.00 would be two of them."""
+    import pyarrow as pa
+
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _arrow_numbers(column: Any, name: str, start: int, findings: _Findings) -> Vector:

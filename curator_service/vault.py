@@ -59,6 +59,17 @@ class Vault:
         digests: NDArray[np.uint8] = np.load(self._path(f"{identity}.persons"), mmap_mode="r", allow_pickle=False)
         return digests
 
+    def keep_numbers(self, identity: str, numbers: NDArray[np.int64]) -> None:
+        """Store the number in its file, from 1, of each record (n,), for a dataset with a person column."""
+        partial = self.scratch / f"{identity}.numbers.npy"
+        _save(partial, numbers)
+        self._settle(partial, f"{identity}.numbers")
+
+    def numbers(self, identity: str) -> NDArray[np.int64]:
+        """The number in its file, from 1, of each record (n,), memory-mapped."""
+        numbers: NDArray[np.int64] = np.load(self._path(f"{identity}.numbers"), mmap_mode="r", allow_pickle=False)
+        return numbers
+
     def records(self, identity: str) -> Path:
         """The npy file of a dataset, for a child process."""
         return self._path(identity)
@@ -100,7 +111,7 @@ class Vault:
 
     def drop(self, identity: str) -> None:
         """Delete the files of a dataset or release that was not recorded."""
-        for name in (identity, f"{identity}.order", f"{identity}.persons"):
+        for name in (identity, f"{identity}.order", f"{identity}.persons", f"{identity}.numbers"):
             self._path(name).unlink(missing_ok=True)
             (self.scratch / f"{name}.npy").unlink(missing_ok=True)
 

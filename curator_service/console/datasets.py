@@ -43,12 +43,19 @@ async def register(page: Page, form: Form) -> Response:
     columns = [line.strip() for line in form.get("columns").splitlines() if line.strip()]
     if form.get("which") == "some" and not columns:
         form.wrong("columns", "Name at least one column, or take all")
+    person, rows = form.get("person").strip(), form.get("rows_per_person").strip()
+    if person and not rows:
+        form.wrong("rows_per_person", "Say how many rows of one person are kept")
+    if rows and not person:
+        form.wrong("person", "Name the column that says whose each row is")
     if file is None or not form.ok:
         return _again(page, form.again(), file)
     named = form.get("name") or PurePath(file.filename or "dataset").stem
     fields = {"name": named[:_NAME_MAX], "public": "true" if form.get("public") == "yes" else "false"}
     if form.get("which") == "some":
         fields["columns"] = json.dumps(columns)
+    if person:
+        fields |= {"person": person, "rows_per_person": rows}
     upload = Upload(file.filename or "dataset.csv", _content(file))
     try:
         made = await page.api.upload("/v1/datasets", fields, {"file": upload}, key=form.key)
@@ -58,7 +65,9 @@ async def register(page: Page, form: Form) -> Response:
         return _again(page, failed, file, problem.status)
     read, dropped = len(made["columns"]), len(made["dropped"])
     unread = f"; {dropped} more in the file were neither read nor stored" if dropped else ""
-    return page.go(f"/datasets/{made['id']}", f"Registered: {made['rows']:,} rows, {read} columns{unread}.")
+    left_out = f"; {made['person_rows_dropped']:,} rows left out, whose person has more" if person else ""
+    words = f"Registered: {made['rows']:,} rows, {read} columns{unread}{left_out}."
+    return page.go(f"/datasets/{made['id']}", words)
 
 
 def _again(page: Page, form: Form, file: UploadFile | None, status: int = 422) -> Response:

@@ -59,7 +59,7 @@ class Costs:
         return cls(
             release=prices.release if prices.release_bounded else None,
             answer=prices.answer if prices.answers_bounded else None,
-            release_part=_release_part(release, len(spec.features)),
+            release_part=_release_part(release, len(spec.features), spec.protected_rows),
             answer_part=_answer_part(spec),
             failure=release.delta if isinstance(release, GaussianRelease | GaussianProjectionRelease) else 0.0,
             black_box=isinstance(release, GaussianProjectionRelease),
@@ -106,13 +106,17 @@ class Costs:
         return None if math.isinf(least := min(sum_, bound)) else least
 
 
-def _release_part(release: Concrete, d: int) -> Part | None:
+def _release_part(release: Concrete, d: int, k: int) -> Part | None:
+    """The dominating pair of a release, for a person with ``k`` rows; its epsilon and delta are the person's.
+
+    For a Gaussian release sensitivity and noise both grow by sqrt(k), so that their ratio is that of one row.
+    """
     match release:
         case GaussianRelease():
             return Part("gaussian", 1 / _noise_per_sensitivity(amount(release.epsilon), release.delta))
         case PlanarLaplaceRelease():
-            # In one dimension it is a Laplace mechanism; in more, nothing better than pure epsilon is proved.
-            return Part("laplace" if d == 1 else "pure", float(amount(release.epsilon)))
+            # One row in one dimension is a Laplace mechanism; else nothing better than pure epsilon is proved.
+            return Part("laplace" if d == k == 1 else "pure", float(amount(release.epsilon)))
         case GaussianProjectionRelease():
             # Its Renyi divergences are infinite from some order on, so it is treated as a black box.
             return Part("pure", float(amount(release.epsilon)))
@@ -178,12 +182,13 @@ def _answers_allowed(spec: StudyCreate, prices: Prices) -> tuple[int | None, int
 
 
 def _price_in_words(spec: StudyCreate, costs: Costs, of_row: int | None, of_study: int | None) -> str:
+    unit = _unit(spec)
     if costs.release is None:
-        release = "The release has no finite epsilon: no sum bounds what a row loses"
+        release = f"The release has no finite epsilon: no sum bounds what a {unit} loses"
     elif isinstance(spec.release, IdentityRelease):
         release = "The release costs 0, for its records are declared public"
     else:
-        release = f"The release costs every row {_with_delta(text(costs.release), costs.failure)}"
+        release = f"The release costs every {unit} {_with_delta(text(costs.release), costs.failure)}"
     mean = getattr(spec.answers, "plays", "each") == "mean"
     what = "the mean of a query's plays of a row" if mean else "each answer"
     answer = (
@@ -198,13 +203,18 @@ def _price_in_words(spec: StudyCreate, costs: Costs, of_row: int | None, of_stud
         buys = "sets no cap on answers"
     else:
         total = "" if of_study is None else f", and {_answers(of_study, '')} in all"
-        buys = f"buys {_answers(of_row, 'more ')} per row{total}"
+        buys = f"buys {_answers(of_row, 'more ')} per {unit}{total}"
     return f"{joined}: this budget {buys}."
 
 
 def _with_delta(epsilon: str, failure: float) -> str:
     """A cost in words: a pair where the release has a delta of its own."""
     return f"({epsilon}, {failure!r})" if failure else epsilon
+
+
+def _unit(spec: StudyCreate) -> str:
+    """Whose loss the figures are: a person's, where the dataset says which rows are hers."""
+    return "person" if spec.person_column else "row"
 
 
 def _answers(number: int, more: str) -> str:
@@ -243,15 +253,16 @@ def report(
         ]
         study = costs.loss(total, delta)
     failure = costs.failure if released else 0.0
-    return Accounting(delta=delta, rows=losses, study=study, sentence=_report_in_words(losses, study, delta, failure))
+    sentence = _report_in_words(losses, study, delta, failure, _unit(spec))
+    return Accounting(delta=delta, rows=losses, study=study, sentence=sentence)
 
 
-def _report_in_words(rows: list[RowsLoss], study: Loss, delta: float, failure: float) -> str:
+def _report_in_words(rows: list[RowsLoss], study: Loss, delta: float, failure: float, unit: str) -> str:
     if not rows:
         return "There are no rows."
     worst, whole = rows[-1], _loss_in_words(study, delta, failure)
     return (
-        f"The row that was asked most has lost {_loss_in_words(worst, delta, failure)} "
+        f"The {unit} that was asked most has lost {_loss_in_words(worst, delta, failure)} "
         f"by {_answers(worst.answers, '')}; the study in all {whole}. The sum holds however the "
         "modeler chose what to ask; the tight figure takes the numbers of answers as if they had been fixed before."
     )

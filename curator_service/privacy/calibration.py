@@ -15,12 +15,13 @@ EPSILON_MIN = Decimal("0.000001")  # below, the root finder's error is not small
 
 
 @lru_cache(maxsize=256)
-def gaussian_sd(epsilon: Decimal, delta: float, sensitivity: float, dimension: int) -> float:
+def gaussian_sd(epsilon: Decimal, delta: float, sensitivity: float, dimension: int, rows: int = 1) -> float:
     """Standard deviation per coordinate of the analytic Gaussian mechanism (Balle & Wang 2018).
 
-    For (epsilon, delta)-DP when the ``dimension`` coordinates move together by at most ``sensitivity``
-    in Euclidean norm, rounding to the noise's lattice included. The root finder does not round up, so
-    delta is shrunk and the result grown by more than its error (docs/privacy.md).
+    For (epsilon, delta)-DP when each of ``rows`` rows of ``dimension`` coordinates moves by at most ``sensitivity``
+    in Euclidean norm, so that all together move by sqrt(rows) times that, rounding to the noise's lattice included.
+    The root finder does not round up, so delta is shrunk and the result grown by more than its error
+    (docs/privacy.md).
 
     >>> from decimal import Decimal
     >>> round(gaussian_sd(Decimal(1), 1e-5, 1.0, 2), 4)
@@ -33,9 +34,10 @@ def gaussian_sd(epsilon: Decimal, delta: float, sensitivity: float, dimension: i
         raise ValueError("epsilon must be between 0.000001 and 1000, delta and sensitivity positive and finite")
     with np.errstate(divide="ignore"):  # the root finder passes through infinity for a large epsilon
         per_unit = dp_accounting.get_sigma_gaussian(float(epsilon) * (1 - 1e-12), delta * (1 - 1e-6)) * (1 + 1e-9)
-    # The lattice step is at most per_unit * sensitivity * 2^-40, and rounding moves a row by step * sqrt(d).
-    rounding = per_unit * 2.0**-LATTICE_BITS * math.sqrt(dimension)
-    return float(per_unit * sensitivity * (1 + 2 * rounding))
+    # The lattice step is at most per_unit * moved * 2^-40, and rounding moves all rows by step * sqrt(rows d).
+    rounding = per_unit * 2.0**-LATTICE_BITS * math.sqrt(rows * dimension)
+    moved = sensitivity if rows == 1 else math.nextafter(math.sqrt(rows), math.inf) * sensitivity * (1 + 2.0**-50)
+    return float(per_unit * moved * (1 + 2 * rounding))
 
 
 @lru_cache(maxsize=256)

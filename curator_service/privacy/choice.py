@@ -64,17 +64,18 @@ def _gaussian(spec: AutoRelease, delta: float) -> GaussianRelease:
 def _choices(study: StudyCreate, spec: AutoRelease) -> list[tuple[Concrete, str]]:
     """The choices of ``auto`` with reasons, best first: by the standard deviation of the noise per coordinate.
 
-    That is sqrt(d + 1) Delta / epsilon of planar Laplace, or that of the analytic Gaussian mechanism.
+    That is sqrt(d + 1) k Delta / epsilon of planar Laplace for k rows of a person, or that of the analytic Gaussian
+    mechanism.
     """
-    d = len(study.features)
+    d, k = len(study.features), study.protected_rows
     planar = _planar(spec)
-    planar_sd = sqrt(d + 1) * spec.sensitivity / float(amount(spec.epsilon))
+    planar_sd = sqrt(d + 1) * k * spec.sensitivity / float(amount(spec.epsilon))
     if spec.delta is None:
         return [(planar, "planar_laplace: without a delta, only pure epsilon-differential privacy will do")]
     gaussian = _gaussian(spec, spec.delta)
     if d > PLANAR_FEATURES_MAX:
         return [(gaussian, f"gaussian: planar_laplace is for {PLANAR_FEATURES_MAX} features at most")]
-    gaussian_noise = gaussian_sd(amount(spec.epsilon), spec.delta, spec.sensitivity, d)
+    gaussian_noise = gaussian_sd(amount(spec.epsilon), spec.delta, spec.sensitivity, d, k)
     comparison = f"noise {planar_sd:.4g} per coordinate with planar_laplace, {gaussian_noise:.4g} with gaussian"
     better_planar = planar_sd <= gaussian_noise
     of_planar = (planar, f"planar_laplace: {comparison}; it needs no delta")

@@ -49,7 +49,7 @@ def guarantee(
     and an advisory may have changed what it would take. ``public``: whether the dataset is declared public.
     """
     ran = release or concrete(spec)[0]
-    promised = _release(ran, len(spec.features))
+    promised = _release(ran, spec)
     if withdrawn is not None:
         promised = (
             f"{WITHDRAWN}: {withdrawn.rstrip('. ')}. Do not rely on what {ran.mechanism} promised for the features. "
@@ -61,7 +61,13 @@ def guarantee(
     return f"{label}{promised} {_answers(spec, ran if withdrawn is None and _is_sound(ran) else None)}"
 
 
-def _release(release: Concrete, d: int) -> str:
+def _release(release: Concrete, spec: StudyCreate) -> str:
+    d, k = len(spec.features), spec.rows_per_person
+    whose, differ = "row's", "differ in one row, moved"
+    if spec.person_column:
+        whose, differ = "person's", "differ in the row of one person, moved"
+        if k > 1:
+            differ = f"differ in the rows of one person, {k} at most, each moved"
     match release:
         case IdentityRelease():
             return "None: the candidates are the records themselves, declared public by their owner."
@@ -73,15 +79,15 @@ def _release(release: Concrete, d: int) -> str:
             )
         case GaussianRelease() | GaussianProjectionRelease():
             return (
-                f"({release.epsilon}, {release.delta!r})-differential privacy of each row's features: for two datasets "
-                f"that differ in one row, moved by at most {release.sensitivity!r} in scaled units, no event is more "
+                f"({release.epsilon}, {release.delta!r})-differential privacy of each {whose} features: for two "
+                f"datasets that {differ} by at most {release.sensitivity!r} in scaled units, no event is more "
                 f"than e^{release.epsilon} times likelier under one than under the other, but for {release.delta!r}, "
                 "whatever an attacker knows."
             )
         case PlanarLaplaceRelease():
             return (
-                f"{release.epsilon}-differential privacy of each row's features: for two datasets that differ in one "
-                f"row, moved by at most {release.sensitivity!r} in scaled units, no event is more than "
+                f"{release.epsilon}-differential privacy of each {whose} features: for two datasets that {differ} "
+                f"by at most {release.sensitivity!r} in scaled units, no event is more than "
                 f"e^{release.epsilon} times likelier under one than under the other, whatever an attacker knows."
             )
 
@@ -104,12 +110,13 @@ def _answers(spec: StudyCreate, release: Concrete | None) -> str:
         return f"{text} Each answer is counted as another person's."
     caps = [cap for cap in (spec.budget.epsilon_per_row, spec.budget.epsilon_total) if cap is not None]
     cap = min(caps, key=amount, default=None)  # what bounds the study bounds each row
+    whose = "the rows of one person" if spec.person_column else "one row"
     if release is not None:
         delta = getattr(release, "delta", None)
         most = cap if delta is None else f"({cap}, {delta!r})"
-        added, to = "Answers about one row add up, with the release", f", to {most} at most."
+        added, to = f"Answers about {whose} add up, with the release", f", to {most} at most."
     else:  # public records cost 0, and an unsound release has no bound
-        added, to = "Answers about one row add up", f" to {cap} at most."
+        added, to = f"Answers about {whose} add up", f" to {cap} at most."
     return f"{text} {added}{to}" if cap else f"{text} {added}: the study sets no cap on the sum."
 
 
@@ -165,6 +172,12 @@ GAPS: tuple[Gap, ...] = (
         "Answers about one person",
         "each is counted as another person's; where one person is behind several, what they tell adds up.",
         lambda spec, release: not isinstance(spec.answers, NoAnswerNoise) and not answers_add_up(spec),
+    ),
+    Gap(
+        "Rows of one person",
+        "which rows are the same person's, and how many each person has, is not hidden: a refusal at the cap on a "
+        "person can tell it to the modeler, and exposure to auditors.",
+        lambda spec, release: spec.person_column,
     ),
     Gap("Sizes", "how many rows there are, the shape of Z, and the mechanism are public."),
     Gap(

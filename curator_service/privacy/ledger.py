@@ -5,7 +5,7 @@ A decision depends on the history of requests alone, never on the data.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 
@@ -75,15 +75,28 @@ class RowBalance:
     total: int = 0
 
 
+RowsOfPerson = Callable[[int], Sequence[int]]
+"""The rows of the person behind a row, itself included. The cap on a person counts answers about all of them."""
+
+
+def alone(row: int) -> Sequence[int]:
+    """The rows of a person who has one."""
+    return (row,)
+
+
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """A line to add to the ledger: its cost and the balances after it. ``row`` is None for every row."""
+    """A line to add to the ledger: its cost and the balances after it. ``row`` is None for every row.
+
+    ``person_total``: what answers about all rows of the person have spent, after it.
+    """
 
     row: int | None
     plays: int
     cost: int
     after: Balance
     row_after: RowBalance = RowBalance()
+    person_total: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,12 +145,35 @@ def charge_release(spec: StudyCreate, before: Balance) -> Charge:
     return Charge(None, 0, cost, Balance(before.release + cost, before.total + cost, before.plays))
 
 
+class _Persons:
+    """What answers about each person have spent: those before, and those that are charged now."""
+
+    def __init__(self, balances: Mapping[int, RowBalance], rows_of_person: RowsOfPerson) -> None:
+        self._balances = balances
+        self._rows = rows_of_person
+        self._added: Counter[int] = Counter()
+
+    def total(self, row: int) -> int:
+        """The amount of the person behind a row."""
+        rows = self._rows(row)
+        return sum(self._balances[r].total for r in rows if r in self._balances) + self._added[rows[0]]
+
+    def add(self, row: int, cost: int) -> int:
+        """Add a cost to the person behind a row, and return the amount."""
+        self._added[self._rows(row)[0]] += cost
+        return self.total(row)
+
+
 def charge_answers(
-    spec: StudyCreate, before: Balance, rows: Sequence[tuple[int, int]], balances: Mapping[int, RowBalance]
+    spec: StudyCreate,
+    before: Balance,
+    rows: Sequence[tuple[int, int]],
+    balances: Mapping[int, RowBalance],
+    rows_of_person: RowsOfPerson = alone,
 ) -> list[Charge]:
     """The charges for measuring ``rows`` (row, plays), a line for each. Raises BudgetExhausted, without a charge.
 
-    ``balances`` has every row with earlier answers.
+    ``balances`` has every row with earlier answers that is a requested one or of the same person.
     """
     budget, prices = spec.budget, Prices.of(spec)
     plays = sum(n for _, n in rows)
@@ -149,20 +185,26 @@ def charge_answers(
     of_row: Counter[int] = Counter()
     for row, n in rows:
         of_row[row] += prices.cost(n)
-    for row, cost in of_row.items():
-        if answers_add_up(spec):
-            already = before.release + row_balances.get(row, RowBalance()).total
-            _check("epsilon_per_row", budget.epsilon_per_row, cost, already, row)
-        else:  # each answer is about another person, who has no other cost
+    if answers_add_up(spec):
+        _check_persons(budget.epsilon_per_row, of_row, before, _Persons(balances, rows_of_person))
+    else:  # each answer is about another person, who has no other cost
+        for row in of_row:
             _check("epsilon_per_row", budget.epsilon_per_row, prices.answer, 0, row)
     charges: list[Charge] = []
-    after = before
+    after, persons = before, _Persons(balances, rows_of_person)
     for row, n in rows:
         old, cost = row_balances.get(row, RowBalance()), prices.cost(n)
         row_balances[row] = RowBalance(old.queries + 1, old.plays + n, old.total + cost)
         after = replace(after, total=after.total + cost, plays=after.plays + n)
-        charges.append(Charge(row, n, cost, after, row_balances[row]))
+        charges.append(Charge(row, n, cost, after, row_balances[row], persons.add(row, cost)))
     return charges
+
+
+def _check_persons(cap: str | None, of_row: Mapping[int, int], before: Balance, persons: _Persons) -> None:
+    """Check what each row costs its person, one row after the other, so that a refusal names a row and its cost."""
+    for row, cost in of_row.items():
+        _check("epsilon_per_row", cap, cost, before.release + persons.total(row), row)
+        persons.add(row, cost)
 
 
 def charge_corrections(
@@ -171,6 +213,7 @@ def charge_corrections(
     rows: Sequence[tuple[int, int]],
     balances: Mapping[int, RowBalance],
     again: int,
+    rows_of_person: RowsOfPerson = alone,
 ) -> list[Charge]:
     """The charges for releasing answers again, a line for each of ``rows`` (row, releases). Raises BudgetExhausted.
 
@@ -184,19 +227,18 @@ def charge_corrections(
     of_row: Counter[int] = Counter()
     for row, n in rows:
         of_row[row] += n * price
-    for row, cost in of_row.items():
-        if answers_add_up(spec):
-            already = before.release + row_balances.get(row, RowBalance()).total
-            _check("epsilon_per_row", budget.epsilon_per_row, cost, already, row)
-        else:
+    if answers_add_up(spec):
+        _check_persons(budget.epsilon_per_row, of_row, before, _Persons(balances, rows_of_person))
+    else:
+        for row in of_row:
             _check("epsilon_per_row", budget.epsilon_per_row, price, again * price, row)
     charges: list[Charge] = []
-    after = before
+    after, persons = before, _Persons(balances, rows_of_person)
     for row, n in rows:
         old, cost = row_balances.get(row, RowBalance()), n * price
         row_balances[row] = replace(old, total=old.total + cost)
         after = replace(after, total=after.total + cost)
-        charges.append(Charge(row, 0, cost, after, row_balances[row]))
+        charges.append(Charge(row, 0, cost, after, row_balances[row], persons.add(row, cost)))
     return charges
 
 

@@ -19,10 +19,10 @@ from curator_service.scaling import ScaledRows
 class GaussianMechanism:
     """Adds N(0, sd^2) to each of the d coordinates of each row; where ``rotate``, rotates the result at random.
 
-    Claims (epsilon, delta)-DP for datasets that differ in one row, moved by Euclidean norm at most
-    ``sensitivity`` in scaled units. Argument: only that row's d coordinates change, by at most
-    ``sensitivity`` together; the analytic Gaussian mechanism (Balle & Wang 2018, Theorem 8) gives the
-    noise; rounding to the lattice is inside the sensitivity, and the discrete Gaussian is so close to
+    Claims (epsilon, delta)-DP for datasets that differ in the rows of one person, at most ``rows`` of them, each moved
+    by Euclidean norm at most ``sensitivity`` in scaled units. Argument: only the coordinates of those rows change, by
+    sqrt(``rows``) ``sensitivity`` together at most; the analytic Gaussian mechanism (Balle & Wang 2018, Theorem 8)
+    gives the noise; rounding to the lattice is inside the sensitivity, and the discrete Gaussian is so close to
     the continuous one that delta holds all the same (docs/privacy.md). No centring and no scaling by the
     data. The rotation and the rounding to a public grid come after the noise and do not depend on the data: they are
     post-processing, and no privacy is claimed for them. Claims nothing about y, nor about how many rows there are.
@@ -34,13 +34,15 @@ class GaussianMechanism:
     rounding: float = 0.0
     """How much further than ``sensitivity`` scaling in doubles may move a row."""
     rotate: bool = False
+    rows: int = 1
+    """Rows of one person."""
 
     name: ClassVar[str] = "gaussian"
     version: ClassVar[int] = 2
     status: ClassVar[Status] = "sound"
     claim: ClassVar[str] = (
-        "(epsilon, delta)-differential privacy of each row's features, for a move of at most the sensitivity in scaled "
-        "units (analytic Gaussian mechanism)."
+        "(epsilon, delta)-differential privacy of each row's features, or of all rows of a person, for moves of at "
+        "most the sensitivity in scaled units (analytic Gaussian mechanism)."
     )
 
     def columns(self, d: int) -> int:
@@ -49,7 +51,7 @@ class GaussianMechanism:
 
     def sd(self, d: int) -> float:
         """Noise per coordinate, in scaled units."""
-        return gaussian_sd(self.epsilon, self.delta, largest_move(self.sensitivity, self.rounding), d)
+        return gaussian_sd(self.epsilon, self.delta, largest_move(self.sensitivity, self.rounding), d, self.rows)
 
     def noise(self, d: int) -> NoiseLaw:
         """The public law of the noise, which the modeler needs to estimate distances."""

@@ -1,7 +1,7 @@
 """Z = X + planar Laplace noise: private without a delta."""
 
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import ROUND_FLOOR, Context, Decimal
 from typing import ClassVar
 
 from blindopt.arrays import Matrix
@@ -13,15 +13,19 @@ from curator_service.release.mechanism import Assessment, largest_move
 from curator_service.release.rotation import random_rotation
 from curator_service.scaling import ScaledRows
 
+_DOWN = Context(prec=40, rounding=ROUND_FLOOR)  # so that k times a k-th is epsilon at most
+
 
 @dataclass(frozen=True, slots=True)
 class PlanarLaplaceMechanism:
     """Adds to each row a vector u of density proportional to exp(-epsilon |u| / Delta), on a lattice.
 
-    Claims epsilon-DP, with delta = 0, for datasets that differ in one row, moved by Euclidean norm at most
-    ``sensitivity`` = Delta in scaled units. Argument: only that row's part of Z changes its law, and moving the centre
-    of the density by w multiplies it by at most exp(epsilon |w| / Delta), by the triangle inequality (the K-norm
-    mechanism of Hardt & Talwar 2010 with the Euclidean norm). The draw is exact on the lattice, and rounding to it is
+    Claims epsilon-DP, with delta = 0, for datasets that differ in the rows of one person, at most ``rows`` = k of them,
+    each moved by Euclidean norm at most ``sensitivity`` = Delta in scaled units. Argument for k = 1: only that
+    row's part of Z changes its law, and moving the centre of the density by w multiplies it by at most
+    exp(epsilon |w| / Delta), by the triangle inequality (the K-norm mechanism of Hardt & Talwar 2010 with the Euclidean
+    norm). For k rows the noise of each is that of epsilon / k: it is independent, so the k losses add up to epsilon at
+    most. The draw is exact on the lattice, and rounding to it is
     inside the sensitivity (``noise.planar`` has the argument). Each row is released by itself: no centring, no scaling
     by the data. After the noise Z is rotated at random where ``rotate``, and rounded to a public grid: this is
     post-processing, and no privacy is claimed for it. Claims nothing about y, nor about how many rows there are.
@@ -32,13 +36,15 @@ class PlanarLaplaceMechanism:
     rounding: float = 0.0
     """How much further than ``sensitivity`` scaling in doubles may move a row."""
     rotate: bool = False
+    rows: int = 1
+    """Rows of one person."""
 
     name: ClassVar[str] = "planar_laplace"
     version: ClassVar[int] = 2
     status: ClassVar[Status] = "sound"
     claim: ClassVar[str] = (
-        "epsilon-differential privacy, without a delta, of each row's features, for a move of at most the sensitivity "
-        "in scaled units (planar Laplace noise)."
+        "epsilon-differential privacy, without a delta, of each row's features, or of all rows of a person, for moves "
+        "of at most the sensitivity in scaled units (planar Laplace noise)."
     )
 
     def columns(self, d: int) -> int:
@@ -47,7 +53,8 @@ class PlanarLaplaceMechanism:
 
     def law(self, d: int) -> noise.PlanarLaplaceLaw:
         """The law of the noise that is added to each row. Raises ValueError for too many features."""
-        return noise.PlanarLaplaceLaw.of(largest_move(self.sensitivity, self.rounding), self.epsilon, d)
+        each = _DOWN.divide(self.epsilon, Decimal(self.rows))
+        return noise.PlanarLaplaceLaw.of(largest_move(self.sensitivity, self.rounding), each, d)
 
     def noise(self, d: int) -> NoiseLaw:
         """The public law of the noise, which the modeler needs to estimate distances."""

@@ -52,8 +52,8 @@ def choice_of(study: StudyCreate, withdrawn: Collection[str] = ()) -> Choice:
 
 
 def mechanism_of(study: StudyCreate, spec: Concrete) -> Mechanism:
-    """The mechanism of a concrete release. Raises Invalid where it does not fit the study."""
-    d = len(study.features)
+    """The mechanism of a concrete release, calibrated to all rows of a person. Raises Invalid where it does not fit."""
+    d, k = len(study.features), study.protected_rows
     match spec:
         case IdentityRelease():
             return Identity()
@@ -61,12 +61,13 @@ def mechanism_of(study: StudyCreate, spec: Concrete) -> Mechanism:
             return PoGpUcb(amount(spec.epsilon), spec.delta, spec.sensitivity, spec.r)
         case GaussianRelease():
             rounding = _rounding(study, spec)
-            return GaussianMechanism(amount(spec.epsilon), spec.delta, spec.sensitivity, rounding, spec.rotate)
+            return GaussianMechanism(amount(spec.epsilon), spec.delta, spec.sensitivity, rounding, spec.rotate, k)
         case PlanarLaplaceRelease():
             if d > PLANAR_FEATURES_MAX:
                 what = f"planar_laplace is for {PLANAR_FEATURES_MAX} features at most: take gaussian"
                 raise _invalid("release.mechanism", f"{what} for these {d}")
-            return PlanarLaplaceMechanism(amount(spec.epsilon), spec.sensitivity, _rounding(study, spec), spec.rotate)
+            rounding = _rounding(study, spec)
+            return PlanarLaplaceMechanism(amount(spec.epsilon), spec.sensitivity, rounding, spec.rotate, k)
         case GaussianProjectionRelease():
             return _projection(study, spec, d)
 
@@ -75,6 +76,9 @@ def _projection(study: StudyCreate, spec: GaussianProjectionRelease, d: int) -> 
     if d < PROJECTED_FEATURES_MIN:
         better = "planar_laplace or gaussian keeps every feature and needs no more noise"
         raise _invalid("release.r", f"a projection is for {PROJECTED_FEATURES_MIN} features or more, not {d}: {better}")
+    if study.protected_rows > 1:
+        what = f"gaussian_projection is proved for one row of a person, not for {study.protected_rows}: take gaussian"
+        raise _invalid("release.mechanism", what)
     if spec.r >= d:
         raise _invalid(
             "release.r", f"a projection to r columns needs r smaller than the {d} features: or take gaussian"

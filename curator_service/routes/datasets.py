@@ -1,5 +1,6 @@
 """/v1/datasets: the owner's tables."""
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import Depends, File, Form, Request, UploadFile
@@ -15,7 +16,7 @@ from service_kit.web.listings import PagingDep
 from service_kit.web.problems import documented
 
 router = api_router("datasets", "owner", prefix="/v1/datasets")
-FIELDS = ("name", "public", "columns", "file", "import_name")
+FIELDS = ("name", "public", "columns", "person", "rows_per_person", "file", "import_name")
 _COLUMNS = TypeAdapter(list[wire.Name])
 
 
@@ -53,23 +54,48 @@ def register_dataset(
             description="JSON list of the columns to read and store; all others are left out. Default: all.",
         ),
     ] = None,
+    person: Annotated[
+        wire.Name | None,
+        Form(
+            description=(
+                "Column that says whose each row is: text or whole numbers. Only a keyed digest is stored. With it, "
+                "every guarantee of the dataset's studies is for a person. Default: each row is a person of its own."
+            )
+        ),
+    ] = None,
+    rows_per_person: Annotated[
+        int | None,
+        Form(
+            ge=1,
+            le=wire.ROWS_PER_PERSON_MAX,
+            description="With person: so many rows of one person are kept, chosen at random; a public number.",
+        ),
+    ] = None,
     file: Annotated[UploadFile | None, File(description="CSV in UTF-8 with a header, or *.parquet.")] = None,
     import_name: Annotated[
         str | None, Form(min_length=1, description="Instead of file: one in the configured import folder.")
     ] = None,
 ) -> Response:
-    """Register a CSV or Parquet file. It is checked whole; on any error nothing is stored."""
+    """Register a CSV or Parquet file. It is checked whole; on any error nothing is stored.
+
+    All registrations of one file must have the same person and rows_per_person: 409 otherwise, unless the other one is
+    archived and was never used.
+    """
     chosen = _columns(columns)
+    if (person is None) != (rows_per_person is None):
+        missing = "rows_per_person" if rows_per_person is None else "person"
+        fault: dict[str, object] = {"field": missing, "message": "person and rows_per_person belong together"}
+        raise Invalid("send both person and rows_per_person, or neither", [fault])
     if (file is None) == (import_name is None):
         raise Invalid("send either file or import_name", [{"field": "file", "message": "one of the two is needed"}])
+    upload = Upload(name, public, chosen, "", person, rows_per_person)
     if file is not None:
-        upload = Upload(name=name, public=public, columns=chosen, filename=file.filename or "")
+        upload = replace(upload, filename=file.filename or "")
         return RecordedReply(curator.datasets.register(caller, upload, file.file))
     assert import_name is not None
     path = curator.datasets.import_path(import_name)
     with path.open("rb") as opened:
-        upload = Upload(name=name, public=public, columns=chosen, filename=path.name)
-        return RecordedReply(curator.datasets.register(caller, upload, opened))
+        return RecordedReply(curator.datasets.register(caller, replace(upload, filename=path.name), opened))
 
 
 def _columns(text: str | None) -> list[str] | None:

@@ -141,8 +141,22 @@ def with_files(db: Connection) -> set[str]:
 
 def file_names(db: Connection) -> list[str]:
     """Names of the files in the vault that belong to the database."""
-    released = list(db.execute(select(releases.c.id)).scalars())
-    return [f"{name}.npy" for name in sorted(with_files(db))] + [f"{name}.order.npy" for name in released]
+    released = db.execute(select(releases.c.id)).scalars()
+    counted = db.execute(select(datasets.c.id).where(datasets.c.person_column.is_not(None))).scalars()
+    names = [*sorted(with_files(db)), *(f"{name}.order" for name in released)]
+    names += [f"{name}.{what}" for name in counted for what in ("persons", "numbers")]
+    return [f"{name}.npy" for name in names]
+
+
+def registrations(db: Connection, sha256: str) -> list[Row[Any]]:
+    """The datasets whose file has this digest, in order."""
+    return list(db.execute(select(datasets).where(datasets.c.sha256 == sha256).order_by(datasets.c.seq)))
+
+
+def is_used(db: Connection, dataset_id: str) -> bool:
+    """Whether any study, tuning or other table has this dataset."""
+    tables = [table for table in METADATA.tables.values() if "dataset_id" in table.c]
+    return any(db.execute(select(table.c.seq).where(table.c.dataset_id == dataset_id)).first() for table in tables)
 
 
 def releasing(db: Connection) -> list[Row[Any]]:

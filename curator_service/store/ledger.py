@@ -1,6 +1,6 @@
 """The table of the ledger: append-only, each line with the balances after it, so that a check reads two lines."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sqlalchemy import Column, ForeignKey, Index, Integer, Table, Text, bindparam, func, select
@@ -43,6 +43,9 @@ _LAST_OF_ROW = PreparedStatement(
     .order_by(_ledger.c.seq.desc())
     .limit(1)
 )
+_ONE_BY_ONE = 200
+"""More rows than this are looked up together, by prepared statements no more."""
+_PART = 1_000
 _ADD = PreparedStatement(_ledger.insert(), [column.key for column in _ledger.c if column.key != "seq"])
 
 
@@ -54,12 +57,27 @@ def balance(db: Connection, study_id: str) -> Balance:
 
 def row_balances(db: Connection, study_id: str, rows: Iterable[int]) -> dict[int, RowBalance]:
     """The amounts spent by answers about each of ``rows`` that has any."""
-    balances = {}
-    for row in set(rows):
+    wanted, balances = sorted(set(rows)), {}
+    if len(wanted) > _ONE_BY_ONE:  # persons may have a thousand rows each
+        return {row: RowBalance(*of_row) for row, *of_row in rows_queried(db, study_id, wanted)}
+    for row in wanted:
         last = _LAST_OF_ROW.row(db, study=study_id, row=row)
         if last is not None:
             balances[row] = RowBalance(last.row_queries, last.row_plays, last.row_total)
     return balances
+
+
+def rows_queried(db: Connection, study_id: str, rows: Sequence[int] | None = None) -> list[tuple[int, int, int, int]]:
+    """Row, number of queries and of measurements, and amount, of each row that was queried, of ``rows`` or of all."""
+    columns = _ledger.c.row, _ledger.c.row_queries, _ledger.c.row_plays, _ledger.c.row_total
+    parts = [None] if rows is None else [rows[begin : begin + _PART] for begin in range(0, len(rows), _PART)]
+    amounts: list[tuple[int, int, int, int]] = []
+    for part in parts:
+        latest = _last_of_rows(study_id)
+        chosen = latest if part is None else latest.where(_ledger.c.row.in_(part))
+        lines_of_part = db.execute(select(*columns).where(_ledger.c.seq.in_(chosen) & _WAS_QUERIED))
+        amounts += [(row, queries, plays, total) for row, queries, plays, total in lines_of_part]
+    return amounts
 
 
 def add(db: Connection, study_id: str, kind: str, charges: Iterable[Charge], *, query_id: str | None, at: str) -> None:

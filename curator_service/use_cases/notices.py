@@ -25,14 +25,14 @@ def pending(db: Connection, outbox: Outbox, study_id: str, query_id: str, measur
 def spent(db: Connection, outbox: Outbox, study_id: str, spec: wire.StudyCreate, charges: list[Charge]) -> None:
     """Charges were added: write a notice for each cap of the study that is 80 % spent, once.
 
-    If answers compose by row, the notice of epsilon_per_row is for the first row that spends so much; it does not name
-    the row.
+    If answers compose by person, the notice of epsilon_per_row is for the first person who spends so much; it names
+    nobody.
     """
     if not outbox.wants("budget_80") or not charges:
         return
     budget, after = spec.budget, charges[-1].after
-    of_rows = max(charge.row_after.total for charge in charges) if answers_add_up(spec) else 0
-    _near(db, outbox, "epsilon_per_row", after.release + of_rows, _units(budget.epsilon_per_row), study_id=study_id)
+    most = max(charge.person_total for charge in charges) if answers_add_up(spec) else 0
+    _near(db, outbox, "epsilon_per_row", after.release + most, _units(budget.epsilon_per_row), study_id=study_id)
     _near(db, outbox, "epsilon_total", after.total, _units(budget.epsilon_total), study_id=study_id)
     _near(db, outbox, "queries", after.plays, budget.queries, study_id=study_id)
 

@@ -9,8 +9,8 @@ from curator_service.privacy import accounting
 from curator_service.privacy.ledger import Prices, answers_add_up, text
 from curator_service.store import ledger as lines
 from curator_service.use_cases.studies.advisories import release_status
+from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from curator_service.use_cases.studies.repeated_releases import most_by_row
-from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.store.base import moment
 from service_kit.store.database import Connection
@@ -19,9 +19,9 @@ from service_kit.store.database import Connection
 class Accounts:
     """Reads ledger, exposure and accounting of a study."""
 
-    def __init__(self, context: ServiceContext, vault: Vault) -> None:
+    def __init__(self, context: ServiceContext, studies: ReleasedStudies) -> None:
         self._context = context
-        self._vault = vault
+        self._studies = studies
 
     def ledger(self, study_id: str, after: int, limit: int) -> tuple[list[wire.LedgerEntry], wire.LedgerPage]:
         """Lines of the ledger, and a page without lines that has the balances."""
@@ -46,22 +46,24 @@ class Accounts:
             prices = _prices(db, study_id)
             spec = wire.StudyCreate.model_validate_json(store.find(db, store.studies, study_id).spec)
             page = lines.exposure(db, study_id, after=after, limit=limit)
-            now, release = lines.balance(db, study_id), store.release_of(db, study_id)
-            again = most_by_row(db, study_id)
-        order = self._vault.order(release.id) if with_records and release is not None else None
+            now, again = lines.balance(db, study_id), most_by_row(db, study_id)
+            released = self._studies.of(db, study_id) if page else None
+            others = set() if released is None else released.rows_of_persons(row.row for row in page)
+            totals = {row: of_row.total for row, of_row in lines.row_balances(db, study_id, others).items()}
         bounded = prices.release_bounded and prices.answers_bounded
 
         def spent(row: Any) -> str | None:
             if not bounded:
                 return None
-            if answers_add_up(spec):
-                return text(now.release + row.row_total)
-            return text(max(now.release, again.get(row.row, 1) * prices.answer))
+            if not answers_add_up(spec):
+                return text(max(now.release, again.get(row.row, 1) * prices.answer))
+            of_person = (row.row,) if released is None else released.rows_of_person(row.row)
+            return text(now.release + sum(totals.get(other, 0) for other in of_person))
 
         rows = [
             wire.RowExposure(
                 row=row.row,
-                record=None if order is None else int(order[row.row]) + 1,
+                record=released.record(row.row) if with_records and released is not None else None,
                 queries=row.row_queries,
                 plays=row.row_plays,
                 epsilon=text(row.row_total) if prices.answers_bounded else None,
@@ -79,9 +81,12 @@ class Accounts:
         with self._context.database.read() as db:
             row = store.find(db, store.studies, study_id)
             spec = wire.StudyCreate.model_validate_json(row.spec)
-            n = int(store.find(db, store.datasets, row.dataset_id).rows)
+            by_person = spec.person_column and answers_add_up(spec)
+            dataset = store.find(db, store.datasets, row.dataset_id)
+            n = int(dataset.persons if by_person else dataset.rows)
             current = release_status(db, spec, _report(db, study_id))
-            charged, queried = lines.is_released(db, study_id), lines.queried_rows(db, study_id)
+            charged = lines.is_released(db, study_id)
+            queried = self._queried_persons(db, study_id) if by_person else lines.queried_rows(db, study_id)
             again = max(most_by_row(db, study_id).values(), default=1)
         price = Prices.of(spec).answer
         rows: Counter[int] = Counter()
@@ -95,6 +100,15 @@ class Accounts:
         return accounting.report(
             spec, rows, total, at, released=charged, release=current.release, withdrawn=withdrawn, again=again
         )
+
+    def _queried_persons(self, db: Connection, study_id: str) -> list[tuple[int, int, int]]:
+        """Amount spent on answers, number of measurements, and how many persons have both, of those ever queried."""
+        of_person: dict[int, tuple[int, int]] = {}
+        for row, _, plays, total in lines.rows_queried(db, study_id):
+            first = self._studies.of(db, study_id).rows_of_person(row)[0]
+            old = of_person.get(first, (0, 0))
+            of_person[first] = old[0] + total, old[1] + plays
+        return [(total, plays, many) for (total, plays), many in Counter(of_person.values()).items()]
 
 
 def _prices(db: Connection, study_id: str) -> Prices:

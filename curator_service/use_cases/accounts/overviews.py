@@ -12,13 +12,12 @@ from curator_service.privacy.ledger import Prices, answers_add_up, text
 from curator_service.release.registry import mechanism_of
 from curator_service.store import ledger as lines
 from curator_service.use_cases.studies.advisories import release_status
-from curator_service.use_cases.studies.dataset_losses import DatasetLosses
 from curator_service.use_cases.studies.dataset_outlook import outlook
 from curator_service.use_cases.studies.datasets import cautions_from_records, dataset_view
+from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from curator_service.use_cases.studies.releases import meanings
 from curator_service.use_cases.studies.repeated_releases import most_by_row
-from curator_service.use_cases.studies.studies import check_fit
-from curator_service.vault import Vault
+from curator_service.use_cases.studies.studies import fitted
 from service_kit.context.context import ServiceContext
 from service_kit.store.base import moment
 from service_kit.store.database import Connection
@@ -27,17 +26,17 @@ from service_kit.store.database import Connection
 class Overviews:
     """Reads alone: nothing is stored, charged or drawn."""
 
-    def __init__(self, context: ServiceContext, vault: Vault) -> None:
+    def __init__(self, context: ServiceContext, studies: ReleasedStudies) -> None:
         self._context = context
-        self._losses = DatasetLosses(vault)
+        self._studies = studies
 
     def check(self, spec: wire.StudyCreate) -> wire.StudyCheck:
         """The guarantee and cost of a draft. Raises Invalid if it cannot be made."""
         with self._context.database.read() as db:
             dataset = dataset_view(store.find(db, store.datasets, spec.dataset_id))
-            check_fit(spec, dataset)
+            spec = fitted(spec, dataset)
             current = release_status(db, spec, None)
-            account = outlook(db, self._losses, spec, current.release)
+            account = outlook(db, self._studies.losses, spec, current.release)
         mechanism, withdrawn = mechanism_of(spec, current.release), current.withdrawn is not None
         price = accounting.price(spec, current.release, withdrawn=withdrawn)
         return wire.StudyCheck(
@@ -58,12 +57,14 @@ class Overviews:
     def account(self, study_id: str) -> wire.StudyAccount:
         """The account of a study. Raises NotFound."""
         with self._context.database.read() as db:
-            return _account(db, store.find(db, store.studies, study_id))
+            return self._account(db, store.find(db, store.studies, study_id))
 
     def accounts(self, after: int, limit: int) -> list[tuple[int, wire.StudyAccount]]:
         """The accounts of all studies, with their sequence numbers."""
         with self._context.database.read() as db:
-            return [(row.seq, _account(db, row)) for row in store.page(db, store.studies, after=after, limit=limit)]
+            return [
+                (row.seq, self._account(db, row)) for row in store.page(db, store.studies, after=after, limit=limit)
+            ]
 
     def curve(self, study_id: str, points: int) -> wire.LedgerCurve:
         """The spending of a study over time, from at most ``points`` lines of its ledger, evenly chosen."""
@@ -98,33 +99,42 @@ class Overviews:
             counts=[wire.RowsAsked(plays=plays, rows=rows) for plays, rows in sorted(counts.items())]
         )
 
+    def _account(self, db: Connection, row: Any) -> wire.StudyAccount:
+        spec, prices = wire.StudyCreate.model_validate_json(row.spec), _prices(db, row)
+        now, most = lines.balance(db, row.id), self._most_spent(db, row.id, spec)
+        bounded = prices.release_bounded and prices.answers_bounded
+        again = max(most_by_row(db, row.id).values(), default=1)
+        alone = max(now.release, again * prices.answer if now.plays else 0)
+        of_row = now.release + most if answers_add_up(spec) else alone
+        return wire.StudyAccount(
+            study_id=row.id,
+            dataset_id=row.dataset_id,
+            name=spec.name,
+            state=row.state,
+            created_at=moment(row.created_at),
+            opened_at=moment(row.opened_at) if row.opened_at else None,
+            mechanism=spec.release.mechanism,
+            measurement=spec.measurement.source,
+            privacy_unit=spec.privacy_unit,
+            budget=spec.budget,
+            release_epsilon=text(now.release) if prices.release_bounded else None,
+            row_epsilon=text(of_row) if bounded else None,
+            total_epsilon=text(now.total) if bounded else None,
+            total_plays=now.plays,
+        )
+
+    def _most_spent(self, db: Connection, study_id: str, spec: wire.StudyCreate) -> int:
+        """The largest amount spent by answers about one person."""
+        if not spec.person_column:
+            return lines.most_spent(db, study_id)
+        of_person: Counter[int] = Counter()
+        for row, _, _, total in lines.rows_queried(db, study_id):
+            of_person[self._studies.of(db, study_id).rows_of_person(row)[0]] += total
+        return max(of_person.values(), default=0)
+
 
 def _prices(db: Connection, row: Any) -> Prices:
     spec = wire.StudyCreate.model_validate_json(row.spec)
     release = store.release_of(db, row.id)
     report = wire.ReleaseReport.model_validate_json(release.report) if release else None
     return Prices.of(spec, withdrawn=release_status(db, spec, report).withdrawn is not None)
-
-
-def _account(db: Connection, row: Any) -> wire.StudyAccount:
-    spec, prices = wire.StudyCreate.model_validate_json(row.spec), _prices(db, row)
-    now, most = lines.balance(db, row.id), lines.most_spent(db, row.id)
-    bounded = prices.release_bounded and prices.answers_bounded
-    again = max(most_by_row(db, row.id).values(), default=1)
-    alone = max(now.release, again * prices.answer if now.plays else 0)
-    return wire.StudyAccount(
-        study_id=row.id,
-        dataset_id=row.dataset_id,
-        name=spec.name,
-        state=row.state,
-        created_at=moment(row.created_at),
-        opened_at=moment(row.opened_at) if row.opened_at else None,
-        mechanism=spec.release.mechanism,
-        measurement=spec.measurement.source,
-        privacy_unit=spec.privacy_unit,
-        budget=spec.budget,
-        release_epsilon=text(now.release) if prices.release_bounded else None,
-        row_epsilon=text(now.release + most if answers_add_up(spec) else alone) if bounded else None,
-        total_epsilon=text(now.total) if bounded else None,
-        total_plays=now.plays,
-    )

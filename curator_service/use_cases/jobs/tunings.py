@@ -5,7 +5,7 @@ import secrets
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 from blindopt import wire
@@ -33,6 +33,7 @@ from service_kit.store.stored_replies import StoredReply
 
 SECRET_MIN = 32
 _WAIT_SECONDS = 1.0
+_EXACT = Context(prec=100)
 NO_SCORER = "this curator has no scorer: set SCORER_URL and SCORER_SECRET_FILE where it runs"
 
 
@@ -67,6 +68,7 @@ class Tunings(Jobs):
         report = self._planned(self._job("tun_", tuning))
         with self._context.database.read() as db:
             dataset = store.find(db, store.datasets, tuning.validation_dataset_id)
+            report = _of_persons(report, dataset.rows_per_person or 1)
             dataset_caps.open_account(db, dataset)
             file = self._losses.read(db, dataset)
             dataset_caps.check_bounded(file)
@@ -78,6 +80,9 @@ class Tunings(Jobs):
             return stored
         identity = new_id("tun")
         report = self._planned(self._job(identity, tuning))
+        with self._context.database.read() as db:
+            dataset = store.find(db, store.datasets, tuning.validation_dataset_id)
+        report = _of_persons(report, dataset.rows_per_person or 1)
         refusals: list[BudgetExhausted] = []
 
         def work(db: Connection) -> StoredReply | None:
@@ -267,12 +272,14 @@ class Tunings(Jobs):
         """Run one tuning; the values of its end, or None if it had ended before."""
         with self._context.database.read() as db:
             row = table.find(db, identity)
+            rows_per_person = store.find(db, store.datasets, row.dataset_id).rows_per_person or 1
         if row.state != "running":
             return None
         report = wire.TuningReport.model_validate_json(row.report)
         tuning = wire.TuningCreate.model_validate_json(row.spec)
         try:
-            job = self._job(identity, tuning, (report.epsilon, report.delta))
+            of_record = exact(_EXACT.divide(Decimal(report.epsilon), rows_per_person))
+            job = self._job(identity, tuning, (of_record, report.delta))
         except Invalid as error:  # settings or the machine have changed since it was charged
             raise TuningFailed(str(error)) from None
         worker, last, status = self._worker or Worker(), Reply(), None
@@ -342,6 +349,24 @@ def _dataset(db: Connection, field: str, identity: str) -> Any:
     if row.archived_at is not None:
         raise StateConflict(f"{field}: the dataset is archived")
     return row
+
+
+def _of_persons(report: wire.TuningReport, k: int) -> wire.TuningReport:
+    """The report of a tuning whose dataset has up to ``k`` records of one person: epsilon counts k times.
+
+    By group privacy, which holds for pure epsilon. Raises Invalid for a delta and k > 1: where it is a probability over
+    the draw of functions, nothing is proved for several records.
+    """
+    if k == 1:
+        return report
+    if Decimal(report.delta) > 0:
+        message = (
+            f"{report.method} is proved for one record, and a person here has up to {k}: take a method without delta"
+        )
+        raise Invalid("the method has a delta, and a person has several records", [_fault("method.name", message)])
+    epsilon = exact(_EXACT.multiply(Decimal(report.epsilon), k))
+    words = f"A person with up to {k} records has {epsilon}-differential privacy: {k} times as much, which is charged."
+    return report.model_copy(update={"epsilon": epsilon, "guarantee": f"{report.guarantee} {words}"})
 
 
 def _with_account(report: wire.TuningReport, file: FileLosses, caps: wire.TuningCaps) -> wire.TuningReport:

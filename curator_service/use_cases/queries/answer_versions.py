@@ -136,18 +136,18 @@ class AnswerVersions:
             return None
         releases_by_item = Counter(index for index, _ in again)
         rows = [(table.row_at(db, inquiry.query_id, index), n) for index, n in releases_by_item.items()]
-        released = release_counts(earlier)
-        most = max(released[unit] for unit in again)
+        counts, released = release_counts(earlier), self._studies.of(db, inquiry.study_id)
+        most = max(counts[unit] for unit in again)
         charges = ledger.charge_corrections(
             spec,
             lines.balance(db, inquiry.study_id),
             rows,
-            lines.row_balances(db, inquiry.study_id, [row for row, _ in rows]),
+            lines.row_balances(db, inquiry.study_id, released.rows_of_persons(row for row, _ in rows)),
             most,
+            released.rows_of_person,
         )
-        release_id = self._studies.of(db, inquiry.study_id).id
         dataset_caps.check_answers(
-            db, self._context, self._studies.losses, inquiry.study_id, spec, release_id, charges, most + 1
+            db, self._context, self._studies.losses, inquiry.study_id, spec, released.id, charges, most + 1
         )
         now = self._context.clock()
         lines.add(db, inquiry.study_id, "correction", charges, query_id=inquiry.query_id, at=stamp(now))

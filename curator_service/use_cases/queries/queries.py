@@ -178,8 +178,9 @@ class Queries:
         rows = [(item.row, item.plays) for item in request.rows]
         now = self._context.clock()
         try:
+            balances = lines.row_balances(db, identity, released.rows_of_persons(row for row, _ in rows))
             charges = ledger.charge_answers(
-                released.spec, lines.balance(db, identity), rows, lines.row_balances(db, identity, [r for r, _ in rows])
+                released.spec, lines.balance(db, identity), rows, balances, released.rows_of_person
             )
             losses = self._studies.losses
             dataset_caps.check_answers(db, self._context, losses, identity, released.spec, released.id, charges)

@@ -12,9 +12,10 @@ import numpy as np
 from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.audit.merkle_log import sha256
-from blindopt.errors import NotFound
+from blindopt.errors import NotFound, StateConflict
 from curator_service import store
 from curator_service.datasets import Limits, Table, read_csv, read_parquet
+from curator_service.persons import PersonColumn, kept_rows, numbers_of, pieces
 from curator_service.privacy import record_cautions
 from curator_service.settings import Settings
 from curator_service.vault import Vault, new_id
@@ -33,6 +34,17 @@ class Upload:
     public: bool
     columns: list[str] | None
     filename: str
+    person: str | None = None
+    rows_per_person: int | None = None
+    """Both or neither: the column that says whose each row is, and how many rows of one person are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Persons:
+    """What is recorded of a dataset's persons; None throughout without a person column."""
+
+    persons: int | None = None
+    person_rows_dropped: int | None = None
 
 
 @dataclass(slots=True)
@@ -76,13 +88,19 @@ class Datasets:
         if (stored := self._context.idempotency.earlier(request)) is not None:
             return stored
         read = read_parquet if upload.filename.lower().endswith(".parquet") else read_csv
-        identity = new_id("ds")
+        column = None
+        if upload.person is not None:
+            column = PersonColumn(upload.person.strip(), self._context.seal.key_for("persons"))
+        identity, statistics = new_id("ds"), _Statistics()
         try:
-            with read(file, self._limits, upload.columns) as table:
-                statistics = _Statistics()
-                self._vault.keep_dataset(identity, statistics.collect(table.blocks))
+            with read(file, self._limits, upload.columns, column) as table:
+                if column is None:
+                    self._vault.keep_dataset(identity, statistics.collect(table.blocks))
+                else:
+                    self._vault.keep_dataset(identity, table.blocks)
+            counts = _Persons() if column is None else self._keep_persons(identity, upload, column, statistics)
             reply = self._context.idempotency.once(
-                request, lambda db: self._add(db, identity, upload, table, statistics, digest)
+                request, lambda db: self._add(db, identity, upload, table, statistics, digest, counts)
             )
         except BaseException:
             self._vault.drop(identity)
@@ -91,9 +109,29 @@ class Datasets:
             self._vault.drop(identity)
         return reply
 
+    def _keep_persons(self, identity: str, upload: Upload, column: PersonColumn, statistics: _Statistics) -> _Persons:
+        """Keep at most ``rows_per_person`` rows of each person of a stored dataset, in the order of the file."""
+        assert upload.rows_per_person is not None
+        digests, stored = column.digests, self._vault.dataset(identity)
+        persons = numbers_of(digests)
+        kept = kept_rows(persons, upload.rows_per_person)
+        # Reads the file that is replaced: it stays while it is mapped.
+        self._vault.keep_dataset(identity, statistics.collect(np.asarray(stored[rows]) for rows in pieces(kept)))
+        self._vault.keep_persons(identity, digests[kept])
+        self._vault.keep_numbers(identity, kept + 1)
+        return _Persons(int(persons.max()) + 1, len(persons) - len(kept))
+
     def _add(
-        self, db: Connection, identity: str, upload: Upload, table: Table, statistics: _Statistics, digest: str
+        self,
+        db: Connection,
+        identity: str,
+        upload: Upload,
+        table: Table,
+        statistics: _Statistics,
+        digest: str,
+        counts: _Persons,
     ) -> Effect:
+        _check_persons_alike(db, digest, upload)
         store.insert(
             db,
             store.datasets,
@@ -105,9 +143,15 @@ class Datasets:
             dropped=json.dumps(table.dropped),
             sha256=digest,
             created_at=stamp(self._context.clock()),
+            person_column=None if upload.person is None else upload.person.strip(),
+            rows_per_person=upload.rows_per_person,
+            **asdict(counts),
         )
         view = dataset_view(store.find(db, store.datasets, identity))
-        return Effect(view, "dataset.registered", {"dataset_id": identity, "public": upload.public})
+        details: dict[str, object] = {"dataset_id": identity, "public": upload.public}
+        if upload.rows_per_person is not None:
+            details["rows_per_person"] = upload.rows_per_person
+        return Effect(view, "dataset.registered", details)
 
     def import_path(self, name: str) -> Path:
         """A file of the import folder by its bare name. Raises NotFound."""
@@ -154,6 +198,10 @@ def dataset_view(row: Any) -> wire.DatasetView:
         dropped=json.loads(row.dropped),
         sha256=row.sha256,
         created_at=moment(row.created_at),
+        person_column=row.person_column,
+        rows_per_person=row.rows_per_person,
+        persons=row.persons,
+        person_rows_dropped=row.person_rows_dropped,
     )
 
 
@@ -162,6 +210,22 @@ def cautions_from_records(spec: wire.StudyCreate, dataset: wire.DatasetView) -> 
     if dataset.public:
         return []
     return record_cautions.of_bounds(spec, {c.name: (c.minimum, c.maximum) for c in dataset.columns})
+
+
+def _check_persons_alike(db: Connection, digest: str, upload: Upload) -> None:
+    """Raise StateConflict if the file is registered with other persons, and was used or may be.
+
+    One account counts by records and another by persons: what a person lost could not be added up.
+    """
+    person = None if upload.person is None else upload.person.strip()
+    for row in store.registrations(db, digest):
+        alike = (row.person_column, row.rows_per_person) == (person, upload.rows_per_person)
+        if not alike and (row.archived_at is None or store.is_used(db, row.id)):
+            raise StateConflict(
+                f"{row.id} is a registration of this file with another person column or rows_per_person, or without: "
+                "what a person loses adds up over all of them, so they must agree. Archive it, if no study, tuning or "
+                "private bounds were ever made on it; else take its settings"
+            )
 
 
 def _digest(file: BinaryIO) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from curator_service.persons import numbers_of
 from curator_service.vault import Vault
 
 
@@ -16,9 +17,7 @@ def persons_of(vault: Vault, dataset: Any) -> NDArray[np.int64] | None:
     """
     if dataset.person_column is None:
         return None
-    _, numbers = np.unique(vault.persons(dataset.id), axis=0, return_inverse=True)
-    persons: NDArray[np.int64] = numbers.reshape(-1).astype(np.int64)
-    return persons
+    return numbers_of(vault.persons(dataset.id))
 
 
 def unit_names(vault: Vault, dataset: Any) -> list[str]:

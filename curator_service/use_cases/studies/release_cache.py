@@ -3,6 +3,7 @@
 import json
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from weakref import WeakValueDictionary
 
@@ -13,6 +14,8 @@ from blindopt import wire
 from blindopt.arrays import Matrix, Vector
 from blindopt.errors import StudyNotOpen
 from curator_service import store
+from curator_service.persons import RowsOfPersons, numbers_of
+from curator_service.privacy.ledger import alone
 from curator_service.use_cases.studies.dataset_losses import DatasetLosses
 from curator_service.vault import Vault
 from service_kit.store.database import Connection
@@ -33,6 +36,18 @@ class Released:
     order: NDArray[np.int64]
     records: Matrix
     names: list[str]
+    persons: RowsOfPersons | None
+    """Which rows of Z are the same person's; None where each is another's."""
+    numbers: NDArray[np.int64] | None
+    """The number in the file of each record, where not all were kept."""
+
+    def rows_of_person(self, row: int) -> Sequence[int]:
+        """The rows of Z of the person behind a row, itself included."""
+        return alone(row) if self.persons is None else self.persons.of_row(row)
+
+    def rows_of_persons(self, rows: Iterable[int]) -> set[int]:
+        """The rows of Z of all persons behind ``rows``."""
+        return {other for row in rows for other in self.rows_of_person(row)}
 
     def outcomes(self, rows: list[int]) -> Vector:
         """The measurement column at these rows of Z, for a study whose y is a column."""
@@ -43,7 +58,8 @@ class Released:
 
     def record(self, row: int) -> int:
         """The number of the record in the file that a row of Z is, from 1."""
-        return int(self.order[row]) + 1
+        stored = int(self.order[row])
+        return stored + 1 if self.numbers is None else int(self.numbers[stored])
 
     def shown(self, row: int) -> list[wire.Shown]:
         """The columns of a record that measurers see."""
@@ -81,7 +97,11 @@ class ReleasedStudies:
             if release is None:
                 raise StudyNotOpen("the study has not released its candidates yet")
             spec = wire.StudyCreate.model_validate_json(study.spec)
-            columns = json.loads(store.find(db, store.datasets, spec.dataset_id).columns)
+            dataset, order = store.find(db, store.datasets, spec.dataset_id), self._vault.order(release.id)
+            columns, persons, numbers = json.loads(dataset.columns), None, None
+            if dataset.person_column is not None:
+                persons = RowsOfPersons.of(numbers_of(self._vault.persons(dataset.id))[order])
+                numbers = self._vault.numbers(dataset.id)
             released = Released(
                 spec=spec,
                 report=wire.ReleaseReport.model_validate_json(release.report),
@@ -89,9 +109,11 @@ class ReleasedStudies:
                 sha256=release.sha256,
                 n=release.n,
                 r=release.r,
-                order=self._vault.order(release.id),
+                order=order,
                 records=self._dataset(spec.dataset_id),
                 names=[column["name"] for column in columns],
+                persons=persons,
+                numbers=numbers,
             )
             with self._lock:
                 self._cache[identity] = released

@@ -39,21 +39,21 @@ class Studies:
         """Create a draft. Raises Invalid if the study does not fit its dataset."""
 
         def effect(db: Connection) -> Effect:
-            self._check(db, spec)
+            fit = self._fitted(db, spec)
             identity = new_id("std")
             store.insert(
                 db,
                 store.studies,
                 id=identity,
-                dataset_id=spec.dataset_id,
+                dataset_id=fit.dataset_id,
                 state="draft",
-                spec=(text := spec.model_dump_json()),
+                spec=(text := fit.model_dump_json()),
                 created_at=stamp(self._context.clock()),
             )
             details = {
                 "study_id": identity,
-                "dataset_id": spec.dataset_id,
-                "mechanism": spec.release.mechanism,
+                "dataset_id": fit.dataset_id,
+                "mechanism": fit.release.mechanism,
                 "spec_sha256": sha256(text.encode()),
             }
             return Effect(owner_view(db, identity), "study.created", details)
@@ -65,14 +65,13 @@ class Studies:
 
         Forecasts of the old draft are deleted unless they hold for the new one too.
         """
-        spec = change.study
 
         def effect(db: Connection) -> Effect:
             row = store.find(db, store.studies, identity)
             check_changeable(db, row)
             if sha256(row.spec.encode()) != change.replaces:
                 raise StateConflict("the draft was changed since you read it: read it again, and change that")
-            self._check(db, spec)
+            spec = self._fitted(db, change.study)
             dropped = 0
             if not _forecasts_alike(wire.StudyCreate.model_validate_json(row.spec), spec):
                 if forecasts.count_running(db, identity):
@@ -92,12 +91,16 @@ class Studies:
 
         return self._context.idempotency.once(request, effect)
 
-    def _check(self, db: Connection, spec: wire.StudyCreate) -> None:
-        """Raise Invalid, StateConflict or MechanismWithdrawn if a study cannot be made as it is."""
-        check_fit(spec, dataset_view(store.find(db, store.datasets, spec.dataset_id)))
+    def _fitted(self, db: Connection, study: wire.StudyCreate) -> wire.StudyCreate:
+        """The study with what follows from its dataset.
+
+        Raises Invalid, StateConflict or MechanismWithdrawn if it cannot be made.
+        """
+        spec = fitted(study, dataset_view(store.find(db, store.datasets, study.dataset_id)))
         if isinstance(spec.measurement, wire.WebhookMeasurement) and not self._has_measurer:
             raise Invalid(NO_MEASURER, [{"field": "measurement.source", "message": NO_MEASURER}])
         choice_of(spec, names(db))
+        return spec
 
     def view(self, identity: str) -> wire.StudyOwnerView:
         """A study as its owner sees it. Raises NotFound."""
@@ -173,12 +176,30 @@ def _forecasts_alike(old: wire.StudyCreate, new: wire.StudyCreate) -> bool:
     return old.model_dump(exclude=apart) == new.model_dump(exclude=apart)
 
 
-def check_fit(spec: wire.StudyCreate, dataset: wire.DatasetView) -> None:
-    """Raise Invalid, which names each wrong field, if the study cannot be made from its dataset.
+def fitted(spec: wire.StudyCreate, dataset: wire.DatasetView) -> wire.StudyCreate:
+    """The study with the persons of its dataset: its rows_per_person, and whether it has a person column.
 
-    Raises StateConflict if the dataset is archived.
+    Raises Invalid, which names each wrong field, if the study cannot be made from it, and StateConflict if it is
+    archived.
     """
-    faults: list[dict[str, object]] = []
+    faults = _person_faults(spec, dataset)
+    if dataset.rows_per_person is not None:
+        spec = spec.model_copy(update={"rows_per_person": dataset.rows_per_person, "person_column": True})
+    _check_fit(spec, dataset, faults)
+    return spec
+
+
+def _person_faults(spec: wire.StudyCreate, dataset: wire.DatasetView) -> list[dict[str, object]]:
+    k = dataset.rows_per_person
+    if k is None and spec.person_column:
+        message = "the dataset was registered without a person column: declare rows_per_person alone"
+        return [{"field": "person_column", "message": message}]
+    if k is not None and spec.rows_per_person not in (1, k):  # 1 is the default: not declared
+        return [{"field": "rows_per_person", "message": f"the dataset has a person column and keeps {k}: leave it out"}]
+    return []
+
+
+def _check_fit(spec: wire.StudyCreate, dataset: wire.DatasetView, faults: list[dict[str, object]]) -> None:
     columns = {column.name for column in dataset.columns}
     seen: set[str] = set()
     for index, feature in enumerate(spec.features):

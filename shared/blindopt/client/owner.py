@@ -18,12 +18,21 @@ class OwnerClient(ServiceClient):
         filename: str = "data.csv",
         public: bool = False,
         columns: list[str] | None = None,
+        person: str | None = None,
+        rows_per_person: int | None = None,
         key: str | None = None,
     ) -> wire.DatasetView:
-        """Register a CSV or Parquet file; only ``columns`` are read where given."""
+        """Register a CSV or Parquet file; only ``columns`` are read where given.
+
+        ``person``: the column that says whose each row is; at most ``rows_per_person`` rows of each person are kept.
+        """
         data = {"name": name, "public": "true" if public else "false"}
         if columns is not None:
             data["columns"] = json.dumps(columns)
+        if person is not None:
+            data["person"] = person
+        if rows_per_person is not None:
+            data["rows_per_person"] = str(rows_per_person)
         files = {"file": (filename, file)}
         reply = self._send("POST", "/v1/datasets", key=key or new_key(), multipart=files, data=data)
         return reply.check().read(wire.DatasetView)

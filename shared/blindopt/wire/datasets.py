@@ -7,6 +7,8 @@ from pydantic import Field
 
 from blindopt.wire.base import Page, Reply, Request, Sha256
 
+ROWS_PER_PERSON_MAX = 1_000
+
 
 class Column(Reply):
     """One numeric column of a dataset, as the owner sees it."""
@@ -25,11 +27,21 @@ class DatasetView(Reply):
     name: str = Field(description="For people.")
     public: bool = Field(description="Whether the owner declares that nobody in it needs protection.")
     state: Literal["active", "archived"] = Field(description="An archived dataset takes no new study.")
-    rows: int = Field(description="Number of rows.")
+    rows: int = Field(description="Number of rows that are stored.")
     columns: list[Column] = Field(description="Columns that were read and stored.")
     dropped: list[str] = Field(description="Columns of the file that were neither read nor stored.")
     sha256: Sha256 = Field(description="SHA-256 of the uploaded file.")
     created_at: datetime = Field(description="When it was registered.")
+    person_column: str | None = Field(
+        None, description="Column that says whose each row is; only a keyed digest of it is stored. Null: none."
+    )
+    rows_per_person: int | None = Field(
+        None, description="Most rows of one person that were kept; null without a person column."
+    )
+    persons: int | None = Field(None, description="Number of persons; null without a person column.")
+    person_rows_dropped: int | None = Field(
+        None, description="Rows left out because their person has more; null without a person column."
+    )
 
 
 class WithholdCreate(Request):

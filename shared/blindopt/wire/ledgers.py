@@ -64,7 +64,12 @@ class RowExposure(Reply):
     epsilon: str | None = Field(
         description="Sum of the answers, without the release; null: answers without noise have no bound."
     )
-    spent: str | None = Field(description="Amount that counts against the cap per record, including the release.")
+    spent: str | None = Field(
+        description=(
+            "Amount that counts against the cap per record, including the release; where the dataset has a person "
+            "column, of all records of the person."
+        )
+    )
 
 
 class ExposurePage(Page):
@@ -88,10 +93,10 @@ class Loss(Reply):
 
 
 class RowsLoss(Loss):
-    """Privacy loss of the records with the same number of released answers."""
+    """Privacy loss of the records, or persons, with the same number of released answers."""
 
     answers: int = Field(description="Number of released answers about each of these records.")
-    rows: int = Field(description="Number of records.")
+    rows: int = Field(description="Number of records; of persons, where the dataset has a person column.")
 
 
 class Accounting(Reply):

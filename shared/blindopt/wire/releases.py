@@ -12,8 +12,8 @@ Delta = Annotated[
     PositiveFloat,
     Field(
         description=(
-            "Delta: neighbouring datasets differ in one row, which moves by at most this Euclidean distance in scaled "
-            "units."
+            "Delta: neighbouring datasets differ in one row, or in all rows of one person where the dataset has a "
+            "person column; each moves by at most this Euclidean distance in scaled units."
         )
     ),
 ]

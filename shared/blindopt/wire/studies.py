@@ -17,6 +17,7 @@ from blindopt.wire.base import (
     Request,
     Sha256,
 )
+from blindopt.wire.datasets import ROWS_PER_PERSON_MAX
 from blindopt.wire.ledgers import DatasetOutlook
 from blindopt.wire.measurements import MeasurementSpec
 from blindopt.wire.releases import NoiseLaw, ReleaseReport, ReleaseSpec, Status
@@ -65,9 +66,10 @@ class Budget(Request):
         None,
         description=(
             "Cap on the privacy loss of one person. With privacy_unit row (records are people): the release and all "
-            "answers about the record together. With privacy_unit answer (each answer is another person's): the "
-            "release and each answer by itself, but for source column, where one stored value is behind all answers "
-            "about a record: together. Null: no cap."
+            "answers about the record together, or about all records of the person where the dataset has a person "
+            "column. With privacy_unit answer (each answer is another person's): the release and each answer by "
+            "itself, but for source column, where one stored value is behind all answers about a record: together. "
+            "Null: no cap."
         ),
     )
     epsilon_total: BudgetEpsilon | None = Field(
@@ -102,6 +104,22 @@ class StudyCreate(Request):
             "answer with source column is a simulation, and refused unless the dataset was declared public."
         ),
     )
+    rows_per_person: int = Field(
+        1,
+        ge=1,
+        le=ROWS_PER_PERSON_MAX,
+        description=(
+            "How many rows one person can have, as the owner declares: a person with k rows loses k times what a row "
+            "does. Where the dataset has a person column it is the dataset's, whatever is sent."
+        ),
+    )
+    person_column: bool = Field(
+        False,
+        description=(
+            "Whether the dataset has a person column, so that epsilon, delta and caps are those of a person with up to "
+            "rows_per_person rows. Set by the curator."
+        ),
+    )
     budget: Budget = Field(Budget(), description="Caps on what the study may spend.")
     kernel: Kernel | None = Field(None, description="Public hyper-parameters; null: the modeler provides its own.")
     reply_after_ms: int | None = Field(
@@ -113,6 +131,11 @@ class StudyCreate(Request):
             "the next multiple if the work takes longer. Null: as soon as it is ready."
         ),
     )
+
+    @property
+    def protected_rows(self) -> int:
+        """The rows of one person that each guarantee covers together: 1 where a row is a person of its own."""
+        return self.rows_per_person if self.person_column else 1
 
 
 class StudyChange(StudyCreate):

@@ -121,10 +121,14 @@ class TuningReport(Reply):
     method: str = Field(description="Name of the method.")
     points: int = Field(description="Number of hyper-parameters in the grid.")
     records: int = Field(description="m, the number of validation records; the guarantees treat it as public.")
-    epsilon: str = Field(description="epsilon charged, for lambda~ and v~ together.")
+    epsilon: str = Field(
+        description=(
+            "epsilon charged, for lambda~ and v~ together: that of a person, where the dataset has a person column."
+        )
+    )
     delta: str = Field(description="delta charged, for both together; the guarantee says what it means.")
-    index_epsilon: str | None = Field(description="epsilon of lambda~; null if it is not released.")
-    value_epsilon: str | None = Field(description="epsilon of v~; null if it is not released.")
+    index_epsilon: str | None = Field(description="epsilon of lambda~ for one record; null if it is not released.")
+    value_epsilon: str | None = Field(description="epsilon of v~ for one record; null if it is not released.")
     index_sensitivity: float | None = Field(
         description="Largest change, by one record, of the scores from which lambda~ is drawn."
     )

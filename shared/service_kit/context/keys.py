@@ -1,5 +1,6 @@
 """Keys in files outside the database: one encrypts stored secrets, one signs the log."""
 
+import hmac
 import os
 import tempfile
 from collections.abc import Callable
@@ -19,10 +20,16 @@ class Seal:
     """
 
     def __init__(self, path: Path) -> None:
+        key = _key_file(path, Fernet.generate_key)
         try:
-            self._fernet = Fernet(_key_file(path, Fernet.generate_key))
+            self._fernet = Fernet(key)
         except ValueError:
             raise StateConflict(f"{path} is not a key: put back the one that was there") from None
+        self._key = key
+
+    def key_for(self, purpose: str) -> bytes:
+        """A key of 32 bytes for one purpose, derived from this one, and so backed up and restored with it."""
+        return hmac.digest(self._key, f"blindopt {purpose}".encode(), "sha256")
 
     def close(self, clear: bytes) -> bytes:
         """Encrypt and authenticate ``clear``."""

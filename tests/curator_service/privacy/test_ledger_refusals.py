@@ -59,10 +59,10 @@ def test_a_correction_adds_its_cost_to_the_row_and_the_sum_and_no_measurement():
     before, balances = Balance(units("0.5"), units("2"), 6), {7: RowBalance(2, 4, units("1"))}
     first, second = ledger.charge_corrections(study(), before, [(7, 2), (9, 1)], balances, 1)
     assert first == ledger.Charge(
-        7, 0, units("0.5"), Balance(units("0.5"), units("2.5"), 6), RowBalance(2, 4, units("1.5"))
+        7, 0, units("0.5"), Balance(units("0.5"), units("2.5"), 6), RowBalance(2, 4, units("1.5")), units("1.5")
     )
     assert second == ledger.Charge(
-        9, 0, units("0.25"), Balance(units("0.5"), units("2.75"), 6), RowBalance(0, 0, units("0.25"))
+        9, 0, units("0.25"), Balance(units("0.5"), units("2.75"), 6), RowBalance(0, 0, units("0.25")), units("0.25")
     )
     assert balances == {7: RowBalance(2, 4, units("1"))}
 
