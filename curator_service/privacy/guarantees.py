@@ -182,8 +182,9 @@ GAPS: tuple[Gap, ...] = (
     Gap("Sizes", "how many rows there are, the shape of Z, and the mechanism are public."),
     Gap(
         "Queries",
-        "which rows were asked, how often and when is known to the modeler, who chose them; a refusal tells what is "
-        "spent of the cap that was in the way, by other modelers of the study too.",
+        "which rows were asked, how often and when is known to the modeler, who chose them. A refusal states what its "
+        "own grant has spent, and no amount of another; but whether a request is refused depends on what all modelers "
+        "of the study have spent, so requests of several sizes show how much the others have left.",
     ),
     Gap(
         "Timing",

@@ -5,7 +5,8 @@ from typing import Any
 
 from sqlalchemy import Column, ForeignKey, Index, Integer, Table, Text, bindparam, func, select
 
-from curator_service.privacy.ledger import Balance, Charge, RowBalance, text
+from curator_service.privacy.ledger import Balance, Charge, RowBalance, text, units
+from curator_service.store import queries
 from curator_service.store.base import METADATA
 from service_kit.store.database import Connection
 from service_kit.store.prepared_statement import PreparedStatement
@@ -78,6 +79,27 @@ def rows_queried(db: Connection, study_id: str, rows: Sequence[int] | None = Non
         lines_of_part = db.execute(select(*columns).where(_ledger.c.seq.in_(chosen) & _WAS_QUERIED))
         amounts += [(row, queries, plays, total) for row, queries, plays, total in lines_of_part]
     return amounts
+
+
+def of_grant(
+    db: Connection, study_id: str, grant_id: str, rows: Iterable[int]
+) -> tuple[Balance, dict[int, RowBalance]]:
+    """The amounts that the release and one grant's answers have spent: in all, and by its answers about ``rows``."""
+    joined = _ledger.join(queries, queries.c.id == _ledger.c.query_id)
+    where = (_ledger.c.study_id == study_id) & (queries.c.grant_id == grant_id) & (_ledger.c.kind != "refused")
+    # By cost: few are distinct, and their decimals are added exactly here.
+    sums = func.count(), func.sum(_ledger.c.plays)
+    query = select(_ledger.c.cost, *sums).select_from(joined).where(where).group_by(_ledger.c.cost)
+    lines = [(units(cost) * number, plays) for cost, number, plays in db.execute(query)]
+    release = balance(db, study_id).release
+    total = Balance(release, release + sum(cost for cost, _ in lines), sum(plays for _, plays in lines))
+    balances: dict[int, RowBalance] = {}
+    by_row = select(_ledger.c.row, _ledger.c.cost, *sums).select_from(joined)
+    by_row = by_row.where(where, _ledger.c.row.in_(set(rows))).group_by(_ledger.c.row, _ledger.c.cost)
+    for row, cost, number, plays in db.execute(by_row):
+        old = balances.get(row, RowBalance())
+        balances[row] = RowBalance(old.queries + number, old.plays + plays, old.total + units(cost) * number)
+    return total, balances
 
 
 def add(db: Connection, study_id: str, kind: str, charges: Iterable[Charge], *, query_id: str | None, at: str) -> None:

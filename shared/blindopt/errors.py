@@ -8,6 +8,7 @@ import errno
 import re
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Literal
 
 _TEMPORARY = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EROFS), "a file cannot be written: the disk is full"),
@@ -45,19 +46,34 @@ class Forbidden(BlindoptError):
 class BudgetExhausted(BlindoptError):
     """The request would exceed a cap of the study. Final: spent budget never comes back, so a retry cannot help.
 
-    Depends on the history of requests alone, never on the data.
+    Depends on the history of requests alone, never on the data. To a modeler (``remaining``), on that of its own grant:
+    ``spent`` is what the release and this grant have spent; ``cap`` and ``limit`` are None where that leaves room for
+    the request, so that other spending decides.
     """
 
     code, status, title = "privacy_budget_exhausted", 403, "The study's budget does not allow this"
 
     def __init__(
-        self, cap: str, *, requested: str, spent: str | None, limit: str | None, row: int | None = None
+        self,
+        cap: str | None,
+        *,
+        requested: str,
+        spent: str,
+        limit: str | None,
+        row: int | None = None,
+        remaining: Literal["none", "some"] | None = None,
     ) -> None:
         where = "" if row is None else f" of row {row}"
-        spent_of = "" if spent is None else f" with {spent} of {limit} spent"
-        super().__init__(f"{cap}{where}: {requested} requested{spent_of}")
+        if cap is None:
+            text = f"{requested} requested: what is left of the study's budget does not allow it"
+        else:
+            by = "" if remaining is None else " by the release and this grant"
+            text = f"{cap}{where}: {requested} requested with {spent} of {limit} spent{by}"
+        super().__init__(text)
         self.row = row
         self.budget = {"cap": cap, "row": row, "requested": requested, "spent": spent, "limit": limit}
+        if remaining is not None:
+            self.budget["remaining"] = remaining
 
     def extra(self) -> dict[str, object]:
         return {"budget": self.budget}

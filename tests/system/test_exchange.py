@@ -401,6 +401,7 @@ VISIBLE_ANSWER = {
 VISIBLE_REFUSAL = {
     "type", "title", "status", "detail", "instance", "code", "retryable", "request_id", "errors", "errors.field",
     "errors.message", "budget", "budget.cap", "budget.row", "budget.requested", "budget.spent", "budget.limit",
+    "budget.remaining",
 }  # fmt: skip
 
 

@@ -204,7 +204,11 @@ def test_a_ledger_that_checks_outside_of_its_transaction_would_be_found(
     app = build(Settings(data_dir=tmp_path / "data", rate_burst=10_000))
     context, curator = app.state.context, app.state.curator
     curator.queries = kind(
-        context, *(getattr(curator.queries, f"_{name}") for name in ("vault", "limits", "studies", "wakeups"))
+        context,
+        *(
+            getattr(curator.queries, f"_{name}")
+            for name in ("vault", "limits", "studies", "decline_withheld", "wakeups")
+        ),
     )
     owner = context.authentication.issue("owner", "o", days=1)[0].text
 

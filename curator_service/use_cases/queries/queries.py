@@ -20,6 +20,7 @@ from curator_service.store import inbox as inbox_table
 from curator_service.store import ledger as lines
 from curator_service.use_cases import notices
 from curator_service.use_cases.queries import measurement_entries
+from curator_service.use_cases.queries.refusals import refusal_for_grant
 from curator_service.use_cases.queries.wakeups import INBOX, Wakeups
 from curator_service.use_cases.studies import dataset_caps
 from curator_service.use_cases.studies.advisories import release_status
@@ -186,7 +187,7 @@ class Queries:
             dataset_caps.check_answers(db, self._context, losses, identity, released.spec, released.id, charges)
         except BudgetExhausted as refusal:
             self._refuse(db, caller, identity, released.spec, rows, refusal)
-            return refusal
+            return refusal_for_grant(db, identity, caller.principal.id, released.spec, rows)
         query_id = new_id("qry")
         lines.add(db, identity, "answers", charges, query_id=query_id, at=stamp(now))
         notices.spent(db, self._context.outbox, identity, released.spec, charges)
@@ -360,7 +361,7 @@ class Queries:
 
 def _or_raise(outcome: StoredReply | BudgetExhausted) -> StoredReply:
     if isinstance(outcome, BudgetExhausted):
-        raise dataset_caps.for_modeler(outcome)  # its record is committed by now
+        raise outcome  # its record is committed by now
     return outcome
 
 

@@ -251,14 +251,6 @@ def _refusal(cap: str, requested: str, spent: Decimal, limit: Decimal, row: int 
     return BudgetExhausted(cap, requested=requested, spent=exact(spent), limit=exact(limit), row=row)
 
 
-def for_modeler(refusal: BudgetExhausted) -> BudgetExhausted:
-    """The refusal without what other studies and grants have spent of the dataset's cap."""
-    if str(refusal.budget["cap"]) not in (EPSILON, DELTA):
-        return refusal
-    cap, requested = str(refusal.budget["cap"]), str(refusal.budget["requested"])
-    return BudgetExhausted(cap, requested=requested, spent=None, limit=None, row=refusal.row)
-
-
 # --- changes of the caps --------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,7 @@
 """Error documents."""
 
+from typing import Literal
+
 from pydantic import ConfigDict, Field
 
 from blindopt.wire.base import Reply
@@ -18,15 +20,30 @@ class FieldProblem(Reply):
 
 
 class BudgetProblem(Reply):
-    """The cap that a request would exceed. Depends only on the history of requests."""
+    """The cap that a request would exceed. Depends only on the history of requests.
 
-    cap: str = Field(
-        description="The cap of the study's budget; dataset.epsilon and dataset.delta: of its dataset's account."
+    To a modeler, only on the history of its own grant's requests: it reads nothing here about other grants.
+    """
+
+    cap: str | None = Field(
+        description=(
+            "The cap of the study's budget; dataset.epsilon and dataset.delta: of its dataset's account. Null to a "
+            "modeler whose own spending leaves room for the request, so that other spending decides."
+        )
     )
     row: int | None = Field(None, description="The candidate (row of Z), if the cap is one for each record.")
     requested: str = Field(description="What the request would cost: epsilon, or a number of measurements.")
-    spent: str | None = Field(description="Amount spent of the cap so far; null to a modeler for a dataset's cap.")
-    limit: str | None = Field(description="The cap; null to a modeler for a dataset's cap.")
+    spent: str = Field(
+        description="Amount spent of the cap so far; to a modeler: by the release and by its own grant's answers."
+    )
+    limit: str | None = Field(description="The cap; null where cap is.")
+    remaining: Literal["none", "some"] | None = Field(
+        None,
+        description=(
+            "To a modeler: whether one answer more fits beside what its own grant spent; none, too, where one "
+            "answer was refused. What other grants spent may leave less. Null to others."
+        ),
+    )
 
 
 class Problem(Reply):

@@ -405,7 +405,9 @@ class Studied(RuleBasedStateMachine):
         self.curator = Curator(self.context, Vault(self.folder / "files"), Settings(data_dir=self.folder))
         vault = Vault(self.folder / "files")
         studies = WatchedStudies(vault, lambda: self.before_measuring and self.before_measuring())
-        self.queries = self.kind(self.context, vault, self.curator.limits, studies, Wakeups())
+        self.queries = self.kind(
+            self.context, vault, self.curator.limits, studies, self.curator.inbox.decline_withheld, Wakeups()
+        )
 
     def _request(self, principal, body="", key=None, path="/x"):
         digest, request_id = merkle_log.sha256(body.encode()), secrets.token_hex(16)

@@ -3,6 +3,7 @@
 import json
 import re
 import secrets
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ def test_ten_answers_of_a_tenth_fit_under_one_and_the_eleventh_is_refused(answer
     for _ in range(10):
         assert ask(study, (17, 1)).status_code == 201
     said = {"cap": "epsilon_per_row", "row": 17, "requested": "0.1", "spent": "1", "limit": "1"}
-    assert budget_of(ask(study, (17, 1))) == said
+    assert budget_of(ask(study, (17, 1))) == said | {"remaining": "none"}
     assert ask(study, (18, 1)).status_code == 201  # another person
     (exposed, _) = owner.exposure(study.id)
     assert (exposed.row, exposed.queries, exposed.plays, exposed.epsilon, exposed.spent) == (17, 10, 10, "1", "1")
@@ -80,9 +81,16 @@ def test_a_mean_of_plays_is_one_answer_for_one_charge(answers, unit, made, ask, 
     assert (
         budget_of(ask(study, (6, 3), (7, 2)))
         == (
-            {"cap": "epsilon_per_row", "row": 6, "requested": "0.4", "spent": "1.1", "limit": "1.1"}
+            {
+                "cap": "epsilon_per_row",
+                "row": 6,
+                "requested": "0.4",
+                "spent": "1.1",
+                "limit": "1.1",
+                "remaining": "none",
+            }
             if unit == "row"
-            else {"cap": "epsilon_total", "requested": "0.8", "spent": "1.5", "limit": "1.6"}
+            else {"cap": "epsilon_total", "requested": "0.8", "spent": "1.5", "limit": "1.6", "remaining": "none"}
         )
         or unit == "row"
     )
@@ -134,7 +142,7 @@ def test_a_simulation_without_a_cap_on_rows_asks_a_row_until_the_total_is_spent(
     for _ in range(5):
         assert ask(study, (3, 1)).status_code == 201
     assert budget_of(ask(study, (4, 1))) == {
-        "cap": "epsilon_total", "requested": "0.4", "spent": "2", "limit": "2",
+        "cap": "epsilon_total", "requested": "0.4", "spent": "2", "limit": "2", "remaining": "none",
     }  # fmt: skip
     assert [row.spent for row in owner.exposure(study.id)] == ["2"]
 
@@ -142,7 +150,8 @@ def test_a_simulation_without_a_cap_on_rows_asks_a_row_until_the_total_is_spent(
 def test_each_play_is_a_measurement(made, ask, owner):
     study = made(wire.NoAnswerNoise(mechanism="none"), queries=5)
     assert ask(study, (0, 3), (1, 1)).status_code == 201
-    assert budget_of(ask(study, (0, 1), (2, 1))) == {"cap": "queries", "requested": "2", "spent": "4", "limit": "5"}
+    said = {"cap": "queries", "requested": "2", "spent": "4", "limit": "5", "remaining": "some"}
+    assert budget_of(ask(study, (0, 1), (2, 1))) == said
     assert ask(study, (0, 1)).status_code == 201
     assert owner.balance(study.id).total_plays == 5
     assert owner.balance(study.id).total_epsilon is None  # without noise there is no finite one
@@ -204,7 +213,7 @@ def test_a_price_past_the_database_s_integers_is_refused_and_recorded(made, ask,
     study = made(laplace("1000"))
     rows = [(row, 100) for row in range(100)]
     said = {"cap": "epsilon_total", "requested": "10000000", "spent": "0", "limit": CEILING}
-    assert budget_of(ask(study, *rows)) == said
+    assert budget_of(ask(study, *rows)) == said | {"remaining": "some"}
     line = list(owner.ledger(study.id))[-1]
     assert (line.kind, line.epsilon, line.plays, line.total_epsilon) == ("refused", "10000000", 10_000, "0")
     assert ask(study, (0, 1)).status_code == 201
@@ -270,6 +279,75 @@ def test_a_refusal_depends_on_the_history_of_requests_and_not_on_the_data(owner,
         statuses.append(([reply.status_code for reply in replies], refused, lines, exposed))
     assert statuses[0] == statuses[1]
     assert {json.loads(body)["budget"]["cap"] for _, body, _ in statuses[0][1]} >= {"epsilon_per_row", "epsilon_total"}
+
+
+# --- two grants of one study --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def rivals(made, ask, owner):
+    """Opens a study of two grants; a refusal of the first, without what differs at each request; asks of the second."""
+
+    def make(*given, **caps):
+        study = made(*given, **caps)
+        other = replace(study, token=owner.grant(study.id, wire.GrantCreate(name="rival")).token)
+
+        def refused(*rows):
+            reply = ask(study, *rows)
+            assert reply.status_code == 403, reply.text
+            return reply.json() | {"request_id": ""}
+
+        return study, refused, lambda *rows: ask(other, *rows)
+
+    return make
+
+
+@pytest.mark.parametrize("answers", [laplace("0.1"), laplace("0.1", "mean"), wire.NoAnswerNoise(mechanism="none")])
+def test_a_refusal_says_nothing_about_the_queries_of_another_grant(answers, rivals, ask, owner, curator):
+    """The review's attack: requests that are too dear are free, and each told how often a rival had asked its row."""
+    caps = {"queries": 60} if answers.mechanism == "none" else {"epsilon_per_row": "1", "epsilon_total": "6"}
+    study, refused, rival = rivals(answers, **caps)
+    assert ask(study, (2, 1), (0, 1)).status_code == 201
+    too_dear = [(row, 1) for _ in range(11) for row in range(6)]
+    requests = [[(row, 100)] * 11 for row in range(6)] + [too_dear, too_dear[::-1]]
+    before = [refused(*request) for request in requests]
+    for rows in ([(1, 2)], [(0, 3), (3, 3)], [(3, 5)], [(1, 1)] * 7):
+        assert rival(*rows).status_code == 201
+        assert [refused(*request) for request in requests] == before
+    own = "2" if answers.mechanism == "none" else "0.2"
+    assert {refusal["budget"]["spent"] for refusal in before} <= {own, "0.1", "0"}
+    assert {refusal["budget"]["remaining"] for refusal in before} == {"some"}
+    # The owner reads it all: the control, which is what the modeler read once.
+    with curator.http() as http:
+        entries = http.get("/v1/audit/entries", params={"kind": "charge.refused", "page_size": 1000}).json()["entries"]
+    details = [json.loads(entry["body"])["details"] for entry in entries]
+    spent = {d["spent"] for d in details if d["study_id"] == study.id}
+    assert len(spent) > 3
+    assert any(line.kind == "refused" and line.total_plays > 10 for line in owner.ledger(study.id))
+
+
+def test_a_grant_whose_own_spending_leaves_room_is_refused_without_a_cap_or_a_row(rivals, ask):
+    """That another grant spent it shows in the decision: the amounts, the row and the cap are not told."""
+    study, refused, rival = rivals(laplace("0.1"), epsilon_per_row="0.5", queries=20)
+    assert ask(study, (3, 1), (4, 2)).status_code == 201
+    assert rival((3, 4)).status_code == 201
+    once = refused((4, 1), (3, 1))
+    assert once["budget"] == {"requested": "0.2", "spent": "0.3", "remaining": "some"}
+    assert "row" not in once["detail"].replace("rows", "")
+    assert refused((3, 1))["budget"] == {"requested": "0.1", "spent": "0.3", "remaining": "none"}
+    assert rival((4, 3)).status_code == 201  # the other row, and then all measurements
+    assert refused((4, 1), (3, 1)) == once
+    assert rival(*[(row, 2) for row in range(10, 15)]).status_code == 201
+    assert refused((4, 1), (3, 1)) == once
+
+
+def test_what_a_grant_has_spent_is_the_sum_over_its_own_queries(rivals, ask):
+    study, refused, _ = rivals(laplace("0.1"), epsilon_per_row="0.5")
+    for rows in ([(7, 2)], [(7, 1), (7, 1)]):
+        assert ask(study, *rows).status_code == 201
+    refusal = refused((8, 1), (7, 2))["budget"]
+    said = {"cap": "epsilon_per_row", "row": 7, "requested": "0.2", "spent": "0.4", "limit": "0.5", "remaining": "some"}
+    assert refusal == said
 
 
 def test_a_modeler_sees_the_caps_and_not_the_ledger(made, ask, curator):
