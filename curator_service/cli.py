@@ -1,4 +1,4 @@
-"""`blindopt-curator`: serve, token, audit, backup, restore, attack, tune.
+"""`blindopt-curator`: serve, token, audit, backup, restore, attack, tune, report.
 
 A command imports what it needs when it runs: `token` and `audit` do without the web framework and the numerics.
 """
@@ -136,6 +136,47 @@ def tune(
         typer.echo(private, err=True)
     if ended.state != "completed":
         raise typer.Exit(1)
+
+
+reports = typer.Typer(no_args_is_help=True, help="Signed privacy reports.")
+app.add_typer(reports, name="report")
+
+
+@reports.command("make")
+def make_report(
+    identity: Annotated[str, typer.Argument(help="Study id (std_...) or dataset id (ds_...).")],
+    token_file: Annotated[Path, typer.Option(help="File with an owner's token.")],
+    url: Annotated[str, typer.Option(help="Where the curator serves.")] = "http://127.0.0.1:8410",
+) -> None:
+    """Print the privacy report of a study or a dataset at a running curator, as JSON."""
+    from blindopt.client import OwnerClient
+
+    with cli.plain_errors(), OwnerClient(url, token_file.read_text().strip(), timeout_s=_TUNE_SECONDS) as owner:
+        typer.echo(owner.report(identity).model_dump_json(indent=2))
+
+
+@reports.command("verify")
+def verify_report(
+    file: Annotated[Path, typer.Argument(help="A report, as JSON.")],
+    key: Annotated[
+        str | None, typer.Option(help="The curator's verifier key, from somewhere else than the file (GET /v1/meta).")
+    ] = None,
+) -> None:
+    """Check the signature of a privacy report: offline, anywhere. Ends with 1 if it is not valid."""
+    from blindopt.audit import signed_documents
+    from blindopt.audit.checkpoints import Verifier
+
+    with cli.plain_errors():
+        content = file.read_bytes()
+        report = wire.SignedPrivacyReport.model_validate_json(content).report
+        verifier = Verifier.parse(key or report.log_key)
+        signed = json.loads(content)
+        signed_documents.verify(verifier, wire.REPORT_TITLE, signed["report"], signed["signature"])
+        verifier.verify(report.checkpoint)
+    about = ", ".join(study.id for study in report.studies) or report.dataset.id
+    typer.echo(f"valid: report of {about}, made {report.made_at:%Y-%m-%d %H:%M:%S} UTC, signed by {verifier.vkey}")
+    if key is None:
+        typer.echo("the key is the one in the file: compare it with the curator's (--key, or GET /v1/meta)", err=True)
 
 
 _TUNE_SECONDS = 120.0

@@ -92,6 +92,10 @@ class Vault:
         """The npy file of a release."""
         return self._path(identity)
 
+    def order_file(self, identity: str) -> Path:
+        """The npy file of a release's row order, for a child process."""
+        return self._path(f"{identity}.order")
+
     def order(self, identity: str) -> NDArray[np.int64]:
         """The row of the dataset of each candidate, memory-mapped. It never leaves the curator."""
         order: NDArray[np.int64] = np.load(self._path(f"{identity}.order"), mmap_mode="r", allow_pickle=False)

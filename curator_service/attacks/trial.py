@@ -104,12 +104,32 @@ def on_release(
     row_seconds: float | None = None,
 ) -> list[Finding]:
     """Like ``on_trial``, on the released Z (n, r), with ``rows`` in its order. Further releases are trial releases."""
-    study = _study(spec, rows, outcomes, mechanism, rng or np.random.default_rng(), seconds, row_seconds)
+    each = on_release_one_by_one(
+        spec, rows, outcomes, mechanism, z, rng=rng, seconds=seconds, row_seconds=row_seconds
+    )
+    findings = dict(each)
+    return _applicable(*(findings[attack] for attack in ATTACKS))
+
+
+def on_release_one_by_one(
+    spec: StudyCreate,
+    rows: ScaledRows,
+    outcomes: Vector | None,
+    mechanism: Mechanism,
+    z: Matrix,
+    *,
+    rng: np.random.Generator | None = None,
+    seconds: float = 3.0,
+    row_seconds: float | None = None,
+) -> Iterator[tuple[str, Finding | None]]:
+    """Like ``one_by_one``, on the released Z."""
+    rng = rng or np.random.default_rng()
+    yield "averaging", averaging.attack(spec, outcomes, rng)
+    study = _study(spec, rows, outcomes, mechanism, rng, seconds, row_seconds)
     row_numbers = entropy.choose_rows(rows.n, ROWS)
     scene = Scene(_rows_at(rows, row_numbers), np.asarray(z[row_numbers]), study.public, study.n)
-    findings = dict([*_on_scene(study, scene, z, row_numbers), *_on_more(study)])
-    findings["averaging"] = averaging.attack(spec, outcomes, study.rng)
-    return _applicable(*(findings[attack] for attack in ATTACKS))
+    yield from _on_scene(study, scene, z, row_numbers)
+    yield from _on_more(study)
 
 
 def _study(

@@ -21,8 +21,15 @@ from curator_service.release.registry import mechanism_of
 from curator_service.scaling import ScaledRows
 
 
+class Published(child.Message):
+    """The files of a release: Z, and its secret row order."""
+
+    candidates: Path
+    order: Path
+
+
 class Job(child.Message):
-    """A draft to attack, the release that would run, and the file of the records.
+    """A draft to attack, the release that would run, and the file of the records; or a ``published`` release.
 
     ``columns``: the features' columns in ``records``, an npy file; ``outcome``: that of the measurement, None
     where y is no column. ``withheld``: the records to leave out. ``seconds``: what the attacks are sized for.
@@ -34,6 +41,7 @@ class Job(child.Message):
     columns: list[int]
     outcome: int | None
     withheld: list[int] = []
+    published: Published | None = None
     seconds: float
 
 
@@ -91,10 +99,17 @@ def attempt(job: Job, within: float, worker: Worker | None = None) -> PreviewRes
 
 def _work(job: Job, _: Matrix | None, sender: child.Sender[Reply]) -> Reply:
     values = npy_files.load(job.records)
+    y = None if job.outcome is None else values[:, job.outcome]
+    if (published := job.published) is not None:
+        rows = ScaledRows(values, job.columns, job.study.features, np.load(published.order, allow_pickle=False))
+        z, mechanism = npy_files.load(published.candidates), mechanism_of(job.study, job.release)
+        sender.send(Reply(assessment=Assessment()))
+        for attack, finding in trial.on_release_one_by_one(job.study, rows, y, mechanism, z, seconds=job.seconds):
+            sender.send(Reply(attack=attack, finding=finding))
+        return Reply()
     rows = ScaledRows(values, job.columns, job.study.features, np.delete(np.arange(len(values)), job.withheld))
     mechanism = mechanism_of(job.study, job.release)
     sender.send(Reply(assessment=mechanism.assess(rows)))
-    y = None if job.outcome is None else values[:, job.outcome]
     for attack, finding in trial.one_by_one(job.study, rows, y, mechanism, seconds=job.seconds):
         sender.send(Reply(attack=attack, finding=finding))
     return Reply()

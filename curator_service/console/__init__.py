@@ -14,6 +14,7 @@ from curator_service.console import (
     log,
     mechanisms,
     notices,
+    privacy_reports,
     studies,
     system,
     tunings,
@@ -39,5 +40,6 @@ def build() -> Console:
         mechanisms,
         log,
         notices,
+        privacy_reports,
     )
     return Console("Curator", [module.pages for module in modules], Path(__file__).parent)

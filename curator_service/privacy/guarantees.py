@@ -61,6 +61,29 @@ def guarantee(
     return f"{label}{promised} {_answers(spec, ran if withdrawn is None and _is_sound(ran) else None)}"
 
 
+def unit_of_privacy(spec: StudyCreate) -> str:
+    """Whose data the guarantee of a study is about, in words."""
+    if not answers_add_up(spec):
+        return "One record for its features, and for each answer the person behind it, who is another one each time."
+    if spec.person_column:
+        return f"One person: the features of {spec.rows_per_person} records at most, and all answers about them together."
+    return "One record: its features, and all answers about it together."
+
+
+def neighbours(spec: StudyCreate, release: Concrete | None = None) -> str:
+    """When two datasets are neighbours in a study, in words. The number of records is public."""
+    ran, whose = release or concrete(spec)[0], "one record"
+    if spec.person_column:
+        whose = f"each of the records of one person, {spec.rows_per_person} at most,"
+    answered = "the value behind its answers is replaced by any other"
+    if isinstance(ran, IdentityRelease | PoGpUcbRelease):
+        return f"Two datasets with the same number of records, where in {whose} {answered}."
+    return (
+        f"Two datasets with the same number of records, where in {whose} the features move by at most "
+        f"{ran.sensitivity!r} in scaled units and {answered}."
+    )
+
+
 def _release(release: Concrete, spec: StudyCreate) -> str:
     d, k = len(spec.features), spec.rows_per_person
     whose, differ = "row's", "differ in one row, moved"

@@ -140,6 +140,12 @@ def list_withheld(dataset_id: DatasetId, curator: CuratorDep, paging: PagingDep)
     return wire.WithheldPage(withheld=rows, next_page_token=token)
 
 
+@router.post("/{dataset_id}:report")
+def report_dataset(dataset_id: DatasetId, curator: CuratorDep) -> wire.SignedPrivacyReport:
+    """A privacy report on every study of a dataset's file, signed with the key of the log. It has no attacks."""
+    return curator.privacy_reports.of_dataset(dataset_id)
+
+
 @router.post("/{dataset_id}:archive", response_model=wire.DatasetView, responses=documented(409))
 def archive_dataset(dataset_id: DatasetId, caller: RequestContextDep, curator: CuratorDep) -> Response:
     """Refuse new studies on a dataset."""

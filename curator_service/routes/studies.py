@@ -61,6 +61,16 @@ def close_study(study_id: StudyId, caller: RequestContextDep, curator: CuratorDe
     return RecordedReply(curator.studies.close(caller, study_id))
 
 
+@router.post("/{study_id}:report")
+def report_study(study_id: StudyId, curator: CuratorDep) -> wire.SignedPrivacyReport:
+    """A privacy report, signed with the key of the log: promised, accepted, spent, and attacks on the real release.
+
+    For the owner, who may pass it on: it depends on the records through the attacks alone. Takes about four seconds,
+    and ends after sixteen: `not_tried` then says what was left out.
+    """
+    return curator.privacy_reports.of_study(study_id)
+
+
 @router.post("/{study_id}/grants", status_code=201, response_model=wire.GrantReply, responses=documented(409))
 def create_grant(
     study_id: StudyId, grant: wire.GrantCreate, caller: RequestContextDep, curator: CuratorDep

@@ -178,6 +178,13 @@ def released_studies(db: Connection, sha256: str) -> list[tuple[str, str]]:
     return [(study, dataset) for study, dataset in db.execute(query.order_by(studies.c.seq))]
 
 
+def studies_of_file(db: Connection, sha256: str) -> list[str]:
+    """Ids of every study of a file, by its digest."""
+    joined = studies.join(datasets, datasets.c.id == studies.c.dataset_id)
+    query = select(studies.c.id).select_from(joined).where(datasets.c.sha256 == sha256).order_by(studies.c.seq)
+    return list(db.execute(query).scalars())
+
+
 def all_queries(db: Connection) -> Iterable[Row[Any]]:
     """Every query in order; streamed."""
     return db.execute(select(queries).order_by(queries.c.seq))

@@ -14,6 +14,7 @@ from curator_service.use_cases.inbox.inbox import Inbox
 from curator_service.use_cases.inbox.webhook_measurer import WebhookMeasurer
 from curator_service.use_cases.inbox.withholding import Withholding
 from curator_service.use_cases.integrity.countersignatures import Countersignatures
+from curator_service.use_cases.integrity.privacy_reports import PrivacyReports
 from curator_service.use_cases.jobs.forecasts import Forecasts
 from curator_service.use_cases.jobs.tunings import Tunings
 from curator_service.use_cases.queries.answer_versions import AnswerVersions
@@ -57,6 +58,7 @@ class Curator:
         self.accounts = Accounts(context, self.released)
         self.dataset_accounts = DatasetAccounts(context, vault)
         self.overviews = Overviews(context, self.released)
+        self.privacy_reports = PrivacyReports(context, vault, self.accounts, self.overviews)
         self.countersignatures = Countersignatures(context)
         self.forecasts = Forecasts(context, vault, settings)
         self.tunings = Tunings(context, vault, settings)

@@ -11,7 +11,7 @@ from blindopt import wire
 from blindopt.errors import Busy
 from blindopt.formats import npy_files
 from curator_service import attacks, store
-from curator_service.attacks.worker import Job, PreviewResult, attempt
+from curator_service.attacks.worker import Job, PreviewResult, Published, attempt
 from curator_service.privacy.choice import Concrete
 from curator_service.release.mechanism import Assessment
 from curator_service.release.registry import mechanism_of
@@ -42,8 +42,10 @@ class Preview:
     not_tried: str | None
 
 
-def job_of(db: Connection, vault: Vault, spec: wire.StudyCreate, release: Concrete) -> Job:
-    """The preview of a draft as a job for its worker process."""
+def job_of(
+    db: Connection, vault: Vault, spec: wire.StudyCreate, release: Concrete, published: str | None = None
+) -> Job:
+    """The preview of a draft, or attacks on the release with the id ``published``, as a job for its worker process."""
     columns, outcome = dataset_rows.column_indices(db, spec)
     return Job(
         study=spec,
@@ -52,6 +54,9 @@ def job_of(db: Connection, vault: Vault, spec: wire.StudyCreate, release: Concre
         columns=columns,
         outcome=outcome,
         withheld=withheld_records(db, vault, spec.dataset_id),
+        published=None
+        if published is None
+        else Published(candidates=vault.candidates(published), order=vault.order_file(published)),
         seconds=PREVIEW_SECONDS,
     )
 
@@ -64,6 +69,8 @@ def on_draft(
     run: Callable[[Job, float], PreviewResult] | None = None,
 ) -> Preview:
     """Assess a draft, and attack a release of up to 2,000 rows that is drawn for this, until the deadline at most.
+
+    Or attack the published release of the job.
 
     Raises ReleaseImpossible, and Busy while another preview is under way.
     """

@@ -93,11 +93,15 @@ class Verifier:
 
     def verify(self, note: str) -> Checkpoint:
         """Return the checkpoint of a note. Raises LogBroken unless this key signed it."""
+        return _parse(self.verify_text(note))
+
+    def verify_text(self, note: str) -> str:
+        """Return the text of a note. Raises LogBroken unless this key signed it."""
         text, lines = _split(note)
         for name, key_id, signature in lines:
             is_own = (name, key_id) == (self.name, self.key_id(_ED25519))
             if is_own and self._is_valid(signature, text.encode()):
-                return _parse(text)
+                return text
         raise LogBroken(f"the note has no valid signature of {self.name}")
 
     def verify_countersignature(self, note: str) -> tuple[Checkpoint, int]:
@@ -138,7 +142,13 @@ class Signer:
 
     def sign(self, checkpoint: Checkpoint) -> str:
         """Return ``checkpoint`` as a signed note."""
-        text = checkpoint.text
+        return self.sign_text(checkpoint.text)
+
+    def sign_text(self, text: str) -> str:
+        """Return a text, which ends with a line end, as a signed note.
+
+        One key signs checkpoints and other texts: a text of another kind must not have three lines, as they do.
+        """
         return f"{text}\n{self._line(_ED25519, self._private.sign(text.encode()))}"
 
     def countersign(self, note: str, time: int) -> str:

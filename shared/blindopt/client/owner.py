@@ -37,6 +37,11 @@ class OwnerClient(ServiceClient):
         reply = self._send("POST", "/v1/datasets", key=key or new_key(), multipart=files, data=data)
         return reply.check().read(wire.DatasetView)
 
+    def report(self, identity: str) -> wire.SignedPrivacyReport:
+        """The signed privacy report of a study (std_...), or of a dataset (ds_...)."""
+        kind = "datasets" if identity.startswith("ds_") else "studies"
+        return self._post(f"/v1/{kind}/{identity}:report", wire.SignedPrivacyReport)
+
     def withhold(self, dataset_id: str, record: int, *, key: str | None = None) -> wire.WithheldReply:
         """Measure and release a record (its number in the file, from 1) no more."""
         wanted = wire.WithholdCreate(record=record)

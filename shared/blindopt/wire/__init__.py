@@ -20,6 +20,7 @@ from blindopt.wire.ledgers import *
 from blindopt.wire.measurements import *
 from blindopt.wire.notices import *
 from blindopt.wire.overviews import *
+from blindopt.wire.privacy_reports import *
 from blindopt.wire.problems import *
 from blindopt.wire.queries import *
 from blindopt.wire.releases import *

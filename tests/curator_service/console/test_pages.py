@@ -561,3 +561,15 @@ def test_a_record_is_withheld_on_the_page_of_its_dataset(people):
     owner.submit(f"{path}:withhold", record="1000")
     assert owner.status == 422
     assert "the dataset has 61 records" in owner.shown
+
+
+def test_a_privacy_report_is_a_page_to_print_and_a_signed_file(people, study):
+    owner = people["owner"]
+    owner.get(f"/studies/{study[0]}")
+    owner.submit(f"/studies/{study[0]}:report")
+    assert owner.status == 200
+    for text in ("What is promised", "Attacks on the release", "Key of the curator"):
+        assert text in owner.shown
+    owner.submit(f"/studies/{study[0]}:report", **{"as": "json"})
+    signed = wire.SignedPrivacyReport.model_validate_json(owner.text)
+    assert signed.report.studies[0].id == study[0]
