@@ -1,6 +1,6 @@
 """Cautions about a tuning, from public values alone, before anything is spent."""
 
-from blindopt.wire.cautions import Caution
+from blindopt.wire.base import Caution
 from blindopt.wire.tuning_methods import TuningPrior
 from curator_service.privacy.cautions import of_epsilon
 from curator_service.tuning.budget import Shares, text

@@ -6,7 +6,7 @@ import numpy as np
 
 from blindopt.arrays import Vector
 from blindopt.gp.acquisition import beta
-from blindopt.wire.cautions import Caution
+from blindopt.wire.base import Caution
 from blindopt.wire.tuning_methods import TuningSearch, TuningSpec
 from curator_service.tuning import cautions
 from curator_service.tuning.budget import Shares

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from blindopt.wire.cautions import Caution
+from blindopt.wire.base import Caution
 from blindopt.wire.tuning_methods import TuningSpec
 from curator_service.privacy.noise import OnProgress, ignore_progress
 from curator_service.tuning import cautions, guarantees

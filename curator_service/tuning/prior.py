@@ -9,7 +9,7 @@ import numpy as np
 from blindopt.arrays import Matrix, Vector
 from blindopt.errors import TuningImpossible
 from blindopt.gp.kernels import kernel_of
-from blindopt.wire.cautions import Caution
+from blindopt.wire.base import Caution
 from blindopt.wire.tuning_methods import TuningPrior, TuningSearch, TuningSpec
 from curator_service.tuning import cautions, guarantees
 from curator_service.tuning.budget import Shares

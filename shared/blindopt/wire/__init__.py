@@ -5,12 +5,10 @@ replies. Floats are finite, ``true`` is not a number, and privacy amounts are de
 public name of the modules below is imported from here; no two modules define the same one.
 """
 
-from blindopt.wire.advisories import *
 from blindopt.wire.answers import *
 from blindopt.wire.audit import *
 from blindopt.wire.bandits import *
 from blindopt.wire.base import *
-from blindopt.wire.cautions import *
 from blindopt.wire.connections import *
 from blindopt.wire.datasets import *
 from blindopt.wire.fits import *

@@ -5,8 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from blindopt.wire.base import Page, Reply
-from blindopt.wire.cautions import Caution
+from blindopt.wire.base import Caution, Page, Reply
 from blindopt.wire.ledgers import DatasetOutlook
 from blindopt.wire.releases import FeatureMeaning, Price, Status
 from blindopt.wire.studies import Budget

@@ -6,8 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from blindopt.wire.answers import Answers
-from blindopt.wire.base import Reply, Sha256
-from blindopt.wire.cautions import Caution
+from blindopt.wire.base import Caution, Reply, Sha256
 from blindopt.wire.ledgers import Accounting
 from blindopt.wire.releases import Finding, Price, Status
 from blindopt.wire.studies import Budget

@@ -1,11 +1,11 @@
-"""Release mechanisms: their specifications, and the reports on a release."""
+"""Release mechanisms: their specifications, the reports on a release, and withdrawals of mechanisms."""
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag
 
-from blindopt.wire.base import Epsilon, PositiveFloat, Reply, Request
-from blindopt.wire.cautions import Caution
+from blindopt.wire.base import Caution, Epsilon, Page, PositiveFloat, Reply, Request
 from blindopt.wire.ledgers import DatasetOutlook
 
 Delta = Annotated[
@@ -217,3 +217,30 @@ class ReleaseReport(Reply):
     omega: float | None = Field(None, description="Threshold of Algorithm 1 for the chosen r, times Delta.")
     branch: Literal["project", "lift"] | None = Field(None, description="The branch that Algorithm 1 takes.")
     largest_r: int | None = Field(None, description="Largest r with sigma_min >= omega; 0 if there is none.")
+
+
+class AdvisoryCreate(Request):
+    """Withdraw a release mechanism: no new release uses it from now on."""
+
+    mechanism: str = Field(min_length=1, max_length=100, description="Name of the release mechanism.")
+    version: int = Field(ge=1, lt=2**31, description="Version of the mechanism; later versions are not affected.")
+    reason: str = Field(
+        min_length=1, max_length=2_000, description="Why it is withdrawn; modelers and auditors read it too."
+    )
+
+
+class AdvisoryView(Reply):
+    """A withdrawn mechanism and the studies that it affects."""
+
+    id: str = Field(description="adv_...")
+    mechanism: str = Field(description="Name of the release mechanism.")
+    version: int = Field(description="Version of the mechanism.")
+    reason: str = Field(description="Why it was withdrawn.")
+    created_at: datetime = Field(description="When it was withdrawn: no later release uses it.")
+    affected: list[str] = Field(description="Ids of the studies whose release used it: std_...")
+
+
+class AdvisoryPage(Page):
+    """A page of advisories."""
+
+    advisories: list[AdvisoryView] = Field(description="In the order of their creation.")

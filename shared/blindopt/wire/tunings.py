@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from blindopt.wire.base import FEATURES_MAX, BudgetEpsilon, Name, Page, Reply, Request
-from blindopt.wire.cautions import Caution
+from blindopt.wire.base import FEATURES_MAX, BudgetEpsilon, Caution, Name, Page, Reply, Request
 from blindopt.wire.studies import Feature
 from blindopt.wire.tuning_methods import TUNING_GRID_MAX, TuningSpec
 
