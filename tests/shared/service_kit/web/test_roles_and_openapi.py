@@ -17,7 +17,15 @@ from service_kit.identity.tokens import Role
 from service_kit.web import problems
 
 OPEN = {"/healthz", "/readyz", "/v1/meta", "/openapi.json"}
-CHANGES_NOTHING = (":preview", ":check", ":verify", "/v1/suggestions", "/v1/notices:test", "/v1/connections:test")
+CHANGES_NOTHING = (
+    ":report",
+    ":preview",
+    ":check",
+    ":verify",
+    "/v1/suggestions",
+    "/v1/notices:test",
+    "/v1/connections:test",
+)
 """POSTs that create and spend nothing: no key is needed, and no state is in their way."""
 ROLES = {"curator": ("owner", "measurer", "auditor", "modeler", "monitor"), "modeler": ("vendor", "viewer", "monitor")}
 
