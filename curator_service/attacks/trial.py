@@ -104,9 +104,7 @@ def on_release(
     row_seconds: float | None = None,
 ) -> list[Finding]:
     """Like ``on_trial``, on the released Z (n, r), with ``rows`` in its order. Further releases are trial releases."""
-    each = on_release_one_by_one(
-        spec, rows, outcomes, mechanism, z, rng=rng, seconds=seconds, row_seconds=row_seconds
-    )
+    each = on_release_one_by_one(spec, rows, outcomes, mechanism, z, rng=rng, seconds=seconds, row_seconds=row_seconds)
     findings = dict(each)
     return _applicable(*(findings[attack] for attack in ATTACKS))
 
