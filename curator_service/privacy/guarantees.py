@@ -66,7 +66,9 @@ def unit_of_privacy(spec: StudyCreate) -> str:
     if not answers_add_up(spec):
         return "One record for its features, and for each answer the person behind it, who is another one each time."
     if spec.person_column:
-        return f"One person: the features of {spec.rows_per_person} records at most, and all answers about them together."
+        return (
+            f"One person: the features of {spec.rows_per_person} records at most, and all answers about them together."
+        )
     return "One record: its features, and all answers about it together."
 
 

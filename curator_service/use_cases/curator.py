@@ -58,7 +58,7 @@ class Curator:
         self.accounts = Accounts(context, self.released)
         self.dataset_accounts = DatasetAccounts(context, vault)
         self.overviews = Overviews(context, self.released)
-        self.privacy_reports = PrivacyReports(context, vault, self.accounts, self.overviews)
+        self.privacy_reports = PrivacyReports(context, vault, self.accounts, self.dataset_accounts, self.overviews)
         self.countersignatures = Countersignatures(context)
         self.forecasts = Forecasts(context, vault, settings)
         self.tunings = Tunings(context, vault, settings)

@@ -11,6 +11,7 @@ from curator_service.privacy.answers import concrete_answers
 from curator_service.privacy.guarantees import neighbours, unit_of_privacy
 from curator_service.release.registry import mechanism_of
 from curator_service.use_cases.accounts.accounts import Accounts
+from curator_service.use_cases.accounts.dataset_accounts import DatasetAccounts
 from curator_service.use_cases.accounts.overviews import Overviews
 from curator_service.use_cases.studies import attack_preview
 from curator_service.use_cases.studies.advisories import release_status
@@ -20,6 +21,7 @@ from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.store.database import Connection
 
+_USES_MAX = 1_000
 WAIT_SECONDS = 20.0
 """How long a report waits for a preview that is under way."""
 
@@ -27,9 +29,17 @@ WAIT_SECONDS = 20.0
 class PrivacyReports:
     """Makes reports for the owner, who may pass them on: no value of a record is in them but what attacks found."""
 
-    def __init__(self, context: ServiceContext, vault: Vault, accounts: Accounts, overviews: Overviews) -> None:
+    def __init__(
+        self,
+        context: ServiceContext,
+        vault: Vault,
+        accounts: Accounts,
+        dataset_accounts: DatasetAccounts,
+        overviews: Overviews,
+    ) -> None:
         self._context = context
         self._vault = vault
+        self._dataset_accounts = dataset_accounts
         self._accounts = accounts
         self._overviews = overviews
 
@@ -62,6 +72,7 @@ class PrivacyReports:
                 rows=dataset.rows,
                 withheld=len(withheld_records(db, self._vault, dataset.id)),
             ),
+            account=self._dataset_accounts.account(dataset.id, 0, _USES_MAX, with_records=False),
             studies=[],
         )
 

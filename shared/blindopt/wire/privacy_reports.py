@@ -7,7 +7,7 @@ from pydantic import Field
 
 from blindopt.wire.answers import Answers
 from blindopt.wire.base import Caution, Reply, Sha256
-from blindopt.wire.ledgers import Accounting
+from blindopt.wire.ledgers import Accounting, DatasetAccount
 from blindopt.wire.releases import Finding, Price, Status
 from blindopt.wire.studies import Budget
 
@@ -62,6 +62,7 @@ class PrivacyReport(Reply):
     log_key: str = Field(max_length=400, description="C2SP verifier key of the curator's log, which signs the report.")
     checkpoint: str = Field(description="Signed checkpoint of the curator's log: the report is of this state.")
     dataset: ReportedDataset = Field(description="The dataset.")
+    account: DatasetAccount = Field(description="The account of the dataset's file, over all of its uses.")
     studies: list[ReportedStudy] = Field(description="The study, or the studies of the dataset's file.")
 
 

@@ -60,6 +60,8 @@ def test_it_says_what_was_promised_accepted_and_spent(signed, curator):
         (2, 1, "13"),
     }
     assert study["budget"]["epsilon_per_row"] == "14"
+    assert signed["report"]["account"]["epsilon"] == "13"
+    assert signed["report"]["account"]["worst_record"] is None  # which record it is stays with the owner
     assert "epsilon_large" in {caution["code"] for caution in study["cautions"]}
     assert {"known_rows_noisy", "linkage"} <= {finding["attack"] for finding in study["attacks"]}
     assert "moves" in study["relation"] or "move" in study["relation"]
