@@ -141,8 +141,6 @@ ALLOWED = {
         **{f"POST /v1/tunings{verb}": OWNER for verb in (":preview", "/{tuning_id}:cancel")},
         "GET /v1/datasets/{dataset_id}/account": READERS,
         "PUT /v1/datasets/{dataset_id}/account/caps": OWNER,
-        "GET /v1/datasets/{dataset_id}/withheld": OWNER,
-        "POST /v1/datasets/{dataset_id}:withhold": OWNER,
         f"GET {STUDY}": OWNER | MODELER,
         f"GET {STUDY}/candidates": MODELER,
         f"POST {STUDY}/queries": MODELER,
