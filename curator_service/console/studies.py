@@ -136,6 +136,35 @@ def _keep(identity: str, ended: "asyncio.Task[str | None]") -> None:
         _failures[identity] = failure
 
 
+@pages.post("/studies/{study_id}:sandbox", roles=("owner",))
+async def sandbox(page: Page, form: Form) -> Response:
+    """Make a sandbox of a study. If that takes longer than a moment, it continues, and appears in the list."""
+    identity = page.path["study_id"]
+    made: list[str] = []
+    task = asyncio.create_task(_sandbox(page, form, made))
+    _under_way.add(task)
+    task.add_done_callback(_under_way.discard)
+    done, _ = await asyncio.wait({task}, timeout=_WAIT_SECONDS)
+    if not done:
+        task.add_done_callback(lambda ended: _keep(identity, ended))
+        return page.go("/studies", "The sandbox is being made: it will be the last of this list.", mood="note")
+    if (failure := task.result()) is not None:
+        return page.go(f"/studies/{identity}", failure, mood="bad")
+    return page.go(f"/studies/{made[0]}", "This is the sandbox: give a vendor a grant of it.")
+
+
+async def _sandbox(page: Page, form: Form, made: list[str]) -> str | None:
+    """Why no sandbox was made; None if it was, with its id in ``made``."""
+    try:
+        reply = await page.api.post(f"/v1/studies/{page.path['study_id']}:sandbox", key=form.key)
+    except ApiProblem as problem:
+        return f"No sandbox was made. {problem.problem.detail}"
+    except (BlindoptError, OSError):
+        return "No sandbox was made: the service's own log says why."
+    made.append(reply["id"])
+    return None
+
+
 @pages.post("/studies/{study_id}:close", roles=("owner",))
 async def close(page: Page, form: Form) -> Response:
     """Refuse further queries."""

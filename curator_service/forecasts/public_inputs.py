@@ -1,23 +1,12 @@
 """What a forecast on public rows is made from: rows of the declared box, and a band of length-scales."""
 
-from math import sqrt
-
 import numpy as np
 
 from blindopt.arrays import Matrix
 from blindopt.errors import Invalid
-from blindopt.wire import ColumnMeasurement, Feature, ForecastCreate, Kernel, NoAnswerNoise, StudyCreate
+from blindopt.wire import Feature, ForecastCreate, Kernel, StudyCreate
+from curator_service import public_kernels
 
-LENGTHSCALE = 0.3
-"""The middle length-scale as a share of the box's diagonal, where the study declares no kernel.
-
-The mean squared distance of two uniform rows is a sixth of the squared diagonal, in any number of features. A function
-with this length-scale has a correlation of exp(-1/12 / 0.3^2) = 0.40 over that distance; with a half of it 0.02 (rough:
-few rows tell about others), with twice as much 0.79 (smooth: a few rows tell about all).
-"""
-FACTORS = (0.5, 1.0, 2.0)
-NOISE_SHARE = 0.01
-"""The variance of a measurement's noise as a share of the variance of f, where nothing declares either."""
 _ROWS = 4  # a stream of the seed that the simulation does not use
 
 
@@ -27,49 +16,12 @@ def kernels_of(study: StudyCreate, forecast: ForecastCreate) -> list[Kernel]:
     On public rows three: the middle one is the study's, or else follows from the declared box. On the records the
     study's alone: Invalid where it has none.
     """
-    if forecast.rows == "records":
-        if study.kernel is None:
-            fault: dict[str, object] = {"field": "kernel", "message": "the study has none"}
-            raise Invalid("a forecast on the records draws from the study's kernel: declare one in the draft", [fault])
-        return [study.kernel]
-    middle = study.kernel or _from_box(study)
-    return [middle.model_copy(update={"lengthscale": factor * middle.lengthscale}) for factor in FACTORS]
-
-
-def _from_box(study: StudyCreate) -> Kernel:
-    """A squared exponential kernel; y spreads over half of what answers, or measurements, are declared to lie in.
-
-    Where nothing says how far y spreads, its unit is unknown and so is what a noise variance means: the noise is then
-    a hundredth of the signal.
-    """
-    sd = _spread(study)
-    declared = 0.0 if sd is None else study.measurement.noise_variance
-    variance = 1.0 if sd is None else sd**2
-    return Kernel(
-        lengthscale=_in_range(LENGTHSCALE * diagonal(study.features)),
-        signal_variance=_in_range(variance),
-        noise_variance=_in_range(max(declared, NOISE_SHARE * variance)),
-    )
-
-
-def _in_range(value: float) -> float:
-    """The nearest number that a kernel may have."""
-    return min(max(value, 1e-50), 1e50)
-
-
-def diagonal(features: list[Feature]) -> float:
-    """The diagonal of the declared box, in scaled units."""
-    return sqrt(sum(((feature.upper - feature.lower) / feature.unit) ** 2 for feature in features))
-
-
-def _spread(study: StudyCreate) -> float | None:
-    """Half of the declared largest distance of a mean outcome from the middle, in units of y; None without one."""
-    if not isinstance(study.answers, NoAnswerNoise):
-        return study.answers.value_bound / 2
-    measurement = study.measurement
-    if isinstance(measurement, ColumnMeasurement) or measurement.lower is None or measurement.upper is None:
-        return None
-    return (measurement.upper - measurement.lower) / 4
+    if forecast.rows == "public":
+        return public_kernels.band(study)
+    if study.kernel is None:
+        fault: dict[str, object] = {"field": "kernel", "message": "the study has none"}
+        raise Invalid("a forecast on the records draws from the study's kernel: declare one in the draft", [fault])
+    return [study.kernel]
 
 
 def uniform_rows(features: list[Feature], n: int, seed: int) -> Matrix:

@@ -34,6 +34,13 @@ def gaussian_matrix(d: int, r: int) -> Matrix:
     return matrix
 
 
+def uniform_matrix(n: int, d: int) -> Matrix:
+    """An n x d matrix of independent multiples of 2^-53, uniform in [0, 1). Not for privacy noise."""
+    words = np.frombuffer(os.urandom(8 * n * d), dtype=np.uint64)
+    matrix: Matrix = ((words >> np.uint64(11)).astype(np.float64) * 2.0**-53).reshape(n, d)
+    return matrix
+
+
 def sample(n: int, k: int) -> NDArray[np.int64]:
     """Choose ``k`` of n rows uniformly, in ascending order."""
     return np.array(sorted(random.SystemRandom().sample(range(n), k)), dtype=np.int64)

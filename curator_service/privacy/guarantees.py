@@ -28,6 +28,7 @@ _ANSWER_LAWS = {
     "piecewise": "clipped, then a value of a bounded interval",
 }
 WITHDRAWN = "Withdrawn"
+SANDBOX = "Sandbox: made-up rows and values; no person is behind it."
 CHOOSING = (
     "Made from the private records. Choosing by this leaks what is not counted: epsilon, delta, Delta, r, the "
     "mechanism, caps, bounds, scales, the kernel, and whether to release at all are taken as public. Choose them from "
@@ -41,12 +42,18 @@ SIMULATION = (
 
 
 def guarantee(
-    spec: StudyCreate, withdrawn: str | None = None, release: Concrete | None = None, *, public: bool = False
+    spec: StudyCreate,
+    withdrawn: str | None = None,
+    release: Concrete | None = None,
+    *,
+    public: bool = False,
+    sandbox: bool = False,
 ) -> str:
     """The guarantee of a study, in words for every party.
 
     ``withdrawn``: why the release mechanism is withdrawn, if it is. ``release``: the one that ran, where ``auto`` chose
     and an advisory may have changed what it would take. ``public``: whether the dataset is declared public.
+    ``sandbox``: whether it is made up.
     """
     ran = release or concrete(spec)[0]
     promised = _release(ran, spec)
@@ -58,6 +65,8 @@ def guarantee(
         )
     simulated = public and spec.privacy_unit == "answer" and isinstance(spec.measurement, ColumnMeasurement)
     label = f"{SIMULATION} " if simulated else ""
+    if sandbox:
+        label = f"{SANDBOX} For real records the same settings mean: "
     return f"{label}{promised} {_answers(spec, ran if withdrawn is None and _is_sound(ran) else None)}"
 
 

@@ -55,6 +55,16 @@ def release_study(
     return RecordedReply(curator.releases.release(caller, study_id, wanted))
 
 
+@router.post("/{study_id}:sandbox", response_model=wire.StudyOwnerView, responses=documented(409))
+def make_sandbox(study_id: StudyId, caller: RequestContextDep, curator: CuratorDep) -> Response:
+    """A released study on made-up rows with the settings of a draft or an open study, for a vendor to try code on.
+
+    Made from public values alone: uniform rows in the declared bounds, as many as the dataset has, and a drawn function
+    as y. The dataset's account is charged nothing. Grants of it open the sandbox alone.
+    """
+    return RecordedReply(curator.sandboxes.make(caller, study_id))
+
+
 @router.post("/{study_id}:close", response_model=wire.StudyOwnerView, responses=documented(409))
 def close_study(study_id: StudyId, caller: RequestContextDep, curator: CuratorDep) -> Response:
     """Refuse further queries."""

@@ -25,6 +25,7 @@ from curator_service.use_cases.studies.datasets import Datasets
 from curator_service.use_cases.studies.grants import Grants
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
 from curator_service.use_cases.studies.releases import Releases
+from curator_service.use_cases.studies.sandboxes import Sandboxes
 from curator_service.use_cases.studies.studies import Studies
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
@@ -45,6 +46,7 @@ class Curator:
         self.studies = Studies(context, settings)
         self.advisories = Advisories(context)
         self.releases = Releases(context, vault)
+        self.sandboxes = Sandboxes(context, vault, self.releases)
         self.grants = Grants(context)
         self.wakeups = Wakeups()
         self.released = ReleasedStudies(vault)

@@ -7,7 +7,7 @@ from blindopt import wire
 from curator_service import store
 from curator_service.privacy import accounting, cautions
 from curator_service.privacy.answers import concrete_answers
-from curator_service.privacy.guarantees import guarantee, not_protected
+from curator_service.privacy.guarantees import not_protected
 from curator_service.privacy.ledger import Prices, answers_add_up, text
 from curator_service.release.registry import mechanism_of
 from curator_service.store import ledger as lines
@@ -43,7 +43,7 @@ class Overviews:
             mechanism=mechanism.name,
             why=current.why,
             status="withdrawn" if withdrawn else mechanism.status,
-            guarantee=guarantee(spec, current.withdrawn, current.release, public=current.public),
+            guarantee=current.promise(spec),
             not_protected=not_protected(spec, current.release, withdrawn=withdrawn),
             noise_sd=mechanism.noise(len(spec.features)).sd,
             features=meanings(spec, mechanism, withdrawn=withdrawn),

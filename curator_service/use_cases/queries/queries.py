@@ -14,7 +14,7 @@ from curator_service import store
 from curator_service.measurement.column import is_exact, measure
 from curator_service.privacy import ledger
 from curator_service.privacy.answers import concrete_answers
-from curator_service.privacy.guarantees import guarantee, not_protected
+from curator_service.privacy.guarantees import not_protected
 from curator_service.release.registry import mechanism_of
 from curator_service.store import inbox as inbox_table
 from curator_service.store import ledger as lines
@@ -96,8 +96,9 @@ class Queries:
             kernel=spec.kernel,
             limits=self._limits,
             reply_after_ms=spec.reply_after_ms,
-            guarantee=guarantee(spec, current.withdrawn, current.release, public=current.public),
+            guarantee=current.promise(spec),
             not_protected=not_protected(spec, current.release, withdrawn=current.withdrawn is not None),
+            sandbox=current.sandbox,
         )
 
     def candidates(self, identity: str) -> tuple[Path, str]:

@@ -9,6 +9,7 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Invalid, StateConflict
 from curator_service import store
 from curator_service.privacy.choice import Concrete, as_run, concrete
+from curator_service.privacy.guarantees import guarantee
 from curator_service.release.registry import MECHANISMS
 from curator_service.store import advisories as table
 from curator_service.vault import new_id
@@ -38,13 +39,19 @@ BUILT_IN: tuple[Advisory, ...] = ()
 class ReleaseStatus:
     """The release of a study, as it ran or would run, why that one, and the reason of its withdrawal if any.
 
-    ``public``: whether the owner declares that nobody in the dataset needs protection.
+    ``public``: whether the owner declares that nobody in the dataset needs protection; ``sandbox``: whether it is made
+    up.
     """
 
     release: Concrete
     why: str | None
     withdrawn: str | None
     public: bool = False
+    sandbox: bool = False
+
+    def promise(self, spec: wire.StudyCreate) -> str:
+        """The guarantee of the study, in words for every party."""
+        return guarantee(spec, self.withdrawn, self.release, public=self.public, sandbox=self.sandbox)
 
 
 class Advisories:
@@ -119,13 +126,14 @@ def release_status(
     ``withdrawn``: ``reasons``, if the caller has read them.
     """
     why_withdrawn = reasons(db) if withdrawn is None else withdrawn
-    public = bool(store.find(db, store.datasets, spec.dataset_id).public)
+    dataset = store.find(db, store.datasets, spec.dataset_id)
+    kind = {"public": bool(dataset.public), "sandbox": bool(dataset.sandbox)}
     if report is not None:
         release = as_run(spec, report.mechanism)
-        return ReleaseStatus(release, report.why, why_withdrawn.get((report.mechanism, report.version)), public)
+        return ReleaseStatus(release, report.why, why_withdrawn.get((report.mechanism, report.version)), **kind)
     release, why = concrete(spec, _present(why_withdrawn))
     version = _versions().get(release.mechanism, 0)
-    return ReleaseStatus(release, why, why_withdrawn.get((release.mechanism, version)), public)
+    return ReleaseStatus(release, why, why_withdrawn.get((release.mechanism, version)), **kind)
 
 
 def _versions() -> dict[str, int]:

@@ -48,7 +48,7 @@ class _Persons:
 
 
 @dataclass(slots=True)
-class _Statistics:
+class Statistics:
     """Number of rows, and smallest and largest value of each column (columns,)."""
 
     rows: int = 0
@@ -64,6 +64,7 @@ class _Statistics:
             yield block
 
     def columns(self, names: list[str]) -> list[wire.Column]:
+        """The columns with their extremes, by these names."""
         return [
             wire.Column(name=name, minimum=float(a), maximum=float(b))
             for name, a, b in zip(names, self.low, self.high, strict=True)
@@ -91,7 +92,7 @@ class Datasets:
         column = None
         if upload.person is not None:
             column = PersonColumn(upload.person.strip(), self._context.seal.key_for("persons"))
-        identity, statistics = new_id("ds"), _Statistics()
+        identity, statistics = new_id("ds"), Statistics()
         try:
             with read(file, self._limits, upload.columns, column) as table:
                 if column is None:
@@ -109,7 +110,7 @@ class Datasets:
             self._vault.drop(identity)
         return reply
 
-    def _keep_persons(self, identity: str, upload: Upload, column: PersonColumn, statistics: _Statistics) -> _Persons:
+    def _keep_persons(self, identity: str, upload: Upload, column: PersonColumn, statistics: Statistics) -> _Persons:
         """Keep at most ``rows_per_person`` rows of each person of a stored dataset, in the order of the file."""
         assert upload.rows_per_person is not None
         digests, stored = column.digests, self._vault.dataset(identity)
@@ -127,7 +128,7 @@ class Datasets:
         identity: str,
         upload: Upload,
         table: Table,
-        statistics: _Statistics,
+        statistics: Statistics,
         digest: str,
         counts: _Persons,
     ) -> Effect:
@@ -197,6 +198,7 @@ def dataset_view(row: Any) -> wire.DatasetView:
         columns=[wire.Column(**column) for column in json.loads(row.columns)],
         dropped=json.loads(row.dropped),
         sha256=row.sha256,
+        sandbox=bool(row.sandbox),
         created_at=moment(row.created_at),
         person_column=row.person_column,
         rows_per_person=row.rows_per_person,

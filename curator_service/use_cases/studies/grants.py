@@ -78,6 +78,7 @@ class Grants:
             study_id=rows[0].study_id,
             state="live" if "live" in states else "expired" if "expired" in states else "revoked",
             tokens=shown,
+            sandbox=_is_sandbox(db, rows[0].study_id),
             key=checkpoints.key_of(db, rows[0].principal),
         )
 
@@ -99,5 +100,10 @@ def _grant_reply(db: Connection, token: Token, who: Principal) -> wire.GrantRepl
         name=who.name,
         study_id=who.study_id or "",
         token=token.text,
+        sandbox=_is_sandbox(db, who.study_id or ""),
         expires_at=moment(tokens.find(db, token.kid).expires_at),
     )
+
+
+def _is_sandbox(db: Connection, study_id: str) -> bool:
+    return bool(store.find(db, store.datasets, store.find(db, store.studies, study_id).dataset_id).sandbox)

@@ -9,7 +9,7 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.errors import BudgetExhausted, MechanismWithdrawn, StateConflict, StillRunning, StorageUnavailable
 from curator_service import store
 from curator_service.privacy import accounting, cautions, entropy, ledger
-from curator_service.privacy.guarantees import CHOOSING, guarantee, not_protected
+from curator_service.privacy.guarantees import CHOOSING, not_protected
 from curator_service.release.mechanism import Assessment, Mechanism
 from curator_service.release.registry import mechanism_of
 from curator_service.scaling import ScaledRows
@@ -66,7 +66,7 @@ class Releases:
             dataset = dataset_view(store.find(db, store.datasets, spec.dataset_id))
         preview = attack_preview.on_draft(job)
         mechanism = mechanism_of(spec, current.release)
-        report = _report(spec, rows, mechanism, current, preview.assessment, is_public=dataset.public)
+        report = _report(spec, rows, mechanism, current, preview.assessment)
         return report.model_copy(
             update={
                 "attacks": preview.findings,
@@ -105,7 +105,7 @@ class Releases:
                 self._drawing[identity] = share
 
             assessment = mechanism.draw(rows, drawn, on_progress)
-            report = _report(spec, rows, mechanism, current, assessment, is_public=self._is_public(spec))
+            report = _report(spec, rows, mechanism, current, assessment)
             del drawn  # closes the memory map before it is read back
             digest = self._vault.keep_release(release_id, rows.order)
             return self._context.idempotency.once(
@@ -231,10 +231,6 @@ class Releases:
             self._log(db, "release.abandoned", actor, study_id=identity)
             notices.release_ended(db, self._context.outbox, identity, "draft")
 
-    def _is_public(self, spec: wire.StudyCreate) -> bool:
-        with self._context.database.read() as db:
-            return bool(store.find(db, store.datasets, spec.dataset_id).public)
-
     def _in_secret_order(self, spec: wire.StudyCreate) -> ScaledRows:
         with self._context.database.read() as db:
             rows = dataset_rows.scaled_rows(db, self._vault, spec)
@@ -254,8 +250,6 @@ def _report(
     mechanism: Mechanism,
     current: ReleaseStatus,
     assessment: Assessment,
-    *,
-    is_public: bool,
 ) -> wire.ReleaseReport:
     withdrawn = current.withdrawn is not None
     price = accounting.price(spec, current.release, withdrawn=withdrawn)
@@ -263,7 +257,7 @@ def _report(
         mechanism=mechanism.name,
         version=mechanism.version,
         why=current.why,
-        guarantee=guarantee(spec, current.withdrawn, current.release, public=current.public),
+        guarantee=current.promise(spec),
         not_protected=not_protected(spec, current.release, withdrawn=withdrawn),
         status="withdrawn" if withdrawn else mechanism.status,
         n=rows.n,
@@ -272,7 +266,7 @@ def _report(
         features=meanings(spec, mechanism, withdrawn=withdrawn),
         price=price,
         attacks=[],  # only a preview has them
-        cautions=cautions.of_study(spec, current.release, price, n=rows.n, is_public=is_public),
+        cautions=cautions.of_study(spec, current.release, price, n=rows.n, is_public=current.public),
         **asdict(assessment),
     )
 

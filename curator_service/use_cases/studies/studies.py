@@ -7,7 +7,7 @@ from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Invalid, StateConflict
 from curator_service import store
 from curator_service.privacy import answers, ledger
-from curator_service.privacy.guarantees import guarantee, not_protected
+from curator_service.privacy.guarantees import not_protected
 from curator_service.release.registry import choice_of
 from curator_service.settings import Settings
 from curator_service.store import forecasts
@@ -138,7 +138,7 @@ def view_of(db: Connection, row: Any, release: Any, withdrawn: Reasons) -> wire.
     spec = wire.StudyCreate.model_validate_json(row.spec)
     report = wire.ReleaseReport.model_validate_json(release.report) if release else None
     current = release_status(db, spec, report, withdrawn)
-    promise = guarantee(spec, current.withdrawn, current.release, public=current.public)
+    promise = current.promise(spec)
     gaps = not_protected(spec, current.release, withdrawn=current.withdrawn is not None)
     if report is not None:  # the view says what holds now, not what held when the report was written
         status = "withdrawn" if current.withdrawn is not None else report.status
@@ -156,6 +156,7 @@ def view_of(db: Connection, row: Any, release: Any, withdrawn: Reasons) -> wire.
         spec_sha256=sha256(row.spec.encode()),
         guarantee=promise,
         not_protected=gaps,
+        sandbox=current.sandbox,
         release_id=release.id if release else None,
         release_sha256=release.sha256 if release else None,
         report=report,

@@ -65,6 +65,10 @@ class OwnerClient(ServiceClient):
         """Draw and publish Z; the study is then open."""
         return self._post(f"/v1/studies/{study_id}:release", wire.StudyOwnerView, None, key)
 
+    def make_sandbox(self, study_id: str, *, key: str | None = None) -> wire.StudyOwnerView:
+        """A released study on made-up rows, with the settings of a draft or an open study."""
+        return self._post(f"/v1/studies/{study_id}:sandbox", wire.StudyOwnerView, None, key)
+
     def close_study(self, study_id: str, *, key: str | None = None) -> wire.StudyOwnerView:
         """Refuse further queries."""
         return self._post(f"/v1/studies/{study_id}:close", wire.StudyOwnerView, None, key)

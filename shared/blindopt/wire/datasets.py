@@ -30,7 +30,8 @@ class DatasetView(Reply):
     rows: int = Field(description="Number of rows that are stored.")
     columns: list[Column] = Field(description="Columns that were read and stored.")
     dropped: list[str] = Field(description="Columns of the file that were neither read nor stored.")
-    sha256: Sha256 = Field(description="SHA-256 of the uploaded file.")
+    sha256: Sha256 = Field(description="SHA-256 of the uploaded file; of a sandbox, of its stored numbers.")
+    sandbox: bool = Field(False, description="Whether its rows are made up, for a sandbox study.")
     created_at: datetime = Field(description="When it was registered.")
     person_column: str | None = Field(
         None, description="Column that says whose each row is; only a keyed digest of it is stored. Null: none."

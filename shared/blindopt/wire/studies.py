@@ -170,6 +170,7 @@ class StudyOwnerView(Reply):
     spec_sha256: Sha256 = Field(description="Digest of the current specification, as in the log.")
     guarantee: str = Field(description="Guarantee for the records, in words.")
     not_protected: list[str] = Field(description="What the guarantee does not cover, in words.")
+    sandbox: bool = Field(False, description="Whether its rows and values are made up: no person is behind it.")
     progress: float | None = Field(
         None, ge=0, le=1, description="Fraction of the rows that are drawn; null unless releasing."
     )
@@ -252,6 +253,7 @@ class StudyView(Reply):
     not_protected: list[Annotated[str, Field(max_length=4_000)]] = Field(
         max_length=100, description="What the guarantee does not cover, in words."
     )
+    sandbox: bool = Field(False, description="Whether its rows and values are made up: no person is behind it.")
 
 
 class GrantCreate(Request):
@@ -279,6 +281,7 @@ class GrantReply(Reply):
     name: str = Field(description="Name of the modeler.")
     study_id: str = Field(description="The study that the token gives access to.")
     token: str = Field(description="The token, a secret: send it to the modeler over a private channel.", repr=False)
+    sandbox: bool = Field(False, description="Whether the study is a sandbox, with made-up rows and values.")
     expires_at: datetime = Field(description="When the token expires.")
 
 
@@ -290,6 +293,7 @@ class GrantView(Reply):
     study_id: str = Field(description="The study that it gives access to.")
     state: Literal["live", "expired", "revoked"] = Field(description="live while one of its tokens is live.")
     tokens: list[TokenView] = Field(description="Tokens, oldest first; at most two are live, for rotation.")
+    sandbox: bool = Field(False, description="Whether the study is a sandbox, with made-up rows and values.")
     key: str | None = Field(
         description="C2SP verifier key of the modeler; null before its first countersignature. Compare it by phone."
     )

@@ -9,8 +9,9 @@ from scipy.spatial.distance import pdist
 
 from blindopt import wire
 from blindopt.errors import Invalid
-from curator_service.forecasts.public_inputs import FACTORS, diagonal, kernels_of, uniform_rows
+from curator_service.forecasts.public_inputs import kernels_of, uniform_rows
 from curator_service.forecasts.worker import Job, Reply, _work
+from curator_service.public_kernels import FACTORS, diagonal
 from curator_service.scaling import ScaledRows
 from curator_service.use_cases.jobs import forecasts as jobs
 from tests.curator_service.seeded_noise import seed_gaussian_releases

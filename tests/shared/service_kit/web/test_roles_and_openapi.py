@@ -121,7 +121,7 @@ ALLOWED = {
         "POST /v1/studies/{study_id}:report": OWNER,
         **{f"{method} /v1/studies": OWNER for method in ("GET", "POST")},
         f"PUT {STUDY}": OWNER,
-        **{f"POST {STUDY}:{verb}": OWNER for verb in ("preview", "release", "close")},
+        **{f"POST {STUDY}:{verb}": OWNER for verb in ("preview", "release", "sandbox", "close")},
         **{f"{method} {STUDY}/grants": OWNER for method in ("GET", "POST")},
         **{f"POST {GRANT}{verb}": OWNER for verb in (":revoke", ":rotate", "/tokens/{kid}:revoke")},
         **{f"GET {STUDY}/{account}": READERS for account in ("ledger", "exposure", "accounting")},

@@ -1,0 +1,146 @@
+"""Sandboxes: studies on made-up rows with the settings of a real study, whose dataset is charged nothing."""
+
+import json
+from dataclasses import replace
+
+from blindopt import wire
+from blindopt.audit.merkle_log import sha256
+from blindopt.errors import StateConflict
+from blindopt.formats import npy_files
+from curator_service import store
+from curator_service.made_up_rows import draw_blocks
+from curator_service.release.registry import choice_of
+from curator_service.use_cases.studies.advisories import names
+from curator_service.use_cases.studies.datasets import Statistics, dataset_view
+from curator_service.use_cases.studies.releases import Releases
+from curator_service.use_cases.studies.studies import check_fit, owner_view
+from curator_service.vault import Vault, new_id
+from service_kit.context.context import ServiceContext
+from service_kit.context.request import Effect, RequestContext
+from service_kit.store import audit_log
+from service_kit.store.base import stamp
+from service_kit.store.database import Connection
+from service_kit.store.stored_replies import StoredReply
+
+_NAME_MAX = 200
+
+
+class Sandboxes:
+    """Makes sandboxes from public values alone: specifications, and numbers of rows. No record is read."""
+
+    def __init__(self, context: ServiceContext, vault: Vault, releases: Releases) -> None:
+        self._context = context
+        self._vault = vault
+        self._releases = releases
+
+    def make(self, request: RequestContext, identity: str) -> StoredReply:
+        """Make up a dataset and a study on it with the settings of a draft or an open study, and release that.
+
+        The dataset of the study is charged nothing. A repeated request goes on where a crash interrupted it. Raises
+        StateConflict for a study that is closed, being released, or itself a sandbox; and what a release raises.
+        """
+        if (stored := self._context.idempotency.earlier(request)) is not None:
+            return stored
+        key, _ = self._context.idempotency.key_of(request)
+        made = self._made(replace(request, key=f"sandbox of {sha256(key.encode())}"), identity)
+        return self._releases.release(request, wire.StudyOwnerView.model_validate_json(made.body).id)
+
+    def _made(self, request: RequestContext, identity: str) -> StoredReply:
+        """The reply with the draft of the sandbox, which is made once for this key."""
+        if (stored := self._context.idempotency.earlier(request)) is not None:
+            return stored
+        with self._context.database.read() as db:
+            spec, n = _source(db, identity)
+        dataset_id, statistics = new_id("ds"), Statistics()
+        try:
+            self._vault.keep_dataset(dataset_id, statistics.collect(draw_blocks(spec, n)))
+            digest = npy_files.digest(self._vault.records(dataset_id))
+
+            def effect(db: Connection) -> Effect:
+                if _source(db, identity) != (spec, n):
+                    raise StateConflict("the draft was changed since you asked: look at it again, and ask once more")
+                self._add_dataset(db, request, spec, dataset_id, statistics, digest)
+                return self._add_study(db, identity, _like(spec, dataset_id))
+
+            reply = self._context.idempotency.once(request, effect)
+        except BaseException:
+            self._vault.drop(dataset_id)
+            raise
+        if reply.replayed:  # two requests with one key at once: the other one's file counts
+            self._vault.drop(dataset_id)
+        return reply
+
+    def _add_dataset(
+        self,
+        db: Connection,
+        request: RequestContext,
+        spec: wire.StudyCreate,
+        dataset_id: str,
+        statistics: Statistics,
+        digest: str,
+    ) -> None:
+        columns = statistics.columns([*(feature.column for feature in spec.features), _outcome(spec)])
+        now = self._context.clock()
+        store.insert(
+            db,
+            store.datasets,
+            id=dataset_id,
+            name=f"Sandbox: {spec.name}"[:_NAME_MAX],
+            public=1,
+            sandbox=1,
+            rows=statistics.rows,
+            columns=json.dumps([column.model_dump() for column in columns]),
+            dropped="[]",
+            sha256=digest,
+            created_at=stamp(now),
+        )
+        details = {"dataset_id": dataset_id, "public": True, "sandbox": True}
+        audit_log.append(db, "dataset.registered", actor=request.principal.actor, now=now, details=details)
+
+    def _add_study(self, db: Connection, source: str, spec: wire.StudyCreate) -> Effect:
+        check_fit(spec, dataset_view(store.find(db, store.datasets, spec.dataset_id)))
+        choice_of(spec, names(db))
+        identity, text = new_id("std"), spec.model_dump_json()
+        now = stamp(self._context.clock())
+        values = {"dataset_id": spec.dataset_id, "state": "draft", "spec": text, "created_at": now}
+        store.insert(db, store.studies, id=identity, **values)
+        details = {
+            "study_id": identity,
+            "dataset_id": spec.dataset_id,
+            "mechanism": spec.release.mechanism,
+            "spec_sha256": sha256(text.encode()),
+            "sandbox_of": source,
+        }
+        return Effect(owner_view(db, identity), "study.created", details)
+
+
+def _source(db: Connection, identity: str) -> tuple[wire.StudyCreate, int]:
+    """The settings of a study, and how many rows it has: all that a sandbox is made from."""
+    row = store.find(db, store.studies, identity)
+    if row.state not in ("draft", "open"):
+        raise StateConflict(f"the study is {row.state}: a sandbox is made of a draft or an open study")
+    dataset = store.find(db, store.datasets, row.dataset_id)
+    if dataset.sandbox:
+        raise StateConflict("the study is a sandbox itself")
+    return wire.StudyCreate.model_validate_json(row.spec), int(dataset.rows)
+
+
+def _like(spec: wire.StudyCreate, dataset_id: str) -> wire.StudyCreate:
+    """The same settings on a made-up dataset, whose y is a column: answers come at once."""
+    measurement = wire.ColumnMeasurement(
+        column=_outcome(spec),
+        direction=spec.measurement.direction,
+        noise_variance=spec.measurement.noise_variance,
+    )
+    name = f"Sandbox: {spec.name}"[:_NAME_MAX]
+    return spec.model_copy(update={"name": name, "dataset_id": dataset_id, "measurement": measurement})
+
+
+def _outcome(spec: wire.StudyCreate) -> str:
+    """The name of the made-up column of y: that of the study, or else y, which no feature has."""
+    if isinstance(spec.measurement, wire.ColumnMeasurement):
+        return spec.measurement.column
+    taken, name = {feature.column for feature in spec.features}, "y"
+    while name in taken:
+        name += "_"
+    return name
