@@ -3,11 +3,13 @@
 Everything is drawn from the operating system's entropy. Nothing here is a secret, and no seed is kept.
 """
 
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
+from numpy.typing import NDArray
 
 from blindopt.arrays import Matrix, Vector
 from blindopt.wire import Feature, Kernel, NoAnswerNoise, StudyCreate
@@ -63,6 +65,13 @@ def draw_blocks(study: StudyCreate, n: int, block_rows: int = BLOCK_ROWS) -> Ite
         for _, x in scaled.blocks(block_rows):
             y = np.clip(middle + function(x), low, high)
             yield np.column_stack([raw, y])
+
+
+def draw_persons(n: int, k: int) -> NDArray[np.uint8]:
+    """Made-up digests of the persons behind ``n`` rows (n, 16), k rows of each in turn; the last may have fewer."""
+    persons = -(-n // k)
+    digests = np.frombuffer(secrets.token_bytes(16 * persons), dtype=np.uint8).reshape(persons, 16)
+    return np.repeat(digests, k, axis=0)[:n]
 
 
 def _uniform(features: list[Feature], n: int) -> Matrix:

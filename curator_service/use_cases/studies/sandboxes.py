@@ -1,19 +1,21 @@
 """Sandboxes: studies on made-up rows with the settings of a real study, whose dataset is charged nothing."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import StateConflict
 from blindopt.formats import npy_files
 from curator_service import store
-from curator_service.made_up_rows import draw_blocks
+from curator_service.made_up_rows import draw_blocks, draw_persons
 from curator_service.release.registry import choice_of
 from curator_service.use_cases.studies.advisories import names
 from curator_service.use_cases.studies.datasets import Statistics, dataset_view
 from curator_service.use_cases.studies.releases import Releases
-from curator_service.use_cases.studies.studies import check_fit, owner_view
+from curator_service.use_cases.studies.studies import fitted, owner_view
 from curator_service.vault import Vault, new_id
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
@@ -50,17 +52,20 @@ class Sandboxes:
         if (stored := self._context.idempotency.earlier(request)) is not None:
             return stored
         with self._context.database.read() as db:
-            spec, n = _source(db, identity)
+            source = _source(db, identity)
         dataset_id, statistics = new_id("ds"), Statistics()
         try:
-            self._vault.keep_dataset(dataset_id, statistics.collect(draw_blocks(spec, n)))
+            self._vault.keep_dataset(dataset_id, statistics.collect(draw_blocks(source.spec, source.n)))
+            if source.persons is not None:
+                self._vault.keep_persons(dataset_id, draw_persons(source.n, source.spec.rows_per_person))
+                self._vault.keep_numbers(dataset_id, np.arange(1, source.n + 1))
             digest = npy_files.digest(self._vault.records(dataset_id))
 
             def effect(db: Connection) -> Effect:
-                if _source(db, identity) != (spec, n):
+                if _source(db, identity) != source:
                     raise StateConflict("the draft was changed since you asked: look at it again, and ask once more")
-                self._add_dataset(db, request, spec, dataset_id, statistics, digest)
-                return self._add_study(db, identity, _like(spec, dataset_id))
+                self._add_dataset(db, request, source, dataset_id, statistics, digest)
+                return self._add_study(db, identity, _like(source.spec, dataset_id))
 
             reply = self._context.idempotency.once(request, effect)
         except BaseException:
@@ -74,11 +79,12 @@ class Sandboxes:
         self,
         db: Connection,
         request: RequestContext,
-        spec: wire.StudyCreate,
+        source: "_Source",
         dataset_id: str,
         statistics: Statistics,
         digest: str,
     ) -> None:
+        spec, k = source.spec, source.spec.rows_per_person
         columns = statistics.columns([*(feature.column for feature in spec.features), _outcome(spec)])
         now = self._context.clock()
         store.insert(
@@ -93,12 +99,16 @@ class Sandboxes:
             dropped="[]",
             sha256=digest,
             created_at=stamp(now),
+            person_column=source.persons,
+            rows_per_person=None if source.persons is None else k,
+            persons=None if source.persons is None else -(-source.n // k),
+            person_rows_dropped=None if source.persons is None else 0,
         )
         details = {"dataset_id": dataset_id, "public": True, "sandbox": True}
         audit_log.append(db, "dataset.registered", actor=request.principal.actor, now=now, details=details)
 
     def _add_study(self, db: Connection, source: str, spec: wire.StudyCreate) -> Effect:
-        check_fit(spec, dataset_view(store.find(db, store.datasets, spec.dataset_id)))
+        spec = fitted(spec, dataset_view(store.find(db, store.datasets, spec.dataset_id)))
         choice_of(spec, names(db))
         identity, text = new_id("std"), spec.model_dump_json()
         now = stamp(self._context.clock())
@@ -114,15 +124,23 @@ class Sandboxes:
         return Effect(owner_view(db, identity), "study.created", details)
 
 
-def _source(db: Connection, identity: str) -> tuple[wire.StudyCreate, int]:
-    """The settings of a study, and how many rows it has: all that a sandbox is made from."""
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """All that a sandbox is made from: settings, the number of rows, and the name of the person column, if any."""
+
+    spec: wire.StudyCreate
+    n: int
+    persons: str | None
+
+
+def _source(db: Connection, identity: str) -> _Source:
     row = store.find(db, store.studies, identity)
     if row.state not in ("draft", "open"):
         raise StateConflict(f"the study is {row.state}: a sandbox is made of a draft or an open study")
     dataset = store.find(db, store.datasets, row.dataset_id)
     if dataset.sandbox:
         raise StateConflict("the study is a sandbox itself")
-    return wire.StudyCreate.model_validate_json(row.spec), int(dataset.rows)
+    return _Source(wire.StudyCreate.model_validate_json(row.spec), int(dataset.rows), dataset.person_column)
 
 
 def _like(spec: wire.StudyCreate, dataset_id: str) -> wire.StudyCreate:

@@ -101,6 +101,8 @@ def test_the_real_dataset_and_study_are_charged_nothing(service, pair):
     ledger = service.call("owner", "GET", f"/v1/studies/{draft['id']}/ledger")
     assert ledger["entries"] == []
     assert service.call("owner", "GET", f"/v1/studies/{draft['id']}")["state"] == "draft"
+    whole = service.call("owner", "GET", f"/v1/datasets/{draft['spec']['dataset_id']}/account")
+    assert (whole["epsilon"], whole["delta"], whole["studies"]) == ("0", "0", 0)
     charged = service.call("owner", "GET", f"/v1/studies/{sandbox['id']}/account")
     assert charged["total_epsilon"] == "1"  # the negative control: its own account goes as a real one would
 
@@ -176,9 +178,23 @@ def test_a_failure_before_the_draft_leaves_no_file(service, pair, monkeypatch):
     def fail(*arguments):
         raise OSError("no")
 
-    monkeypatch.setattr(module, "check_fit", fail)
+    monkeypatch.setattr(module, "fitted", fail)
     assert service.send("owner", "POST", f"/v1/studies/{draft['id']}:sandbox").status_code == 500
     assert sorted(path.name for path in folder.glob("*.npy")) == before
+
+
+def test_one_of_persons_has_made_up_persons_and_the_same_noise(service):
+    lines = ["a,b,y,who", *(f"{i % 5},{i % 7},{i % 3},p{i // 2}" for i in range(21))]
+    data = {"name": "visits", "public": "false", "person": "who", "rows_per_person": "2"}
+    files = {"file": ("a.csv", "\n".join(lines).encode())}
+    dataset = service.call("owner", "POST", "/v1/datasets", files=files, data=data)["id"]
+    draft = draft_of(service, dataset, name="visits")
+    preview = service.call("owner", "POST", "/v1/studies:check", json=draft["spec"])
+    made = service.call("owner", "POST", f"/v1/studies/{draft['id']}:sandbox")
+    assert (made["spec"]["rows_per_person"], made["spec"]["person_column"]) == (2, True)
+    assert made["report"]["noise_sd"] == preview["noise_sd"]
+    made_up = service.call("owner", "GET", f"/v1/datasets/{made['spec']['dataset_id']}")
+    assert (made_up["rows"], made_up["persons"], made_up["rows_per_person"]) == (21, 11, 2)
 
 
 def test_every_mechanism_makes_one(service):
