@@ -239,7 +239,8 @@ GAPS: tuple[Gap, ...] = (
     ),
     Gap(
         "Several studies of one dataset",
-        "each has a ledger of its own, and what they cost adds up: the owner has to count.",
+        "what studies and tunings of one file cost a record adds up in the account of that file. Two files that share "
+        "people are two accounts: the owner has to add them.",
     ),
     Gap(
         "What holds for many",

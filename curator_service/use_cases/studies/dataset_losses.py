@@ -139,9 +139,9 @@ class DatasetLosses:
         return self._names[dataset.id]
 
     def _inverse(self, release_id: str) -> NDArray[np.int64]:
-        """The row of Z of each record (n,)."""
+        """The row of Z of each record, -1 for one that was withheld; later records were withheld too."""
         order = self._order(release_id)
-        rows = np.empty(len(order), dtype=np.int64)
+        rows = np.full(int(order.max(initial=-1)) + 1, -1, dtype=np.int64)
         rows[order] = np.arange(len(order))
         return rows
 
@@ -240,7 +240,8 @@ class DatasetLosses:
             release = store.release_id_of(db, row.id)
             assert release is not None  # it has answered
             at = self._rows(release)
-            rows = [int(at[record]) for record in units.records(row.dataset_id, unit)]
+            records = [record for record in units.records(row.dataset_id, unit) if record < len(at)]
+            rows = [int(at[record]) for record in records if at[record] >= 0]
             total += sum(of_row.total for of_row in lines.row_balances(db, row.id, rows).values())
         return total
 
