@@ -104,14 +104,16 @@ async def _shown(page: Page, form: Form, status: int = 200) -> Response:
 async def withhold(page: Page, form: Form) -> Response:
     """Withhold a record."""
     where = f"/datasets/{page.path['dataset_id']}"
-    record = form.integer("record")
+    person = form.get("person")
+    record = None if person else form.integer("record")
     if not form.ok:
         return await _shown(page, form.again(), 422)
     try:
-        await page.api.post(f"/v1{where}:withhold", {"record": record}, key=form.key)
+        await page.api.post(f"/v1{where}:withhold", {"record": record, "person": person or None}, key=form.key)
     except ApiProblem as problem:
         return await _shown(page, form.failed(problem), problem.status)
-    return page.go(where, f"Record {record} is withheld: it is measured and released no more.")
+    whose = f"Record {record} is" if record else "This person's records are"
+    return page.go(where, f"{whose} withheld: measured and released no more.")
 
 
 @pages.post("/datasets/{dataset_id}:archive", roles=("owner",))

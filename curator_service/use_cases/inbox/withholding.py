@@ -9,10 +9,11 @@ from blindopt import wire
 from blindopt.audit.merkle_log import sha256
 from blindopt.errors import Invalid
 from curator_service import store
+from curator_service.persons import PersonColumn
 from curator_service.store import dataset_accounts, inbox, withheld
 from curator_service.use_cases.inbox.inbox import Inbox
 from curator_service.use_cases.studies.release_cache import ReleasedStudies
-from curator_service.use_cases.studies.withheld_records import withheld_records
+from curator_service.use_cases.studies.withheld_records import file_numbers, withheld_records
 from curator_service.vault import Vault
 from service_kit.context.context import ServiceContext
 from service_kit.context.request import Effect, RequestContext
@@ -31,7 +32,7 @@ class Withholding:
         self._inbox = inbox
 
     def withhold(self, request: RequestContext, dataset_id: str, wanted: wire.WithholdCreate) -> StoredReply:
-        """Measure and release a record no more: it is declined like one that nobody measures.
+        """Measure and release a record, or all records of a person, no more: each is declined as if nobody measured it.
 
         Its open measurements are declined at once. The log says that a record of the dataset is withheld, not which.
         Raises Invalid for a record that the dataset does not have. Withholding it again changes nothing.
@@ -40,11 +41,8 @@ class Withholding:
 
         def effect(db: Connection) -> Effect:
             dataset = store.find(db, store.datasets, dataset_id)
-            account, unit, salt = (
-                dataset_accounts.account_name(db, dataset),
-                self._unit(dataset, wanted),
-                secrets.token_hex(16),
-            )
+            account = dataset_accounts.account_name(db, dataset)
+            unit, salt = self._unit(dataset, wanted), secrets.token_hex(16)
             details: dict[str, Any] = {"dataset_id": dataset_id, "account": account}
             if unit not in withheld.units(db, account):
                 withheld.add(db, account, unit, salt, stamp(self._context.clock()))
@@ -64,10 +62,22 @@ class Withholding:
             return [(row.seq, _view(row)) for row in withheld.page(db, account, after=after, limit=limit)]
 
     def _unit(self, dataset: Any, wanted: wire.WithholdCreate) -> str:
-        if wanted.record > dataset.rows:
-            message = f"the dataset has {dataset.rows} records"
-            raise Invalid("there is no such record", [{"field": "record", "message": message}])
-        return withheld.record_unit(wanted.record)
+        """The unit to withhold. Raises Invalid if the dataset has no such record or person; quotes neither."""
+        if wanted.record is not None:
+            if wanted.record not in file_numbers(self._vault, dataset):
+                message = f"the dataset has {dataset.rows} records of the file, and this is none of them"
+                raise Invalid("there is no such record", [{"field": "record", "message": message}])
+            return withheld.record_unit(wanted.record)
+        assert wanted.person is not None
+        if dataset.person_column is None:
+            message = "the dataset was registered without a person column: withhold records by their numbers"
+            raise Invalid("persons are not known", [{"field": "person", "message": message}])
+        column = PersonColumn(dataset.person_column, self._context.seal.key_for("persons"))
+        column.add([wanted.person])
+        if not (self._vault.persons(dataset.id) == column.digests[0]).all(axis=1).any():
+            message = "no record of the dataset is this person's: write the name as in the file's person column"
+            raise Invalid("there is no such person", [{"field": "person", "message": message}])
+        return withheld.person_unit(column.digests[0].tobytes())
 
     def _decline_open(self, db: Connection, dataset: Any) -> list[str]:
         """Decline the open measurements of withheld records in all studies of the file; the ids of their queries."""

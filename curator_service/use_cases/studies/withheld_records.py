@@ -1,6 +1,7 @@
 """Which records of a dataset are withheld: they are measured and released no more."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +17,18 @@ def withheld_records(db: Connection, vault: Vault, dataset_id: str) -> list[int]
     """The indices, from 0, of the stored records of a dataset that are withheld: by their number, or their person."""
     dataset = store.find(db, store.datasets, dataset_id)
     units = withheld.units(db, dataset_accounts.account_name(db, dataset))
+    if not units:
+        return []
     numbers, persons = withheld.numbers_and_persons(units)
-    records = {number - 1 for number in numbers if number <= dataset.rows}
+    records = np.isin(file_numbers(vault, dataset), list(numbers))
     if persons and dataset.person_column is not None:
-        digests = [digest.tobytes() for digest in vault.persons(dataset.id)]
-        records |= {record for record, digest in enumerate(digests) if digest in persons}
-    return sorted(records)
+        records |= np.array([digest.tobytes() in persons for digest in vault.persons(dataset.id)])
+    return [int(record) for record in np.flatnonzero(records)]
+
+
+def file_numbers(vault: Vault, dataset: Any) -> NDArray[np.int64]:
+    """The number in the file, from 1, of each stored record of a dataset (n,)."""
+    return np.arange(1, dataset.rows + 1) if dataset.person_column is None else vault.numbers(dataset.id)
 
 
 def kept_records(db: Connection, vault: Vault, dataset_id: str) -> NDArray[np.int64]:

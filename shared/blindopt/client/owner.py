@@ -42,9 +42,11 @@ class OwnerClient(ServiceClient):
         kind = "datasets" if identity.startswith("ds_") else "studies"
         return self._post(f"/v1/{kind}/{identity}:report", wire.SignedPrivacyReport)
 
-    def withhold(self, dataset_id: str, record: int, *, key: str | None = None) -> wire.WithheldReply:
-        """Measure and release a record (its number in the file, from 1) no more."""
-        wanted = wire.WithholdCreate(record=record)
+    def withhold(
+        self, dataset_id: str, record: int | None = None, *, person: str | None = None, key: str | None = None
+    ) -> wire.WithheldReply:
+        """Measure and release a record (its number in the file, from 1), or a person's records, no more."""
+        wanted = wire.WithholdCreate(record=record, person=person)
         return self._post(f"/v1/datasets/{dataset_id}:withhold", wire.WithheldReply, wanted, key)
 
     def create_study(self, study: wire.StudyCreate, *, key: str | None = None) -> wire.StudyOwnerView:

@@ -1,9 +1,9 @@
 """Registered tables, as their owner sees them."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from blindopt.wire.base import Page, Reply, Request, Sha256
 
@@ -46,9 +46,22 @@ class DatasetView(Reply):
 
 
 class WithholdCreate(Request):
-    """A record that is to be measured and released no more."""
+    """A record, or every record of a person, that is to be measured and released no more."""
 
-    record: int = Field(ge=1, lt=2**53, description="Number of the record in the dataset's file, from 1.")
+    record: int | None = Field(None, ge=1, lt=2**53, description="Number of the record in the dataset's file, from 1.")
+    person: str | None = Field(
+        None,
+        min_length=1,
+        max_length=1_000,
+        repr=False,
+        description="The person, as in the file's person column; it is not stored.",
+    )
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Self:
+        if (self.record is None) == (self.person is None):
+            raise ValueError("give record or person")
+        return self
 
 
 class WithheldReply(Reply):

@@ -173,9 +173,59 @@ def test_a_withheld_record_that_was_removed_from_the_table_is_seen(opened, in_pr
         in_process.check()
 
 
-@pytest.mark.parametrize("record", [0, ROWS + 1, 2**60, "x", None])
+@pytest.mark.parametrize("record", [0, ROWS + 1, 2**60, "x"])
 def test_a_record_that_is_not_there_is_refused(record, opened, in_process):
     _, dataset, _ = opened()
     reply = in_process.send("owner", "POST", f"/v1/datasets/{dataset}:withhold", json={"record": record})
     assert reply.status_code == 422
     assert "record" in json.dumps(reply.json()["errors"])
+
+
+PERSONS = ("who,x,y\n" + "".join(f"P-{i % 3},{i / 10},{i}\n" for i in range(9))).encode()
+
+
+@pytest.fixture
+def registered(in_process):
+    """A dataset of nine records of three persons, of whom two records each are kept."""
+    data = {"name": "visits", "public": "true", "person": "who", "rows_per_person": "2"}
+    return in_process.call("owner", "POST", "/v1/datasets", files={"file": ("v.csv", PERSONS)}, data=data)["id"]
+
+
+def test_every_record_of_a_person_is_withheld_and_the_name_is_kept_nowhere(registered, in_process):
+    spec = study()(registered).model_copy(update={"rows_per_person": 2})
+    identity = in_process.call("owner", "POST", "/v1/studies", json=spec.model_dump(mode="json"))["id"]
+    in_process.call("owner", "POST", f"/v1/studies/{identity}:release")
+    grant = in_process.call("owner", "POST", f"/v1/studies/{identity}/grants", json={"name": "m"})
+    in_process.tokens["modeler"] = grant["token"]
+    body = {"person": " P-1 "}
+    reply = in_process.call("owner", "POST", f"/v1/datasets/{registered}:withhold", json=body)
+    assert reply == {"dataset_id": registered, "records": 2}
+    with in_process.context.database.read() as db:
+        released = in_process.curator.released.of(db, identity)
+        log = json.dumps([entry.record for entry in audit_log.walk(db)])
+    of_person = [row for row in range(6) if (released.record(row) - 1) % 3 == 1]
+    assert sorted(ask(in_process, identity, list(range(6)))["declined"]) == of_person
+    assert "P-1" not in log
+    assert "P-1" not in in_process.send("owner", "GET", f"/v1/datasets/{registered}/withheld").text
+    in_process.check()
+
+
+@pytest.mark.parametrize("body", [{"person": "P-7"}, {"person": ""}, {}, {"person": "P-1", "record": 1}])
+def test_a_person_who_is_not_there_is_refused_without_a_word_of_the_name(body, registered, in_process):
+    reply = in_process.send("owner", "POST", f"/v1/datasets/{registered}:withhold", json=body)
+    assert reply.status_code == 422
+    assert "P-7" not in reply.text
+
+
+def test_without_a_person_column_no_person_is_known(opened, in_process):
+    _, dataset, _ = opened()
+    reply = in_process.send("owner", "POST", f"/v1/datasets/{dataset}:withhold", json={"person": "P-1"})
+    assert (reply.status_code, reply.json()["errors"][0]["field"]) == (422, "person")
+
+
+def test_records_are_named_by_their_numbers_in_the_file_where_some_were_not_kept(registered, in_process):
+    kept = in_process.curator.vault.numbers(registered).tolist()
+    dropped = next(number for number in range(1, 10) if number not in kept)
+    path = f"/v1/datasets/{registered}:withhold"
+    assert in_process.send("owner", "POST", path, json={"record": dropped}).status_code == 422
+    assert in_process.call("owner", "POST", path, json={"record": kept[-1]})["records"] == 1
