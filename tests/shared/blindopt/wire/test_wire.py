@@ -93,6 +93,7 @@ REQUESTS = [
     (wire.StudyCreate, STUDY | {"answers": LAPLACE, "privacy_unit": "answer", "budget": {"epsilon_total": "10"}}),
     (wire.Rotation, {"expires_in_days": 3}),
     (wire.WithholdCreate, {"record": 3}),
+    (wire.DatasetCaps, {"epsilon": "3", "delta": None}),
     (wire.WithholdCreate, {"person": "P-0042"}),
     (wire.MeanRelease, {"measurement_ids": [MEASURED["measurement_id"]]}),
     (wire.Countersigning, {"note": "n", "key": "k"}),
