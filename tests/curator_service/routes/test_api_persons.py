@@ -87,13 +87,15 @@ def test_at_most_k_rows_of_each_person_are_kept_and_no_name_is_anywhere(register
         assert not path.is_file() or b"Patient-Canary" not in path.read_bytes(), path
 
 
-def test_a_person_loses_by_all_her_rows_and_a_refusal_names_the_row_that_was_asked(opened, records, ask, owner):
+def test_a_person_loses_by_all_her_rows_and_a_refusal_names_none_of_them_to_the_modeler(opened, records, ask, owner):
     first, second = rows_of_persons(records)[:2]
     assert ask(opened, first[0]).status_code == 201
     assert ask(opened, first[1]).status_code == 201
     refused = ask(opened, second[0], first[2])
-    assert (refused.status_code, refused.json()["budget"]["cap"]) == (403, "epsilon_per_row")
-    assert refused.json()["budget"]["row"] == first[2]
+    assert (refused.status_code, refused.json()["code"]) == (403, "privacy_budget_exhausted")
+    assert refused.json()["budget"] == {"requested": "1", "spent": "1", "remaining": "some"}  # by row, all of it fits
+    line = list(owner.ledger(opened.id))[-1]
+    assert (line.kind, line.cap, line.row) == ("refused", "epsilon_per_row", first[2])
     assert ask(opened, second[0]).status_code == 201  # another person
     assert ask(opened, second[1], second[2]).status_code == 403  # together they pass the cap
     exposed = {row.row: row for row in owner.exposure(opened.id)}
