@@ -66,6 +66,7 @@ class Parties:
             features=[wire.Feature(column=f"c{j}", lower=0.0, upper=1.0) for j in range(columns)],
             measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
             release=wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5),
+            answers=wire.NONE,
             kernel=wire.Kernel(lengthscale=lengthscale, signal_variance=1.0, noise_variance=NOISE_VARIANCE),
         )
         study = self.owner.create_study(spec).id

@@ -106,6 +106,7 @@ def study_of(url: str, token: str, grants: int) -> tuple[str, list[str]]:
             features=[wire.Feature(column=name, lower=-3.0, upper=3.0) for name in "ab"],
             measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
             release=wire.IdentityRelease(mechanism="identity"),
+            answers=wire.NONE,
             kernel=KERNEL,
         )
         study = owner.create_study(spec).id

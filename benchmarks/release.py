@@ -105,6 +105,7 @@ def study(dataset_id: str) -> wire.StudyCreate:
         features=[wire.Feature(column=f"c{j}", lower=0.0, upper=1.0) for j in range(FEATURES)],
         measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
         release=wire.GaussianRelease(mechanism="gaussian", epsilon=EPSILON, delta=DELTA),
+        answers=wire.NONE,
     )
 
 

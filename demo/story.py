@@ -65,6 +65,7 @@ def prepare(owner: OwnerClient) -> list[Method]:
             features=FEATURES,
             measurement=wire.ColumnMeasurement(column=OUTCOME, direction="minimize"),
             release=release,
+            answers=wire.NONE,
             kernel=KERNEL,
         )
         draft = owner.create_study(spec).id

@@ -364,6 +364,7 @@ def open_study(small: Small) -> Callable[..., Opened]:
     ) -> Opened:
         measurement = wire.ColumnMeasurement(column=small.names[2], direction=direction, noise_variance=noise_variance)
         features = more.pop("features", small.features)
+        answers = more.pop("answers", wire.NONE)
         draft = owner.create_study(
             wire.StudyCreate(
                 name="study",
@@ -371,6 +372,7 @@ def open_study(small: Small) -> Callable[..., Opened]:
                 features=features,
                 measurement=measurement,
                 release=release,
+                answers=answers,
                 kernel=kernel,
                 **more,
             )

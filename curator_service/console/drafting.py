@@ -131,7 +131,7 @@ def _release(form: Form) -> Body:
 
 
 def _answers(form: Form) -> Body:
-    mechanism = form.get("answers") or "none"
+    mechanism = form.get("answers") or "auto"
     if mechanism == "none":
         return {"mechanism": mechanism}
     return {

@@ -59,7 +59,9 @@ async def next_step(page: Page, form: Form) -> Response:
     checked = None
     if step in ("release", "answers", "budget"):
         try:
-            checked = await page.api.post("/v1/studies:check", body)
+            # What is done to y is the next step's: it is not shown yet.
+            until_then = {"answers": {"mechanism": "none"}} if step == "release" else {}
+            checked = await page.api.post("/v1/studies:check", until_then | body)
         except ApiProblem as problem:
             failed = _failed(form, problem, dataset)
             return await _show(page, failed, _first_wrong(failed, step), dataset)

@@ -61,7 +61,7 @@ def spec(dataset: str, measurement: wire.MeasurementSpec, **more: object) -> wir
         measurement=measurement,
         release=wire.AutoRelease(mechanism="auto", epsilon="4", delta=None, sensitivity=0.25),
         kernel=KERNEL,
-        **more,
+        **({"answers": wire.NONE} | more),
     )
 
 

@@ -41,7 +41,7 @@ class Village:
             measurement=wire.InboxMeasurement(question="How much?", direction="maximize"),
             release=wire.IdentityRelease(mechanism="identity"),
             kernel=wire.Kernel(lengthscale=3.0, signal_variance=1.0, noise_variance=1e-2),
-            **chosen,
+            **({"answers": wire.NONE} | chosen),
         )
         study = self.owner.create_study(draft).id
         self.owner.release(study)

@@ -1,8 +1,8 @@
 """Answer mechanisms: how the curator randomizes y before an answer is released."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from blindopt.wire.base import Epsilon, PositiveFloat, Request
 
@@ -58,10 +58,17 @@ class PiecewiseAnswers(PrivateAnswers):
 class AutoAnswers(PrivateAnswers):
     """Whichever of laplace, one_bit and piecewise has the smallest worst-case variance at this epsilon."""
 
-    mechanism: Literal["auto"] = Field(description="Name of the answer mechanism.")
+    mechanism: Literal["auto"] = Field("auto", description="Name of the answer mechanism.")
+
+
+def _with_mechanism(value: Any) -> Any:
+    """The body with its mechanism: ``auto`` unless it names one."""
+    return {"mechanism": "auto", **value} if isinstance(value, dict) else value
 
 
 Answers = Annotated[
-    NoAnswerNoise | LaplaceAnswers | OneBitAnswers | PiecewiseAnswers | AutoAnswers, Field(discriminator="mechanism")
+    NoAnswerNoise | LaplaceAnswers | OneBitAnswers | PiecewiseAnswers | AutoAnswers,
+    Field(discriminator="mechanism"),
+    BeforeValidator(_with_mechanism),
 ]
 NONE = NoAnswerNoise(mechanism="none")

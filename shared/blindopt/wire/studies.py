@@ -1,11 +1,11 @@
 """Studies, releases and grants."""
 
 from datetime import datetime
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
-from blindopt.wire.answers import NONE, Answers
+from blindopt.wire.answers import Answers
 from blindopt.wire.base import (
     FEATURES_MAX,
     BudgetEpsilon,
@@ -84,8 +84,29 @@ class Budget(Request):
     )
 
 
+_NOT_STATED: Any = None
+_WHAT_TO_STATE = (
+    'state what is done to y: {"mechanism": "auto", "epsilon": "1", "value_bound": 3.0} adds noise, with an epsilon '
+    'and a bound of yours; {"mechanism": "none"} releases y exactly as it was measured'
+)
+
+
+def _stated(value: Any) -> Any:
+    if value is None:
+        raise ValueError(_WHAT_TO_STATE)
+    return value
+
+
+def _require_answers(schema: dict[str, Any]) -> None:
+    """Change the schema of a draft: ``answers`` has a default only so that its absence has an error of its own."""
+    schema["properties"]["answers"].pop("default", None)
+    schema["required"] = list(dict.fromkeys([*schema["required"], "answers"]))
+
+
 class StudyCreate(Request):
     """A draft of a study: one outsourced optimization."""
+
+    model_config = ConfigDict(json_schema_extra=_require_answers)
 
     name: Name = Field(description="Name, for the owner's people; a modeler does not see it.")
     dataset_id: Name = Field(description="The dataset; a modeler does not see it.")
@@ -96,7 +117,14 @@ class StudyCreate(Request):
     )
     measurement: MeasurementSpec = Field(description="Source of the outcome to optimize.")
     release: ReleaseSpec = Field(description="Release mechanism, which makes Z, and its cost.")
-    answers: Answers = Field(NONE, description="Answer mechanism, which randomizes each y, and its cost.")
+    answers: Annotated[Answers, BeforeValidator(_stated)] = Field(
+        _NOT_STATED,
+        validate_default=True,
+        description=(
+            "Answer mechanism, which randomizes each y, and its cost. It must be stated: none, which releases y "
+            "exactly, is no default."
+        ),
+    )
     privacy_unit: Literal["row", "answer"] = Field(
         "row",
         description=(

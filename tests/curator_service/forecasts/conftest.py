@@ -32,6 +32,7 @@ def study_of(features_of):
         study = {
             "release": wire.GaussianRelease(mechanism="gaussian", epsilon="3", delta=1e-5),
             "kernel": wire.Kernel(lengthscale=3.0, signal_variance=4.0, noise_variance=1e-4),
+            "answers": wire.NONE,
         }
         return wire.StudyCreate(
             name="study",

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from blindopt.errors import NumericalFailure
-from blindopt.wire import ColumnMeasurement, Feature, IdentityRelease, NoisePassport, RowPlays, StudyCreate
+from blindopt.wire import NONE, ColumnMeasurement, Feature, IdentityRelease, NoisePassport, RowPlays, StudyCreate
 from curator_service.measurement.column import measure
 from curator_service.privacy import noise
 
@@ -21,6 +21,7 @@ def study(noise_variance: float) -> StudyCreate:
         features=[Feature(column="x", lower=0.0, upper=1.0)],
         measurement=ColumnMeasurement(column="y", direction="maximize", noise_variance=noise_variance),
         release=IdentityRelease(mechanism="identity"),
+        answers=NONE,
     )
 
 

@@ -20,6 +20,7 @@ def study(d: int, **release) -> wire.StudyCreate:
         features=[wire.Feature(column=f"c{j}", lower=0.0, upper=1.0) for j in range(d)],
         measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
         release=spec,
+        answers=wire.NONE,
     )
 
 

@@ -56,7 +56,9 @@ WIDTH = {"gaussian_projection": 13}
 def study_of(release, d: int = 2, **bounds):
     features = [wire.Feature(column=f"c{j}", **({"lower": 0.0, "upper": 8.0} | bounds)) for j in range(d)]
     measurement = wire.ColumnMeasurement(column="y", direction="maximize")
-    return wire.StudyCreate(name="n", dataset_id="ds", features=features, measurement=measurement, release=release)
+    return wire.StudyCreate(
+        name="n", dataset_id="ds", features=features, measurement=measurement, release=release, answers=wire.NONE
+    )
 
 
 def test_a_delta_that_doubles_cannot_tell_apart_is_refused():

@@ -23,6 +23,7 @@ def test_noise_has_a_feature_s_unit_only_where_a_column_is_a_feature(release):
         features=features,
         measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
         release=release,
+        answers=wire.NONE,
     )
     rows = ScaledRows(np.zeros((20, 13)), list(range(13)), features, np.arange(20))
     mechanism = mechanism_of(spec, release)

@@ -48,6 +48,7 @@ def test_sigterm_leaves_no_worker_and_no_release(make_service, tmp_path, until):
                 features=[wire.Feature(column=name, lower=0.0, upper=1.0) for name in names[:-1]],
                 measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
                 release=wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5),
+                answers=wire.NONE,
             )
         )
 

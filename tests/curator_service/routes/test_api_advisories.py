@@ -269,6 +269,7 @@ class InProcess:
             features=small.features,
             measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
             release=GAUSSIAN,
+            answers=wire.NONE,
         )
 
     def request(self, key):

@@ -26,7 +26,7 @@ def draft_of(owner, dataset, small, releases):
             features=small.features,
             measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
             release=releases[release],
-            **more,
+            **({"answers": wire.NONE} | more),
         )
         return owner.create_study(spec).id
 
@@ -50,6 +50,7 @@ def test_a_preview_of_a_turned_release_says_that_its_trials_are_too_few(owner, d
         features=small.features,
         measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
         release=release,
+        answers=wire.NONE,
     )
     draft = owner.create_study(spec).id
     previews = (owner.preview(draft) for _ in range(4))  # by luck something is seen in one preview of 150
@@ -95,6 +96,7 @@ def test_a_study_of_few_rows_is_previewed(owner, small, releases, release, rows)
         features=small.features,
         measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
         release=releases[release],
+        answers=wire.NONE,
     )
     report = owner.preview(owner.create_study(spec).id)
     assert report.n == rows
@@ -156,6 +158,7 @@ def test_the_command_says_that_a_study_cannot_be_released(curator, owner, small)
         features=[wire.Feature(column=c, lower=0.0, upper=5.0) for c in "ab"],
         measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
         release=wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=1e-5, r=2, acknowledge_refuted=True),
+        answers=wire.NONE,
     )
     done = curator.run("attack", owner.create_study(spec).id)
     assert (done.returncode, done.stdout) == (1, "")
@@ -192,6 +195,7 @@ def test_two_previews_at_once_are_one_and_a_word_when_to_come_again(tmp_path, sm
                 features=small.features,
                 measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
                 release=releases["po_gp_ucb"],
+                answers=wire.NONE,
             )
             study = (await post("/v1/studies", json=spec.model_dump(mode="json"))).json()["id"]
             first = asyncio.create_task(post(f"/v1/studies/{study}:preview"))

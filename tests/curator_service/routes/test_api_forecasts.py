@@ -47,6 +47,7 @@ def draft(owner, small):
 
 def _study(dataset, small, **more):
     said = {"release": wire.GaussianRelease(mechanism="gaussian", epsilon="4", delta=1e-5), "kernel": small.kernel}
+    said["answers"] = wire.NONE
     return wire.StudyCreate(
         name="forecast",
         dataset_id=dataset.id,
@@ -297,6 +298,7 @@ def _stored(context, vault, small, count):
         features=small.features,
         measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
         release=release,
+        answers=wire.NONE,
         kernel=small.kernel,
     ).model_dump_json()
 

@@ -137,7 +137,13 @@ def test_a_study_takes_its_datasets_rows_per_person(owner, registered, small, da
     def draft(on, **more):
         measurement = wire.ColumnMeasurement(column=small.names[2], direction="maximize")
         return wire.StudyCreate(
-            name="s", dataset_id=on.id, features=small.features, measurement=measurement, release=IDENTITY, **more
+            name="s",
+            dataset_id=on.id,
+            features=small.features,
+            measurement=measurement,
+            release=IDENTITY,
+            answers=wire.NONE,
+            **more,
         )
 
     assert owner.create_study(draft(registered, rows_per_person=KEPT)).spec.rows_per_person == KEPT
@@ -161,7 +167,12 @@ def test_registrations_of_one_file_agree_about_persons(owner, small, curator):
     measurement = wire.ColumnMeasurement(column=small.names[2], direction="maximize")
     owner.create_study(
         wire.StudyCreate(
-            name="s", dataset_id=used.id, features=small.features, measurement=measurement, release=GAUSSIAN
+            name="s",
+            dataset_id=used.id,
+            features=small.features,
+            measurement=measurement,
+            release=GAUSSIAN,
+            answers=wire.NONE,
         )
     )
     owner_post(curator, f"/v1/datasets/{used.id}:archive")

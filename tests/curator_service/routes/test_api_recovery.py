@@ -93,6 +93,7 @@ def test_candidates_whose_release_was_not_recorded_are_forgotten_with_their_orde
         features=small.features,
         measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
         release=wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5),
+        answers=wire.NONE,
     )
     study = _post(app, token, "/v1/studies", "2", json=spec.model_dump(mode="json")).json()["id"]
     dead(Releases, "_publish")

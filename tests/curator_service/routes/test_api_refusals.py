@@ -553,6 +553,7 @@ def test_a_release_that_cannot_be_made_leaves_a_draft_and_no_file(every_state, o
             features=features,
             measurement=wire.ColumnMeasurement(column="r", direction="maximize"),
             release=wire.PoGpUcbRelease(mechanism="po_gp_ucb", epsilon="1", delta=1e-5, r=1, acknowledge_refuted=True),
+            answers=wire.NONE,
         )
     )
     before = _database_state(every_state.curator)

@@ -23,6 +23,7 @@ def _spec(dataset, name="study", **more):
         "features": [wire.Feature(column=c, lower=0.0, upper=7.0) for c in ("a", "b")],
         "measurement": wire.ColumnMeasurement(column="y", direction="maximize"),
         "release": wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-6),
+        "answers": wire.NONE,
         "kernel": wire.Kernel(lengthscale=1.0, signal_variance=1.0, noise_variance=0.1),
     }
     return wire.StudyCreate(**fields | more)
@@ -72,6 +73,32 @@ def drafts(tmp_path):
     made.in_process.check()  # what `audit verify` checks, after every test
     made.in_process.curator.close()
     made.in_process.close()
+
+
+def test_what_is_done_to_y_must_be_stated_and_is_auto_unless_a_mechanism_is_named(drafts):
+    """A body without answers released every y exactly."""
+    body = _spec(drafts.dataset).model_dump(mode="json")
+    del body["answers"]
+    changed = body | {"replaces": drafts.view["spec_sha256"]}
+    for method, path, sent in (
+        ("POST", "/v1/studies", body),
+        ("POST", "/v1/studies:check", body),
+        ("POST", "/v1/studies", body | {"answers": None}),
+        ("PUT", drafts.path, changed),
+    ):
+        reply = drafts.in_process.send("owner", method, path, json=sent)
+        (fault,) = reply.json()["errors"]
+        assert (reply.status_code, fault["field"]) == (422, "answers")
+        for needed in ('"mechanism": "auto"', '"epsilon"', '"value_bound"', '{"mechanism": "none"} releases y exactly'):
+            assert needed in fault["message"]
+    made = drafts.in_process.call("owner", "POST", "/v1/studies", json=body | {"answers": {"mechanism": "none"}})
+    assert made["spec"]["answers"] == {"mechanism": "none"}
+    body |= {"answers": {"epsilon": "0.5", "value_bound": 3.0}}
+    made = drafts.in_process.call("owner", "POST", "/v1/studies", json=body)
+    assert (made["spec"]["answers"]["mechanism"], made["spec"]["answers"]["plays"]) == ("auto", "each")
+    schema = drafts.in_process.call("owner", "GET", "/openapi.json")["components"]["schemas"]["StudyCreate"]
+    assert "answers" in schema["required"]
+    assert "default" not in schema["properties"]["answers"]
 
 
 def test_one_stored_value_cannot_stand_for_many_persons_but_in_a_simulation_on_public_records(drafts):

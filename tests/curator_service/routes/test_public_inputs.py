@@ -30,6 +30,7 @@ def draft(request, service):
         features=[wire.Feature(column=c, lower=0.0, upper=20.0) for c in "ab"],
         measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
         release=wire.PlanarLaplaceRelease(mechanism="planar_laplace", epsilon="1", sensitivity=0.25),
+        answers=wire.NONE,
         kernel=wire.Kernel(lengthscale=0.3, signal_variance=1.0, noise_variance=0.01),
     )
     study = service.call("owner", "POST", "/v1/studies", json=spec.model_dump(mode="json"))

@@ -40,7 +40,9 @@ def draft(
     A charge too many would be refused, and end a run.
     """
     private = epsilon != "0"
-    noise = {"answers": wire.LaplaceAnswers(mechanism="laplace", epsilon=epsilon, value_bound=1.0)} if private else {}
+    noise = {
+        "answers": wire.LaplaceAnswers(mechanism="laplace", epsilon=epsilon, value_bound=1.0) if private else wire.NONE
+    }
     spent = Decimal(epsilon) * answers if private and answers else None
     kernel = wire.Kernel(lengthscale=3.0, signal_variance=1.0, noise_variance=0.1 if private else 1e-4)
     settings: dict[str, Any] = {"release": wire.IdentityRelease(mechanism="identity"), **noise, **chosen}

@@ -263,6 +263,7 @@ def test_a_release_that_a_kill_interrupts_leaves_a_draft_and_none_of_its_files(p
         features=features,
         measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
         release=wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-6),
+        answers=wire.NONE,
     )
     files = curator.data / "files"
 

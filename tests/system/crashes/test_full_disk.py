@@ -214,6 +214,7 @@ def test_a_release_for_which_there_is_no_room_stays_a_draft_and_is_charged_once(
                 features=[wire.Feature(column="a", lower=0, upper=1)],
                 measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
                 release=wire.GaussianRelease(mechanism="gaussian", epsilon="1", delta=1e-5),
+                answers=wire.NONE,
             )
         )
 
@@ -251,6 +252,7 @@ def test_a_release_that_could_not_be_taken_back_is_begun_anew_without_a_restart(
             features=small.features,
             measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize"),
             release=wire.IdentityRelease(mechanism="identity"),
+            answers=wire.NONE,
         )
         draft = wire.StudyOwnerView.model_validate_json(curator.studies.create(request_of("s"), spec).body)
 
@@ -326,6 +328,7 @@ def test_a_run_whose_candidates_find_no_room_waits_and_goes_on(small_disk, make_
                 features=[wire.Feature(column="a", lower=0, upper=1)],
                 measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
                 release=wire.IdentityRelease(mechanism="identity"),
+                answers=wire.NONE,
             )
         )
         owner.release(draft.id)

@@ -68,6 +68,7 @@ def draft(
         features=small.features,
         measurement=kind,
         release=more.pop("release", wire.IdentityRelease(mechanism="identity")),
+        answers=more.pop("answers", wire.NONE),
         kernel=small.kernel,
         **more,
     )

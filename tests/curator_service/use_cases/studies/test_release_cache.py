@@ -25,6 +25,7 @@ def study(dataset):
         features=[wire.Feature(column=c, lower=0, upper=1) for c in "ab"],
         measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
         release=wire.IdentityRelease(mechanism="identity"),
+        answers=wire.NONE,
     )
 
 

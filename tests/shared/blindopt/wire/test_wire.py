@@ -24,6 +24,7 @@ STUDY = {
     "features": [FEATURE],
     "measurement": {"column": "y", "direction": "maximize"},
     "release": GAUSSIAN,
+    "answers": {"mechanism": "none"},
     "kernel": KERNEL,
 }
 INBOX = {"source": "inbox", "question": "How much?", "direction": "maximize", "lower": 0.0, "due_hours": 24}
@@ -262,6 +263,7 @@ def test_a_number_is_a_finite_json_number(kind, body, field, literal):
         (wire.RowPlays, {"row": 0, "plays": 1}, "plays", [0, -1, 1_001, 1.0, True, None]),
         (wire.QueryRequest, {"rows": []}, "rows", [[], None, {}, [{"row": i} for i in range(1_001)]]),
         (wire.StudyCreate, STUDY, "features", [[], None]),
+        (wire.StudyCreate, STUDY, "answers", [None, {"mechanism": "magic"}, {}, [], "none", {"epsilon": "1"}]),
         (wire.LaplaceAnswers, LAPLACE, "value_bound", [0, -1, 1e-51, 1e51]),
         (wire.LaplaceAnswers, LAPLACE, "noise_bound", [-1e-12, 1e51]),
         (wire.LaplaceAnswers, LAPLACE, "centre", [-1e51, 1e51]),

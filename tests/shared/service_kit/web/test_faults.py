@@ -107,6 +107,7 @@ def _granted(app, owner, small, *, noise_variance):
         features=small.features,
         measurement=wire.ColumnMeasurement(column=small.names[2], direction="maximize", noise_variance=noise_variance),
         release=wire.IdentityRelease(mechanism="identity"),
+        answers=wire.NONE,
     )
     study = post("/v1/studies", "2", json=spec.model_dump(mode="json"))["id"]
     post(f"/v1/studies/{study}:release", "3")
@@ -164,6 +165,7 @@ STUDY = {
     "features": [{"column": "a", "lower": 0, "upper": 1}],
     "measurement": {"column": "b", "direction": "maximize"},
     "release": {"mechanism": "identity"},
+    "answers": {"mechanism": "none"},
 }
 FAULTS = [
     ("studies", "GET", "/v1/studies", {}),

@@ -99,6 +99,7 @@ def test_a_page_of_studies_tells_what_each_study_tells_in_a_fixed_number_of_stat
             features=[wire.Feature(column=c, lower=0, upper=10) for c in "ab"],
             measurement=wire.ColumnMeasurement(column="y", direction="maximize"),
             release=release,
+            answers=wire.NONE,
         )
 
     made = [in_process.open(csv, study) for _ in range(2)]
