@@ -9,6 +9,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from blindopt.wire import NoticeEvent
 
+PasswordCost = Literal["standard", "minimal"]
+"""What hashing a password costs: as RFC 9106 recommends, or as little as argon2 allows."""
+
 
 class ServiceSettings(BaseSettings):
     """Read from the environment once, by the command line; the prefix is the service's own."""
@@ -32,6 +35,9 @@ class ServiceSettings(BaseSettings):
     session_hours: int = Field(12, ge=1, le=168, description="A console session ends after so long, used or not.")
     logins_per_minute: int = Field(
         10, ge=1, description="Logins tried of one name; three times as many at once from one address."
+    )
+    password_hash: PasswordCost = Field(
+        "standard", description="What hashing a password costs: standard; minimal is for tests and protects nothing."
     )
     drain_seconds: int = Field(20, ge=1, description="How long a shutdown waits for requests under way.")
     first_token_file: Path | None = Field(

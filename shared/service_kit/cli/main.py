@@ -81,6 +81,7 @@ def build(
         roles,
         lambda: open_context(_checked(settings)),
         lambda: open_context(existing(settings)),
+        lambda: _checked(settings).password_hash,
         plain_errors,
     )
     cli.add_typer(people, name="user")

@@ -10,6 +10,7 @@ import typer
 from blindopt.errors import Invalid, NotFound, StateConflict
 from service_kit.context.context import ServiceContext
 from service_kit.identity.tokens import Role, new_principal
+from service_kit.settings import PasswordCost
 from service_kit.store import audit_log, sessions, users
 from service_kit.store.base import stamp
 from service_kit.store.database import Connection
@@ -27,6 +28,7 @@ def build(
     roles: tuple[Role, ...],
     opened: Callable[[], ServiceContext],
     opened_existing: Callable[[], ServiceContext],
+    password_cost: Callable[[], PasswordCost],
     plain_errors: Callable[[], AbstractContextManager[None]],
 ) -> typer.Typer:
     """The commands. ``opened`` creates the data folder if it does not exist."""
@@ -42,7 +44,7 @@ def build(
         if role not in roles:
             raise typer.BadParameter(f"{service} knows {', '.join(roles)}", param_hint="--role")
         with plain_errors():
-            password_hash = _hash_of(password_file)
+            password_hash = _hash_of(password_file, password_cost)
             with opened() as context:
                 user = context.database.write(lambda db: add_user(db, context, name, role, password_hash))
         typer.echo(f"{user.id} {user.name} ({user.role})")
@@ -52,7 +54,7 @@ def build(
         """Set another password. Every session of the person ends."""
         with plain_errors(), opened_existing() as context:
             context.database.write(lambda db: _by_name(db, name))
-            password_hash = _hash_of(password_file)
+            password_hash = _hash_of(password_file, password_cost)
             context.database.write(lambda db: _set_password(db, context, name, password_hash))
         typer.echo(f"a new password for {name}; open sessions have ended")
 
@@ -74,10 +76,10 @@ def build(
     return cli
 
 
-def _hash_of(file: Path | None) -> str:
+def _hash_of(file: Path | None, cost: Callable[[], PasswordCost]) -> str:
     from service_kit.identity import passwords  # slow to import, and no other command needs it
 
-    return passwords.hash_of(_password(file))
+    return passwords.hash_of(_password(file), cost())
 
 
 def _password(file: Path | None) -> str:

@@ -77,6 +77,7 @@ class Console:
             idle=timedelta(minutes=settings.session_idle_minutes),
             life=timedelta(hours=settings.session_hours),
             logins_per_minute=settings.logins_per_minute,
+            password_cost=settings.password_hash,
             on_failed_login=on_failed_login,
         )
         return self

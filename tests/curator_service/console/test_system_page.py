@@ -1,12 +1,12 @@
 """The page of the system that measures: its failures, and the button that tries again."""
 
 import pytest
-from argon2 import PasswordHasher
 
 from blindopt.client import OwnerClient
 from curator_service.context import open_context
 from curator_service.settings import Settings
 from service_kit.cli import users
+from service_kit.identity import passwords
 from tests.curator_service.console.conftest import PASSWORD, ROLES
 from tests.curator_service.use_cases.inbox.measured_study import open_measured_study
 from tests.curator_service.use_cases.inbox.owners_system import KEY, serve_owners_system
@@ -32,7 +32,7 @@ def service(make_service, tmp_path_factory, owners_system):
         "measurer_hours": "0.00001",
     }
     made = make_service("curator", folder, logins_per_minute="1000", **chosen)
-    cheap = PasswordHasher(time_cost=1, memory_cost=64, parallelism=1).hash(PASSWORD)
+    cheap = passwords.hash_of(PASSWORD, "minimal")
     with open_context(Settings(data_dir=made.data)) as context:
         for role in ROLES:
             context.database.write(lambda db, role=role: users.add_user(db, context, role, role, cheap))

@@ -245,13 +245,13 @@ class Site(Console):
 
 @cache
 def _stored() -> str:
-    return passwords.hash_of(PASSWORD)
+    return passwords.hash_of(PASSWORD, "minimal")
 
 
 def build(folder: Path, clock: Clock | None = None, kind: str = "curator", **chosen: object) -> FastAPI:
     """The service over ``folder``, with three people who know ``PASSWORD``; ``kind`` is in the names of its cookies."""
     clock = clock or Clock()
-    settings = Settings(data_dir=folder, **chosen)
+    settings = Settings(data_dir=folder, **{"password_hash": "minimal", **chosen})
     database = Database(folder / "samples.sqlite", (METADATA,), append_only=APPEND_ONLY)
     keys = folder / "secrets"
     context = ServiceContext.open(
