@@ -54,7 +54,7 @@ async def _like(page: Page) -> Form:
     if run.kernel is not None:
         kernel = {"lengthscale": run.kernel.lengthscale, "signal_variance": run.kernel.signal_variance}
         values |= kernel | {"noise_variance": run.kernel.noise_variance, "mean": run.kernel.mean}
-        values |= {"hyper": "told", "kernel": run.kernel.kind}
+        values |= {"hyper": "given", "kernel": run.kernel.kind}
     if run.fit is not None:
         values["hyper"] = "fitted"
     return _blank(**values)
@@ -120,7 +120,7 @@ def _spec(form: Form) -> dict[str, Any]:
     rules = {name: form.real(name, needed=False) for name in ("target", "improvement")}
     if any(value is not None for value in rules.values()):
         body["stop"] = rules | {"target_by": form.get("target_by", "observed")}
-    if form.get("hyper") == "told":
+    if form.get("hyper") == "given":
         numbers = {name: form.real(name) for name in ("lengthscale", "signal_variance", "noise_variance")}
         mean = form.real("mean", needed=False) or 0.0
         body["kernel"] = numbers | {"kind": form.get("kernel", "squared_exponential"), "mean": mean}

@@ -90,7 +90,7 @@ def router(auditors: tuple[Role, ...]) -> APIRouter:
 
     @routes.get("/verification", dependencies=[_readers_of_all(auditors)])
     def get_audit_verification(request: Request) -> wire.VerificationState:
-        """When the log was last verified, and with what result."""
+        """Return the time and the result of the last verification."""
         return _log_verification(request).state()
 
     return routes

@@ -74,7 +74,7 @@ def test_one_that_was_given_up_is_seen_and_tried_again(owners_system, study, mea
     assert "Nothing waits for it" in measurer.shown
 
 
-def test_one_that_is_busy_is_told_and_all_are_tried_by_one_button(owners_system, study, owner, until):
+def test_a_busy_system_is_reported_and_all_are_tried_by_one_button(owners_system, study, owner, until):
     owners_system.fails = lambda call, before: BUSY
     queries = [study.ask(row, key=f"busy {row}") for row in (11, 12)]
     until(lambda: study.measurer.system().given_up == 2)  # it was asked, is old, and comes back in an hour

@@ -143,7 +143,7 @@ def test_what_the_api_finds_wrong_stands_beside_its_field_and_nothing_typed_is_l
     assert app.state.samples == []
 
 
-def test_a_flash_is_told_once_and_only_in_its_session(owner, app):
+def test_a_flash_is_shown_once_and_only_in_its_session(owner, app):
     owner.post("/console/samples", {"name": "<b>bold</b>", "size": "1"})
     taken = owner.cookies["__Host-blindopt-curator-flash"]
     assert "Made &lt;b&gt;bold" in owner.get("/console/samples").text

@@ -182,7 +182,7 @@ def test_a_service_whose_hashes_protect_nothing_says_so_at_its_start(tmp_path, c
     assert ("PASSWORD_HASH is minimal" in caplog.text) == warned
 
 
-def test_a_wrong_name_and_a_wrong_password_are_told_alike_and_take_the_same_work(browser, monkeypatch):
+def test_a_wrong_name_and_a_wrong_password_get_the_same_reply_for_the_same_work(browser, monkeypatch):
     checked = []
     real = PasswordHasher.verify
     monkeypatch.setattr(PasswordHasher, "verify", lambda self, *a: checked.append(a[0][:10]) or real(self, *a))

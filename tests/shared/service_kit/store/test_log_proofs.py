@@ -46,7 +46,7 @@ def test_a_proof_reads_as_many_records_as_it_has_nodes_twice_over(database):
         assert len(executed) <= 2 * len(proof) <= 4 * n.bit_length()
 
 
-def test_a_record_that_is_not_there_is_told(tmp_path):
+def test_a_record_that_does_not_exist_is_reported(tmp_path):
     broken = Database(tmp_path / "x.sqlite", (METADATA,))
     broken.write(lambda db: [audit_log.append(db, "test", actor="a", now=NOW) for _ in range(8)])
     broken.write(lambda db: db.execute(text("DELETE FROM log WHERE seq = 3")))
