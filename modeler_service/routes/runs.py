@@ -19,7 +19,7 @@ from service_kit.web.dependencies import (
     body_of,
     request_context,
 )
-from service_kit.web.listings import PagingDep
+from service_kit.web.listings import Order, PagingDep
 from service_kit.web.problems import documented
 
 router = api_router("runs", prefix="/v1/runs")
@@ -58,9 +58,7 @@ def start_run(run: wire.RunCreate, caller: RequestContextDep, modeler: ModelerDe
 def list_runs(
     modeler: ModelerDep,
     paging: PagingDep,
-    order: Annotated[
-        Literal["oldest", "newest"], Query(description="Whether the oldest or the newest come first.")
-    ] = "oldest",
+    order: Order = "oldest",
 ) -> wire.RunPage:
     """Runs in the order of their creation, or the newest first."""
     numbered = modeler.runs(paging.token, paging.limit, newest=order == "newest")
@@ -105,9 +103,7 @@ def list_trials(
     run_id: RunId,
     modeler: ModelerDep,
     paging: PagingDep,
-    order: Annotated[
-        Literal["oldest", "newest"], Query(description="Whether the oldest or the newest come first.")
-    ] = "oldest",
+    order: Order = "oldest",
 ) -> wire.TrialPage:
     """Chosen rows with their answers, in the order of their choice, or the newest first."""
     trials = modeler.trials(run_id, paging.token, paging.limit, newest=order == "newest")

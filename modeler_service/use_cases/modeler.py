@@ -29,6 +29,9 @@ from service_kit.store.base import moment, stamp, states
 from service_kit.store.database import Connection
 from service_kit.store.stored_replies import StoredReply
 
+_SETTINGS = wire.RunSpec.model_fields.keys() & wire.RunView.model_fields.keys()
+"""Settings of a run that its view repeats."""
+
 
 class Modeler:
     """Runs and their trials. Safe to call from several threads."""
@@ -309,22 +312,10 @@ class Modeler:
             ended_because=row.ended_because,
             problem=wire.RunProblem(**json.loads(row.problem)) if row.problem else None,
             warnings=[*warnings, fitted.problem] if fitted and fitted.problem else warnings,
-            name=spec.name,
-            curator_url=spec.curator_url,
-            study_id=spec.study_id,
-            algorithm=spec.algorithm,
-            iterations=spec.iterations,
-            initial_rows=spec.initial_rows,
-            seed=spec.seed,
-            kernel=spec.kernel,
-            fit=spec.fit,
             fitted=fitted,
-            batch_size=spec.batch_size,
-            repeats=spec.repeats,
-            initial_design=spec.initial_design,
-            stop=spec.stop,
             observations=counted.observations,
             recommendation=recommendation and wire.Recommendation.model_validate_json(recommendation),
+            **{name: getattr(spec, name) for name in _SETTINGS},
         )
 
 

@@ -22,6 +22,8 @@ from service_kit.store.stored_replies import StoredReply
 
 Filter = Literal["open", "answered", "declined", "overdue", "all"]
 STATES = ("open", "answered", "declined", "overdue")
+_COLUMNS = ("seq", "id", "query_id", "study_id", "play", "plays", "state", "version", "reason", "note")
+"""Columns that an item of the inbox shows as they are."""
 _DONE: dict[Act, str] = {"answer": "answered", "decline": "declined", "correct": "corrected"}
 
 
@@ -71,10 +73,6 @@ class Inbox:
         measurement = released.spec.measurement
         assert not isinstance(measurement, wire.ColumnMeasurement)
         return wire.InboxItem(
-            seq=row.seq,
-            id=row.id,
-            query_id=row.query_id,
-            study_id=row.study_id,
             study=released.spec.name,
             question=measurement.question if isinstance(measurement, wire.InboxMeasurement) else None,
             unit=measurement.unit,
@@ -82,19 +80,14 @@ class Inbox:
             upper=measurement.upper,
             record=released.record(row.row),
             shown=released.shown(row.row),
-            play=row.play,
-            plays=row.plays,
             asked_at=moment(row.created_at),
             due_at=moment(row.due_at) if row.due_at else None,
-            state=row.state,
             value=row.value if row.kind == "answered" else None,
-            version=row.version,
-            reason=row.reason,
-            note=row.note,
             changed_at=moment(row.changed_at) if row.changed_at else None,
             changed_by=row.name,
             problem=row.problem if row.next_at is None else None,
             system=system_of(row),
+            **{name: getattr(row, name) for name in _COLUMNS},
         )
 
     # --- entering ---------------------------------------------------------------------------------
