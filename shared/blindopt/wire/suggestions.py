@@ -54,6 +54,11 @@ class InlineStudy(Request):
         "row", description="row: answers about one record add up; answer: they do not."
     )
 
+    @property
+    def n(self) -> int:
+        """The number of candidates."""
+        return len(self.candidates)
+
 
 class SuggestionObservation(Request):
     """An observed outcome."""
