@@ -1,5 +1,6 @@
 """Check tunings and their ledger against the audit log: part of `audit verify`."""
 
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -29,9 +30,10 @@ class TuningLogSummary:
         elif kind == "tuning.refused":
             self._add(details["account"], "refused", None, details["epsilon"], details["delta"], details["cap"])
         elif kind in ("tuning.ended", "tuning.cancelled"):
-            spec, _, _ = self._tunings[details["tuning_id"]]
+            if (started := self._tunings.get(details["tuning_id"])) is None:
+                raise LogBroken(f"tuning {details['tuning_id']} has ended in the log and was never started there")
             state = details.get("state", "cancelled")
-            self._tunings[details["tuning_id"]] = spec, state, details.get("outcome_sha256")
+            self._tunings[details["tuning_id"]] = started[0], state, details.get("outcome_sha256")
         elif kind == "log.restored":
             for account in details.get("closed_accounts", []):
                 self._add(account, "closed", None, "0", "0", None)
@@ -63,9 +65,17 @@ class TuningLogSummary:
                 raise LogBroken(f"line {row.seq} of the ledger of tunings is not what the log says")
         if next(lines, None) is not None:
             raise LogBroken("the ledger of tunings lacks lines that are in the log")
-        missing = dict(self._tunings)
-        for row in table.every(db):
-            if missing.pop(row.id, None) != (digest(row.spec, row.salt), row.state, digest(row.outcome, row.salt)):
-                raise LogBroken(f"tuning {row.id} is not what the log says: it was changed, or was never started")
-        for name in missing:
-            raise LogBroken(f"tuning {name} is missing")
+        stored = {
+            row.id: (digest(row.spec, row.salt), row.state, digest(row.outcome, row.salt)) for row in table.every(db)
+        }
+        check_rows("tuning", stored, self._tunings)
+
+
+def check_rows(what: str, stored: Mapping[str, object], logged: Mapping[str, object]) -> None:
+    """Raise LogBroken unless the rows of a table, by id, have the contents that the log records."""
+    for name, content in stored.items():
+        if logged.get(name) != content:
+            raise LogBroken(f"{what} {name} is not what the log says: it was changed, or is not in the log")
+    for name in logged:
+        if name not in stored:
+            raise LogBroken(f"{what} {name} is missing")
