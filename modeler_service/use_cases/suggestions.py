@@ -4,8 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from typing import Literal
+from dataclasses import asdict
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from blindopt.errors import CuratorRefused, Draining, Invalid, NumericalFailure,
 from blindopt.gp.progress import Tick
 from blindopt.wire.runs import FITTED
 from modeler_service.algorithms.factory import memory_of
-from modeler_service.choosing.chooser import RowChooser
+from modeler_service.choosing.chooser import Plan, RowChooser, Study
 from modeler_service.runs.candidates import fetch_candidates
 from modeler_service.runs.curator_session import open_session
 from modeler_service.runs.posterior_views import recommendation_of
@@ -25,26 +24,6 @@ from service_kit.context.context import ServiceContext
 
 WAITING_MAX = 8
 """The most requests that wait for a thread: each holds its body in memory."""
-
-
-Study = wire.StudyView | wire.InlineStudy
-"""The properties of a study that choices depend on: a ``chooser.Problem``."""
-
-
-@dataclass(frozen=True, slots=True)
-class SuggestionPlan:
-    """The settings of a request that its choices depend on: a ``chooser.Plan``."""
-
-    algorithm: wire.AlgorithmSpec
-    iterations: int
-    initial_rows: int
-    initial_design: Literal["random", "maximin"]
-    seed: int
-    batch_size: int
-    repeats: Literal["algorithm", "never", "after_all"]
-    stop: wire.StopRules
-    kernel: wire.Kernel | None
-    fit: wire.Fit | None
 
 
 _ENDING = "the service is ending: ask again"
@@ -207,17 +186,12 @@ def _chooser(request: wire.SuggestionRequest, study: Study, candidates: Matrix, 
     algorithm = request.algorithm
     if isinstance(algorithm, wire.GpUcb) and request.count > 1:
         algorithm = wire.GpBucb(**algorithm.model_dump() | {"name": "gp_bucb"})
-    plan = SuggestionPlan(
-        algorithm,
-        iterations,
-        initial,
-        request.initial_design,
-        request.seed,
-        request.count,
-        request.repeats,
-        wire.StopRules(),
-        request.kernel,
-        request.fit,
+    plan = Plan(
+        algorithm=algorithm,
+        iterations=iterations,
+        initial_rows=initial,
+        batch_size=request.count,
+        **{name: getattr(request, name) for name in ("initial_design", "seed", "repeats", "kernel", "fit")},
     )
     default_step = max(len(request.observations) - initial, 0) + 1
     skipped = request.step - default_step if request.step is not None else 0

@@ -17,7 +17,7 @@ from typing import Any
 
 from anyio import CapacityLimiter, to_thread
 
-from blindopt.errors import AuditUnavailable, RateLimited, StateConflict, Unauthenticated
+from blindopt.errors import AuditUnavailable, RateLimited, Unauthenticated
 from service_kit.context.context import ServiceContext
 from service_kit.identity import passwords
 from service_kit.identity.tokens import Principal
@@ -94,16 +94,8 @@ class Sessions:
 
         ``is_use`` is False for requests that a page sends without its user: they keep no session alive.
         """
-        value = cookie(header, self.cookie)
-        if not value:
+        if (secret := self._context.seal.open_labelled(_LABEL, cookie(header, self.cookie))) is None:
             return None
-        try:
-            clear = self._context.seal.open(value.encode())
-        except StateConflict:
-            return None
-        if not clear.startswith(_LABEL):
-            return None
-        secret = clear.removeprefix(_LABEL)
         row = self._context.database.read_row(sessions.FIND, id_sha256=hashlib.sha256(secret).digest())
         if not self._is_good(row):
             return None
