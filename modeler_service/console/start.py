@@ -47,18 +47,9 @@ def _blank(**more: object) -> Form:
 
 async def _like(page: Page) -> Form:
     run = await page.api.read(f"/v1/runs/{id_of('run', page.query['like'])}", wire.RunView)
-    copied = {
-        "name",
-        "curator_url",
-        "study_id",
-        "iterations",
-        "initial_rows",
-        "batch_size",
-        "initial_design",
-        "repeats",
-    }
-    values = run.model_dump(include=copied)
-    values |= {"algorithm": run.algorithm.name, "seed": run.seed + 1}
+    names = {"name", "curator_url", "study_id", "iterations", "initial_rows", "batch_size", "initial_design"}
+    values = run.model_dump(include=names)
+    values |= {"algorithm": run.algorithm.name, "repeats": run.repeats, "seed": run.seed + 1}
     values |= {"target": run.stop.target, "improvement": run.stop.improvement}
     if run.kernel is not None:
         values |= run.kernel.model_dump(include={"lengthscale", "signal_variance", "noise_variance", "mean"})
