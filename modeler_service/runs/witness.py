@@ -7,7 +7,6 @@ they record a request that this side made.
 
 from collections.abc import Callable
 from functools import partial
-from functools import partial
 
 from blindopt import wire
 from blindopt.audit import merkle_log
