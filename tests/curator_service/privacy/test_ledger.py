@@ -685,18 +685,18 @@ class StaysOpen(Queries):
         super().__init__(replace(context, authentication=careless), *rest)
 
 
-ONE, TWICE, MOST = [(0, 1)], [(0, 2), (0, 2)], [(0, 2), (1, 1)]
+ONCE, TWICE, MOST = [(0, 1)], [(0, 2), (0, 2)], [(0, 2), (1, 1)]
 BROKEN = {
     ChecksOutside: ("a cap was passed", [("ask_at_once", TWICE, 3, False)]),
     DrawsFirst: (
         "not one charge for each key|a cap was passed|another query was answered",
-        [("crash_between_charge_and_answer", ONE, None)],
+        [("crash_between_charge_and_answer", ONCE, None)],
     ),
-    ChargesAgain: ("not one charge for each key|a cap was passed", [("ask", ONE, 1)]),
-    DrawsAnew: ("answered in two ways", [("ask", ONE, 2)]),
-    ForgetsBody: ("another query was answered", [("crash_between_charge_and_answer", ONE, MOST)]),
+    ChargesAgain: ("not one charge for each key|a cap was passed", [("ask", ONCE, 1)]),
+    DrawsAnew: ("answered in two ways", [("ask", ONCE, 2)]),
+    ForgetsBody: ("another query was answered", [("crash_between_charge_and_answer", ONCE, MOST)]),
     ForgetsRefusals: ("a refusal without its record", [("ask", TWICE, 1), ("ask", MOST, 1)]),
-    StaysOpen: ("answered after the end|not one charge for each key", [("end", "revoke", ONE)]),
+    StaysOpen: ("answered after the end|not one charge for each key", [("end", "revoke", ONCE)]),
 }
 """What shows each fault, and the least that the machine must do for it."""
 
