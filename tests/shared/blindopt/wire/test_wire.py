@@ -221,11 +221,10 @@ NUMBERS = [
 NOT_NUMBERS = ["true", "false", '"1"', "1e400", "-1e400", "NaN", "Infinity", "-Infinity", "[1]", "{}", "1" + "0" * 400]
 
 
-@pytest.mark.parametrize("literal", NOT_NUMBERS)
 @pytest.mark.parametrize(("kind", "body", "field"), NUMBERS)
-def test_a_number_is_a_finite_json_number(kind, body, field, literal):
-    text = json.dumps({**body, field: "HERE"}).replace('"HERE"', literal)
-    refused(kind, text)
+def test_a_number_is_a_finite_json_number(kind, body, field):
+    for literal in NOT_NUMBERS:
+        refused(kind, json.dumps({**body, field: "HERE"}).replace('"HERE"', literal))
 
 
 @pytest.mark.parametrize(
